@@ -1,0 +1,518 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The geometry of one convolution, seen from the forward direction.
+
+A convolution is the trilinear form ::
+
+    sum over n, p, c, k, r of   x[n, c, stride*p - pad_before + dilation*r] * w[k, c, r] * y[n, k, p]
+
+and fixing two of its three tensors gives one of its three faces: ``conv`` (x, w -> y),
+``conv_transpose`` (y, w -> x) and ``conv_weight_grad`` (x, y -> w).  One immutable
+:class:`Geometry` serves all three; ``x``, ``w`` and ``y`` always name the roles in the *forward*
+convolution, so the "input" of a transposed convolution is called ``y`` here.
+
+This room uses the standard library only.  Sizes may be opaque symbolic expressions that support
+``+ - * //``; rules that need a number are checked for the sizes that are numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Union
+
+Size = Any
+"""An ``int``, or a symbolic expression of the compiler that builds the operator."""
+
+Ints = Union[int, Sequence[int]]
+
+MAX_RANK = 3
+
+
+def fail(op: str, what: str) -> ValueError:
+    """Make the one-line error of operator `op`: ``op: value rule``."""
+    return ValueError(f"{op}: {what}")
+
+
+@dataclass(frozen=True)
+class Tap:
+    """One kernel tap that meets the output positions of a phase.
+
+    Output position number `j` of the phase reads input position
+    ``in_step * (j + shift) + residue`` and multiplies it with kernel element `index`.
+    """
+
+    index: int
+    residue: int
+    shift: int
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The output positions ``out_step * j + offset`` of one axis, and the taps they meet.
+
+    A phase without taps (kernel smaller than the stride) holds zeros that must still be written.
+    """
+
+    offset: int
+    taps: tuple[Tap, ...]
+
+
+@dataclass(frozen=True)
+class Gather:
+    """How one face reads its input along one axis: a table of integers, no sizes.
+
+    ``conv`` has one phase and reads with a step (``out_step = 1, in_step = stride``);
+    ``conv_transpose`` has `stride` phases and reads densely (``out_step = stride, in_step = 1``).
+    """
+
+    out_step: int
+    in_step: int
+    phases: tuple[Phase, ...]
+
+    @property
+    def taps(self) -> tuple[Tap, ...]:
+        """All taps of all phases."""
+        return tuple(tap for phase in self.phases for tap in phase.taps)
+
+    @property
+    def first_shift(self) -> int:
+        """Smallest shift of any tap (0 when no phase has a tap)."""
+        return min((tap.shift for tap in self.taps), default=0)
+
+    @property
+    def last_shift(self) -> int:
+        """Largest shift of any tap (0 when no phase has a tap)."""
+        return max((tap.shift for tap in self.taps), default=0)
+
+    @property
+    def residues(self) -> tuple[int, ...]:
+        """The residues of the input position modulo `in_step` that some tap reads, ascending."""
+        return tuple(sorted({tap.residue for tap in self.taps}))
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Channels, kernel, stride, padding, dilation, groups and both sizes of one convolution.
+
+    Shapes in the canonical layouts, for rank 1, 2 or 3 (the number of spatial axes):
+    x is ``(n, c, *x_size)``, w is ``(k, c // groups, *kernel)``, y is ``(n, k, *y_size)``.
+    The batch and the dtypes are not part of the geometry.
+
+    The two sizes are tied by ``x = (y - 1)*stride + dilation*(kernel - 1) + 1 - pad_before
+    - pad_after + output_padding`` per axis, so `output_padding` is not stored: it is what the two
+    sizes say it is.
+
+    Parameters
+    ----------
+    c, k : int
+        Channels of x and of y.
+    groups : int
+        Divides both `c` and `k`.
+    kernel, stride, dilation, pad_before, pad_after : tuple of int
+        One value per spatial axis.  Padding may be negative (it then crops).
+    x_size, y_size : tuple of int or symbolic
+        Spatial sizes of x and y.
+    """
+
+    c: int
+    k: int
+    groups: int
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    pad_before: tuple[int, ...]
+    pad_after: tuple[int, ...]
+    x_size: tuple[Size, ...]
+    y_size: tuple[Size, ...]
+
+    # ---------------------------------------------------------------- constructors
+
+    @classmethod
+    def of_conv(
+        cls,
+        op: str,
+        x_shape: Sequence[Size],
+        w_shape: Sequence[Size],
+        *,
+        stride: Ints = 1,
+        padding: Ints = 0,
+        dilation: Ints = 1,
+        groups: int = 1,
+    ) -> Geometry:
+        """Geometry of ``conv(x, w)``; the size of y follows from it.
+
+        Parameters
+        ----------
+        op : str
+            Name of the operator, for errors.
+        x_shape, w_shape : sequence
+            ``(n, c, *x_size)`` and ``(k, c // groups, *kernel)``.
+        stride, dilation : int or one int per axis
+        padding : int, one int per axis, or the values before every axis and then those after
+
+        Raises
+        ------
+        ValueError
+            One line that names the operator, the value and the rule.
+        """
+        rank = _rank(op, "data", x_shape, w_shape)
+        k, kernel = w_shape[0], tuple(w_shape[2:])
+        geometry = cls._checked(
+            op, x_shape[1], k, groups, kernel, stride, padding, dilation, tuple(x_shape[2:]), rank
+        )
+        _channels(op, w_shape, 1, geometry.c, groups, "data channels")
+        y_size = tuple(
+            (x + before + after - d * (r - 1) - 1) // s + 1
+            for x, before, after, d, r, s in zip(
+                geometry.x_size,
+                geometry.pad_before,
+                geometry.pad_after,
+                geometry.dilation,
+                kernel,
+                geometry.stride,
+            )
+        )
+        _positive(op, "output size", y_size)
+        return replace(geometry, y_size=y_size)
+
+    @classmethod
+    def of_conv_transpose(
+        cls,
+        op: str,
+        y_shape: Sequence[Size],
+        w_shape: Sequence[Size],
+        *,
+        stride: Ints = 1,
+        padding: Ints = 0,
+        output_padding: Ints = 0,
+        dilation: Ints = 1,
+        groups: int = 1,
+    ) -> Geometry:
+        """Geometry of ``conv_transpose(y, w)``; the size of x follows from it.
+
+        Parameters
+        ----------
+        op : str
+            Name of the operator, for errors.
+        y_shape, w_shape : sequence
+            ``(n, k, *y_size)`` and ``(k, c // groups, *kernel)``: what PyTorch's
+            ``conv_transpose`` calls input and weight.
+        output_padding : int or one int per axis
+            At least 0 and smaller than the stride or the dilation of its axis.
+
+        Raises
+        ------
+        ValueError
+            One line that names the operator, the value and the rule.
+        """
+        rank = _rank(op, "data", y_shape, w_shape)
+        k, kernel = y_shape[1], tuple(w_shape[2:])
+        c_per_group = w_shape[1]
+        _is_positive_int(op, "weight output channels", c_per_group)
+        geometry = cls._checked(
+            op,
+            c_per_group * groups,
+            k,
+            groups,
+            kernel,
+            stride,
+            padding,
+            dilation,
+            tuple(y_shape[2:]),
+            rank,
+        )
+        if w_shape[0] != k:
+            raise fail(op, f"weight input channels={w_shape[0]} must equal data channels={k}")
+        extra = _per_axis(op, "output_padding", output_padding, rank)
+        if any(
+            o < 0 or o >= max(s, d) for o, s, d in zip(extra, geometry.stride, geometry.dilation)
+        ):
+            raise fail(
+                op,
+                f"output_padding={extra} must be at least 0 and smaller than "
+                f"stride={geometry.stride} or dilation={geometry.dilation}",
+            )
+        x_size = tuple(
+            (y - 1) * s + d * (r - 1) + 1 - before - after + o
+            for y, s, d, r, before, after, o in zip(
+                geometry.y_size,
+                geometry.stride,
+                geometry.dilation,
+                kernel,
+                geometry.pad_before,
+                geometry.pad_after,
+                extra,
+            )
+        )
+        _positive(op, "output size", x_size)
+        return replace(geometry, x_size=x_size)
+
+    @classmethod
+    def of_sizes(
+        cls,
+        op: str,
+        x_shape: Sequence[Size],
+        y_shape: Sequence[Size],
+        kernel: Sequence[int],
+        *,
+        stride: Ints = 1,
+        padding: Ints = 0,
+        dilation: Ints = 1,
+        groups: int = 1,
+    ) -> Geometry:
+        """Geometry of two known sizes, as ``conv_weight_grad(x, y)`` has them.
+
+        Parameters
+        ----------
+        op : str
+            Name of the operator, for errors.
+        x_shape, y_shape : sequence
+            ``(n, c, *x_size)`` and ``(n, k, *y_size)``.
+        kernel : sequence of int
+            Kernel size per axis.
+
+        Raises
+        ------
+        ValueError
+            One line that names the operator, the value and the rule.
+        """
+        rank = _rank(op, "data", x_shape, y_shape)
+        if len(kernel) != rank:
+            raise fail(op, f"kernel={tuple(kernel)} must have {rank} values, one per spatial axis")
+        geometry = cls._checked(
+            op,
+            x_shape[1],
+            y_shape[1],
+            groups,
+            tuple(kernel),
+            stride,
+            padding,
+            dilation,
+            tuple(x_shape[2:]),
+            rank,
+        )
+        geometry = replace(geometry, y_size=tuple(y_shape[2:]))
+        _positive(op, "size of y", geometry.y_size)
+        for axis, extra in enumerate(geometry.output_padding):
+            limit = max(geometry.stride[axis], geometry.dilation[axis])
+            if isinstance(extra, int) and not 0 <= extra < limit:
+                raise fail(
+                    op,
+                    f"sizes x={geometry.x_size} and y={geometry.y_size} do not belong to "
+                    f"kernel={geometry.kernel} stride={geometry.stride} "
+                    f"padding={geometry.padding} dilation={geometry.dilation}",
+                )
+        return geometry
+
+    @classmethod
+    def _checked(
+        cls,
+        op: str,
+        c: Any,
+        k: Any,
+        groups: Any,
+        kernel: tuple[Any, ...],
+        stride: Ints,
+        padding: Ints,
+        dilation: Ints,
+        size: tuple[Size, ...],
+        rank: int,
+    ) -> Geometry:
+        """Check what does not depend on the face; both sizes are `size` until the caller knows."""
+        _is_positive_int(op, "groups", groups)
+        _is_positive_int(op, "channels of x", c)
+        _is_positive_int(op, "channels of y", k)
+        if c % groups or k % groups:
+            raise fail(op, f"groups={groups} must divide the channels {c} and {k}")
+        for value in kernel:
+            _is_positive_int(op, "kernel size", value)
+        strides = _per_axis(op, "stride", stride, rank)
+        dilations = _per_axis(op, "dilation", dilation, rank)
+        for name, values in (("stride", strides), ("dilation", dilations)):
+            if min(values) < 1:
+                raise fail(op, f"{name}={values} must be at least 1")
+        before, after = _both_sides(op, padding, rank)
+        _positive(op, "data size", size)
+        return cls(c, k, groups, kernel, strides, dilations, before, after, size, size)
+
+    # ---------------------------------------------------------------- what follows from it
+
+    @property
+    def rank(self) -> int:
+        """Number of spatial axes."""
+        return len(self.kernel)
+
+    @property
+    def padding(self) -> tuple[int, ...]:
+        """The values before every axis, then those after, as attributes state them."""
+        return self.pad_before + self.pad_after
+
+    @property
+    def c_per_group(self) -> int:
+        """Channels of x in one group."""
+        return self.c // self.groups
+
+    @property
+    def k_per_group(self) -> int:
+        """Channels of y in one group."""
+        return self.k // self.groups
+
+    @property
+    def output_padding(self) -> tuple[Size, ...]:
+        """By how much x is longer than the shortest x that gives y; may be symbolic."""
+        return tuple(
+            x - ((y - 1) * s + d * (r - 1) + 1 - before - after)
+            for x, y, s, d, r, before, after in zip(
+                self.x_size,
+                self.y_size,
+                self.stride,
+                self.dilation,
+                self.kernel,
+                self.pad_before,
+                self.pad_after,
+            )
+        )
+
+    @property
+    def taps(self) -> int:
+        """Number of kernel elements of one channel pair."""
+        product = 1
+        for value in self.kernel:
+            product *= value
+        return product
+
+    def x_shape(self, n: Size) -> tuple[Size, ...]:
+        """Shape of x for batch `n`: ``(n, c, *x_size)``."""
+        return (n, self.c, *self.x_size)
+
+    def y_shape(self, n: Size) -> tuple[Size, ...]:
+        """Shape of y for batch `n`: ``(n, k, *y_size)``."""
+        return (n, self.k, *self.y_size)
+
+    @property
+    def w_shape(self) -> tuple[int, ...]:
+        """Shape of w: ``(k, c // groups, *kernel)``."""
+        return (self.k, self.c_per_group, *self.kernel)
+
+    def fitted(self) -> Geometry:
+        """The same operator with `pad_after` changed so that `output_padding` is 0.
+
+        Each size is then what the plain formula of the other face says: conv(x) has exactly
+        `y_size` and conv_transpose(y) has exactly `x_size`, without an output_padding attribute.
+        Needs an `output_padding` of integers.
+        """
+        after = tuple(a - o for a, o in zip(self.pad_after, self.output_padding))
+        return replace(self, pad_after=after)
+
+    def as_rank3(self) -> Geometry:
+        """The same operator with unit axes put in front until there are three."""
+        extra = MAX_RANK - self.rank
+        ones, zeros = (1,) * extra, (0,) * extra
+        return replace(
+            self,
+            kernel=ones + self.kernel,
+            stride=ones + self.stride,
+            dilation=ones + self.dilation,
+            pad_before=zeros + self.pad_before,
+            pad_after=zeros + self.pad_after,
+            x_size=ones + self.x_size,
+            y_size=ones + self.y_size,
+        )
+
+    # ---------------------------------------------------------------- phases
+
+    def conv_gathers(self) -> tuple[Gather, ...]:
+        """Per axis, how ``conv`` reads x: y[j] meets x[stride*j - pad_before + dilation*r]."""
+        return tuple(
+            conv_gather(r, s, d, before)
+            for r, s, d, before in zip(self.kernel, self.stride, self.dilation, self.pad_before)
+        )
+
+    def conv_transpose_gathers(self) -> tuple[Gather, ...]:
+        """Per axis, how ``conv_transpose`` reads y, phase by phase."""
+        return tuple(
+            conv_transpose_gather(r, s, d, before)
+            for r, s, d, before in zip(self.kernel, self.stride, self.dilation, self.pad_before)
+        )
+
+
+def conv_gather(kernel: int, stride: int, dilation: int, pad_before: int) -> Gather:
+    """The single phase of a convolution along one axis.
+
+    ``stride*j + dilation*r - pad_before == stride*(j + shift) + residue`` with
+    ``0 <= residue < stride``.
+    """
+    taps = []
+    for r in range(kernel):
+        shift, residue = divmod(dilation * r - pad_before, stride)
+        taps.append(Tap(r, residue, shift))
+    return Gather(1, stride, (Phase(0, tuple(taps)),))
+
+
+def conv_transpose_gather(kernel: int, stride: int, dilation: int, pad_before: int) -> Gather:
+    """The `stride` phases of a transposed convolution along one axis.
+
+    Position ``stride*j + offset`` of x meets tap r only where
+    ``(offset + pad_before - dilation*r) % stride == 0``, and then position
+    ``j + (offset + pad_before - dilation*r) // stride`` of y.
+    """
+    phases = []
+    for offset in range(stride):
+        taps = []
+        for r in range(kernel):
+            shift, rest = divmod(offset + pad_before - dilation * r, stride)
+            if rest == 0:
+                taps.append(Tap(r, 0, shift))
+        phases.append(Phase(offset, tuple(taps)))
+    return Gather(stride, 1, tuple(phases))
+
+
+# -------------------------------------------------------------------- checks
+
+
+def _rank(op: str, name: str, first: Sequence[Size], second: Sequence[Size]) -> int:
+    rank = len(first) - 2
+    if not 1 <= rank <= MAX_RANK:
+        raise fail(op, f"{name} has {len(first)} axes, must have 3, 4 or 5")
+    if len(second) != len(first):
+        raise fail(op, f"operands have {len(first)} and {len(second)} axes, must have equally many")
+    return rank
+
+
+def _is_positive_int(op: str, name: str, value: Any) -> None:
+    if not isinstance(value, int):
+        raise fail(op, f"{name}={value} must be a constant integer")
+    if value < 1:
+        raise fail(op, f"{name}={value} must be at least 1")
+
+
+def _positive(op: str, name: str, sizes: Sequence[Size]) -> None:
+    if any(isinstance(size, int) and size < 1 for size in sizes):
+        raise fail(op, f"{name}={tuple(sizes)} must be at least 1 on every axis")
+
+
+def _channels(op: str, w_shape: Sequence[Size], axis: int, c: int, groups: int, of: str) -> None:
+    if w_shape[axis] != c // groups:
+        raise fail(
+            op, f"weight input channels={w_shape[axis]} must equal {of}/groups={c}/{groups}"
+        )
+
+
+def _per_axis(op: str, name: str, value: Ints, rank: int) -> tuple[int, ...]:
+    values = (value,) * rank if isinstance(value, int) else tuple(int(v) for v in value)
+    if len(values) == 1:
+        values *= rank
+    if len(values) != rank:
+        raise fail(op, f"{name}={values} must have 1 or {rank} values")
+    return values
+
+
+def _both_sides(op: str, padding: Ints, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    values = (padding,) if isinstance(padding, int) else tuple(int(v) for v in padding)
+    if len(values) == 1:
+        values *= 2 * rank
+    elif len(values) == rank:
+        values *= 2
+    if len(values) != 2 * rank:
+        raise fail(op, f"padding={values} must have 1, {rank} or {2 * rank} values")
+    return values[:rank], values[rank:]
