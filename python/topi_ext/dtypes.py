@@ -30,6 +30,8 @@ def accumulator(op: str, first: str, second: str, out: str) -> str:
     ValueError
         For a dtype that is not in `SUPPORTED`, or a float operand beside an integer one.
     """
+    # Compilers pass dtype objects that compare like strings but hash otherwise.
+    first, second, out = str(first), str(second), str(out)
     for dtype in (first, second, out):
         if dtype not in SUPPORTED:
             raise fail(op, f"dtype {dtype} is not supported, must be one of {', '.join(SUPPORTED)}")
