@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+# Needs Python 3.11, make and a C compiler; everything else is installed into .venv*. `make help` lists the targets.
+
+PYTHON ?= python3.11
+# Tests compile on one thread each, so one worker per core is what saves time. `make test WORKERS=0` runs in one process.
+WORKERS ?= auto
+# More for pytest: make test-full ARGS="-k geometry --hypothesis-seed=42"
+ARGS ?=
+
+BENCH_FACES ?= conv_transpose conv conv_weight_grad
+BENCH_CASES ?= bench/cases.json
+BENCH_ARGS ?= --rivals torch,stock --threads 2
+
+# TVM releases under test and the apache-tvm-ffi that works with each:
+# 0.1.15 crashes in Schedule.tensorize (0.26, 0.27); 0.25 imports with 0.1.12 only.
+TVM_027 := "apache-tvm==0.27.0.post1" "apache-tvm-ffi>=0.1.14.post0,<0.1.15"
+TVM_026 := "apache-tvm==0.26.0" "apache-tvm-ffi>=0.1.14.post0,<0.1.15"
+TVM_025 := "apache-tvm==0.25.0.post1" "apache-tvm-ffi==0.1.12"
+# The oracle, pinned: what the tolerances were measured against.
+TORCH := "torch==2.13.0"
+
+PY := .venv/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check
+PYTEST := -m pytest -n $(WORKERS) $(ARGS)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo env env-all test test-full test-tvm025 test-tvm026 lint types format fuzz bench clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## */  \1\t/' | expand -t 16
+
+demo: env  ## install, check real decoders, train an autoencoder, write a report with plots
+	$(PY) examples/demo.py $(ARGS)
+
+env: .venv/.ready  ## make .venv: this package, editable, with all that the tests and the demo need
+
+env-all: env .venv-tvm026/.ready .venv-tvm025/.ready  ## the environments of the older TVM releases too
+
+# The long run comes last, so that its summary is the last thing printed.
+test: lint types test-tvm025 test-tvm026 test-full  ## lint, types, smoke tests on TVM 0.25 and 0.26, all tests on 0.27
+
+test-full: env  ## all tests on TVM 0.27
+	EXPECT_TVM=0.27 $(PY) $(PYTEST)
+
+test-tvm026: .venv-tvm026/.ready  ## smoke tests on TVM 0.26
+	EXPECT_TVM=0.26 .venv-tvm026/bin/python $(PYTEST) -m smoke
+
+test-tvm025: .venv-tvm025/.ready  ## smoke tests on TVM 0.25
+	EXPECT_TVM=0.25 .venv-tvm025/bin/python $(PYTEST) -m smoke
+
+lint: env  ## ruff: rules and format
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+types: env  ## mypy, strict on the rooms without TVM
+	$(PY) -m mypy
+
+format: env  ## let ruff fix and format
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+fuzz: env  ## the property tests, many more examples
+	EXPECT_TVM=0.27 HYPOTHESIS_PROFILE=fuzz $(PY) $(PYTEST) -m "not slow"
+
+bench: env  ## time the three faces against torch and stock TVM, write out/bench-FACE.json
+	mkdir -p out
+	for face in $(BENCH_FACES); do \
+	  $(PY) scripts/bench.py --cases $(BENCH_CASES) --face $$face $(BENCH_ARGS) --json out/bench-$$face.json || exit 1; \
+	done
+
+clean:  ## remove environments, caches and what the targets wrote
+	rm -rf .venv .venv-tvm026 .venv-tvm025 build dist out report python/*.egg-info
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/.ready: pyproject.toml Makefile
+	@command -v $(PYTHON) >/dev/null || { echo "make env: PYTHON=$(PYTHON) not found; name a Python 3.11, e.g. make env PYTHON=python3"; exit 1; }
+	@rm -f $@
+	$(PYTHON) -m venv .venv
+	$(PIP) install --quiet --upgrade $(TVM_027) $(TORCH) --editable ".[dev]"
+	$(PIP) check
+	@touch $@
+
+# An older TVM needs only its own two packages: everything else comes from .venv by a .pth file, which Python
+# appends to the path, so what is installed here wins. conftest.py checks the release by EXPECT_TVM.
+.venv-tvm026/.ready: PINS = $(TVM_026)
+.venv-tvm025/.ready: PINS = $(TVM_025)
+.venv-tvm026/.ready .venv-tvm025/.ready: .venv/.ready
+	@rm -f $@
+	$(PY) -m venv --clear --without-pip $(@D)
+	$(PIP) --python $(@D)/bin/python install --quiet --no-deps $(PINS)
+	$(PY) -c "import sysconfig; print(sysconfig.get_path('purelib')); print('$(CURDIR)/python')" \
+	  > "$$($(@D)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/shared.pth"
+	@touch $@

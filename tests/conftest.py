@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every test shares: threads, one seed to replay a run, profiles, and no empty green run.
+
+Environment variables: ``HYPOTHESIS_PROFILE`` (``ci`` or ``fuzz``); ``EXPECT_TVM`` (a release such
+as ``0.26``: under any other TVM the run is refused). ``--hypothesis-seed=N`` replays a run whose
+header printed ``seed: N``.
+"""
+
+from __future__ import annotations
+
+import os
+
+# Before TVM or torch is loaded. Workers of pytest-xdist share the cores, so TVM's threads must
+# neither be pinned nor spin.
+os.environ.setdefault("TVM_NUM_THREADS", "2")
+os.environ.setdefault("TVM_BIND_THREADS", "0")
+os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import importlib.metadata
+import platform
+import random
+import zlib
+
+import hypothesis
+import numpy as np
+import pytest
+
+hypothesis.settings.register_profile(
+    "ci",
+    max_examples=25,
+    deadline=None,  # the first example of a shape compiles
+    derandomize=False,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.register_profile(
+    "fuzz", hypothesis.settings.get_profile("ci"), max_examples=500
+)
+
+
+def _release(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "absent"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose profile and seed before hypothesis and pytest-xdist read their options."""
+    hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+    if config.getoption("hypothesis_seed", None) is None:
+        config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
+    expected = os.environ.get("EXPECT_TVM")
+    if expected and not _release("apache-tvm").startswith(expected):
+        raise pytest.UsageError(
+            f"EXPECT_TVM={expected} but apache-tvm is {_release('apache-tvm')} in this environment"
+        )
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say what ran where, and how to replay it."""
+    packages = ("apache-tvm", "apache-tvm-ffi", "torch", "numpy", "onnxruntime")
+    threads = f"{os.environ['TVM_NUM_THREADS']} TVM threads, {os.environ['OMP_NUM_THREADS']} OpenMP"
+    return [
+        "packages: " + ", ".join(f"{name} {_release(name)}" for name in packages),
+        f"machine: {platform.machine()}, {os.cpu_count()} cores, {threads} per process",
+        f"seed: {config.option.hypothesis_seed} (replay with --hypothesis-seed)",
+    ]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Refuse a green run in which every test was skipped."""
+    config = session.config
+    if config.option.collectonly or hasattr(config, "workerinput"):
+        return
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if exitstatus == pytest.ExitCode.OK and reporter and not reporter.stats.get("passed"):
+        reporter.write_line("no test passed: a run of skips alone is refused", red=True)
+        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """Return a generator seeded by the session's seed and the test's name, whatever ran before."""
+    name = zlib.crc32(request.node.nodeid.encode())
+    return np.random.default_rng([int(request.config.option.hypothesis_seed), name])
