@@ -21,6 +21,7 @@ import importlib.metadata
 import platform
 import random
 import zlib
+from typing import Any
 
 import hypothesis
 import numpy as np
@@ -50,13 +51,20 @@ def _release(package: str) -> str:
 def pytest_configure(config: pytest.Config) -> None:
     """Choose profile and seed before hypothesis and pytest-xdist read their options."""
     hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
-    if config.getoption("hypothesis_seed", None) is None:
-        config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
+    if config.option.hypothesis_seed is None:
+        fresh = str(random.SystemRandom().randrange(2**32))
+        config.option.hypothesis_seed = getattr(config, "workerinput", {}).get("seed", fresh)
     expected = os.environ.get("EXPECT_TVM")
     if expected and not _release("apache-tvm").startswith(expected):
         raise pytest.UsageError(
             f"EXPECT_TVM={expected} but apache-tvm is {_release('apache-tvm')} in this environment"
         )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Hand the controller's seed to a worker of pytest-xdist."""
+    node.workerinput["seed"] = node.config.option.hypothesis_seed
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
