@@ -30,7 +30,8 @@ def test_import_needs_no_extra_and_changes_no_environment(package: str) -> None:
     run(
         "import os, sys\n"
         f"for name in {OPTIONAL}: sys.modules[name] = None\n"
-        f"before = dict(os.environ)\nimport {package}\nassert {package}.__file__\nassert dict(os.environ) == before\n"
+        f"before = dict(os.environ)\nimport {package}\n"
+        f"assert {package}.__file__\nassert dict(os.environ) == before\n"
     )
 
 
