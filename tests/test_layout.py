@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layout strings: what is understood, what shapes follow, what is refused."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers import oracle
+from topi_ext.layout import Layout, Layouts, permuted
+
+
+@st.composite
+def layout_texts(draw: st.DrawFn, letters: str) -> str:
+    """A permutation with up to two blocks anywhere."""
+    axes = list(draw(st.permutations(letters)))
+    for _ in range(draw(st.integers(0, 2))):
+        block = f"{draw(st.sampled_from([1, 2, 3, 4]))}{draw(st.sampled_from(letters)).lower()}"
+        axes.insert(draw(st.integers(0, len(axes))), block)
+    return "".join(axes)
+
+
+@pytest.mark.parametrize("letters", ["NCW", "NCHW", "OIDHW"])
+@given(data=st.data())
+def test_shapes_are_those_of_the_stored_array(letters: str, data) -> None:
+    text = data.draw(layout_texts(letters))
+    layout = Layout.parse("op", "layout", text, letters)
+    shape = [data.draw(st.integers(1, 2)) * layout.factor(letter) for letter in letters]
+    stored = oracle.permute(np.empty(shape), letters, text).shape
+    assert layout.stored_shape("op", shape) == stored
+    assert layout.unblocked_shape(stored) == tuple(shape)
+    assert layout.is_plain == (len(stored) == len(letters))
+    if layout.is_plain:
+        assert layout.order == text and layout.blocks == ()
+
+
+def test_blocks_by_hand() -> None:
+    layout = Layout.parse("op", "kernel_layout", "OIHW4i8o", "OIHW")
+    assert layout.order == "OIHW"
+    assert layout.blocks == (("I", 4), ("O", 8))
+    assert layout.stored_shape("op", (16, 12, 3, 2)) == (2, 3, 3, 2, 4, 8)
+    assert layout.unblocked_shape((2, 3, 3, 2, 4, 8)) == (16, 12, 3, 2)
+    assert Layout.parse("op", "layout", "NCHW16c", "NCHW").blocks == (("C", 16),)
+
+
+@pytest.mark.parametrize("letters", ["NCW", "IOHW"])
+def test_every_permutation_is_understood(letters: str) -> None:
+    sizes = dict(zip(letters, (2, 3, 5, 7)))
+    for axes in itertools.permutations(letters):
+        layout = Layout.parse("op", "layout", "".join(axes), letters)
+        assert layout.order == "".join(axes) and layout.is_plain
+        want = tuple(sizes[letter] for letter in axes)
+        assert layout.stored_shape("op", tuple(sizes.values())) == want
+        assert layout.unblocked_shape(want) == tuple(sizes.values())
+        assert permuted(layout.order, letters, tuple(sizes.values())) == want
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "NCH", "NCHWW", "NCHX", "nchw", "NCHW4", "NCHW4x", "NCHW0c", "NCHWc", "NC HW", "NCHW4c ",
+     "4cNHW", "NCDHW", "OIHW", "NCHW-4c"],
+)  # fmt: skip
+def test_unknown_layouts_are_refused_in_one_line(text: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        Layout.parse("conv2d", "data_layout", text, "NCHW")
+    assert str(caught.value) == (
+        f"conv2d: data_layout={text!r} must be a permutation of 'NCHW', optionally with blocks"
+    )
+
+
+def test_blocks_that_do_not_divide_are_refused_in_one_line() -> None:
+    layout = Layout.parse("conv2d", "data_layout", "NCHW4c", "NCHW")
+    with pytest.raises(ValueError) as caught:
+        layout.stored_shape("conv2d", (1, 6, 5, 5))
+    assert str(caught.value) == "conv2d: layout 'NCHW4c' needs axis C=6 to be a multiple of 4"
+
+
+def test_canonical_layouts() -> None:
+    assert Layouts.canonical(1) == Layouts("NCW", "OIW", "NCW")
+    assert Layouts.canonical(2) == Layouts("NCHW", "OIHW", "NCHW")
+    assert Layouts.canonical(3) == Layouts("NCDHW", "OIDHW", "NCDHW")
