@@ -1,6 +1,188 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only room that knows one TVM version from another."""
+"""The only room that knows one TVM version from another.
 
-from tvm import tirx as tir
+Written for apache-tvm 0.25, 0.26 and 0.27.  What needs Relax is inside functions, so that this
+room can be imported beside a TVM that has none.
+"""
 
-__all__ = ["tir"]
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import Any
+
+import tvm
+
+__all__ = [
+    "as_size",
+    "call_attr",
+    "dtype_name",
+    "host_target",
+    "infer_key",
+    "is_for_this_machine",
+    "known_shape",
+    "op_attr",
+    "own_op",
+    "relax",
+    "s_tir",
+    "set_op_attr",
+    "simplify",
+    "tensor_type",
+    "tensor_type_of",
+    "tir",
+    "type_of",
+]
+
+tir = getattr(tvm, "tirx", None) or tvm.tir
+s_tir = getattr(tvm, "s_tir", None) or tvm.tir
+_arith = getattr(tvm, "sym", None) or tvm.arith
+
+
+# ---------------------------------------------------------------- sizes and dtypes
+
+
+def as_size(value: Any) -> Any:
+    """The size `value` as an ``int`` where it is a constant, else unchanged."""
+    return int(value) if isinstance(value, (int, tir.IntImm)) else value
+
+
+def simplify(value: Any) -> Any:
+    """The size `value` simplified: an ``int`` where that makes it a constant."""
+    return value if isinstance(value, int) else as_size(_arith.Analyzer().simplify(value))
+
+
+def dtype_name(dtype: Any) -> str:
+    """Name of a dtype, ``""`` where it is not known or not given: None, ``""`` and void."""
+    if dtype is None:
+        return ""
+    name = str(getattr(dtype, "dtype", dtype))
+    return "" if name == "void" else name
+
+
+# ---------------------------------------------------------------- Relax: types
+
+
+@cache
+def relax() -> Any:
+    """The module ``tvm.relax``.
+
+    Raises
+    ------
+    ImportError
+        One line, where this TVM has no Relax that we know.
+    """
+    try:
+        from tvm import relax as module
+    except ImportError:
+        module = None
+    if module is None or not hasattr(tvm, "tirx"):
+        version = getattr(tvm, "__version__", "of unknown version")
+        raise ImportError(
+            f"relax_ext: needs apache-tvm 0.25 to 0.27, which has Relax; found tvm {version}"
+        )
+    return module
+
+
+@cache
+def infer_key() -> str:
+    """Name of the operator attribute that infers types."""
+    return "FInferStructInfo" if hasattr(relax(), "TensorStructInfo") else "FInferType"
+
+
+def _tensor_type_class() -> Any:
+    # TensorType exists in 0.25 too, but is another class there.
+    return getattr(relax(), "TensorStructInfo", None) or relax().TensorType
+
+
+def tensor_type(shape: Any, dtype: str, ndim: int, vdevice: Any = None) -> Any:
+    """Type of a tensor; `shape` may be None for unknown, `dtype` ``""`` for unknown."""
+    unknown = "" if infer_key() == "FInferStructInfo" else None
+    rank = {"ndim": ndim} if shape is None else {}
+    return _tensor_type_class()(shape, dtype or unknown, vdevice, **rank)
+
+
+def type_of(expr: Any) -> Any:
+    """Type of a normalized Relax expression."""
+    return expr.struct_info if infer_key() == "FInferStructInfo" else expr.ty
+
+
+def tensor_type_of(expr: Any) -> Any:
+    """Type of a normalized Relax expression, or None if that is no tensor."""
+    found = type_of(expr)
+    return found if isinstance(found, _tensor_type_class()) else None
+
+
+def known_shape(shape: Any) -> Any:
+    """Sizes of a shape expression, or None where they are not known."""
+    if shape is None:
+        return None
+    if not isinstance(shape, relax().ShapeExpr):
+        shape = type_of(shape)
+    return None if shape.values is None else tuple(as_size(size) for size in shape.values)
+
+
+# ---------------------------------------------------------------- operators
+
+
+def op_attr(op_name: str, key: str) -> Any:
+    """The attribute `key` of an operator, None where it is unset."""
+    try:
+        return tvm.ir.Op.get(op_name).get_attr(key)
+    except tvm.error.InternalError:  # no operator has ever had this attribute
+        return None
+
+
+def set_op_attr(op_name: str, key: str, value: Any) -> None:
+    """Set the attribute `key` of an operator, or unset it where `value` is None."""
+    op = tvm.ir.Op.get(op_name)
+    op.reset_attr(key)
+    if value is not None:
+        op.set_attr(key, value, 10)
+
+
+def own_op(op_name: str, description: str, arguments: dict[str, str]) -> None:
+    """Add a pure operator to TVM, once per process; `arguments` are names and kinds."""
+    if op_name in tvm.ir.Op.list_op_names():
+        return
+    tvm.get_global_func("ir.RegisterOp")(op_name, description)
+    op = tvm.ir.Op.get(op_name)
+    op.set_num_inputs(len(arguments))
+    for name, kind in arguments.items():
+        op.add_argument(name, kind, "")
+    op.set_attr("FPurity", True, 10)
+
+
+def call_attr(call: Any, name: str) -> Any:
+    """The attribute `name` of a call, whether its attributes are a class or a dictionary."""
+    attrs = call.attrs
+    return attrs[name] if isinstance(attrs, tvm.ir.DictAttrs) else getattr(attrs, name)
+
+
+# ---------------------------------------------------------------- targets
+
+
+def host_target(num_cores: int | None = None) -> Any:
+    """The llvm target that uses all that this machine's processor can do; see relax_ext."""
+    llvm = tvm.target.codegen
+    options = {
+        "kind": "llvm",
+        "mcpu": llvm.llvm_get_system_cpu(),
+        "num-cores": num_cores or len(os.sched_getaffinity(0)),
+    }
+    # A virtual machine may hide vector units that the processor's name promises.
+    has = dict(tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")())
+    promised = llvm.llvm_get_cpu_features(tvm.target.Target(options))
+    vector = ("avx", "amx", "fma", "f16c", "sse")
+    hidden = sorted(n for n in promised if n.startswith(vector) and n in has and not has[n])
+    if hidden:
+        options["mattr"] = ["-" + name for name in hidden]
+    return tvm.target.Target(options)
+
+
+def is_for_this_machine(target: Any) -> bool:
+    """Whether an llvm target compiles for the architecture that this process runs on."""
+    triple = str(target.attrs.get("mtriple", ""))
+    return (
+        not triple
+        or triple.split("-")[0] == (tvm.target.codegen.llvm_get_system_triple().split("-")[0])
+    )

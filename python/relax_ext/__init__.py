@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Right and fast convolutions, transposed convolutions and their gradients for TVM's Relax.
+
+Importing this package registers it; nothing else changes::
+
+    import tvm, relax_ext
+
+    executable = tvm.compile(module, relax_ext.host_target())
+    with relax_ext.stock():
+        ...                       # stock TVM again, for comparing
+"""
+
+from topi_ext.tvm_compat import relax as _require_relax
+
+_require_relax()
+
+from .ops import conv_transpose, conv_weight_grad  # noqa: E402
+from .registry import register, stock, unregister  # noqa: E402
+from .target import host_target  # noqa: E402
+
+__all__ = [
+    "conv_transpose",
+    "conv_weight_grad",
+    "host_target",
+    "register",
+    "stock",
+    "unregister",
+]
+
+register()

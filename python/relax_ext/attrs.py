@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a call of an operator to the geometry, layouts and dtypes that it states.
+
+This is the only place that knows which operand and which attribute plays which role; everything
+behind it speaks of the forward convolution's x, w and y.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from topi_ext.dtypes import accumulator
+from topi_ext.geometry import Geometry, fail
+from topi_ext.layout import SPATIAL, Layout, Layouts
+from topi_ext.tvm_compat import (
+    as_size,
+    call_attr,
+    dtype_name,
+    known_shape,
+    simplify,
+    tensor_type_of,
+    type_of,
+)
+
+OPERANDS = {"conv": "xw", "conv_transpose": "yw", "conv_weight_grad": "xy"}
+"""Roles of the operands of each face; its result has the role that is left."""
+
+RESULT = {"conv": "y", "conv_transpose": "x", "conv_weight_grad": "w"}
+
+STOCK = {
+    f"relax.nn.conv{rank}d{suffix}": face
+    for face, suffix in (("conv", ""), ("conv_transpose", "_transpose"))
+    for rank in (1, 2, 3)
+}
+"""Operators of TVM that we take over, and the face that each one is."""
+
+OWN = {
+    "relax.relax_ext.conv_transpose": "conv_transpose",
+    "relax.relax_ext.conv_weight_grad": "conv_weight_grad",
+}
+"""Operators that we add; TVM's printer wants names under ``relax.``."""
+
+FACE = {**STOCK, **OWN}
+
+
+def short_name(call: Any) -> str:
+    """Name of the operator in errors, e.g. ``conv2d_transpose``."""
+    return str(call.op.name).rpartition(".")[2]
+
+
+def swap_kernel_letters(layout: str) -> str:
+    """A kernel layout with input and output channels exchanged.
+
+    What a transposed convolution calls I are the channels of y, which is O of the forward one.
+    """
+    return layout.translate(str.maketrans("IOio", "OIoi"))
+
+
+@dataclass(frozen=True)
+class Conv:
+    """One call, read.
+
+    Attributes
+    ----------
+    op : str
+        Name for errors.
+    face : str
+        ``"conv"``, ``"conv_transpose"`` or ``"conv_weight_grad"``.
+    rank : int
+        Number of spatial axes.
+    layouts : dict
+        Layout per role, perhaps blocked.
+    dtypes : dict
+        Dtype per role, ``""`` where not known.
+    geometry : Geometry or None
+        None where a shape is not known.
+    n : int or symbolic
+        Batch.
+    """
+
+    op: str
+    face: str
+    rank: int
+    layouts: dict[str, Layout]
+    dtypes: dict[str, str]
+    geometry: Geometry | None
+    n: Any
+
+    @property
+    def result(self) -> str:
+        """Role of the result."""
+        return RESULT[self.face]
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether some tensor is stored in blocks."""
+        return any(not layout.is_plain for layout in self.layouts.values())
+
+    @property
+    def plain(self) -> Layouts:
+        """The permutations that are left when the blocks are taken off."""
+        return Layouts(**{role: layout.order for role, layout in self.layouts.items()})
+
+    def shape(self, role: str) -> tuple[Any, ...]:
+        """Shape of the tensor `role` in the canonical order."""
+        shapes = {
+            "x": self.geometry.x_shape(self.n),
+            "w": self.geometry.w_shape,
+            "y": self.geometry.y_shape(self.n),
+        }
+        return shapes[role]
+
+
+def read(call: Any) -> Conv | None:
+    """Read a call of an operator in `FACE`.
+
+    Returns
+    -------
+    Conv or None
+        None where channels or kernel sizes are symbolic: no geometry states those.
+
+    Raises
+    ------
+    ValueError
+        One line that names operator, value and rule, for whatever makes no convolution.
+    """
+    op, face = short_name(call), FACE[call.op.name]
+    rank = len(call_attr(call, "strides"))
+    layouts = _layouts(op, face, rank, call)
+    types = [_tensor(op, name, arg) for name, arg in zip(("data", "weight"), call.args)]
+    dtypes = _dtypes(op, face, types, dtype_name(call_attr(call, "out_dtype")))
+    shapes = [
+        _canonical_shape(op, role, layouts[role], found)
+        for role, found in zip(OPERANDS[face], types)
+    ]
+    if None in shapes:
+        return Conv(op, face, rank, layouts, dtypes, None, None)
+    if any(not isinstance(size, int) for size in _constants(face, shapes)):
+        return None
+    geometry = _geometry(op, face, call, *shapes)
+    conv = Conv(op, face, rank, layouts, dtypes, geometry, shapes[0][0])
+    layouts[conv.result].stored_shape(op, conv.shape(conv.result))
+    return conv
+
+
+def _layouts(op: str, face: str, rank: int, call: Any) -> dict[str, Layout]:
+    """Layout per role, read from the attributes in the operator's own letters."""
+    data, out = ("y", "x") if face == "conv_transpose" else ("x", "y")
+    texts = {name: str(call_attr(call, name)) for name in _LAYOUT_ATTRS}
+    letters = "NC" + SPATIAL[rank]
+    kernel = texts["kernel_layout"]
+    if face == "conv_transpose":
+        Layout.parse(op, "kernel_layout", kernel, "IO" + SPATIAL[rank])
+        kernel = swap_kernel_letters(kernel)
+    return {
+        data: Layout.parse(op, "data_layout", texts["data_layout"], letters),
+        "w": Layout.parse(op, "kernel_layout", kernel, "OI" + SPATIAL[rank]),
+        out: Layout.parse(op, "out_layout", texts["out_layout"] or texts["data_layout"], letters),
+    }
+
+
+_LAYOUT_ATTRS = ("data_layout", "kernel_layout", "out_layout")
+
+
+def _tensor(op: str, name: str, arg: Any) -> Any:
+    found = tensor_type_of(arg)
+    if found is None:
+        raise TypeError(f"{op}: {name} has type {type_of(arg)}, must be a tensor")
+    return found
+
+
+def _dtypes(op: str, face: str, types: list[Any], out: str) -> dict[str, str]:
+    """Dtype per role; without an out_dtype the result has that of the operands."""
+    first, second = (dtype_name(found.dtype) for found in types)
+    if not out and first and second and first != second:
+        raise fail(op, f"dtypes {first} and {second} must be equal unless out_dtype is given")
+    out = out or (first if second else "")
+    if first and second:
+        accumulator(op, first, second, out)
+    return dict(zip(OPERANDS[face] + RESULT[face], (first, second, out)))
+
+
+def _canonical_shape(op: str, role: str, layout: Layout, found: Any) -> Any:
+    """Shape in canonical order with the blocks multiplied in, or None if it is not known."""
+    if found.ndim not in (-1, len(layout.axes)):
+        raise fail(
+            op, f"{role} has {found.ndim} axes, layout {layout.text!r} has {len(layout.axes)}"
+        )
+    shape = known_shape(found.shape)
+    if shape is None:
+        return None
+    for (letter, factor), size in zip(layout.axes, shape):
+        if factor and size != factor:
+            raise fail(op, f"block {factor}{letter.lower()} of layout {layout.text!r} is {size}")
+    return layout.unblocked_shape(shape)
+
+
+def _constants(face: str, shapes: list[Any]) -> tuple[Any, ...]:
+    """The sizes that a geometry needs as integers: channels and kernel."""
+    first, second = shapes
+    return (first[1], second[1]) if face == "conv_weight_grad" else (first[1], *second)
+
+
+def _geometry(op: str, face: str, call: Any, first: Any, second: Any) -> Geometry:
+    stated = {
+        "stride": _ints(call, "strides"),
+        "padding": _ints(call, "padding"),
+        "dilation": _ints(call, "dilation"),
+        "groups": int(call_attr(call, "groups")),
+    }
+    if face == "conv":
+        return Geometry.of_conv(op, first, second, **stated)
+    if face == "conv_weight_grad":
+        if isinstance(first[0], int) and isinstance(second[0], int) and first[0] != second[0]:
+            raise fail(op, f"batches {first[0]} of x and {second[0]} of y must be equal")
+        return Geometry.of_sizes(op, first, second, _ints(call, "kernel_size"), **stated)
+    if call.op.name in STOCK:
+        extra = _ints(call, "output_padding")
+        return Geometry.of_conv_transpose(op, first, second, output_padding=extra, **stated)
+    if second[0] != first[1]:
+        raise fail(op, f"weight input channels={second[0]} must equal data channels={first[1]}")
+    size = known_shape(call.args[2])
+    if size is None or len(size) != len(first) - 2:
+        raise fail(op, f"size={call.args[2]} must state {len(first) - 2} spatial sizes")
+    x_shape = (first[0], second[1] * stated["groups"], *map(simplify, size))
+    return Geometry.of_sizes(op, x_shape, first, second[2:], **stated)
+
+
+def _ints(call: Any, name: str) -> tuple[int, ...]:
+    return tuple(int(as_size(value)) for value in call_attr(call, name))

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From an operator to a scheduled kernel where there is one, else to the TE definition."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from topi_ext import select
+from topi_ext.compute import FACES
+from topi_ext.geometry import fail
+from topi_ext.tvm_compat import relax, tensor_type_of
+
+from . import blocks
+from .attrs import OPERANDS, Conv, read
+from .ops import face_call
+from .target import target_of, warn_if_baseline
+
+R = relax()
+
+
+def legalize(bb: Any, call: Any, stock: Any) -> Any:
+    """Lower `call`; symbolic channels or kernel sizes are left to `stock`, TVM's own lowering."""
+    conv = read(call)
+    if conv is None:
+        return _by_stock(bb, call, stock)
+    if conv.is_blocked:
+        return _unblocked(call, conv)
+    found = tensor_type_of(call)
+    if 0 in conv.shape(conv.result) or conv.n == 0:
+        return R.op.zeros(found.shape, found.dtype)
+    operands = list(call.args[:2])
+    target = target_of(found)
+    warn_if_baseline(target)
+    dtypes = tuple(conv.dtypes[role] for role in OPERANDS[conv.face] + conv.result)
+    func = select.prim_func(conv.face, conv.geometry, conv.plain, conv.n, dtypes, target)
+    if func is not None:
+        return R.call_tir(bb.add_func(func, conv.op), operands, found)
+    return _by_definition(bb, conv, operands)
+
+
+def _by_definition(bb: Any, conv: Conv, operands: list[Any]) -> Any:
+    # The sizes travel as arguments: call_te renames the variables in them as in the tensors.
+    def define(first: Any, second: Any, x_size: Any, y_size: Any) -> Any:
+        geometry = replace(conv.geometry, x_size=tuple(x_size), y_size=tuple(y_size))
+        out_dtype = conv.dtypes[conv.result]
+        return FACES[conv.face](first, second, geometry, conv.plain, out_dtype)
+
+    sizes = [list(conv.geometry.x_size), list(conv.geometry.y_size)]
+    return bb.call_te(define, *operands, *sizes, primfunc_name_hint=conv.op)
+
+
+def _unblocked(call: Any, conv: Conv) -> Any:
+    """The same on plain layouts between layout transforms, all of which are legalized next."""
+    operands = (
+        blocks.merged(arg, conv.layouts[role], conv.shape(role))
+        for role, arg in zip(OPERANDS[conv.face], call.args)
+    )
+    role = conv.result
+    plain = face_call(conv.face, *operands, conv.geometry, conv.plain, conv.dtypes[role])
+    return blocks.split(plain, conv.layouts[role], conv.shape(role))
+
+
+def _by_stock(bb: Any, call: Any, stock: Any) -> Any:
+    op = str(call.op.name).rpartition(".")[2]
+    legalized = stock(bb, call) if stock is not None else call
+    if legalized.same_as(call):
+        raise fail(op, "channels and kernel sizes must be constant in these layouts")
+    return legalized

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators that this package adds to Relax, and the choice between them and TVM's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Union
+
+import tvm
+
+from topi_ext.geometry import Geometry
+from topi_ext.layout import SPATIAL, Layouts
+from topi_ext.tvm_compat import relax, simplify
+
+from .attrs import swap_kernel_letters
+
+R = relax()
+
+Ints = Union[int, Sequence[int]]
+
+
+def conv_weight_grad(
+    x: Any,
+    y: Any,
+    kernel_size: Sequence[int],
+    strides: Ints = 1,
+    padding: Ints = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
+    data_layout: str | None = None,
+    kernel_layout: str | None = None,
+    out_layout: str | None = None,
+    out_dtype: str | None = None,
+) -> Any:
+    r"""Gradient of a convolution in its weight.
+
+    .. math:: w_{kcr} = \sum_{n,p} x_{n,c,s p - pad + d r} \; y_{nkp}
+
+    Parameters
+    ----------
+    x : relax.Expr
+        Input of the convolution, ``(n, c, *x_size)`` in the order of `data_layout`.
+    y : relax.Expr
+        Gradient of its output, ``(n, k, *y_size)`` in the order of `out_layout`.
+    kernel_size : sequence of int
+        One value per spatial axis; their number is the rank, 1 to 3.
+    strides, padding, dilation, groups
+        As the convolution has them; `padding` may state both sides of every axis, all values
+        before first.
+    data_layout, kernel_layout, out_layout : str, optional
+        Layouts of x, of the result and of y; NCHW, OIHW and NCHW or their like if left out.
+    out_dtype : str, optional
+        Dtype of the result; that of the operands if left out.
+
+    Returns
+    -------
+    relax.Expr
+        The weight gradient, ``(k, c // groups, *kernel_size)`` in the order of `kernel_layout`.
+
+    Raises
+    ------
+    ValueError
+        When the call is emitted: one line that names operator, value and rule.
+
+    See Also
+    --------
+    torch.nn.grad.conv2d_weight
+    """
+    rank = len(kernel_size)
+    canonical = Layouts.canonical(rank)
+    attrs = {
+        "kernel_size": list(kernel_size),
+        **_window(rank, strides, padding, dilation, groups),
+        "data_layout": data_layout or canonical.x,
+        "kernel_layout": kernel_layout or canonical.w,
+        "out_layout": out_layout or canonical.y,
+        "out_dtype": out_dtype or "",
+    }
+    return _call("relax.relax_ext.conv_weight_grad", [x, y], attrs)
+
+
+def conv_transpose(
+    data: Any,
+    weight: Any,
+    size: Any,
+    strides: Ints = 1,
+    padding: Ints = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
+    data_layout: str | None = None,
+    kernel_layout: str | None = None,
+    out_layout: str | None = None,
+    out_dtype: str | None = None,
+) -> Any:
+    """Transposed convolution whose output size is given, and may be symbolic.
+
+    It is the gradient of a strided convolution in its input: for a symbolic input size the output
+    padding is no constant, and no attribute can state it.
+
+    Parameters
+    ----------
+    data : relax.Expr
+        ``(n, k, *y_size)`` in the order of `data_layout`.
+    weight : relax.Expr
+        ``(k, c // groups, *kernel)`` in the order of `kernel_layout`.
+    size : relax.ShapeExpr or sequence
+        Spatial size of the output; their number is the rank, 1 to 3.
+    strides, padding, dilation, groups
+        As in ``relax.op.nn.conv2d_transpose``.
+    data_layout, kernel_layout, out_layout : str, optional
+        As there: NCHW, IOHW and the data layout, or their like, if left out.
+    out_dtype : str, optional
+        Dtype of the result; that of the operands if left out.
+
+    Returns
+    -------
+    relax.Expr
+        ``(n, c, *size)`` in the order of `out_layout`.
+
+    Raises
+    ------
+    ValueError
+        When the call is emitted: one line that names operator, value and rule.
+    """
+    size = size if isinstance(size, R.Expr) else R.ShapeExpr(list(size))
+    rank = len(size.values)
+    canonical = Layouts.canonical(rank)
+    attrs = {
+        **_window(rank, strides, padding, dilation, groups),
+        "data_layout": data_layout or canonical.y,
+        "kernel_layout": kernel_layout or "IO" + SPATIAL[rank],
+        "out_layout": out_layout or data_layout or canonical.x,
+        "out_dtype": out_dtype or "",
+    }
+    return _call("relax.relax_ext.conv_transpose", [data, weight, size], attrs)
+
+
+def face_call(
+    face: str, first: Any, second: Any, geometry: Geometry, layouts: Layouts, out_dtype: str
+) -> Any:
+    """Call the operator that is this face with this geometry: TVM's own wherever one can be.
+
+    A transposed convolution's output padding is stated as less padding behind.  That it is an
+    integer is what TVM's own operators need.
+    """
+    fitted = geometry.fitted()
+    fitted = replace(fitted, pad_after=tuple(map(simplify, fitted.pad_after)))
+    constant = all(isinstance(value, int) for value in fitted.pad_after)
+    stated = fitted if constant else geometry
+    attrs = {
+        "strides": list(stated.stride),
+        "padding": list(stated.padding),
+        "dilation": list(stated.dilation),
+        "groups": stated.groups,
+        "out_dtype": out_dtype,
+    }
+    if face == "conv_weight_grad":
+        attrs.update(data_layout=layouts.x, kernel_layout=layouts.w, out_layout=layouts.y)
+        return conv_weight_grad(first, second, stated.kernel, **attrs)
+    if face == "conv":
+        attrs.update(data_layout=layouts.x, kernel_layout=layouts.w, out_layout=layouts.y)
+        return getattr(R.op.nn, f"conv{stated.rank}d")(first, second, **attrs)
+    kernel_layout = swap_kernel_letters(layouts.w)
+    attrs.update(data_layout=layouts.y, kernel_layout=kernel_layout, out_layout=layouts.x)
+    if constant:
+        return getattr(R.op.nn, f"conv{stated.rank}d_transpose")(first, second, **attrs)
+    return conv_transpose(first, second, stated.x_size, **attrs)
+
+
+def _window(rank: int, strides: Ints, padding: Ints, dilation: Ints, groups: int) -> dict[str, Any]:
+    """Attributes of the sliding window, single values repeated as TVM's own operators do it."""
+    return {
+        "strides": _repeated(strides, rank),
+        "padding": _repeated(padding, 2 * rank),
+        "dilation": _repeated(dilation, rank),
+        "groups": groups,
+    }
+
+
+def _repeated(value: Ints, times: int) -> list[int]:
+    values = [value] if isinstance(value, int) else list(value)
+    return values * times if len(values) == 1 else values
+
+
+def _call(op_name: str, args: list[Any], attrs: dict[str, Any]) -> Any:
+    return R.Call(tvm.ir.Op.get(op_name), args, tvm.ir.make_node("ir.DictAttrs", **attrs))
