@@ -21,10 +21,14 @@ TORCH := "torch==2.13.0"
 
 PY := .venv/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
-PYTEST := -m pytest -n $(WORKERS) $(ARGS)
+PYTEST := -m pytest -n $(WORKERS) --maxprocesses 8 $(ARGS)
+
+# Another TVM on the caller's path must not get in front of the pinned ones.
+unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+.NOTPARALLEL:
 .PHONY: help demo env env-all test test-full test-tvm025 test-tvm026 lint types format fuzz bench clean
 
 help:  ## list the targets
