@@ -42,3 +42,8 @@ def accumulator(op: str, first: str, second: str, out: str) -> str:
             raise fail(op, f"output dtype {out} must be floating point like {first}")
         return "float64" if "float64" in (first, second, out) else "float32"
     return "int64" if "int64" in (first, second, out) else "int32"
+
+
+def byte_width(dtype: str) -> int:
+    """Bytes of one element."""
+    return {**_FLOATS, **_INTS}[dtype]

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from math import gcd
 from typing import Any, Union
 
 Size = Any
@@ -58,36 +60,126 @@ class Phase:
 
 
 @dataclass(frozen=True)
+class TapGroup:
+    """Phases with equally many taps: one piece of code serves them all.
+
+    The phases whose smallest tap is ``first_tap .. first_tap + phases - 1`` meet `taps` taps each.
+    """
+
+    first_tap: int
+    phases: int
+    taps: int
+
+
+@dataclass(frozen=True)
 class Gather:
     """How one face reads its input along one axis: a table of integers, no sizes.
 
     ``conv`` has one phase and reads with a step (``out_step = 1, in_step = stride``);
     ``conv_transpose`` has `stride` phases and reads densely (``out_step = stride, in_step = 1``).
+
+    The methods are the table :attr:`phases` in closed form, for loops over phases or taps that run
+    in the generated code: they use ``+ - * // %`` only and so take expressions as well as integers.
     """
 
-    out_step: int
-    in_step: int
-    phases: tuple[Phase, ...]
+    transposed: bool
+    kernel: int
+    stride: int
+    dilation: int
+    pad_before: int
+
+    @property
+    def out_step(self) -> int:
+        """Distance of neighbouring output positions of a phase."""
+        return self.stride if self.transposed else 1
+
+    @property
+    def in_step(self) -> int:
+        """Distance of the input positions that neighbouring output positions of a phase read."""
+        return 1 if self.transposed else self.stride
+
+    @property
+    def tap_step(self) -> int:
+        """Distance of neighbouring taps of a phase: ``stride / gcd(dilation, stride)``, or 1."""
+        return self.stride // gcd(self.dilation, self.stride) if self.transposed else 1
+
+    @property
+    def groups(self) -> tuple[TapGroup, ...]:
+        """The phases that have taps, grouped by how many: at most two groups.
+
+        Each residue of the taps modulo `tap_step` belongs to exactly one phase.
+        """
+        if not self.transposed:
+            return (TapGroup(0, 1, self.kernel),)
+        taps, rest = divmod(self.kernel, self.tap_step)
+        groups = (TapGroup(0, rest, taps + 1), TapGroup(rest, self.tap_step - rest, taps))
+        return tuple(group for group in groups if group.phases and group.taps)
+
+    def phase_of(self, first_tap: Any) -> Any:
+        """The phase (its offset) whose smallest tap is `first_tap`."""
+        return (self.dilation * first_tap - self.pad_before) % self.stride if self.transposed else 0
+
+    def shift_of(self, phase: Any, tap: Any) -> Any:
+        """By how many input steps `phase` reads ahead for `tap`."""
+        if self.transposed:
+            return (phase + self.pad_before - self.dilation * tap) // self.stride
+        return (self.dilation * tap - self.pad_before) // self.stride
+
+    @property
+    def shift_step(self) -> int:
+        """Change of the shift from one tap of a transposed phase to its next."""
+        return -(self.dilation // gcd(self.dilation, self.stride))
+
+    @property
+    def slots(self) -> int:
+        """How many residues of the input position the taps read."""
+        return min(self.kernel, self._slot_period)
+
+    def slot_of(self, tap: Any) -> Any:
+        """Number of the residue that `tap` reads, below `slots`."""
+        return tap % self._slot_period
+
+    def residue_of(self, slot: Any) -> Any:
+        """The residue of the input position modulo `in_step` that has number `slot`."""
+        return 0 if self.transposed else (self.dilation * slot - self.pad_before) % self.stride
+
+    @property
+    def _slot_period(self) -> int:
+        return 1 if self.transposed else self.stride // gcd(self.dilation, self.stride)
+
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        """The table, found by trying every tap at every phase."""
+        table = []
+        for offset in range(self.out_step):
+            taps = []
+            for r in range(self.kernel):
+                if self.transposed and (offset + self.pad_before - self.dilation * r) % self.stride:
+                    continue
+                residue = self.residue_of(self.slot_of(r))
+                taps.append(Tap(r, residue, self.shift_of(offset, r)))
+            table.append(Phase(offset, tuple(taps)))
+        return tuple(table)
+
+    @property
+    def has_empty_phase(self) -> bool:
+        """Whether some phase meets no tap, so that its outputs are zeros."""
+        return any(not phase.taps for phase in self.phases)
 
     @property
     def taps(self) -> tuple[Tap, ...]:
         """All taps of all phases."""
         return tuple(tap for phase in self.phases for tap in phase.taps)
 
-    @property
+    @cached_property
     def first_shift(self) -> int:
-        """Smallest shift of any tap (0 when no phase has a tap)."""
-        return min((tap.shift for tap in self.taps), default=0)
+        """Smallest shift of any tap."""
+        return min(tap.shift for tap in self.taps)
 
-    @property
+    @cached_property
     def last_shift(self) -> int:
-        """Largest shift of any tap (0 when no phase has a tap)."""
-        return max((tap.shift for tap in self.taps), default=0)
-
-    @property
-    def residues(self) -> tuple[int, ...]:
-        """The residues of the input position modulo `in_step` that some tap reads, ascending."""
-        return tuple(sorted({tap.residue for tap in self.taps}))
+        """Largest shift of any tap."""
+        return max(tap.shift for tap in self.taps)
 
 
 @dataclass(frozen=True)
@@ -421,50 +513,18 @@ class Geometry:
 
     # ---------------------------------------------------------------- phases
 
-    def conv_gathers(self) -> tuple[Gather, ...]:
-        """Per axis, how ``conv`` reads x: y[j] meets x[stride*j - pad_before + dilation*r]."""
+    def gathers(self, *, transposed: bool) -> tuple[Gather, ...]:
+        """Per axis, how ``conv`` reads x, or, transposed, how ``conv_transpose`` reads y.
+
+        ``conv``: y[j] meets tap r at ``x[stride*j - pad_before + dilation*r]``.
+        ``conv_transpose``: position ``stride*j + offset`` of x meets tap r only where
+        ``(offset + pad_before - dilation*r) % stride == 0``, and then position
+        ``j + (offset + pad_before - dilation*r) // stride`` of y.
+        """
         return tuple(
-            conv_gather(r, s, d, before)
+            Gather(transposed, r, s, d, before)
             for r, s, d, before in zip(self.kernel, self.stride, self.dilation, self.pad_before)
         )
-
-    def conv_transpose_gathers(self) -> tuple[Gather, ...]:
-        """Per axis, how ``conv_transpose`` reads y, phase by phase."""
-        return tuple(
-            conv_transpose_gather(r, s, d, before)
-            for r, s, d, before in zip(self.kernel, self.stride, self.dilation, self.pad_before)
-        )
-
-
-def conv_gather(kernel: int, stride: int, dilation: int, pad_before: int) -> Gather:
-    """The single phase of a convolution along one axis.
-
-    ``stride*j + dilation*r - pad_before == stride*(j + shift) + residue`` with
-    ``0 <= residue < stride``.
-    """
-    taps = []
-    for r in range(kernel):
-        shift, residue = divmod(dilation * r - pad_before, stride)
-        taps.append(Tap(r, residue, shift))
-    return Gather(1, stride, (Phase(0, tuple(taps)),))
-
-
-def conv_transpose_gather(kernel: int, stride: int, dilation: int, pad_before: int) -> Gather:
-    """The `stride` phases of a transposed convolution along one axis.
-
-    Position ``stride*j + offset`` of x meets tap r only where
-    ``(offset + pad_before - dilation*r) % stride == 0``, and then position
-    ``j + (offset + pad_before - dilation*r) // stride`` of y.
-    """
-    phases = []
-    for offset in range(stride):
-        taps = []
-        for r in range(kernel):
-            shift, rest = divmod(offset + pad_before - dilation * r, stride)
-            if rest == 0:
-                taps.append(Tap(r, 0, shift))
-        phases.append(Phase(offset, tuple(taps)))
-    return Gather(stride, 1, tuple(phases))
 
 
 # -------------------------------------------------------------------- checks

@@ -12,8 +12,12 @@ from functools import cache
 from typing import Any
 
 import tvm
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as script
+
 
 __all__ = [
+    "IRBuilder",
     "as_size",
     "call_attr",
     "dtype_name",
@@ -25,6 +29,7 @@ __all__ = [
     "own_op",
     "relax",
     "s_tir",
+    "script",
     "set_op_attr",
     "simplify",
     "tensor_type",
@@ -186,3 +191,16 @@ def is_for_this_machine(target: Any) -> bool:
         not triple
         or triple.split("-")[0] == (tvm.target.codegen.llvm_get_system_triple().split("-")[0])
     )
+
+
+def llvm_features(target: Any) -> tuple[frozenset[str], int] | None:
+    """CPU features and threads of an llvm target, or None for another target or no target."""
+    if target is None or str(getattr(target.kind, "name", target.kind)) != "llvm":
+        return None
+    threads = int(target.attrs.get("num-cores", 0)) or tvm.runtime.num_threads()
+    return frozenset(map(str, tvm.target.codegen.llvm_get_cpu_features(target))), threads
+
+
+def size_var(name: str) -> Any:
+    """A fresh variable for a size."""
+    return tir.Var(name, "int64")

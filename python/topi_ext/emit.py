@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs in which kernels are written: a thin layer over TVM's IRBuilder.
+
+A kernel reads as its loop nest::
+
+    with kernel("double") as attrs:
+        x = argument("X", (n,), "float32")
+        y = argument("Y", (n,), "float32")
+        with body():
+            with parallel(n) as i:
+                store(y, i, x[i] * 2)
+
+Sizes and indices may be Python integers or expressions: integers fold here, so that one kernel
+text serves static and symbolic sizes.  Loops over one element disappear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from .tvm_compat import IRBuilder, script, tir
+
+Expr = Any
+"""A Python integer or boolean, or an expression of the IR."""
+
+
+class Array:
+    """A flat buffer; ``array[i]`` loads one element, ``array[lanes(i, n)]`` a vector."""
+
+    def __init__(self, buffer: Any, dtype: str):
+        self.buffer = buffer
+        self.dtype = dtype
+
+    def __getitem__(self, index: Expr) -> Expr:
+        return self.buffer[_wide(index)]
+
+    def load(self, index: Expr, dtype: str) -> Expr:
+        """One element as `dtype`."""
+        return self[index] if dtype == self.dtype else self[index].astype(dtype)
+
+
+class Operand(Array):
+    """An argument of the kernel as a flat array with a stride per stored axis."""
+
+    def __init__(self, buffer: Any, dtype: str, order: str, shape: Sequence[Expr]):
+        super().__init__(buffer, dtype)
+        self.strides: dict[str, Expr] = {}
+        self.sizes = dict(zip(order, shape))
+        stride: Expr = 1
+        for letter, size in reversed(list(zip(order, shape))):
+            self.strides[letter] = stride
+            stride = stride * size
+
+    def at(self, letters: str, *where: Expr) -> Expr:
+        """Flat index of the element whose axes `letters` have the values `where`.
+
+        Letters that the operand does not store are unit axes: they are left out.
+        """
+        return sum(i * self.strides[a] for a, i in zip(letters, where) if a in self.strides)
+
+
+# -------------------------------------------------------------------- the function
+
+
+@contextmanager
+def kernel(attrs: dict[str, Any]) -> Iterator[list[Any]]:
+    """Build a PrimFunc; the list that is yielded holds it when the block ends."""
+    made: list[Any] = []
+    with IRBuilder() as builder:
+        with script.prim_func(s_tir=True):
+            script.func_attr(attrs)
+            yield made
+    made.append(builder.get())
+
+
+def argument(name: str, order: str, shape: Sequence[Expr], dtype: str) -> tuple[Any, ...]:
+    """Declare an argument stored in `order`; pass what is returned to :func:`body`."""
+    sizes = [_wide(size) for size in shape]
+    return script.arg(name, script.buffer(sizes, dtype)), order, tuple(shape), dtype
+
+
+@contextmanager
+def body(*arguments: tuple[Any, ...]) -> Iterator[list[Operand]]:
+    """Open the body (Relax asks for a root block) and yield the arguments as flat operands."""
+    with script.sblock("root"):
+        operands = []
+        for buffer, order, shape, dtype in arguments:
+            elements: Expr = 1
+            for size in shape:
+                elements = elements * size
+            flat = script.decl_buffer((_wide(elements),), dtype, data=buffer.data)
+            operands.append(Operand(flat, dtype, order, shape))
+        yield operands
+
+
+# -------------------------------------------------------------------- memory
+
+
+def scratch(elements: Expr, dtype: str) -> Array:
+    """Memory of the enclosing loop body; what it holds at first is undefined."""
+    return Array(script.alloc_buffer((_wide(elements),), dtype), dtype)
+
+
+def registers(elements: int, dtype: str) -> Array:
+    """A small array whose indices are all constants: it ends up in registers."""
+    return Array(script.alloc_buffer((elements,), dtype, scope="local"), dtype)
+
+
+def store(array: Array, index: Expr, value: Expr) -> None:
+    """Write one element, or a vector when `index` is one."""
+    script.buffer_store(array.buffer, value, [_wide(index)])
+
+
+def lanes(start: Expr, count: int) -> Expr:
+    """The index of `count` neighbouring elements."""
+    return tir.Ramp(_wide(start), _wide(1), count)
+
+
+def broadcast(value: Expr, count: int) -> Expr:
+    """One value in every lane."""
+    return tir.Broadcast(value, count)
+
+
+def constant(value: float, dtype: str) -> Expr:
+    """A typed constant."""
+    return tir.const(value, dtype)
+
+
+def fill(array: Array, start: Expr, count: Expr, value: Expr) -> None:
+    """Write `value` to `count` neighbouring elements."""
+    loop(count, lambda i: store(array, start + i, value))
+
+
+# -------------------------------------------------------------------- control
+
+
+@contextmanager
+def parallel(extent: Expr) -> Iterator[Expr]:
+    """A loop whose iterations the threads of the runtime share."""
+    with script.parallel(_wide(0), _wide(extent)) as i:
+        yield i
+
+
+def loop(extent: Expr, step: Callable[[Expr], None]) -> None:
+    """Run ``step(i)`` for i below `extent`, at run time; nothing is emitted for extent 0."""
+    if isinstance(extent, int) and extent <= 1:
+        if extent == 1:
+            step(0)
+        return
+    with script.serial(_wide(0), _wide(extent)) as i:
+        step(i)
+
+
+def nest(extents: Sequence[Expr], step: Callable[..., None]) -> None:
+    """Nested loops: ``step(i, j, ...)``, the last index running fastest."""
+    if not extents:
+        step()
+        return
+    loop(extents[0], lambda i: nest(extents[1:], lambda *rest: step(i, *rest)))
+
+
+def when(
+    condition: Expr, then: Callable[[], None], otherwise: Callable[[], None] | None = None
+) -> None:
+    """Emit a branch, or only the side that a Python boolean chooses."""
+    if isinstance(condition, bool):
+        if condition:
+            then()
+        elif otherwise is not None:
+            otherwise()
+        return
+    with script.If(condition):
+        with script.Then():
+            then()
+        if otherwise is not None:
+            with script.Else():
+                otherwise()
+
+
+def both(*conditions: Expr) -> Expr:
+    """Conjunction; Python booleans fold."""
+    result: Expr = True
+    for condition in conditions:
+        if isinstance(condition, bool):
+            if not condition:
+                return False
+        else:
+            result = condition if isinstance(result, bool) else tir.And(result, condition)
+    return result
+
+
+def choose(condition: Expr, value: Callable[[], Expr], other: Expr) -> Expr:
+    """``value()`` where `condition` holds, evaluated only there."""
+    if isinstance(condition, bool):
+        return value() if condition else other
+    return tir.if_then_else(condition, value(), other)
+
+
+def least(a: Expr, b: Expr) -> Expr:
+    """The smaller of two."""
+    return min(a, b) if isinstance(a, int) and isinstance(b, int) else tir.min(_wide(a), _wide(b))
+
+
+def most(a: Expr, b: Expr) -> Expr:
+    """The larger of two."""
+    return max(a, b) if isinstance(a, int) and isinstance(b, int) else tir.max(_wide(a), _wide(b))
+
+
+def ceil_div(a: Expr, b: int) -> Expr:
+    """``a / b`` rounded up."""
+    return (a + (b - 1)) // b
+
+
+def unravel(index: Expr, extents: Sequence[Expr]) -> tuple[Expr, ...]:
+    """The digits of `index` in the mixed radix `extents`, most significant first."""
+    digits: list[Expr] = []
+    for extent in reversed(extents[1:]):
+        if isinstance(extent, int) and extent == 1:
+            digits.append(0)
+            continue
+        digits.append(index % extent)
+        index = index // extent
+    return (index, *reversed(digits))
+
+
+def _wide(value: Expr) -> Expr:
+    """64-bit indices throughout: Relax sizes are 64 bits wide."""
+    return tir.IntImm("int64", value) if isinstance(value, int) else value
+

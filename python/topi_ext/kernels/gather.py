@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel of ``conv`` and ``conv_transpose``: one gather, with one phase or with many.
+
+Lanes run over the positions of one phase, weights are scalars broadcast from a packed panel::
+
+    parallel (batch, group, depth, height, width block, split of output channels):
+        pack the input window of the block                               -> panel
+        for each block of `channels` output channels:
+            for each phase, for each tile of `vectors` vectors:
+                for each input channel, for each tap of the phase:
+                    accumulators[channels][vectors] += weight * panel    -> held
+            for each output row: interleave its phases                   -> out
+
+``conv`` is the case of one phase; ``conv_transpose`` runs, for each phase, over its own taps only:
+no zero is inserted and no product wasted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from math import prod
+from typing import Any
+
+from .. import emit
+from ..emit import Array, Expr, Operand
+from ..geometry import TapGroup
+from ..plan.cpu import UNROLLED_TAPS, GatherPlan, Problem
+from . import ATTRIBUTES, DATA, TAPS
+from .panel import Panel, argument, data_sizes, pack
+
+SPATIAL = (1, 2, 3)
+"""Of the four axes, those that have taps."""
+
+
+def build(problem: Problem, plan: GatherPlan) -> Any:
+    """The PrimFunc ``(data, weight, out)`` of `problem`, scheduled by `plan`."""
+    geometry, layouts = problem.geometry, problem.layouts
+    x = layouts.x, data_sizes(problem.x_sizes, geometry.c)
+    y = layouts.y, data_sizes(problem.y_sizes, geometry.k)
+    kernel = {**dict(zip(TAPS, geometry.kernel)), "O": geometry.k, "I": geometry.c_per_group}
+    source, result = (y, x) if problem.transposed else (x, y)
+    with emit.kernel(ATTRIBUTES) as made:
+        data = argument("data", *source, problem.dtypes[0])
+        weight = argument("weight", layouts.w, kernel, problem.dtypes[1])
+        out = argument("out", *result, problem.dtypes[2])
+        with emit.body(data, weight, out) as operands:
+            _Gather(problem, plan, *operands).emit()
+    return made[0]
+
+
+class _Gather:
+    """One kernel while it is being emitted."""
+
+    def __init__(
+        self, problem: Problem, plan: GatherPlan, data: Operand, weight: Operand, out: Operand
+    ):
+        self.problem, self.plan = problem, plan
+        self.data, self.weight, self.out = data, weight, out
+        self.dtype = problem.acc_dtype
+        self.gathers = problem.gathers
+        self.window = plan.window
+        self.panel = Panel(problem.gathers, plan.window, plan.lanes)
+        self.blocks = -(-problem.out_channels // plan.channels)
+        self.per_split = -(-self.blocks // plan.splits)
+        self.vectors = -(-plan.window.length // plan.lanes)
+        self.row = self.vectors * plan.lanes
+        self.phases = prod(gather.out_step for gather in problem.gathers)
+        self.combinations = list(product(*(problem.gathers[axis].groups for axis in SPATIAL)))
+        self.block_weights = problem.in_channels * problem.geometry.taps * plan.channels
+
+    def emit(self) -> None:
+        """The whole kernel."""
+        problem, plan = self.problem, self.plan
+        counts = [emit.ceil_div(p, b) for p, b in zip(problem.positions, self.window.block)]
+        extents = (counts[0], problem.geometry.groups, *counts[1:], plan.splits)
+        self.packed = emit.scratch(
+            problem.geometry.groups * self.blocks * self.block_weights, self.dtype
+        )
+        self._pack_weights()
+        tasks: Expr = 1
+        for extent in extents:
+            tasks = tasks * extent
+        with emit.parallel(tasks) as task:
+            image, group, depth, height, width, split = emit.unravel(task, extents)
+            numbers = (image, depth, height, width)
+            self.first = [i * b for i, b in zip(numbers, self.window.block)]
+            self._task(group, split)
+
+    # ------------------------------------------------------------ weights
+
+    def _pack_weights(self) -> None:
+        """packed[group][block][combination][phases][input channel][taps][channels]."""
+        groups = self.problem.geometry.groups
+        with emit.parallel(groups * self.blocks) as task:
+            group, block = emit.unravel(task, (groups, self.blocks))
+
+            def element(channel: Expr, *rest: Expr) -> None:
+                phases, taps = rest[:3], rest[3:]
+                numbers = [
+                    tap_group.first_tap + phase + tap * self.gathers[axis].tap_step
+                    for tap_group, phase, tap, axis in zip(combination, phases, taps, SPATIAL)
+                ]
+                into = self._weights_of(task, combination, phases)
+                into = into + self._weight_step(combination, channel, taps)
+                for o in range(self.plan.channels):
+                    emit.store(
+                        self.packed, into + o, self._weight(group, block, o, channel, numbers)
+                    )
+
+            for combination in self.combinations:
+                emit.nest(
+                    (
+                        self.problem.in_channels,
+                        *(tap_group.phases for tap_group in combination),
+                        *(tap_group.taps for tap_group in combination),
+                    ),
+                    element,
+                )
+
+    def _weight(
+        self, group: Expr, block: Expr, o: int, channel: Expr, taps: Sequence[Expr]
+    ) -> Expr:
+        """One weight, or zero beyond the last output channel."""
+        geometry = self.problem.geometry
+        out_channel = block * self.plan.channels + o
+        outer, inner = group * geometry.k_per_group, out_channel
+        if self.problem.transposed:
+            outer = outer + channel
+        else:
+            outer, inner = outer + out_channel, channel
+        inside: Expr = True
+        if self.problem.out_channels % self.plan.channels:
+            inside = out_channel < self.problem.out_channels
+        return emit.choose(
+            inside,
+            lambda: self.weight.load(
+                self.weight.at("OI" + TAPS, outer, inner, *taps), self.dtype
+            ),
+            emit.constant(0, self.dtype),
+        )
+
+    def _weights_of(
+        self, block: Expr, combination: Sequence[TapGroup], phases: Sequence[Expr]
+    ) -> Expr:
+        """Offset of the packed weights of one phase."""
+        before = 0
+        for other in self.combinations[: self.combinations.index(tuple(combination))]:
+            before += prod(group.phases * group.taps for group in other)
+        number: Expr = 0
+        for group, phase in zip(combination, phases):
+            number = number * group.phases + phase
+        taps = prod(group.taps for group in combination)
+        unit = self.problem.in_channels * self.plan.channels
+        return block * self.block_weights + before * unit + number * (taps * unit)
+
+    def _weight_step(
+        self, combination: Sequence[TapGroup], channel: Expr, taps: Sequence[Expr]
+    ) -> Expr:
+        """Offset of an input channel and tap in the packed weights of its phase."""
+        for group, tap in zip(combination, taps):
+            channel = channel * group.taps + tap
+        return channel * self.plan.channels
+
+    # ------------------------------------------------------------ one task
+
+    def _task(self, group: Expr, split: Expr) -> None:
+        problem, plan = self.problem, self.plan
+        panel = emit.scratch(self.panel.elements(problem.in_channels), self.dtype)
+        held = emit.scratch(plan.channels * self.phases * self.row, self.dtype)
+        channel = group * problem.in_channels
+        pack(
+            self.panel, panel, self.data, channel, problem.in_channels, self.first, problem.in_sizes
+        )
+        if any(gather.has_empty_phase for gather in self.gathers):
+            elements = plan.channels * self.phases * self.row
+            emit.fill(held, 0, elements, emit.constant(0, self.dtype))
+
+        def block(number: Expr) -> None:
+            for combination in self.combinations:
+                emit.nest(
+                    [tap_group.phases for tap_group in combination],
+                    lambda *phases: self._phase(  # noqa: B023 (called before the next turn)
+                        group * self.blocks + number, combination, phases, panel, held
+                    ),
+                )
+            self._copy_out(group, number, held)
+
+        def numbered(i: Expr) -> None:
+            number = split * self.per_split + i
+            inside = True if self.blocks % plan.splits == 0 else number < self.blocks
+            emit.when(inside, lambda: block(number))
+
+        emit.loop(self.per_split, numbered)
+
+    def _phase(
+        self,
+        block: Expr,
+        combination: Sequence[TapGroup],
+        phases: Sequence[Expr],
+        panel: Array,
+        held: Array,
+    ) -> None:
+        """All tiles of one phase."""
+        width = self.plan.vectors * self.plan.lanes
+        full, tail = divmod(self.vectors, self.plan.vectors)
+
+        def tile(start: Expr, vectors: int) -> None:
+            self._tile(block, combination, phases, panel, held, start, vectors)
+
+        emit.loop(full, lambda i: tile(i * width, self.plan.vectors))
+        if tail:
+            tile(full * width, tail)
+
+    def _tile(
+        self,
+        block: Expr,
+        combination: Sequence[TapGroup],
+        phases: Sequence[Expr],
+        panel: Array,
+        held: Array,
+        start: Expr,
+        vectors: int,
+    ) -> None:
+        """accumulators[channels][vectors] += weight * panel, over input channels and taps."""
+        channels, lanes = self.plan.channels, self.plan.lanes
+        acc = emit.registers(channels * vectors * lanes, self.dtype)
+        tiles = list(product(range(channels), range(vectors)))
+        zero = emit.broadcast(emit.constant(0, self.dtype), lanes)
+        for o, v in tiles:
+            emit.store(acc, emit.lanes((o * vectors + v) * lanes, lanes), zero)
+        firsts = [group.first_tap + phase for group, phase in zip(combination, phases)]
+        offsets = [self.gathers[axis].phase_of(f) for axis, f in zip(SPATIAL, firsts)]
+        weights = self._weights_of(block, combination, phases)
+        bases = [
+            self.gathers[axis].shift_of(offset, first)
+            for axis, offset, first in zip(SPATIAL, offsets, firsts)
+        ]
+
+        def step(channel: Expr, taps: Sequence[Expr]) -> None:
+            slots, shifts = [0], [0]
+            for axis, base, first, tap in zip(SPATIAL, bases, firsts, taps):
+                gather = self.gathers[axis]
+                number = first + tap * gather.tap_step
+                slots.append(gather.slot_of(number))
+                # From the shift of the first tap, so that taps differ by constants.
+                shifts.append(
+                    base + tap * gather.shift_step
+                    if gather.transposed
+                    else gather.shift_of(offsets[axis - 1], number)
+                )
+            x = self.panel.plane(channel, slots) + self.panel.shifted(shifts) + start
+            w = weights + self._weight_step(combination, channel, taps)
+            for o, v in tiles:
+                into = emit.lanes((o * vectors + v) * lanes, lanes)
+                emit.store(
+                    acc,
+                    into,
+                    acc[into]
+                    + emit.broadcast(self.packed[w + o], lanes)
+                    * panel[emit.lanes(x + v * lanes, lanes)],
+                )
+
+        counts = [group.taps for group in combination]
+        unrolled = len(counts)
+        while unrolled and prod(counts[unrolled - 1 :]) <= UNROLLED_TAPS:
+            unrolled -= 1
+
+        def over_taps(channel: Expr, *outer: Expr) -> None:
+            for inner in product(*(range(count) for count in counts[unrolled:])):
+                step(channel, (*outer, *inner))
+
+        emit.nest((self.problem.in_channels, *counts[:unrolled]), over_taps)
+        number: Expr = 0
+        for axis, offset in zip(SPATIAL, offsets):
+            number = number * self.gathers[axis].out_step + offset
+        for o, v in tiles:
+            into = (o * self.phases + number) * self.row + start + v * lanes
+            value = acc[emit.lanes((o * vectors + v) * lanes, lanes)]
+            emit.store(held, emit.lanes(into, lanes), value)
+
+    # ------------------------------------------------------------ output
+
+    def _copy_out(self, group: Expr, block: Expr, held: Array) -> None:
+        """Interleave the phases of one block of channels into the output."""
+        problem, plan = self.problem, self.plan
+        steps = [gather.out_step for gather in self.gathers]
+        sizes = problem.out_sizes
+        extent = [b * s for b, s in zip(self.window.block, steps)]
+        origin = [f * s for f, s in zip(self.first, steps)]
+        present = [emit.least(e, size - o) for e, size, o in zip(extent, sizes, origin)]
+
+        def channel(o: Expr) -> None:
+            number = block * plan.channels + o
+            inside: Expr = True
+            if problem.out_channels % plan.channels:
+                inside = number < problem.out_channels
+            emit.when(inside, lambda: emit.nest(present[:-1], lambda *u: row(o, number, u)))
+
+        def row(o: Expr, number: Expr, outer: Sequence[Expr]) -> None:
+            phase: Expr = o
+            flat: Expr = 0
+            for u, s, step in zip(outer, steps, self.window.steps):
+                phase, flat = phase * s + u % s, flat + u // s * step
+            where = [a + u for a, u in zip(origin, (*outer, 0))]
+            into = self.out.at("C" + DATA, group * problem.out_channels + number, *where)
+            stride, last = self.out.strides[DATA[-1]], steps[-1]
+
+            def element(position: Expr, a: Expr) -> None:
+                at = (phase * last + a) * self.row + flat + position
+                value = held.load(at, self.out.dtype)
+                emit.store(self.out, into + (position * last + a) * stride, value)
+
+            def whole(position: Expr) -> None:
+                if last <= 4:
+                    for a in range(last):
+                        element(position, a)
+                else:
+                    emit.loop(last, lambda a: element(position, a))
+
+            count = present[-1] // last
+            emit.loop(count, whole)
+            emit.loop(present[-1] % last, lambda a: element(count, a))
+
+        emit.loop(plan.channels, channel)

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packing: the input window of one block of positions, padded and split by residue.
+
+A panel holds, for each channel and each residue of the input position modulo the step, the window
+as one flat plane::
+
+    panel[(channel * slots + slot) * pitch + ((e0*E1 + e1)*E2 + e2)*E3 + e3]
+
+so that a tap is a constant offset, the lanes of a vector are neighbours in memory whatever the
+stride, and padding, layout and dtype are dealt with once, here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from .. import emit
+from ..emit import Array, Expr, Operand
+from ..geometry import Gather
+from ..plan.cpu import Window
+from . import DATA
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Where things are in a panel.
+
+    Attributes
+    ----------
+    gathers : tuple of Gather
+        How the operand is read, along the four axes.
+    window : Window
+        Extents of a plane.
+    lanes : int
+        Elements per vector.
+    """
+
+    gathers: tuple[Gather, ...]
+    window: Window
+    lanes: int
+
+    @property
+    def pitch(self) -> int:
+        """Elements from plane to plane."""
+        return self.window.pitch(self.lanes)
+
+    @property
+    def slots(self) -> int:
+        """Planes of one channel."""
+        return prod(gather.slots for gather in self.gathers)
+
+    def elements(self, channels: int) -> int:
+        """Size of the panel; one vector more, since the last tile may read past the last plane."""
+        return channels * self.slots * self.pitch + self.lanes
+
+    def plane(self, channel: Expr, slots: Sequence[Expr]) -> Expr:
+        """Offset of a plane."""
+        index = channel
+        for gather, slot in zip(self.gathers, slots):
+            index = index * gather.slots + slot
+        return index * self.pitch
+
+    def shifted(self, shifts: Sequence[Expr]) -> Expr:
+        """Offset in a plane of the first position of the block, read with `shifts`."""
+        return sum(
+            (shift - gather.first_shift) * step
+            for shift, gather, step in zip(shifts, self.gathers, self.window.steps)
+        )
+
+
+def data_sizes(sizes: Sequence[Expr], channels: int) -> dict[str, Expr]:
+    """Sizes by letter of data with these four axes."""
+    return {**dict(zip(DATA, sizes)), "C": channels}
+
+
+def argument(name: str, order: str, sizes: dict[str, Expr], dtype: str) -> tuple[Any, ...]:
+    """Declare an argument stored in `order`; axes that it does not name are unit axes."""
+    return emit.argument(name, order, [sizes[letter] for letter in order], dtype)
+
+
+def pack(
+    panel: Panel,
+    into: Array,
+    source: Operand,
+    channel: Expr,
+    channels: int,
+    first: Sequence[Expr],
+    sizes: Sequence[Expr],
+    valid: Sequence[Expr] | None = None,
+) -> None:
+    """Fill `into` with the window of the block whose first positions are `first`.
+
+    Parameters
+    ----------
+    channel, channels
+        First channel of `source`, and how many.
+    sizes : sequence
+        Sizes of `source` along the four axes; what lies outside is zero.
+    valid : sequence, optional
+        How many positions of the block exist along each axis; the halo behind them is zero
+        instead of data.
+    """
+    gathers, extent = panel.gathers, panel.window.extent
+
+    def plane(c: Expr, *slots: Expr) -> None:
+        base = panel.plane(c, slots)
+        residues = [gather.residue_of(slot) for gather, slot in zip(gathers, slots)]
+        starts = [j + gather.first_shift for j, gather in zip(first, gathers)]
+        limits = [
+            (size - 1 - residue) // gather.in_step + 1 - start
+            for size, residue, gather, start in zip(sizes, residues, gathers, starts)
+        ]
+        if valid is not None:
+            limits = [emit.least(limit, count) for limit, count in zip(limits, valid)]
+        low = emit.least(emit.most(-starts[-1], 0), extent[-1])
+        high = emit.least(emit.most(limits[-1], low), extent[-1])
+
+        def row(*outer: Expr) -> None:
+            flat = base + sum(e * step for e, step in zip(outer, panel.window.steps))
+
+            def copy() -> None:
+                where = [
+                    (start + e) * gather.in_step + residue
+                    for start, e, gather, residue in zip(
+                        starts, (*outer, low), gathers, residues
+                    )
+                ]
+                origin = source.at("C" + DATA, channel + c, *where)
+                stride = source.strides[DATA[-1]] * gathers[-1].in_step
+                emit.fill(into, flat, low, zero)
+                emit.loop(
+                    high - low,
+                    lambda e: emit.store(
+                        into,
+                        flat + low + e,
+                        source.load(origin + e * stride, into.dtype),
+                    ),
+                )
+                emit.fill(into, flat + high, extent[-1] - high, zero)
+
+            inside = emit.both(
+                *(start + e >= 0 for start, e in zip(starts, outer)),
+                *(e < limit for limit, e in zip(limits, outer)),
+            )
+            emit.when(inside, copy, lambda: emit.fill(into, flat, extent[-1], zero))
+
+        emit.nest(extent[:-1], row)
+        tail = panel.pitch - panel.window.elements
+        emit.fill(into, base + panel.window.elements, tail, zero)
+
+    zero = emit.constant(0, into.dtype)
+    emit.nest((channels, *(gather.slots for gather in gathers)), plane)
+    emit.fill(into, panel.elements(channels) - panel.lanes, panel.lanes, zero)

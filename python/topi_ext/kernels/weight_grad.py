@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel of ``conv_weight_grad``: a reduction over the positions of y.
+
+Both operands are packed alike, so that lanes run over positions and every tap is a constant offset
+of x; the lanes are added up once, at the end::
+
+    parallel (group, block of channels of y, block of channels of x):
+        for each block of positions:
+            pack the channels of y, zero in the halo                      -> rows
+            pack the channels of x with what the taps reach               -> panel
+            for each register tile (channels of y) x (channels of x x taps of the last axis):
+                for each vector of positions:
+                    accumulators += rows * panel                          -> partial
+        add up the lanes of partial                                       -> out
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from math import prod
+from typing import Any
+
+from .. import emit
+from ..emit import Array, Expr, Operand
+from ..geometry import Gather
+from ..plan.cpu import Problem, WeightGradPlan
+from . import ATTRIBUTES, TAPS
+from .panel import Panel, argument, data_sizes, pack
+
+
+def build(problem: Problem, plan: WeightGradPlan) -> Any:
+    """The PrimFunc ``(x, y, out)`` of `problem`, scheduled by `plan`."""
+    geometry, layouts = problem.geometry, problem.layouts
+    kernel = {**dict(zip(TAPS, geometry.kernel)), "O": geometry.k, "I": geometry.c_per_group}
+    with emit.kernel(ATTRIBUTES) as made:
+        x = argument("x", layouts.x, data_sizes(problem.x_sizes, geometry.c), problem.dtypes[0])
+        y = argument("y", layouts.y, data_sizes(problem.y_sizes, geometry.k), problem.dtypes[1])
+        out = argument("out", layouts.w, kernel, problem.dtypes[2])
+        with emit.body(x, y, out) as operands:
+            _WeightGrad(problem, plan, *operands).emit()
+    return made[0]
+
+
+class _WeightGrad:
+    """One kernel while it is being emitted."""
+
+    def __init__(
+        self, problem: Problem, plan: WeightGradPlan, x: Operand, y: Operand, out: Operand
+    ):
+        self.problem, self.plan = problem, plan
+        self.x, self.y, self.out = x, y, out
+        self.dtype = problem.acc_dtype
+        self.x_panel = Panel(problem.gathers, plan.window, plan.lanes)
+        # y is read in place (kernel 1) but with the window of x, so that positions coincide.
+        self.y_panel = Panel((Gather(False, 1, 1, 1, 0),) * 4, plan.window, plan.lanes)
+        self.vectors = -(-plan.window.length // plan.lanes)
+
+    def emit(self) -> None:
+        """The whole kernel."""
+        geometry, plan = self.problem.geometry, self.plan
+        extents = (
+            geometry.groups,
+            -(-geometry.k_per_group // plan.k_block),
+            -(-geometry.c_per_group // plan.c_block),
+        )
+        with emit.parallel(prod(extents)) as task:
+            group, k, c = emit.unravel(task, extents)
+            self._task(group, k * plan.k_block, c * plan.c_block)
+
+    def _task(self, group: Expr, first_k: Expr, first_c: Expr) -> None:
+        geometry, plan = self.problem.geometry, self.plan
+        # Blocks that the channels do not fill only work on those that exist.
+        self.k_count = self._present(first_k, geometry.k_per_group, plan.k_block)
+        self.c_count = self._present(first_c, geometry.c_per_group, plan.c_block)
+        partial_size = plan.k_block * plan.c_block * geometry.taps * plan.lanes
+        partial = emit.scratch(partial_size, self.dtype)
+        rows = emit.scratch(self.y_panel.elements(plan.k_block), self.dtype)
+        panel = emit.scratch(self.x_panel.elements(plan.c_block), self.dtype)
+        emit.fill(partial, 0, partial_size, emit.constant(0, self.dtype))
+
+        def chunk(*numbers: Expr) -> None:
+            first = [i * b for i, b in zip(numbers, plan.window.block)]
+            sizes = self.problem.y_sizes
+            valid = [
+                emit.least(b, size - f) for b, size, f in zip(plan.window.block, sizes, first)
+            ]
+            k = group * geometry.k_per_group + first_k
+            pack(self.y_panel, rows, self.y, k, self.k_count, first, sizes, valid)
+            c = group * geometry.c_per_group + first_c
+            pack(
+                self.x_panel, panel, self.x, c, self.c_count, first, self.problem.x_sizes
+            )
+            self._tiles(rows, panel, partial)
+
+        counts = [emit.ceil_div(p, b) for p, b in zip(self.problem.y_sizes, plan.window.block)]
+        emit.nest(counts, chunk)
+        self._add_lanes(group, first_k, first_c, partial)
+
+    @staticmethod
+    def _present(first: Expr, channels: int, block: int) -> Expr:
+        return block if channels % block == 0 else emit.least(block, channels - first)
+
+    # ------------------------------------------------------------ tiles
+
+    def _tiles(self, rows: Array, panel: Array, partial: Array) -> None:
+        """Every register tile of the block, remainders included."""
+        geometry, plan = self.problem.geometry, self.plan
+        last = geometry.kernel[-1]
+
+        def over(
+            count: Expr, most: int, tile: int, step: Callable[[Expr, int], None]
+        ) -> None:
+            """``step(first, size)`` for tiles of `tile`, then one by one for what is left."""
+            emit.loop(count // tile, lambda i: step(i * tile, tile))
+            if tile > 1 and (not isinstance(count, int) or count % tile):
+                done = count // tile * tile
+                emit.loop(count - done, lambda i: step(done + i, 1))
+
+        def over_taps(k: Expr, ks: int, c: Expr, cs: int, depth: Expr, height: Expr) -> None:
+            full, rest = divmod(last, plan.tap_tile)
+            if full * plan.tap_tile <= 16:
+                for i in range(full):
+                    self._tile(rows, panel, partial, (k, ks), (c, cs), (depth, height, i * plan.tap_tile), plan.tap_tile)
+            else:
+                emit.loop(full, lambda i: self._tile(rows, panel, partial, (k, ks), (c, cs), (depth, height, i * plan.tap_tile), plan.tap_tile))
+            if rest:
+                self._tile(rows, panel, partial, (k, ks), (c, cs), (depth, height, last - rest), rest)
+
+        over(
+            self.c_count,
+            plan.c_block,
+            plan.c_tile,
+            lambda c, cs: emit.nest(
+                geometry.kernel[:-1],
+                lambda depth, height: over(
+                    self.k_count,
+                    plan.k_block,
+                    plan.k_tile,
+                    lambda k, ks: over_taps(k, ks, c, cs, depth, height),
+                ),
+            ),
+        )
+
+    def _tile(
+        self,
+        rows: Array,
+        panel: Array,
+        partial: Array,
+        ks: tuple[Expr, int],
+        cs: tuple[Expr, int],
+        tap: tuple[Expr, Expr, Expr],
+        taps: int,
+    ) -> None:
+        """accumulators[channels of y][channels of x][taps] += rows * panel over positions."""
+        lanes = self.plan.lanes
+        tiles = list(product(range(ks[1]), range(cs[1]), range(taps)))
+        acc = emit.registers(len(tiles) * lanes, self.dtype)
+        places = []
+        for i, (k, c, t) in enumerate(tiles):
+            index = self._partial(ks[0] + k, cs[0] + c, (*tap[:2], tap[2] + t))
+            places.append((emit.lanes(i * lanes, lanes), emit.lanes(index, lanes)))
+        for inside, outside in places:
+            emit.store(acc, inside, partial[outside])
+        sources = {}
+        for c, t in product(range(cs[1]), range(taps)):
+            numbers = (0, *tap[:2], tap[2] + t)
+            gathers = self.problem.gathers
+            slots = [gather.slot_of(r) for gather, r in zip(gathers, numbers)]
+            shifts = [gather.shift_of(0, r) for gather, r in zip(gathers, numbers)]
+            sources[c, t] = self.x_panel.plane(cs[0] + c, slots) + self.x_panel.shifted(shifts)
+
+        def vector(v: Expr) -> None:
+            for (k, c, t), (inside, _) in zip(tiles, places):
+                y = rows[emit.lanes((ks[0] + k) * self.y_panel.pitch + v * lanes, lanes)]
+                x = panel[emit.lanes(sources[c, t] + v * lanes, lanes)]
+                emit.store(acc, inside, acc[inside] + y * x)
+
+        emit.loop(self.vectors, vector)
+        for inside, outside in places:
+            emit.store(partial, outside, acc[inside])
+
+    def _partial(self, k: Expr, c: Expr, tap: tuple[Expr, ...]) -> Expr:
+        """Where the lanes of one weight are."""
+        index = k * self.plan.c_block + c
+        for r, count in zip(tap, self.problem.geometry.kernel):
+            index = index * count + r
+        return index * self.plan.lanes
+
+    # ------------------------------------------------------------ output
+
+    def _add_lanes(self, group: Expr, first_k: Expr, first_c: Expr, partial: Array) -> None:
+        def element(k: Expr, c: Expr, *tap: Expr) -> None:
+            index = self._partial(k, c, tap)
+            terms = [partial[index + lane] for lane in range(self.plan.lanes)]
+            while len(terms) > 1:
+                half = len(terms) // 2
+                terms = [a + b for a, b in zip(terms[:half], terms[half:])]
+            outer = group * self.problem.geometry.k_per_group + first_k + k
+            into = self.out.at("OI" + TAPS, outer, first_c + c, *tap)
+            total = emit.registers(1, self.dtype)
+            emit.store(total, 0, terms[0])
+            emit.store(self.out, into, total.load(0, self.out.dtype))
+
+        emit.nest((self.k_count, self.c_count, *self.problem.geometry.kernel), element)

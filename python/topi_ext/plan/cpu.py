@@ -1,0 +1,377 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of the CPU kernels: blocks and register tiles from sizes, caches, registers and cores.
+
+A plan follows from an estimate of cycles, never from a table of shapes.  Sizes that are symbolic
+enter the estimate with a nominal value; the kernel is right for every size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import product
+from math import prod
+
+from ..dtypes import accumulator, byte_width
+from ..geometry import Gather, Geometry, Size
+from ..layout import Layouts
+
+NOMINAL = (4, 8, 32, 64)
+"""Assumed sizes of symbolic axes: batch, then depth, height and width."""
+
+UNROLLED_TAPS = 16
+"""Taps written out in the innermost loop; more of them only make builds slow."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a plan has to know of a processor.
+
+    Attributes
+    ----------
+    vector_bytes : int
+        Width of a vector register.
+    registers : int
+        Number of vector registers.
+    threads : int
+        Cores that share the work.
+    l1, l2 : int
+        Bytes of data cache per core.
+    """
+
+    vector_bytes: int = 16
+    registers: int = 16
+    threads: int = 1
+    l1: int = 32 << 10
+    l2: int = 512 << 10
+
+    @classmethod
+    def of_features(cls, features: frozenset[str], threads: int) -> Machine:
+        """The machine that LLVM's CPU `features` describe."""
+        if "avx512f" in features:
+            return cls(vector_bytes=64, registers=32, threads=threads, l2=1 << 20)
+        if "avx2" in features:
+            return cls(vector_bytes=32, registers=16, threads=threads)
+        if "neon" in features:
+            return cls(vector_bytes=16, registers=32, threads=threads)
+        return cls(threads=threads)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One operator to be built: a face, its geometry with three spatial axes, and its operands.
+
+    The batch `n` is treated as a fourth axis with a kernel of one, so that small images of a batch
+    share vectors.  Axes are ordered batch, depth, height, width.
+    """
+
+    face: str
+    geometry: Geometry
+    layouts: Layouts
+    n: Size
+    dtypes: tuple[str, str, str]
+
+    @property
+    def transposed(self) -> bool:
+        """Whether the gather runs from y to x."""
+        return self.face == "conv_transpose"
+
+    @cached_property
+    def acc_dtype(self) -> str:
+        """Dtype of the accumulators."""
+        return accumulator(self.face, *self.dtypes)
+
+    @cached_property
+    def gathers(self) -> tuple[Gather, ...]:
+        """How the operand that is packed is read, along the four axes."""
+        batch = Gather(self.transposed, 1, 1, 1, 0)
+        return (batch, *self.geometry.gathers(transposed=self.transposed))
+
+    @property
+    def x_sizes(self) -> tuple[Size, ...]:
+        """Sizes of x along the four axes."""
+        return (self.n, *self.geometry.x_size)
+
+    @property
+    def y_sizes(self) -> tuple[Size, ...]:
+        """Sizes of y along the four axes."""
+        return (self.n, *self.geometry.y_size)
+
+    @property
+    def in_sizes(self) -> tuple[Size, ...]:
+        """Sizes of the data operand of a gather."""
+        return self.y_sizes if self.transposed else self.x_sizes
+
+    @property
+    def out_sizes(self) -> tuple[Size, ...]:
+        """Sizes of the result of a gather."""
+        return self.x_sizes if self.transposed else self.y_sizes
+
+    @property
+    def in_channels(self) -> int:
+        """Channels per group of the data operand of a gather: what is summed over."""
+        g = self.geometry
+        return g.k_per_group if self.transposed else g.c_per_group
+
+    @property
+    def out_channels(self) -> int:
+        """Channels per group of the result of a gather."""
+        g = self.geometry
+        return g.c_per_group if self.transposed else g.k_per_group
+
+    @property
+    def positions(self) -> tuple[Size, ...]:
+        """Positions per phase along the four axes (of y, for the weight gradient)."""
+        return tuple(
+            (size + gather.out_step - 1) // gather.out_step
+            for size, gather in zip(self.out_sizes, self.gathers)
+        )
+
+    def lanes(self, machine: Machine) -> int:
+        """Elements of a vector of accumulators."""
+        return max(1, machine.vector_bytes // byte_width(self.acc_dtype))
+
+
+@dataclass(frozen=True)
+class Window:
+    """The part of the packed operand that one block of positions reads, flattened.
+
+    Position ``(b0, b1, b2, b3)`` of the block is flat position ``((b0*E1 + b1)*E2 + b2)*E3 + b3``
+    where ``E`` is the extent of the window; a tap is one constant offset in it.  Between rows lie
+    the columns of the halo: lanes computed there are dropped.
+    """
+
+    block: tuple[int, ...]
+    extent: tuple[int, ...]
+
+    @classmethod
+    def of(cls, block: Sequence[int], gathers: Sequence[Gather]) -> Window:
+        """The window that `block` reads through `gathers`."""
+        extent = tuple(b + g.last_shift - g.first_shift for b, g in zip(block, gathers))
+        return cls(tuple(block), extent)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Distance in flat positions of neighbours along each axis."""
+        return tuple(prod(self.extent[axis + 1 :]) for axis in range(len(self.extent)))
+
+    @property
+    def length(self) -> int:
+        """Flat positions from the first to the last of the block."""
+        return sum((b - 1) * step for b, step in zip(self.block, self.steps)) + 1
+
+    @property
+    def elements(self) -> int:
+        """Elements of the whole window."""
+        return prod(self.extent)
+
+    def pitch(self, lanes: int) -> int:
+        """Distance of two planes: whole vectors, and never a power of two of cache lines."""
+        vectors = -(-self.elements // lanes)
+        return (vectors + 1 - vectors % 2) * lanes
+
+
+@dataclass(frozen=True)
+class GatherPlan:
+    """Plan of the kernel that serves ``conv`` and ``conv_transpose``.
+
+    Attributes
+    ----------
+    window : Window
+        Block of positions per task and what it reads.
+    lanes : int
+        Elements per vector.
+    channels, vectors : int
+        Register tile: output channels by vectors of positions.
+    splits : int
+        Into how many tasks the output channels of one block are divided.
+    """
+
+    window: Window
+    lanes: int
+    channels: int
+    vectors: int
+    splits: int
+
+
+@dataclass(frozen=True)
+class WeightGradPlan:
+    """Plan of the ``conv_weight_grad`` kernel.
+
+    Attributes
+    ----------
+    window : Window
+        Block of positions of y that is reduced at a time and what it reads of x.
+    lanes : int
+        Elements per vector.
+    k_block, c_block : int
+        Channels of y and of x that one task holds partial sums for.
+    k_tile, c_tile, tap_tile : int
+        Register tile: channels of y by (channels of x times taps along the last axis).
+    """
+
+    window: Window
+    lanes: int
+    k_block: int
+    c_block: int
+    k_tile: int
+    c_tile: int
+    tap_tile: int
+
+
+# -------------------------------------------------------------------- conv and conv_transpose
+
+
+@lru_cache(maxsize=1024)
+def plan_gather(problem: Problem, machine: Machine) -> GatherPlan:
+    """Choose blocks and register tile of ``conv`` or ``conv_transpose``."""
+    lanes = problem.lanes(machine)
+    positions = _nominal(problem.positions)
+    best: tuple[float, GatherPlan] | None = None
+    for block in _blocks(positions, lanes):
+        window = Window.of(block, problem.gathers)
+        vectors = -(-window.length // lanes)
+        channels, width = _register_tile(problem.out_channels, vectors, machine.registers)
+        counts = [-(-p // b) for p, b in zip(positions, block)]
+        tasks = problem.geometry.groups * prod(counts)
+        blocks = -(-problem.out_channels // channels)
+        splits = 1
+        if tasks < 2 * machine.threads:
+            splits = min(blocks, -(-2 * machine.threads // tasks))
+        plan = GatherPlan(window, lanes, channels, width, splits)
+        rounds = -(-tasks * splits // machine.threads)
+        cost = rounds * _gather_cycles(problem, plan, machine)
+        if best is None or cost < best[0]:
+            best = (cost, plan)
+    if best is None:
+        raise AssertionError("a problem has at least one block")
+    return best[1]
+
+
+def _gather_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> float:
+    """Estimated cycles of one task."""
+    window, lanes = plan.window, plan.lanes
+    width = byte_width(problem.acc_dtype)
+    slots = prod(g.slots for g in problem.gathers)
+    phases = prod(g.out_step for g in problem.gathers)
+    taps = problem.geometry.taps
+    rows = prod(window.extent[:-1])
+    pack = problem.in_channels * slots * (rows * 10 + window.elements * 0.6)
+    panel = problem.in_channels * slots * window.pitch(lanes) * width
+    if panel > machine.l2 // 2:
+        pack *= 3
+    blocks = -(-problem.out_channels // plan.channels)
+    per_split = -(-blocks // plan.splits)
+    vectors = -(-window.length // lanes)
+    full, tail = divmod(vectors, plan.vectors)
+    step = full * _tile_cycles(plan.channels, plan.vectors)
+    step += _tile_cycles(plan.channels, tail) if tail else 0
+    spill = 1.0 if panel <= machine.l2 * 3 // 4 else 1.3
+    compute = per_split * problem.in_channels * taps * step * spill
+    out_rows = prod(window.block[:-1])
+    copy = per_split * plan.channels * phases * (out_rows * 6 + prod(window.block) * 0.6)
+    held = plan.channels * phases * vectors * lanes * width
+    if held > machine.l2 // 2:
+        copy *= 4
+    weights = per_split * problem.in_channels * taps * plan.channels * 0.25
+    return 1000 + pack + compute + copy + weights
+
+
+# -------------------------------------------------------------------- conv_weight_grad
+
+
+@lru_cache(maxsize=1024)
+def plan_weight_grad(problem: Problem, machine: Machine) -> WeightGradPlan:
+    """Choose blocks and register tile of ``conv_weight_grad``."""
+    geometry, lanes = problem.geometry, problem.lanes(machine)
+    c, k, taps = geometry.c_per_group, geometry.k_per_group, geometry.taps
+    last = geometry.kernel[-1]
+    accumulators = machine.registers - 4
+    tap_tile = last if last <= 4 else min(range(4, 1, -1), key=lambda t: -(-last // t) * t)
+    c_tile = max(1, min(c, 4 // tap_tile))
+    k_tile = max(1, min(k, accumulators // (c_tile * tap_tile), 6))
+    positions = _nominal(problem.positions)
+    best: tuple[float, WeightGradPlan] | None = None
+    for block in _blocks(positions, lanes):
+        window = Window.of(block, problem.gathers)
+        planes = window.pitch(lanes) * byte_width(problem.acc_dtype)
+        for k_block, c_block in product(_channel_blocks(k, k_tile), _channel_blocks(c, c_tile)):
+            partial = k_block * c_block * taps * machine.vector_bytes
+            slots = prod(g.slots for g in problem.gathers)
+            panels = (k_block + c_block * slots) * planes
+            tasks = geometry.groups * -(-k // k_block) * -(-c // c_block)
+            vectors = -(-window.length // lanes)
+            rows = prod(window.extent[:-1])
+            pack = (k_block + c_block * slots) * (rows * 10 + window.elements * 0.6)
+            tiles = -(-k_block // k_tile) * -(-c_block // c_tile) * (taps // last)
+            tiles *= -(-last // tap_tile)
+            size = k_tile * c_tile * tap_tile
+            loads = (k_tile + c_tile * tap_tile) / 2
+            cycles = tiles * (vectors * max(size / 2, loads, 4) + 1.5 * size + 8)
+            chunk = pack + cycles * (1.0 if panels + partial <= machine.l2 else 1.6)
+            chunks = prod(-(-p // b) for p, b in zip(positions, block))
+            rounds = -(-tasks // machine.threads)
+            cost = rounds * (chunks * chunk + k_block * c_block * taps * 6.0 + 1000)
+            plan = WeightGradPlan(
+                window, lanes, k_block, c_block, k_tile, c_tile, tap_tile
+            )
+            if best is None or cost < best[0]:
+                best = (cost, plan)
+    if best is None:
+        raise AssertionError("a problem has at least one block")
+    return best[1]
+
+
+def _channel_blocks(channels: int, tile: int) -> list[int]:
+    """Candidates: the channels in equal parts, each whole tiles."""
+    parts = {-(-channels // i) for i in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)}
+    return sorted({min(channels, -(-part // tile) * tile) for part in parts})
+
+
+# -------------------------------------------------------------------- shared
+
+
+def _nominal(sizes: Sequence[Size]) -> tuple[int, ...]:
+    return tuple(
+        max(1, size) if isinstance(size, int) else nominal for size, nominal in zip(sizes, NOMINAL)
+    )
+
+
+def _blocks(positions: Sequence[int], lanes: int) -> Iterator[tuple[int, ...]]:
+    """Candidate blocks: axes are cut from the outside in, the last one only when it is long."""
+    n, depth, height, width = positions
+    widths = sorted({-(-width // i) for i in (1, 2, 3, 4, 6, 8) if i == 1 or width // i >= 4 * lanes})
+    if width > 512:
+        widths = sorted({-(-width // -(-width // limit)) for limit in (64, 128, 256, 512)})
+    heights = sorted({-(-height // i) for i in range(1, min(height, 32) + 1)} | {1})
+    depths = sorted({-(-depth // i) for i in range(1, min(depth, 16) + 1)} | {1})
+    for w in widths:
+        for h in heights if w == width else (1,):
+            for d in depths if h == height and w == width else (1,):
+                whole = (d, h, w) == (depth, height, width)
+                for i in (x for x in (1, 2, 4, 8, 16, n) if whole and x <= n) if whole else (1,):
+                    if i == 1 or i * d * h * w <= 4096:
+                        yield (i, d, h, w)
+
+
+@lru_cache(maxsize=4096)
+def _register_tile(out_channels: int, vectors: int, registers: int) -> tuple[int, int]:
+    """Output channels and vectors of the cheapest register tile."""
+    best: tuple[float, int, int] | None = None
+    for channels, width in product(range(1, min(out_channels, 16) + 1), range(1, 9)):
+        if width > vectors or channels * width + width + 1 > registers:
+            continue
+        full, tail = divmod(vectors, width)
+        cycles = full * _tile_cycles(channels, width)
+        cycles += _tile_cycles(channels, tail) if tail else 0
+        cycles *= -(-out_channels // channels)
+        if best is None or cycles < best[0]:
+            best = (cycles, channels, width)
+    return best[1:] if best else (1, 1)
+
+
+def _tile_cycles(channels: int, vectors: int) -> float:
+    """Cycles of one tap: two FMAs and two loads a cycle, four cycles until a sum is ready."""
+    return max(channels * vectors / 2, (channels + vectors) / 2, 4.0) + 0.4
+
