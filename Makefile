@@ -8,7 +8,7 @@ WORKERS ?= auto
 ARGS ?=
 
 BENCH_FACES ?= conv_transpose conv conv_weight_grad
-BENCH_CASES ?= bench/cases.json
+BENCH_CASES ?= scripts/cases/bench.json
 BENCH_ARGS ?= --rivals torch,stock --threads 2
 
 # TVM releases under test and the apache-tvm-ffi that works with each:
