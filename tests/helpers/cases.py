@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from hypothesis import strategies as st
+
 from topi_ext.geometry import Geometry
 
 from . import compare, oracle
@@ -110,6 +111,11 @@ class Case:
     def out_shape(self) -> tuple[int, ...]:
         """Canonical."""
         return (self.n, self.outs, *self.out_size)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of data, weight and result, canonical."""
+        return self.data_shape, self.weight_shape, self.out_shape
 
     @property
     def terms(self) -> int:

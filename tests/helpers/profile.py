@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much to try: tests that compile take few examples of many cases each."""
+
+from __future__ import annotations
+
+from hypothesis import Phase, settings
+
+FUZZ = settings().max_examples > 100
+"""Whether the long run was asked for (``HYPOTHESIS_PROFILE=fuzz``)."""
+
+
+def compiling(examples: int) -> settings:
+    """Settings for a test that compiles a module per example; twenty times as many in a long run.
+
+    Nothing is shrunk: that would compile hundreds of modules, and a failure names its one case.
+    """
+    phases = [phase for phase in Phase if phase not in (Phase.shrink, Phase.explain)]
+    return settings(max_examples=examples * (20 if FUZZ else 1), phases=phases)

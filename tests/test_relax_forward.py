@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forward values through ``import relax_ext`` and plain ``tvm.compile``, against PyTorch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import relax_ext
+from helpers.build import check_forward
+from helpers.cases import Case, cases
+from helpers.profile import compiling
+
+T = "conv_transpose"
+C = "conv"
+
+# Each is something that a kernel or a formula can get wrong on its own.
+NAMED = {
+    "stride larger than the kernel": Case(T, (4, 3), (2, 1), stride=(3, 4)),
+    "phases without taps": Case(T, (4, 5), (3, 2), stride=(2, 4), dilation=(2, 2)),
+    "phases without taps, output padding": Case(
+        T, (3,), (1,), stride=(4,), output_padding=(3,), padding=(0, 1)
+    ),
+    "kernel 1": Case(T, (4, 3), (1, 1)),
+    "kernel 1, stride 2": Case(T, (4, 3), (1, 1), stride=(2, 2), output_padding=(1, 0)),
+    "depthwise": Case(T, (5, 6), (3, 3), ins=8, outs=8, groups=8, stride=(2, 2), padding=(1,) * 4),
+    "depthwise with multiplier": Case(T, (5, 6), (3, 3), ins=4, outs=12, groups=4, stride=(2, 1)),
+    "groups that join channels": Case(T, (5, 4), (3, 2), ins=12, outs=4, groups=4, stride=(1, 2)),
+    "groups": Case(T, (5, 4), (3, 2), ins=6, outs=9, groups=3, stride=(2, 2)),
+    "output padding between stride and dilation": Case(
+        T, (4, 5), (3, 2), stride=(1, 2), dilation=(3, 4), output_padding=(2, 3)
+    ),
+    "output padding of stride - 1": Case(T, (4, 5), (3, 4), stride=(3, 2), output_padding=(2, 1)),
+    "asymmetric padding": Case(T, (4, 5), (3, 4), stride=(2, 2), padding=(2, 0, 1, 3)),
+    "negative padding": Case(T, (4, 5), (3, 4), stride=(2, 3), padding=(-1, -2, -3, 0)),
+    "padding larger than the kernel": Case(T, (9, 8), (2, 3), stride=(2, 1), padding=(5, 3, 4, 2)),
+    "size 1": Case(T, (1, 1), (4, 4)),
+    "size 1 to size 1": Case(T, (1, 1), (3, 3), stride=(2, 2), padding=(1, 1, 1, 1)),
+    "batch 1": Case(T, (4, 5), (3, 4), n=1, stride=(2, 2)),
+    "batch 5": Case(T, (4, 5), (3, 4), n=5, stride=(2, 2)),
+    "empty batch": Case(T, (4, 5), (3, 4), n=0, stride=(2, 2)),
+    "dilation": Case(T, (4, 5), (3, 4), dilation=(2, 3)),
+    "dilation and stride share a factor": Case(T, (4, 5), (3, 4), dilation=(4, 2), stride=(2, 4)),
+    "dilation and stride share none": Case(T, (4, 5), (4, 3), dilation=(3, 2), stride=(2, 3)),
+    "DCGAN": Case(T, (4, 4), (4, 4), ins=64, outs=32, stride=(2, 2), padding=(1, 1, 1, 1)),
+    "odd channels": Case(T, (7, 9), (3, 3), ins=17, outs=19, stride=(2, 2), padding=(1,) * 4),
+    "one output channel": Case(T, (16, 16), (5, 5), ins=16, outs=1, stride=(2, 2)),
+    "1-D": Case(T, (37,), (7,), ins=5, outs=6, stride=(3,), padding=(2, 3), output_padding=(1,)),
+    "1-D long kernel": Case(T, (9,), (256,), ins=3, outs=2, stride=(128,), padding=(64, 64)),
+    "3-D": Case(T, (3, 4, 2), (2, 3, 4), stride=(2, 1, 3), padding=(0, 1, 2, 1, 0, 1)),
+    "3-D groups": Case(T, (3, 2, 4), (3, 2, 2), ins=4, outs=6, groups=2, stride=(2, 2, 1)),
+    "3-D kernel 7": Case(T, (2, 3, 2), (7, 7, 7), stride=(2, 2, 2), padding=(3,) * 6),
+    "conv stride larger than the kernel": Case(C, (9, 8), (2, 1), stride=(3, 4)),
+    "conv stride that leaves a rest": Case(C, (9, 8), (3, 3), stride=(4, 3), padding=(0, 1, 0, 0)),
+    "conv negative padding": Case(C, (9, 8), (3, 2), padding=(-1, 0, -2, -3)),
+    "conv padding larger than the kernel": Case(C, (3, 2), (2, 3), padding=(4, 5, 3, 6)),
+    "conv dilation": Case(C, (9, 8), (3, 2), dilation=(2, 3), stride=(2, 1), padding=(1, 2, 3, 0)),
+    "conv depthwise": Case(C, (9, 8), (3, 3), ins=8, outs=8, groups=8, padding=(1, 1, 1, 1)),
+    "conv groups": Case(C, (9, 8), (3, 3), ins=6, outs=9, groups=3, stride=(2, 2)),
+    "conv size 1": Case(C, (1, 1), (3, 3), padding=(1, 1, 1, 1)),
+    "conv kernel 1": Case(C, (5, 6), (1, 1), ins=17, outs=19),
+    "conv odd channels": Case(C, (9, 7), (3, 3), ins=17, outs=19, padding=(1,) * 4),
+    "conv empty batch": Case(C, (9, 8), (3, 3), n=0),
+    "conv 1-D": Case(C, (40,), (5,), ins=3, outs=4, stride=(2,), padding=(3, 1), dilation=(2,)),
+    "conv 3-D": Case(C, (5, 6, 4), (2, 3, 2), ins=4, outs=6, groups=2, stride=(2, 1, 1)),
+}
+
+
+def test_named_cases(rng: np.random.Generator) -> None:
+    """All in one module, as a network would have them."""
+    check_forward(list(NAMED.values()), rng)
+
+
+@pytest.mark.parametrize("op", [T, C])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@compiling(2)
+@given(data=st.data(), seed=st.integers(0, 2**32 - 1))
+def test_any_call(op: str, rank: int, data, seed: int) -> None:
+    some = data.draw(st.lists(cases(op, rank), min_size=8, max_size=8))
+    check_forward(some, np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("op", [T, C])
+@compiling(2)
+@given(data=st.data(), seed=st.integers(0, 2**32 - 1))
+def test_any_call_as_wide_as_vectors(op: str, data, seed: int) -> None:
+    """Channels and sizes around the widths of vector registers and tiles, bodies and tails."""
+    wide = st.one_of(
+        cases(op, 2, channels=(7, 8, 16, 17, 33), groups=(1, 1, 2), size=19),
+        cases(op, 1, channels=(1, 15, 16, 31, 48), groups=(1, 2), size=70),
+        cases(op, 2, channels=(1,), groups=(8, 19, 32), size=35),
+    )
+    some = data.draw(st.lists(wide, min_size=6, max_size=6))
+    check_forward(some, np.random.default_rng(seed))
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("op", [T, C])
+def test_smoke(op: str, rank: int, rng: np.random.Generator) -> None:
+    """Every attribute at once; for a transposed convolution this is what no stock release does."""
+    case = Case(
+        op, (4, 5, 3)[:rank], (3, 2, 2)[:rank], ins=4, outs=6, groups=2, stride=(2, 1, 2)[:rank],
+        padding=(1, 0, 2, 0, 1, 1)[: 2 * rank], dilation=(2, 3, 1)[:rank],
+        output_padding=(1, 2, 0)[:rank] if op == T else (),
+    )  # fmt: skip
+    check_forward([case], rng)
+
+
+def test_the_fix_is_what_these_tests_see(rng: np.random.Generator) -> None:
+    """Stock TVM fails where PyTorch allows an output padding between stride and dilation."""
+    with relax_ext.stock(), pytest.raises(Exception, match="output padding"):
+        check_forward([NAMED["output padding between stride and dilation"]], rng)
+    check_forward([NAMED["output padding between stride and dilation"]], rng)
