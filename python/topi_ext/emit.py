@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from .dtypes import byte_width
 from .tvm_compat import IRBuilder, script, tir
 
 Expr = Any
@@ -27,7 +28,7 @@ Expr = Any
 
 
 class Array:
-    """A flat buffer; ``array[i]`` loads one element, ``array[lanes(i, n)]`` a vector."""
+    """A flat buffer; ``array[i]`` loads one element, ``array[lanes_of(i, n)]`` a vector."""
 
     def __init__(self, buffer: Any, dtype: str):
         self.buffer = buffer
@@ -85,6 +86,9 @@ def argument(name: str, order: str, shape: Sequence[Expr], dtype: str) -> tuple[
 def body(*arguments: tuple[Any, ...]) -> Iterator[list[Operand]]:
     """Open the body (Relax asks for a root block) and yield the arguments as flat operands."""
     with script.sblock("root"):
+        # Stated empty: deriving the regions fails on the divisions of our indices.
+        script.reads()
+        script.writes()
         operands = []
         for buffer, order, shape, dtype in arguments:
             elements: Expr = 1
@@ -103,9 +107,16 @@ def scratch(elements: Expr, dtype: str) -> Array:
     return Array(script.alloc_buffer((_wide(elements),), dtype), dtype)
 
 
-def registers(elements: int, dtype: str) -> Array:
-    """A small array whose indices are all constants: it ends up in registers."""
-    return Array(script.alloc_buffer((elements,), dtype, scope="local"), dtype)
+_STACK_BYTES = 992
+"""The largest array that TVM keeps on the stack, where LLVM promotes it to registers; what is
+larger, or has the scope "local", becomes a heap allocation."""
+
+
+def registers(vectors: int, lanes: int, dtype: str) -> list[tuple[Array, Expr]]:
+    """`vectors` vectors in registers: for each, the array that holds it and its index there."""
+    each = max(1, _STACK_BYTES // (lanes * byte_width(dtype)))
+    arrays = [scratch(min(each, vectors - i) * lanes, dtype) for i in range(0, vectors, each)]
+    return [(arrays[i // each], lanes_of(i % each * lanes, lanes)) for i in range(vectors)]
 
 
 def store(array: Array, index: Expr, value: Expr) -> None:
@@ -113,7 +124,7 @@ def store(array: Array, index: Expr, value: Expr) -> None:
     script.buffer_store(array.buffer, value, [_wide(index)])
 
 
-def lanes(start: Expr, count: int) -> Expr:
+def lanes_of(start: Expr, count: int) -> Expr:
     """The index of `count` neighbouring elements."""
     return tir.Ramp(_wide(start), _wide(1), count)
 
@@ -151,6 +162,14 @@ def loop(extent: Expr, step: Callable[[Expr], None]) -> None:
         return
     with script.serial(_wide(0), _wide(extent)) as i:
         step(i)
+
+
+def let(value: Expr) -> Expr:
+    """`value`, computed once: a variable of the generated code unless it is an integer.
+
+    Divisions are best hidden in one: TVM's region analysis fails on some remainders in indices.
+    """
+    return value if isinstance(value, int) else script.bind(value)
 
 
 def nest(extents: Sequence[Expr], step: Callable[..., None]) -> None:

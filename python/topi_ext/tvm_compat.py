@@ -8,13 +8,13 @@ room can be imported beside a TVM that has none.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import tvm
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as script
-
 
 __all__ = [
     "IRBuilder",
@@ -145,15 +145,15 @@ def set_op_attr(op_name: str, key: str, value: Any) -> None:
         op.set_attr(key, value, 10)
 
 
-def own_op(op_name: str, description: str, arguments: dict[str, str]) -> None:
-    """Add a pure operator to TVM, once per process; `arguments` are names and kinds."""
+def own_op(op_name: str, description: str, arguments: Sequence[str]) -> None:
+    """Add a pure operator of tensors to TVM, once per process."""
     if op_name in tvm.ir.Op.list_op_names():
         return
     tvm.get_global_func("ir.RegisterOp")(op_name, description)
     op = tvm.ir.Op.get(op_name)
     op.set_num_inputs(len(arguments))
-    for name, kind in arguments.items():
-        op.add_argument(name, kind, "")
+    for name in arguments:
+        op.add_argument(name, "Tensor", "")
     op.set_attr("FPurity", True, 10)
 
 

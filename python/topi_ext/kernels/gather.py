@@ -82,7 +82,9 @@ class _Gather:
         for extent in extents:
             tasks = tasks * extent
         with emit.parallel(tasks) as task:
-            image, group, depth, height, width, split = emit.unravel(task, extents)
+            image, group, depth, height, width, split = map(
+                emit.let, emit.unravel(task, extents)
+            )
             numbers = (image, depth, height, width)
             self.first = [i * b for i, b in zip(numbers, self.window.block)]
             self._task(group, split)
@@ -224,16 +226,16 @@ class _Gather:
     ) -> None:
         """accumulators[channels][vectors] += weight * panel, over input channels and taps."""
         channels, lanes = self.plan.channels, self.plan.lanes
-        acc = emit.registers(channels * vectors * lanes, self.dtype)
         tiles = list(product(range(channels), range(vectors)))
+        acc = dict(zip(tiles, emit.registers(len(tiles), lanes, self.dtype)))
         zero = emit.broadcast(emit.constant(0, self.dtype), lanes)
-        for o, v in tiles:
-            emit.store(acc, emit.lanes((o * vectors + v) * lanes, lanes), zero)
+        for register, index in acc.values():
+            emit.store(register, index, zero)
         firsts = [group.first_tap + phase for group, phase in zip(combination, phases)]
-        offsets = [self.gathers[axis].phase_of(f) for axis, f in zip(SPATIAL, firsts)]
-        weights = self._weights_of(block, combination, phases)
+        offsets = [emit.let(self.gathers[axis].phase_of(f)) for axis, f in zip(SPATIAL, firsts)]
+        weights = emit.let(self._weights_of(block, combination, phases))
         bases = [
-            self.gathers[axis].shift_of(offset, first)
+            emit.let(self.gathers[axis].shift_of(offset, first))
             for axis, offset, first in zip(SPATIAL, offsets, firsts)
         ]
 
@@ -251,15 +253,11 @@ class _Gather:
                 )
             x = self.panel.plane(channel, slots) + self.panel.shifted(shifts) + start
             w = weights + self._weight_step(combination, channel, taps)
-            for o, v in tiles:
-                into = emit.lanes((o * vectors + v) * lanes, lanes)
-                emit.store(
-                    acc,
-                    into,
-                    acc[into]
-                    + emit.broadcast(self.packed[w + o], lanes)
-                    * panel[emit.lanes(x + v * lanes, lanes)],
-                )
+            for (o, v), (register, index) in acc.items():
+                product_ = emit.broadcast(self.packed[w + o], lanes) * panel[
+                    emit.lanes_of(x + v * lanes, lanes)
+                ]
+                emit.store(register, index, register[index] + product_)
 
         counts = [group.taps for group in combination]
         unrolled = len(counts)
@@ -274,10 +272,9 @@ class _Gather:
         number: Expr = 0
         for axis, offset in zip(SPATIAL, offsets):
             number = number * self.gathers[axis].out_step + offset
-        for o, v in tiles:
+        for (o, v), (register, index) in acc.items():
             into = (o * self.phases + number) * self.row + start + v * lanes
-            value = acc[emit.lanes((o * vectors + v) * lanes, lanes)]
-            emit.store(held, emit.lanes(into, lanes), value)
+            emit.store(held, emit.lanes_of(into, lanes), register[index])
 
     # ------------------------------------------------------------ output
 
@@ -301,7 +298,7 @@ class _Gather:
             phase: Expr = o
             flat: Expr = 0
             for u, s, step in zip(outer, steps, self.window.steps):
-                phase, flat = phase * s + u % s, flat + u // s * step
+                phase, flat = phase * s + emit.let(u % s), flat + emit.let(u // s) * step
             where = [a + u for a, u in zip(origin, (*outer, 0))]
             into = self.out.at("C" + DATA, group * problem.out_channels + number, *where)
             stride, last = self.out.strides[DATA[-1]], steps[-1]

@@ -115,8 +115,8 @@ def pack(
         ]
         if valid is not None:
             limits = [emit.least(limit, count) for limit, count in zip(limits, valid)]
-        low = emit.least(emit.most(-starts[-1], 0), extent[-1])
-        high = emit.least(emit.most(limits[-1], low), extent[-1])
+        low = emit.let(emit.least(emit.most(-starts[-1], 0), extent[-1]))
+        high = emit.let(emit.least(emit.most(limits[-1], low), extent[-1]))
 
         def row(*outer: Expr) -> None:
             flat = base + sum(e * step for e, step in zip(outer, panel.window.steps))

@@ -155,13 +155,13 @@ class _WeightGrad:
         """accumulators[channels of y][channels of x][taps] += rows * panel over positions."""
         lanes = self.plan.lanes
         tiles = list(product(range(ks[1]), range(cs[1]), range(taps)))
-        acc = emit.registers(len(tiles) * lanes, self.dtype)
+        acc = emit.registers(len(tiles), lanes, self.dtype)
         places = []
-        for i, (k, c, t) in enumerate(tiles):
+        for k, c, t in tiles:
             index = self._partial(ks[0] + k, cs[0] + c, (*tap[:2], tap[2] + t))
-            places.append((emit.lanes(i * lanes, lanes), emit.lanes(index, lanes)))
-        for inside, outside in places:
-            emit.store(acc, inside, partial[outside])
+            places.append(emit.lanes_of(index, lanes))
+        for (register, index), place in zip(acc, places):
+            emit.store(register, index, partial[place])
         sources = {}
         for c, t in product(range(cs[1]), range(taps)):
             numbers = (0, *tap[:2], tap[2] + t)
@@ -171,14 +171,14 @@ class _WeightGrad:
             sources[c, t] = self.x_panel.plane(cs[0] + c, slots) + self.x_panel.shifted(shifts)
 
         def vector(v: Expr) -> None:
-            for (k, c, t), (inside, _) in zip(tiles, places):
-                y = rows[emit.lanes((ks[0] + k) * self.y_panel.pitch + v * lanes, lanes)]
-                x = panel[emit.lanes(sources[c, t] + v * lanes, lanes)]
-                emit.store(acc, inside, acc[inside] + y * x)
+            for (k, c, t), (register, index) in zip(tiles, acc):
+                y = rows[emit.lanes_of((ks[0] + k) * self.y_panel.pitch + v * lanes, lanes)]
+                x = panel[emit.lanes_of(sources[c, t] + v * lanes, lanes)]
+                emit.store(register, index, register[index] + y * x)
 
         emit.loop(self.vectors, vector)
-        for inside, outside in places:
-            emit.store(partial, outside, acc[inside])
+        for (register, index), place in zip(acc, places):
+            emit.store(partial, place, register[index])
 
     def _partial(self, k: Expr, c: Expr, tap: tuple[Expr, ...]) -> Expr:
         """Where the lanes of one weight are."""
@@ -198,7 +198,7 @@ class _WeightGrad:
                 terms = [a + b for a, b in zip(terms[:half], terms[half:])]
             outer = group * self.problem.geometry.k_per_group + first_k + k
             into = self.out.at("OI" + TAPS, outer, first_c + c, *tap)
-            total = emit.registers(1, self.dtype)
+            total = emit.scratch(1, self.dtype)
             emit.store(total, 0, terms[0])
             emit.store(self.out, into, total.load(0, self.out.dtype))
 
