@@ -13,15 +13,7 @@ from typing import Any
 from topi_ext.dtypes import accumulator
 from topi_ext.geometry import Geometry, fail
 from topi_ext.layout import SPATIAL, Layout, Layouts
-from topi_ext.tvm_compat import (
-    as_size,
-    call_attr,
-    dtype_name,
-    known_shape,
-    simplify,
-    tensor_type_of,
-    type_of,
-)
+from topi_ext.tvm_compat import call_attr, dtype_name, known_shape, tensor_type_of, type_of
 
 OPERANDS = {"conv": "xw", "conv_transpose": "yw", "conv_weight_grad": "xy"}
 """Roles of the operands of each face; its result has the role that is left."""
@@ -35,10 +27,10 @@ STOCK = {
 }
 """Operators of TVM that we take over, and the face that each one is."""
 
-OWN = {
-    "relax.relax_ext.conv_transpose": "conv_transpose",
-    "relax.relax_ext.conv_weight_grad": "conv_weight_grad",
-}
+CONV_TRANSPOSE = "relax.relax_ext.conv_transpose"
+CONV_WEIGHT_GRAD = "relax.relax_ext.conv_weight_grad"
+
+OWN = {CONV_TRANSPOSE: "conv_transpose", CONV_WEIGHT_GRAD: "conv_weight_grad"}
 """Operators that we add; TVM's printer wants names under ``relax.``."""
 
 FACE = {**STOCK, **OWN}
@@ -67,8 +59,6 @@ class Conv:
         Name for errors.
     face : str
         ``"conv"``, ``"conv_transpose"`` or ``"conv_weight_grad"``.
-    rank : int
-        Number of spatial axes.
     layouts : dict
         Layout per role, perhaps blocked.
     dtypes : dict
@@ -81,7 +71,6 @@ class Conv:
 
     op: str
     face: str
-    rank: int
     layouts: dict[str, Layout]
     dtypes: dict[str, str]
     geometry: Geometry | None
@@ -126,41 +115,43 @@ def read(call: Any) -> Conv | None:
         One line that names operator, value and rule, for whatever makes no convolution.
     """
     op, face = short_name(call), FACE[call.op.name]
-    rank = len(call_attr(call, "strides"))
-    layouts = _layouts(op, face, rank, call)
-    types = [_tensor(op, name, arg) for name, arg in zip(("data", "weight"), call.args)]
-    dtypes = _dtypes(op, face, types, dtype_name(call_attr(call, "out_dtype")))
+    names = _NAMES.get(call.op.name, ("data", "weight"))
+    roles = OPERANDS[face] + RESULT[face]
+    layouts = _layouts(op, face, call)
+    types = [_tensor(op, name, arg) for name, arg in zip(names, call.args)]
+    dtypes = _dtypes(op, types, dtype_name(call_attr(call, "out_dtype")))
     shapes = [
-        _canonical_shape(op, role, layouts[role], found)
-        for role, found in zip(OPERANDS[face], types)
+        _canonical_shape(op, name, layouts[role], found)
+        for name, role, found in zip(names, roles, types)
     ]
+    by_role = dict(zip(roles, dtypes))
     if None in shapes:
-        return Conv(op, face, rank, layouts, dtypes, None, None)
+        return Conv(op, face, layouts, by_role, None, None)
     if any(not isinstance(size, int) for size in _constants(face, shapes)):
         return None
     geometry = _geometry(op, face, call, *shapes)
-    conv = Conv(op, face, rank, layouts, dtypes, geometry, shapes[0][0])
+    conv = Conv(op, face, layouts, by_role, geometry, shapes[0][0])
     layouts[conv.result].stored_shape(op, conv.shape(conv.result))
     return conv
 
 
-def _layouts(op: str, face: str, rank: int, call: Any) -> dict[str, Layout]:
-    """Layout per role, read from the attributes in the operator's own letters."""
-    data, out = ("y", "x") if face == "conv_transpose" else ("x", "y")
-    texts = {name: str(call_attr(call, name)) for name in _LAYOUT_ATTRS}
-    letters = "NC" + SPATIAL[rank]
-    kernel = texts["kernel_layout"]
-    if face == "conv_transpose":
-        Layout.parse(op, "kernel_layout", kernel, "IO" + SPATIAL[rank])
-        kernel = swap_kernel_letters(kernel)
-    return {
-        data: Layout.parse(op, "data_layout", texts["data_layout"], letters),
-        "w": Layout.parse(op, "kernel_layout", kernel, "OI" + SPATIAL[rank]),
-        out: Layout.parse(op, "out_layout", texts["out_layout"] or texts["data_layout"], letters),
-    }
-
-
+_NAMES = {CONV_TRANSPOSE: ("data", "weight", "like"), CONV_WEIGHT_GRAD: ("x", "y")}
 _LAYOUT_ATTRS = ("data_layout", "kernel_layout", "out_layout")
+
+
+def _layouts(op: str, face: str, call: Any) -> dict[str, Layout]:
+    """Layout per role, read from the attributes in the operator's own letters."""
+    spatial = SPATIAL[len(call_attr(call, "strides"))]
+    data, kernel, out = (str(call_attr(call, name)) for name in _LAYOUT_ATTRS)
+    if face == "conv_transpose":
+        Layout.parse(op, "kernel_layout", kernel, "IO" + spatial)  # errors in the user's letters
+        kernel = swap_kernel_letters(kernel)
+    found = [
+        Layout.parse(op, "data_layout", data, "NC" + spatial),
+        Layout.parse(op, "kernel_layout", kernel, "OI" + spatial),
+        Layout.parse(op, "out_layout", out or data, "NC" + spatial),
+    ]
+    return dict(zip("ywx" if face == "conv_transpose" else "xwy", found))
 
 
 def _tensor(op: str, name: str, arg: Any) -> Any:
@@ -170,22 +161,22 @@ def _tensor(op: str, name: str, arg: Any) -> Any:
     return found
 
 
-def _dtypes(op: str, face: str, types: list[Any], out: str) -> dict[str, str]:
-    """Dtype per role; without an out_dtype the result has that of the operands."""
-    first, second = (dtype_name(found.dtype) for found in types)
+def _dtypes(op: str, types: list[Any], out: str) -> tuple[str, str, str]:
+    """Dtypes of both operands and of the result, which by default has that of the operands."""
+    first, second = (dtype_name(found.dtype) for found in types[:2])
     if not out and first and second and first != second:
         raise fail(op, f"dtypes {first} and {second} must be equal unless out_dtype is given")
     out = out or (first if second else "")
     if first and second:
         accumulator(op, first, second, out)
-    return dict(zip(OPERANDS[face] + RESULT[face], (first, second, out)))
+    return first, second, out
 
 
-def _canonical_shape(op: str, role: str, layout: Layout, found: Any) -> Any:
+def _canonical_shape(op: str, name: str, layout: Layout, found: Any) -> Any:
     """Shape in canonical order with the blocks multiplied in, or None if it is not known."""
     if found.ndim not in (-1, len(layout.axes)):
         raise fail(
-            op, f"{role} has {found.ndim} axes, layout {layout.text!r} has {len(layout.axes)}"
+            op, f"{name} has {found.ndim} axes, layout {layout.text!r} has {len(layout.axes)}"
         )
     shape = known_shape(found.shape)
     if shape is None:
@@ -198,11 +189,11 @@ def _canonical_shape(op: str, role: str, layout: Layout, found: Any) -> Any:
 
 def _constants(face: str, shapes: list[Any]) -> tuple[Any, ...]:
     """The sizes that a geometry needs as integers: channels and kernel."""
-    first, second = shapes
-    return (first[1], second[1]) if face == "conv_weight_grad" else (first[1], *second)
+    data_channels = [shape[1] for shape in shapes]
+    return (*data_channels, *(() if face == "conv_weight_grad" else shapes[1]))
 
 
-def _geometry(op: str, face: str, call: Any, first: Any, second: Any) -> Geometry:
+def _geometry(op: str, face: str, call: Any, first: Any, second: Any, like: Any = None) -> Geometry:
     stated = {
         "stride": _ints(call, "strides"),
         "padding": _ints(call, "padding"),
@@ -212,20 +203,21 @@ def _geometry(op: str, face: str, call: Any, first: Any, second: Any) -> Geometr
     if face == "conv":
         return Geometry.of_conv(op, first, second, **stated)
     if face == "conv_weight_grad":
-        if isinstance(first[0], int) and isinstance(second[0], int) and first[0] != second[0]:
-            raise fail(op, f"batches {first[0]} of x and {second[0]} of y must be equal")
+        _equal(op, "batch", first[0], second[0])
         return Geometry.of_sizes(op, first, second, _ints(call, "kernel_size"), **stated)
-    if call.op.name in STOCK:
+    if like is None:
         extra = _ints(call, "output_padding")
         return Geometry.of_conv_transpose(op, first, second, output_padding=extra, **stated)
-    if second[0] != first[1]:
-        raise fail(op, f"weight input channels={second[0]} must equal data channels={first[1]}")
-    size = known_shape(call.args[2])
-    if size is None or len(size) != len(first) - 2:
-        raise fail(op, f"size={call.args[2]} must state {len(first) - 2} spatial sizes")
-    x_shape = (first[0], second[1] * stated["groups"], *map(simplify, size))
-    return Geometry.of_sizes(op, x_shape, first, second[2:], **stated)
+    _equal(op, "batch", like[0], first[0])
+    _equal(op, "weight input channels", second[0], first[1])
+    _equal(op, "weight output channels", second[1] * stated["groups"], like[1])
+    return Geometry.of_sizes(op, like, first, second[2:], **stated)
+
+
+def _equal(op: str, name: str, first: Any, second: Any) -> None:
+    if isinstance(first, int) and isinstance(second, int) and first != second:
+        raise fail(op, f"{name}={first} must equal {second}")
 
 
 def _ints(call: Any, name: str) -> tuple[int, ...]:
-    return tuple(int(as_size(value)) for value in call_attr(call, name))
+    return tuple(int(value) for value in call_attr(call, name))

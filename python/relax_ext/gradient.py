@@ -30,11 +30,12 @@ def gradient(orig_var: Any, call: Any, dout: Any, bb: Any, stock: Any) -> list[A
             short_name(call), "the gradient needs known shapes, constant channels and kernel sizes"
         )
     roles = OPERANDS[conv.face] + conv.result
-    tensors = (
-        blocks.merged(tensor, conv.layouts[role], conv.shape(role))
+    tensors = {
+        role: blocks.merged(tensor, conv.layouts[role], conv.shape(role))
         for role, tensor in zip(roles, (*call.args[:2], dout))
-    )
-    gradients = RULES[conv.face](RelaxOps(conv), conv.geometry, *tensors)
+    }
+    ops = RelaxOps(conv, tensors.get("x"))
+    gradients = RULES[conv.face](ops, conv.geometry, *tensors.values())
     return [
         *(
             blocks.split(tensor, conv.layouts[role], conv.shape(role))
@@ -45,10 +46,14 @@ def gradient(orig_var: Any, call: Any, dout: Any, bb: Any, stock: Any) -> list[A
 
 
 class RelaxOps:
-    """The faces as Relax calls; every result has the layout and dtype of its role in `conv`."""
+    """The faces as Relax calls; every result has the layout and dtype of its role in `conv`.
 
-    def __init__(self, conv: Conv):
+    Whatever gradient is an x, some x is at hand that has its shape.
+    """
+
+    def __init__(self, conv: Conv, x: Any):
         self._conv = conv
+        self._x = x
 
     def conv(self, x: Any, w: Any, geometry: Geometry) -> Any:
         """y from x and w."""
@@ -68,4 +73,5 @@ class RelaxOps:
             # Operands of one dtype are what kernels are made for; widening loses nothing.
             wide = accumulator(self._conv.op, *dtypes)
             first, second = R.op.astype(first, wide), R.op.astype(second, wide)
-        return face_call(face, first, second, geometry, self._conv.plain, dtypes[2])
+        operands = (first, second)
+        return face_call(face, operands, geometry, self._conv.plain, dtypes[2], self._x)

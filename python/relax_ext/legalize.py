@@ -52,12 +52,14 @@ def _by_definition(bb: Any, conv: Conv, operands: list[Any]) -> Any:
 
 def _unblocked(call: Any, conv: Conv) -> Any:
     """The same on plain layouts between layout transforms, all of which are legalized next."""
-    operands = (
+    operands = [
         blocks.merged(arg, conv.layouts[role], conv.shape(role))
-        for role, arg in zip(OPERANDS[conv.face], call.args)
-    )
+        for role, arg in zip(OPERANDS[conv.face] + conv.result, call.args)
+    ]
     role = conv.result
-    plain = face_call(conv.face, *operands, conv.geometry, conv.plain, conv.dtypes[role])
+    plain = face_call(
+        conv.face, operands[:2], conv.geometry, conv.plain, conv.dtypes[role], *operands[2:]
+    )
     return blocks.split(plain, conv.layouts[role], conv.shape(role))
 
 

@@ -10,10 +10,10 @@ from typing import Any, Union
 import tvm
 
 from topi_ext.geometry import Geometry
-from topi_ext.layout import SPATIAL, Layouts
+from topi_ext.layout import Layouts
 from topi_ext.tvm_compat import relax, simplify
 
-from .attrs import swap_kernel_letters
+from .attrs import CONV_TRANSPOSE, CONV_WEIGHT_GRAD, swap_kernel_letters
 
 R = relax()
 
@@ -77,72 +77,77 @@ def conv_weight_grad(
         "out_layout": out_layout or canonical.y,
         "out_dtype": out_dtype or "",
     }
-    return _call("relax.relax_ext.conv_weight_grad", [x, y], attrs)
+    return _call(CONV_WEIGHT_GRAD, [x, y], attrs)
 
 
 def conv_transpose(
     data: Any,
     weight: Any,
-    size: Any,
+    like: Any,
     strides: Ints = 1,
     padding: Ints = 0,
     dilation: Ints = 1,
     groups: int = 1,
-    data_layout: str | None = None,
-    kernel_layout: str | None = None,
+    data_layout: str = "NCHW",
+    kernel_layout: str = "IOHW",
     out_layout: str | None = None,
     out_dtype: str | None = None,
 ) -> Any:
-    """Transposed convolution whose output size is given, and may be symbolic.
+    """Transposed convolution whose output has the shape of another tensor, perhaps symbolic.
 
-    It is the gradient of a strided convolution in its input: for a symbolic input size the output
-    padding is no constant, and no attribute can state it.
+    It is the gradient of a strided convolution in its input: where the size of that is symbolic
+    the output padding is no constant, and no attribute can state it.
 
     Parameters
     ----------
     data : relax.Expr
-        ``(n, k, *y_size)`` in the order of `data_layout`.
+        ``(n, k, *y_size)`` in the order of `data_layout`, which also states the rank, 1 to 3.
     weight : relax.Expr
         ``(k, c // groups, *kernel)`` in the order of `kernel_layout`.
-    size : relax.ShapeExpr or sequence
-        Spatial size of the output; their number is the rank, 1 to 3.
+    like : relax.Expr
+        A tensor of the shape of the output; its values are not read.
     strides, padding, dilation, groups
         As in ``relax.op.nn.conv2d_transpose``.
-    data_layout, kernel_layout, out_layout : str, optional
-        As there: NCHW, IOHW and the data layout, or their like, if left out.
+    data_layout, kernel_layout : str
+        Layouts of `data` and `weight`, I and O as in ``relax.op.nn.conv2d_transpose``.
+    out_layout : str, optional
+        Layout of the output and of `like`; `data_layout` if left out.
     out_dtype : str, optional
-        Dtype of the result; that of the operands if left out.
+        Dtype of the output; that of the operands if left out.
 
     Returns
     -------
     relax.Expr
-        ``(n, c, *size)`` in the order of `out_layout`.
+        ``(n, c, *x_size)`` in the order of `out_layout`.
 
     Raises
     ------
     ValueError
         When the call is emitted: one line that names operator, value and rule.
     """
-    size = size if isinstance(size, R.Expr) else R.ShapeExpr(list(size))
-    rank = len(size.values)
-    canonical = Layouts.canonical(rank)
+    rank = sum(letter.isupper() for letter in data_layout) - 2
     attrs = {
         **_window(rank, strides, padding, dilation, groups),
-        "data_layout": data_layout or canonical.y,
-        "kernel_layout": kernel_layout or "IO" + SPATIAL[rank],
-        "out_layout": out_layout or data_layout or canonical.x,
+        "data_layout": data_layout,
+        "kernel_layout": kernel_layout,
+        "out_layout": out_layout or data_layout,
         "out_dtype": out_dtype or "",
     }
-    return _call("relax.relax_ext.conv_transpose", [data, weight, size], attrs)
+    return _call(CONV_TRANSPOSE, [data, weight, like], attrs)
 
 
 def face_call(
-    face: str, first: Any, second: Any, geometry: Geometry, layouts: Layouts, out_dtype: str
+    face: str,
+    operands: Sequence[Any],
+    geometry: Geometry,
+    layouts: Layouts,
+    out_dtype: str,
+    like: Any = None,
 ) -> Any:
     """Call the operator that is this face with this geometry: TVM's own wherever one can be.
 
-    A transposed convolution's output padding is stated as less padding behind.  That it is an
-    integer is what TVM's own operators need.
+    A transposed convolution's output padding is stated as less padding behind.  Where that is no
+    integer, the output gets the shape of the tensor `like`.
     """
     fitted = geometry.fitted()
     fitted = replace(fitted, pad_after=tuple(map(simplify, fitted.pad_after)))
@@ -153,19 +158,20 @@ def face_call(
         "padding": list(stated.padding),
         "dilation": list(stated.dilation),
         "groups": stated.groups,
+        "data_layout": layouts.x,
+        "kernel_layout": layouts.w,
+        "out_layout": layouts.y,
         "out_dtype": out_dtype,
     }
     if face == "conv_weight_grad":
-        attrs.update(data_layout=layouts.x, kernel_layout=layouts.w, out_layout=layouts.y)
-        return conv_weight_grad(first, second, stated.kernel, **attrs)
+        return conv_weight_grad(*operands, stated.kernel, **attrs)
     if face == "conv":
-        attrs.update(data_layout=layouts.x, kernel_layout=layouts.w, out_layout=layouts.y)
-        return getattr(R.op.nn, f"conv{stated.rank}d")(first, second, **attrs)
-    kernel_layout = swap_kernel_letters(layouts.w)
-    attrs.update(data_layout=layouts.y, kernel_layout=kernel_layout, out_layout=layouts.x)
+        return getattr(R.op.nn, f"conv{stated.rank}d")(*operands, **attrs)
+    attrs["data_layout"], attrs["out_layout"] = layouts.y, layouts.x
+    attrs["kernel_layout"] = swap_kernel_letters(layouts.w)
     if constant:
-        return getattr(R.op.nn, f"conv{stated.rank}d_transpose")(first, second, **attrs)
-    return conv_transpose(first, second, stated.x_size, **attrs)
+        return getattr(R.op.nn, f"conv{stated.rank}d_transpose")(*operands, **attrs)
+    return conv_transpose(*operands, like, **attrs)
 
 
 def _window(rank: int, strides: Ints, padding: Ints, dilation: Ints, groups: int) -> dict[str, Any]:

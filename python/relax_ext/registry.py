@@ -13,10 +13,12 @@ from functools import partial
 from typing import Any
 
 import tvm
+from tvm.script import relax as script
 
 from topi_ext.tvm_compat import call_attr, infer_key, op_attr, own_op, set_op_attr
 
-from .attrs import OWN, STOCK
+from . import ops
+from .attrs import CONV_TRANSPOSE, CONV_WEIGHT_GRAD, OWN, STOCK
 from .gradient import gradient
 from .infer import infer
 from .legalize import legalize
@@ -113,13 +115,13 @@ def _refusals(op: str) -> dict[str, Any]:
 
 def _with_out_dtype(call: Any, out_dtype: Any) -> Any:
     """The same call with another output dtype, as ToMixedPrecision asks for it."""
-    attrs = {name: call_attr(call, name) for name in call.attrs}
+    attrs = {name: call_attr(call, name) for name in call.attrs.keys()}
     attrs["out_dtype"] = str(out_dtype)
     return type(call)(call.op, call.args, tvm.ir.make_node("ir.DictAttrs", **attrs))
 
 
-for _name, _arguments in {
-    "relax.relax_ext.conv_weight_grad": {"x": "Tensor", "y": "Tensor"},
-    "relax.relax_ext.conv_transpose": {"data": "Tensor", "weight": "Tensor", "size": "Shape"},
-}.items():
-    own_op(_name, "See relax_ext." + _name.rpartition(".")[2], _arguments)
+own_op(CONV_TRANSPOSE, "See relax_ext.conv_transpose", ("data", "weight", "like"))
+own_op(CONV_WEIGHT_GRAD, "See relax_ext.conv_weight_grad", ("x", "y"))
+
+# TVMScript prints the calls as R.relax_ext.conv_weight_grad(...): this lets it read them too.
+script.relax_ext = script.parser.relax_ext = ops

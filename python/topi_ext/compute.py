@@ -145,7 +145,15 @@ def conv_weight_grad(
         return _sum(padded(n, channel, *where), other, acc, (n, *p))
 
     name = "conv_weight_grad"
-    return _stored(geometry.w_shape, element, letters.kernel, layouts.w, name, out_dtype)
+    w = _stored(geometry.w_shape, element, letters.kernel, layouts.w, name, out_dtype)
+    if isinstance(n_size, (int, tir.IntImm)):
+        return w
+    # A sum over no batch at all is lowered to no loop: nothing would write the zeros.
+    return te.compute(
+        w.shape,
+        lambda *i: te.if_then_else(n_size > 0, w(*i), tir.const(0, out_dtype)),
+        name=name + "_or_zero",
+    )
 
 
 FACES: dict[str, Callable[..., Tensor]] = {
