@@ -38,12 +38,13 @@ def template(op: str, rank: int) -> Case:
 
 @pytest.mark.parametrize("op", [T, C])
 def test_all_layouts_of_one_dimension(op: str, rng: np.random.Generator) -> None:
-    """6 x 6 x 6: every combination of data, kernel and output."""
+    """6 x 6 x 6 combinations in a long run, else 36 in which every pair of layouts meets."""
     data, kernel = permutations(op, 1)
     check_forward(
         [
-            template(op, 1).with_(data_layout=d, kernel_layout=k, out_layout=o)
-            for d, k, o in itertools.product(data, kernel, data)
+            template(op, 1).with_(data_layout=d, kernel_layout=k, out_layout=data[m])
+            for (i, d), (j, k), m in itertools.product(enumerate(data), enumerate(kernel), range(6))
+            if FUZZ or m == (i + j) % 6
         ],
         rng,
     )
@@ -165,8 +166,7 @@ def test_convert_layout_to_nhwc_and_gradients(rng: np.random.Generator) -> None:
     case = Case(C, (6, 5), (3, 2), ins=4, outs=8, groups=2, stride=(2, 1), padding=(1, 0, 0, 1))
     convert = relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "OHWI"]})
     mod = build.gradient_module([case], transforms=[convert])
-    text = str(mod)
-    assert 'data_layout="NHWC"' in text and "conv_weight_grad" in text
+    assert all('data_layout="NHWC"' in line for line in str(mod).splitlines() if "conv" in line)
     build.run_gradients(build.compiled(mod), "f0_adjoint", case, rng)
 
 

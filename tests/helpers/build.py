@@ -72,22 +72,31 @@ def gradient_module(
     """Functions ``f0_adjoint(data, weight, seed) -> loss, (ddata, dweight)``, ...
 
     The loss is ``sum(op(data, weight) * seed)``, so that `seed` is the gradient of the result.
+    `transforms` are applied to the operators before that.
     """
+    forward = forward_module(cases, sizes)
+    for transform in transforms:
+        forward = transform(forward)
     bb = relax.BlockBuilder()
-    for number, case in enumerate(cases):
-        data, weight = parameters(case, sizes)
+    for number in range(len(cases)):
+        f = relax.utils.copy_with_new_vars(forward[f"f{number}"])
         with bb.function(f"f{number}"):
             with bb.dataflow():
-                result = bb.emit(call(case, data, weight))
+                _emit_body(bb, f)
+                result = f.body.body
                 seed = relax.Var("seed", type_of(result))
                 out = bb.emit_output(relax.op.sum(relax.op.multiply(result, seed)))
-            bb.emit_func_output(out, [data, weight, seed])
+            bb.emit_func_output(out, [*f.params, seed])
     mod = bb.get()
-    for transform in transforms:
-        mod = transform(mod)
     for number in range(len(cases)):
         mod = differentiated(mod, f"f{number}", 2)
     return mod
+
+
+def _emit_body(bb: relax.BlockBuilder, f: relax.Function) -> None:
+    for block in f.body.blocks:
+        for binding in block.bindings:
+            bb.emit_normalized(binding)
 
 
 def differentiated(mod: tvm.IRModule, name: str, count: int) -> tvm.IRModule:
@@ -108,9 +117,7 @@ def second_order_module(cases: Sequence[Case]) -> tvm.IRModule:
         u, v = parameters(case)
         with bb.function(f"g{number}", [*f.params, u, v]):
             with bb.dataflow():
-                for block in f.body.blocks:
-                    for binding in block.bindings:
-                        bb.emit_normalized(binding)
+                _emit_body(bb, f)
                 ddata, dweight = f.body.body.fields[1].fields
                 scalar = relax.op.add(
                     relax.op.sum(relax.op.multiply(ddata, u)),
