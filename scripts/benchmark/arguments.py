@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .cases import FACES, Case, read_cases
+
+RIVALS = ("torch", "stock")
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line asks for."""
+
+    cases: list[Case]
+    source: str
+    faces: tuple[str, ...]
+    rivals: tuple[str, ...]
+    threads: int
+    dtype: str
+    time_budget: float
+    json: Path | None
+    plot: Path | None
+
+
+def parse(argv: Sequence[str] | None = None) -> Options:
+    """Read the command line and the case file; one line and exit status 2 for what is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="bench.py",
+        description="Time convolutions of a case file in ours, PyTorch and stock TVM: one process, "
+        "interleaved, medians, every result checked. Exit status 1 when one is wrong.",
+    )
+    parser.add_argument(
+        "--cases", type=Path, required=True, metavar="FILE.json", help="list of convolutions"
+    )
+    parser.add_argument(
+        "--face",
+        choices=(*FACES, "all"),
+        default="conv_transpose",
+        help="what to compute of each geometry (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--rivals",
+        type=_names,
+        default=RIVALS,
+        metavar="NAME,...",
+        help="torch, stock or both (default: torch,stock)",
+    )
+    parser.add_argument("--threads", type=_count, default=2, metavar="N", help="default: 2")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="default: float32")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write rows and summary here")
+    parser.add_argument("--plot", type=Path, metavar="OUT.png", help="draw the ratios here")
+    parser.add_argument("--only", type=_names, metavar="NAME,...", help="only these cases")
+    parser.add_argument(
+        "--time-budget",
+        type=float,
+        default=1.0,
+        metavar="S",
+        help="seconds of timed runs per case and implementation (default: %(default)s); "
+        "at least one run, whatever it takes",
+    )
+    given = parser.parse_args(argv)
+    unknown = [name for name in given.rivals if name not in RIVALS]
+    if unknown:
+        parser.error(f"--rivals {','.join(unknown)}: must be of {', '.join(RIVALS)}")
+    try:
+        cases = read_cases(given.cases)
+    except (OSError, ValueError) as error:
+        parser.error(f"--cases {given.cases}: {error}")
+    if given.only:
+        missing = sorted(set(given.only) - {case.name for case in cases})
+        if missing:
+            parser.error(f"--only {','.join(missing)}: not in {given.cases}")
+        cases = [case for case in cases if case.name in given.only]
+    return Options(
+        cases=cases,
+        source=given.cases.name,
+        faces=FACES if given.face == "all" else (given.face,),
+        rivals=given.rivals,
+        threads=given.threads,
+        dtype=given.dtype,
+        time_budget=given.time_budget,
+        json=given.json,
+        plot=given.plot,
+    )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} must be at least 1")
+    return value

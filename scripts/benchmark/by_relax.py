@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TVM's Relax, with relax_ext and stock: modules, builds and calls."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import tvm
+from torch import Tensor
+from tvm import relax
+
+import relax_ext
+from topi_ext import tvm_compat
+
+from .cases import OPERANDS, Case
+
+
+class Unavailable(Exception):
+    """Stock TVM has nothing that computes this; the message says what is missing."""
+
+
+@dataclass
+class Built:
+    """A compiled function of the tensors with the given roles."""
+
+    roles: str
+    seconds: float
+    machine: Any
+
+    def bound(self, tensors: Mapping[str, Tensor]) -> Callable[[], Any]:
+        """A call without arguments: the operands are put into the virtual machine once."""
+        arrays = [tvm.runtime.from_dlpack(tensors[role]) for role in self.roles]
+        self.machine.save_function("main", "bound", *arrays)
+        return self.machine["bound"]
+
+
+def result(run: Callable[[], Any]) -> Tensor:
+    """The result of a bound call, as a tensor of its own."""
+    return torch.from_dlpack(run()).clone()
+
+
+def warm_up(target: Any) -> None:
+    """Compile something small: what a first build loads belongs to no case."""
+    x = relax.Var("x", tvm_compat.tensor_type([1], "float32", 1))
+    tvm.compile(_module([x], lambda _: relax.op.add(x, x)), target)
+
+
+def build_ours(case: Case, face: str, dtype: str, target: Any) -> Built:
+    """The operator in a module of its own, through plain ``tvm.compile``."""
+    return _build(OPERANDS[face], _forward(case, face, dtype), target)
+
+
+def build_stock(case: Case, face: str, dtype: str, target: Any) -> Built:
+    """The same through stock TVM; for the weight gradient, the weight's part of stock's gradient.
+
+    Raises
+    ------
+    Unavailable
+        When stock has no gradient.
+    """
+    with relax_ext.stock():
+        if face == "conv_weight_grad":
+            return _build("xwy", _stock_weight_grad(case, dtype), target)
+        return _build(OPERANDS[face], _forward(case, face, dtype), target)
+
+
+def _build(roles: str, module: Any, target: Any) -> Built:
+    start = time.perf_counter()
+    executable = tvm.compile(module, target)
+    seconds = time.perf_counter() - start
+    return Built(roles, seconds, relax.VirtualMachine(executable, tvm.cpu()))
+
+
+def _forward(case: Case, face: str, dtype: str) -> Any:
+    params = _parameters(case, OPERANDS[face], dtype)
+    return _module(params, lambda _: _call(case, face, *params))
+
+
+def _call(case: Case, face: str, first: Any, second: Any) -> Any:
+    g = case.as_conv() if face == "conv" else case.geometry
+    window = {
+        "strides": list(g.stride),
+        "padding": list(g.padding),
+        "dilation": list(g.dilation),
+        "groups": g.groups,
+    }
+    if face == "conv_weight_grad":
+        return relax_ext.conv_weight_grad(first, second, g.kernel, **window)
+    if face == "conv":
+        return getattr(relax.op.nn, f"conv{g.rank}d")(first, second, **window)
+    conv_transpose = getattr(relax.op.nn, f"conv{g.rank}d_transpose")
+    return conv_transpose(first, second, output_padding=list(g.output_padding), **window)
+
+
+def _stock_weight_grad(case: Case, dtype: str) -> Any:
+    name = f"conv{case.geometry.rank}d"
+    rule = tvm_compat.op_attr(f"relax.nn.{name}", "FPrimalGradient")
+    if rule is None:
+        raise Unavailable(f"stock has no gradient of {name}")
+    x, w, y = params = _parameters(case, "xwy", dtype)
+
+    def weight_part(bb: Any) -> Any:
+        # Stock's own rule, asked directly: transform.Gradient would compute y and dx as well.
+        forward = bb.normalize(_call(case, "conv", x, w))
+        return rule(relax.Var("forward", tvm_compat.type_of(forward)), forward, y, bb)[1]
+
+    return _module(params, weight_part)
+
+
+def _parameters(case: Case, roles: str, dtype: str) -> list[Any]:
+    shapes = {role: case.shape(role) for role in roles}
+    return [
+        relax.Var(role, tvm_compat.tensor_type(list(shape), dtype, len(shape)))
+        for role, shape in shapes.items()
+    ]
+
+
+def _module(params: Sequence[Any], body: Callable[[Any], Any]) -> Any:
+    bb = relax.BlockBuilder()
+    with bb.function("main", list(params)):
+        with bb.dataflow():
+            out = bb.emit_output(body(bb))
+        bb.emit_func_output(out)
+    return bb.get()

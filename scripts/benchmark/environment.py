@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run depends on: threads and malloc, set before anything is imported, and the machine."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sys
+from typing import Any
+
+# PyTorch allocates its output in every call. With glibc's defaults a large one is mapped and
+# unmapped each time, and page faults double some of its times.
+_LARGE_MALLOC = "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=4294967296"
+_PACKAGES = ("apache-tvm", "apache-tvm-ffi", "torch", "numpy")
+
+
+def prepare(threads: int) -> None:
+    """Set what TVM, OpenMP and malloc read when a process starts: start it again if need be.
+
+    A ``GLIBC_TUNABLES`` that is already set is left alone.
+    """
+    wanted = {
+        "TVM_NUM_THREADS": str(threads),
+        "TVM_BIND_THREADS": "0",  # pinned workers would share their cores with torch's
+        "OMP_NUM_THREADS": str(threads),
+        "GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", _LARGE_MALLOC),
+    }
+    if any(os.environ.get(name) != value for name, value in wanted.items()):
+        sys.stdout.flush()
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **wanted})
+
+
+def describe(target: Any, features: frozenset[str], threads: int) -> dict[str, Any]:
+    """The header of a report: processor, vector instructions, threads, versions, load."""
+    wide = ("amx-bf16", "avx512bf16", "avx512f", "avx2", "fma", "neon", "sve")
+    return {
+        "cpu": _processor(),
+        "isa": [name for name in wide if name in features],
+        "mcpu": str(target.attrs.get("mcpu", "")),
+        "cores": len(os.sched_getaffinity(0)),
+        "threads": threads,
+        "load": [round(value, 2) for value in os.getloadavg()],
+        "malloc": os.environ.get("GLIBC_TUNABLES", "default"),
+        "versions": {"python": platform.python_version(), **dict(map(_version, _PACKAGES))},
+    }
+
+
+def _version(package: str) -> tuple[str, str]:
+    try:
+        return package, importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return package, "unknown"
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            names = [line.partition(":")[2].strip() for line in lines if "model name" in line]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table on standard output and the progress bar on standard error, by rich."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+_WIDTH = 132  # of what is not a terminal
+_COLUMNS = (
+    "torch\nms",
+    "stock\nms",
+    "ours\nms",
+    "torch\n/ours",
+    "stock\n/ours",
+    "error",
+    "GF/s",
+    "build\ns",
+)
+
+
+def console() -> Console:
+    """Standard output, wide enough for the table where it is a file."""
+    shown = Console(highlight=False)
+    return shown if shown.is_terminal else Console(highlight=False, width=_WIDTH)
+
+
+def progress() -> Progress:
+    """A bar that is gone when the work is done."""
+    return Progress(
+        MofNCompleteColumn(),
+        BarColumn(bar_width=24),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+        console=Console(stderr=True),
+        transient=True,
+    )
+
+
+def show_header(out: Console, header: dict[str, Any]) -> None:
+    """Machine, threads, versions and protocol."""
+    versions = ", ".join(f"{name} {version}" for name, version in header["versions"].items())
+    load = " ".join(map(str, header["load"]))
+    lines = (
+        f"{header['cpu']}, {' '.join(header['isa'])}, mcpu {header['mcpu']}",
+        f"{header['threads']} threads each on {header['cores']} cores, load {load}",
+        versions,
+        f"malloc {header['malloc']}",
+        header["protocol"],
+    )
+    for line in lines:
+        out.print(Text(line, style="dim"))
+
+
+def show_face(out: Console, face: str, rows: Sequence[dict[str, Any]]) -> None:
+    """The table of one face, and the reasons for what is missing in it."""
+    table = Table(title=face, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    table.add_column("case", no_wrap=True)
+    table.add_column("configuration", overflow="fold")
+    for name in _COLUMNS:
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        error = row["max_rel_error"]
+        table.add_row(
+            row["name"],
+            row["configuration"],
+            *(number(row[key]) for key in ("torch_ms", "stock_ms", "ours_ms")),
+            _ratio(row["ratio_torch"]),
+            _ratio(row["ratio_stock"]),
+            Text(
+                "–" if error is None else f"{error:.0e}", style="bold red" if row["wrong"] else ""
+            ),
+            number(row["gflops"]),
+            number(row["build_s"]),
+        )
+    out.print(table)
+    for row in rows:
+        if row["notes"]:
+            out.print(Text(f"  {row['name']}: {'; '.join(row['notes'])}", style="dim"))
+
+
+def show_summary(out: Console, summary: dict[str, dict[str, Any]]) -> None:
+    """Geometric means, worst cases and verdicts, per face."""
+    for face, found in summary.items():
+        out.print(Text(f"{face}: {found['cases']} cases", style="bold"))
+        for rival in ("torch", "stock"):
+            ratios = found[rival]
+            if ratios:
+                worst, best, slower = ratios["worst"], ratios["best"], ratios["slower"]
+                out.print(
+                    f"  {rival}/ours: geomean {number(ratios['geomean'])} "
+                    f"of {ratios['cases']}, worst {number(worst['value'])} ({worst['name']}), "
+                    f"best {number(best['value'])} ({best['name']}), "
+                    f"slower than {rival}: {', '.join(slower) or 'none'}"
+                )
+        out.print(
+            f"  build: median {number(found['build_s_median'])} s, "
+            f"worst {number(found['build_s_max'])} s"
+        )
+        wrong = found["wrong"]
+        style = "bold red" if wrong else "green"
+        out.print(Text(f"  wrong: {', '.join(wrong) or 'none'}", style=style))
+
+
+def _ratio(value: float | None) -> Text:
+    return Text(number(value), style="yellow" if value is not None and value < 1 else "")
+
+
+def number(value: float | None) -> str:
+    """Three digits."""
+    if value is None:
+        return "–"
+    if value >= 99.95:
+        return f"{value:.0f}"
+    return (
+        f"{value:.1f}" if value >= 9.995 else f"{value:.2f}" if value >= 0.995 else f"{value:.3f}"
+    )

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole run: every face of every case, then table, JSON and plot."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import torch
+
+import relax_ext
+from topi_ext.tvm_compat import llvm_features
+
+from . import by_relax, report
+from .arguments import Options
+from .environment import describe
+from .measure import measure
+from .summary import summarize
+from .timing import ROUNDS
+
+
+def run(options: Options) -> int:
+    """Measure, report, and return the exit status: 1 when something of ours is wrong."""
+    torch.set_num_threads(options.threads)
+    target = relax_ext.host_target(num_cores=options.threads)
+    header = _header(options, target)
+    out = report.console()
+    report.show_header(out, header)
+    rows: list[dict[str, Any]] = []
+    by_relax.warm_up(target)
+    with torch.inference_mode(), report.progress() as bar:
+        task = bar.add_task("", total=len(options.faces) * len(options.cases))
+        for face in options.faces:
+            for case in options.cases:
+                bar.update(task, description=f"{face} {case.name}")
+                rows.append(measure(case, face, options, target))
+                _write(options, header, rows)
+                bar.advance(task)
+    header["load_at_end"] = [round(value, 2) for value in os.getloadavg()]
+    _write(options, header, rows)
+    for face in options.faces:
+        report.show_face(out, face, [row for row in rows if row["face"] == face])
+    report.show_summary(out, summarize(rows))
+    if options.plot:
+        from .plot import draw
+
+        draw(rows, header, options.plot)
+    return int(any(row["wrong"] for row in rows))
+
+
+def _header(options: Options, target: Any) -> dict[str, Any]:
+    features, _ = llvm_features(target)
+    return {
+        **describe(target, features, options.threads),
+        "cases": options.source,
+        "protocol": f"one process, implementations in turns, {ROUNDS} rounds, at most "
+        f"{options.time_budget:g} s of timed runs each, medians; ratio: rival ms / ours ms; "
+        "error: max |ours - exact| / max |exact|",
+    }
+
+
+def _write(options: Options, header: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """Write what there is so far: a long run that is stopped has not run for nothing."""
+    if options.json is None:
+        return
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    found = {"header": header, "rows": rows, "summary": summarize(rows)}
+    options.json.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
