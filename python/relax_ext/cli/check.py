@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole job: load, compile twice, run, compare."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from relax_ext.cli.gradcheck import check_model, check_operator, prepare
+from relax_ext.cli.measure import (
+    MODEL_TOLERANCE,
+    TOLERANCE,
+    Protocol,
+    Side,
+    attempt,
+    ours,
+    parse_target,
+    stock,
+    timed,
+    timed_torch,
+)
+from relax_ext.cli.model import Model, bind_sizes, load
+from relax_ext.cli.operators import Operator, build, find, random_data, torch_apply
+
+GRADIENT_TOLERANCE = 10.0  # times that of a whole model: two passes, and kinks
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line chooses; see ``python -m relax_ext --help``."""
+
+    given: Mapping[str, Any] = field(default_factory=dict)
+    dims: Mapping[str, int] = field(default_factory=dict)
+    grad: bool = False
+    target: str | None = None
+    threads: int = 1
+    repeat: int = 10
+    budget: float = 2.0
+    seed: int = 0
+    tolerance: float = 1.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: the same work by stock TVM, by ours and by the reference."""
+
+    what: str
+    configuration: str
+    count: int
+    tolerance: float
+    stock: Side
+    ours: Side
+    reference_ms: float
+
+    @property
+    def wrong(self) -> bool:
+        """Whether ours is wrong."""
+        return self.ours.wrong(self.tolerance)
+
+    @property
+    def speedup(self) -> float | None:
+        """Stock's time over ours."""
+        if self.stock.ms is None or not self.ours.ms:
+            return None
+        return self.stock.ms / self.ours.ms
+
+
+@dataclass
+class Report:
+    """Everything that was found out about one model."""
+
+    model: str
+    framework: str
+    target: str
+    threads: int
+    notes: list[str]
+    operators: list[Row] = field(default_factory=list)
+    whole: Row | None = None
+    gradients: list[Row] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def rows(self) -> list[Row]:
+        """Every row."""
+        return [*self.operators, *([self.whole] if self.whole else []), *self.gradients]
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything that ours computed is right."""
+        return not any(row.wrong for row in self.rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, with the verdicts spelt out."""
+        data = asdict(self)
+        data["ok"] = self.ok
+        data["machine"] = platform.processor() or platform.machine()
+        for key in ("operators", "gradients"):
+            data[key] = [_row(row) for row in getattr(self, key)]
+        data["whole"] = _row(self.whole) if self.whole else None
+        return data
+
+
+def _row(row: Row) -> dict[str, Any]:
+    return {**asdict(row), "wrong": row.wrong, "speedup": row.speedup}
+
+
+class Progress:
+    """Where a long check tells how far it is; this one says nothing."""
+
+    def start(self, total: int) -> None:
+        """So many steps are ahead."""
+
+    def step(self, what: str) -> None:
+        """The next step begins."""
+
+
+def set_threads(threads: int | None) -> int:
+    """Give TVM all the cores it may use, and PyTorch as many; how many that is.
+
+    TVM would take half of an x86 machine's cores, and pin its threads to cores that PyTorch's
+    threads want too.
+    """
+    if threads is None:
+        with contextlib.suppress(KeyError, ValueError):
+            threads = int(os.environ["TVM_NUM_THREADS"])
+    if threads is None:
+        threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+        threads = threads or os.cpu_count() or 1
+    os.environ["TVM_NUM_THREADS"] = str(threads)
+    os.environ.setdefault("TVM_BIND_THREADS", "0")
+    with contextlib.suppress(ImportError):
+        import torch
+
+        torch.set_num_threads(threads)
+    return threads
+
+
+def check(
+    model: Path | Model, options: Options | None = None, progress: Progress | None = None
+) -> Report:
+    """Compile a model with stock TVM and with ours, and compare both with its own framework.
+
+    Parameters
+    ----------
+    model : pathlib.Path or Model
+        A ``.pt2`` or ``.onnx`` file, or a loaded model.
+    options : Options, optional
+    progress : Progress, optional
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    CliError
+        What the user can put right, in one line.
+    """
+    options, progress = options or Options(), progress or Progress()
+    start, busy = time.perf_counter(), _busy()
+    target = parse_target(options.target, options.threads)
+    protocol = Protocol(target, options.repeat, options.budget)
+    if isinstance(model, Path):
+        model = load(model, options.given, options.dims, seed=options.seed, threads=options.threads)
+    adjoint = prepare(model) if options.grad else None
+    found = find(bind_sizes(model.mod, model.inputs))
+    report = Report(
+        model.name, model.framework, _target_text(target), options.threads, list(model.notes)
+    )
+    report.notes.extend(busy)
+    differentiated = [op for op in found if op.floating] if options.grad else []
+    progress.start(len(found) + 1 + len(differentiated) + bool(options.grad))
+    for op, count in found.items():
+        progress.step(op.configuration())
+        report.operators.append(_operator_row(op, count, protocol, options))
+    progress.step("whole model")
+    report.whole = _whole_row(model, protocol, options)
+    for op in differentiated:
+        progress.step("gradients of " + op.configuration())
+        report.gradients.append(_gradient_row(op, protocol, options))
+    if adjoint is not None:
+        progress.step("gradients of the whole model")
+        report.gradients.append(_whole_gradient_row(model, adjoint, protocol, options))
+    report.seconds = time.perf_counter() - start
+    return report
+
+
+def _busy() -> list[str]:
+    """A note where other processes will spoil the times."""
+    cores = os.cpu_count() or 1
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return [f"this machine is busy (load {load:.1f}), times are rough"] if load > cores else []
+
+
+def _operator_row(op: Operator, count: int, protocol: Protocol, options: Options) -> Row:
+    tensors = random_data(op, options.seed)
+    expected = [_exact(op, tensors)]
+    sides = [attempt(lambda: build(op), how, tensors, expected, protocol) for how in (stock, ours)]
+    ms = timed_torch(lambda: torch_apply(op, *tensors), protocol)
+    tolerance = _tolerance(TOLERANCE, op.dtypes[2]) * options.tolerance
+    return Row(op.name, op.configuration(), count, tolerance, *sides, ms)
+
+
+def _exact(op: Operator, tensors: list[Any]) -> Any:
+    return torch_apply(op, *(t.double() for t in tensors))
+
+
+def _whole_row(model: Model, protocol: Protocol, options: Options) -> Row:
+    expected = model.exact()
+    tensors = list(model.inputs.values())
+    sides = [attempt(lambda: model.mod, how, tensors, expected, protocol) for how in (stock, ours)]
+    if model.framework == "torch":
+        ms = timed_torch(model.reference, protocol)
+    else:
+        ms = timed(model.reference, protocol)[1]
+    tolerance = _model_tolerance(model.reference()) * options.tolerance
+    return Row("whole model", model.name, 1, tolerance, *sides, ms)
+
+
+def _gradient_row(op: Operator, protocol: Protocol, options: Options) -> Row:
+    of_stock, of_ours, ms = check_operator(op, protocol, options.seed)
+    tolerance = _tolerance(TOLERANCE, op.dtypes[2]) * options.tolerance
+    return Row(op.name, op.configuration(), 1, tolerance, of_stock, of_ours, ms)
+
+
+def _whole_gradient_row(model: Model, mod: Any, protocol: Protocol, options: Options) -> Row:
+    of_stock, of_ours, ms = check_model(model, mod, protocol, options.seed)
+    tolerance = _model_tolerance(model.reference()) * GRADIENT_TOLERANCE * options.tolerance
+    return Row("whole model", model.name, 1, tolerance, of_stock, of_ours, ms)
+
+
+def _tolerance(table: Mapping[str, float], dtype: str) -> float:
+    return table.get(dtype, 0.0)  # integers are exact
+
+
+def _model_tolerance(outputs: list[Any]) -> float:
+    return max(
+        (_tolerance(MODEL_TOLERANCE, str(y.dtype).removeprefix("torch.")) for y in outputs),
+        default=0.0,
+    )
+
+
+def _target_text(target: Any) -> str:
+    export = getattr(target, "export", None)
+    attrs = dict(export()) if export else {}
+    shown = [str(attrs.pop("kind", target.kind.name))]
+    shown += [f"{k}={attrs[k]}" for k in ("mcpu", "arch", "num-cores") if k in attrs]
+    return " ".join(shown)

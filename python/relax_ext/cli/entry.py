@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``main``: from the command line to the exit status."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Sequence
+
+from relax_ext.cli import args as cli_args
+from relax_ext.cli.check import Options, check, set_threads
+from relax_ext.cli.errors import CliError, need, one_line
+from relax_ext.cli.model import read_inputs
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``python -m relax_ext``.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments; those of the process unless given.
+
+    Returns
+    -------
+    int
+        0: all is right. 1: something that ours computed is wrong. 2: the command line, the file
+        or its inputs cannot be used, told in one line on standard error.
+    """
+    chosen = cli_args.parser().parse_args(argv)
+    try:
+        # torch 2.13 warns about its own use of a pytree class whenever it copies a program.
+        warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")
+        need("rich", "printing the table")
+        from relax_ext.cli import report as printed
+
+        if not chosen.model.is_file():
+            raise CliError(f"{chosen.model}: no such file")
+        given = read_inputs(chosen.input)
+        threads = set_threads(chosen.threads)
+        options = Options(
+            given=given,
+            dims=dict(chosen.dim),
+            grad=chosen.grad,
+            target=chosen.target,
+            threads=threads,
+            repeat=chosen.repeat,
+            budget=chosen.budget,
+            seed=chosen.seed,
+            tolerance=chosen.tolerance,
+        )
+        with printed.Bar() as bar:
+            result = check(chosen.model, options, bar)
+        printed.show(result)
+        if chosen.json:
+            try:
+                chosen.json.write_text(json.dumps(result.to_json(), indent=2) + "\n")
+            except OSError as error:
+                raise CliError(f"--json {chosen.json}: {one_line(error)}") from error
+    except CliError as error:
+        print(f"relax_ext: {error}", file=sys.stderr)
+        return 2
+    return 0 if result.ok else 1

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one error that the command line prints, and how optional packages are asked for."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+
+class CliError(Exception):
+    """A mistake of the user or a gap of an importer: one line, printed without a traceback."""
+
+
+def need(package: str, why: str) -> ModuleType:
+    """Import an optional package, or say in one line how to get it."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        top = package.split(".")[0]
+        missing = getattr(error, "name", None) or top
+        raise CliError(f"{why} needs {missing}: pip install {missing}") from error
+
+
+def one_line(error: BaseException, width: int = 100) -> str:
+    """The last telling line of an exception, e.g. of a long TVM stack, at most ``width`` long."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith(("File ", "at ", "[bt]", "Stack", "^"))]
+    text = (told or lines or [""])[-1]
+    name = type(error).__name__
+    if name == "NotImplementedError":
+        name = ""
+    text = text if text.startswith(name) else f"{name}: {text}"
+    return text if len(text) <= width else text[: width - 1] + "…"

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients by ``relax.transform.Gradient``, compared with ``torch.autograd``.
+
+Each operator alone: forward and both gradients of ``sum(y * dy)`` for a random ``dy``, against
+float64. The whole model: gradients of ``sum(outputs * random)`` with respect to every floating
+parameter and input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from relax_ext.cli.errors import CliError
+from relax_ext.cli.measure import Protocol, Side, attempt, norm_error, ours, stock, timed_torch
+from relax_ext.cli.model import Model, bind_sizes, random_tensor
+from relax_ext.cli.operators import Operator, build, random_data, torch_apply
+from relax_ext.cli.torch_model import call, is_floating, to_relax, widened
+from topi_ext import tvm_compat
+
+
+def differentiate(mod: Any, cotangents: Sequence[Any], wanted: Sequence[str]) -> Any:
+    """Append ``sum(outputs * cotangents)`` to ``main`` and differentiate it.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+    cotangents : sequence of tvm.relax.Type
+        Types of the outputs, in order.
+    wanted : sequence of str
+        Parameters of ``main`` to differentiate by.
+
+    Returns
+    -------
+    tvm.IRModule
+        Its function ``main_loss_adjoint`` takes main's parameters, then the cotangents, and
+        returns the loss and the tuple of gradients.
+
+    Raises
+    ------
+    NotImplementedError
+        An operator has no gradient.
+    """
+    from tvm import relax
+
+    if missing := without_gradient(mod):
+        raise NotImplementedError(
+            "no gradient of " + ", ".join(m.removeprefix("relax.") for m in missing)
+        )
+
+    ys = [relax.Var(f"y{i}", t) for i, t in enumerate(cotangents)]
+    dys = [relax.Var(f"dy{i}", t) for i, t in enumerate(cotangents)]
+    bb = relax.BlockBuilder()
+    with bb.function("loss", [*ys, *dys]):
+        with bb.dataflow():
+            terms = [
+                bb.emit(relax.op.sum(bb.emit(relax.op.multiply(y, dy)))) for y, dy in zip(ys, dys)
+            ]
+            total = terms[0]
+            for term in terms[1:]:
+                total = bb.emit(relax.op.add(total, term))
+            total = bb.emit_output(total)
+        bb.emit_func_output(total)
+    mod = relax.training.AppendLoss("main", bb.get()["loss"], len(ys))(mod)
+    params = [p for p in mod["main_loss"].params if p.name in set(wanted)]
+    return relax.transform.Gradient("main_loss", params)(mod)
+
+
+def differentiable(mod: Any) -> Any:
+    """The module with batch norm, relu and leaky relu spelt out in operators with gradients.
+
+    Relu has one, but at 0 it is 1 where PyTorch's is 0; zeros are common in padded images.
+    """
+    from tvm import relax
+    from tvm.relax.dpl import is_op, rewrite_call, wildcard
+
+    mod = relax.transform.DecomposeOpsForInference("main")(mod)
+    x = wildcard()
+
+    def relu(_: Any, matched: Any) -> Any:
+        zero = relax.const(0, _dtype(matched[x]))
+        return relax.op.where(relax.op.greater(matched[x], zero), matched[x], zero)
+
+    def leaky_relu(call: Any, matched: Any) -> Any:
+        zero, alpha = (relax.const(v, _dtype(matched[x])) for v in (0, float(call.attrs.alpha)))
+        small = relax.op.multiply(alpha, matched[x])
+        return relax.op.where(relax.op.greater(matched[x], zero), matched[x], small)
+
+    for name, rewrite in (("relax.nn.relu", relu), ("relax.nn.leakyrelu", leaky_relu)):
+        mod["main"] = rewrite_call(is_op(name)(x), rewrite, mod["main"])
+    return relax.transform.DeadCodeElimination(["main"])(mod)
+
+
+def without_gradient(mod: Any) -> list[str]:
+    """Names of the operators of ``main`` that have no gradient now."""
+    import tvm
+    from tvm import relax
+
+    missing: set[str] = set()
+
+    def visit(expr: Any) -> None:
+        if (
+            isinstance(expr, relax.Call)
+            and isinstance(expr.op, tvm.ir.Op)
+            and expr.op.get_attr("FPrimalGradient") is None
+            and "float" in _dtype(expr)
+        ):
+            missing.add(expr.op.name)
+
+    relax.analysis.post_order_visit(mod["main"].body, visit)
+    return sorted(missing)
+
+
+def check_operator(op: Operator, protocol: Protocol, seed: int = 0) -> tuple[Side, Side, float]:
+    """Both gradients of one operator alone: stock, ours, and PyTorch's milliseconds."""
+    import torch
+
+    x, w = random_data(op, seed)
+    y = torch_apply(op, x, w)
+    dy = random_tensor(tuple(y.shape), y.dtype, torch.Generator().manual_seed(seed + 1))
+
+    def by_torch(tensors: list[Any]) -> list[Any]:
+        a, b = (t.detach().requires_grad_() for t in tensors[:2])
+        return list(torch.autograd.grad(torch_apply(op, a, b), (a, b), tensors[2]))
+
+    def make() -> Any:
+        mod = build(op)
+        return differentiate(mod, [tvm_compat.type_of(mod["main"].body)], ["x", "w"])
+
+    expected = by_torch([x.double(), w.double(), dy.double()])
+    of_stock, of_ours = (
+        attempt(make, how, [x, w, dy], expected, protocol, ADJOINT, _gradients)
+        for how in (stock, ours)
+    )
+    return of_stock, of_ours, timed_torch(lambda: by_torch([x, w, dy]), protocol)
+
+
+def prepare(model: Model) -> Any:
+    """The module that :func:`check_model` differentiates, its weights parameters of ``main``.
+
+    Raises
+    ------
+    CliError
+        The model is not one whose gradients can be checked.
+    """
+    if model.exported is None:
+        raise CliError(
+            f"--grad: {model.name} has no autograd to compare with; "
+            "save the PyTorch model as a .pt2 with torch.export and check that"
+        )
+    mod = differentiable(bind_sizes(to_relax(model.exported, keep_params=True), model.inputs))
+    if missing := without_gradient(mod):
+        raise CliError(f"--grad: TVM has no gradient of {', '.join(missing)}")
+    if any(not is_floating(y) for y in model.reference()):
+        raise CliError(f"--grad: {model.name} has outputs that are not floating point")
+    return mod
+
+
+def check_model(
+    model: Model, mod: Any, protocol: Protocol, seed: int = 0
+) -> tuple[Side, Side, float]:
+    """Gradients by all floating inputs and parameters of a model: stock, ours, PyTorch's ms.
+
+    ``mod`` is what :func:`prepare` gave.
+    """
+    import torch
+
+    exported = model.exported
+    kinds = torch.export.graph_signature.InputKind
+    values = dict(model.inputs)
+    for spec in exported.graph_signature.input_specs:
+        if spec.kind is kinds.PARAMETER:
+            values[spec.arg.name] = exported.state_dict[spec.target].detach()
+    names = [p.name for p in mod["main"].params]
+    wanted = [n for n in names if values[n].dtype.is_floating_point]
+    types = _leaf_types(tvm_compat.type_of(mod["main"].body))
+
+    module, flat = exported.module(), model.leaves
+    generator = torch.Generator().manual_seed(seed)
+    dys = [random_tensor(tuple(y.shape), y.dtype, generator) for y in model.reference()]
+
+    def by_torch(graph: Any, leaves: list[Any], cotangents: list[Any]) -> list[Any]:
+        args = [v.detach().requires_grad_() if is_floating(v) else v for v in leaves]
+        params = dict(graph.named_parameters())
+        targets = dict(zip(exported.graph_signature.user_inputs, args))
+        for spec in exported.graph_signature.input_specs:
+            if spec.kind is kinds.PARAMETER:
+                targets[spec.arg.name] = params[spec.target].requires_grad_()
+        chosen = [targets[n] for n in wanted]
+        results = call(graph, exported, args)
+        found = torch.autograd.grad(results, chosen, cotangents, allow_unused=True)
+        return [torch.zeros_like(c) if g is None else g for g, c in zip(found, chosen)]
+
+    try:
+        expected = by_torch(*widened(module, flat), [dy.double() for dy in dys])
+    except Exception:  # e.g. a dtype written into the graph: its own precision must do
+        expected = by_torch(module, flat, dys)
+    tensors = [*(values[n] for n in names), *dys]
+
+    def make() -> Any:
+        return differentiate(mod, types, wanted)
+
+    of_stock, of_ours = (
+        attempt(make, how, tensors, expected, protocol, ADJOINT, _gradients, norm_error)
+        for how in (stock, ours)
+    )
+    return of_stock, of_ours, timed_torch(lambda: by_torch(module, flat, dys), protocol)
+
+
+ADJOINT = "main_loss_adjoint"
+
+
+def _gradients(result: Any) -> Any:
+    return result[1]
+
+
+def _dtype(expr: Any) -> str:
+    found = tvm_compat.tensor_type_of(expr)
+    return "" if found is None else tvm_compat.dtype_name(found.dtype)
+
+
+def _leaf_types(ty: Any) -> list[Any]:
+    return list(ty.fields) if hasattr(ty, "fields") else [ty]
