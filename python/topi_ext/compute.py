@@ -45,7 +45,7 @@ def conv(x: Tensor, w: Tensor, geometry: Geometry, layouts: Layouts, out_dtype: 
         n, k, *p = permuted(letters.data, layouts.y, stored)
         c = te.reduce_axis((0, geometry.c_per_group), "c")
         taps = [te.reduce_axis((0, r), name) for r, name in zip(geometry.kernel, _TAP_NAMES)]
-        channel = k // geometry.k_per_group * geometry.c_per_group + c
+        channel = _first_channel(geometry, k, geometry.k_per_group, geometry.c_per_group) + c
         where = [
             j * s + r * d for j, r, s, d in zip(p, taps, geometry.stride, geometry.dilation)
         ]
@@ -98,11 +98,10 @@ def conv_transpose(
         n, c, *o = permuted(letters.data, layouts.x, stored)
         k = te.reduce_axis((0, geometry.k_per_group), "k")
         taps = [te.reduce_axis((0, r), name) for r, name in zip(geometry.kernel, _TAP_NAMES)]
-        channel = c // geometry.c_per_group * geometry.k_per_group + k
+        channel = _first_channel(geometry, c, geometry.c_per_group, geometry.k_per_group) + k
         where = [i + a - d * r for i, a, d, r in zip(o, reach, geometry.dilation, taps)]
-        weight = w(
-            *permuted(layouts.w, letters.kernel, (channel, c % geometry.c_per_group, *taps))
-        )
+        c_in_group = c if geometry.groups == 1 else c % geometry.c_per_group
+        weight = w(*permuted(layouts.w, letters.kernel, (channel, c_in_group, *taps)))
         return _sum(spread(n, channel, *where), weight, acc, (k, *taps))
 
     shape = geometry.x_shape(n_size)
@@ -137,7 +136,7 @@ def conv_weight_grad(
         k, c, *taps = permuted(letters.kernel, layouts.w, stored)
         n = te.reduce_axis((0, n_size), "n")
         p = [te.reduce_axis((0, size), name) for size, name in zip(geometry.y_size, _Y_NAMES)]
-        channel = k // geometry.k_per_group * geometry.c_per_group + c
+        channel = _first_channel(geometry, k, geometry.k_per_group, geometry.c_per_group) + c
         where = [
             j * s + r * d for j, r, s, d in zip(p, taps, geometry.stride, geometry.dilation)
         ]
@@ -198,6 +197,14 @@ def _pad(x: Tensor, geometry: Geometry, layouts: Layouts) -> Tensor:
 
     n_size = letters.at(x, layouts.x, "N")
     return te.compute((n_size, geometry.c, *size), element, name="padded")
+
+
+def _first_channel(geometry: Geometry, channel: Any, own: int, other: int) -> Any:
+    """First channel on the other side of the group of `channel`.
+
+    Without groups it must not mention `channel`: GPU rules then see a matrix product.
+    """
+    return 0 if geometry.groups == 1 else channel // own * other
 
 
 def _sum(a: Any, b: Any, acc: str, axes: Sequence[Any]) -> Any:
