@@ -19,7 +19,7 @@ from topi_ext import tvm_compat
 from .cases import OPERANDS, Case
 
 
-class Unavailable(Exception):
+class UnavailableError(Exception):
     """Stock TVM has nothing that computes this; the message says what is missing."""
 
 
@@ -38,9 +38,9 @@ class Built:
         return self.machine["bound"]
 
 
-def result(run: Callable[[], Any]) -> Tensor:
+def as_torch(result: Any) -> Tensor:
     """The result of a bound call, as a tensor of its own."""
-    return torch.from_dlpack(run()).clone()
+    return torch.from_dlpack(result).clone()
 
 
 def warm_up(target: Any) -> None:
@@ -59,7 +59,7 @@ def build_stock(case: Case, face: str, dtype: str, target: Any) -> Built:
 
     Raises
     ------
-    Unavailable
+    UnavailableError
         When stock has no gradient.
     """
     with relax_ext.stock():
@@ -100,7 +100,7 @@ def _stock_weight_grad(case: Case, dtype: str) -> Any:
     name = f"conv{case.geometry.rank}d"
     rule = tvm_compat.op_attr(f"relax.nn.{name}", "FPrimalGradient")
     if rule is None:
-        raise Unavailable(f"stock has no gradient of {name}")
+        raise UnavailableError(f"stock has no gradient of {name}")
     x, w, y = params = _parameters(case, "xwy", dtype)
 
     def weight_part(bb: Any) -> Any:

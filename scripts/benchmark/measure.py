@@ -15,7 +15,7 @@ from topi_ext.dtypes import accumulator
 from . import by_relax, by_torch
 from .arguments import Options
 from .cases import Case
-from .timing import interleaved
+from .timing import Neighbours, interleaved, timed
 
 Row = dict[str, Any]
 
@@ -35,6 +35,7 @@ def measure(case: Case, face: str, options: Options, target: Any) -> Row:
     want = by_torch.reference(case, face, tensors)
     notes: list[str] = []
     runs: dict[str, Callable[[], Any]] = {}
+    first: dict[str, float] = {}
     errors: dict[str, float | None] = {}
     builds: dict[str, float] = {}
 
@@ -57,9 +58,10 @@ def measure(case: Case, face: str, options: Options, target: Any) -> Row:
             continue
         try:
             run = make()
-            got = run() if name == "torch" else by_relax.result(run)
+            found, first[name] = timed(run)
+            got = found if name == "torch" else by_relax.as_torch(found)
             errors[name] = error = relative_error(got, want)
-        except by_relax.Unavailable as reason:
+        except by_relax.UnavailableError as reason:
             notes.append(str(reason))
         except Exception as failure:  # a rival that fails is a result
             notes.append(f"{name} fails: {one_line(failure)}")
@@ -71,7 +73,8 @@ def measure(case: Case, face: str, options: Options, target: Any) -> Row:
             if not error <= tolerance:
                 notes.append(f"{name} is off by {error:.1e}")
 
-    times = interleaved(runs, options.time_budget)
+    with Neighbours() as neighbours:
+        times = interleaved(runs, first, options.time_budget)
     ms = {name: found.ms for name, found in times.items()}
     ours, error = ms.get("ours"), errors.get("ours")
     return {
@@ -95,6 +98,7 @@ def measure(case: Case, face: str, options: Options, target: Any) -> Row:
         "gflops": 2 * case.products / ours / 1e6 if ours else None,
         "build_s": builds.get("ours"),
         "stock_build_s": builds.get("stock"),
+        "others_cores": neighbours.cores,
         "reference": str(want.dtype).removeprefix("torch."),
         "notes": notes,
     }

@@ -22,7 +22,7 @@ def draw(rows: Sequence[dict[str, Any]], header: dict[str, Any], path: Path) -> 
     sizes = [len(found) + 2 for found in by_face.values()]
     mpl.rcParams["font.size"] = 9
     figure = Figure(figsize=(8, 0.34 * sum(sizes) + 1.2), layout="constrained")
-    panels = figure.subplots(len(faces), 1, squeeze=False, height_ratios=sizes)[:, 0]
+    panels = figure.subplots(len(faces), 1, squeeze=False, sharex=True, height_ratios=sizes)[:, 0]
     for panel, (face, found) in zip(panels, by_face.items()):
         _panel(panel, face, found, rivals)
     panels[-1].set_xlabel("times as fast: rival / ours, more is better")
@@ -60,6 +60,7 @@ def _panel(panel: Any, face: str, rows: list[dict[str, Any]], rivals: list[str])
     panel.grid(axis="x", color="#e6e6e6", linewidth=0.6)
     panel.set_axisbelow(True)
     panel.tick_params(axis="y", length=0)
+    panel.tick_params(axis="x", labelbottom=True)
     panel.spines[["top", "right", "left"]].set_visible(False)
 
 

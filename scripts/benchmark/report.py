@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 _WIDTH = 132  # of what is not a terminal
+_NOISE = 0.1  # cores
 _COLUMNS = (
     "torch\nms",
     "stock\nms",
@@ -103,6 +104,12 @@ def show_summary(out: Console, summary: dict[str, dict[str, Any]]) -> None:
             f"  build: median {number(found['build_s_median'])} s, "
             f"worst {number(found['build_s_max'])} s"
         )
+        others = found["others_cores"]
+        if others is not None and others > _NOISE:
+            out.print(
+                f"  noisy: other processes used {number(others)} cores while this was timed",
+                style="yellow",
+            )
         wrong = found["wrong"]
         style = "bold red" if wrong else "green"
         out.print(Text(f"  wrong: {', '.join(wrong) or 'none'}", style=style))

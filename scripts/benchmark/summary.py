@@ -17,6 +17,7 @@ def summarize(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def _face(rows: list[dict[str, Any]]) -> dict[str, Any]:
     builds = [row["build_s"] for row in rows if row["build_s"] is not None]
+    others = [row["others_cores"] for row in rows if row["others_cores"] is not None]
     errors = [row for row in rows if row["max_rel_error"] is not None]
     worst = max(errors, key=lambda row: row["max_rel_error"] / row["tolerance"], default=None)
     return {
@@ -27,6 +28,7 @@ def _face(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "worst_error": _named(worst, "max_rel_error"),
         "build_s_median": median(builds) if builds else None,
         "build_s_max": max(builds, default=None),
+        "others_cores": sum(others) / len(others) if others else None,
     }
 
 

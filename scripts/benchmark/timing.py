@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
 ROUNDS = 10
+# glibc gives memory that it has mapped once to a new aligned allocation after about eight calls.
+_WARM_CALLS = 10
 _SETTLE = 0.003  # after a turn, the idle threads of the other implementation spin for about 1 ms
 _LONG = 0.05  # seconds beyond which a call needs no settling
 
@@ -22,7 +26,7 @@ class Times:
     first : float
         Seconds of the very first call.
     rounds : list of list of float
-        Seconds of the timed calls of each round.
+        Seconds of the timed calls of each round; none if the first call took too long.
     """
 
     first: float
@@ -44,41 +48,88 @@ class Times:
         return min(map(min, self.rounds or [[self.first]])) * 1e3
 
 
-def interleaved(runs: Mapping[str, Callable[[], object]], budget: float) -> dict[str, Times]:
+def timed(run: Callable[[], Any]) -> tuple[Any, float]:
+    """The result of a call, and its seconds."""
+    start = time.perf_counter()
+    result = run()
+    return result, time.perf_counter() - start
+
+
+def interleaved(
+    runs: Mapping[str, Callable[[], Any]], first: Mapping[str, float], budget: float
+) -> dict[str, Times]:
     """Time `runs` in turns, so that what else happens on the machine meets all alike.
 
     Parameters
     ----------
+    first : mapping
+        Seconds of a call of each that has been made.  One that takes longer than the budget is its
+        own measurement.
     budget : float
-        Seconds of timed calls for each.  A first call that takes longer is its own measurement.
+        Seconds of timed calls for each, and at most as many again to warm up.
     """
-    times = {name: Times(_seconds(run)) for name, run in runs.items()}
+    times = {name: Times(first[name]) for name in runs}
+    short = {name: run for name, run in runs.items() if first[name] <= budget}
+    for run in short.values():
+        _warm_up(run, budget)
     for _ in range(ROUNDS):
-        for name, run in runs.items():
-            found = times[name]
-            if found.first > budget or found.spent >= budget:
-                continue
-            _settle(run, found.first)
-            found.rounds.append(_calls(run, budget / ROUNDS))
+        for name, run in short.items():
+            if times[name].spent < budget:
+                _settle(run, first[name])
+                times[name].rounds.append(_turn(run, budget / ROUNDS))
     return times
 
 
-def _calls(run: Callable[[], object], slot: float) -> list[float]:
-    calls = [_seconds(run)]
-    while sum(calls) + calls[-1] <= slot and len(calls) < 1000:
-        calls.append(_seconds(run))
+def _turn(run: Callable[[], Any], slot: float) -> list[float]:
+    calls = [timed(run)[1]]
+    until = time.perf_counter() + slot - calls[0]
+    while time.perf_counter() + calls[-1] <= until:
+        calls.append(timed(run)[1])
     return calls
 
 
-def _settle(run: Callable[[], object], expected: float) -> None:
+def _warm_up(run: Callable[[], Any], budget: float) -> None:
+    until = time.perf_counter() + budget
+    for _ in range(_WARM_CALLS):
+        if time.perf_counter() < until:
+            run()
+
+
+def _settle(run: Callable[[], Any], expected: float) -> None:
     until = time.perf_counter() + _SETTLE
-    while expected < _LONG:
+    while expected < _LONG and time.perf_counter() < until:
         run()
-        if time.perf_counter() > until:
-            return
 
 
-def _seconds(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
+class Neighbours:
+    """How much of the machine other processes use while a ``with`` block runs.
+
+    Attributes
+    ----------
+    cores : float or None
+        Cores' worth of time, on average; None where the system does not tell (not Linux).
+    """
+
+    def __enter__(self) -> Neighbours:
+        self.cores: float | None = None
+        self._before = time.perf_counter(), _busy_of_others()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        start, before = self._before
+        after = _busy_of_others()
+        if before is not None and after is not None:
+            seconds = max(time.perf_counter() - start, 1e-3)
+            self.cores = max(0.0, after - before) / seconds
+
+
+def _busy_of_others() -> float | None:
+    """Seconds of processor time of all other processes since the machine started."""
+    try:
+        with open("/proc/stat") as lines:
+            user, nice, system, _, _, *interrupts = map(int, lines.readline().split()[1:9])
+    except (OSError, ValueError):
+        return None
+    own = os.times()
+    busy = (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
+    return busy - own.user - own.system
