@@ -8,7 +8,7 @@ name                       unique in its file
 op                         "conv_transpose" (if absent) or "conv": whose attributes these are
 x                          shape of that operator's input, ``[n, channels, *size]``, rank 1 to 3
 cout                       channels of its output
-kernel                     one value per spatial axis
+kernel                     one value, or one per spatial axis
 stride, dilation           one value, or one per axis; 1 if absent
 padding                    one value, one per axis, or all before and then all after; 0 if absent
 output_padding             of "conv_transpose" only; 0 if absent
@@ -126,7 +126,8 @@ def _case(entry: Any, number: int) -> Case:
     unknown = sorted(set(entry) - _REQUIRED - _OPTIONAL)
     if unknown:
         raise ValueError(f"{name}: unknown key {', '.join(unknown)}")
-    x, cout, kernel = tuple(entry["x"]), entry["cout"], tuple(entry["kernel"])
+    x, cout, kernel = tuple(entry["x"]), entry["cout"], entry["kernel"]
+    kernel = (kernel,) * (len(x) - 2) if isinstance(kernel, int) else tuple(kernel)
     groups = entry.get("groups", 1)
     attributes = {key: entry[key] for key in ("stride", "padding", "dilation") if key in entry}
     attributes["groups"] = groups

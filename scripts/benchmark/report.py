@@ -56,7 +56,7 @@ def show_header(out: Console, header: dict[str, Any]) -> None:
         header["protocol"],
     )
     for line in lines:
-        out.print(Text(line, style="dim"))
+        out.print(Text(line, style="dim"), soft_wrap=True)
 
 
 def show_face(out: Console, face: str, rows: Sequence[dict[str, Any]]) -> None:
@@ -83,7 +83,8 @@ def show_face(out: Console, face: str, rows: Sequence[dict[str, Any]]) -> None:
     out.print(table)
     for row in rows:
         if row["notes"]:
-            out.print(Text(f"  {row['name']}: {'; '.join(row['notes'])}", style="dim"))
+            note = f"  {row['name']}: {'; '.join(row['notes'])}"
+            out.print(Text(note, style="dim"), soft_wrap=True)
 
 
 def show_summary(out: Console, summary: dict[str, dict[str, Any]]) -> None:

@@ -54,9 +54,8 @@ def _header(options: Options, target: Any) -> dict[str, Any]:
     return {
         **describe(target, features, options.threads),
         "cases": options.source,
-        "protocol": f"one process, implementations in turns, {ROUNDS} rounds, at most "
-        f"{options.time_budget:g} s of timed runs each, medians; ratio: rival ms / ours ms; "
-        "error: max |ours - exact| / max |exact|",
+        "protocol": f"one process, in turns, {ROUNDS} rounds, {options.time_budget:g} s each, "
+        "medians; error: max |ours - exact| / max |exact|",
     }
 
 
