@@ -118,7 +118,7 @@ def read(call: Any) -> Conv | None:
     names = _NAMES.get(call.op.name, ("data", "weight"))
     roles = OPERANDS[face] + RESULT[face]
     layouts = _layouts(op, face, call)
-    types = [_tensor(op, name, arg) for name, arg in zip(names, call.args)]
+    types = [_tensor(op, name, arg) for name, arg in zip(names, tensors(call))]
     dtypes = _dtypes(op, types, dtype_name(call_attr(call, "out_dtype")))
     shapes = [
         _canonical_shape(op, name, layouts[role], found)
@@ -135,7 +135,13 @@ def read(call: Any) -> Conv | None:
     return conv
 
 
-_NAMES = {CONV_TRANSPOSE: ("data", "weight", "like"), CONV_WEIGHT_GRAD: ("x", "y")}
+def tensors(call: Any) -> list[Any]:
+    """The arguments of a call without the size that our conv_transpose takes as a shape."""
+    sized = call.op.name == CONV_TRANSPOSE and tensor_type_of(call.args[2]) is None
+    return list(call.args[:2] if sized else call.args)
+
+
+_NAMES = {CONV_TRANSPOSE: ("data", "weight", "size"), CONV_WEIGHT_GRAD: ("x", "y")}
 _LAYOUT_ATTRS = ("data_layout", "kernel_layout", "out_layout")
 
 
@@ -203,20 +209,26 @@ def _geometry(op: str, face: str, call: Any, first: Any, second: Any, like: Any 
     if face == "conv":
         return Geometry.of_conv(op, first, second, **stated)
     if face == "conv_weight_grad":
-        _equal(op, "batch", first[0], second[0])
+        _equal(op, "batches {} of x and {} of y must be equal", first[0], second[0])
         return Geometry.of_sizes(op, first, second, _ints(call, "kernel_size"), **stated)
-    if like is None:
+    if call.op.name != CONV_TRANSPOSE:
         extra = _ints(call, "output_padding")
         return Geometry.of_conv_transpose(op, first, second, output_padding=extra, **stated)
-    _equal(op, "batch", like[0], first[0])
-    _equal(op, "weight input channels", second[0], first[1])
-    _equal(op, "weight output channels", second[1] * stated["groups"], like[1])
+    c = second[1] * stated["groups"]
+    if like is None:
+        size = known_shape(call.args[2])
+        if size is None:
+            raise fail(op, f"size={call.args[2]} must be a tensor or a shape of known sizes")
+        like = (first[0], c, *size)
+    _equal(op, "batches {} of data and {} of size must be equal", first[0], like[0])
+    _equal(op, "weight input channels={} must equal data channels={}", second[0], first[1])
+    _equal(op, "weight output channels*groups={} must equal channels={} of size", c, like[1])
     return Geometry.of_sizes(op, like, first, second[2:], **stated)
 
 
-def _equal(op: str, name: str, first: Any, second: Any) -> None:
+def _equal(op: str, rule: str, first: Any, second: Any) -> None:
     if isinstance(first, int) and isinstance(second, int) and first != second:
-        raise fail(op, f"{name}={first} must equal {second}")
+        raise fail(op, rule.format(first, second))
 
 
 def _ints(call: Any, name: str) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from topi_ext.geometry import fail
 from topi_ext.tvm_compat import relax, tensor_type_of
 
 from . import blocks
-from .attrs import OPERANDS, Conv, read
+from .attrs import OPERANDS, Conv, read, tensors
 from .ops import face_call
 from .target import target_of, warn_if_baseline
 
@@ -54,12 +54,11 @@ def _unblocked(call: Any, conv: Conv) -> Any:
     """The same on plain layouts between layout transforms, all of which are legalized next."""
     operands = [
         blocks.merged(arg, conv.layouts[role], conv.shape(role))
-        for role, arg in zip(OPERANDS[conv.face] + conv.result, call.args)
+        for role, arg in zip(OPERANDS[conv.face] + conv.result, tensors(call))
     ]
     role = conv.result
-    plain = face_call(
-        conv.face, operands[:2], conv.geometry, conv.plain, conv.dtypes[role], *operands[2:]
-    )
+    size = operands[2:] or [conv.geometry.x_size]
+    plain = face_call(conv.face, operands[:2], conv.geometry, conv.plain, conv.dtypes[role], *size)
     return blocks.split(plain, conv.layouts[role], conv.shape(role))
 
 

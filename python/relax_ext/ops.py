@@ -83,7 +83,7 @@ def conv_weight_grad(
 def conv_transpose(
     data: Any,
     weight: Any,
-    like: Any,
+    size: Any,
     strides: Ints = 1,
     padding: Ints = 0,
     dilation: Ints = 1,
@@ -93,7 +93,7 @@ def conv_transpose(
     out_layout: str | None = None,
     out_dtype: str | None = None,
 ) -> Any:
-    """Transposed convolution whose output has the shape of another tensor, perhaps symbolic.
+    """Transposed convolution whose output size is given, perhaps symbolic.
 
     It is the gradient of a strided convolution in its input: where the size of that is symbolic
     the output padding is no constant, and no attribute can state it.
@@ -104,14 +104,15 @@ def conv_transpose(
         ``(n, k, *y_size)`` in the order of `data_layout`, which also states the rank, 1 to 3.
     weight : relax.Expr
         ``(k, c // groups, *kernel)`` in the order of `kernel_layout`.
-    like : relax.Expr
-        A tensor of the shape of the output; its values are not read.
+    size : sequence, relax.ShapeExpr or relax.Expr
+        Spatial size of the output, or a tensor that has the shape of the output.  TVM's Gradient
+        gets past a symbolic size only in the form of a tensor.
     strides, padding, dilation, groups
         As in ``relax.op.nn.conv2d_transpose``.
     data_layout, kernel_layout : str
         Layouts of `data` and `weight`, I and O as in ``relax.op.nn.conv2d_transpose``.
     out_layout : str, optional
-        Layout of the output and of `like`; `data_layout` if left out.
+        Layout of the output; `data_layout` if left out.
     out_dtype : str, optional
         Dtype of the output; that of the operands if left out.
 
@@ -133,7 +134,8 @@ def conv_transpose(
         "out_layout": out_layout or data_layout,
         "out_dtype": out_dtype or "",
     }
-    return _call(CONV_TRANSPOSE, [data, weight, like], attrs)
+    stated = R.ShapeExpr(list(size)) if isinstance(size, Sequence) else size
+    return _call(CONV_TRANSPOSE, [data, weight, stated], attrs)
 
 
 def face_call(
@@ -142,12 +144,12 @@ def face_call(
     geometry: Geometry,
     layouts: Layouts,
     out_dtype: str,
-    like: Any = None,
+    size: Any = None,
 ) -> Any:
     """Call the operator that is this face with this geometry: TVM's own wherever one can be.
 
     A transposed convolution's output padding is stated as less padding behind.  Where that is no
-    integer, the output gets the shape of the tensor `like`.
+    integer, `size` is a tensor of the output's shape, or its spatial size.
     """
     fitted = geometry.fitted()
     fitted = replace(fitted, pad_after=tuple(map(simplify, fitted.pad_after)))
@@ -171,7 +173,7 @@ def face_call(
     attrs["kernel_layout"] = swap_kernel_letters(layouts.w)
     if constant:
         return getattr(R.op.nn, f"conv{stated.rank}d_transpose")(*operands, **attrs)
-    return conv_transpose(*operands, like, **attrs)
+    return conv_transpose(*operands, size, **attrs)
 
 
 def _window(rank: int, strides: Ints, padding: Ints, dilation: Ints, groups: int) -> dict[str, Any]:

@@ -120,7 +120,7 @@ def _with_out_dtype(call: Any, out_dtype: Any) -> Any:
     return type(call)(call.op, call.args, tvm.ir.make_node("ir.DictAttrs", **attrs))
 
 
-own_op(CONV_TRANSPOSE, "See relax_ext.conv_transpose", ("data", "weight", "like"))
+own_op(CONV_TRANSPOSE, "See relax_ext.conv_transpose", ("data", "weight", "size"))
 own_op(CONV_WEIGHT_GRAD, "See relax_ext.conv_weight_grad", ("x", "y"))
 
 # TVMScript prints the calls as R.relax_ext.conv_weight_grad(...): this lets it read them too.

@@ -121,9 +121,9 @@ def known_shape(shape: Any) -> Any:
     """Sizes of a shape expression, or None where they are not known."""
     if shape is None:
         return None
-    if not isinstance(shape, relax().ShapeExpr):
-        shape = type_of(shape)
-    return None if shape.values is None else tuple(as_size(size) for size in shape.values)
+    stated = shape if isinstance(shape, relax().ShapeExpr) else type_of(shape)
+    sizes = getattr(stated, "values", None)
+    return None if sizes is None else tuple(as_size(size) for size in sizes)
 
 
 # ---------------------------------------------------------------- operators
