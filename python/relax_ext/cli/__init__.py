@@ -6,8 +6,8 @@ Rooms: ``args`` reads the command line, ``torch_model`` and ``onnx_model`` load 
 times, ``gradcheck`` differentiates, ``check`` puts these together, ``report`` prints the result.
 """
 
-from relax_ext.cli.check import Options, check
+from relax_ext.cli.check import Options, check, set_threads
 from relax_ext.cli.entry import main
 from relax_ext.cli.errors import CliError
 
-__all__ = ["CliError", "Options", "check", "main"]
+__all__ = ["CliError", "Options", "check", "main", "set_threads"]

@@ -99,10 +99,10 @@ class Compiled:
         self.function = relax.VirtualMachine(executable, self.device)[function]
 
     def put(self, tensors: list[Any]) -> list[Any]:
-        """Arguments on the device; on CPU they share memory."""
+        """Arguments on the device, copied: TVM wants them aligned to 64 bytes, as torch allocates."""
         import tvm
 
-        arrays = [tvm.runtime.from_dlpack(t.detach().contiguous()) for t in tensors]
+        arrays = [tvm.runtime.from_dlpack(t.detach().clone().contiguous()) for t in tensors]
         if self.on_cpu:
             return arrays
         return [a.copyto(self.device) for a in arrays]

@@ -99,8 +99,8 @@ def resolve_output_shape(proto: Any, shapes: Mapping[str, tuple[int, ...]]) -> i
         x, w = (known.get(name, []) for name in node.input[:2])
         if not x or not w or not all(x[2:]):
             raise CliError(
-                f"ConvTranspose {node.name or node.output[0]}: its input size is not known from the "
-                "file, so its output_shape, which TVM's importer ignores, cannot become pads"
+                f"ConvTranspose {node.name or node.output[0]}: its input size is not in the file, "
+                "so its output_shape, which TVM's importer ignores, cannot become pads"
             )
         _rewrite(node, x[2:], w[2:])
     return len(nodes)

@@ -20,13 +20,15 @@ class Bar(Progress):
     """A progress bar on standard error, gone when the work is done."""
 
     def __init__(self) -> None:
+        console = Console(stderr=True)
         self._bar = RichProgress(
             MofNCompleteColumn(),
             BarColumn(bar_width=24),
             TimeElapsedColumn(),
             TextColumn("{task.description}"),
-            console=Console(stderr=True),
+            console=console,
             transient=True,
+            disable=not console.is_terminal,
         )
         self._task: Any = None
 

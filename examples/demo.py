@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``make demo``: real decoders checked and timed, an autoencoder trained, a report written.
+
+Exit status 1 when an operator of ours is wrong, or when training by TVM and by PyTorch differ by
+more than 1e-4 in the loss of any of the first 50 steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import math
+import os
+import platform
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+# The importer of torch 2.13 warns about its own use of a pytree class.
+warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")
+
+import autoencoder  # noqa: E402 (what they import warns)
+import models  # noqa: E402
+import numpy as np  # noqa: E402
+import page  # noqa: E402
+import plots  # noqa: E402
+import torch  # noqa: E402
+from rich.console import Console  # noqa: E402
+from tqdm import tqdm  # noqa: E402
+
+import relax_ext  # noqa: E402
+from relax_ext.cli import Options, check, set_threads  # noqa: E402
+from relax_ext.cli.report import Bar  # noqa: E402
+
+STEPS, CHECKED, LIMIT, BATCH, SHOWN = 200, 50, 1e-4, 64, 12
+DIFFERENTIATED = ("DCGAN",)
+
+
+def check_decoders(out: Path, threads: int, console: Console) -> list[Any]:
+    """Export every decoder, run the command line's check on it, say what came out."""
+    reports = []
+    for name in models.DECODERS:
+        path = out / f"{name}.pt2"
+        models.export(name, str(path))
+        options = Options(grad=name in DIFFERENTIATED, threads=threads, repeat=3, budget=0.4)
+        with Bar() as bar:
+            report = check(path, options, bar)
+        report.model = name
+        reports.append(report)
+        whole = report.whole
+        times = "   ".join(
+            f"{who} {plots.milliseconds(ms) if ms else 'fails':>7}"
+            for who, ms in (
+                ("stock", whole.stock.ms),
+                ("relax_ext", whole.ours.ms),
+                ("PyTorch", whole.reference_ms),
+            )
+        )
+        verdict = "[green]right[/green]" if report.ok else "[bold red]WRONG[/bold red]"
+        console.print(f"  {name:10}{len(report.rows):3} checks {verdict}   {times}")
+    return reports
+
+
+def train(steps: int) -> tuple[Any, Any, np.ndarray]:
+    """Train from the same weights by PyTorch and by TVM: both histories, and the inputs shown."""
+    torch.manual_seed(0)
+    model = autoencoder.Autoencoder()
+    twin = copy.deepcopy(model)
+    data = autoencoder.digits()
+    shown = data[:SHOWN]
+    batches = autoencoder.batches(data, BATCH, steps)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # layers this small are faster so
+    try:
+        with tqdm(total=2 * steps, desc="  training", leave=False, disable=None) as bar:
+            ours = autoencoder.train_tvm(
+                twin, batches, shown, relax_ext.host_target(), lambda: bar.update()
+            )
+            theirs = autoencoder.train_torch(model, batches, shown, lambda: bar.update())
+    finally:
+        torch.set_num_threads(threads)
+    return theirs, ours, shown.numpy()
+
+
+def ratio(reports: Sequence[Any]) -> float:
+    """Geometric mean over models of stock's time over ours."""
+    logs = [math.log(r.whole.speedup) for r in reports if r.whole.speedup]
+    return math.exp(sum(logs) / len(logs)) if logs else float("nan")
+
+
+def write_report(
+    out: Path, reports: list[Any], theirs: Any, ours: Any, shown: np.ndarray, seconds: float
+) -> None:
+    """Write report.html and report.json."""
+    difference = plots.relative_difference(theirs.losses, ours.losses)
+    worst = float(difference[:CHECKED].max())
+    rows = [row for r in reports for row in r.rows]
+    wrong = sum(row.wrong for row in rows)
+    times = [
+        plots.Times(r.model, r.whole.stock.ms, r.whole.ours.ms, r.whole.reference_ms)
+        for r in reports
+    ]
+    machine = f"{cpu_name()}, {os.cpu_count()} cores, {platform.system()}"
+    good = f"all {len(rows)} checks are right" if not wrong else f"{wrong} of {len(rows)} are WRONG"
+    html = page.render(
+        title=f"{ratio(reports):.0f} times as fast as stock TVM, and right",
+        lead=(
+            f"Five decoders, {good}. Training by TVM follows PyTorch to "
+            f"<b class=new>{worst:.0e}</b> over {CHECKED} steps."
+        ),
+        threads=str(reports[0].threads),
+        speed=plots.svg(plots.speed(times), "speed"),
+        accuracy=page.accuracy(reports),
+        losses=plots.svg(plots.losses(theirs.losses, ours.losses, CHECKED, LIMIT), "losses"),
+        pictures=plots.png(
+            plots.pictures(
+                [
+                    ("input", shown),
+                    ("PyTorch", theirs.reconstructions),
+                    ("TVM", ours.reconstructions),
+                ]
+            )
+        ),
+        details=page.details(reports),
+        footer=(
+            f"{page.escape(machine)}. TVM target {page.escape(reports[0].target)}, "
+            f"{reports[0].threads} threads; PyTorch {torch.__version__}, the better of as many "
+            f"threads and one. Best of at least 3 runs. Made in {seconds:.0f} s by make demo."
+        ),
+    )
+    (out / "report.html").write_text(html)
+    data = {
+        "ok": not wrong and worst <= LIMIT,
+        "machine": machine,
+        "seconds": seconds,
+        "speedup_over_stock": ratio(reports),
+        "training": {
+            "checked_steps": CHECKED,
+            "limit": LIMIT,
+            "worst_relative_difference": worst,
+            "torch": theirs.losses.tolist(),
+            "tvm": ours.losses.tolist(),
+        },
+        "models": [r.to_json() for r in reports],
+    }
+    (out / "report.json").write_text(json.dumps(data, indent=1) + "\n")
+
+
+def cpu_name() -> str:
+    """What the processor calls itself."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the demo; the exit status."""
+    parser = argparse.ArgumentParser(description="Check decoders, train, write a report.")
+    parser.add_argument("--out", type=Path, default=Path("build/demo"), help="default: %(default)s")
+    parser.add_argument("--threads", type=int, help="default: all cores")
+    parser.add_argument(
+        "--steps", type=int, default=STEPS, help="of training, default: %(default)s"
+    )
+    chosen = parser.parse_args(argv)
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    start = time.perf_counter()
+    console = Console(highlight=False)
+    threads = set_threads(chosen.threads)
+    console.print("[bold]Five decoders[/bold], stock TVM and relax_ext against PyTorch")
+    reports = check_decoders(chosen.out, threads, console)
+    console.print(f"[bold]An autoencoder[/bold], trained for {chosen.steps} steps, all in TVM")
+    theirs, ours, shown = train(max(chosen.steps, CHECKED))
+    worst = plots.relative_difference(theirs.losses, ours.losses)[:CHECKED].max()
+    agrees = bool(worst <= LIMIT)
+    verdict = "[green]agrees[/green]" if agrees else "[bold red]DIFFERS[/bold red]"
+    console.print(
+        f"  loss {ours.losses[0]:.4f} to {ours.losses[-1]:.4f}; {verdict} with PyTorch: "
+        f"{worst:.0e} over {CHECKED} steps, limit {LIMIT:.0e}"
+    )
+    seconds = time.perf_counter() - start
+    write_report(chosen.out, reports, theirs, ours, shown, seconds)
+    console.print(f"Report: {chosen.out / 'report.html'} ({seconds:.0f} s)")
+    return 0 if agrees and all(r.ok for r in reports) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
