@@ -12,9 +12,17 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-import tvm
+try:
+    import tvm
+except ImportError as error:
+    raise ImportError(f"topi_ext: needs TVM (pip install apache-tvm): {error}") from error
+
 from tvm.script.ir_builder import IRBuilder
-from tvm.script.ir_builder import tirx as script
+
+try:
+    from tvm.script.ir_builder import tirx as script
+except ImportError:
+    from tvm.script.ir_builder import tir as script
 
 __all__ = [
     "IRBuilder",
