@@ -30,7 +30,7 @@ def draw(rows: Sequence[dict[str, Any]], header: dict[str, Any], path: Path) -> 
         *panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=2, frameon=False
     )
     figure.suptitle(
-        f"{rows[0]['dtype']}, {header['threads']} threads, {header['cpu']}",
+        f"{rows[0]['dtype']}, threads {header['threads']}, {header['cpu']}",
         x=0.01,
         ha="left",
         fontsize=9,

@@ -50,7 +50,7 @@ def show_header(out: Console, header: dict[str, Any]) -> None:
     load = " ".join(map(str, header["load"]))
     lines = (
         f"{header['cpu']}, {' '.join(header['isa'])}, mcpu {header['mcpu']}",
-        f"{header['threads']} threads each on {header['cores']} cores, load {load}",
+        f"threads {header['threads']} for each, cores {header['cores']}, load {load}",
         versions,
         f"malloc {header['malloc']}",
         header["protocol"],
@@ -99,7 +99,8 @@ def show_summary(out: Console, summary: dict[str, dict[str, Any]]) -> None:
                     f"  {rival}/ours: geomean {number(ratios['geomean'])} "
                     f"of {ratios['cases']}, worst {number(worst['value'])} ({worst['name']}), "
                     f"best {number(best['value'])} ({best['name']}), "
-                    f"slower than {rival}: {', '.join(slower) or 'none'}"
+                    f"slower than {rival}: {', '.join(slower) or 'none'}",
+                    soft_wrap=True,
                 )
         out.print(
             f"  build: median {number(found['build_s_median'])} s, "
@@ -113,7 +114,7 @@ def show_summary(out: Console, summary: dict[str, dict[str, Any]]) -> None:
             )
         wrong = found["wrong"]
         style = "bold red" if wrong else "green"
-        out.print(Text(f"  wrong: {', '.join(wrong) or 'none'}", style=style))
+        out.print(Text(f"  wrong: {', '.join(wrong) or 'none'}", style=style), soft_wrap=True)
 
 
 def _ratio(value: float | None) -> Text:
