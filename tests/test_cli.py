@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,17 @@ from relax_ext.cli import main
 pytest.importorskip("rich")
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 
-QUICK = ["--repeat", "1", "--budget", "0.1", "--threads", "2"]
+QUICK = ["--repeat", "1", "--budget", "0.1", "--threads", "1"]
+
+
+@pytest.fixture(autouse=True)
+def _threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Give back what the command line sets for its process."""
+    for name in ("TVM_NUM_THREADS", "TVM_BIND_THREADS"):
+        monkeypatch.setenv(name, os.environ.get(name, "1"))
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 class Decoder(nn.Module):

@@ -99,7 +99,7 @@ class Compiled:
         self.function = relax.VirtualMachine(executable, self.device)[function]
 
     def put(self, tensors: list[Any]) -> list[Any]:
-        """Arguments on the device, copied: TVM wants them aligned to 64 bytes, as torch allocates."""
+        """Arguments on the device, copied: TVM wants the 64-byte alignment of torch's own data."""
         import tvm
 
         arrays = [tvm.runtime.from_dlpack(t.detach().clone().contiguous()) for t in tensors]
