@@ -75,15 +75,15 @@ def test_named_cases(rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("op", [T, C])
 @pytest.mark.parametrize("rank", [1, 2, 3])
-@compiling(2)
+@compiling(1)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
 def test_any_call(op: str, rank: int, data, seed: int) -> None:
-    some = data.draw(st.lists(cases(op, rank), min_size=8, max_size=8))
+    some = data.draw(st.lists(cases(op, rank), min_size=12, max_size=12))
     check_forward(some, np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize("op", [T, C])
-@compiling(2)
+@compiling(1)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
 def test_any_call_as_wide_as_vectors(op: str, data, seed: int) -> None:
     """Channels and sizes around the widths of vector registers and tiles, bodies and tails."""
@@ -92,7 +92,7 @@ def test_any_call_as_wide_as_vectors(op: str, data, seed: int) -> None:
         cases(op, 1, channels=(1, 15, 16, 31, 48), groups=(1, 2), size=70),
         cases(op, 2, channels=(1,), groups=(8, 19, 32), size=35),
     )
-    some = data.draw(st.lists(wide, min_size=6, max_size=6))
+    some = data.draw(st.lists(wide, min_size=9, max_size=9))
     check_forward(some, np.random.default_rng(seed))
 
 

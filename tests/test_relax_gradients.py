@@ -29,14 +29,14 @@ def test_named_cases(rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("op", [T, C])
 @pytest.mark.parametrize("rank", [1, 2, 3])
-@compiling(2)
+@compiling(1)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
 def test_any_call(op: str, rank: int, data, seed: int) -> None:
-    some = data.draw(st.lists(cases(op, rank), min_size=5, max_size=5))
+    some = data.draw(st.lists(cases(op, rank), min_size=6, max_size=6))
     check_gradients(some, np.random.default_rng(seed))
 
 
-@compiling(2)
+@compiling(1)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
 def test_any_call_as_wide_as_vectors(data, seed: int) -> None:
     """Channels and sizes around the widths of vector registers and tiles, bodies and tails."""
@@ -46,7 +46,7 @@ def test_any_call_as_wide_as_vectors(data, seed: int) -> None:
         cases(T, 1, channels=(1, 15, 16, 31, 48), groups=(1, 2), size=70),
         cases(C, 2, channels=(1,), groups=(8, 19, 32), size=35),
     )
-    some = data.draw(st.lists(wide, min_size=4, max_size=4))
+    some = data.draw(st.lists(wide, min_size=6, max_size=6))
     check_gradients(some, np.random.default_rng(seed))
 
 
@@ -55,7 +55,7 @@ def test_any_call_as_wide_as_vectors(data, seed: int) -> None:
 @compiling(1)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
 def test_second_order(op: str, rank: int, data, seed: int) -> None:
-    some = data.draw(st.lists(cases(op, rank), min_size=4, max_size=4))
+    some = data.draw(st.lists(cases(op, rank), min_size=3, max_size=3))
     check_second_order(some, np.random.default_rng(seed))
 
 

@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduled kernels themselves: every plan, target and number of threads, against PyTorch.
+
+Operands lie between guards: NaN around what is read, marks around what is written, so that an
+element too many shows as well as one too few.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.cases import Case, any_case, cases, geometry_of
+from helpers.compare import numpy_dtype
+from helpers.faces import OPERANDS, FaceCase
+from helpers.profile import FUZZ, compiling
+from topi_ext import select, tvm_compat
+from topi_ext.kernels import gather, weight_grad
+from topi_ext.layout import Layouts
+from topi_ext.plan.cpu import Machine, Problem, plan_gather, plan_weight_grad
+from topi_ext.reference import Reference
+
+FACES = list(OPERANDS)
+HOST = tvm_compat.host_target()
+seeds = st.integers(0, 2**32 - 1)
+
+
+def selected(case: FaceCase, target: tvm.target.Target) -> object:
+    """What an adapter gets."""
+    return select.prim_func(case.face, case.geometry, case.orders, case.n, case.dtypes, target)
+
+
+def planned(case: FaceCase, machine: Machine) -> object:
+    """The kernel for a machine that need not be this one: any plan is right anywhere."""
+    problem = Problem(case.face, case.geometry.as_rank3(), case.orders, case.n, case.dtypes)
+    if case.face == "conv_weight_grad":
+        return weight_grad.build(problem, plan_weight_grad(problem, machine))
+    return gather.build(problem, plan_gather(problem, machine))
+
+
+def built(kernels: list[object], target: tvm.target.Target = HOST) -> tvm.runtime.Executable:
+    """One module of all kernels, ``f0(a, b, out)``, ``f1(a, b, out)``, ..."""
+    names = [f"f{number}" for number in range(len(kernels))]
+    functions = {n: f.with_attr("global_symbol", n) for n, f in zip(names, kernels)}
+    return tvm.compile(tvm.IRModule(functions), target)
+
+
+def guarded(array: np.ndarray, mark: float) -> tuple[tvm.runtime.Tensor, np.ndarray]:
+    """A tensor of the same values in the middle of marks, and those marks."""
+    if array.dtype.kind not in "fiu" or array.size == 0:
+        return tvm.runtime.tensor(array), np.empty(0)
+    margin = 64
+    whole = np.full(array.size + 3 * margin, mark, array.dtype)
+    # TVM takes arguments to be aligned to 64 bytes.
+    start = margin + -(whole[margin:].ctypes.data // array.itemsize) % (64 // array.itemsize)
+    middle = whole[start : start + array.size].reshape(array.shape)
+    middle[...] = array
+    return tvm.runtime.from_dlpack(middle), whole
+
+
+def run(kernel: Callable, case: FaceCase, rng: np.random.Generator) -> np.ndarray:
+    """Run between guards and compare; returns the result as stored."""
+    a, b = case.arrays(rng)
+    nan = np.nan if case.dtypes[0].startswith(("float", "bfloat")) else 99
+    operands = [guarded(case.stored(r, v), nan) for r, v in zip(case.roles, (a, b))]
+    role, dtype = case.roles[2], numpy_dtype(case.dtypes[2])
+    out, whole = guarded(np.full(case.stored_shape(role), 77, dtype), 55)
+    kernel(*(tensor for tensor, _ in operands), out)
+    got = out.numpy()
+    case.check(got, a, b)
+    if whole.size:
+        outside = whole.size - got.size
+        assert (whole == 55).sum() >= outside, f"{case}: wrote outside of its result"
+        edges = np.concatenate([whole[:64], whole[-64:]])
+        assert (edges == 55).all(), f"{case}: wrote outside of its result"
+    return got
+
+
+def check(
+    cases: list[FaceCase],
+    seed: int = 0,
+    target: tvm.target.Target = HOST,
+    machine: Machine | None = None,
+) -> None:
+    """Build all in one module, run one by one; planned for the target unless for a machine."""
+    made = [planned(c, machine) if machine else selected(c, target) for c in cases]
+    kernels, rng = built(made, target), np.random.default_rng(seed)
+    for number, case in enumerate(cases):
+        run(kernels[f"f{number}"], case, rng)
+
+
+def faces_of(case: Case, **changes: object) -> list[FaceCase]:
+    return [FaceCase(face, geometry_of(case), case.n, **changes) for face in FACES]
+
+
+# ------------------------------------------------------------------------------ geometries
+
+wide = st.one_of(
+    *(
+        cases(op, rank, channels=(1, 3, 7, 8, 16, 17), groups=(1, 1, 2, 5), size=size)
+        for op in ("conv", "conv_transpose")
+        for rank, size in ((1, 60), (2, 17), (3, 7))
+    )
+)
+
+
+@compiling(3)
+@given(some=st.lists(any_case, min_size=4, max_size=4), seed=seeds)
+def test_any_geometry(some: list[Case], seed: int) -> None:
+    check([face for case in some for face in faces_of(case)], seed)
+
+
+@compiling(2)
+@given(some=st.lists(wide, min_size=3, max_size=3), seed=seeds)
+def test_any_geometry_as_wide_as_vectors(some: list[Case], seed: int) -> None:
+    check([face for case in some for face in faces_of(case)], seed)
+
+
+# ------------------------------------------------------------------------------ plans
+
+MACHINES = {
+    "sse": Machine(vector_bytes=16, registers=16, threads=2),
+    "avx-512": Machine(vector_bytes=64, registers=32, threads=4),
+    "one thread": Machine(vector_bytes=32, registers=16, threads=1),
+    "64 threads": Machine(vector_bytes=32, registers=16, threads=64),
+    "small caches": Machine(vector_bytes=32, registers=16, threads=3, l1=1 << 10, l2=8 << 10),
+    "few registers": Machine(vector_bytes=16, registers=6, threads=2, l2=16 << 10),
+}
+
+SHAPES = [
+    Case("conv_transpose", (13, 11), (4, 4), ins=9, outs=10, stride=(2, 2), padding=(1,) * 4),
+    Case("conv_transpose", (9, 21), (3, 2), ins=8, outs=12, groups=2, stride=(2, 3),
+         dilation=(1, 2), padding=(0, 2, 1, -1), output_padding=(1, 2)),
+    Case("conv_transpose", (17, 18), (3, 3), ins=6, outs=6, groups=6, stride=(2, 2)),
+    Case("conv", (70,), (5,), ins=3, outs=18, stride=(3,), padding=(2, 4), dilation=(2,)),
+    Case("conv", (5, 6, 9), (3, 2, 3), n=3, ins=5, outs=7, padding=(1, 0, 1) * 2),
+]  # fmt: skip
+
+
+def rotated(shapes: list[Case], start: int) -> list[FaceCase]:
+    """One face of each shape, another with every start; in a long run all of them."""
+    if FUZZ:
+        return [face for case in shapes for face in faces_of(case)]
+    return [faces_of(case)[(start + i) % len(FACES)] for i, case in enumerate(shapes)]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_plans_for_any_machine(machine: str) -> None:
+    start = list(MACHINES).index(machine)
+    check(rotated(SHAPES, start) + rotated(SHAPES, start + 1), machine=MACHINES[machine])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"mcpu": "x86-64-v3"}, {"mcpu": "x86-64-v2", "num-cores": 1}],
+    ids=["no mcpu", "x86-64-v3", "x86-64-v2, one core"],
+)
+def test_targets_of_this_machine(options: dict) -> None:
+    target = tvm.target.Target({"kind": "llvm", **options})
+    check(faces_of(SHAPES[0]) + rotated(SHAPES[1:], len(options)), target=target)
+
+
+def test_no_kernel_where_there_is_none() -> None:
+    case = faces_of(SHAPES[0])[0]
+    assert selected(case, None) is None
+    assert selected(case, tvm.target.Target({"kind": "cuda", "arch": "sm_80"})) is None
+
+
+def test_equal_requests_give_the_same_object() -> None:
+    """Identical geometries in one module are built once."""
+    for one, other in zip(faces_of(SHAPES[1]), faces_of(SHAPES[1].with_())):
+        assert selected(one, HOST) is not None
+        assert selected(one, HOST).same_as(selected(other, HOST))
+    n = tvm_compat.tir.Var("n", "int64")
+    m = tvm_compat.tir.Var("m", "int64")
+    g, orders = one.geometry, one.orders
+    symbolic = [
+        select.prim_func("conv", g, orders, size + 1, ("float32",) * 3, HOST) for size in (n, m)
+    ]
+    assert symbolic[0].same_as(symbolic[1])
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_kernels_are_parallel_and_vectorised(face: str) -> None:
+    """What stock TVM's code for a CPU is not; a kernel that is neither would still be right."""
+    case = faces_of(SHAPES[0])[FACES.index(face)]
+    machine = Machine(vector_bytes=32, registers=16, threads=2)
+    target = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
+    code = built([planned(case, machine)], target).mod.inspect_source("ll")
+    assert "TVMBackendParallelLaunch" in code
+    arithmetic = [line for line in code.splitlines() if "<8 x float>" in line]
+    assert any("fmul" in line or "fma" in line or "fmuladd" in line for line in arithmetic)
+
+
+# ------------------------------------------------------------------------------ layouts, dtypes
+
+
+def test_layouts_of_the_weight_gradient() -> None:
+    """Every permutation of each operand; the adapters' tests do the same with the other faces."""
+    case = Case("conv_transpose", (9, 8), (3, 2), ins=4, outs=6, groups=2, stride=(2, 1))
+    data = ["".join(p) for p in itertools.permutations("NCHW")]
+    kernel = ["".join(p) for p in itertools.permutations("OIHW")]
+    layouts = [
+        Layouts(data[i], kernel[(5 * i + 3) % 24], data[(7 * i + 11) % 24]) for i in range(24)
+    ]
+    check([FaceCase("conv_weight_grad", geometry_of(case), 3, some) for some in layouts])
+
+
+@pytest.mark.parametrize("face", FACES if FUZZ else ["conv_weight_grad"])
+def test_dtypes(face: str) -> None:
+    dtypes = [
+        ("float64",) * 3,
+        ("float16",) * 3,
+        ("bfloat16",) * 3,
+        ("bfloat16", "bfloat16", "float32"),
+        ("float32", "float32", "float16"),
+        ("float32", "float32", "float64"),
+        ("float16", "float32", "float32"),
+        ("int8", "int8", "int8"),
+        ("int8", "int8", "int32"),
+        ("uint8", "int8", "int32"),
+        ("int16", "int16", "int64"),
+    ]
+    big = Case("conv_transpose", (9, 10), (3, 4), ins=70, outs=19, stride=(2, 2), padding=(1,) * 4)
+    depthwise = Case("conv_transpose", (9, 19), (3, 4), ins=6, outs=6, groups=6, stride=(2, 1))
+    check([FaceCase(face, geometry_of(c), c.n, None, d) for c in (big, depthwise) for d in dtypes])
+
+
+# ------------------------------------------------------------------------------ not a number
+
+
+@pytest.mark.parametrize("face", ["conv", "conv_transpose"])
+def test_not_a_number_in_the_data_goes_only_where_it_meets(face: str) -> None:
+    """Lanes that are computed and dropped must not spread it, nor data that no tap reads."""
+    shapes = [
+        Case("conv_transpose", (9, 10), (3, 2), ins=3, outs=4, stride=(2, 3), padding=(1,) * 4),
+        Case("conv", (19, 10), (2, 3), ins=4, outs=3, stride=(3, 2), padding=(0, 1, -2, -1)),
+    ]
+    some = [FaceCase(face, geometry_of(c), 2) for c in shapes]
+    kernels, rng = built([selected(case, HOST) for case in some]), np.random.default_rng(0)
+    for number, case in enumerate(some):
+        data, weight = case.arrays(rng)
+        for place in (0, 7, data.size // 2, -1):
+            poisoned = data.copy()
+            poisoned.flat[place] = np.nan
+            out = tvm.runtime.tensor(np.zeros(case.shape(case.roles[2]), "float32"))
+            kernels[f"f{number}"](tvm.runtime.tensor(poisoned), tvm.runtime.tensor(weight), out)
+            meets = np.isnan(poisoned).astype(np.int64), np.ones(weight.shape, np.int64)
+            want = getattr(Reference(), face)(*meets, case.geometry) > 0
+            np.testing.assert_array_equal(np.isnan(out.numpy()), want)
+
+
+def test_empty_batch() -> None:
+    check(faces_of(SHAPES[0].with_(n=0)))
+
+
+# ------------------------------------------------------------------------------ symbolic sizes
+
+
+def test_symbolic_sizes_bind_to_the_operands() -> None:
+    """One kernel for every batch and every size, small ones and large ones."""
+    kernels, runs = {}, []
+    for case in SHAPES:
+        for face in FACES:
+            name = f"f{len(kernels)}"
+            g = geometry_of(case)
+            x = [tvm_compat.tir.Var(f"x{i}", "int64") for i in range(g.rank)]
+            y = [tvm_compat.tir.Var(f"y{i}", "int64") for i in range(g.rank)]
+            n = tvm_compat.tir.Var("n", "int64")
+            free = replace(g, x_size=tuple(x), y_size=tuple(y))
+            orders = Layouts.canonical(g.rank)
+            func = select.prim_func(face, free, orders, n, ("float32",) * 3, HOST)
+            kernels[name] = func.with_attr("global_symbol", name)
+            for grow, batch in ((0, 2), (1, 1), (2, 3), (9, 1), (31, 2)):
+                size = tuple(s + grow for s in case.size)
+                runs.append((name, FaceCase(face, geometry_of(case.with_(size=size)), batch)))
+            small = tuple(
+                max(1, d * (k - 1) + 1 - b - a) if case.op == "conv" else 1
+                for k, d, b, a in zip(
+                    case.kernel, case.dilation, case.padding, case.padding[g.rank :]
+                )
+            )
+            try:
+                runs.append((name, FaceCase(face, geometry_of(case.with_(size=small)), 1)))
+            except ValueError:
+                assert case.transposed
+    module, rng = tvm.compile(tvm.IRModule(kernels), HOST), np.random.default_rng(0)
+    for name, case in runs:
+        run(module[name], case, rng)
+
+
+# ------------------------------------------------------------------------------ threads
+
+THREADED = """
+import sys
+import numpy as np, tvm
+module = tvm.runtime.load_module(sys.argv[1])
+arrays = np.load(sys.argv[2])
+results = {}
+for name in sorted({key.split("_")[0] for key in arrays}):
+    a, b, out = (tvm.runtime.tensor(arrays[f"{name}_{i}"]) for i in range(3))
+    module[name](a, b, out)
+    first = out.numpy()
+    module[name](a, b, out)
+    assert first.tobytes() == out.numpy().tobytes(), f"{name}: two runs differ"
+    results[name] = first
+np.savez(sys.argv[3], **results)
+"""
+
+
+def test_threads(tmp_path: Path, rng: np.random.Generator) -> None:
+    """Kernels planned for 1 or for 8 cores, run by 1, 2 and 4 threads: right and repeatable."""
+    some = [face for case in SHAPES for face in faces_of(case)]
+    machines = [Machine(vector_bytes=32, threads=t, l2=32 << 10) for t in (1, 8)]
+    pairs = list(zip(some, itertools.cycle(machines)))
+    module = built([planned(*pair) for pair in pairs])
+    library = tmp_path / "kernels.so"
+    module.export_library(str(library))
+    arrays, operands = {}, []
+    for number, (case, _) in enumerate(pairs):
+        a, b = case.arrays(rng)
+        operands.append((a, b))
+        out = np.full(case.stored_shape(case.roles[2]), 77, "float32")
+        for i, array in enumerate((a, b, out)):
+            arrays[f"f{number}_{i}"] = array
+    np.savez(tmp_path / "in.npz", **arrays)
+    for threads in (1, 2, 4):
+        result = tmp_path / f"out{threads}.npz"
+        subprocess.run(
+            [sys.executable, "-c", THREADED, library, tmp_path / "in.npz", result],
+            env={**os.environ, "TVM_NUM_THREADS": str(threads)},
+            check=True,
+        )
+        got = np.load(result)
+        for number, (case, _) in enumerate(pairs):
+            case.check(got[f"f{number}"], *operands[number])
