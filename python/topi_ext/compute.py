@@ -46,9 +46,7 @@ def conv(x: Tensor, w: Tensor, geometry: Geometry, layouts: Layouts, out_dtype: 
         c = te.reduce_axis((0, geometry.c_per_group), "c")
         taps = [te.reduce_axis((0, r), name) for r, name in zip(geometry.kernel, _TAP_NAMES)]
         channel = _first_channel(geometry, k, geometry.k_per_group, geometry.c_per_group) + c
-        where = [
-            j * s + r * d for j, r, s, d in zip(p, taps, geometry.stride, geometry.dilation)
-        ]
+        where = [j * s + r * d for j, r, s, d in zip(p, taps, geometry.stride, geometry.dilation)]
         weight = w(*permuted(layouts.w, letters.kernel, (k, c, *taps)))
         return _sum(padded(n, channel, *where), weight, acc, (c, *taps))
 
@@ -137,9 +135,7 @@ def conv_weight_grad(
         n = te.reduce_axis((0, n_size), "n")
         p = [te.reduce_axis((0, size), name) for size, name in zip(geometry.y_size, _Y_NAMES)]
         channel = _first_channel(geometry, k, geometry.k_per_group, geometry.c_per_group) + c
-        where = [
-            j * s + r * d for j, r, s, d in zip(p, taps, geometry.stride, geometry.dilation)
-        ]
+        where = [j * s + r * d for j, r, s, d in zip(p, taps, geometry.stride, geometry.dilation)]
         other = y(*permuted(layouts.y, letters.data, (n, k, *p)))
         return _sum(padded(n, channel, *where), other, acc, (n, *p))
 
@@ -182,16 +178,12 @@ def _pad(x: Tensor, geometry: Geometry, layouts: Layouts) -> Tensor:
     letters = _Letters(geometry.rank)
     size = [
         (p - 1) * s + d * (r - 1) + 1
-        for p, s, d, r in zip(
-            geometry.y_size, geometry.stride, geometry.dilation, geometry.kernel
-        )
+        for p, s, d, r in zip(geometry.y_size, geometry.stride, geometry.dilation, geometry.kernel)
     ]
 
     def element(n, c, *i):
         where = [j - b for j, b in zip(i, geometry.pad_before)]
-        inside = [
-            test for j, limit in zip(where, geometry.x_size) for test in (j >= 0, j < limit)
-        ]
+        inside = [test for j, limit in zip(where, geometry.x_size) for test in (j >= 0, j < limit)]
         value = x(*permuted(layouts.x, letters.data, (n, c, *where)))
         return te.if_then_else(te.all(*inside), value, tir.const(0, x.dtype))
 

@@ -61,6 +61,16 @@ class Operand(Array):
         """
         return sum(i * self.strides[a] for a, i in zip(letters, where) if a in self.strides)
 
+    def is_run(self, letters: str, sizes: Sequence[Expr]) -> bool:
+        """Whether the axes `letters` lie in memory as one run, the last one fastest."""
+        stride: Expr = 1
+        for letter, size in reversed(list(zip(letters, sizes))):
+            if letter in self.strides:
+                if self.strides[letter] != stride:
+                    return False
+                stride = stride * size
+        return True
+
 
 # -------------------------------------------------------------------- the function
 
@@ -247,4 +257,3 @@ def unravel(index: Expr, extents: Sequence[Expr]) -> tuple[Expr, ...]:
 def _wide(value: Expr) -> Expr:
     """64-bit indices throughout: Relax sizes are 64 bits wide."""
     return tir.IntImm("int64", value) if isinstance(value, int) else value
-

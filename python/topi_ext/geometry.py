@@ -553,9 +553,7 @@ def _positive(op: str, name: str, sizes: Sequence[Size]) -> None:
 
 def _channels(op: str, w_shape: Sequence[Size], axis: int, c: int, groups: int, of: str) -> None:
     if w_shape[axis] != c // groups:
-        raise fail(
-            op, f"weight input channels={w_shape[axis]} must equal {of}/groups={c}/{groups}"
-        )
+        raise fail(op, f"weight input channels={w_shape[axis]} must equal {of}/groups={c}/{groups}")
 
 
 def _per_axis(op: str, name: str, value: Ints, rank: int) -> tuple[int, ...]:

@@ -82,9 +82,7 @@ class _Gather:
         for extent in extents:
             tasks = tasks * extent
         with emit.parallel(tasks) as task:
-            image, group, depth, height, width, split = map(
-                emit.let, emit.unravel(task, extents)
-            )
+            image, group, depth, height, width, split = map(emit.let, emit.unravel(task, extents))
             numbers = (image, depth, height, width)
             self.first = [i * b for i, b in zip(numbers, self.window.block)]
             self._task(group, split)
@@ -136,9 +134,7 @@ class _Gather:
             inside = out_channel < self.problem.out_channels
         return emit.choose(
             inside,
-            lambda: self.weight.load(
-                self.weight.at("OI" + TAPS, outer, inner, *taps), self.dtype
-            ),
+            lambda: self.weight.load(self.weight.at("OI" + TAPS, outer, inner, *taps), self.dtype),
             emit.constant(0, self.dtype),
         )
 
@@ -254,9 +250,10 @@ class _Gather:
             x = self.panel.plane(channel, slots) + self.panel.shifted(shifts) + start
             w = weights + self._weight_step(combination, channel, taps)
             for (o, v), (register, index) in acc.items():
-                product_ = emit.broadcast(self.packed[w + o], lanes) * panel[
-                    emit.lanes_of(x + v * lanes, lanes)
-                ]
+                product_ = (
+                    emit.broadcast(self.packed[w + o], lanes)
+                    * panel[emit.lanes_of(x + v * lanes, lanes)]
+                )
                 emit.store(register, index, register[index] + product_)
 
         counts = [group.taps for group in combination]

@@ -124,9 +124,7 @@ def pack(
             def copy() -> None:
                 where = [
                     (start + e) * gather.in_step + residue
-                    for start, e, gather, residue in zip(
-                        starts, (*outer, low), gathers, residues
-                    )
+                    for start, e, gather, residue in zip(starts, (*outer, low), gathers, residues)
                 ]
                 origin = source.at("C" + DATA, channel + c, *where)
                 stride = source.strides[DATA[-1]] * gathers[-1].in_step

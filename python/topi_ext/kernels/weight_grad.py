@@ -31,6 +31,11 @@ from .panel import Panel, argument, data_sizes, pack
 
 def build(problem: Problem, plan: WeightGradPlan) -> Any:
     """The PrimFunc ``(x, y, out)`` of `problem`, scheduled by `plan`."""
+    return weight_function(problem, lambda *operands: _WeightGrad(problem, plan, *operands).emit())
+
+
+def weight_function(problem: Problem, fill: Callable[[Operand, Operand, Operand], None]) -> Any:
+    """The PrimFunc of a weight gradient whose body `fill` emits."""
     geometry, layouts = problem.geometry, problem.layouts
     kernel = {**dict(zip(TAPS, geometry.kernel)), "O": geometry.k, "I": geometry.c_per_group}
     with emit.kernel(ATTRIBUTES) as made:
@@ -38,7 +43,7 @@ def build(problem: Problem, plan: WeightGradPlan) -> Any:
         y = argument("y", layouts.y, data_sizes(problem.y_sizes, geometry.k), problem.dtypes[1])
         out = argument("out", layouts.w, kernel, problem.dtypes[2])
         with emit.body(x, y, out) as operands:
-            _WeightGrad(problem, plan, *operands).emit()
+            fill(*operands)
     return made[0]
 
 
@@ -82,15 +87,11 @@ class _WeightGrad:
         def chunk(*numbers: Expr) -> None:
             first = [i * b for i, b in zip(numbers, plan.window.block)]
             sizes = self.problem.y_sizes
-            valid = [
-                emit.least(b, size - f) for b, size, f in zip(plan.window.block, sizes, first)
-            ]
+            valid = [emit.least(b, size - f) for b, size, f in zip(plan.window.block, sizes, first)]
             k = group * geometry.k_per_group + first_k
             pack(self.y_panel, rows, self.y, k, self.k_count, first, sizes, valid)
             c = group * geometry.c_per_group + first_c
-            pack(
-                self.x_panel, panel, self.x, c, self.c_count, first, self.problem.x_sizes
-            )
+            pack(self.x_panel, panel, self.x, c, self.c_count, first, self.problem.x_sizes)
             self._tiles(rows, panel, partial)
 
         counts = [emit.ceil_div(p, b) for p, b in zip(self.problem.y_sizes, plan.window.block)]
@@ -108,9 +109,7 @@ class _WeightGrad:
         geometry, plan = self.problem.geometry, self.plan
         last = geometry.kernel[-1]
 
-        def over(
-            count: Expr, most: int, tile: int, step: Callable[[Expr, int], None]
-        ) -> None:
+        def over(count: Expr, most: int, tile: int, step: Callable[[Expr, int], None]) -> None:
             """``step(first, size)`` for tiles of `tile`, then one by one for what is left."""
             emit.loop(count // tile, lambda i: step(i * tile, tile))
             if tile > 1 and (not isinstance(count, int) or count % tile):
@@ -121,11 +120,32 @@ class _WeightGrad:
             full, rest = divmod(last, plan.tap_tile)
             if full * plan.tap_tile <= 16:
                 for i in range(full):
-                    self._tile(rows, panel, partial, (k, ks), (c, cs), (depth, height, i * plan.tap_tile), plan.tap_tile)
+                    self._tile(
+                        rows,
+                        panel,
+                        partial,
+                        (k, ks),
+                        (c, cs),
+                        (depth, height, i * plan.tap_tile),
+                        plan.tap_tile,
+                    )
             else:
-                emit.loop(full, lambda i: self._tile(rows, panel, partial, (k, ks), (c, cs), (depth, height, i * plan.tap_tile), plan.tap_tile))
+                emit.loop(
+                    full,
+                    lambda i: self._tile(
+                        rows,
+                        panel,
+                        partial,
+                        (k, ks),
+                        (c, cs),
+                        (depth, height, i * plan.tap_tile),
+                        plan.tap_tile,
+                    ),
+                )
             if rest:
-                self._tile(rows, panel, partial, (k, ks), (c, cs), (depth, height, last - rest), rest)
+                self._tile(
+                    rows, panel, partial, (k, ks), (c, cs), (depth, height, last - rest), rest
+                )
 
         over(
             self.c_count,

@@ -220,6 +220,32 @@ class WeightGradPlan:
     tap_tile: int
 
 
+@dataclass(frozen=True)
+class ColumnsPlan:
+    """Plan of the ``conv_weight_grad`` kernel for few positions.
+
+    Attributes
+    ----------
+    positions : int
+        Positions of y, over the batch too.
+    lanes : int
+        Elements per vector.
+    c_block : int
+        Channels of x per task.
+    splits : int
+        Into how many tasks the channels of y are divided.
+    k_tile, vectors : int
+        Register tile: channels of y by vectors of (channel of x, tap).
+    """
+
+    positions: int
+    lanes: int
+    c_block: int
+    splits: int
+    k_tile: int
+    vectors: int
+
+
 # -------------------------------------------------------------------- conv and conv_transpose
 
 
@@ -282,8 +308,15 @@ def _gather_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> floa
 
 
 @lru_cache(maxsize=1024)
-def plan_weight_grad(problem: Problem, machine: Machine) -> WeightGradPlan:
-    """Choose blocks and register tile of ``conv_weight_grad``."""
+def plan_weight_grad(problem: Problem, machine: Machine) -> WeightGradPlan | ColumnsPlan:
+    """Choose kernel, blocks and register tile of ``conv_weight_grad``."""
+    cost, plan = _plan_sums(problem, machine)
+    columns = _plan_columns(problem, machine)
+    return columns[1] if columns and columns[0] < cost else plan
+
+
+def _plan_sums(problem: Problem, machine: Machine) -> tuple[float, WeightGradPlan]:
+    """Lanes over positions: the plan of :mod:`topi_ext.kernels.weight_grad`, and its cycles."""
     geometry, lanes = problem.geometry, problem.lanes(machine)
     c, k, taps = geometry.c_per_group, geometry.k_per_group, geometry.taps
     last = geometry.kernel[-1]
@@ -313,14 +346,43 @@ def plan_weight_grad(problem: Problem, machine: Machine) -> WeightGradPlan:
             chunks = prod(-(-p // b) for p, b in zip(positions, block))
             rounds = -(-tasks // machine.threads)
             cost = rounds * (chunks * chunk + k_block * c_block * taps * 6.0 + 1000)
-            plan = WeightGradPlan(
-                window, lanes, k_block, c_block, k_tile, c_tile, tap_tile
-            )
+            plan = WeightGradPlan(window, lanes, k_block, c_block, k_tile, c_tile, tap_tile)
             if best is None or cost < best[0]:
                 best = (cost, plan)
     if best is None:
         raise AssertionError("a problem has at least one block")
-    return best[1]
+    return best
+
+
+def _plan_columns(problem: Problem, machine: Machine) -> tuple[float, ColumnsPlan] | None:
+    """Lanes over weights: the plan of :mod:`topi_ext.kernels.weight_columns`, and its cycles.
+
+    None for positions that are symbolic or too many to be held at once.
+    """
+    if not all(isinstance(size, int) for size in problem.y_sizes):
+        return None
+    geometry, lanes = problem.geometry, problem.lanes(machine)
+    positions, taps = prod(problem.y_sizes), geometry.taps
+    c, k = geometry.c_per_group, geometry.k_per_group
+    best: tuple[float, ColumnsPlan] | None = None
+    for c_block in _channel_blocks(c, 1):
+        vectors = -(-c_block * taps // lanes)
+        if positions * vectors * machine.vector_bytes > machine.l2 // 2:
+            continue
+        k_tile, width = _register_tile(k, vectors, machine.registers)
+        tasks = geometry.groups * -(-c // c_block)
+        splits = 1 if tasks >= 2 * machine.threads else -(-2 * machine.threads // tasks)
+        splits = min(splits, -(-k // k_tile))
+        tiles = -(-(-(-k // k_tile)) // splits)
+        full, tail = divmod(vectors, width)
+        step = full * _tile_cycles(k_tile, width)
+        step += _tile_cycles(k_tile, tail) if tail else 0
+        rows = k_tile * (positions * 4 + vectors * 4)
+        cost = positions * c_block * taps * 3.0 + tiles * (positions * step + rows)
+        cost = -(-tasks * splits // machine.threads) * (cost + 1000)
+        if best is None or cost < best[0]:
+            best = (cost, ColumnsPlan(positions, lanes, c_block, splits, k_tile, width))
+    return best
 
 
 def _channel_blocks(channels: int, tile: int) -> list[int]:
@@ -341,7 +403,9 @@ def _nominal(sizes: Sequence[Size]) -> tuple[int, ...]:
 def _blocks(positions: Sequence[int], lanes: int) -> Iterator[tuple[int, ...]]:
     """Candidate blocks: axes are cut from the outside in, the last one only when it is long."""
     n, depth, height, width = positions
-    widths = sorted({-(-width // i) for i in (1, 2, 3, 4, 6, 8) if i == 1 or width // i >= 4 * lanes})
+    widths = sorted(
+        {-(-width // i) for i in (1, 2, 3, 4, 6, 8) if i == 1 or width // i >= 4 * lanes}
+    )
     if width > 512:
         widths = sorted({-(-width // -(-width // limit)) for limit in (64, 128, 256, 512)})
     heights = sorted({-(-height // i) for i in range(1, min(height, 32) + 1)} | {1})
@@ -374,4 +438,3 @@ def _register_tile(out_channels: int, vectors: int, registers: int) -> tuple[int
 def _tile_cycles(channels: int, vectors: int) -> float:
     """Cycles of one tap: two FMAs and two loads a cycle, four cycles until a sum is ready."""
     return max(channels * vectors / 2, (channels + vectors) / 2, 4.0) + 0.4
-
