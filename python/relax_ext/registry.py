@@ -15,7 +15,7 @@ from typing import Any
 import tvm
 from tvm.script import relax as script
 
-from topi_ext.tvm_compat import call_attr, infer_key, op_attr, own_op, set_op_attr
+from topi_ext.tvm_compat import infer_key, op_attr, own_op, set_op_attr
 
 from . import ops
 from .attrs import CONV_TRANSPOSE, CONV_WEIGHT_GRAD, OWN, STOCK
@@ -115,7 +115,7 @@ def _refusals(op: str) -> dict[str, Any]:
 
 def _with_out_dtype(call: Any, out_dtype: Any) -> Any:
     """The same call with another output dtype, as ToMixedPrecision asks for it."""
-    attrs = {name: call_attr(call, name) for name in call.attrs.keys()}
+    attrs = {str(name): value for name, value in call.attrs.items()}
     attrs["out_dtype"] = str(out_dtype)
     return type(call)(call.op, call.args, tvm.ir.make_node("ir.DictAttrs", **attrs))
 

@@ -3,7 +3,7 @@
 
 A convolution is the trilinear form ::
 
-    sum over n, p, c, k, r of   x[n, c, stride*p - pad_before + dilation*r] * w[k, c, r] * y[n, k, p]
+    sum over n, p, c, k, r of  x[n, c, stride*p - pad_before + dilation*r] * w[k, c, r] * y[n, k, p]
 
 and fixing two of its three tensors gives one of its three faces: ``conv`` (x, w -> y),
 ``conv_transpose`` (y, w -> x) and ``conv_weight_grad`` (x, y -> w).  One immutable

@@ -60,7 +60,7 @@ class Layout:
         primal = [letter for letter, factor in axes if not factor]
         blocks = [(letter, factor) for letter, factor in axes if letter not in primal or factor]
         known = sorted(primal) == sorted(letters) and end == len(text)
-        if not known or any(l not in letters or f < 1 for l, f in blocks):
+        if not known or any(name not in letters or size < 1 for name, size in blocks):
             raise fail(
                 op, f"{name}={text!r} must be a permutation of {letters!r}, optionally with blocks"
             )

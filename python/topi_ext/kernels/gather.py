@@ -18,6 +18,7 @@ no zero is inserted and no product wasted.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from math import prod
 from typing import Any
@@ -175,13 +176,10 @@ class _Gather:
             emit.fill(held, 0, elements, emit.constant(0, self.dtype))
 
         def block(number: Expr) -> None:
+            weights = group * self.blocks + number
             for combination in self.combinations:
-                emit.nest(
-                    [tap_group.phases for tap_group in combination],
-                    lambda *phases: self._phase(  # noqa: B023 (called before the next turn)
-                        group * self.blocks + number, combination, phases, panel, held
-                    ),
-                )
+                phases = partial(self._phase, weights, combination, panel, held)
+                emit.nest([tap_group.phases for tap_group in combination], phases)
             self._copy_out(group, number, held)
 
         def numbered(i: Expr) -> None:
@@ -195,9 +193,9 @@ class _Gather:
         self,
         block: Expr,
         combination: Sequence[TapGroup],
-        phases: Sequence[Expr],
         panel: Array,
         held: Array,
+        *phases: Expr,
     ) -> None:
         """All tiles of one phase."""
         width = self.plan.vectors * self.plan.lanes

@@ -373,7 +373,7 @@ def _plan_columns(problem: Problem, machine: Machine) -> tuple[float, ColumnsPla
         tasks = geometry.groups * -(-c // c_block)
         splits = 1 if tasks >= 2 * machine.threads else -(-2 * machine.threads // tasks)
         splits = min(splits, -(-k // k_tile))
-        tiles = -(-(-(-k // k_tile)) // splits)
+        tiles = -(-k // (k_tile * splits))
         full, tail = divmod(vectors, width)
         step = full * _tile_cycles(k_tile, width)
         step += _tile_cycles(k_tile, tail) if tail else 0
@@ -414,7 +414,8 @@ def _blocks(positions: Sequence[int], lanes: int) -> Iterator[tuple[int, ...]]:
         for h in heights if w == width else (1,):
             for d in depths if h == height and w == width else (1,):
                 whole = (d, h, w) == (depth, height, width)
-                for i in (x for x in (1, 2, 4, 8, 16, n) if whole and x <= n) if whole else (1,):
+                images = {i for i in (1, 2, 4, 8, 16, n) if i <= n} if whole else {1}
+                for i in sorted(images):
                     if i == 1 or i * d * h * w <= 4096:
                         yield (i, d, h, w)
 
