@@ -8,6 +8,7 @@ behind it speaks of the forward convolution's x, w and y.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from topi_ext.dtypes import accumulator
@@ -127,7 +128,9 @@ def read(call: Any) -> Conv | None:
     by_role = dict(zip(roles, dtypes))
     if None in shapes:
         return Conv(op, face, layouts, by_role, None, None)
-    if any(not isinstance(size, int) for size in _constants(face, shapes)):
+    blocks = (_block_sizes(layouts[role], found) for role, found in zip(roles, types))
+    constants = (*_constants(face, shapes), *chain.from_iterable(blocks))
+    if any(not isinstance(size, int) for size in constants):
         return None
     geometry = _geometry(op, face, call, *shapes)
     conv = Conv(op, face, layouts, by_role, geometry, shapes[0][0])
@@ -171,7 +174,9 @@ def _dtypes(op: str, types: list[Any], out: str) -> tuple[str, str, str]:
     """Dtypes of both operands and of the result, which by default has that of the operands."""
     first, second = (dtype_name(found.dtype) for found in types[:2])
     if not out and first and second and first != second:
-        raise fail(op, f"dtypes {first} and {second} must be equal unless out_dtype is given")
+        raise TypeError(
+            f"{op}: dtypes {first} and {second} must be equal unless out_dtype is given"
+        )
     out = out or (first if second else "")
     if first and second:
         accumulator(op, first, second, out)
@@ -188,9 +193,14 @@ def _canonical_shape(op: str, name: str, layout: Layout, found: Any) -> Any:
     if shape is None:
         return None
     for (letter, factor), size in zip(layout.axes, shape):
-        if factor and size != factor:
+        if factor and isinstance(size, int) and size != factor:
             raise fail(op, f"block {factor}{letter.lower()} of layout {layout.text!r} is {size}")
     return layout.unblocked_shape(shape)
+
+
+def _block_sizes(layout: Layout, found: Any) -> list[Any]:
+    shape = known_shape(found.shape)
+    return [size for (_, factor), size in zip(layout.axes, shape) if factor]
 
 
 def _constants(face: str, shapes: list[Any]) -> tuple[Any, ...]:
