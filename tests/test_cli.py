@@ -126,6 +126,18 @@ def test_3d_and_free_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert status == 0 and "5x2x3x4x3 * 2x2x3x3x3 s2 op1 g2" in out
 
 
+def test_gradients_at_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Relu of zeros, no batch, layer norm: TVM differentiates these otherwise or not at all."""
+    model = nn.Sequential(nn.Conv1d(2, 3, 3, bias=False), nn.ReLU(), nn.LayerNorm(6))
+    path = save(tmp_path / "norm.pt2", model, torch.randn(2, 8))
+    given = tmp_path / "x.npy"
+    x = np.random.default_rng(0).standard_normal((2, 8)).astype("float32")
+    x[:, :5] = 0
+    np.save(given, x)
+    status, out, _ = run(capsys, path, "--grad", "--input", f"input={given}")
+    assert status == 0 and "all 4 right" in out
+
+
 @pytest.mark.parametrize(
     "attrs",
     [

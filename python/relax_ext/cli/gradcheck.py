@@ -67,14 +67,16 @@ def differentiate(mod: Any, cotangents: Sequence[Any], wanted: Sequence[str]) ->
 
 
 def differentiable(mod: Any) -> Any:
-    """The module with batch norm, relu and leaky relu spelt out in operators with gradients.
+    """The module of static shapes in operators that have gradients.
 
-    Relu has one, but at 0 it is 1 where PyTorch's is 0; zeros are common in padded images.
+    Norms, leaky relu and squeeze have none in TVM. Relu has one, but at 0 it is 1 where PyTorch's
+    is 0, and zeros are common in padded images.
     """
     from tvm import relax
     from tvm.relax.dpl import is_op, rewrite_call, wildcard
 
-    mod = relax.transform.DecomposeOpsForInference("main")(mod)
+    mod = relax.transform.DecomposeOpsForInference("main")(mod)  # batch norm
+    mod = relax.transform.DecomposeOpsForTraining("main")(mod)  # layer norm
     x = wildcard()
 
     def relu(_: Any, matched: Any) -> Any:
@@ -86,8 +88,12 @@ def differentiable(mod: Any) -> Any:
         small = relax.op.multiply(alpha, matched[x])
         return relax.op.where(relax.op.greater(matched[x], zero), matched[x], small)
 
-    for name, rewrite in (("relax.nn.relu", relu), ("relax.nn.leakyrelu", leaky_relu)):
-        mod["main"] = rewrite_call(is_op(name)(x), rewrite, mod["main"])
+    def squeeze(call: Any, matched: Any) -> Any:
+        return relax.op.reshape(matched[x], tvm_compat.type_of(call).shape)
+
+    rules = {"nn.relu": relu, "nn.leakyrelu": leaky_relu, "squeeze": squeeze}
+    for name, rewrite in rules.items():
+        mod["main"] = rewrite_call(is_op("relax." + name)(x), rewrite, mod["main"])
     return relax.transform.DeadCodeElimination(["main"])(mod)
 
 

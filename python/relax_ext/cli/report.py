@@ -109,7 +109,9 @@ def _table(rows: list[Row], title: str) -> Table:
             _ms(row.stock.ms),
             _ms(row.ours.ms),
             _ms(row.reference_ms),
-            f"{row.speedup:.1f}x" if row.speedup else "–",
+            "–"
+            if row.speedup is None
+            else f"{row.speedup:{'.0f' if row.speedup >= 10 else '.2g'}}x",
         )
     return table
 
