@@ -7,7 +7,7 @@ A kernel reads as its loop nest::
         x = argument("X", (n,), "float32")
         y = argument("Y", (n,), "float32")
         with body():
-            with parallel(n) as i:
+            with tasks(n, parallel=True) as i:
                 store(y, i, x[i] * 2)
 
 Sizes and indices may be Python integers or expressions: integers fold here, so that one kernel
@@ -158,9 +158,10 @@ def fill(array: Array, start: Expr, count: Expr, value: Expr) -> None:
 
 
 @contextmanager
-def parallel(extent: Expr) -> Iterator[Expr]:
-    """A loop whose iterations the threads of the runtime share."""
-    with script.parallel(_wide(0), _wide(extent)) as i:
+def tasks(extent: Expr, parallel: bool) -> Iterator[Expr]:
+    """A loop over independent tasks, which the threads of the runtime share if `parallel`."""
+    kind = script.parallel if parallel else script.serial
+    with kind(_wide(0), _wide(extent)) as i:
         yield i
 
 

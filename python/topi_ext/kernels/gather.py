@@ -82,7 +82,7 @@ class _Gather:
         tasks: Expr = 1
         for extent in extents:
             tasks = tasks * extent
-        with emit.parallel(tasks) as task:
+        with emit.tasks(tasks, plan.parallel) as task:
             image, group, depth, height, width, split = map(emit.let, emit.unravel(task, extents))
             numbers = (image, depth, height, width)
             self.first = [i * b for i, b in zip(numbers, self.window.block)]
@@ -93,7 +93,7 @@ class _Gather:
     def _pack_weights(self) -> None:
         """packed[group][block][combination][phases][input channel][taps][channels]."""
         groups = self.problem.geometry.groups
-        with emit.parallel(groups * self.blocks) as task:
+        with emit.tasks(groups * self.blocks, self.plan.parallel) as task:
             group, block = emit.unravel(task, (groups, self.blocks))
 
             def element(channel: Expr, *rest: Expr) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
+from math import prod
 from typing import Any
 
 from .. import emit
@@ -58,7 +59,7 @@ class _Columns:
         tiles = -(-geometry.k_per_group // plan.k_tile)
         per_split = -(-tiles // plan.splits)
         extents = (geometry.groups, blocks, plan.splits)
-        with emit.parallel(geometry.groups * blocks * plan.splits) as task:
+        with emit.tasks(prod(extents), plan.parallel) as task:
             group, block, split = map(emit.let, emit.unravel(task, extents))
             first_c = block * plan.c_block
             count: Expr = plan.c_block

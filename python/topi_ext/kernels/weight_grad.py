@@ -69,7 +69,7 @@ class _WeightGrad:
             -(-geometry.k_per_group // plan.k_block),
             -(-geometry.c_per_group // plan.c_block),
         )
-        with emit.parallel(prod(extents)) as task:
+        with emit.tasks(prod(extents), plan.parallel) as task:
             group, k, c = emit.unravel(task, extents)
             self._task(group, k * plan.k_block, c * plan.c_block)
 

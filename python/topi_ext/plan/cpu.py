@@ -8,7 +8,7 @@ enter the estimate with a nominal value; the kernel is right for every size.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
 from math import prod
@@ -22,6 +22,10 @@ NOMINAL = (4, 8, 32, 64)
 
 UNROLLED_TAPS = 16
 """Taps written out in the innermost loop; more of them only make builds slow."""
+
+
+PARALLEL_CYCLES = 40_000
+"""Work below this is done by the calling thread: waking the others takes about as long."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,11 @@ class Problem:
             for size, gather in zip(self.out_sizes, self.gathers)
         )
 
+    @property
+    def is_static(self) -> bool:
+        """Whether all sizes are numbers."""
+        return all(isinstance(size, int) for size in (*self.x_sizes, *self.y_sizes))
+
     def lanes(self, machine: Machine) -> int:
         """Elements of a vector of accumulators."""
         return max(1, machine.vector_bytes // byte_width(self.acc_dtype))
@@ -186,6 +195,8 @@ class GatherPlan:
         Register tile: output channels by vectors of positions.
     splits : int
         Into how many tasks the output channels of one block are divided.
+    parallel : bool
+        Whether threads share the tasks.
     """
 
     window: Window
@@ -193,6 +204,7 @@ class GatherPlan:
     channels: int
     vectors: int
     splits: int
+    parallel: bool = True
 
 
 @dataclass(frozen=True)
@@ -209,6 +221,8 @@ class WeightGradPlan:
         Channels of y and of x that one task holds partial sums for.
     k_tile, c_tile, tap_tile : int
         Register tile: channels of y by (channels of x times taps along the last axis).
+    parallel : bool
+        Whether threads share the tasks.
     """
 
     window: Window
@@ -218,6 +232,7 @@ class WeightGradPlan:
     k_tile: int
     c_tile: int
     tap_tile: int
+    parallel: bool = True
 
 
 @dataclass(frozen=True)
@@ -236,6 +251,8 @@ class ColumnsPlan:
         Into how many tasks the channels of y are divided.
     k_tile, vectors : int
         Register tile: channels of y by vectors of (channel of x, tap).
+    parallel : bool
+        Whether threads share the tasks.
     """
 
     positions: int
@@ -244,6 +261,7 @@ class ColumnsPlan:
     splits: int
     k_tile: int
     vectors: int
+    parallel: bool = True
 
 
 # -------------------------------------------------------------------- conv and conv_transpose
@@ -266,8 +284,10 @@ def plan_gather(problem: Problem, machine: Machine) -> GatherPlan:
         if tasks < 2 * machine.threads:
             splits = min(blocks, -(-2 * machine.threads // tasks))
         plan = GatherPlan(window, lanes, channels, width, splits)
-        rounds = -(-tasks * splits // machine.threads)
-        cost = rounds * _gather_cycles(problem, plan, machine)
+        cycles = _gather_cycles(problem, plan, machine)
+        if problem.is_static and tasks * splits * cycles < PARALLEL_CYCLES:
+            plan = replace(plan, parallel=False)
+        cost = -(-tasks * splits // machine.threads) * cycles
         if best is None or cost < best[0]:
             best = (cost, plan)
     if best is None:
@@ -344,9 +364,12 @@ def _plan_sums(problem: Problem, machine: Machine) -> tuple[float, WeightGradPla
             cycles = tiles * (vectors * max(size / 2, loads, 4) + 1.5 * size + 8)
             chunk = pack + cycles * (1.0 if panels + partial <= machine.l2 else 1.6)
             chunks = prod(-(-p // b) for p, b in zip(positions, block))
-            rounds = -(-tasks // machine.threads)
-            cost = rounds * (chunks * chunk + k_block * c_block * taps * 6.0 + 1000)
-            plan = WeightGradPlan(window, lanes, k_block, c_block, k_tile, c_tile, tap_tile)
+            task = chunks * chunk + k_block * c_block * taps * 6.0 + 1000
+            cost = -(-tasks // machine.threads) * task
+            parallel = not problem.is_static or tasks * task >= PARALLEL_CYCLES
+            plan = WeightGradPlan(
+                window, lanes, k_block, c_block, k_tile, c_tile, tap_tile, parallel
+            )
             if best is None or cost < best[0]:
                 best = (cost, plan)
     if best is None:
@@ -359,7 +382,7 @@ def _plan_columns(problem: Problem, machine: Machine) -> tuple[float, ColumnsPla
 
     None for positions that are symbolic or too many to be held at once.
     """
-    if not all(isinstance(size, int) for size in problem.y_sizes):
+    if not problem.is_static:
         return None
     geometry, lanes = problem.geometry, problem.lanes(machine)
     positions, taps = prod(problem.y_sizes), geometry.taps
@@ -378,10 +401,12 @@ def _plan_columns(problem: Problem, machine: Machine) -> tuple[float, ColumnsPla
         step = full * _tile_cycles(k_tile, width)
         step += _tile_cycles(k_tile, tail) if tail else 0
         rows = k_tile * (positions * 4 + vectors * 4)
-        cost = positions * c_block * taps * 3.0 + tiles * (positions * step + rows)
-        cost = -(-tasks * splits // machine.threads) * (cost + 1000)
+        task = 1000 + positions * c_block * taps * 3.0 + tiles * (positions * step + rows)
+        cost = -(-tasks * splits // machine.threads) * task
+        parallel = tasks * splits * task >= PARALLEL_CYCLES
         if best is None or cost < best[0]:
-            best = (cost, ColumnsPlan(positions, lanes, c_block, splits, k_tile, width))
+            plan = ColumnsPlan(positions, lanes, c_block, splits, k_tile, width, parallel)
+            best = (cost, plan)
     return best
 
 
