@@ -9,10 +9,11 @@ from math import gcd
 
 import pytest
 import torch
-from helpers import oracle
-from helpers.cases import Case, any_case, geometry_of
 from hypothesis import given
 from hypothesis import strategies as st
+
+from helpers import oracle
+from helpers.cases import Case, any_case, geometry_of
 from topi_ext.geometry import Gather, Geometry, Tap
 
 # ------------------------------------------------------------------------------ sizes
@@ -204,7 +205,11 @@ def test_phase_of_conv_lists_every_meeting_once(parameters) -> None:
     assert len(found) == len(set(found))
     assert set(found) == {m for m in meetings(*parameters) if -10 <= m[2] < 10}
     assert all(0 <= tap.residue < stride for tap in phase.taps)
-    assert gather.residues == tuple(sorted({tap.residue for tap in phase.taps}))
+    # Each residue that taps read has one slot, numbered from 0.
+    assert gather.slots == len({tap.residue for tap in phase.taps})
+    for tap in phase.taps:
+        assert 0 <= gather.slot_of(tap.index) < gather.slots
+        assert gather.residue_of(gather.slot_of(tap.index)) == tap.residue
 
 
 @given(axis)
@@ -234,7 +239,12 @@ def test_groups_and_closed_form_are_the_table(transposed: bool, parameters) -> N
             offset = gather.phase_of(first)
             assert offset not in found
             indices = [first + t * gather.tap_step for t in range(group.taps)]
-            found[offset] = tuple(Tap(r, *gather.source(offset, r)) for r in indices)
+            shifts = [gather.shift_of(offset, r) for r in indices]
+            residues = [gather.residue_of(gather.slot_of(r)) for r in indices]
+            found[offset] = tuple(map(Tap, indices, residues, shifts))
+            if transposed:
+                steps = {other - one for one, other in zip(shifts, shifts[1:])}
+                assert steps <= {gather.shift_step}
     assert found == {phase.offset: phase.taps for phase in gather.phases if phase.taps}
     assert gather.has_empty_phase == (len(found) < len(gather.phases))
     assert len(gather.taps) == gather.kernel
