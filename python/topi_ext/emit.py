@@ -20,8 +20,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from . import tvm_compat
 from .dtypes import byte_width
-from .tvm_compat import IRBuilder, script, tir
+from .tvm_compat import IRBuilder, script, statements, tir
 
 Expr = Any
 """A Python integer or boolean, or an expression of the IR."""
@@ -80,7 +81,7 @@ def kernel(attrs: dict[str, Any]) -> Iterator[list[Any]]:
     """Build a PrimFunc; the list that is yielded holds it when the block ends."""
     made: list[Any] = []
     with IRBuilder() as builder:
-        with script.prim_func(s_tir=True):
+        with tvm_compat.prim_func():
             script.func_attr(attrs)
             yield made
     made.append(builder.get())
@@ -95,16 +96,13 @@ def argument(name: str, order: str, shape: Sequence[Expr], dtype: str) -> tuple[
 @contextmanager
 def body(*arguments: tuple[Any, ...]) -> Iterator[list[Operand]]:
     """Open the body (Relax asks for a root block) and yield the arguments as flat operands."""
-    with script.sblock("root"):
-        # Stated empty: deriving the regions fails on the divisions of our indices.
-        script.reads()
-        script.writes()
+    with tvm_compat.root_block():
         operands = []
         for buffer, order, shape, dtype in arguments:
             elements: Expr = 1
             for size in shape:
                 elements = elements * size
-            flat = script.decl_buffer((_wide(elements),), dtype, data=buffer.data)
+            flat = tvm_compat.flat_alias(buffer, _wide(elements), dtype)
             operands.append(Operand(flat, dtype, order, shape))
         yield operands
 
@@ -114,7 +112,7 @@ def body(*arguments: tuple[Any, ...]) -> Iterator[list[Operand]]:
 
 def scratch(elements: Expr, dtype: str) -> Array:
     """Memory of the enclosing loop body; what it holds at first is undefined."""
-    return Array(script.alloc_buffer((_wide(elements),), dtype), dtype)
+    return Array(tvm_compat.allocate(_wide(elements), dtype), dtype)
 
 
 _STACK_BYTES = 992
@@ -161,7 +159,7 @@ def fill(array: Array, start: Expr, count: Expr, value: Expr) -> None:
 def tasks(extent: Expr, parallel: bool) -> Iterator[Expr]:
     """A loop over independent tasks, which the threads of the runtime share if `parallel`."""
     kind = script.parallel if parallel else script.serial
-    with kind(_wide(0), _wide(extent)) as i:
+    with statements(kind(_wide(0), _wide(extent))) as i:
         yield i
 
 
@@ -171,7 +169,7 @@ def loop(extent: Expr, step: Callable[[Expr], None]) -> None:
         if extent == 1:
             step(0)
         return
-    with script.serial(_wide(0), _wide(extent)) as i:
+    with statements(script.serial(_wide(0), _wide(extent))) as i:
         step(i)
 
 
@@ -180,7 +178,7 @@ def let(value: Expr) -> Expr:
 
     Divisions are best hidden in one: TVM's region analysis fails on some remainders in indices.
     """
-    return value if isinstance(value, int) else script.bind(value)
+    return value if isinstance(value, int) else tvm_compat.bind(value)
 
 
 def nest(extents: Sequence[Expr], step: Callable[..., None]) -> None:
@@ -202,10 +200,10 @@ def when(
             otherwise()
         return
     with script.If(condition):
-        with script.Then():
+        with statements(script.Then()):
             then()
         if otherwise is not None:
-            with script.Else():
+            with statements(script.Else()):
                 otherwise()
 
 

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The only room that knows one TVM version from another.
 
-Written for apache-tvm 0.25, 0.26 and 0.27.  What needs Relax is inside functions, so that this
-room can be imported beside a TVM that has none.
+Written for apache-tvm 0.25, 0.26 and 0.27 (Relax) and for TVM 0.17 (Relay).  What needs either IR
+is inside functions, so that this room can be imported beside a TVM that has only the other one.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
 
@@ -26,20 +27,26 @@ except ImportError:
 
 __all__ = [
     "IRBuilder",
+    "allocate",
     "as_size",
+    "bind",
     "call_attr",
     "dtype_name",
+    "flat_alias",
     "host_target",
     "infer_key",
     "is_for_this_machine",
     "known_shape",
     "op_attr",
     "own_op",
+    "prim_func",
     "relax",
+    "root_block",
     "s_tir",
     "script",
     "set_op_attr",
     "simplify",
+    "statements",
     "tensor_type",
     "tensor_type_of",
     "tir",
@@ -49,6 +56,8 @@ __all__ = [
 tir = getattr(tvm, "tirx", None) or tvm.tir
 s_tir = getattr(tvm, "s_tir", None) or tvm.tir
 _arith = getattr(tvm, "sym", None) or tvm.arith
+_LETS_ARE_FRAMES = not hasattr(script, "bind")
+"""Before TVM 0.25 a variable or an allocation is a frame around the statements that follow it."""
 
 
 # ---------------------------------------------------------------- sizes and dtypes
@@ -70,6 +79,63 @@ def dtype_name(dtype: Any) -> str:
         return ""
     name = str(getattr(dtype, "dtype", dtype))
     return "" if name == "void" else name
+
+
+# ---------------------------------------------------------------- building functions
+
+_open: list[ExitStack] = []
+
+
+@contextmanager
+def statements(frame: Any) -> Iterator[Any]:
+    """Enter `frame`; what :func:`bind` and :func:`allocate` open inside ends with it."""
+    with frame as value, ExitStack() as inner:
+        _open.append(inner)
+        try:
+            yield value
+        finally:
+            _open.pop()
+
+
+def prim_func() -> Any:
+    """The frame of a function."""
+    return script.prim_func() if _LETS_ARE_FRAMES else script.prim_func(s_tir=True)
+
+
+@contextmanager
+def root_block() -> Iterator[None]:
+    """The frame of a function's body: a block where Relax asks for one."""
+    if _LETS_ARE_FRAMES:
+        # The body is taken out of the function, see relay_ext: no block may be around it.
+        with statements(ExitStack()):
+            yield
+        return
+    with statements(script.sblock("root")):
+        # Stated empty: deriving the regions fails on the divisions of our indices.
+        script.reads()
+        script.writes()
+        yield
+
+
+def flat_alias(buffer: Any, elements: Any, dtype: str) -> Any:
+    """The memory of `buffer` as a buffer with one axis."""
+    declare = tir.decl_buffer if _LETS_ARE_FRAMES else script.decl_buffer
+    return declare((elements,), dtype, data=buffer.data)
+
+
+def bind(value: Any) -> Any:
+    """A variable of the generated code."""
+    if _LETS_ARE_FRAMES:
+        return _open[-1].enter_context(script.LetStmt(value))
+    return script.bind(value)
+
+
+def allocate(elements: Any, dtype: str) -> Any:
+    """A buffer that lives until the enclosing statements end."""
+    if not _LETS_ARE_FRAMES:
+        return script.alloc_buffer((elements,), dtype)
+    data = _open[-1].enter_context(script.allocate([elements], dtype, "global"))
+    return tir.decl_buffer((elements,), dtype, data=data)
 
 
 # ---------------------------------------------------------------- Relax: types
