@@ -35,6 +35,18 @@ def fail(op: str, what: str) -> ValueError:
     return ValueError(f"{op}: {what}")
 
 
+def conv_size(x: Size, kernel: Size, stride: int, dilation: int, before: int, after: int) -> Size:
+    """Size of y along one axis."""
+    return (x + before + after - dilation * (kernel - 1) - 1) // stride + 1
+
+
+def conv_transpose_size(
+    y: Size, kernel: Size, stride: int, dilation: int, before: int, after: int, extra: int = 0
+) -> Size:
+    """Size of x along one axis, `extra` longer than the shortest that gives `y`."""
+    return (y - 1) * stride + dilation * (kernel - 1) + 1 - before - after + extra
+
+
 @dataclass(frozen=True)
 class Tap:
     """One kernel tap that meets the output positions of a phase.
@@ -253,17 +265,7 @@ class Geometry:
             op, x_shape[1], k, groups, kernel, stride, padding, dilation, tuple(x_shape[2:]), rank
         )
         _channels(op, w_shape, 1, geometry.c, groups, "data channels")
-        y_size = tuple(
-            (x + before + after - d * (r - 1) - 1) // s + 1
-            for x, before, after, d, r, s in zip(
-                geometry.x_size,
-                geometry.pad_before,
-                geometry.pad_after,
-                geometry.dilation,
-                kernel,
-                geometry.stride,
-            )
-        )
+        y_size = tuple(map(conv_size, geometry.x_size, *geometry.window))
         _positive(op, "output size", y_size)
         return replace(geometry, y_size=y_size)
 
@@ -324,18 +326,7 @@ class Geometry:
                 f"output_padding={extra} must be at least 0 and smaller than "
                 f"stride={geometry.stride} or dilation={geometry.dilation}",
             )
-        x_size = tuple(
-            (y - 1) * s + d * (r - 1) + 1 - before - after + o
-            for y, s, d, r, before, after, o in zip(
-                geometry.y_size,
-                geometry.stride,
-                geometry.dilation,
-                kernel,
-                geometry.pad_before,
-                geometry.pad_after,
-                extra,
-            )
-        )
+        x_size = tuple(map(conv_transpose_size, geometry.y_size, *geometry.window, extra))
         _positive(op, "output size", x_size)
         return replace(geometry, x_size=x_size)
 
@@ -435,6 +426,11 @@ class Geometry:
         return len(self.kernel)
 
     @property
+    def window(self) -> tuple[tuple[int, ...], ...]:
+        """Kernel, stride, dilation and both paddings, as the size formulas take them."""
+        return self.kernel, self.stride, self.dilation, self.pad_before, self.pad_after
+
+    @property
     def padding(self) -> tuple[int, ...]:
         """The values before every axis, then those after, as attributes state them."""
         return self.pad_before + self.pad_after
@@ -452,18 +448,8 @@ class Geometry:
     @property
     def output_padding(self) -> tuple[Size, ...]:
         """By how much x is longer than the shortest x that gives y; may be symbolic."""
-        return tuple(
-            x - ((y - 1) * s + d * (r - 1) + 1 - before - after)
-            for x, y, s, d, r, before, after in zip(
-                self.x_size,
-                self.y_size,
-                self.stride,
-                self.dilation,
-                self.kernel,
-                self.pad_before,
-                self.pad_after,
-            )
-        )
+        shortest = map(conv_transpose_size, self.y_size, *self.window)
+        return tuple(x - size for x, size in zip(self.x_size, shortest))
 
     @property
     def taps(self) -> int:

@@ -35,12 +35,15 @@ __all__ = [
     "flat_alias",
     "host_target",
     "infer_key",
+    "is_cpu",
     "is_for_this_machine",
+    "is_gpu",
     "known_shape",
     "op_attr",
     "own_op",
     "prim_func",
     "relax",
+    "relay",
     "root_block",
     "s_tir",
     "script",
@@ -163,6 +166,37 @@ def relax() -> Any:
 
 
 @cache
+def relay() -> Any:
+    """The module ``tvm.relay``.
+
+    Raises
+    ------
+    ImportError
+        One line, where this TVM has no Relay or lacks a name that we need of it.
+    """
+    version = getattr(tvm, "__version__", "of unknown version")
+    try:
+        from tvm import relay as module
+    except ImportError:
+        raise ImportError(
+            f"relay_ext: needs a TVM that has Relay, such as 0.17; found tvm {version}"
+        ) from None
+    needed = {
+        "tvm.target.override_native_generic_func": (tvm.target, "override_native_generic_func"),
+        "tvm.te.extern": (tvm.te, "extern"),
+        "tvm.te.create_schedule": (tvm.te, "create_schedule"),
+        "tvm.relay.op.op.OpStrategy": (module.op.op, "OpStrategy"),
+        "tvm.relay.backend.te_compiler": (module.backend, "te_compiler"),
+        "tvm.script.ir_builder.tir.LetStmt": (script, "LetStmt"),
+        "tvm.tir.Any": (tir, "Any"),
+    }
+    missing = [name for name, (owner, attribute) in needed.items() if not hasattr(owner, attribute)]
+    if missing:
+        raise ImportError(f"relay_ext: tvm {version} lacks {', '.join(missing)}")
+    return module
+
+
+@cache
 def infer_key() -> str:
     """Name of the operator attribute that infers types."""
     return "FInferStructInfo" if hasattr(relax(), "TensorStructInfo") else "FInferType"
@@ -207,16 +241,16 @@ def op_attr(op_name: str, key: str) -> Any:
     """The attribute `key` of an operator, None where it is unset."""
     try:
         return tvm.ir.Op.get(op_name).get_attr(key)
-    except tvm.error.InternalError:  # no operator has ever had this attribute
+    except RuntimeError:  # no operator has ever had this attribute
         return None
 
 
-def set_op_attr(op_name: str, key: str, value: Any) -> None:
+def set_op_attr(op_name: str, key: str, value: Any, level: int = 10) -> None:
     """Set the attribute `key` of an operator, or unset it where `value` is None."""
     op = tvm.ir.Op.get(op_name)
     op.reset_attr(key)
     if value is not None:
-        op.set_attr(key, value, 10)
+        op.set_attr(key, value, level)
 
 
 def own_op(op_name: str, description: str, arguments: Sequence[str]) -> None:
@@ -241,21 +275,48 @@ def call_attr(call: Any, name: str) -> Any:
 
 
 def host_target(num_cores: int | None = None) -> Any:
-    """The llvm target that uses all that this machine's processor can do; see relax_ext."""
+    """The llvm target that uses all that this machine's processor can do."""
     llvm = tvm.target.codegen
-    options = {
+    options: dict[str, Any] = {
         "kind": "llvm",
         "mcpu": llvm.llvm_get_system_cpu(),
         "num-cores": num_cores or len(os.sched_getaffinity(0)),
     }
+    host_features = tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures", allow_missing=True)
+    if host_features is None:
+        if options["mcpu"] == "generic":
+            # An old LLVM that has not met this processor can still be told what it can do.
+            options["mattr"] = ["+" + name for name in _linux_vector_features()]
+        return tvm.target.Target(options)
     # A virtual machine may hide vector units that the processor's name promises.
-    has = dict(tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")())
+    has = dict(host_features())
     promised = llvm.llvm_get_cpu_features(tvm.target.Target(options))
     vector = ("avx", "amx", "fma", "f16c", "sse")
     hidden = sorted(n for n in promised if n.startswith(vector) and n in has and not has[n])
     if hidden:
         options["mattr"] = ["-" + name for name in hidden]
     return tvm.target.Target(options)
+
+
+def _linux_vector_features() -> list[str]:
+    """Vector units of an x86 processor that Linux reports under the name that LLVM uses."""
+    names = ("avx", "avx2", "fma", "f16c", "bmi2", "avx512f", "avx512bw", "avx512dq", "avx512vl")
+    try:
+        with open("/proc/cpuinfo") as info:
+            flags = next((line for line in info if line.startswith("flags")), "").split()
+    except OSError:
+        return []
+    return [name for name in names if name in flags]
+
+
+def is_cpu(target: Any) -> bool:
+    """Whether a target's loops can be parallel."""
+    return "cpu" in target.keys
+
+
+def is_gpu(target: Any) -> bool:
+    """Whether a target wants its loops bound to threads."""
+    return "gpu" in target.keys
 
 
 def is_for_this_machine(target: Any) -> bool:

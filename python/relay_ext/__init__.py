@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Right and fast convolutions, transposed convolutions and their gradients for TVM's Relay.
+
+Importing this package registers it; nothing else changes::
+
+    import relay_ext
+    from tvm import relay
+
+    library = relay.build(module, relay_ext.host_target())
+    with relay_ext.stock():
+        ...                       # stock Relay again, for comparing
+"""
+
+from . import boot
+
+boot.find_tvm()
+
+from topi_ext.tvm_compat import relay as _require_relay  # noqa: E402
+
+_require_relay()
+
+from .registry import register, stock, unregister  # noqa: E402
+from .target import host_target  # noqa: E402
+
+__all__ = ["host_target", "register", "stock", "unregister"]
+
+register()

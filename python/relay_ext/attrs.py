@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From an operator's attributes and operand types to its geometry, layouts and dtypes.
+
+This is the only place that knows which operand and which attribute plays which role; everything
+behind it speaks of the forward convolution's x, w and y.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from topi_ext.dtypes import accumulator
+from topi_ext.geometry import Geometry, fail
+from topi_ext.layout import SPATIAL, Layout, Layouts
+from topi_ext.tvm_compat import as_size, dtype_name
+
+RANKS = (1, 2, 3)
+
+OPERANDS = {"conv": "xw", "conv_transpose": "yw", "conv_weight_grad": "yx"}
+"""Roles of the operands of each operator; its result has the role that is left."""
+
+RESULT = {"conv": "y", "conv_transpose": "x", "conv_weight_grad": "w"}
+
+WEIGHT_GRAD = {
+    1: "relay_ext.conv1d_backward_weight",
+    2: "nn.conv2d_backward_weight",
+    3: "relay_ext.conv3d_backward_weight",
+}
+"""TVM has the weight gradient for rank 2 only; its other two ranks are operators that we add."""
+
+OWN = {WEIGHT_GRAD[rank]: rank for rank in (1, 3)}
+
+FACE = {
+    **{f"nn.conv{rank}d": "conv" for rank in RANKS},
+    **{f"nn.conv{rank}d_transpose": "conv_transpose" for rank in RANKS},
+    **dict.fromkeys(WEIGHT_GRAD.values(), "conv_weight_grad"),
+}
+"""All operators that we have rules for, and the face that each one is."""
+
+STOCK = tuple(name for name in FACE if name not in OWN)
+
+_LAYOUT_ATTRS = ("data_layout", "kernel_layout", "out_layout")
+_NAMES = {"conv_weight_grad": ("grad", "data")}
+
+
+def short_name(op_name: str) -> str:
+    """Name of the operator in errors, e.g. ``conv2d_transpose``."""
+    return op_name.rpartition(".")[2]
+
+
+def swap_kernel_letters(layout: str) -> str:
+    """A kernel layout with input and output channels exchanged.
+
+    What a transposed convolution calls I are the channels of y, which is O of the forward one.
+    """
+    return layout.translate(str.maketrans("IOio", "OIoi"))
+
+
+@dataclass(frozen=True)
+class Conv:
+    """One call, read.
+
+    Attributes
+    ----------
+    op : str
+        Name for errors.
+    face : str
+        ``"conv"``, ``"conv_transpose"`` or ``"conv_weight_grad"``.
+    layouts : dict
+        Layout per role, perhaps blocked.
+    dtypes : dict
+        Dtype per role.
+    geometry : Geometry
+    n : int or symbolic
+        Batch.
+    """
+
+    op: str
+    face: str
+    layouts: dict[str, Layout]
+    dtypes: dict[str, str]
+    geometry: Geometry
+    n: Any
+
+    @property
+    def roles(self) -> str:
+        """Roles of the operands."""
+        return OPERANDS[self.face]
+
+    @property
+    def result(self) -> str:
+        """Role of the result."""
+        return RESULT[self.face]
+
+    @property
+    def plain(self) -> Layouts:
+        """The permutations that are left when the blocks are taken off."""
+        return Layouts(**{role: layout.order for role, layout in self.layouts.items()})
+
+    def shape(self, role: str) -> tuple[Any, ...]:
+        """Shape of the tensor `role` in the canonical order."""
+        shapes = {
+            "x": self.geometry.x_shape(self.n),
+            "w": self.geometry.w_shape,
+            "y": self.geometry.y_shape(self.n),
+        }
+        return shapes[role]
+
+    def stored_shape(self, role: str) -> tuple[Any, ...]:
+        """Shape of the tensor `role` as it is stored."""
+        return self.layouts[role].stored_shape(self.op, self.shape(role))
+
+
+def read(op_name: str, attrs: Any, operands: Sequence[Any]) -> Conv | None:
+    """Read one call of an operator in `FACE`.
+
+    Parameters
+    ----------
+    operands : sequence
+        Whatever has the ``shape`` and ``dtype`` of the two operands: types, TE tensors.
+
+    Returns
+    -------
+    Conv or None
+        None where channels or kernel sizes are symbolic: no geometry states those.
+
+    Raises
+    ------
+    ValueError
+        One line that names the operator, the value and the rule.
+    """
+    op, face = short_name(op_name), FACE[op_name]
+    names = _NAMES.get(face, ("data", "weight"))
+    roles = OPERANDS[face] + RESULT[face]
+    layouts = layouts_of(op, face, attrs)
+    dtypes = _dtypes(op, [dtype_name(operand.dtype) for operand in operands], attrs)
+    first, second = (
+        _canonical_shape(op, name, layouts[role], operand.shape)
+        for name, role, operand in zip(names, roles, operands)
+    )
+    constant = (first[1], *((second[1],) if face == "conv_weight_grad" else second))
+    if any(not isinstance(size, int) for size in constant):
+        return None
+    geometry = _geometry(op, face, attrs, first, second)
+    _stated(op, face, attrs, geometry)
+    conv = Conv(op, face, layouts, dict(zip(roles, dtypes)), geometry, first[0])
+    conv.stored_shape(conv.result)
+    return conv
+
+
+def weight_shape(op_name: str, attrs: Any, data: Sequence[Any]) -> tuple[Any, ...] | None:
+    """Stored shape of the weight as the attributes state it, or None if they do not."""
+    op, face = short_name(op_name), FACE[op_name]
+    if face == "conv_weight_grad" or attrs.channels is None or attrs.kernel_size is None:
+        return None
+    layouts = layouts_of(op, face, attrs)
+    channels, groups = as_size(attrs.channels), int(attrs.groups)
+    given = _canonical_shape(op, "data", layouts[OPERANDS[face][0]], data)[1]
+    if not isinstance(channels, int) or not isinstance(given, int) or groups < 1:
+        return None
+    outer, inner = (channels, given) if face == "conv" else (given, channels)
+    shape = (outer, inner // groups, *ints(attrs.kernel_size))
+    return layouts["w"].stored_shape(op, shape)
+
+
+def layouts_of(op: str, face: str, attrs: Any) -> dict[str, Layout]:
+    """Layout per role, read from the attributes in the operator's own letters."""
+    spatial = SPATIAL[len(attrs.strides)]
+    first, second, third = (str(getattr(attrs, name)) for name in _LAYOUT_ATTRS)
+    if face == "conv_weight_grad":
+        # The attributes are those of the convolution that computes it: data is the gradient of y,
+        # kernel is x, and out is w.
+        letters = ("NC" + spatial, "NC" + spatial, "OI" + spatial)
+        third = third or "OI" + spatial
+    else:
+        letters = ("NC" + spatial, "OI" + spatial, "NC" + spatial)
+        third = third or first
+    found = [
+        Layout.parse(op, name, text, canonical)
+        for name, text, canonical in zip(_LAYOUT_ATTRS, (first, second, third), letters)
+    ]
+    if face == "conv_transpose":
+        found[1] = Layout.parse(op, "kernel_layout", swap_kernel_letters(second), letters[1])
+    return dict(zip(OPERANDS[face] + RESULT[face], found))
+
+
+def _dtypes(op: str, operands: list[str], attrs: Any) -> tuple[str, str, str]:
+    """Dtypes of both operands and of the result, which by default has that of the operands."""
+    first, second = operands
+    out = str(attrs.out_dtype or "")
+    if out in ("", "same"):
+        if first != second:
+            raise fail(op, f"dtypes {first} and {second} must be equal unless out_dtype is given")
+        out = first
+    accumulator(op, first, second, out)
+    return first, second, out
+
+
+def _canonical_shape(op: str, name: str, layout: Layout, shape: Sequence[Any]) -> tuple[Any, ...]:
+    """Shape in canonical order with the blocks multiplied in."""
+    if len(shape) != len(layout.axes):
+        raise fail(op, f"{name} has {len(shape)} axes, layout {layout.text!r} has {len(layout.axes)}")
+    sizes = [as_size(size) for size in shape]
+    for (letter, factor), size in zip(layout.axes, sizes):
+        if factor and size != factor:
+            raise fail(op, f"block {factor}{letter.lower()} of layout {layout.text!r} is {size}")
+    return layout.unblocked_shape(sizes)
+
+
+def _geometry(op: str, face: str, attrs: Any, first: Any, second: Any) -> Geometry:
+    stated = {
+        "stride": ints(attrs.strides),
+        "padding": ints(attrs.padding),
+        "dilation": ints(attrs.dilation),
+        "groups": int(attrs.groups),
+    }
+    if face == "conv":
+        return Geometry.of_conv(op, first, second, **stated)
+    if face == "conv_transpose":
+        extra = ints(attrs.output_padding)
+        return Geometry.of_conv_transpose(op, first, second, output_padding=extra, **stated)
+    if attrs.kernel_size is None:
+        raise fail(op, "kernel_size=None must be given")
+    if isinstance(first[0], int) and isinstance(second[0], int) and first[0] != second[0]:
+        raise fail(op, f"batch={first[0]} must equal {second[0]}")
+    return Geometry.of_sizes(op, second, first, ints(attrs.kernel_size), **stated)
+
+
+def _stated(op: str, face: str, attrs: Any, geometry: Geometry) -> None:
+    """Refuse `channels` and `kernel_size` that contradict the operands."""
+    channels = as_size(attrs.channels)
+    actual = geometry.c if face == "conv_transpose" else geometry.k
+    if isinstance(channels, int) and channels != actual:
+        raise fail(op, f"channels={channels} must equal {actual}, what the operands have")
+    if attrs.kernel_size is not None and ints(attrs.kernel_size) != geometry.kernel:
+        raise fail(
+            op, f"kernel_size={ints(attrs.kernel_size)} must equal the weight's {geometry.kernel}"
+        )
+
+
+def ints(values: Any) -> tuple[int, ...]:
+    """The values of an attribute as Python integers."""
+    return tuple(int(value) for value in values)

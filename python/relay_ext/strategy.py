@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Strategies: a scheduled kernel where the target has one of ours, else the TE definition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import te, topi
+
+from topi_ext import select
+from topi_ext.compute import FACES
+from topi_ext.geometry import fail
+from topi_ext.tvm_compat import is_cpu, is_gpu, relay, tir
+
+from .attrs import Conv, read, short_name
+from .target import warn_if_baseline
+
+R = relay()
+
+
+def strategy(op_name: str, stock: Any, attrs: Any, inputs: Any, out_type: Any, target: Any) -> Any:
+    """How `op_name` is computed and scheduled on `target`.
+
+    Symbolic channels or kernel sizes are left to `stock`, TVM's own strategy.
+    """
+    conv = read(op_name, attrs, inputs)
+    if conv is None:
+        if stock is None:
+            raise fail(short_name(op_name), "channels and kernel sizes must be constant")
+        return stock(attrs, inputs, out_type, target)
+    warn_if_baseline(target)
+    found = R.op.op.OpStrategy()
+    found.add_implementation(
+        lambda _, operands, __: [compute(conv, operands, target)],
+        lambda _, outs, on: schedule(outs, on),
+        name=f"{conv.op}.relay_ext",
+        plevel=20,
+    )
+    return found
+
+
+def compute(conv: Conv, operands: Sequence[Any], target: Any) -> Any:
+    """The result of `conv` as a TE tensor; blocked layouts are undone and made around it."""
+    plain = {
+        role: _transformed(tensor, conv.layouts[role].text, conv.layouts[role].order)
+        for role, tensor in zip(conv.roles, operands)
+    }
+    # Kernels take x before y.
+    roles = sorted(conv.roles) if conv.face == "conv_weight_grad" else conv.roles
+    tensors = [plain[role] for role in roles]
+    dtypes = tuple(conv.dtypes[role] for role in (*roles, conv.result))
+    layout = conv.layouts[conv.result]
+    canonical = conv.shape(conv.result)
+    shape = [canonical[layout.letters.index(letter)] for letter in layout.order]
+    if 0 in shape or conv.n == 0:
+        result = topi.full(shape, dtypes[2], 0)
+    else:
+        func = select.prim_func(conv.face, conv.geometry, conv.plain, conv.n, dtypes, target)
+        if func is None:
+            result = FACES[conv.face](*tensors, conv.geometry, conv.plain, dtypes[2])
+        else:
+            result = extern(conv.op, func, tensors, shape, dtypes[2])
+    return _transformed(result, layout.order, layout.text)
+
+
+def extern(name: str, func: Any, operands: Sequence[Any], shape: Any, dtype: str) -> Any:
+    """A scheduled PrimFunc ``(*operands, result)`` as one stage of TE.
+
+    Its body is taken as it is, on the buffers of the stage; the variables in its parameters'
+    shapes become the sizes of those buffers.
+    """
+    parameters = [func.buffer_map[parameter] for parameter in func.params]
+
+    def define(ins: Sequence[Any], outs: Sequence[Any]) -> Any:
+        given = {}
+        for parameter, buffer in zip(parameters, (*ins, *outs)):
+            given[parameter.data] = buffer.data
+            for variable, size in zip(parameter.shape, buffer.shape):
+                if isinstance(variable, tir.Var):
+                    given.setdefault(variable, tir.Cast(variable.dtype, size))
+        return tir.stmt_functor.substitute(func.body, given)
+
+    return te.extern([tuple(shape)], list(operands), define, name=name, dtype=[dtype])
+
+
+def schedule(outs: Sequence[Any], target: Any) -> Any:
+    """Schedule `outs` and what leads to them: kernels are scheduled, element-wise stages are
+    inlined where they can be, and every other stage is parallel (or, on a GPU, bound to threads).
+    """
+    outs = [outs] if isinstance(outs, te.Tensor) else list(outs)
+    made = te.create_schedule([out.op for out in outs])
+    for stage in made.stages:
+        if not isinstance(stage.op, te.ComputeOp):
+            continue
+        tensor = stage.op.output(0)
+        readers = [
+            other.op
+            for other in made.stages
+            if not isinstance(other.op, te.PlaceholderOp) and tensor in other.op.input_tensors
+        ]
+        inlinable = readers and all(isinstance(op, te.ComputeOp) for op in readers)
+        if inlinable and not stage.op.reduce_axis and not stage.is_output:
+            stage.compute_inline()
+        elif is_cpu(target):
+            _on_cpu(made[tensor], stage.op)
+        elif is_gpu(target):
+            topi.cuda.injective.schedule_injective_from_existing(made, tensor)
+    return made
+
+
+def _on_cpu(stage: Any, op: Any) -> None:
+    if op.reduce_axis:
+        stage.parallel(stage.fuse(*op.axis[:-1]) if len(op.axis) > 1 else op.axis[0])
+        return
+    *outer, inner = op.axis
+    # Of one axis, blocks are shared; of several, rows.
+    rows, lanes = stage.split(inner, 16)
+    stage.parallel(stage.fuse(*outer) if outer else rows)
+    stage.vectorize(lanes)
+
+
+def _transformed(tensor: Any, source: str, target: str) -> Any:
+    return tensor if source == target else topi.layout_transform(tensor, source, target)
