@@ -81,11 +81,12 @@ def find_tvm() -> None:
 
 def install() -> None:
     """Make ``import tvm`` find the bundled TVM, unless one with Relay is on the path by then."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    # By name: a .pth file loads this file under another name.
+    if not any(type(finder).__name__ == _BundledTvmFinder.__name__ for finder in sys.meta_path):
+        sys.meta_path.insert(0, _BundledTvmFinder())
 
 
-class _Finder(MetaPathFinder):
+class _BundledTvmFinder(MetaPathFinder):
     """Finds the bundled TVM, and prepares it only when it is imported."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:

@@ -282,31 +282,22 @@ def host_target(num_cores: int | None = None) -> Any:
         "mcpu": llvm.llvm_get_system_cpu(),
         "num-cores": num_cores or len(os.sched_getaffinity(0)),
     }
-    host_features = tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures", allow_missing=True)
-    if host_features is None:
-        if options["mcpu"] == "generic":
-            # An old LLVM that has not met this processor can still be told what it can do.
-            options["mattr"] = ["+" + name for name in _linux_vector_features()]
-        return tvm.target.Target(options)
-    # A virtual machine may hide vector units that the processor's name promises.
-    has = dict(host_features())
+    # A virtual machine may hide vector units that the processor's name promises, and an LLVM that
+    # is older than the processor has no name for it.
+    vector = ("avx", "amx", "fma", "f16c", "sse", "bmi")
+    has = {
+        name: bool(there)
+        for name, there in dict(tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()).items()
+        if name.startswith(vector)
+    }
     promised = llvm.llvm_get_cpu_features(tvm.target.Target(options))
-    vector = ("avx", "amx", "fma", "f16c", "sse")
-    hidden = sorted(n for n in promised if n.startswith(vector) and n in has and not has[n])
-    if hidden:
-        options["mattr"] = ["-" + name for name in hidden]
+    if options["mcpu"] == "generic":
+        changes = sorted("+" + name for name, there in has.items() if there)
+    else:
+        changes = sorted("-" + name for name in promised if not has.get(name, True))
+    if changes:
+        options["mattr"] = changes
     return tvm.target.Target(options)
-
-
-def _linux_vector_features() -> list[str]:
-    """Vector units of an x86 processor that Linux reports under the name that LLVM uses."""
-    names = ("avx", "avx2", "fma", "f16c", "bmi2", "avx512f", "avx512bw", "avx512dq", "avx512vl")
-    try:
-        with open("/proc/cpuinfo") as info:
-            flags = next((line for line in info if line.startswith("flags")), "").split()
-    except OSError:
-        return []
-    return [name for name in names if name in flags]
 
 
 def is_cpu(target: Any) -> bool:
