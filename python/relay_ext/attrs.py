@@ -75,6 +75,10 @@ class Conv:
     geometry : Geometry
     n : int or symbolic
         Batch.
+    multiplier : int
+        1, or how many channels of y belong to one of x where the weight of a depthwise convolution
+        is stored as ``(c, multiplier, *kernel)``, as TVM does for nn.conv2d: the same memory as
+        ``(c * multiplier, 1, *kernel)``.
     """
 
     op: str
@@ -83,6 +87,7 @@ class Conv:
     dtypes: dict[str, str]
     geometry: Geometry
     n: Any
+    multiplier: int = 1
 
     @property
     def roles(self) -> str:
@@ -96,8 +101,25 @@ class Conv:
 
     @property
     def plain(self) -> Layouts:
-        """The permutations that are left when the blocks are taken off."""
-        return Layouts(**{role: layout.order for role, layout in self.layouts.items()})
+        """The permutations in which kernels get the tensors, which :meth:`opened` makes."""
+        orders = {role: layout.order for role, layout in self.layouts.items()}
+        if self.multiplier > 1:
+            orders["w"] = self.layouts["w"].letters
+        return Layouts(**orders)
+
+    def opened(self, role: str, tensor: Any, ir: Any) -> Any:
+        """The stored tensor `role` without blocks and multiplier, by the operators of `ir`."""
+        tensor = _transformed(ir, tensor, self.layouts[role].text, getattr(self.plain, role))
+        if role == "w" and self.multiplier > 1:
+            return ir.reshape(tensor, self.geometry.w_shape)
+        return tensor
+
+    def stored(self, role: str, tensor: Any, ir: Any) -> Any:
+        """The inverse of :meth:`opened`."""
+        if role == "w" and self.multiplier > 1:
+            shape = (self.geometry.c, self.multiplier, *self.geometry.kernel)
+            tensor = ir.reshape(tensor, shape)
+        return _transformed(ir, tensor, getattr(self.plain, role), self.layouts[role].text)
 
     def shape(self, role: str) -> tuple[Any, ...]:
         """Shape of the tensor `role` in the canonical order."""
@@ -143,9 +165,14 @@ def read(op_name: str, attrs: Any, operands: Sequence[Any]) -> Conv | None:
     constant = (first[1], *((second[1],) if face == "conv_weight_grad" else second))
     if any(not isinstance(size, int) for size in constant):
         return None
+    multiplier = 1
+    if face == "conv" and 1 < int(attrs.groups) == first[1] == second[0]:
+        multiplier = second[1]
+        second = (second[0] * multiplier, 1, *second[2:])
     geometry = _geometry(op, face, attrs, first, second)
     _stated(op, face, attrs, geometry)
-    conv = Conv(op, face, layouts, dict(zip(roles, dtypes)), geometry, first[0])
+    by_role = dict(zip(roles, dtypes))
+    conv = Conv(op, face, layouts, by_role, geometry, first[0], multiplier)
     conv.stored_shape(conv.result)
     return conv
 
@@ -243,3 +270,7 @@ def _stated(op: str, face: str, attrs: Any, geometry: Geometry) -> None:
 def ints(values: Any) -> tuple[int, ...]:
     """The values of an attribute as Python integers."""
     return tuple(int(value) for value in values)
+
+
+def _transformed(ir: Any, tensor: Any, source: str, target: str) -> Any:
+    return tensor if source == target else ir.layout_transform(tensor, source, target)

@@ -70,9 +70,6 @@ def _convolution(
     else:
         name = f"conv{rank}d"
         attrs.update(channels=shape[0], kernel_layout="OI" + spatial)
-        if rank == 2 and groups > 1 and shape[1] == 1:
-            # How nn.conv2d wants the weight of a depthwise convolution: the same memory.
-            weight = R.reshape(weight, (groups, shape[0] // groups, *kernel))
     result = getattr(R.nn, name)(data, weight, **attrs)
     return R.nn.bias_add(result, bias) if isinstance(bias, R.Expr) else result
 

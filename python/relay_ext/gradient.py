@@ -8,7 +8,6 @@ from typing import Any
 from topi_ext.dtypes import accumulator
 from topi_ext.geometry import Geometry, fail
 from topi_ext.gradients import RULES
-from topi_ext.layout import Layout
 from topi_ext.tvm_compat import relay, simplify
 
 from .attrs import Conv, read, short_name
@@ -29,17 +28,14 @@ def gradient(op_name: str, stock: Any, call: Any, dout: Any) -> list[Any]:
             return stock(call, dout)
         raise fail(short_name(op_name), "the gradient needs constant channels and kernel sizes")
     _need_constant_output_padding(conv)
-    tensors = {
-        role: _transformed(tensor, layout.text, layout.order)
-        for role, tensor in zip((*conv.roles, conv.result), (*call.args, dout))
-        for layout in (conv.layouts[role],)
-    }
+    given = zip((*conv.roles, conv.result), (*call.args, dout))
+    tensors = {role: conv.opened(role, tensor, R) for role, tensor in given}
     # The table takes x before y, Relay's weight gradient y before x.
     roles = sorted(conv.roles) if conv.face == "conv_weight_grad" else conv.roles
     rule = RULES[conv.face]
     found = rule(_RelayOps(conv), conv.geometry, *(tensors[role] for role in (*roles, conv.result)))
     gradients = dict(zip(roles, found))
-    return [_stored(gradients[role], conv.layouts[role]) for role in conv.roles]
+    return [conv.stored(role, gradients[role], R) for role in conv.roles]
 
 
 def _need_constant_output_padding(conv: Conv) -> None:
@@ -75,11 +71,3 @@ class _RelayOps:
             wide = accumulator(self._conv.op, *dtypes)
             tensors = [R.cast(tensor, wide) for tensor in tensors]
         return face_call(face, tensors, geometry, self._conv.plain, dtypes[2])
-
-
-def _stored(tensor: Any, layout: Layout) -> Any:
-    return _transformed(tensor, layout.order, layout.text)
-
-
-def _transformed(tensor: Any, source: str, target: str) -> Any:
-    return tensor if source == target else R.layout_transform(tensor, source, target)

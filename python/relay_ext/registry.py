@@ -23,6 +23,7 @@ from .gradient import gradient
 from .relation import relate
 from .shape import shape_function
 from .strategy import strategy
+from .target import has_kernels
 
 R = relay()
 _PYTORCH = R.frontend.pytorch.PyTorchOpConverter
@@ -134,13 +135,22 @@ def _rules(op: str, before: dict[str, Any]) -> dict[str, Any]:
     """Our attributes of an operator; None unsets one."""
     return {
         "FTVMStrategy": _generic(f"relay_ext.{op}", partial(strategy, op, before.get("FTVMStrategy"))),
-        # Our strategies take every layout as it is.
-        "FTVMLegalize": None,
-        "FTVMAlterOpLayout": None,
+        **{key: _unless_ours(op, before.get(key)) for key in ("FTVMLegalize", "FTVMAlterOpLayout")},
         "FPrimalGradient": partial(gradient, op, before.get("FPrimalGradient")),
         "FShapeFunc": partial(shape_function, op),
         "TShapeDataDependent": [False],
     }
+
+
+def _unless_ours(op: str, before: Any) -> Any:
+    """TVM's rewriting of a call, where its strategy is left to TVM: ours takes every layout."""
+    if before is None or FACE[op] != "conv":
+        return None
+
+    def rewrite(*call: Any) -> Any:
+        return None if has_kernels(tvm.target.Target.current(allow_none=True)) else before(*call)
+
+    return rewrite
 
 
 def _generic(name: str, function: Callable[..., Any]) -> Any:

@@ -11,10 +11,11 @@ from tvm import te, topi
 from topi_ext import select
 from topi_ext.compute import FACES
 from topi_ext.geometry import fail
+from topi_ext.layout import permuted
 from topi_ext.tvm_compat import is_cpu, is_gpu, relay, tir
 
 from .attrs import Conv, read, short_name
-from .target import warn_if_baseline
+from .target import has_kernels, warn_if_baseline
 
 R = relay()
 
@@ -22,10 +23,11 @@ R = relay()
 def strategy(op_name: str, stock: Any, attrs: Any, inputs: Any, out_type: Any, target: Any) -> Any:
     """How `op_name` is computed and scheduled on `target`.
 
-    Symbolic channels or kernel sizes are left to `stock`, TVM's own strategy.
+    Left to `stock`, TVM's own strategy: symbolic channels or kernel sizes, and the plain convolution
+    on targets that our kernels do not know.
     """
     conv = read(op_name, attrs, inputs)
-    if conv is None:
+    if conv is None or (conv.face == "conv" and not has_kernels(target)):
         if stock is None:
             raise fail(short_name(op_name), "channels and kernel sizes must be constant")
         return stock(attrs, inputs, out_type, target)
@@ -42,17 +44,13 @@ def strategy(op_name: str, stock: Any, attrs: Any, inputs: Any, out_type: Any, t
 
 def compute(conv: Conv, operands: Sequence[Any], target: Any) -> Any:
     """The result of `conv` as a TE tensor; blocked layouts are undone and made around it."""
-    plain = {
-        role: _transformed(tensor, conv.layouts[role].text, conv.layouts[role].order)
-        for role, tensor in zip(conv.roles, operands)
-    }
+    plain = {role: conv.opened(role, t, topi) for role, t in zip(conv.roles, operands)}
     # Kernels take x before y.
     roles = sorted(conv.roles) if conv.face == "conv_weight_grad" else conv.roles
     tensors = [plain[role] for role in roles]
     dtypes = tuple(conv.dtypes[role] for role in (*roles, conv.result))
-    layout = conv.layouts[conv.result]
-    canonical = conv.shape(conv.result)
-    shape = [canonical[layout.letters.index(letter)] for letter in layout.order]
+    letters, order = conv.layouts[conv.result].letters, getattr(conv.plain, conv.result)
+    shape = permuted(order, letters, conv.shape(conv.result))
     if 0 in shape or conv.n == 0:
         result = topi.full(shape, dtypes[2], 0)
     else:
@@ -61,7 +59,7 @@ def compute(conv: Conv, operands: Sequence[Any], target: Any) -> Any:
             result = FACES[conv.face](*tensors, conv.geometry, conv.plain, dtypes[2])
         else:
             result = extern(conv.op, func, tensors, shape, dtypes[2])
-    return _transformed(result, layout.order, layout.text)
+    return conv.stored(conv.result, result, topi)
 
 
 def extern(name: str, func: Any, operands: Sequence[Any], shape: Any, dtype: str) -> Any:
@@ -118,7 +116,3 @@ def _on_cpu(stage: Any, op: Any) -> None:
     rows, lanes = stage.split(inner, 16)
     stage.parallel(stage.fuse(*outer) if outer else rows)
     stage.vectorize(lanes)
-
-
-def _transformed(tensor: Any, source: str, target: str) -> Any:
-    return tensor if source == target else topi.layout_transform(tensor, source, target)

@@ -29,6 +29,11 @@ def host_target(num_cores: int | None = None) -> Any:
     return tvm_compat.host_target(num_cores)
 
 
+def has_kernels(target: Any) -> bool:
+    """Whether a target is one that our kernels are written for."""
+    return tvm_compat.llvm_features(target) is not None
+
+
 def warn_if_baseline(target: Any) -> None:
     """Say, once per process, that code for this machine's oldest relatives will be slow."""
     if target.kind.name != "llvm":
