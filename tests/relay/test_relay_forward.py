@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every rank, window, layout, dtype and executor, compared with PyTorch in float64."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+import tvm
+from hypothesis import given
+from hypothesis import strategies as st
+from tvm import relay
+
+from helpers.cases import SPATIAL, Case, cases, numbers
+from helpers.profile import FUZZ, compiling
+from helpers.relay import call, check_forward, module, parameters, run, target
+
+T, C = "conv_transpose", "conv"
+
+
+def template(op: str, rank: int) -> Case:
+    """All sizes differ, so that an axis taken for another is an error or a wrong value."""
+    return Case(
+        op, (5, 4, 6)[-rank:], (3, 2, 4)[-rank:], n=3, ins=4, outs=6, groups=2,
+        stride=(1, 2, 3)[-rank:], padding=(0, 1, 2)[-rank:] + (1, 2, 0)[-rank:],
+        output_padding=(0, 1, 0)[-rank:] if op == T else (), dilation=(2, 1, 2)[-rank:],
+    )  # fmt: skip
+
+
+ALL = [template(op, rank) for op in (T, C) for rank in (1, 2, 3)]
+
+
+@pytest.mark.smoke
+def test_every_rank(rng: np.random.Generator) -> None:
+    check_forward(ALL, rng)
+
+
+@pytest.mark.parametrize("opt_level", [0, 1, 2])
+def test_channels_and_kernel_size_may_be_omitted(opt_level: int, rng: np.random.Generator) -> None:
+    check_forward([case for case in ALL if case.rank < 3], rng, stated=False, opt_level=opt_level)
+
+
+@pytest.mark.parametrize("executor", ["vm", "aot"])
+def test_executors(executor: str, rng: np.random.Generator) -> None:
+    check_forward([template(T, 2), template(C, 2)], rng, executor=executor)
+
+
+def test_windows_that_stock_refuses(rng: np.random.Generator) -> None:
+    check_forward(
+        [
+            Case(T, (4, 3), (3, 3), dilation=(2, 2)),
+            Case(T, (4, 3), (3, 2), stride=(1, 2), dilation=(3, 1), output_padding=(2, 1)),
+            Case(T, (4, 3), (2, 1), stride=(3, 2)),
+            Case(T, (4, 3), (3, 3), padding=(-1, 0, 2, -2)),
+            Case(T, (3, 2, 3), (2, 2, 2), ins=4, outs=8, groups=4),
+            Case(C, (5, 4, 3), (2, 2, 2), ins=4, outs=8, groups=4),
+            Case(C, (5, 6), (2, 3), padding=(-1, 1, 0, -1)),
+        ],
+        rng,
+    )
+
+
+@compiling(3)
+@given(st.data())
+def test_random_windows(data: st.DataObject) -> None:
+    some = st.one_of(*(cases(op, rank) for op in (T, C) for rank in (1, 2)))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    check_forward([data.draw(some) for _ in range(4)], rng)
+
+
+def permutations(op: str, rank: int) -> tuple[list[str], list[str]]:
+    """Of data and of kernel, in the operator's own letters."""
+    kernel = ("IO" if op == T else "OI") + SPATIAL[rank]
+    data = "NC" + SPATIAL[rank]
+    return tuple(["".join(p) for p in itertools.permutations(text)] for text in (data, kernel))
+
+
+@pytest.mark.parametrize("opt_level", [0, 3])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("op", [T, C])
+def test_layouts(op: str, rank: int, opt_level: int, rng: np.random.Generator) -> None:
+    """Permutations walk at different paces, so that they meet in ever new combinations."""
+    data, kernel = permutations(op, rank)
+    total = len(data)
+    every = 1 if FUZZ else max(1, total // 6)
+    check_forward(
+        [
+            template(op, rank).with_(
+                data_layout=data[i],
+                kernel_layout=kernel[(5 * i + 3) % total],
+                out_layout=data[(7 * i + 11) % total],
+            )
+            for i in range(opt_level, total, every)
+        ],
+        rng,
+        opt_level=opt_level,
+    )
+
+
+def test_blocked_layouts(rng: np.random.Generator) -> None:
+    base = template(T, 2)
+    check_forward(
+        [base.with_(data_layout="NCHW4c", out_layout="NCHW2c"), base.with_(data_layout="NCHW2c")],
+        rng,
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "out_dtype"),
+    [
+        ("float16", ""), ("bfloat16", ""), ("float64", ""), ("float16", "float32"),
+        ("int8", "int32"), ("uint8", "int32"), ("float32", "float64"),
+    ],
+)  # fmt: skip
+def test_dtypes(dtype: str, out_dtype: str, rng: np.random.Generator) -> None:
+    changes = {"dtype": dtype, "out_dtype": out_dtype}
+    check_forward([template(op, 2).with_(**changes) for op in (T, C)], rng)
+
+
+def test_narrow_floats_are_added_up_in_float32(rng: np.random.Generator) -> None:
+    """512 channels: in bfloat16 the sum would be some 10 % off."""
+    for dtype in ("float16", "bfloat16"):
+        check_forward([Case(T, (3, 3), (4, 4), n=1, ins=512, outs=2, dtype=dtype)], rng)
+
+
+@pytest.mark.parametrize("unknown", ["N", "HW", "NDHW"])
+@pytest.mark.parametrize("stated", [True, False])
+def test_sizes_unknown_until_run_time(
+    unknown: str, stated: bool, rng: np.random.Generator
+) -> None:
+    small = [case for case in ALL if case.rank < 3 or stated]
+    nhwc = template(T, 2).with_(data_layout="NHWC", kernel_layout="HWIO")
+    check_forward([*small, nhwc], rng, unknown=unknown, stated=stated, executor="vm")
+
+
+def test_one_build_serves_many_sizes(rng: np.random.Generator) -> None:
+    case = template(T, 2)
+    mod, _ = module([case], unknown="NHW")
+    executor = relay.create_executor("vm", mod=mod, device=tvm.cpu(), target=target()).evaluate()
+    for n, size in ((1, (1, 1)), (2, (7, 19)), (5, (3, 40))):
+        other = case.with_(n=n, size=size)
+        data, weight = other.arrays(rng)
+        other.check(executor(data, weight).numpy(), data, weight)
+
+
+def test_bias_and_relu_stay_one_function(rng: np.random.Generator) -> None:
+    """A following bias_add and relu are fused, parallel and vectorized."""
+    case = template(T, 2)
+    data, weight = parameters(case, 0)
+    bias = relay.var("bias", shape=(case.outs,))
+    body = relay.nn.relu(relay.nn.bias_add(call(case, data, weight), bias))
+    mod = tvm.IRModule.from_expr(relay.Function([data, weight, bias], body))
+    with tvm.transform.PassContext(opt_level=3):
+        optimized, _ = relay.optimize(mod, target=target())
+    assert str(optimized).count("Primitive=1") == 1
+    x, w = case.arrays(rng)
+    b = numbers(rng, (case.outs,), "float32")
+    (got,) = run(mod, [x, w, b])
+    want = case.forward(torch.tensor(x).double(), torch.tensor(w).double()).numpy()
+    want = np.maximum(want + b[:, None, None], 0)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_depthwise_weight_with_a_multiplier(rng: np.random.Generator) -> None:
+    """How TVM states it: (channels, multiplier), whose memory is that of (both, 1)."""
+    case = Case(C, (6, 5), (3, 2), ins=4, outs=8, groups=4)
+    data, weight = case.arrays(rng)
+    x = relay.var("x", shape=data.shape)
+    w = relay.var("w", shape=(4, 2, 3, 2))
+    body = relay.nn.conv2d(x, w, groups=4, channels=8, kernel_size=(3, 2))
+    mod = tvm.IRModule.from_expr(relay.Function([x, w], body))
+    (got,) = run(mod, [data, weight.reshape(4, 2, 3, 2)])
+    case.check(got, data, weight)
+
+
+@pytest.mark.parametrize("on", ["c", "llvm"])
+def test_other_targets_of_a_cpu(on: str, rng: np.random.Generator) -> None:
+    check_forward([template(T, 1), template(T, 2)], rng, on=on)
+
+
+def test_cuda_builds_and_holds_a_bound_loop_nest() -> None:
+    compiled = tvm.get_global_func("tvm_callback_cuda_compile", allow_missing=True)
+    tvm.register_func("tvm_callback_cuda_compile", lambda code, _: code, override=True)
+    try:
+        mod, _ = module([template(T, 2)])
+        library = relay.build(mod, target=tvm.target.Target("cuda -arch=sm_80", host="llvm"))
+    finally:
+        if compiled is not None:
+            tvm.register_func("tvm_callback_cuda_compile", compiled, override=True)
+    (source,) = [m.get_source() for m in library.lib.imported_modules]
+    assert "conv2d_transpose" in source
+    assert "blockIdx.x" in source and "threadIdx.x" in source
