@@ -16,6 +16,9 @@ BENCH_ARGS ?= --rivals torch,stock --threads 2
 TVM_027 := "apache-tvm==0.27.0.post1" "apache-tvm-ffi>=0.1.14.post0,<0.1.15"
 TVM_026 := "apache-tvm==0.26.0" "apache-tvm-ffi>=0.1.14.post0,<0.1.15"
 TVM_025 := "apache-tvm==0.25.0.post1" "apache-tvm-ffi==0.1.12"
+# The last TVM with Relay that can be installed: a whole 0.17 inside this wheel. Its own needs are heavy and not ours.
+TVM_RELAY := "bitblas==0.1.0.post1"
+RELAY_NEEDS := attrs cloudpickle decorator ml_dtypes psutil scipy tornado typing_extensions
 # The oracle, pinned: what the tolerances were measured against.
 TORCH := "torch==2.13.0"
 
@@ -29,7 +32,7 @@ unexport PYTHONPATH
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo env env-all test test-full test-tvm025 test-tvm026 lint types format fuzz bench clean
+.PHONY: help demo env env-all env-relay test test-full test-relay test-tvm025 test-tvm026 lint types format fuzz bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## */  \1\t/' | expand -t 16
@@ -41,11 +44,16 @@ env: .venv/.ready  ## make .venv: this package, editable, with all that the test
 
 env-all: env .venv-tvm026/.ready .venv-tvm025/.ready  ## the environments of the older TVM releases too
 
+env-relay: .venv-relay/.ready  ## make .venv-relay: TVM 0.17 with Relay, all else shared with .venv
+
 # The long run comes last, so that its summary is the last thing printed.
-test: lint types test-tvm025 test-tvm026 test-full  ## lint, types, smoke tests on TVM 0.25 and 0.26, all tests on 0.27
+test: lint types test-tvm025 test-tvm026 test-relay test-full  ## lint, types, smoke tests on TVM 0.25 and 0.26, all on Relay and 0.27
 
 test-full: env  ## all tests on TVM 0.27
 	EXPECT_TVM=0.27 $(PY) $(PYTEST)
+
+test-relay: env-relay  ## all tests of the Relay adapter, on TVM 0.17
+	.venv-relay/bin/python $(PYTEST) tests/relay
 
 test-tvm026: .venv-tvm026/.ready  ## smoke tests on TVM 0.26
 	EXPECT_TVM=0.26 .venv-tvm026/bin/python $(PYTEST) -m smoke
@@ -74,7 +82,7 @@ bench: env  ## time the three faces against torch and stock TVM, write out/bench
 	done
 
 clean:  ## remove environments, caches and what the targets wrote
-	rm -rf .venv .venv-tvm026 .venv-tvm025 build dist out report python/*.egg-info
+	rm -rf .venv .venv-tvm026 .venv-tvm025 .venv-relay build dist out report python/*.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -98,4 +106,17 @@ clean:  ## remove environments, caches and what the targets wrote
 	$(PIP) --python $(@D)/bin/python install --quiet --no-deps $(PINS)
 	$(PY) -c "import sysconfig; print(sysconfig.get_path('purelib')); print('$(CURDIR)/python')" \
 	  > "$$($(@D)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/shared.pth"
+	@touch $@
+
+# The same trick. `import tvm` finds the TVM inside the wheel by a finder that relay.pth starts; it compiles stand-ins
+# for CUDA's libraries where there are none.
+.venv-relay/.ready: .venv/.ready
+	@rm -f $@
+	$(PY) -m venv --clear --without-pip $(@D)
+	$(PIP) --python $(@D)/bin/python install --quiet --no-deps $(TVM_RELAY)
+	$(PIP) --python $(@D)/bin/python install --quiet $(RELAY_NEEDS)
+	site=$$($(@D)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))") && \
+	  $(PY) -c "import sysconfig; print(sysconfig.get_path('purelib')); print('$(CURDIR)/python')" > "$$site/shared.pth" && \
+	  $(PY) python/relay_ext/boot.py > "$$site/relay.pth"
+	$(@D)/bin/python -c "import tvm, tvm.relay; print('Relay of TVM', tvm.__version__)"
 	@touch $@

@@ -228,7 +228,9 @@ def _dtypes(op: str, operands: list[str], attrs: Any) -> tuple[str, str, str]:
 def _canonical_shape(op: str, name: str, layout: Layout, shape: Sequence[Any]) -> tuple[Any, ...]:
     """Shape in canonical order with the blocks multiplied in."""
     if len(shape) != len(layout.axes):
-        raise fail(op, f"{name} has {len(shape)} axes, layout {layout.text!r} has {len(layout.axes)}")
+        raise fail(
+            op, f"{name} has {len(shape)} axes, layout {layout.text!r} has {len(layout.axes)}"
+        )
     sizes = [as_size(size) for size in shape]
     for (letter, factor), size in zip(layout.axes, sizes):
         if factor and size != factor:

@@ -3,13 +3,13 @@
 
 That one is linked against CUDA's libraries.  Where this machine has none, small stand-ins are
 compiled once, whose functions all say "no device".  This file uses the standard library only and
-must stay loadable alone: an environment's ``.pth`` file runs :func:`install` at every start.
+must stay loadable alone: an environment's ``.pth`` file runs :func:`install` at every start.  Run
+as a program, it prints that file.
 """
 
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import os
 import subprocess
 import sys
@@ -62,7 +62,7 @@ def find_tvm() -> None:
     """
     loaded = sys.modules.get("tvm")
     if loaded is not None:
-        if importlib.util.find_spec("tvm.relay") is None:
+        if not _has_relay(getattr(loaded, "__spec__", None)):
             version = getattr(loaded, "__version__", "of unknown version")
             raise ImportError(
                 f"relay_ext: tvm {version} without Relay is already loaded; "
@@ -159,3 +159,16 @@ def _stand_in(soname: str) -> Path:
             ) from None
         os.replace(made, library)
     return library
+
+
+def _pth() -> str:
+    """The line of a ``.pth`` file that runs :func:`install` whenever Python starts there."""
+    return (
+        "import importlib.util as u; "
+        f"s = u.spec_from_file_location('relay_ext_boot', {str(Path(__file__).resolve())!r}); "
+        "m = u.module_from_spec(s); s.loader.exec_module(m); m.install()"
+    )
+
+
+if __name__ == "__main__":
+    print(_pth())

@@ -134,7 +134,9 @@ def stock() -> Iterator[None]:
 def _rules(op: str, before: dict[str, Any]) -> dict[str, Any]:
     """Our attributes of an operator; None unsets one."""
     return {
-        "FTVMStrategy": _generic(f"relay_ext.{op}", partial(strategy, op, before.get("FTVMStrategy"))),
+        "FTVMStrategy": _generic(
+            f"relay_ext.{op}", partial(strategy, op, before.get("FTVMStrategy"))
+        ),
         **{key: _unless_ours(op, before.get(key)) for key in ("FTVMLegalize", "FTVMAlterOpLayout")},
         "FPrimalGradient": partial(gradient, op, before.get("FPrimalGradient")),
         "FShapeFunc": partial(shape_function, op),

@@ -23,8 +23,8 @@ R = relay()
 def strategy(op_name: str, stock: Any, attrs: Any, inputs: Any, out_type: Any, target: Any) -> Any:
     """How `op_name` is computed and scheduled on `target`.
 
-    Left to `stock`, TVM's own strategy: symbolic channels or kernel sizes, and the plain convolution
-    on targets that our kernels do not know.
+    Left to `stock`, TVM's own strategy: symbolic channels or kernel sizes, and ``conv`` on targets
+    that our kernels do not know.
     """
     conv = read(op_name, attrs, inputs)
     if conv is None or (conv.face == "conv" and not has_kernels(target)):
@@ -95,7 +95,7 @@ def schedule(outs: Sequence[Any], target: Any) -> Any:
         readers = [
             other.op
             for other in made.stages
-            if not isinstance(other.op, te.PlaceholderOp) and tensor in other.op.input_tensors
+            if any(operand.op.same_as(stage.op) for operand in other.op.input_tensors)
         ]
         inlinable = readers and all(isinstance(op, te.ComputeOp) for op in readers)
         if inlinable and not stage.op.reduce_axis and not stage.is_output:
@@ -108,6 +108,8 @@ def schedule(outs: Sequence[Any], target: Any) -> Any:
 
 
 def _on_cpu(stage: Any, op: Any) -> None:
+    if not op.axis:
+        return
     if op.reduce_axis:
         stage.parallel(stage.fuse(*op.axis[:-1]) if len(op.axis) > 1 else op.axis[0])
         return

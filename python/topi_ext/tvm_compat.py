@@ -285,11 +285,8 @@ def host_target(num_cores: int | None = None) -> Any:
     # A virtual machine may hide vector units that the processor's name promises, and an LLVM that
     # is older than the processor has no name for it.
     vector = ("avx", "amx", "fma", "f16c", "sse", "bmi")
-    has = {
-        name: bool(there)
-        for name, there in dict(tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()).items()
-        if name.startswith(vector)
-    }
+    found = dict(tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")())
+    has = {name: bool(there) for name, there in found.items() if name.startswith(vector)}
     promised = llvm.llvm_get_cpu_features(tvm.target.Target(options))
     if options["mcpu"] == "generic":
         changes = sorted("+" + name for name, there in has.items() if there)

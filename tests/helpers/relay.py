@@ -11,10 +11,11 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import relay_ext
 import torch
 import tvm
 from tvm import relay
+
+import relay_ext
 
 from . import compare, oracle
 from .cases import Case, numbers

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finding a TVM with Relay: in either import order, changing nothing else, or refusing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+WITHOUT_RELAY = "import sys, types; t = types.ModuleType('tvm'); t.__version__ = '0.27.0'\n"
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("order", ["tvm, relay_ext", "relay_ext, tvm"])
+def test_either_import_order(order: str) -> None:
+    done = run(f"import {order}; from tvm import relay; print(tvm.__version__)")
+    assert done.returncode == 0 and done.stdout.startswith("0.17"), done.stderr
+
+
+def test_import_changes_no_environment_and_no_threads() -> None:
+    done = run(
+        "import os, tvm\nbefore = dict(os.environ)\n"
+        "count = tvm.get_global_func('runtime.NumThreads')()\nimport relay_ext\n"
+        "assert dict(os.environ) == before\n"
+        "assert tvm.get_global_func('runtime.NumThreads')() == count\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_another_tvm_is_loaded() -> None:
+    done = run(WITHOUT_RELAY + "sys.modules['tvm'] = t\nimport relay_ext")
+    assert done.returncode
+    assert "relay_ext: tvm 0.27.0 without Relay is already loaded" in done.stderr.splitlines()[-1]
+
+
+def test_no_tvm_with_relay() -> None:
+    done = run(
+        "import sys\nfrom importlib.machinery import PathFinder\n"
+        "sys.meta_path[:] = [f for f in sys.meta_path if 'Bundled' not in type(f).__name__]\n"
+        "found = PathFinder.find_spec\n"
+        "hidden = ('tvm', 'bitblas')\n"
+        "def find(name, *a, **k): return None if name in hidden else found(name, *a, **k)\n"
+        "PathFinder.find_spec = find\nimport relay_ext"
+    )
+    assert done.returncode
+    assert done.stderr.splitlines()[-1].startswith("ImportError: relay_ext: no TVM with Relay")
+
+
+def test_topi_ext_registers_nothing() -> None:
+    done = run(
+        "import tvm, topi_ext.select\nop = tvm.ir.Op.get('nn.conv3d_transpose')\n"
+        "assert op.get_attr('FPrimalGradient') is None\nimport relay_ext\n"
+        "assert op.get_attr('FPrimalGradient') is not None\n"
+    )
+    assert done.returncode == 0, done.stderr
