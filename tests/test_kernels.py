@@ -8,6 +8,7 @@ element too many shows as well as one too few.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import subprocess
 import sys
@@ -26,9 +27,18 @@ from helpers.compare import numpy_dtype
 from helpers.faces import OPERANDS, FaceCase
 from helpers.profile import FUZZ, compiling
 from topi_ext import select, tvm_compat
-from topi_ext.kernels import gather, weight_grad
+from topi_ext.kernels import gather, weight_columns, weight_grad
 from topi_ext.layout import Layouts
-from topi_ext.plan.cpu import Machine, Problem, plan_gather, plan_weight_grad
+from topi_ext.plan.cpu import (
+    ColumnsPlan,
+    GatherPlan,
+    Machine,
+    Problem,
+    WeightGradPlan,
+    Window,
+    plan_gather,
+    plan_weight_grad,
+)
 from topi_ext.reference import Reference
 
 FACES = list(OPERANDS)
@@ -41,12 +51,23 @@ def selected(case: FaceCase, target: tvm.target.Target) -> object:
     return select.prim_func(case.face, case.geometry, case.orders, case.n, case.dtypes, target)
 
 
+def problem_of(case: FaceCase) -> Problem:
+    return Problem(case.face, case.geometry.as_rank3(), case.orders, case.n, case.dtypes)
+
+
+def kernel_of(problem: Problem, plan: object) -> object:
+    """Any plan is right, the planner only guesses which is fast."""
+    if isinstance(plan, ColumnsPlan):
+        return weight_columns.build(problem, plan)
+    kernel = weight_grad if isinstance(plan, WeightGradPlan) else gather
+    return kernel.build(problem, plan)
+
+
 def planned(case: FaceCase, machine: Machine) -> object:
-    """The kernel for a machine that need not be this one: any plan is right anywhere."""
-    problem = Problem(case.face, case.geometry.as_rank3(), case.orders, case.n, case.dtypes)
-    if case.face == "conv_weight_grad":
-        return weight_grad.build(problem, plan_weight_grad(problem, machine))
-    return gather.build(problem, plan_gather(problem, machine))
+    """The kernel for a machine that need not be this one."""
+    problem = problem_of(case)
+    choose = plan_weight_grad if case.face == "conv_weight_grad" else plan_gather
+    return kernel_of(problem, choose(problem, machine))
 
 
 def built(kernels: list[object], target: tvm.target.Target = HOST) -> tvm.runtime.Executable:
@@ -169,6 +190,51 @@ def test_plans_for_any_machine(machine: str) -> None:
 def test_targets_of_this_machine(options: dict) -> None:
     target = tvm.target.Target({"kind": "llvm", **options})
     check(faces_of(SHAPES[0]) + rotated(SHAPES[1:], len(options)), target=target)
+
+
+@st.composite
+def plans(draw: st.DrawFn, problem: Problem) -> object:
+    """Any plan that makes sense for a problem, good or bad."""
+
+    def number(most: int) -> int:
+        return draw(st.integers(1, max(1, most)))
+
+    g, lanes = problem.geometry, draw(st.sampled_from([2, 4, 8, 16]))
+    parallel = draw(st.booleans())
+    if problem.face == "conv_weight_grad" and draw(st.booleans()):
+        c_block = number(g.c_per_group)
+        vectors = number(min(4, -(-c_block * g.taps // lanes)))
+        k_tile = number(min(g.k_per_group, 4))
+        splits = number(min(3, -(-g.k_per_group // k_tile)))
+        positions = math.prod(problem.y_sizes)
+        return ColumnsPlan(positions, lanes, c_block, splits, k_tile, vectors, parallel)
+    # Outer axes are cut first; what is cut leaves blocks that are not full.
+    block = [1, 1, 1, 1]
+    for axis in (3, 2, 1, 0):
+        block[axis] = number(problem.positions[axis])
+        if block[axis] < problem.positions[axis]:
+            break
+    window = Window.of(block, problem.gathers)
+    if problem.face == "conv_weight_grad":
+        k_block, c_block = number(g.k_per_group), number(g.c_per_group)
+        tiles = number(min(k_block, 3)), number(min(c_block, 2)), number(min(g.kernel[-1], 3))
+        return WeightGradPlan(window, lanes, k_block, c_block, *tiles, parallel)
+    channels = number(min(problem.out_channels, 5))
+    vectors = number(min(3, -(-window.length // lanes)))
+    splits = number(min(3, -(-problem.out_channels // channels)))
+    return GatherPlan(window, lanes, channels, vectors, splits, parallel)
+
+
+@pytest.mark.parametrize("face", FACES)
+@compiling(3)
+@given(data=st.data(), some=st.lists(st.one_of(any_case, wide), min_size=8, max_size=8), seed=seeds)
+def test_any_plan(face: str, data, some: list[Case], seed: int) -> None:
+    """Blocks, tiles and splits that divide nothing, whatever the planner would have chosen."""
+    chosen = [FaceCase(face, geometry_of(case), case.n) for case in some]
+    made = [kernel_of(problem_of(c), data.draw(plans(problem_of(c)))) for c in chosen]
+    kernels, rng = built(made), np.random.default_rng(seed)
+    for number, case in enumerate(chosen):
+        run(kernels[f"f{number}"], case, rng)
 
 
 def test_no_kernel_where_there_is_none() -> None:

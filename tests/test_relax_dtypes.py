@@ -8,12 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tvm import relax
+from tvm.script import relax as R
 
 import relax_ext
 from helpers import build, compare
 from helpers.build import check_forward, check_gradients
 from helpers.cases import Case, cases
 from helpers.profile import compiling
+from topi_ext.geometry import Geometry
+from topi_ext.reference import Reference
 
 T, C = "conv_transpose", "conv"
 DTYPES = [
@@ -163,3 +166,25 @@ def test_to_mixed_precision_of_gradients(op: str, rng: np.random.Generator) -> N
     for one, want in zip(got, build.gradients(case, data, weight, seed)):
         assert one.dtype == np.float32
         np.testing.assert_allclose(one, want, rtol=2**-9, atol=2**-8)
+
+
+@pytest.mark.parametrize("name", ["conv_weight_grad", "conv_transpose"])
+def test_to_mixed_precision_of_own_operators(name: str, rng: np.random.Generator) -> None:
+    """Called without out_dtype: float16 operands then, and a float32 result all the same."""
+    x, y = rng.integers(-9, 9, (2, 3, 8, 7)), rng.integers(-9, 9, (2, 4, 6, 6))
+    w = rng.integers(-9, 9, (4, 3, 3, 2))
+    first, second = (x, y) if name == "conv_weight_grad" else (y, w)
+    a, b = (relax.Var(role, R.Tensor(v.shape, "float32")) for role, v in zip("ab", (first, second)))
+    bb = relax.BlockBuilder()
+    with bb.function("f0", [a, b]):
+        with bb.dataflow():
+            size = (3, 2) if name == "conv_weight_grad" else (8, 7)
+            out = bb.emit_output(getattr(relax_ext, name)(a, b, size))
+        bb.emit_func_output(out)
+    mod = relax.transform.ToMixedPrecision()(bb.get())
+    line = next(line for line in str(mod).splitlines() if f"R.relax_ext.{name}(" in line)
+    assert 'out_dtype="float32"' in line and "float16" in str(mod)
+    (got,) = build.run(build.compiled(mod), "f0", *(v.astype("float32") for v in (first, second)))
+    g = Geometry.of_sizes("op", x.shape, y.shape, (3, 2))
+    # Integers, so that nothing is rounded.
+    np.testing.assert_array_equal(got, getattr(Reference(), name)(first, second, g))
