@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
 from helpers import oracle
 from helpers.cases import SPATIAL, Case, any_case, cases, geometry_of, numbers
 from helpers.compare import numpy_dtype
-from hypothesis import given
-from hypothesis import strategies as st
 from topi_ext.layout import Layouts
 from topi_ext.reference import Reference
 
