@@ -75,10 +75,10 @@ format: env  ## let ruff fix and format
 fuzz: env  ## the property tests, many more examples
 	EXPECT_TVM=0.27 HYPOTHESIS_PROFILE=fuzz $(PY) $(PYTEST) -m "not slow"
 
-bench: env  ## time the three faces against torch and stock TVM, write out/bench-FACE.json
+bench: env  ## time the three faces against torch and stock TVM, write out/CASES-FACE.json
 	mkdir -p out
 	for face in $(BENCH_FACES); do \
-	  $(PY) scripts/bench.py --cases $(BENCH_CASES) --face $$face $(BENCH_ARGS) --json out/bench-$$face.json || exit 1; \
+	  $(PY) scripts/bench.py --cases $(BENCH_CASES) --face $$face $(BENCH_ARGS) --json out/$(basename $(notdir $(BENCH_CASES)))-$$face.json || exit 1; \
 	done
 
 clean:  ## remove environments, caches and what the targets wrote
