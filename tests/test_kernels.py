@@ -27,17 +27,16 @@ from helpers.compare import numpy_dtype
 from helpers.faces import OPERANDS, FaceCase
 from helpers.profile import FUZZ, compiling
 from topi_ext import select, tvm_compat
-from topi_ext.kernels import gather, weight_columns, weight_grad
 from topi_ext.layout import Layouts
 from topi_ext.plan.cpu import (
     ColumnsPlan,
     GatherPlan,
     Machine,
     Problem,
+    ScatterPlan,
     WeightGradPlan,
     Window,
-    plan_gather,
-    plan_weight_grad,
+    choose,
 )
 from topi_ext.reference import Reference
 
@@ -57,16 +56,12 @@ def problem_of(case: FaceCase) -> Problem:
 
 def kernel_of(problem: Problem, plan: object) -> object:
     """Any plan is right, the planner only guesses which is fast."""
-    if isinstance(plan, ColumnsPlan):
-        return weight_columns.build(problem, plan)
-    kernel = weight_grad if isinstance(plan, WeightGradPlan) else gather
-    return kernel.build(problem, plan)
+    return select.KERNELS[type(plan)].build(problem, plan)
 
 
 def planned(case: FaceCase, machine: Machine) -> object:
     """The kernel for a machine that need not be this one."""
     problem = problem_of(case)
-    choose = plan_weight_grad if case.face == "conv_weight_grad" else plan_gather
     return kernel_of(problem, choose(problem, machine))
 
 
@@ -208,6 +203,12 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
         splits = number(min(3, -(-g.k_per_group // k_tile)))
         positions = math.prod(problem.y_sizes)
         return ColumnsPlan(positions, lanes, c_block, splits, k_tile, vectors, parallel)
+    if problem.face == "conv_transpose" and draw(st.booleans()):
+        images = draw(st.sampled_from([i for i in range(1, problem.n + 1) if problem.n % i == 0]))
+        c_block, k_block = number(g.c_per_group), number(g.k_per_group)
+        m_tile = number(min(4, images * math.prod(g.y_size)))
+        vectors = number(min(3, -(-c_block * g.taps // lanes)))
+        return ScatterPlan(images, lanes, c_block, k_block, m_tile, vectors, parallel)
     # Outer axes are cut first; what is cut leaves blocks that are not full.
     block = [1, 1, 1, 1]
     for axis in (3, 2, 1, 0):

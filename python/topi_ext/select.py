@@ -9,9 +9,25 @@ from typing import Any
 
 from . import tvm_compat
 from .geometry import Geometry, Size
-from .kernels import gather, weight_columns, weight_grad
+from .kernels import gather, scatter, weight_columns, weight_grad
 from .layout import Layouts
-from .plan.cpu import ColumnsPlan, Machine, Problem, plan_gather, plan_weight_grad
+from .plan.cpu import (
+    ColumnsPlan,
+    GatherPlan,
+    Machine,
+    Problem,
+    ScatterPlan,
+    WeightGradPlan,
+    choose,
+)
+
+KERNELS = {
+    GatherPlan: gather,
+    ScatterPlan: scatter,
+    WeightGradPlan: weight_grad,
+    ColumnsPlan: weight_columns,
+}
+"""The room of each plan's kernel."""
 
 
 def prim_func(
@@ -68,9 +84,5 @@ def _build(
     )
     sized = replace(geometry, x_size=tuple(sizes[:rank]), y_size=tuple(sizes[rank:]))
     problem = Problem(face, sized.as_rank3(), layouts, n, dtypes)
-    if face != "conv_weight_grad":
-        return gather.build(problem, plan_gather(problem, machine))
-    plan = plan_weight_grad(problem, machine)
-    if isinstance(plan, ColumnsPlan):
-        return weight_columns.build(problem, plan)
-    return weight_grad.build(problem, plan)
+    plan = choose(problem, machine)
+    return KERNELS[type(plan)].build(problem, plan)

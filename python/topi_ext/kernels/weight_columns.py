@@ -17,7 +17,6 @@ one row of columns (channel, tap) for each position, as the weights lie in memor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
 from math import prod
 from typing import Any
 
@@ -25,6 +24,7 @@ from .. import emit
 from ..emit import Array, Expr, Operand
 from ..plan.cpu import ColumnsPlan, Problem
 from . import DATA, TAPS
+from .products import add_products
 from .weight_grad import weight_function
 
 
@@ -145,22 +145,11 @@ class _Columns:
         lanes, width = plan.lanes, plan.vectors * plan.lanes
 
         def tile(start: Expr, vectors: int) -> None:
-            tiles = list(product(range(plan.k_tile), range(vectors)))
-            acc = dict(zip(tiles, emit.registers(len(tiles), lanes, self.dtype)))
-            zero = emit.broadcast(emit.constant(0, self.dtype), lanes)
-            for register, index in acc.values():
-                emit.store(register, index, zero)
-
-            def position(p: Expr) -> None:
-                for (o, v), (register, index) in acc.items():
-                    value = emit.broadcast(values[p * plan.k_tile + o], lanes)
-                    column = columns[emit.lanes_of(p * self.row + start + v * lanes, lanes)]
-                    emit.store(register, index, register[index] + value * column)
-
-            emit.loop(plan.positions, position)
-            for (o, v), (register, index) in acc.items():
-                into = emit.lanes_of(rows[o] + start + v * lanes, lanes)
-                emit.store(held, into, register[index])
+            places = [row + start for row in rows]
+            add_products(
+                plan.positions, values, 0, columns, start, self.row, held, places, vectors, lanes,
+                fresh=True,
+            )  # fmt: skip
 
         full, tail = divmod(self.vectors, plan.vectors)
         emit.loop(full, lambda i: tile(i * width, plan.vectors))

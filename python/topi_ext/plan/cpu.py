@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
 from math import prod
+from typing import Union
 
 from ..dtypes import accumulator, byte_width
 from ..geometry import Gather, Geometry, Size
@@ -208,6 +209,46 @@ class GatherPlan:
 
 
 @dataclass(frozen=True)
+class ScatterPlan:
+    """Plan of the ``conv_transpose`` kernel for small images.
+
+    Attributes
+    ----------
+    images : int
+        Images per task; divides the batch.
+    lanes : int
+        Elements per vector.
+    c_block : int
+        Channels of x per task.
+    k_block : int
+        Channels of y that are summed at a time.
+    m_tile, vectors : int
+        Register tile: positions by vectors of (channel of x, tap).
+    parallel : bool
+        Whether threads share the tasks.
+    """
+
+    images: int
+    lanes: int
+    c_block: int
+    k_block: int
+    m_tile: int
+    vectors: int
+    parallel: bool = True
+
+    @staticmethod
+    def extents(geometry: Geometry) -> tuple[int, ...]:
+        """Extents of the image before its padding is cut off, and of what lies behind it."""
+        return tuple(
+            max(0, -pad) + max((y - 1) * s + (r - 1) * d + 1, x + pad)
+            for y, x, r, s, d, pad in zip(
+                geometry.y_size, geometry.x_size, geometry.kernel, geometry.stride,
+                geometry.dilation, geometry.pad_before,
+            )
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
 class WeightGradPlan:
     """Plan of the ``conv_weight_grad`` kernel.
 
@@ -264,12 +305,26 @@ class ColumnsPlan:
     parallel: bool = True
 
 
-# -------------------------------------------------------------------- conv and conv_transpose
+Plan = Union[GatherPlan, ScatterPlan, WeightGradPlan, ColumnsPlan]
+"""Each is the plan of one kernel."""
 
 
 @lru_cache(maxsize=1024)
-def plan_gather(problem: Problem, machine: Machine) -> GatherPlan:
-    """Choose blocks and register tile of ``conv`` or ``conv_transpose``."""
+def choose(problem: Problem, machine: Machine) -> Plan:
+    """The plan that takes the fewest cycles, by estimate, of every kernel that serves `problem`."""
+    found: list[tuple[float, Plan] | None]
+    if problem.face == "conv_weight_grad":
+        found = [_plan_sums(problem, machine), _plan_columns(problem, machine)]
+    else:
+        found = [_plan_gather(problem, machine), _plan_scatter(problem, machine)]
+    return min((one for one in found if one), key=lambda one: one[0])[1]
+
+
+# -------------------------------------------------------------------- conv and conv_transpose
+
+
+def _plan_gather(problem: Problem, machine: Machine) -> tuple[float, GatherPlan]:
+    """Lanes over positions: the plan of :mod:`topi_ext.kernels.gather`, and its cycles."""
     lanes = problem.lanes(machine)
     positions = _nominal(problem.positions)
     best: tuple[float, GatherPlan] | None = None
@@ -292,7 +347,52 @@ def plan_gather(problem: Problem, machine: Machine) -> GatherPlan:
             best = (cost, plan)
     if best is None:
         raise AssertionError("a problem has at least one block")
-    return best[1]
+    geometry = problem.geometry
+    weights = geometry.groups * problem.out_channels * problem.in_channels * geometry.taps
+    packing = weights * (2.5 if weights * 4 <= machine.l2 else 6.0) / machine.threads
+    return best[0] + packing, best[1]
+
+
+def _plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPlan] | None:
+    """Lanes over weights: the plan of :mod:`topi_ext.kernels.scatter`, and its cycles.
+
+    None for ``conv``, and for images that are symbolic or too large.
+    """
+    if not (problem.transposed and problem.is_static):
+        return None
+    geometry, lanes = problem.geometry, problem.lanes(machine)
+    n, size, taps = problem.y_sizes[0], prod(geometry.y_size), geometry.taps
+    k, c = geometry.k_per_group, geometry.c_per_group
+    held = prod(ScatterPlan.extents(geometry))
+    best: tuple[float, ScatterPlan] | None = None
+    for images, c_block in product(_divisors(n), _channel_blocks(c, 1)):
+        positions, vectors = images * size, -(-c_block * taps // lanes)
+        bytes_held = positions * vectors * machine.vector_bytes
+        if bytes_held > machine.l2 // 2 or held * byte_width(problem.acc_dtype) > machine.l2 // 4:
+            continue
+        m_tile, width = _register_tile(positions, vectors, machine.registers)
+        k_block = max(1, min(k, 64, machine.l2 // 4 // (vectors * machine.vector_bytes)))
+        tiles = -(-positions // m_tile)
+        full, tail = divmod(vectors, width)
+        step = full * _tile_cycles(m_tile, width)
+        step += _tile_cycles(m_tile, tail) if tail else 0
+        products = k * tiles * (step + m_tile * 2.0)
+        # Weights come from far away, once per task.
+        weights = k * vectors * (3.0 if c * k * taps * 4 <= machine.l2 else 8.0)
+        sums = -(-k // k_block) * tiles * m_tile * vectors * 2.0
+        scatter = positions * c_block * taps * 1.0
+        scatter += images * c_block * (held * 0.5 + prod(geometry.x_size) + 20)
+        task = 1000 + products + weights + sums + scatter
+        tasks = n // images * geometry.groups * -(-c // c_block)
+        cost = -(-tasks // machine.threads) * task
+        parallel = tasks * task >= PARALLEL_CYCLES
+        if best is None or cost < best[0]:
+            best = cost, ScatterPlan(images, lanes, c_block, k_block, m_tile, width, parallel)
+    return best
+
+
+def _divisors(n: int) -> list[int]:
+    return [i for i in range(1, n + 1) if n % i == 0]
 
 
 def _gather_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> float:
@@ -325,14 +425,6 @@ def _gather_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> floa
 
 
 # -------------------------------------------------------------------- conv_weight_grad
-
-
-@lru_cache(maxsize=1024)
-def plan_weight_grad(problem: Problem, machine: Machine) -> WeightGradPlan | ColumnsPlan:
-    """Choose kernel, blocks and register tile of ``conv_weight_grad``."""
-    cost, plan = _plan_sums(problem, machine)
-    columns = _plan_columns(problem, machine)
-    return columns[1] if columns and columns[0] < cost else plan
 
 
 def _plan_sums(problem: Problem, machine: Machine) -> tuple[float, WeightGradPlan]:

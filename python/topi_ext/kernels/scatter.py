@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel of ``conv_transpose`` for small images: a matrix product, then a scatter of its rows.
+
+With few positions, vectors of positions would be mostly padding and packed weights would be read
+about once.  So lanes run over the weights as they lie in memory, and each position gives one row
+of columns (channel, tap), which are added up where they overlap::
+
+    parallel (block of images, group, block of channels of x):
+        for each chunk of `k_block` channels of y:
+            copy a row of weights (channel of x, tap) for each              -> rows
+            for each tile of `m_tile` positions:
+                pack their values, channel by channel                       -> values
+            for each tile of `vectors` vectors, each tile of positions:
+                for each channel of y:
+                    accumulators[m_tile][vectors] += values * rows          -> columns
+        for each image, each channel of x:
+            for each position, each tap: image += column
+            cut the padding off                                             -> out
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+from .. import emit
+from ..emit import Expr, Operand
+from ..plan.cpu import Problem, ScatterPlan
+from . import ATTRIBUTES, DATA, TAPS
+from .panel import argument, data_sizes
+from .products import add_products
+
+
+def build(problem: Problem, plan: ScatterPlan) -> Any:
+    """The PrimFunc ``(y, weight, out)`` of `problem`, scheduled by `plan`."""
+    geometry, layouts = problem.geometry, problem.layouts
+    kernel = {**dict(zip(TAPS, geometry.kernel)), "O": geometry.k, "I": geometry.c_per_group}
+    with emit.kernel(ATTRIBUTES) as made:
+        y = argument("y", layouts.y, data_sizes(problem.y_sizes, geometry.k), problem.dtypes[0])
+        weight = argument("weight", layouts.w, kernel, problem.dtypes[1])
+        out = argument("out", layouts.x, data_sizes(problem.x_sizes, geometry.c), problem.dtypes[2])
+        with emit.body(y, weight, out) as operands:
+            _Scatter(problem, plan, *operands).emit()
+    return made[0]
+
+
+class _Scatter:
+    """One kernel while it is being emitted."""
+
+    def __init__(
+        self, problem: Problem, plan: ScatterPlan, y: Operand, weight: Operand, out: Operand
+    ):
+        self.problem, self.plan = problem, plan
+        self.y, self.weight, self.out = y, weight, out
+        self.dtype = problem.acc_dtype
+        geometry = problem.geometry
+        self.positions = plan.images * prod(geometry.y_size)
+        self.tiles = -(-self.positions // plan.m_tile)
+        self.vectors = -(-plan.c_block * geometry.taps // plan.lanes)
+        self.row = self.vectors * plan.lanes
+        # Negative padding in front moves the image away from the edge of its scratch.
+        self.shift = [max(0, -pad) for pad in geometry.pad_before]
+        self.extent = plan.extents(geometry)
+
+    def emit(self) -> None:
+        """The whole kernel."""
+        geometry, plan = self.problem.geometry, self.plan
+        blocks = -(-geometry.c_per_group // plan.c_block)
+        images = self.problem.y_sizes[0] // plan.images
+        extents = (images, geometry.groups, blocks)
+        with emit.tasks(prod(extents), plan.parallel) as task:
+            image, group, block = map(emit.let, emit.unravel(task, extents))
+            first_c = block * plan.c_block
+            count: Expr = plan.c_block
+            if geometry.c_per_group % plan.c_block:
+                count = emit.let(emit.least(count, geometry.c_per_group - first_c))
+            self.rows = emit.scratch(plan.k_block * self.row, self.dtype)
+            self.values = emit.scratch(self.tiles * plan.m_tile * plan.k_block, self.dtype)
+            self.columns = emit.scratch(self.tiles * plan.m_tile * self.row, self.dtype)
+            zero = emit.constant(0, self.dtype)
+            # Lanes beyond the last weight are computed and dropped: they only have to be numbers.
+            emit.fill(self.rows, 0, plan.k_block * self.row, zero)
+            full, rest = divmod(geometry.k_per_group, plan.k_block)
+            first_k = group * geometry.k_per_group
+
+            def chunk(number: Expr, depth: int, *, fresh: bool) -> None:
+                first = first_k + number * plan.k_block
+                self._copy_weights(first, depth, first_c, count)
+                self._pack_values(image, first, depth)
+                self._products(depth, fresh=fresh)
+
+            # The first chunk starts the sums, the others go on.
+            chunk(0, plan.k_block if full else rest, fresh=True)
+            emit.loop(full - 1, lambda i: chunk(i + 1, plan.k_block, fresh=False))
+            if full and rest:
+                chunk(full, rest, fresh=False)
+            self._scatter(image, group * geometry.c_per_group + first_c, count)
+
+    # ------------------------------------------------------------ operands
+
+    def _over_vectors(self, step: Callable[[Expr, int], None]) -> None:
+        """``step(first vector, vectors)`` for each tile of vectors."""
+        full, tail = divmod(self.vectors, self.plan.vectors)
+        emit.loop(full, lambda i: step(i * self.plan.vectors, self.plan.vectors))
+        if tail:
+            step(full * self.plan.vectors, tail)
+
+    def _copy_weights(self, first_k: Expr, depth: int, first_c: Expr, count: Expr) -> None:
+        """rows[tile of vectors][channel of y][lanes] of the weights, in their order in memory."""
+        geometry, lanes = self.problem.geometry, self.plan.lanes
+        is_run = self.weight.is_run("I" + TAPS, (geometry.c_per_group, *geometry.kernel))
+        whole = geometry.c_per_group % self.plan.c_block == 0
+        line = self.weight if is_run else emit.scratch(self.row, self.dtype)
+
+        def weights_of(k: Expr) -> None:
+            if is_run:
+                start = emit.let(self.weight.at("OI", first_k + k, first_c))
+            else:
+                start = 0
+                emit.nest(
+                    (count, *geometry.kernel), lambda c, *taps: gathered(first_k + k, c, *taps)
+                )
+
+            def tile(first: Expr, vectors: int) -> None:
+                into = (first * depth + k * vectors) * lanes
+                present: Expr = vectors * lanes
+                if not (whole and self.plan.c_block * geometry.taps == self.row):
+                    left = count * geometry.taps - first * lanes
+                    present = emit.least(present, emit.most(left, 0))
+                emit.loop(
+                    present,
+                    lambda i: emit.store(
+                        self.rows, into + i, line.load(start + first * lanes + i, self.dtype)
+                    ),
+                )
+
+            self._over_vectors(tile)
+
+        def gathered(k: Expr, c: Expr, *taps: Expr) -> None:
+            column = c
+            for r, size in zip(taps, geometry.kernel):
+                column = column * size + r
+            value = self.weight.load(self.weight.at("OI" + TAPS, k, first_c + c, *taps), self.dtype)
+            emit.store(line, column, value)
+
+        emit.loop(depth, weights_of)
+
+    def _pack_values(self, image: Expr, first_k: Expr, depth: int) -> None:
+        """values[tile of positions][channel of y][position]; beyond the last, the last again."""
+        m_tile = self.plan.m_tile
+
+        def position(tile: Expr, o: Expr) -> None:
+            number = tile * m_tile + o
+            if self.positions % m_tile:
+                number = emit.least(number, self.positions - 1)
+            sizes = (self.plan.images, *self.problem.geometry.y_size)
+            where = emit.unravel(emit.let(number), sizes)
+            inner, *rest = where
+            source = emit.let(
+                self.y.at("C" + DATA, first_k, image * self.plan.images + inner, *rest)
+            )
+            into = tile * (m_tile * depth) + o
+            emit.loop(
+                depth,
+                lambda k: emit.store(
+                    self.values,
+                    into + k * m_tile,
+                    self.y.load(source + k * self.y.strides["C"], self.dtype),
+                ),
+            )
+
+        emit.nest((self.tiles, m_tile), position)
+
+    # ------------------------------------------------------------ arithmetic
+
+    def _products(self, depth: int, *, fresh: bool) -> None:
+        """columns[position][channel of x, tap] (+)= sum over channels of y of values * rows."""
+        m_tile, lanes = self.plan.m_tile, self.plan.lanes
+
+        def tile(first: Expr, vectors: int, number: Expr) -> None:
+            start = number * (m_tile * self.row) + first * lanes
+            add_products(
+                depth,
+                self.values,
+                number * (m_tile * depth),
+                self.rows,
+                first * (depth * lanes),
+                vectors * lanes,
+                self.columns,
+                [start + o * self.row for o in range(m_tile)],
+                vectors,
+                lanes,
+                fresh=fresh,
+            )
+
+        self._over_vectors(
+            lambda first, vectors: emit.loop(self.tiles, lambda t: tile(first, vectors, t))
+        )
+
+    def _scatter(self, image: Expr, channel: Expr, count: Expr) -> None:
+        """Add up the columns where they overlap, and cut the padding off."""
+        problem, geometry = self.problem, self.problem.geometry
+        held = emit.scratch(prod(self.extent), self.dtype)
+        zero = emit.constant(0, self.dtype)
+
+        def flat(where: tuple[Expr, ...], sizes: tuple[int, ...]) -> Expr:
+            index: Expr = 0
+            for i, size in zip(where, sizes):
+                index = index * size + i
+            return index
+
+        def one(inner: Expr, c: Expr) -> None:
+            emit.fill(held, 0, prod(self.extent), zero)
+
+            def add(*where: Expr) -> None:
+                position, taps = where[:3], where[3:]
+                corner = tuple(
+                    p * s + r * d + shift
+                    for p, s, r, d, shift in zip(
+                        position, geometry.stride, taps, geometry.dilation, self.shift
+                    )
+                )
+                into = flat(corner, self.extent)
+                row = inner * prod(geometry.y_size) + flat(position, geometry.y_size)
+                column = c * geometry.taps + flat(taps, geometry.kernel)
+                emit.store(held, into, held[into] + self.columns[row * self.row + column])
+
+            emit.nest((*geometry.y_size, *geometry.kernel), add)
+
+            def write(*x: Expr) -> None:
+                source = flat(
+                    tuple(i + p + s for i, p, s in zip(x, geometry.pad_before, self.shift)),
+                    self.extent,
+                )
+                into = self.out.at("C" + DATA, channel + c, image * self.plan.images + inner, *x)
+                emit.store(self.out, into, held.load(source, self.out.dtype))
+
+            emit.nest(problem.x_sizes[1:], write)
+
+        emit.nest((self.plan.images, count), one)
