@@ -29,6 +29,7 @@ from helpers.profile import FUZZ, compiling
 from topi_ext import select, tvm_compat
 from topi_ext.layout import Layouts
 from topi_ext.plan.cpu import (
+    ChannelsPlan,
     ColumnsPlan,
     GatherPlan,
     Machine,
@@ -218,6 +219,10 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
     window = Window.of(block, problem.gathers)
     if problem.face == "conv_weight_grad":
         k_block, c_block = number(g.k_per_group), number(g.c_per_group)
+        if draw(st.booleans()):
+            vectors = number(min(3, -(-k_block // lanes)))
+            c_tile = number(min(c_block, 3))
+            return ChannelsPlan(window, lanes, k_block, c_block, c_tile, vectors, parallel)
         tiles = number(min(k_block, 3)), number(min(c_block, 2)), number(min(g.kernel[-1], 3))
         return WeightGradPlan(window, lanes, k_block, c_block, *tiles, parallel)
     channels = number(min(problem.out_channels, 5))

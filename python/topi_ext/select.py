@@ -9,9 +9,10 @@ from typing import Any
 
 from . import tvm_compat
 from .geometry import Geometry, Size
-from .kernels import gather, scatter, weight_columns, weight_grad
+from .kernels import gather, scatter, weight_channels, weight_columns, weight_grad
 from .layout import Layouts
 from .plan.cpu import (
+    ChannelsPlan,
     ColumnsPlan,
     GatherPlan,
     Machine,
@@ -25,6 +26,7 @@ KERNELS = {
     GatherPlan: gather,
     ScatterPlan: scatter,
     WeightGradPlan: weight_grad,
+    ChannelsPlan: weight_channels,
     ColumnsPlan: weight_columns,
 }
 """The room of each plan's kernel."""

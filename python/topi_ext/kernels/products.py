@@ -4,14 +4,14 @@
 ::
 
     for each o of the tile, each vector v:      accumulators[o][v] = 0, or what was there
-    for i in depth:
-        accumulators[o][v] += values[i][o] * rows[i][v]
+    for each term i:
+        accumulators[o][v] += value[o](i) * row(i)[v]
     for each o of the tile, each vector v:      store accumulators[o][v]
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 
 from .. import emit
@@ -19,12 +19,11 @@ from ..emit import Array, Expr
 
 
 def add_products(
-    depth: Expr,
+    terms: Sequence[Expr],
     values: Array,
-    first_value: Expr,
+    value_at: Callable[..., Expr],
     rows: Array,
-    first_row: Expr,
-    row_step: Expr,
+    row_at: Callable[..., Expr],
     into: Array,
     places: Sequence[Expr],
     vectors: int,
@@ -32,16 +31,16 @@ def add_products(
     *,
     fresh: bool,
 ) -> None:
-    """Compute ``into[places[o] + l] (+)= sum_i values[i, o] * rows[i, l]`` for one register tile.
+    """Compute ``into[places[o] + l] (+)= sum_i values[value_at(o, *i)] * rows[row_at(*i) + l]``.
 
     Parameters
     ----------
-    depth : int or expression
-        Number of terms.
-    values, first_value
-        ``values[i, o]`` is element ``first_value + i * len(places) + o``.
-    rows, first_row, row_step
-        ``rows[i, l]`` is element ``first_row + i * row_step + l``, for l below ``vectors * lanes``.
+    terms : sequence
+        Extents of the loops of the sum, the last index running fastest.
+    values, value_at
+        One value for each row o of the result.
+    rows, row_at
+        Where the ``vectors * lanes`` elements of a row begin.
     into, places
         Where each row of the result goes.
     fresh : bool
@@ -54,12 +53,12 @@ def add_products(
         at = emit.lanes_of(places[o] + v * lanes, lanes)
         emit.store(register, index, zero if fresh else into[at])
 
-    def term(i: Expr) -> None:
+    def term(*i: Expr) -> None:
         for (o, v), (register, index) in sums.items():
-            value = emit.broadcast(values[first_value + i * len(places) + o], lanes)
-            row = rows[emit.lanes_of(first_row + i * row_step + v * lanes, lanes)]
+            value = emit.broadcast(values[value_at(o, *i)], lanes)
+            row = rows[emit.lanes_of(row_at(*i) + v * lanes, lanes)]
             emit.store(register, index, register[index] + value * row)
 
-    emit.loop(depth, term)
+    emit.nest(terms, term)
     for (o, v), (register, index) in sums.items():
         emit.store(into, emit.lanes_of(places[o] + v * lanes, lanes), register[index])

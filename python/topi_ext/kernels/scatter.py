@@ -181,12 +181,11 @@ class _Scatter:
         def tile(first: Expr, vectors: int, number: Expr) -> None:
             start = number * (m_tile * self.row) + first * lanes
             add_products(
-                depth,
+                (depth,),
                 self.values,
-                number * (m_tile * depth),
+                lambda o, k: (number * depth + k) * m_tile + o,
                 self.rows,
-                first * (depth * lanes),
-                vectors * lanes,
+                lambda k: (first * depth + k * vectors) * lanes,
                 self.columns,
                 [start + o * self.row for o in range(m_tile)],
                 vectors,

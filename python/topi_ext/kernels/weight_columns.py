@@ -147,9 +147,17 @@ class _Columns:
         def tile(start: Expr, vectors: int) -> None:
             places = [row + start for row in rows]
             add_products(
-                plan.positions, values, 0, columns, start, self.row, held, places, vectors, lanes,
+                (plan.positions,),
+                values,
+                lambda o, p: p * plan.k_tile + o,
+                columns,
+                lambda p: p * self.row + start,
+                held,
+                places,
+                vectors,
+                lanes,
                 fresh=True,
-            )  # fmt: skip
+            )
 
         full, tail = divmod(self.vectors, plan.vectors)
         emit.loop(full, lambda i: tile(i * width, plan.vectors))

@@ -277,6 +277,33 @@ class WeightGradPlan:
 
 
 @dataclass(frozen=True)
+class ChannelsPlan:
+    """Plan of the ``conv_weight_grad`` kernel for many channels.
+
+    Attributes
+    ----------
+    window : Window
+        Block of positions of y that is reduced at a time and what it reads of x.
+    lanes : int
+        Elements per vector.
+    k_block, c_block : int
+        Channels of y and of x that one task holds partial sums for.
+    c_tile, vectors : int
+        Register tile: channels of x by vectors of channels of y.
+    parallel : bool
+        Whether threads share the tasks.
+    """
+
+    window: Window
+    lanes: int
+    k_block: int
+    c_block: int
+    c_tile: int
+    vectors: int
+    parallel: bool = True
+
+
+@dataclass(frozen=True)
 class ColumnsPlan:
     """Plan of the ``conv_weight_grad`` kernel for few positions.
 
@@ -305,7 +332,7 @@ class ColumnsPlan:
     parallel: bool = True
 
 
-Plan = Union[GatherPlan, ScatterPlan, WeightGradPlan, ColumnsPlan]
+Plan = Union[GatherPlan, ScatterPlan, WeightGradPlan, ChannelsPlan, ColumnsPlan]
 """Each is the plan of one kernel."""
 
 
@@ -314,7 +341,11 @@ def choose(problem: Problem, machine: Machine) -> Plan:
     """The plan that takes the fewest cycles, by estimate, of every kernel that serves `problem`."""
     found: list[tuple[float, Plan] | None]
     if problem.face == "conv_weight_grad":
-        found = [_plan_sums(problem, machine), _plan_columns(problem, machine)]
+        found = [
+            _plan_sums(problem, machine),
+            _plan_channels(problem, machine),
+            _plan_columns(problem, machine),
+        ]
     else:
         found = [_plan_gather(problem, machine), _plan_scatter(problem, machine)]
     return min((one for one in found if one), key=lambda one: one[0])[1]
@@ -466,6 +497,46 @@ def _plan_sums(problem: Problem, machine: Machine) -> tuple[float, WeightGradPla
                 best = (cost, plan)
     if best is None:
         raise AssertionError("a problem has at least one block")
+    return best
+
+
+def _plan_channels(problem: Problem, machine: Machine) -> tuple[float, ChannelsPlan] | None:
+    """Lanes over channels of y: the plan of :mod:`topi_ext.kernels.weight_channels`."""
+    geometry, lanes = problem.geometry, problem.lanes(machine)
+    c, k, taps = geometry.c_per_group, geometry.k_per_group, geometry.taps
+    slots = prod(g.slots for g in problem.gathers)
+    width = byte_width(problem.acc_dtype)
+    positions = _nominal(problem.positions)
+    best: tuple[float, ChannelsPlan] | None = None
+    for k_block in _channel_blocks(k, lanes):
+        vectors = -(-k_block // lanes)
+        # The tile is one of channels alone: of neighbouring taps LLVM would keep what the next
+        # position reads again in registers, and spill.
+        c_tile, v_tile = _register_tile(c, vectors, machine.registers)
+        full, tail = divmod(vectors, v_tile)
+        step = full * _tile_cycles(c_tile, v_tile) + (_tile_cycles(c_tile, tail) if tail else 0)
+        for block, c_block in product(_blocks(positions, lanes), _channel_blocks(c, c_tile)):
+            size, rows = prod(block), prod(block[:-1])
+            if size > 1024:
+                continue
+            window = Window.of(block, problem.gathers)
+            pack = c_block * slots * (prod(window.extent[:-1]) * 10 + window.elements * 0.6)
+            turn = k_block * (size * 1.5 + rows * 5)
+            # What is left over of the tiles goes one channel at a time.
+            tiles = (c_block // c_tile + c_block % c_tile) * taps
+            overhead = (full + bool(tail)) * (rows * 5 + c_tile * v_tile * 2 + 10)
+            products = tiles * (size * step + overhead)
+            held = c_block * slots * window.pitch(lanes) + size * vectors * lanes
+            if held * width > machine.l2 // 2:
+                products *= 1.4
+            counts = prod(-(-p // b) for p, b in zip(positions, block))
+            task = 1000 + counts * (pack + turn + products) + k_block * c_block * taps * 3.0
+            tasks = geometry.groups * -(-k // k_block) * -(-c // c_block)
+            cost = -(-tasks // machine.threads) * task
+            if best is None or cost < best[0]:
+                parallel = not problem.is_static or tasks * task >= PARALLEL_CYCLES
+                plan = ChannelsPlan(window, lanes, k_block, c_block, c_tile, v_tile, parallel)
+                best = cost, plan
     return best
 
 

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel of ``conv_weight_grad`` for many channels: lanes run over the channels of y.
+
+y is turned so that its channels are neighbours; x is packed as for ``conv``, its values are
+broadcast, and stride, dilation and taps are arithmetic of addresses. No column is ever built::
+
+    parallel (group, block of channels of y, block of channels of x):
+        for each block of positions:
+            pack the channels of x with what the taps reach               -> panel
+            turn the channels of y                                        -> rows
+            for each tile of `vectors` vectors of channels of y:
+                for each tile of `c_tile` channels of x, each tap:
+                    for each position:
+                        accumulators[c_tile][vectors] += panel * rows     -> partial
+        turn the weights back                                             -> out
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+from .. import emit
+from ..emit import Array, Expr, Operand
+from ..plan.cpu import ChannelsPlan, Problem
+from . import DATA, TAPS
+from .panel import Panel, pack
+from .products import add_products
+from .weight_grad import weight_function
+
+
+def build(problem: Problem, plan: ChannelsPlan) -> Any:
+    """The PrimFunc ``(x, y, out)`` of `problem`, scheduled by `plan`."""
+    return weight_function(problem, lambda *operands: _Channels(problem, plan, *operands).emit())
+
+
+class _Channels:
+    """One kernel while it is being emitted."""
+
+    def __init__(self, problem: Problem, plan: ChannelsPlan, x: Operand, y: Operand, out: Operand):
+        self.problem, self.plan = problem, plan
+        self.x, self.y, self.out = x, y, out
+        self.dtype = problem.acc_dtype
+        self.panel = Panel(problem.gathers, plan.window, plan.lanes)
+        self.positions = prod(plan.window.block)
+        self.vectors = -(-plan.k_block // plan.lanes)
+        self.row = self.vectors * plan.lanes
+
+    def emit(self) -> None:
+        """The whole kernel."""
+        geometry, plan = self.problem.geometry, self.plan
+        extents = (
+            geometry.groups,
+            -(-geometry.k_per_group // plan.k_block),
+            -(-geometry.c_per_group // plan.c_block),
+        )
+        with emit.tasks(prod(extents), plan.parallel) as task:
+            group, k, c = map(emit.let, emit.unravel(task, extents))
+            self._task(group, k * plan.k_block, c * plan.c_block)
+
+    def _task(self, group: Expr, first_k: Expr, first_c: Expr) -> None:
+        geometry, plan = self.problem.geometry, self.plan
+        k_count = _present(first_k, geometry.k_per_group, plan.k_block)
+        c_count = _present(first_c, geometry.c_per_group, plan.c_block)
+        first_k = group * geometry.k_per_group + first_k
+        partial = emit.scratch(plan.c_block * geometry.taps * self.row, self.dtype)
+        panel = emit.scratch(self.panel.elements(plan.c_block), self.dtype)
+        rows = emit.scratch(self.positions * self.row, self.dtype)
+        zero = emit.constant(0, self.dtype)
+        emit.fill(partial, 0, plan.c_block * geometry.taps * self.row, zero)
+        # Lanes beyond the last channel are computed and dropped: they only have to be numbers.
+        emit.fill(rows, 0, self.positions * self.row, zero)
+
+        def block(*numbers: Expr) -> None:
+            first = [i * b for i, b in zip(numbers, plan.window.block)]
+            sizes = self.problem.y_sizes
+            present = [
+                emit.let(emit.least(b, size - f))
+                for b, size, f in zip(plan.window.block, sizes, first)
+            ]
+            c = group * geometry.c_per_group + first_c
+            pack(self.panel, panel, self.x, c, c_count, first, self.problem.x_sizes)
+            self._turn(rows, first_k, k_count, first, present)
+            self._products(panel, rows, partial, c_count, present)
+
+        counts = [emit.ceil_div(p, b) for p, b in zip(self.problem.y_sizes, plan.window.block)]
+        emit.nest(counts, block)
+        self._write(partial, first_k, k_count, first_c, c_count)
+
+    def _over_vectors(self, step: Callable[[Expr, int], None]) -> None:
+        """``step(first vector, vectors)`` for each tile of vectors."""
+        full, tail = divmod(self.vectors, self.plan.vectors)
+        emit.loop(full, lambda i: step(i * self.plan.vectors, self.plan.vectors))
+        if tail:
+            step(full * self.plan.vectors, tail)
+
+    def _place(self, position: tuple[Expr, ...], first: Expr, vectors: int) -> Expr:
+        """Where a position of a tile of vectors is: rows[tile][position][lanes]."""
+        index: Expr = 0
+        for p, size in zip(position, self.plan.window.block):
+            index = index * size + p
+        return (first * self.positions + index * vectors) * self.plan.lanes
+
+    def _turn(
+        self, rows: Array, first_k: Expr, count: Expr, first: list[Expr], present: list[Expr]
+    ) -> None:
+        """rows[tile of vectors][position][channel] of y."""
+
+        def tile(vector: Expr, vectors: int) -> None:
+            start = vector * self.plan.lanes
+            lanes: Expr = vectors * self.plan.lanes
+            if not isinstance(count, int) or count % lanes:
+                lanes = emit.least(lanes, emit.most(count - start, 0))
+
+            def channel(k: Expr) -> None:
+                def element(*position: Expr) -> None:
+                    where = [f + p for f, p in zip(first, position)]
+                    source = self.y.at("C" + DATA, first_k + start + k, *where)
+                    into = self._place(position, vector, vectors) + k
+                    emit.store(rows, into, self.y.load(source, self.dtype))
+
+                emit.nest(present, element)
+
+            emit.loop(lanes, channel)
+
+        self._over_vectors(tile)
+
+    def _products(
+        self, panel: Array, rows: Array, partial: Array, c_count: Expr, present: list[Expr]
+    ) -> None:
+        """Every register tile of the block, remainders included."""
+        plan, gathers = self.plan, self.problem.gathers
+        steps = plan.window.steps
+
+        def tap(vector: Expr, vectors: int, c: Expr, cs: int, *taps: Expr) -> None:
+            slots = [0, *(emit.let(g.slot_of(r)) for g, r in zip(gathers[1:], taps))]
+            shifts = [0, *(emit.let(g.shift_of(0, r)) for g, r in zip(gathers[1:], taps))]
+            shifted = self.panel.shifted(shifts)
+            sources = [self.panel.plane(c + o, slots) + shifted for o in range(cs)]
+            add_products(
+                present,
+                panel,
+                lambda o, *p: sources[o] + sum(i * step for i, step in zip(p, steps)),
+                rows,
+                lambda *p: self._place(p, vector, vectors),
+                partial,
+                [self._weight(c + o, taps) + vector * plan.lanes for o in range(cs)],
+                vectors,
+                plan.lanes,
+                fresh=False,
+            )
+
+        def channels(vector: Expr, vectors: int) -> None:
+            def tile(c: Expr, cs: int) -> None:
+                emit.nest(
+                    self.problem.geometry.kernel,
+                    lambda *taps: tap(vector, vectors, c, cs, *taps),
+                )
+
+            whole = c_count // plan.c_tile
+            emit.loop(whole, lambda i: tile(i * plan.c_tile, plan.c_tile))
+            if plan.c_tile > 1 and (not isinstance(c_count, int) or c_count % plan.c_tile):
+                done = whole * plan.c_tile
+                emit.loop(c_count - done, lambda i: tile(done + i, 1))
+
+        self._over_vectors(channels)
+
+    def _weight(self, c: Expr, tap: tuple[Expr, ...]) -> Expr:
+        """Where the row of channels of y of one weight is."""
+        index = c
+        for r, size in zip(tap, self.problem.geometry.kernel):
+            index = index * size + r
+        return index * self.row
+
+    def _write(
+        self, partial: Array, first_k: Expr, k_count: Expr, first_c: Expr, c_count: Expr
+    ) -> None:
+        """Turn the weights back, a vector of channels of y at a time."""
+        lanes = self.plan.lanes
+        whole = isinstance(k_count, int) and k_count % lanes == 0
+
+        def vector(v: Expr) -> None:
+            def weight(c: Expr, *tap: Expr) -> None:
+                source = self._weight(c, tap) + v * lanes
+                into = self.out.at("OI" + TAPS, first_k + v * lanes, first_c + c, *tap)
+
+                def element(o: Expr) -> None:
+                    value = partial.load(source + o, self.out.dtype)
+                    emit.store(self.out, into + o * self.out.strides["O"], value)
+
+                if whole:
+                    for o in range(lanes):
+                        element(o)
+                else:
+                    emit.loop(emit.least(lanes, k_count - v * lanes), element)
+
+            emit.nest((c_count, *self.problem.geometry.kernel), weight)
+
+        emit.loop(emit.ceil_div(k_count, lanes), vector)
+
+
+def _present(first: Expr, channels: int, block: int) -> Expr:
+    """How many channels of a block exist."""
+    return block if channels % block == 0 else emit.let(emit.least(block, channels - first))
