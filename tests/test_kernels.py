@@ -228,7 +228,8 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
     channels = number(min(problem.out_channels, 5))
     vectors = number(min(3, -(-window.length // lanes)))
     splits = number(min(3, -(-problem.out_channels // channels)))
-    return GatherPlan(window, lanes, channels, vectors, splits, parallel)
+    depth, packed = number(problem.in_channels), not problem.weights_are_rows or draw(st.booleans())
+    return GatherPlan(window, lanes, channels, vectors, splits, depth, packed, parallel)
 
 
 @pytest.mark.parametrize("face", FACES)

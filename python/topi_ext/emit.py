@@ -181,6 +181,15 @@ def let(value: Expr) -> Expr:
     return value if isinstance(value, int) else tvm_compat.bind(value)
 
 
+def origin(value: Expr) -> Expr:
+    """`value`, computed once, as the 64-bit start of a row: index a row by ``origin + i``.
+
+    TVM would take such sums apart, narrow them to 32 bits and spread them over the loops; LLVM
+    then can't see that neighbours are neighbours, and gathers them one by one.
+    """
+    return let(tvm_compat.opaque(_wide(value)))
+
+
 def nest(extents: Sequence[Expr], step: Callable[..., None]) -> None:
     """Nested loops: ``step(i, j, ...)``, the last index running fastest."""
     if not extents:

@@ -40,6 +40,7 @@ __all__ = [
     "is_gpu",
     "known_shape",
     "op_attr",
+    "opaque",
     "own_op",
     "prim_func",
     "relax",
@@ -57,6 +58,7 @@ __all__ = [
 ]
 
 tir = getattr(tvm, "tirx", None) or tvm.tir
+_REINTERPRET = f"{tir.__name__.rpartition('.')[2]}.reinterpret"
 s_tir = getattr(tvm, "s_tir", None) or tvm.tir
 _arith = getattr(tvm, "sym", None) or tvm.arith
 _LETS_ARE_FRAMES = not hasattr(script, "bind")
@@ -131,6 +133,11 @@ def bind(value: Any) -> Any:
     if _LETS_ARE_FRAMES:
         return _open[-1].enter_context(script.LetStmt(value))
     return script.bind(value)
+
+
+def opaque(value: Any) -> Any:
+    """`value`, about which TVM's passes know nothing more than that it has 64 bits."""
+    return tir.call_intrin("int64", _REINTERPRET, value)
 
 
 def allocate(elements: Any, dtype: str) -> Any:

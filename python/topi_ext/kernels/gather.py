@@ -4,20 +4,23 @@
 Lanes run over the positions of one phase, weights are scalars broadcast from a packed panel::
 
     parallel (batch, group, depth, height, width block, split of output channels):
-        pack the input window of the block                               -> panel
-        for each block of `channels` output channels:
-            for each phase, for each tile of `vectors` vectors:
-                for each input channel, for each tap of the phase:
-                    accumulators[channels][vectors] += weight * panel    -> held
-            for each output row: interleave its phases                   -> out
+        for each chunk of `depth` input channels:
+            pack the input window of the block                           -> panel
+            for each block of `channels` output channels:
+                for each phase, for each tile of `vectors` vectors:
+                    for each input channel, for each tap of the phase:
+                        accumulators[channels][vectors] += weight * panel  -> held
+        for each output row: interleave its phases                       -> out
 
 ``conv`` is the case of one phase; ``conv_transpose`` runs, for each phase, over its own taps only:
-no zero is inserted and no product wasted.
+no zero is inserted and no product wasted.  Without chunks, a block is written out as soon as it is
+summed.  ``conv`` may read its weights where they are: a row of each output channel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from math import prod
@@ -50,6 +53,20 @@ def build(problem: Problem, plan: GatherPlan) -> Any:
     return made[0]
 
 
+@dataclass(frozen=True)
+class _Sums:
+    """What the tiles of one block sum up: a chunk of input channels, and where the sums are."""
+
+    group: Expr
+    block: Expr
+    first: Expr
+    count: Expr
+    panel: Array
+    held: Array
+    place: Expr
+    fresh: bool
+
+
 class _Gather:
     """One kernel while it is being emitted."""
 
@@ -69,16 +86,19 @@ class _Gather:
         self.phases = prod(gather.out_step for gather in problem.gathers)
         self.combinations = list(product(*(problem.gathers[axis].groups for axis in SPATIAL)))
         self.block_weights = problem.in_channels * problem.geometry.taps * plan.channels
+        self.chunks = -(-problem.in_channels // plan.depth)
+        self.block_held = plan.channels * self.phases * self.row
 
     def emit(self) -> None:
         """The whole kernel."""
         problem, plan = self.problem, self.plan
         counts = [emit.ceil_div(p, b) for p, b in zip(problem.positions, self.window.block)]
         extents = (counts[0], problem.geometry.groups, *counts[1:], plan.splits)
-        self.packed = emit.scratch(
-            problem.geometry.groups * self.blocks * self.block_weights, self.dtype
-        )
-        self._pack_weights()
+        if plan.packed:
+            self.packed = emit.scratch(
+                problem.geometry.groups * self.blocks * self.block_weights, self.dtype
+            )
+            self._pack_weights()
         tasks: Expr = 1
         for extent in extents:
             tasks = tasks * extent
@@ -165,44 +185,51 @@ class _Gather:
 
     def _task(self, group: Expr, split: Expr) -> None:
         problem, plan = self.problem, self.plan
-        panel = emit.scratch(self.panel.elements(problem.in_channels), self.dtype)
-        held = emit.scratch(plan.channels * self.phases * self.row, self.dtype)
-        channel = group * problem.in_channels
-        pack(
-            self.panel, panel, self.data, channel, problem.in_channels, self.first, problem.in_sizes
-        )
-        if any(gather.has_empty_phase for gather in self.gathers):
-            elements = plan.channels * self.phases * self.row
+        panel = emit.scratch(self.panel.elements(plan.depth), self.dtype)
+        chunked = self.chunks > 1
+        elements = self.block_held * (self.per_split if chunked else 1)
+        held = emit.scratch(elements, self.dtype)
+        if chunked or any(gather.has_empty_phase for gather in self.gathers):
             emit.fill(held, 0, elements, emit.constant(0, self.dtype))
 
-        def block(number: Expr) -> None:
-            weights = group * self.blocks + number
-            for combination in self.combinations:
-                phases = partial(self._phase, weights, combination, panel, held)
-                emit.nest([tap_group.phases for tap_group in combination], phases)
-            self._copy_out(group, number, held)
+        def blocks(step: Callable[[Expr, Expr], None]) -> None:
+            """``step(block, where it is held)`` for the blocks of this split."""
 
-        def numbered(i: Expr) -> None:
-            number = split * self.per_split + i
-            inside = True if self.blocks % plan.splits == 0 else number < self.blocks
-            emit.when(inside, lambda: block(number))
+            def numbered(i: Expr) -> None:
+                number = split * self.per_split + i
+                inside = True if self.blocks % plan.splits == 0 else number < self.blocks
+                emit.when(inside, lambda: step(number, i * self.block_held if chunked else 0))
 
-        emit.loop(self.per_split, numbered)
+            emit.loop(self.per_split, numbered)
 
-    def _phase(
-        self,
-        block: Expr,
-        combination: Sequence[TapGroup],
-        panel: Array,
-        held: Array,
-        *phases: Expr,
-    ) -> None:
+        def chunk(i: Expr) -> None:
+            first, count = i * plan.depth, plan.depth
+            if problem.in_channels % plan.depth:
+                count = emit.let(emit.least(count, problem.in_channels - first))
+            channel = group * problem.in_channels + first
+            pack(self.panel, panel, self.data, channel, count, self.first, problem.in_sizes)
+
+            def block(number: Expr, place: Expr) -> None:
+                sums = _Sums(group, number, first, count, panel, held, place, not chunked)
+                for combination in self.combinations:
+                    phases = [tap_group.phases for tap_group in combination]
+                    emit.nest(phases, partial(self._phase, sums, combination))
+                if not chunked:
+                    self._copy_out(group, number, held, place)
+
+            blocks(block)
+
+        emit.loop(self.chunks, chunk)
+        if chunked:
+            blocks(lambda number, place: self._copy_out(group, number, held, place))
+
+    def _phase(self, sums: _Sums, combination: Sequence[TapGroup], *phases: Expr) -> None:
         """All tiles of one phase."""
         width = self.plan.vectors * self.plan.lanes
         full, tail = divmod(self.vectors, self.plan.vectors)
 
         def tile(start: Expr, vectors: int) -> None:
-            self._tile(block, combination, phases, panel, held, start, vectors)
+            self._tile(sums, combination, phases, start, vectors)
 
         emit.loop(full, lambda i: tile(i * width, self.plan.vectors))
         if tail:
@@ -210,11 +237,9 @@ class _Gather:
 
     def _tile(
         self,
-        block: Expr,
+        sums: _Sums,
         combination: Sequence[TapGroup],
         phases: Sequence[Expr],
-        panel: Array,
-        held: Array,
         start: Expr,
         vectors: int,
     ) -> None:
@@ -223,15 +248,25 @@ class _Gather:
         tiles = list(product(range(channels), range(vectors)))
         acc = dict(zip(tiles, emit.registers(len(tiles), lanes, self.dtype)))
         zero = emit.broadcast(emit.constant(0, self.dtype), lanes)
-        for register, index in acc.values():
-            emit.store(register, index, zero)
         firsts = [group.first_tap + phase for group, phase in zip(combination, phases)]
         offsets = [emit.let(self.gathers[axis].phase_of(f)) for axis, f in zip(SPATIAL, firsts)]
-        weights = emit.let(self._weights_of(block, combination, phases))
         bases = [
             emit.let(self.gathers[axis].shift_of(offset, first))
             for axis, offset, first in zip(SPATIAL, offsets, firsts)
         ]
+
+        number: Expr = 0
+        for axis, offset in zip(SPATIAL, offsets):
+            number = number * self.gathers[axis].out_step + offset
+        places = {
+            (o, v): emit.lanes_of(
+                sums.place + (o * self.phases + number) * self.row + start + v * lanes, lanes
+            )
+            for o, v in tiles
+        }
+        for tile, (register, index) in acc.items():
+            emit.store(register, index, zero if sums.fresh else sums.held[places[tile]])
+        weight_of = self._weights_of_tile(sums, combination, phases)
 
         def step(channel: Expr, taps: Sequence[Expr]) -> None:
             slots, shifts = [0], [0]
@@ -246,12 +281,9 @@ class _Gather:
                     else gather.shift_of(offsets[axis - 1], number)
                 )
             x = self.panel.plane(channel, slots) + self.panel.shifted(shifts) + start
-            w = weights + self._weight_step(combination, channel, taps)
             for (o, v), (register, index) in acc.items():
-                product_ = (
-                    emit.broadcast(self.packed[w + o], lanes)
-                    * panel[emit.lanes_of(x + v * lanes, lanes)]
-                )
+                weight = emit.broadcast(weight_of(o, channel, taps), lanes)
+                product_ = weight * sums.panel[emit.lanes_of(x + v * lanes, lanes)]
                 emit.store(register, index, register[index] + product_)
 
         counts = [group.taps for group in combination]
@@ -263,23 +295,45 @@ class _Gather:
             for inner in product(*(range(count) for count in counts[unrolled:])):
                 step(channel, (*outer, *inner))
 
-        emit.nest((self.problem.in_channels, *counts[:unrolled]), over_taps)
-        number: Expr = 0
-        for axis, offset in zip(SPATIAL, offsets):
-            number = number * self.gathers[axis].out_step + offset
-        for (o, v), (register, index) in acc.items():
-            into = (o * self.phases + number) * self.row + start + v * lanes
-            emit.store(held, emit.lanes_of(into, lanes), register[index])
+        emit.nest((sums.count, *counts[:unrolled]), over_taps)
+        for tile, (register, index) in acc.items():
+            emit.store(sums.held, places[tile], register[index])
+
+    def _weights_of_tile(
+        self, sums: _Sums, combination: Sequence[TapGroup], phases: Sequence[Expr]
+    ) -> Callable[[int, Expr, Sequence[Expr]], Expr]:
+        """The weight of an output channel of the tile for a channel of the chunk and a tap."""
+        plan, geometry = self.plan, self.problem.geometry
+        if plan.packed:
+            block = sums.group * self.blocks + sums.block
+            base = emit.let(
+                self._weights_of(block, combination, phases)
+                + self._weight_step(combination, sums.first, [0] * len(SPATIAL))
+            )
+            return lambda o, channel, taps: self.packed[
+                base + self._weight_step(combination, channel, taps) + o
+            ]
+        rows = []
+        for o in range(plan.channels):
+            k = sums.block * plan.channels + o
+            if geometry.k_per_group % plan.channels:
+                k = emit.least(k, geometry.k_per_group - 1)  # the last again, and dropped
+            k = sums.group * geometry.k_per_group + k
+            rows.append(emit.let(self.weight.at("OI", k, sums.first)))
+        return lambda o, channel, taps: self.weight[
+            rows[o] + self.weight.at("I" + TAPS, channel, *taps)
+        ]
 
     # ------------------------------------------------------------ output
 
-    def _copy_out(self, group: Expr, block: Expr, held: Array) -> None:
+    def _copy_out(self, group: Expr, block: Expr, held: Array, place: Expr) -> None:
         """Interleave the phases of one block of channels into the output."""
         problem, plan = self.problem, self.plan
         steps = [gather.out_step for gather in self.gathers]
         sizes = problem.out_sizes
         extent = [b * s for b, s in zip(self.window.block, steps)]
         origin = [f * s for f, s in zip(self.first, steps)]
+        last = steps[-1]
         present = [emit.least(e, size - o) for e, size, o in zip(extent, sizes, origin)]
 
         def channel(o: Expr) -> None:
@@ -295,12 +349,14 @@ class _Gather:
             for u, s, step in zip(outer, steps, self.window.steps):
                 phase, flat = phase * s + emit.let(u % s), flat + emit.let(u // s) * step
             where = [a + u for a, u in zip(origin, (*outer, 0))]
-            into = self.out.at("C" + DATA, group * problem.out_channels + number, *where)
-            stride, last = self.out.strides[DATA[-1]], steps[-1]
+            into = emit.origin(
+                self.out.at("C" + DATA, group * problem.out_channels + number, *where)
+            )
+            source = emit.origin(place + phase * last * self.row + flat)
+            stride = self.out.strides[DATA[-1]]
 
             def element(position: Expr, a: Expr) -> None:
-                at = (phase * last + a) * self.row + flat + position
-                value = held.load(at, self.out.dtype)
+                value = held.load(source + (a * self.row + position), self.out.dtype)
                 emit.store(self.out, into + (position * last + a) * stride, value)
 
             def whole(position: Expr) -> None:

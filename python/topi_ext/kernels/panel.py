@@ -119,14 +119,14 @@ def pack(
         high = emit.let(emit.least(emit.most(limits[-1], low), extent[-1]))
 
         def row(*outer: Expr) -> None:
-            flat = base + sum(e * step for e, step in zip(outer, panel.window.steps))
+            flat = emit.origin(base + sum(e * step for e, step in zip(outer, panel.window.steps)))
 
             def copy() -> None:
                 where = [
                     (start + e) * gather.in_step + residue
                     for start, e, gather, residue in zip(starts, (*outer, low), gathers, residues)
                 ]
-                origin = source.at("C" + DATA, channel + c, *where)
+                origin = emit.origin(source.at("C" + DATA, channel + c, *where))
                 stride = source.strides[DATA[-1]] * gathers[-1].in_step
                 emit.fill(into, flat, low, zero)
                 emit.loop(

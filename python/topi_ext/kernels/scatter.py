@@ -20,7 +20,7 @@ of columns (channel, tap), which are added up where they overlap::
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -115,7 +115,7 @@ class _Scatter:
 
         def weights_of(k: Expr) -> None:
             if is_run:
-                start = emit.let(self.weight.at("OI", first_k + k, first_c))
+                start = emit.origin(self.weight.at("OI", first_k + k, first_c))
             else:
                 start = 0
                 emit.nest(
@@ -123,7 +123,7 @@ class _Scatter:
                 )
 
             def tile(first: Expr, vectors: int) -> None:
-                into = (first * depth + k * vectors) * lanes
+                into = emit.origin((first * depth + k * vectors) * lanes)
                 present: Expr = vectors * lanes
                 if not (whole and self.plan.c_block * geometry.taps == self.row):
                     left = count * geometry.taps - first * lanes
@@ -203,7 +203,7 @@ class _Scatter:
         held = emit.scratch(prod(self.extent), self.dtype)
         zero = emit.constant(0, self.dtype)
 
-        def flat(where: tuple[Expr, ...], sizes: tuple[int, ...]) -> Expr:
+        def flat(where: Sequence[Expr], sizes: Sequence[int]) -> Expr:
             index: Expr = 0
             for i, size in zip(where, sizes):
                 index = index * size + i
@@ -212,29 +212,34 @@ class _Scatter:
         def one(inner: Expr, c: Expr) -> None:
             emit.fill(held, 0, prod(self.extent), zero)
 
-            def add(*where: Expr) -> None:
-                position, taps = where[:3], where[3:]
-                corner = tuple(
-                    p * s + r * d + shift
-                    for p, s, r, d, shift in zip(
-                        position, geometry.stride, taps, geometry.dilation, self.shift
-                    )
-                )
-                into = flat(corner, self.extent)
+            def add(*position: Expr) -> None:
+                steps = zip(position, geometry.stride, self.shift)
+                corner = emit.origin(flat([p * s + shift for p, s, shift in steps], self.extent))
                 row = inner * prod(geometry.y_size) + flat(position, geometry.y_size)
-                column = c * geometry.taps + flat(taps, geometry.kernel)
-                emit.store(held, into, held[into] + self.columns[row * self.row + column])
+                columns = emit.origin(row * self.row + c * geometry.taps)
 
-            emit.nest((*geometry.y_size, *geometry.kernel), add)
+                def tap(*r: Expr) -> None:
+                    reach = [i * dilation for i, dilation in zip(r, geometry.dilation)]
+                    into = corner + flat(reach, self.extent)
+                    column = self.columns[columns + flat(r, geometry.kernel)]
+                    emit.store(held, into, held[into] + column)
 
-            def write(*x: Expr) -> None:
-                source = flat(
-                    tuple(i + p + s for i, p, s in zip(x, geometry.pad_before, self.shift)),
-                    self.extent,
-                )
-                into = self.out.at("C" + DATA, channel + c, image * self.plan.images + inner, *x)
-                emit.store(self.out, into, held.load(source, self.out.dtype))
+                emit.nest(geometry.kernel, tap)
 
-            emit.nest(problem.x_sizes[1:], write)
+            emit.nest(geometry.y_size, add)
+
+            def write(*outer: Expr) -> None:
+                before = zip((*outer, 0), geometry.pad_before, self.shift)
+                source = emit.origin(flat([i + p + s for i, p, s in before], self.extent))
+                number = image * self.plan.images + inner
+                into = emit.origin(self.out.at("C" + DATA, channel + c, number, *outer, 0))
+                stride = self.out.strides[DATA[-1]]
+
+                def element(i: Expr) -> None:
+                    emit.store(self.out, into + i * stride, held.load(source + i, self.out.dtype))
+
+                emit.loop(problem.x_sizes[-1], element)
+
+            emit.nest(problem.x_sizes[1:-1], write)
 
         emit.nest((self.plan.images, count), one)

@@ -126,6 +126,23 @@ class Problem:
         return g.c_per_group if self.transposed else g.k_per_group
 
     @property
+    def weights_per_group(self) -> int:
+        """Number of weights of one group."""
+        return self.in_channels * self.out_channels * self.geometry.taps
+
+    @property
+    def weights_are_rows(self) -> bool:
+        """Whether a gather reads the weights of an output channel one after the other in memory,
+        in the dtype of its sums."""
+        in_order = "".join(letter for letter in self.layouts.w if letter != "O")
+        return (
+            not self.transposed
+            and self.layouts.w.startswith("O")
+            and in_order == "I" + "DHW"[3 - len(in_order) + 1 :]
+            and self.dtypes[1] == self.acc_dtype
+        )
+
+    @property
     def positions(self) -> tuple[Size, ...]:
         """Positions per phase along the four axes (of y, for the weight gradient)."""
         return tuple(
@@ -196,6 +213,10 @@ class GatherPlan:
         Register tile: output channels by vectors of positions.
     splits : int
         Into how many tasks the output channels of one block are divided.
+    depth : int
+        Input channels that are summed at a time.
+    packed : bool
+        Whether the weights are packed first, or read where they are.
     parallel : bool
         Whether threads share the tasks.
     """
@@ -205,6 +226,8 @@ class GatherPlan:
     channels: int
     vectors: int
     splits: int
+    depth: int
+    packed: bool = True
     parallel: bool = True
 
 
@@ -358,6 +381,7 @@ def _plan_gather(problem: Problem, machine: Machine) -> tuple[float, GatherPlan]
     """Lanes over positions: the plan of :mod:`topi_ext.kernels.gather`, and its cycles."""
     lanes = problem.lanes(machine)
     positions = _nominal(problem.positions)
+    packed = not problem.weights_are_rows
     best: tuple[float, GatherPlan] | None = None
     for block in _blocks(positions, lanes):
         window = Window.of(block, problem.gathers)
@@ -369,19 +393,28 @@ def _plan_gather(problem: Problem, machine: Machine) -> tuple[float, GatherPlan]
         splits = 1
         if tasks < 2 * machine.threads:
             splits = min(blocks, -(-2 * machine.threads // tasks))
-        plan = GatherPlan(window, lanes, channels, width, splits)
-        cycles = _gather_cycles(problem, plan, machine)
-        if problem.is_static and tasks * splits * cycles < PARALLEL_CYCLES:
-            plan = replace(plan, parallel=False)
-        cost = -(-tasks * splits // machine.threads) * cycles
-        if best is None or cost < best[0]:
-            best = (cost, plan)
+        for depth in _depths(problem.in_channels):
+            plan = GatherPlan(window, lanes, channels, width, splits, depth, packed)
+            cycles = _gather_cycles(problem, plan, machine)
+            if problem.is_static and tasks * splits * cycles < PARALLEL_CYCLES:
+                plan = replace(plan, parallel=False)
+            cost = -(-tasks * splits // machine.threads) * cycles
+            if best is None or cost < best[0]:
+                best = (cost, plan)
     if best is None:
         raise AssertionError("a problem has at least one block")
-    geometry = problem.geometry
-    weights = geometry.groups * problem.out_channels * problem.in_channels * geometry.taps
+    if not packed:
+        return best
+    weights = problem.geometry.groups * problem.weights_per_group
     packing = weights * (2.5 if weights * 4 <= machine.l2 else 6.0) / machine.threads
     return best[0] + packing, best[1]
+
+
+def _depths(channels: int) -> list[int]:
+    """Candidates: all channels at once, or equal parts of them."""
+    return sorted(
+        {-(-channels // i) for i in (1, 2, 4, 8, 16, 32) if i == 1 or channels // i >= 16}
+    )
 
 
 def _plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPlan] | None:
@@ -432,10 +465,11 @@ def _gather_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> floa
     width = byte_width(problem.acc_dtype)
     slots = prod(g.slots for g in problem.gathers)
     phases = prod(g.out_step for g in problem.gathers)
+    busy = prod(sum(group.phases for group in g.groups) for g in problem.gathers)
     taps = problem.geometry.taps
     rows = prod(window.extent[:-1])
     pack = problem.in_channels * slots * (rows * 10 + window.elements * 0.6)
-    panel = problem.in_channels * slots * window.pitch(lanes) * width
+    panel = plan.depth * slots * window.pitch(lanes) * width
     if panel > machine.l2 // 2:
         pack *= 3
     blocks = -(-problem.out_channels // plan.channels)
@@ -446,9 +480,18 @@ def _gather_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> floa
     step += _tile_cycles(plan.channels, tail) if tail else 0
     spill = 1.0 if panel <= machine.l2 * 3 // 4 else 1.3
     compute = per_split * problem.in_channels * taps * step * spill
+    # What one block of output channels reads: the panel, once per phase that has taps.
+    if panel + plan.depth * taps * plan.channels * width > machine.l1 * 3 // 4:
+        tiles = full + bool(tail)
+        compute += per_split * problem.in_channels * slots * busy * (vectors + tiles)
     out_rows = prod(window.block[:-1])
     copy = per_split * plan.channels * phases * (out_rows * 6 + prod(window.block) * 0.6)
+    chunks = -(-problem.in_channels // plan.depth)
     held = plan.channels * phases * vectors * lanes * width
+    if chunks > 1:
+        held *= per_split
+        sums = per_split * chunks * busy * plan.channels * vectors * 2.0
+        compute += sums * (1 if held <= machine.l2 // 2 else 4)
     if held > machine.l2 // 2:
         copy *= 4
     weights = per_split * problem.in_channels * taps * plan.channels * 0.25
@@ -625,5 +668,6 @@ def _register_tile(out_channels: int, vectors: int, registers: int) -> tuple[int
 
 
 def _tile_cycles(channels: int, vectors: int) -> float:
-    """Cycles of one tap: two FMAs and two loads a cycle, four cycles until a sum is ready."""
-    return max(channels * vectors / 2, (channels + vectors) / 2, 4.0) + 0.4
+    """Cycles of one tap: two FMAs and, as measured, four loads in three cycles; four cycles until
+    a sum is ready."""
+    return max(channels * vectors / 2, (channels + vectors) * 0.78, 4.0) + 0.4
