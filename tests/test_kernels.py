@@ -202,8 +202,8 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
         vectors = number(min(4, -(-c_block * g.taps // lanes)))
         k_tile = number(min(g.k_per_group, 4))
         splits = number(min(3, -(-g.k_per_group // k_tile)))
-        positions = math.prod(problem.y_sizes)
-        return ColumnsPlan(positions, lanes, c_block, splits, k_tile, vectors, parallel)
+        images = draw(st.sampled_from([i for i in range(1, problem.n + 1) if problem.n % i == 0]))
+        return ColumnsPlan(images, lanes, c_block, splits, k_tile, vectors, parallel)
     if problem.face == "conv_transpose" and draw(st.booleans()):
         images = draw(st.sampled_from([i for i in range(1, problem.n + 1) if problem.n % i == 0]))
         c_block, k_block = number(g.c_per_group), number(g.k_per_group)

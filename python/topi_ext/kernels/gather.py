@@ -288,7 +288,9 @@ class _Gather:
 
         counts = [group.taps for group in combination]
         unrolled = len(counts)
-        while unrolled and prod(counts[unrolled - 1 :]) <= UNROLLED_TAPS:
+        # Every combination is code of its own.
+        limit = UNROLLED_TAPS // max(1, len(self.combinations) // 2)
+        while unrolled and prod(counts[unrolled - 1 :]) <= limit:
             unrolled -= 1
 
         def over_taps(channel: Expr, *outer: Expr) -> None:

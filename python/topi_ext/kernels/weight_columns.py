@@ -5,18 +5,19 @@ With few positions there is nothing to sum over and the weights are the work, so
 one row of columns (channel, tap) for each position, as the weights lie in memory::
 
     parallel (group, block of channels of x, split of the channels of y):
-        for each position: x at every tap of every channel of the block   -> columns
-        for each tile of `k_tile` channels of y:
-            pack their values, position by position                       -> values
-            for each tile of `vectors` vectors of columns:
-                for each position:
-                    accumulators[k_tile][vectors] += values * columns     -> held
-            write the rows of weights                                     -> out
+        for each chunk of `images` images:
+            for each position: x at every tap of every channel of the block   -> columns
+            for each tile of `k_tile` channels of y:
+                pack their values, position by position                       -> values
+                for each tile of `vectors` vectors of columns:
+                    for each position:
+                        accumulators[k_tile][vectors] += values * columns     -> held
+        write the rows of weights                                             -> out
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -40,6 +41,9 @@ class _Columns:
         self.problem, self.plan = problem, plan
         self.x, self.y, self.out = x, y, out
         self.dtype = problem.acc_dtype
+        self.positions = plan.images * prod(problem.geometry.y_size)
+        self.sizes = (plan.images, *problem.geometry.y_size)
+        self.chunks = problem.y_sizes[0] // plan.images
         self.vectors = -(-plan.c_block * problem.geometry.taps // plan.lanes)
         self.row = self.vectors * plan.lanes
         self.weights = ("I" + TAPS, (problem.geometry.c_per_group, *problem.geometry.kernel))
@@ -59,37 +63,63 @@ class _Columns:
         tiles = -(-geometry.k_per_group // plan.k_tile)
         per_split = -(-tiles // plan.splits)
         extents = (geometry.groups, blocks, plan.splits)
+        many = self.chunks > 1
         with emit.tasks(prod(extents), plan.parallel) as task:
             group, block, split = map(emit.let, emit.unravel(task, extents))
             first_c = block * plan.c_block
             count: Expr = plan.c_block
             if geometry.c_per_group % plan.c_block:
                 count = emit.let(emit.least(count, geometry.c_per_group - first_c))
-            columns = emit.scratch(plan.positions * self.row, self.dtype)
-            values = emit.scratch(plan.positions * plan.k_tile, self.dtype)
+            columns = emit.scratch(self.positions * self.row, self.dtype)
+            values = emit.scratch(self.positions * plan.k_tile, self.dtype)
             if not self.direct:
-                held = emit.scratch(plan.k_tile * self.row, self.dtype)
-            self._spread(columns, group * geometry.c_per_group + first_c, count)
+                held = emit.scratch((per_split if many else 1) * plan.k_tile * self.row, self.dtype)
 
-            def tile(i: Expr) -> None:
-                first_k = (split * per_split + i) * plan.k_tile
-                self._values(values, group, first_k)
-                k = group * geometry.k_per_group + first_k
+            def over_tiles(step: Callable[[Expr, Expr], None]) -> None:
+                """``step(number in the split, first channel of y in its group)``."""
+
+                def numbered(i: Expr) -> None:
+                    number = split * per_split + i
+                    inside = True if tiles % plan.splits == 0 else number < tiles
+                    emit.when(inside, lambda: step(i, number * plan.k_tile))
+
+                emit.loop(per_split, numbered)
+
+            def rows_of(i: Expr, first_k: Expr) -> tuple[Array, list[Expr]]:
                 if self.direct:
-                    rows = [self.out.at("OI", k + o, first_c) for o in range(plan.k_tile)]
-                    self._products(values, columns, self.out, rows)
-                else:
-                    rows = [o * self.row for o in range(plan.k_tile)]
-                    self._products(values, columns, held, rows)
-                    self._write(held, k, geometry.k_per_group - first_k, first_c, count)
+                    k = group * geometry.k_per_group + first_k
+                    return self.out, [self.out.at("OI", k + o, first_c) for o in range(plan.k_tile)]
+                first = i * plan.k_tile if many else 0
+                return held, [(first + o) * self.row for o in range(plan.k_tile)]
 
-            def numbered(i: Expr) -> None:
-                inside = True if tiles % plan.splits == 0 else split * per_split + i < tiles
-                emit.when(inside, lambda: tile(i))
+            def clear(i: Expr, first_k: Expr) -> None:
+                into, rows = rows_of(i, first_k)
+                for row in rows:
+                    emit.fill(into, row, self.row, emit.constant(0, self.dtype))
 
-            emit.loop(per_split, numbered)
+            def write(i: Expr, first_k: Expr) -> None:
+                k, present = group * geometry.k_per_group + first_k, geometry.k_per_group - first_k
+                self._write(held, rows_of(i, first_k)[1][0], k, present, first_c, count)
 
-    def _spread(self, columns: Array, channel: Expr, count: Expr) -> None:
+            def chunk(number: Expr) -> None:
+                image = number * plan.images
+                self._spread(columns, image, group * geometry.c_per_group + first_c, count)
+
+                def tile(i: Expr, first_k: Expr) -> None:
+                    self._values(values, image, group, first_k)
+                    self._products(values, columns, *rows_of(i, first_k), fresh=not many)
+                    if not (many or self.direct):
+                        write(i, first_k)
+
+                over_tiles(tile)
+
+            if many:
+                over_tiles(clear)
+            emit.loop(self.chunks, chunk)
+            if many and not self.direct:
+                over_tiles(write)
+
+    def _spread(self, columns: Array, image: Expr, channel: Expr, count: Expr) -> None:
         """columns[position][channel][taps]: x where the tap meets the position, or zero."""
         problem = self.problem
         zero = emit.constant(0, self.dtype)
@@ -105,7 +135,7 @@ class _Columns:
                 *(test for i, size in zip(at, problem.x_sizes[1:]) for test in (i >= 0, i < size))
             )
             index: Expr = 0
-            for p, size in zip(position, problem.y_sizes):
+            for p, size in zip(position, self.sizes):
                 index = index * size + p
             column = c
             for r, size in zip(taps, problem.geometry.kernel):
@@ -113,41 +143,44 @@ class _Columns:
             value = emit.choose(
                 inside,
                 lambda: self.x.load(
-                    self.x.at("C" + DATA, channel + c, position[0], *at), self.dtype
+                    self.x.at("C" + DATA, channel + c, image + position[0], *at), self.dtype
                 ),
                 zero,
             )
             emit.store(columns, index * self.row + column, value)
 
         # Columns that no weight reads are computed and dropped: they only have to be numbers.
-        emit.fill(columns, 0, self.plan.positions * self.row, zero)
-        emit.nest((*problem.y_sizes, count, *problem.geometry.kernel), element)
+        emit.fill(columns, 0, self.positions * self.row, zero)
+        emit.nest((*self.sizes, count, *problem.geometry.kernel), element)
 
-    def _values(self, values: Array, group: Expr, first_k: Expr) -> None:
+    def _values(self, values: Array, image: Expr, group: Expr, first_k: Expr) -> None:
         """values[position][k_tile] of y; channels beyond the last repeat it."""
         geometry, k_tile = self.problem.geometry, self.plan.k_tile
 
-        def element(o: Expr, *position: Expr) -> None:
+        def element(o: Expr, inner: Expr, *rest: Expr) -> None:
             k = first_k + o
             if geometry.k_per_group % k_tile:
                 k = emit.least(k, geometry.k_per_group - 1)
-            index: Expr = 0
-            for p, size in zip(position, self.problem.y_sizes):
+            index = inner
+            for p, size in zip(rest, geometry.y_size):
                 index = index * size + p
-            source = self.y.at("C" + DATA, group * geometry.k_per_group + k, *position)
+            k = group * geometry.k_per_group + k
+            source = self.y.at("C" + DATA, k, image + inner, *rest)
             emit.store(values, index * k_tile + o, self.y.load(source, self.dtype))
 
-        emit.nest((k_tile, *self.problem.y_sizes), element)
+        emit.nest((k_tile, *self.sizes), element)
 
-    def _products(self, values: Array, columns: Array, held: Array, rows: Sequence[Expr]) -> None:
-        """held[rows[o]][column] = sum over positions of values * columns."""
+    def _products(
+        self, values: Array, columns: Array, held: Array, rows: Sequence[Expr], *, fresh: bool
+    ) -> None:
+        """held[rows[o]][column] (+)= sum over positions of values * columns."""
         plan = self.plan
         lanes, width = plan.lanes, plan.vectors * plan.lanes
 
         def tile(start: Expr, vectors: int) -> None:
             places = [row + start for row in rows]
             add_products(
-                (plan.positions,),
+                (self.positions,),
                 values,
                 lambda o, p: p * plan.k_tile + o,
                 columns,
@@ -156,7 +189,7 @@ class _Columns:
                 places,
                 vectors,
                 lanes,
-                fresh=True,
+                fresh=fresh,
             )
 
         full, tail = divmod(self.vectors, plan.vectors)
@@ -164,7 +197,9 @@ class _Columns:
         if tail:
             tile(full * width, tail)
 
-    def _write(self, held: Array, k: Expr, present: Expr, first_c: Expr, count: Expr) -> None:
+    def _write(
+        self, held: Array, place: Expr, k: Expr, present: Expr, first_c: Expr, count: Expr
+    ) -> None:
         """The rows of one tile, in one run where the weights lie in memory as the columns do."""
         geometry = self.problem.geometry
 
@@ -174,11 +209,11 @@ class _Columns:
                 for r, size in zip(taps, geometry.kernel):
                     column = column * size + r
                 into = self.out.at("O" + self.weights[0], k + o, first_c + c, *taps)
-                emit.store(self.out, into, held.load(o * self.row + column, self.out.dtype))
+                emit.store(self.out, into, held.load(place + o * self.row + column, self.out.dtype))
 
             def run(i: Expr) -> None:
                 into = self.out.at("OI", k + o, first_c) + i
-                emit.store(self.out, into, held.load(o * self.row + i, self.out.dtype))
+                emit.store(self.out, into, held.load(place + o * self.row + i, self.out.dtype))
 
             if self.out.is_run(*self.weights):
                 emit.loop(count * geometry.taps, run)

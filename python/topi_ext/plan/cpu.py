@@ -22,7 +22,7 @@ NOMINAL = (4, 8, 32, 64)
 """Assumed sizes of symbolic axes: batch, then depth, height and width."""
 
 UNROLLED_TAPS = 16
-"""Taps written out in the innermost loop; more of them only make builds slow."""
+"""Taps written out in an innermost loop; more of them only make builds slow."""
 
 
 PARALLEL_CYCLES = 40_000
@@ -332,8 +332,8 @@ class ColumnsPlan:
 
     Attributes
     ----------
-    positions : int
-        Positions of y, over the batch too.
+    images : int
+        Images whose positions are held at a time; divides the batch.
     lanes : int
         Elements per vector.
     c_block : int
@@ -346,7 +346,7 @@ class ColumnsPlan:
         Whether threads share the tasks.
     """
 
-    positions: int
+    images: int
     lanes: int
     c_block: int
     splits: int
@@ -467,8 +467,7 @@ def _gather_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> floa
     phases = prod(g.out_step for g in problem.gathers)
     busy = prod(sum(group.phases for group in g.groups) for g in problem.gathers)
     taps = problem.geometry.taps
-    rows = prod(window.extent[:-1])
-    pack = problem.in_channels * slots * (rows * 10 + window.elements * 0.6)
+    pack = _pack_cycles(problem, window, problem.in_channels)
     panel = plan.depth * slots * window.pitch(lanes) * width
     if panel > machine.l2 // 2:
         pack *= 3
@@ -522,12 +521,14 @@ def _plan_sums(problem: Problem, machine: Machine) -> tuple[float, WeightGradPla
             tasks = geometry.groups * -(-k // k_block) * -(-c // c_block)
             vectors = -(-window.length // lanes)
             rows = prod(window.extent[:-1])
-            pack = (k_block + c_block * slots) * (rows * 10 + window.elements * 0.6)
+            pack = k_block * (rows * 10 + window.elements * 0.6)
+            pack += _pack_cycles(problem, window, c_block)
             tiles = -(-k_block // k_tile) * -(-c_block // c_tile) * (taps // last)
             tiles *= -(-last // tap_tile)
             size = k_tile * c_tile * tap_tile
             loads = (k_tile + c_tile * tap_tile) / 2
-            cycles = tiles * (vectors * max(size / 2, loads, 4) + 1.5 * size + 8)
+            reload = 1.5 if partial <= machine.l1 // 2 else 3.5
+            cycles = tiles * (vectors * max(size / 2, loads, 4) + reload * size + 8)
             chunk = pack + cycles * (1.0 if panels + partial <= machine.l2 else 1.6)
             chunks = prod(-(-p // b) for p, b in zip(positions, block))
             task = chunks * chunk + k_block * c_block * taps * 6.0 + 1000
@@ -563,7 +564,7 @@ def _plan_channels(problem: Problem, machine: Machine) -> tuple[float, ChannelsP
             if size > 1024:
                 continue
             window = Window.of(block, problem.gathers)
-            pack = c_block * slots * (prod(window.extent[:-1]) * 10 + window.elements * 0.6)
+            pack = _pack_cycles(problem, window, c_block)
             turn = k_block * (size * 1.5 + rows * 5)
             # What is left over of the tiles goes one channel at a time.
             tiles = (c_block // c_tile + c_block % c_tile) * taps
@@ -591,10 +592,11 @@ def _plan_columns(problem: Problem, machine: Machine) -> tuple[float, ColumnsPla
     if not problem.is_static:
         return None
     geometry, lanes = problem.geometry, problem.lanes(machine)
-    positions, taps = prod(problem.y_sizes), geometry.taps
+    n, taps = problem.y_sizes[0], geometry.taps
     c, k = geometry.c_per_group, geometry.k_per_group
     best: tuple[float, ColumnsPlan] | None = None
-    for c_block in _channel_blocks(c, 1):
+    for images, c_block in product(_divisors(n), _channel_blocks(c, 1)):
+        positions, chunks = images * prod(geometry.y_size), n // images
         vectors = -(-c_block * taps // lanes)
         if positions * vectors * machine.vector_bytes > machine.l2 // 2:
             continue
@@ -606,13 +608,16 @@ def _plan_columns(problem: Problem, machine: Machine) -> tuple[float, ColumnsPla
         full, tail = divmod(vectors, width)
         step = full * _tile_cycles(k_tile, width)
         step += _tile_cycles(k_tile, tail) if tail else 0
-        rows = k_tile * (positions * 4 + vectors * 4)
-        task = 1000 + positions * c_block * taps * 3.0 + tiles * (positions * step + rows)
+        rows = k_tile * (positions * 4 + vectors * (4 if chunks == 1 else 8))
+        spread = (
+            positions * c_block * (taps // geometry.kernel[-1]) * (4 + 1.5 * geometry.kernel[-1])
+        )
+        chunk = spread + tiles * (positions * step + rows)
+        task = 1000 + chunks * chunk
         cost = -(-tasks * splits // machine.threads) * task
         parallel = tasks * splits * task >= PARALLEL_CYCLES
         if best is None or cost < best[0]:
-            plan = ColumnsPlan(positions, lanes, c_block, splits, k_tile, width, parallel)
-            best = (cost, plan)
+            best = cost, ColumnsPlan(images, lanes, c_block, splits, k_tile, width, parallel)
     return best
 
 
@@ -623,6 +628,14 @@ def _channel_blocks(channels: int, tile: int) -> list[int]:
 
 
 # -------------------------------------------------------------------- shared
+
+
+def _pack_cycles(problem: Problem, window: Window, channels: int) -> float:
+    """Estimated cycles of packing one window: rows begin, elements follow."""
+    slots = prod(gather.slots for gather in problem.gathers)
+    # Elements far apart each take a cache line.
+    element = 0.6 if problem.gathers[-1].in_step <= 4 else 3.0
+    return channels * slots * (prod(window.extent[:-1]) * 10 + window.elements * element)
 
 
 def _nominal(sizes: Sequence[Size]) -> tuple[int, ...]:
