@@ -7,6 +7,7 @@ WORKERS ?= auto
 # More for pytest: make test-full ARGS="-k geometry --hypothesis-seed=42"
 ARGS ?=
 
+BENCH_IR ?= relax
 BENCH_FACES ?= conv_transpose conv conv_weight_grad
 BENCH_CASES ?= scripts/cases/bench.json
 BENCH_ARGS ?= --rivals torch,stock --threads 2
@@ -75,10 +76,11 @@ format: env  ## let ruff fix and format
 fuzz: env  ## the property tests, many more examples
 	EXPECT_TVM=0.27 HYPOTHESIS_PROFILE=fuzz $(PY) $(PYTEST) -m "not slow"
 
-bench: env  ## time the three faces against torch and stock TVM, write out/CASES-FACE.json
+bench: $(if $(filter relay,$(BENCH_IR)),env-relay,env)  ## time the faces against torch and stock TVM (BENCH_IR=relay: Relay), write out/
 	mkdir -p out
 	for face in $(BENCH_FACES); do \
-	  $(PY) scripts/bench.py --cases $(BENCH_CASES) --face $$face $(BENCH_ARGS) --json out/$(basename $(notdir $(BENCH_CASES)))-$$face.json || exit 1; \
+	  .venv$(if $(filter relay,$(BENCH_IR)),-relay)/bin/python scripts/bench.py --ir $(BENCH_IR) --cases $(BENCH_CASES) --face $$face \
+	    $(BENCH_ARGS) --json out/$(basename $(notdir $(BENCH_CASES)))-$$face-$(BENCH_IR).json || exit 1; \
 	done
 
 clean:  ## remove environments, caches and what the targets wrote

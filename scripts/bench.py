@@ -4,6 +4,7 @@
 ::
 
     python scripts/bench.py --cases scripts/cases/bench.json --rivals torch,stock --threads 2
+    .venv-relay/bin/python scripts/bench.py --cases scripts/cases/bench.json --ir relay
 
 Exit status: 0 when every result is right, 1 when one is wrong, 2 when the command is.
 """
@@ -22,7 +23,11 @@ def main() -> int:
     prepare(options.threads)  # TVM and torch read the environment when they are imported
     from benchmark.session import run
 
-    return run(options)
+    try:
+        return run(options)
+    except ValueError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from helpers import oracle
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
-from benchmark import by_torch, measure, session, summary, timing  # noqa: E402
+from benchmark import by_relax, by_torch, measure, session, summary, timing  # noqa: E402
 from benchmark.arguments import parse  # noqa: E402
 from benchmark.cases import FACES, Case, read_cases  # noqa: E402
 
@@ -158,12 +158,17 @@ def test_a_wrong_result_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert json.loads(out.read_text())["summary"]["conv_transpose"]["wrong"] == ["up1d"]
 
 
+def test_the_other_ir_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"--ir relay: .*; make env-relay makes one"):
+        session.run(options(tmp_path, "--ir", "relay"))
+
+
 @pytest.mark.usefixtures("threads_restored")
 def test_a_failing_build_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise RuntimeError("a traceback\nno such kernel")
 
-    monkeypatch.setattr(measure.by_relax, "build_ours", refuse)
+    monkeypatch.setattr(by_relax, "build_ours", refuse)
     out = tmp_path / "rows.json"
     asked = options(tmp_path, "--only", "up1d", "--rivals", "torch", "--json", str(out))
     assert session.run(asked) == 1

@@ -159,17 +159,17 @@ def test_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[str], attrs: dict) -
 def test_wrong_results_are_status_1(
     small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from relax_ext.cli import measure
+    from relax_ext.cli.door import RelaxCompiled
 
-    get = measure.Compiled.get
+    get = RelaxCompiled.get
 
-    def spoilt(self: measure.Compiled, result: object) -> list[torch.Tensor]:
+    def spoilt(self: RelaxCompiled, result: object) -> list[torch.Tensor]:
         tensors = [t.clone() for t in get(self, result)]
         for tensor in tensors:
             tensor.view(-1)[-1] += 0.01
         return tensors
 
-    monkeypatch.setattr(measure.Compiled, "get", spoilt)
+    monkeypatch.setattr(RelaxCompiled, "get", spoilt)
     status, out, _ = run(capsys, small)
     assert status == 1 and "2 of 2 wrong" in out
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The house of docs/design.md: which room may import which, read from the source.
 
-``geometry <- gradients, reference, compute, plan <- emit, kernels, schedule <- select
+``geometry <- gradients, reference, compute, plan <- emit, kernels, schedule <- select, cli
 <- relax_ext, relay_ext``. Only ``tvm_compat`` knows one TVM release from another, and rooms
 without TVM stay importable without it.
 """
@@ -34,6 +34,7 @@ FLOOR = {
     "topi_ext.schedule": 2,
     "topi_ext.select": 3,
     "topi_ext": 4,  # the façade: __init__.py
+    "topi_ext.cli": 4,
     "relax_ext": 5,
     "relay_ext": 5,
 }

@@ -11,6 +11,7 @@ from pathlib import Path
 from .cases import FACES, Case, read_cases
 
 RIVALS = ("torch", "stock")
+IRS = ("relax", "relay")
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
@@ -20,6 +21,7 @@ class Options:
 
     cases: list[Case]
     source: str
+    ir: str
     faces: tuple[str, ...]
     rivals: tuple[str, ...]
     threads: int
@@ -38,6 +40,9 @@ def parse(argv: Sequence[str] | None = None) -> Options:
     )
     parser.add_argument(
         "--cases", type=Path, required=True, metavar="FILE.json", help="list of convolutions"
+    )
+    parser.add_argument(
+        "--ir", choices=IRS, default="relax", help="TVM's IR (default: %(default)s)"
     )
     parser.add_argument(
         "--face",
@@ -81,6 +86,7 @@ def parse(argv: Sequence[str] | None = None) -> Options:
     return Options(
         cases=cases,
         source=given.cases.name,
+        ir=given.ir,
         faces=FACES if given.face == "all" else (given.face,),
         rivals=given.rivals,
         threads=given.threads,

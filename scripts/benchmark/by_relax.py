@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -17,15 +18,16 @@ import relax_ext
 from topi_ext import tvm_compat
 
 from .cases import OPERANDS, Case
+from .engines import UnavailableError
 
-
-class UnavailableError(Exception):
-    """Stock TVM has nothing that computes this; the message says what is missing."""
+NAME = "Relax"
+VERSIONS = {name: version(name) for name in ("apache-tvm", "apache-tvm-ffi")}
+host_target = relax_ext.host_target
 
 
 @dataclass
 class Built:
-    """A compiled function of the tensors with the given roles."""
+    """A compiled operator of the tensors with the given roles; see :class:`engines.Built`."""
 
     roles: str
     seconds: float

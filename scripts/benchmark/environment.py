@@ -12,7 +12,7 @@ from typing import Any
 # PyTorch allocates its output in every call. With glibc's defaults a large one is mapped and
 # unmapped each time, and page faults double some of its times.
 _LARGE_MALLOC = "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=4294967296"
-_PACKAGES = ("apache-tvm", "apache-tvm-ffi", "torch", "numpy")
+_PACKAGES = ("torch", "numpy")
 
 
 def prepare(threads: int) -> None:
@@ -31,7 +31,9 @@ def prepare(threads: int) -> None:
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **wanted})
 
 
-def describe(target: Any, features: frozenset[str], threads: int) -> dict[str, Any]:
+def describe(
+    target: Any, features: frozenset[str], threads: int, tvm: dict[str, str]
+) -> dict[str, Any]:
     """The header of a report: processor, vector instructions, threads, versions, load."""
     wide = ("amx-bf16", "avx512bf16", "avx512f", "avx2", "fma", "neon", "sve")
     return {
@@ -42,15 +44,12 @@ def describe(target: Any, features: frozenset[str], threads: int) -> dict[str, A
         "threads": threads,
         "load": [round(value, 2) for value in os.getloadavg()],
         "malloc": os.environ.get("GLIBC_TUNABLES", "default"),
-        "versions": {"python": platform.python_version(), **dict(map(_version, _PACKAGES))},
+        "versions": {
+            "python": platform.python_version(),
+            **tvm,
+            **{name: importlib.metadata.version(name) for name in _PACKAGES},
+        },
     }
-
-
-def _version(package: str) -> tuple[str, str]:
-    try:
-        return package, importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return package, "unknown"
 
 
 def _processor() -> str:

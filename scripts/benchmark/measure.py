@@ -12,16 +12,17 @@ from torch import Tensor
 
 from topi_ext.dtypes import accumulator
 
-from . import by_relax, by_torch
+from . import by_torch
 from .arguments import Options
 from .cases import Case
+from .engines import Built, UnavailableError
 from .timing import Neighbours, interleaved, timed
 
 Row = dict[str, Any]
 
 
-def measure(case: Case, face: str, options: Options, target: Any) -> Row:
-    """Measure ours and the rivals.
+def measure(case: Case, face: str, options: Options, tvm: Any, target: Any) -> Row:
+    """Measure ours and the rivals, ours and stock by the engine `tvm`.
 
     Returns
     -------
@@ -39,15 +40,15 @@ def measure(case: Case, face: str, options: Options, target: Any) -> Row:
     errors: dict[str, float | None] = {}
     builds: dict[str, float] = {}
 
-    def tvm_run(build: Callable[..., by_relax.Built]) -> Callable[[], Any]:
+    def tvm_run(build: Callable[..., Built]) -> Callable[[], Any]:
         built = build(case, face, dtype, target)
         builds[name] = built.seconds
         return built.bound(tensors)
 
     makers = {
-        "ours": lambda: tvm_run(by_relax.build_ours),
+        "ours": lambda: tvm_run(tvm.build_ours),
         "torch": lambda: by_torch.rival(case, face, tensors),
-        "stock": lambda: tvm_run(by_relax.build_stock),
+        "stock": lambda: tvm_run(tvm.build_stock),
     }
     tolerance = allowed(case.terms(face), dtype)
     for name, make in makers.items():
@@ -59,9 +60,9 @@ def measure(case: Case, face: str, options: Options, target: Any) -> Row:
         try:
             run = make()
             found, first[name] = timed(run)
-            got = found if name == "torch" else by_relax.as_torch(found)
+            got = found if name == "torch" else tvm.as_torch(found)
             errors[name] = error = relative_error(got, want)
-        except by_relax.UnavailableError as reason:
+        except UnavailableError as reason:
             notes.append(str(reason))
         except Exception as failure:  # a rival that fails is a result
             notes.append(f"{name} fails: {one_line(failure)}")

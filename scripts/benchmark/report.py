@@ -49,7 +49,7 @@ def show_header(out: Console, header: dict[str, Any]) -> None:
     versions = ", ".join(f"{name} {version}" for name, version in header["versions"].items())
     load = " ".join(map(str, header["load"]))
     lines = (
-        f"{header['cpu']}, {' '.join(header['isa'])}, mcpu {header['mcpu']}",
+        f"{header['ir']}, {header['cpu']}, {' '.join(header['isa'])}, mcpu {header['mcpu']}",
         f"threads {header['threads']} for each, cores {header['cores']}, load {load}",
         versions,
         f"malloc {header['malloc']}",

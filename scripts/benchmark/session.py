@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-import relax_ext
 from topi_ext.tvm_compat import llvm_features
 
-from . import by_relax, report
+from . import report
 from .arguments import Options
+from .engines import engine
 from .environment import describe
 from .measure import measure
 from .summary import summarize
@@ -21,20 +21,27 @@ from .timing import ROUNDS
 
 
 def run(options: Options) -> int:
-    """Measure, report, and return the exit status: 1 when something of ours is wrong."""
+    """Measure, report, and return the exit status: 1 when something of ours is wrong.
+
+    Raises
+    ------
+    ValueError
+        One line: this environment does not have the IR that is asked for.
+    """
+    tvm = engine(options.ir)
     torch.set_num_threads(options.threads)
-    target = relax_ext.host_target(num_cores=options.threads)
-    header = _header(options, target)
+    target = tvm.host_target(options.threads)
+    header = _header(options, tvm, target)
     out = report.console()
     report.show_header(out, header)
     rows: list[dict[str, Any]] = []
-    by_relax.warm_up(target)
+    tvm.warm_up(target)
     with torch.inference_mode(), report.progress() as bar:
         task = bar.add_task("", total=len(options.faces) * len(options.cases))
         for face in options.faces:
             for case in options.cases:
                 bar.update(task, description=f"{face} {case.name}")
-                rows.append(measure(case, face, options, target))
+                rows.append(measure(case, face, options, tvm, target))
                 _write(options, header, rows)
                 bar.advance(task)
     header["load_at_end"] = [round(value, 2) for value in os.getloadavg()]
@@ -49,10 +56,11 @@ def run(options: Options) -> int:
     return int(any(row["wrong"] for row in rows))
 
 
-def _header(options: Options, target: Any) -> dict[str, Any]:
+def _header(options: Options, tvm: Any, target: Any) -> dict[str, Any]:
     features, _ = llvm_features(target)
     return {
-        **describe(target, features, options.threads),
+        **describe(target, features, options.threads, tvm.VERSIONS),
+        "ir": tvm.NAME,
         "cases": options.source,
         "protocol": f"one process, in turns, {ROUNDS} rounds, {options.time_budget:g} s each, "
         "medians; error: max |ours - exact| / max |exact|",

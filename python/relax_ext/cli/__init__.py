@@ -1,13 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command line of relax_ext: one model, stock TVM beside ours beside its own framework.
+"""``python -m relax_ext MODEL``: stock TVM beside ours beside the model's own framework.
 
-Rooms: ``args`` reads the command line, ``torch_model`` and ``onnx_model`` load a
-:class:`~relax_ext.cli.model.Model`, ``operators`` finds its convolutions, ``measure`` compiles and
-times, ``gradcheck`` differentiates, ``check`` puts these together, ``report`` prints the result.
+``door`` is what Relax adds to :mod:`topi_ext.cli`; ``torch_model`` loads ``.pt2`` files,
+``operators`` finds convolutions, ``gradcheck`` differentiates.
 """
 
-from relax_ext.cli.check import Options, check, set_threads
-from relax_ext.cli.entry import main
-from relax_ext.cli.errors import CliError
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from relax_ext.cli.door import RelaxDoor
+from topi_ext.cli import check as _check
+from topi_ext.cli import entry as _entry
+from topi_ext.cli.check import Options, Progress, Report, set_threads
+from topi_ext.cli.errors import CliError
+from topi_ext.cli.model import Model
 
 __all__ = ["CliError", "Options", "check", "main", "set_threads"]
+
+main = partial(_entry.main, RelaxDoor())
+
+
+def check(
+    model: Path | Model, options: Options | None = None, progress: Progress | None = None
+) -> Report:
+    """:func:`topi_ext.cli.check.check` in Relax: compile, run and compare one model."""
+    return _check.check(model, RelaxDoor(), options, progress)

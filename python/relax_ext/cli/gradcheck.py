@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from relax_ext.cli.errors import CliError
-from relax_ext.cli.measure import Protocol, Side, attempt, norm_error, ours, stock, timed_torch
-from relax_ext.cli.model import Model, bind_sizes, random_tensor
-from relax_ext.cli.operators import Operator, build, random_data, torch_apply
+from relax_ext.cli.operators import bind_sizes, build
 from relax_ext.cli.torch_model import call, is_floating, to_relax, widened
 from topi_ext import tvm_compat
+from topi_ext.cli.errors import CliError
+from topi_ext.cli.measure import Protocol, Side, attempt, norm_error, timed_torch
+from topi_ext.cli.model import Model
+from topi_ext.cli.operators import Operator, gradients_by_torch, random_tensor, with_cotangent
 
 
 def differentiate(mod: Any, cotangents: Sequence[Any], wanted: Sequence[str]) -> Any:
@@ -119,26 +120,15 @@ def without_gradient(mod: Any) -> list[str]:
 
 def check_operator(op: Operator, protocol: Protocol, seed: int = 0) -> tuple[Side, Side, float]:
     """Both gradients of one operator alone: stock, ours, and PyTorch's milliseconds."""
-    import torch
-
-    x, w = random_data(op, seed)
-    y = torch_apply(op, x, w)
-    dy = random_tensor(tuple(y.shape), y.dtype, torch.Generator().manual_seed(seed + 1))
-
-    def by_torch(tensors: list[Any]) -> list[Any]:
-        a, b = (t.detach().requires_grad_() for t in tensors[:2])
-        return list(torch.autograd.grad(torch_apply(op, a, b), (a, b), tensors[2]))
+    tensors = with_cotangent(op, seed)
 
     def make() -> Any:
         mod = build(op)
         return differentiate(mod, [tvm_compat.type_of(mod["main"].body)], ["x", "w"])
 
-    expected = by_torch([x.double(), w.double(), dy.double()])
-    of_stock, of_ours = (
-        attempt(make, how, [x, w, dy], expected, protocol, ADJOINT, _gradients)
-        for how in (stock, ours)
-    )
-    return of_stock, of_ours, timed_torch(lambda: by_torch([x, w, dy]), protocol)
+    expected = gradients_by_torch(op, [t.double() for t in tensors])
+    of_stock, of_ours = attempt(make, tensors, expected, protocol, ADJOINT, _gradients)
+    return of_stock, of_ours, timed_torch(lambda: gradients_by_torch(op, tensors), protocol)
 
 
 def prepare(model: Model) -> Any:
@@ -206,10 +196,7 @@ def check_model(
     def make() -> Any:
         return differentiate(mod, types, wanted)
 
-    of_stock, of_ours = (
-        attempt(make, how, tensors, expected, protocol, ADJOINT, _gradients, norm_error)
-        for how in (stock, ours)
-    )
+    of_stock, of_ours = attempt(make, tensors, expected, protocol, ADJOINT, _gradients, norm_error)
     return of_stock, of_ours, timed_torch(lambda: by_torch(module, flat, dys), protocol)
 
 

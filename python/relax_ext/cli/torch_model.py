@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from relax_ext.cli.errors import CliError, one_line
-from relax_ext.cli.model import Model, check_names, random_tensor
+from topi_ext.cli.door import Choices
+from topi_ext.cli.errors import CliError, one_line
+from topi_ext.cli.model import Model, check_names
+from topi_ext.cli.operators import random_tensor
 
 
 def convolution(node: Any, importer: Any) -> Any:
@@ -124,10 +126,16 @@ def _given(name: str, array: Any, leaf: Any, meta: Any) -> Any:
     return tensor.to(leaf.dtype)
 
 
-def load(path: Path, given: Mapping[str, Any], seed: int) -> Model:
-    """Load a ``.pt2`` file; see :func:`relax_ext.cli.model.load`."""
+def load(path: Path, choices: Choices) -> Model:
+    """Load a ``.pt2`` file.
+
+    Raises
+    ------
+    CliError
+        In one line: not such a file, wrong input, gap of the importer.
+    """
     exported = read(path)
-    inputs, flat = choose_inputs(exported, given, seed)
+    inputs, flat = choose_inputs(exported, choices.given, choices.seed)
     return from_exported(exported, inputs, flat, path.name)
 
 

@@ -12,31 +12,28 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from relax_ext.cli.gradcheck import check_model, check_operator, prepare
-from relax_ext.cli.measure import (
+from topi_ext.cli.door import Choices, Door
+from topi_ext.cli.measure import (
     MODEL_TOLERANCE,
     TOLERANCE,
     Protocol,
     Side,
     attempt,
-    ours,
     parse_target,
-    stock,
     timed,
     timed_torch,
 )
-from relax_ext.cli.model import Model, bind_sizes, load
-from relax_ext.cli.operators import Operator, build, find, random_data, torch_apply
+from topi_ext.cli.model import Model, load
+from topi_ext.cli.operators import Operator, random_data, torch_apply
 
 GRADIENT_TOLERANCE = 10.0  # times that of a whole model: two passes, and kinks
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line chooses; see ``python -m relax_ext --help``."""
+    """What the command line chooses; see ``--help``."""
 
-    given: Mapping[str, Any] = field(default_factory=dict)
-    dims: Mapping[str, int] = field(default_factory=dict)
+    choices: Choices = field(default_factory=Choices)
     grad: bool = False
     target: str | None = None
     threads: int = 1
@@ -75,6 +72,7 @@ class Row:
 class Report:
     """Everything that was found out about one model."""
 
+    package: str
     model: str
     framework: str
     target: str
@@ -142,14 +140,19 @@ def set_threads(threads: int | None) -> int:
 
 
 def check(
-    model: Path | Model, options: Options | None = None, progress: Progress | None = None
+    model: Path | Model,
+    door: Door,
+    options: Options | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Compile a model with stock TVM and with ours, and compare both with its own framework.
 
     Parameters
     ----------
     model : pathlib.Path or Model
-        A ``.pt2`` or ``.onnx`` file, or a loaded model.
+        A file that the adapter reads, or a loaded model.
+    door : Door
+        The adapter.
     options : Options, optional
     progress : Progress, optional
 
@@ -164,18 +167,23 @@ def check(
     """
     options, progress = options or Options(), progress or Progress()
     start, busy = time.perf_counter(), _busy()
-    target = parse_target(options.target, options.threads)
-    protocol = Protocol(target, options.repeat, options.budget)
+    target = parse_target(options.target, options.threads, door.host_target)
+    protocol = Protocol(door, target, options.repeat, options.budget)
     if isinstance(model, Path):
-        model = load(model, options.given, options.dims, seed=options.seed, threads=options.threads)
-    adjoint = prepare(model) if options.grad else None
-    found = find(bind_sizes(model.mod, model.inputs))
+        model = load(model, door.loaders, options.choices)
+    adjoint = door.prepare(model) if options.grad else None
+    found = door.find(model)
     report = Report(
-        model.name, model.framework, _target_text(target), options.threads, list(model.notes)
+        door.package,
+        model.name,
+        model.framework,
+        _target_text(target),
+        options.threads,
+        list(model.notes),
     )
     report.notes.extend(busy)
     differentiated = [op for op in found if op.floating] if options.grad else []
-    progress.start(len(found) + 1 + len(differentiated) + bool(options.grad))
+    progress.start(len(found) + 1 + len(differentiated) + (adjoint is not None))
     for op, count in found.items():
         progress.step(op.configuration())
         report.operators.append(_operator_row(op, count, protocol, options))
@@ -201,7 +209,7 @@ def _busy() -> list[str]:
 def _operator_row(op: Operator, count: int, protocol: Protocol, options: Options) -> Row:
     tensors = random_data(op, options.seed)
     expected = [_exact(op, tensors)]
-    sides = [attempt(lambda: build(op), how, tensors, expected, protocol) for how in (stock, ours)]
+    sides = attempt(lambda: protocol.door.build(op), tensors, expected, protocol)
     ms = timed_torch(lambda: torch_apply(op, *tensors), protocol)
     tolerance = _tolerance(TOLERANCE, op.dtypes[2]) * options.tolerance
     return Row(op.name, op.configuration(), count, tolerance, *sides, ms)
@@ -214,7 +222,7 @@ def _exact(op: Operator, tensors: list[Any]) -> Any:
 def _whole_row(model: Model, protocol: Protocol, options: Options) -> Row:
     expected = model.exact()
     tensors = list(model.inputs.values())
-    sides = [attempt(lambda: model.mod, how, tensors, expected, protocol) for how in (stock, ours)]
+    sides = attempt(lambda: model.mod, tensors, expected, protocol)
     if model.framework == "torch":
         ms = timed_torch(model.reference, protocol)
     else:
@@ -224,13 +232,13 @@ def _whole_row(model: Model, protocol: Protocol, options: Options) -> Row:
 
 
 def _gradient_row(op: Operator, protocol: Protocol, options: Options) -> Row:
-    of_stock, of_ours, ms = check_operator(op, protocol, options.seed)
+    of_stock, of_ours, ms = protocol.door.check_operator(op, protocol, options.seed)
     tolerance = _tolerance(TOLERANCE, op.dtypes[2]) * options.tolerance
     return Row(op.name, op.configuration(), 1, tolerance, of_stock, of_ours, ms)
 
 
 def _whole_gradient_row(model: Model, mod: Any, protocol: Protocol, options: Options) -> Row:
-    of_stock, of_ours, ms = check_model(model, mod, protocol, options.seed)
+    of_stock, of_ours, ms = protocol.door.check_model(model, mod, protocol, options.seed)
     tolerance = _model_tolerance(model.reference()) * GRADIENT_TOLERANCE * options.tolerance
     return Row("whole model", model.name, 1, tolerance, of_stock, of_ours, ms)
 

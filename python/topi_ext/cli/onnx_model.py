@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from relax_ext.cli.errors import CliError, need, one_line
-from relax_ext.cli.model import Model, check_names, random_tensor
+from topi_ext.cli.door import Choices
+from topi_ext.cli.errors import CliError, need, one_line
+from topi_ext.cli.model import Model, check_names
+from topi_ext.cli.operators import random_tensor
+
+Convert = Callable[[Any, Mapping[str, tuple[int, ...]]], Any]
 
 
 def fixed_sizes(
@@ -135,14 +139,14 @@ def _rewrite(node: Any, sizes: list[int], kernel: list[int]) -> None:
     node.attribute.extend(helper.make_attribute(k, v) for k, v in attrs.items())
 
 
-def load(
-    path: Path,
-    given: Mapping[str, Any],
-    dims: Mapping[str, int],
-    seed: int,
-    threads: int | None,
-) -> Model:
-    """Load an ``.onnx`` file; see :func:`relax_ext.cli.model.load`."""
+def load(path: Path, choices: Choices, convert: Convert) -> Model:
+    """Load an ``.onnx`` file; ``convert(proto, shapes)`` gives the module of the adapter's IR.
+
+    Raises
+    ------
+    CliError
+        In one line: not such a file, wrong input, gap of the importer.
+    """
     onnx = need("onnx", "reading .onnx")
     ort = need("onnxruntime", "comparing an .onnx model")
     import torch
@@ -151,26 +155,26 @@ def load(
         proto = onnx.load(str(path))
     except Exception as error:
         raise CliError(f"{path}: not an ONNX file: {one_line(error)}") from error
-    shapes = fixed_sizes(proto, given, dims)
+    shapes = fixed_sizes(proto, choices.given, choices.dims)
 
     settings = ort.SessionOptions()
     settings.log_severity_level = 4
-    if threads:
-        settings.intra_op_num_threads = threads
+    if choices.threads:
+        settings.intra_op_num_threads = choices.threads
     try:
         session = ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise CliError(f"{path}: onnxruntime refuses it: {one_line(error)}") from error
 
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(choices.seed)
     inputs: dict[str, Any] = {}
     for value in proto.graph.input:
         if value.name not in shapes:
             continue
         np_dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         dtype = torch.from_numpy(_empty(np_dtype, value.name)).dtype
-        if value.name in given:
-            array = given[value.name]
+        if value.name in choices.given:
+            array = choices.given[value.name]
             if (array.dtype.kind == "f") != dtype.is_floating_point:
                 raise CliError(
                     f"--input {value.name}: dtype {array.dtype}, the model wants {np_dtype}"
@@ -195,19 +199,13 @@ def load(
             f"TVM's ONNX importer ignores output_shape; given to it as pads in {rewritten} "
             "ConvTranspose"
         )
-    mod = _to_relax(proto, shapes, path.name)
-    return Model(path.name, mod, inputs, reference, reference, "onnxruntime", notes)
-
-
-def _to_relax(proto: Any, shapes: Mapping[str, tuple[int, ...]], name: str) -> Any:
-    from tvm.relax.frontend.onnx import from_onnx
-
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return from_onnx(proto, shape_dict={k: list(v) for k, v in shapes.items()})
+            mod = convert(proto, shapes)
     except Exception as error:
-        raise CliError(f"{name}: TVM's importer stopped: {one_line(error)}") from error
+        raise CliError(f"{path.name}: TVM's importer stopped: {one_line(error)}") from error
+    return Model(path.name, mod, inputs, reference, reference, "onnxruntime", notes)
 
 
 def _empty(np_dtype: Any, name: str) -> Any:

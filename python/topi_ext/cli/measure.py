@@ -7,9 +7,12 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from relax_ext.cli.errors import CliError, one_line
+from topi_ext.cli.errors import CliError, one_line
+
+if TYPE_CHECKING:
+    from topi_ext.cli.door import Door
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
 MODEL_TOLERANCE = {"float64": 1e-10, "float32": 1e-4, "float16": 2e-2, "bfloat16": 8e-2}
@@ -21,6 +24,8 @@ class Protocol:
 
     Attributes
     ----------
+    door : Door
+        The adapter that compiles.
     target : tvm.target.Target
     repeat : int
         Timed runs wanted, after one untimed run.
@@ -28,6 +33,7 @@ class Protocol:
         Seconds of timed runs after which no further one starts.
     """
 
+    door: Door
     target: Any
     repeat: int = 10
     budget: float = 2.0
@@ -46,28 +52,14 @@ class Side:
         return bool(self.note) or self.error is None or not self.error <= tolerance
 
 
-def stock() -> AbstractContextManager[Any]:
-    """Stock TVM inside the block."""
-    import relax_ext
-
-    return relax_ext.stock()
-
-
-def ours() -> AbstractContextManager[Any]:
-    """TVM with relax_ext, which importing it has registered."""
-    return nullcontext()
-
-
-def parse_target(text: str | None, threads: int) -> Any:
+def parse_target(text: str | None, threads: int, host_target: Callable[[int], Any]) -> Any:
     """The target of ``--target``: a kind, a JSON dict, or this machine."""
     import json
 
     import tvm
 
-    import relax_ext
-
     if text is None:
-        return relax_ext.host_target(num_cores=threads)
+        return host_target(threads)
     try:
         spec = json.loads(text) if text.lstrip().startswith("{") else {"kind": text}
         return tvm.target.Target(spec)
@@ -84,43 +76,6 @@ def device(target: Any) -> Any:
     if not dev.exist:
         raise CliError(f"--target {kind}: this machine has no such device")
     return dev
-
-
-class Compiled:
-    """A compiled module that takes and gives torch tensors."""
-
-    def __init__(self, mod: Any, target: Any, function: str = "main") -> None:
-        import tvm
-        from tvm import relax
-
-        self.device = device(target)
-        self.on_cpu = self.device.dlpack_device_type() == tvm.cpu().dlpack_device_type()
-        executable = tvm.compile(mod, target)
-        self.function = relax.VirtualMachine(executable, self.device)[function]
-
-    def put(self, tensors: list[Any]) -> list[Any]:
-        """Arguments on the device, copied: TVM wants the 64-byte alignment of torch's own data."""
-        import tvm
-
-        arrays = [tvm.runtime.from_dlpack(t.detach().clone().contiguous()) for t in tensors]
-        if self.on_cpu:
-            return arrays
-        return [a.copyto(self.device) for a in arrays]
-
-    def run(self, arrays: list[Any]) -> Any:
-        """One run, finished when this returns."""
-        result = self.function(*arrays)
-        self.device.sync()
-        return result
-
-    def get(self, result: Any) -> list[Any]:
-        """The tensors of a result, in order, as torch tensors."""
-        import torch
-        import tvm
-
-        if not isinstance(result, tvm.runtime.Tensor):
-            return [t for item in result for t in self.get(item)]
-        return [torch.from_dlpack(result if self.on_cpu else result.copyto(tvm.cpu()))]
 
 
 def timed(run: Callable[[], Any], protocol: Protocol) -> tuple[Any, float]:
@@ -164,22 +119,19 @@ def timed_torch(run: Callable[[], Any], protocol: Protocol) -> float:
 
 def attempt(
     make: Callable[[], Any],
-    implementation: Callable[[], AbstractContextManager[Any]],
     tensors: list[Any],
     expected: list[Any],
     protocol: Protocol,
     function: str = "main",
     take: Callable[[Any], Any] | None = None,
     compare: Callable[[Any, Any], float] | None = None,
-) -> Side:
-    """Compile ``make()`` inside ``implementation()``, run it on ``tensors``, compare and time.
+) -> list[Side]:
+    """Compile ``make()`` by stock TVM and by ours, run both on `tensors`, compare and time.
 
     Parameters
     ----------
     make : callable
-        Gives the module. Called inside the implementation, for what it builds may depend on it.
-    implementation : callable
-        :func:`stock` or :func:`ours`.
+        Gives the module. Called once for each, for what it builds may depend on what is registered.
     tensors, expected : list of torch.Tensor
     protocol : Protocol
     function : str
@@ -188,23 +140,37 @@ def attempt(
         The part of the function's result that is compared; all of it unless given.
     compare : callable, optional
         ``compare(result, expected)``; :func:`max_error` unless given.
+
+    Returns
+    -------
+    list of Side
+        Stock's and ours.
     """
-    try:
-        with implementation():
-            compiled = Compiled(make(), protocol.target, function)
-        arrays = compiled.put(tensors)
-        result, ms = timed(lambda: compiled.run(arrays), protocol)
-        got = compiled.get(take(result) if take else result)
-    except CliError:
-        raise
-    except Exception as error:
-        return Side(note=one_line(error))
+
+    def side(implementation: AbstractContextManager[Any]) -> Side:
+        try:
+            with implementation:
+                compiled = protocol.door.compile(make(), protocol.target, function)
+            arguments = compiled.put(tensors)
+            result, ms = timed(lambda: compiled.run(arguments), protocol)
+            got = compiled.get(take(result) if take else result)
+        except CliError:
+            raise
+        except Exception as error:
+            return Side(note=one_line(error))
+        return _compared(got, expected, ms, compare or max_error)
+
+    return [side(protocol.door.stock()), side(nullcontext())]
+
+
+def _compared(
+    got: list[Any], expected: list[Any], ms: float, compare: Callable[[Any, Any], float]
+) -> Side:
     if len(got) != len(expected):
         return Side(ms=ms, note=f"{len(got)} outputs, not {len(expected)}")
     for g, e in zip(got, expected):
         if tuple(g.shape) != tuple(e.shape):
             return Side(ms=ms, note=f"wrong shape {tuple(g.shape)}, not {tuple(e.shape)}")
-    compare = compare or max_error
     return Side(max((compare(g, e) for g, e in zip(got, expected)), default=0.0), ms)
 
 

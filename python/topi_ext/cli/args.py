@@ -6,26 +6,20 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from topi_ext.cli.door import Door
+
 DESCRIPTION = """\
-Compile a model twice, with stock TVM and with relax_ext, run both, and compare them with
-PyTorch (.pt2) or onnxruntime (.onnx): is it right, and how fast is it?
+Compile a model twice, with stock TVM and with {package}, run both, and compare them with
+PyTorch or onnxruntime: is it right, and how fast is it?
 
 Every different convolution and transposed convolution of the model is also compiled alone and
 compared with PyTorch in float64."""
 
 EPILOG = """\
-examples:
-  python -m relax_ext decoder.pt2                    compare on random inputs
-  python -m relax_ext decoder.pt2 --grad             check the gradients too
-  python -m relax_ext net.onnx --input x=photo.npy   on an input of your own
-  python -m relax_ext net.onnx --dim batch=4         choose a free size
-  python -m relax_ext net.onnx --threads 4 --json report.json
-
-how to get a .pt2:
-  torch.export.save(torch.export.export(model.eval(), (example_input,)), "decoder.pt2")
+{examples}
 
 exit status:
-  0  everything that relax_ext computed is right
+  0  everything that {package} computed is right
   1  something is wrong (the table says what)
   2  the command line, the file or the inputs cannot be used
 
@@ -48,6 +42,16 @@ def _size(text: str) -> tuple[str, int]:
     return name, int(value)
 
 
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, value = _named(text)
+    sizes = value.split(",")
+    if not all(size.isdigit() and int(size) for size in sizes):
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: sizes must be positive integers, as in 1,3,8,8"
+        )
+    return name, tuple(map(int, sizes))
+
+
 def _positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
@@ -64,16 +68,17 @@ def _factor(text: str) -> float:
     return value
 
 
-def parser() -> argparse.ArgumentParser:
-    """The argument parser of ``python -m relax_ext``."""
+def parser(door: Door) -> argparse.ArgumentParser:
+    """The argument parser of ``python -m PACKAGE``."""
+    files = " or ".join(door.loaders)
     p = argparse.ArgumentParser(
-        prog="python -m relax_ext",
-        description=DESCRIPTION,
-        epilog=EPILOG,
+        prog=f"python -m {door.package}",
+        description=DESCRIPTION.format(package=door.package),
+        epilog=EPILOG.format(package=door.package, examples=door.examples),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = p.add_argument
-    add("model", type=Path, metavar="MODEL", help="an .onnx file or a torch.export .pt2 file")
+    add("model", type=Path, metavar="MODEL", help=f"a {files} file")
     add(
         "--input",
         type=_named,
@@ -90,7 +95,16 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAME=SIZE",
         help="value of a free size of an .onnx model (repeatable)",
     )
-    add("--grad", action="store_true", help="check gradients with torch.autograd too (.pt2 only)")
+    if door.takes_shapes:
+        add(
+            "--shape",
+            type=_shape,
+            action="append",
+            default=[],
+            metavar="NAME=N,C,H,W",
+            help="shape of an input that the file does not state (repeatable)",
+        )
+    add("--grad", action="store_true", help=door.gradients)
     add(
         "--target",
         metavar="TARGET",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A loaded model: its Relax module, its inputs and the framework that tells what is right."""
+"""A loaded model: its module, its inputs and the framework that tells what is right."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from relax_ext.cli.errors import CliError, need
-from topi_ext import tvm_compat
+from topi_ext.cli.door import Choices
+from topi_ext.cli.errors import CliError, need
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Model:
     name : str
         File name.
     mod : tvm.IRModule
-        Relax module, weights bound; the parameters of ``main`` are ``inputs``, in order.
+        Module of the adapter's IR, weights bound; ``main`` takes ``inputs``, in order.
     inputs : dict of str to torch.Tensor
     reference : callable
         ``reference() -> list of torch.Tensor``: the outputs of the model's own framework, in its
@@ -48,38 +48,10 @@ class Model:
     leaves: list[Any] = field(default_factory=list)
 
 
-def bind_sizes(mod: Any, inputs: Mapping[str, Any]) -> Any:
-    """Replace every symbolic size of ``main`` by its value for these inputs, main's first ones."""
-    from tvm import relax
-
-    sizes: dict[str, int] = {}
-    for param, value in zip(mod["main"].params, inputs.values()):
-        for dim, size in zip(tvm_compat.type_of(param).shape, value.shape):
-            if hasattr(dim, "name"):
-                sizes[str(dim.name)] = int(size)
-    return relax.transform.BindSymbolicVars(sizes)(mod) if sizes else mod
-
-
 def load(
-    path: Path,
-    given: Mapping[str, Any] | None = None,
-    dims: Mapping[str, int] | None = None,
-    *,
-    seed: int = 0,
-    threads: int | None = None,
+    path: Path, loaders: Mapping[str, Callable[[Path, Choices], Model]], choices: Choices
 ) -> Model:
-    """Load a ``.pt2`` or ``.onnx`` file.
-
-    Parameters
-    ----------
-    path : Path
-    given : mapping of str to numpy.ndarray, optional
-        Inputs by name; the others are random.
-    dims : mapping of str to int, optional
-        Free sizes of an ``.onnx`` model.
-    seed : int
-    threads : int, optional
-        Threads of the reference.
+    """Load a file by the loader of its extension.
 
     Raises
     ------
@@ -88,19 +60,14 @@ def load(
     """
     if not path.is_file():
         raise CliError(f"{path}: no such file")
-    need("torch", "relax_ext's command line")
+    need("torch", "the command line")
     suffix = path.suffix.lower()
-    if suffix == ".pt2":
-        if dims:
-            raise CliError("--dim is for .onnx models; the inputs of a .pt2 decide its sizes")
-        from relax_ext.cli import torch_model
-
-        return torch_model.load(path, given or {}, seed)
-    if suffix == ".onnx":
-        from relax_ext.cli import onnx_model
-
-        return onnx_model.load(path, given or {}, dims or {}, seed, threads)
-    raise CliError(f"{path}: unknown extension {suffix!r}, expected .pt2 or .onnx")
+    if suffix not in loaders:
+        expected = " or ".join(loaders)
+        raise CliError(f"{path}: unknown extension {suffix!r}, expected {expected}")
+    if choices.dims and suffix != ".onnx":
+        raise CliError(f"--dim is for .onnx models; the inputs of a {suffix} decide its sizes")
+    return loaders[suffix](path, choices)
 
 
 def read_inputs(pairs: list[tuple[str, str]]) -> dict[str, Any]:
@@ -127,15 +94,3 @@ def check_names(given: Mapping[str, Any], known: list[str]) -> None:
     for name in given:
         if name not in known:
             raise CliError(f"--input {name}: the model's inputs are {', '.join(known)}")
-
-
-def random_tensor(shape: tuple[int, ...], dtype: Any, generator: Any) -> Any:
-    """Normal numbers, small integers or booleans of the given torch dtype."""
-    import torch
-
-    if dtype == torch.bool:
-        return torch.randint(0, 2, shape, generator=generator).to(dtype)
-    if dtype.is_floating_point:
-        return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
-    low = 0 if dtype == torch.uint8 else -4
-    return torch.randint(low, 5, shape, generator=generator).to(dtype)

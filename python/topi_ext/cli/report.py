@@ -12,8 +12,8 @@ from rich.progress import Progress as RichProgress
 from rich.table import Table
 from rich.text import Text
 
-from relax_ext.cli.check import Progress, Report, Row
-from relax_ext.cli.measure import Side
+from topi_ext.cli.check import Progress, Report, Row
+from topi_ext.cli.measure import Side
 
 
 class Bar(Progress):
@@ -65,9 +65,9 @@ def show(report: Report, console: Console | None = None) -> None:
     say(f"[dim]{_legend(report)}[/dim]")
     wrong = [row for row in report.rows if row.wrong]
     if not wrong:
-        say(f"[green]relax_ext: all {len(report.rows)} right[/green]")
+        say(f"[green]{report.package}: all {len(report.rows)} right[/green]")
         return
-    say(f"[bold red]relax_ext: {len(wrong)} of {len(report.rows)} wrong[/bold red]")
+    say(f"[bold red]{report.package}: {len(wrong)} of {len(report.rows)} wrong[/bold red]")
     for row in wrong:
         say(Text(f"  {row.what} {row.configuration}: {_reason(row)}", style="red"))
 

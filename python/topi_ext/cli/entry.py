@@ -8,17 +8,20 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from relax_ext.cli import args as cli_args
-from relax_ext.cli.check import Options, check, set_threads
-from relax_ext.cli.errors import CliError, need, one_line
-from relax_ext.cli.model import read_inputs
+from topi_ext.cli import args as cli_args
+from topi_ext.cli.check import Options, check, set_threads
+from topi_ext.cli.door import Choices, Door
+from topi_ext.cli.errors import CliError, need, one_line
+from topi_ext.cli.model import read_inputs
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``python -m relax_ext``.
+def main(door: Door, argv: Sequence[str] | None = None) -> int:
+    """Run ``python -m PACKAGE``.
 
     Parameters
     ----------
+    door : Door
+        The adapter that runs it.
     argv : sequence of str, optional
         Arguments; those of the process unless given.
 
@@ -28,20 +31,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         0: all is right. 1: something that ours computed is wrong. 2: the command line, the file
         or its inputs cannot be used, told in one line on standard error.
     """
-    chosen = cli_args.parser().parse_args(argv)
+    chosen = cli_args.parser(door).parse_args(argv)
     try:
         # torch 2.13 warns about its own use of a pytree class whenever it copies a program.
         warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")
         need("rich", "printing the table")
-        from relax_ext.cli import report as printed
+        from topi_ext.cli import report as printed
 
         if not chosen.model.is_file():
             raise CliError(f"{chosen.model}: no such file")
         given = read_inputs(chosen.input)
         threads = set_threads(chosen.threads)
+        shapes = dict(chosen.shape) if door.takes_shapes else {}
         options = Options(
-            given=given,
-            dims=dict(chosen.dim),
+            choices=Choices(given, dict(chosen.dim), shapes, chosen.seed, threads),
             grad=chosen.grad,
             target=chosen.target,
             threads=threads,
@@ -51,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             tolerance=chosen.tolerance,
         )
         with printed.Bar() as bar:
-            result = check(chosen.model, options, bar)
+            result = check(chosen.model, door, options, bar)
         printed.show(result)
         if chosen.json:
             try:
@@ -59,6 +62,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             except OSError as error:
                 raise CliError(f"--json {chosen.json}: {one_line(error)}") from error
     except CliError as error:
-        print(f"relax_ext: {error}", file=sys.stderr)
+        print(f"{door.package}: {error}", file=sys.stderr)
         return 2
     return 0 if result.ok else 1

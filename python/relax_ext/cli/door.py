@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Relax behind the command line: files, modules, and the virtual machine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+from relax_ext.cli import gradcheck, operators, torch_model
+from topi_ext.cli import onnx_model
+from topi_ext.cli.door import Compiled, Door
+from topi_ext.cli.measure import Protocol, Side, device
+from topi_ext.cli.model import Model
+from topi_ext.cli.operators import Operator
+
+EXAMPLES = """\
+examples:
+  python -m relax_ext decoder.pt2                    compare on random inputs
+  python -m relax_ext decoder.pt2 --grad             check the gradients too
+  python -m relax_ext net.onnx --input x=photo.npy   on an input of your own
+  python -m relax_ext net.onnx --dim batch=4         choose a free size
+  python -m relax_ext net.onnx --threads 4 --json report.json
+
+how to get a .pt2:
+  torch.export.save(torch.export.export(model.eval(), (example_input,)), "decoder.pt2")"""
+
+
+def from_onnx(proto: Any, shapes: Mapping[str, tuple[int, ...]]) -> Any:
+    """Relax module of an ONNX model, by TVM's importer."""
+    from tvm.relax.frontend.onnx import from_onnx as convert
+
+    return convert(proto, shape_dict={name: list(shape) for name, shape in shapes.items()})
+
+
+class RelaxCompiled(Compiled):
+    """A function of the virtual machine."""
+
+    def __init__(self, mod: Any, target: Any, function: str) -> None:
+        import tvm
+        from tvm import relax
+
+        self.device = device(target)
+        self.on_cpu = self.device.dlpack_device_type() == tvm.cpu().dlpack_device_type()
+        executable = tvm.compile(mod, target)
+        self.function = relax.VirtualMachine(executable, self.device)[function]
+
+    def put(self, tensors: list[Any]) -> list[Any]:
+        """Arguments on the device, copied: TVM wants the 64-byte alignment of torch's own data."""
+        import tvm
+
+        arrays = [tvm.runtime.from_dlpack(t.detach().clone().contiguous()) for t in tensors]
+        if self.on_cpu:
+            return arrays
+        return [a.copyto(self.device) for a in arrays]
+
+    def run(self, arguments: list[Any]) -> Any:
+        """One run, finished when this returns."""
+        result = self.function(*arguments)
+        self.device.sync()
+        return result
+
+    def get(self, result: Any) -> list[Any]:
+        """The tensors of a result, nested tuples flattened."""
+        import torch
+        import tvm
+
+        if not isinstance(result, tvm.runtime.Tensor):
+            return [t for item in result for t in self.get(item)]
+        return [torch.from_dlpack(result if self.on_cpu else result.copyto(tvm.cpu()))]
+
+
+class RelaxDoor(Door):
+    """Relax, through plain ``tvm.compile``."""
+
+    package = "relax_ext"
+    examples = EXAMPLES
+    gradients = "check gradients with torch.autograd too (.pt2 only)"
+    loaders = {  # noqa: RUF012 (never changed)
+        ".pt2": torch_model.load,
+        ".onnx": partial(onnx_model.load, convert=from_onnx),
+    }
+
+    def host_target(self, threads: int) -> Any:
+        """The target of this machine."""
+        import relax_ext
+
+        return relax_ext.host_target(num_cores=threads)
+
+    def stock(self) -> AbstractContextManager[Any]:
+        """Stock TVM inside the block."""
+        import relax_ext
+
+        return relax_ext.stock()
+
+    def compile(self, module: Any, target: Any, function: str) -> Compiled:
+        """Compile a module as its user would."""
+        return RelaxCompiled(module, target, function)
+
+    def find(self, model: Model) -> Counter[Operator]:
+        """Every different convolution of a model, and how often it occurs."""
+        return operators.find(operators.bind_sizes(model.mod, model.inputs))
+
+    def build(self, op: Operator) -> Any:
+        """A module whose ``main(x, w)`` is this operator alone."""
+        return operators.build(op)
+
+    def check_operator(
+        self, op: Operator, protocol: Protocol, seed: int
+    ) -> tuple[Side, Side, float]:
+        """Both gradients of an operator alone: stock, ours, and PyTorch's milliseconds."""
+        return gradcheck.check_operator(op, protocol, seed)
+
+    def prepare(self, model: Model) -> Any:
+        """The module that :meth:`check_model` differentiates."""
+        return gradcheck.prepare(model)
+
+    def check_model(
+        self, model: Model, prepared: Any, protocol: Protocol, seed: int
+    ) -> tuple[Side, Side, float]:
+        """Gradients of a whole model: stock, ours, PyTorch's milliseconds."""
+        return gradcheck.check_model(model, prepared, protocol, seed)

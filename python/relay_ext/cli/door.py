@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Relay behind the command line: files, modules, and the graph executor."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+import types
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any
+
+from relay_ext.cli import operators, script_model
+from topi_ext.cli import onnx_model
+from topi_ext.cli.door import Compiled, Door
+from topi_ext.cli.measure import Protocol, Side, attempt, device, timed_torch
+from topi_ext.cli.model import Model
+from topi_ext.cli.operators import Operator, gradients_by_torch, with_cotangent
+from topi_ext.tvm_compat import relay
+
+EXAMPLES = """\
+examples:
+  python -m relay_ext decoder.pt --shape x=1,64,8,8  compare on random inputs
+  python -m relay_ext decoder.pt --input x=photo.npy on an input of your own
+  python -m relay_ext net.onnx --grad                check its convolutions' gradients too
+  python -m relay_ext net.onnx --dim batch=4         choose a free size
+  python -m relay_ext net.onnx --threads 4 --json report.json
+
+how to get a .pt:
+  torch.jit.save(torch.jit.trace(model.eval(), (example_input,)), "decoder.pt")"""
+
+
+def from_onnx(proto: Any, shapes: Mapping[str, tuple[int, ...]]) -> Any:
+    """Relay module of an ONNX model, by TVM's importer."""
+    _keep_onnx_mapping()
+    mod, params = relay().frontend.from_onnx(proto, dict(shapes), freeze_params=True)
+    mod["main"] = relay().build_module.bind_params_by_name(mod["main"], params)
+    return relay().transform.DynamicToStatic()(mod)
+
+
+class _Dtypes(dict):
+    """NumPy's dtype for the number of an ONNX one."""
+
+    def __missing__(self, number: int) -> Any:
+        from onnx.helper import tensor_dtype_to_np_dtype
+
+        return tensor_dtype_to_np_dtype(number)
+
+
+def _keep_onnx_mapping() -> None:
+    """Give TVM's importer the table that ONNX had as a module up to 1.18."""
+    try:
+        importlib.import_module("onnx.mapping")
+    except ImportError:
+        module = types.ModuleType("onnx.mapping")
+        module.TENSOR_TYPE_TO_NP_TYPE = _Dtypes()
+        sys.modules["onnx.mapping"] = module
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No warnings inside the block: without a network, TVM logs five for every build."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+class RelayCompiled(Compiled):
+    """A function of the graph executor."""
+
+    def __init__(self, mod: Any, target: Any) -> None:
+        import tvm
+        from tvm.contrib import graph_executor
+
+        self.device = device(target)
+        with tvm.transform.PassContext(opt_level=3), quiet():
+            library = relay().build(mod, target)
+        self.names = [param.name_hint for param in mod["main"].params]
+        self.executor = graph_executor.GraphModule(library["default"](self.device))
+
+    def put(self, tensors: list[Any]) -> Any:
+        """Arguments into the executor, copied: TVM wants the 64-byte alignment of torch's own data."""
+        import tvm
+
+        for name, tensor in zip(self.names, tensors):
+            self.executor.set_input(name, tvm.nd.from_dlpack(tensor.detach().clone().contiguous()))
+
+    def run(self, arguments: Any) -> Any:
+        """One run, finished when this returns."""
+        self.executor.run()
+        self.device.sync()
+        return [self.executor.get_output(i) for i in range(self.executor.get_num_outputs())]
+
+    def get(self, result: Any) -> list[Any]:
+        """The outputs, in order."""
+        import torch
+
+        return [torch.from_numpy(array.numpy()) for array in result]
+
+
+class RelayDoor(Door):
+    """Relay, through plain ``relay.build``."""
+
+    package = "relay_ext"
+    examples = EXAMPLES
+    gradients = "check the gradients of every convolution with torch.autograd too"
+    takes_shapes = True
+    loaders = {  # noqa: RUF012 (never changed)
+        ".pt": script_model.load,
+        ".ts": script_model.load,
+        ".onnx": partial(onnx_model.load, convert=from_onnx),
+    }
+
+    def host_target(self, threads: int) -> Any:
+        """The target of this machine."""
+        import relay_ext
+
+        return relay_ext.host_target(threads)
+
+    def stock(self) -> AbstractContextManager[Any]:
+        """Stock Relay inside the block."""
+        import relay_ext
+
+        return relay_ext.stock()
+
+    def compile(self, module: Any, target: Any, function: str) -> Compiled:
+        """Compile a module as its user would."""
+        del function  # a Relay module is built whole
+        return RelayCompiled(module, target)
+
+    def find(self, model: Model) -> Counter[Operator]:
+        """Every different convolution of a model, and how often it occurs."""
+        return operators.find(model.mod)
+
+    def build(self, op: Operator) -> Any:
+        """A module whose ``main(x, w)`` is this operator alone."""
+        return operators.build(op)
+
+    def check_operator(
+        self, op: Operator, protocol: Protocol, seed: int
+    ) -> tuple[Side, Side, float]:
+        """Both gradients of an operator alone: stock, ours, and PyTorch's milliseconds."""
+        tensors = with_cotangent(op, seed)
+        expected = gradients_by_torch(op, [t.double() for t in tensors])
+        stock, ours = attempt(
+            lambda: operators.differentiated(op),
+            tensors,
+            expected,
+            protocol,
+            take=lambda outputs: outputs[1:3],  # behind the loss, before the gradient of dy
+        )
+        return stock, ours, timed_torch(lambda: gradients_by_torch(op, tensors), protocol)

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The convolutions of a Relay module: found, counted, built and differentiated alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from topi_ext.cli.operators import Operator
+from topi_ext.tvm_compat import relay
+
+NAMES = frozenset(f"nn.conv{r}d{t}" for r in (1, 2, 3) for t in ("", "_transpose"))
+
+
+def find(mod: Any) -> Counter[Operator]:
+    """Every different convolution of a module with static shapes, and how often it occurs."""
+    import tvm
+
+    found: Counter[Operator] = Counter()
+
+    def visit(expr: Any) -> None:
+        called = isinstance(expr, relay().Call) and isinstance(expr.op, tvm.ir.Op)
+        if called and expr.op.name in NAMES:
+            found[_operator(expr)] += 1
+
+    for function in relay().transform.InferType()(mod).functions.values():
+        relay().analysis.post_order_visit(function, visit)
+    return found
+
+
+def _operator(call: Any) -> Operator:
+    a, types = call.attrs, [e.checked_type for e in (*call.args[:2], call)]
+    return Operator.of(
+        call.op.name.removeprefix("nn."),
+        a,
+        [tuple(int(size) for size in t.shape) for t in types[:2]],
+        tuple(str(t.dtype) for t in types),
+        (str(a.data_layout), str(a.kernel_layout), str(a.out_layout or a.data_layout)),
+    )
+
+
+def build(op: Operator) -> Any:
+    """A module whose ``main(x, w)`` is this operator alone."""
+    import tvm
+
+    params, call = _call(op)
+    return tvm.IRModule.from_expr(relay().Function(params, call))
+
+
+def differentiated(op: Operator) -> Any:
+    """A module whose ``main(x, w, dy)`` gives ``(loss, (dx, dw, ddy))``, loss = sum(op * dy)."""
+    import tvm
+
+    r = relay()
+    params, call = _call(op)
+    shape = r.transform.InferTypeLocal(call).shape
+    dy = r.var("dy", shape=shape, dtype=op.dtypes[2])
+    loss = r.Function([*params, dy], r.sum(r.multiply(call, dy)))
+    forward = r.transform.InferType()(tvm.IRModule.from_expr(loss))
+    return tvm.IRModule.from_expr(r.transform.gradient(forward["main"], mode="first_order"))
+
+
+def _call(op: Operator) -> tuple[list[Any], Any]:
+    r = relay()
+    x = r.var("x", shape=op.data, dtype=op.dtypes[0])
+    w = r.var("w", shape=op.weight, dtype=op.dtypes[1])
+    sizes = dict(zip(op.layouts[1], op.weight))
+    attrs = op.attributes()
+    out = sizes["O"] * op.groups if op.transposed else sizes["O"]
+    attrs["kernel_size"] = [sizes[axis] for axis in "DHW" if axis in sizes]
+    return [x, w], getattr(r.nn, op.name)(x, w, channels=out, **attrs)

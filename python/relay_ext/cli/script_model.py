@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads TorchScript files, written by ``torch.jit.save``."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from topi_ext.cli.door import Choices
+from topi_ext.cli.errors import CliError, one_line
+from topi_ext.cli.model import Model, check_names
+from topi_ext.cli.operators import random_tensor
+from topi_ext.tvm_compat import relay
+
+
+def load(path: Path, choices: Choices) -> Model:
+    """Load a TorchScript file: its inputs have names, but no shapes.
+
+    Raises
+    ------
+    CliError
+        In one line: not such a file, a shape is missing, wrong input, gap of the importer.
+    """
+    import torch
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            module = torch.jit.load(path, map_location="cpu").eval()
+    except Exception as error:
+        raise CliError(f"{path}: not a TorchScript file: {one_line(error)}") from error
+    names = [i.debugName().split(".")[0] for i in list(module.graph.inputs())[1:]]
+    inputs = _inputs(names, _dtype(module), choices)
+    leaves = list(inputs.values())
+
+    def reference() -> list[Any]:
+        with torch.inference_mode():
+            return _tensors(module(*leaves))
+
+    def exact() -> list[Any]:
+        try:
+            wide = copy.deepcopy(module).double()
+            with torch.inference_mode():
+                return _tensors(wide(*(t.double() if t.is_floating_point() else t for t in leaves)))
+        except Exception:  # e.g. a dtype written into the graph: its own precision must do
+            return reference()
+
+    try:
+        reference()
+    except Exception as error:
+        raise CliError(f"{path.name}: PyTorch stopped: {one_line(error)}") from error
+    mod = _to_relay(module, inputs, path.name)
+    return Model(path.name, mod, inputs, reference, exact, "torch")
+
+
+def _to_relay(module: Any, inputs: Mapping[str, Any], name: str) -> Any:
+    frontend = relay().frontend
+    shapes = [
+        (key, (tuple(t.shape), str(t.dtype).removeprefix("torch."))) for key, t in inputs.items()
+    ]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            mod, params = frontend.from_pytorch(module, shapes)
+    except Exception as error:
+        raise CliError(f"{name}: TVM's importer stopped: {one_line(error)}") from error
+    mod["main"] = relay().build_module.bind_params_by_name(mod["main"], params)
+    return mod
+
+
+def _dtype(module: Any) -> Any:
+    import torch
+
+    tensors = [*module.parameters(), *module.buffers()]
+    return next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
+
+
+def _inputs(names: list[str], dtype: Any, choices: Choices) -> dict[str, Any]:
+    """A tensor for each input: what is given, or random numbers of the shape that is stated."""
+    import torch
+
+    check_names({**choices.given, **choices.shapes}, names)
+    generator = torch.Generator().manual_seed(choices.seed)
+    found: dict[str, Any] = {}
+    for name in names:
+        if name in choices.given:
+            tensor = torch.from_numpy(choices.given[name]).contiguous()
+            found[name] = tensor.to(dtype) if tensor.is_floating_point() else tensor
+        elif name in choices.shapes:
+            found[name] = random_tensor(choices.shapes[name], dtype, generator)
+        else:
+            raise CliError(
+                f"input {name}: a TorchScript file states no shapes, "
+                f"give --shape {name}=1,3,64,64 or --input {name}=FILE.npy"
+            )
+    return found
+
+
+def _tensors(result: Any) -> list[Any]:
+    import torch
+
+    if isinstance(result, torch.Tensor):
+        return [result]
+    items = result.values() if isinstance(result, dict) else result
+    return [t for item in items for t in _tensors(item)]

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the command line needs of an adapter: its IR, and the files that it reads."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from topi_ext.cli.measure import Protocol, Side
+from topi_ext.cli.operators import Operator
+
+if TYPE_CHECKING:
+    from topi_ext.cli.model import Model
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the user says of a model's inputs.
+
+    Attributes
+    ----------
+    given : mapping of str to numpy.ndarray
+        Inputs by name; the others are random.
+    dims : mapping of str to int
+        Free sizes of an ``.onnx`` model.
+    shapes : mapping of str to tuple of int
+        Shapes of inputs, for files that do not state them.
+    seed : int
+    threads : int or None
+        Threads of the reference.
+    """
+
+    given: Mapping[str, Any] = field(default_factory=dict)
+    dims: Mapping[str, int] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    seed: int = 0
+    threads: int | None = None
+
+
+class Compiled(ABC):
+    """A compiled function that takes and gives torch tensors."""
+
+    @abstractmethod
+    def put(self, tensors: list[Any]) -> Any:
+        """Arguments where the function wants them."""
+
+    @abstractmethod
+    def run(self, arguments: Any) -> Any:
+        """One run, finished when this returns."""
+
+    @abstractmethod
+    def get(self, result: Any) -> list[Any]:
+        """The tensors of a result, in order, as torch tensors."""
+
+
+class Door(ABC):
+    """One adapter.
+
+    Attributes
+    ----------
+    package : str
+        Its name, e.g. ``"relax_ext"``.
+    loaders : mapping of str to callable
+        ``load(path, choices) -> Model`` by file extension; errors are ``CliError``.
+    examples : str
+        Of the command line, for ``--help``.
+    takes_shapes : bool
+        Whether some files do not state the shapes of their inputs.
+    gradients : str
+        What ``--grad`` does.
+    """
+
+    package: str
+    loaders: Mapping[str, Callable[[Path, Choices], Model]]
+    examples: str
+    takes_shapes: bool = False
+    gradients: str
+
+    @abstractmethod
+    def host_target(self, threads: int) -> Any:
+        """The target of this machine."""
+
+    @abstractmethod
+    def stock(self) -> AbstractContextManager[Any]:
+        """Stock TVM inside the block."""
+
+    @abstractmethod
+    def compile(self, module: Any, target: Any, function: str) -> Compiled:
+        """Compile a module as its user would."""
+
+    @abstractmethod
+    def find(self, model: Model) -> Counter[Operator]:
+        """Every different convolution of a model, and how often it occurs."""
+
+    @abstractmethod
+    def build(self, op: Operator) -> Any:
+        """A module whose ``main(x, w)`` is this operator alone."""
+
+    @abstractmethod
+    def check_operator(
+        self, op: Operator, protocol: Protocol, seed: int
+    ) -> tuple[Side, Side, float]:
+        """Both gradients of an operator alone: stock, ours, and PyTorch's milliseconds."""
+
+    def prepare(self, model: Model) -> Any:
+        """What :meth:`check_model` differentiates; None where only operators are.
+
+        Raises
+        ------
+        CliError
+            The model is not one whose gradients can be checked.
+        """
+        del model
+
+    def check_model(
+        self, model: Model, prepared: Any, protocol: Protocol, seed: int
+    ) -> tuple[Side, Side, float]:
+        """Gradients of a whole model: stock, ours, PyTorch's milliseconds."""
+        raise NotImplementedError

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TVM's Relay, with relay_ext and stock: modules, builds and calls of the graph executor."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import tvm
+from torch import Tensor
+from tvm import relay
+from tvm.contrib import graph_executor
+
+import relay_ext
+from relay_ext.ops import face_call
+from topi_ext.layout import Layouts
+
+from .cases import OPERANDS, Case
+from .engines import UnavailableError
+
+NAME = "Relay"
+VERSIONS = {"tvm": tvm.__version__}
+host_target = relay_ext.host_target
+
+
+@dataclass
+class Built:
+    """A compiled operator of the tensors with the given roles; see :class:`engines.Built`."""
+
+    roles: str
+    seconds: float
+    machine: Any
+
+    def bound(self, tensors: Mapping[str, Tensor]) -> Callable[[], Any]:
+        """A call without arguments: the operands are put into the executor once."""
+        for role in self.roles:
+            self.machine.set_input(role, tvm.nd.from_dlpack(tensors[role]))
+
+        def call() -> Any:
+            self.machine.run()
+            return self.machine.get_output(0)
+
+        return call
+
+
+def as_torch(result: Any) -> Tensor:
+    """The result of a bound call, as a tensor of its own."""
+    return torch.from_dlpack(result).clone()
+
+
+def warm_up(target: Any) -> None:
+    """Compile something small: what a first build loads belongs to no case."""
+    x = relay.var("x", shape=(1,))
+    relay.build(tvm.IRModule.from_expr(relay.Function([x], relay.add(x, x))), target)
+
+
+def build_ours(case: Case, face: str, dtype: str, target: Any) -> Built:
+    """The operator in a module of its own, through plain ``relay.build``."""
+    return _build(case, face, dtype, target)
+
+
+def build_stock(case: Case, face: str, dtype: str, target: Any) -> Built:
+    """The same through stock TVM.
+
+    Raises
+    ------
+    UnavailableError
+        Where stock has no weight gradient.
+    """
+    if face == "conv_weight_grad" and case.geometry.rank != 2:
+        raise UnavailableError(f"stock has no gradient of conv{case.geometry.rank}d")
+    with relay_ext.stock():
+        return _build(case, face, dtype, target)
+
+
+def _build(case: Case, face: str, dtype: str, target: Any) -> Built:
+    roles = OPERANDS[face]
+    params = [relay.var(role, shape=case.shape(role), dtype=dtype) for role in roles]
+    geometry = case.as_conv() if face == "conv" else case.geometry
+    body = face_call(face, params, geometry, Layouts.canonical(geometry.rank), dtype)
+    module = tvm.IRModule.from_expr(relay.Function(params, body))
+    start = time.perf_counter()
+    with tvm.transform.PassContext(opt_level=3):
+        library = relay.build(module, target)
+    seconds = time.perf_counter() - start
+    return Built(roles, seconds, graph_executor.GraphModule(library["default"](tvm.cpu())))

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a benchmark needs of TVM, in one IR or the other; each lives in an environment of its own.
+
+An engine is a module, ``by_relax`` or ``by_relay``, with
+
+* ``NAME``, ``VERSIONS``: what the header says,
+* ``host_target(num_cores)``, ``warm_up(target)``,
+* ``build_ours(case, face, dtype, target)`` and ``build_stock(...)``, which give a :class:`Built`,
+* ``as_torch(result)``: the result of a bound call as a tensor of its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from torch import Tensor
+
+ENVIRONMENTS = {"relax": (".venv", "make env"), "relay": (".venv-relay", "make env-relay")}
+
+
+class UnavailableError(Exception):
+    """Stock TVM has nothing that computes this; the message says what is missing."""
+
+
+class Built(Protocol):
+    """A compiled operator."""
+
+    seconds: float
+    """What compiling took."""
+
+    def bound(self, tensors: Mapping[str, Tensor]) -> Callable[[], Any]:
+        """A call without arguments on the tensors with the roles of the operands."""
+
+
+def engine(ir: str) -> Any:
+    """The engine of an IR.
+
+    Raises
+    ------
+    ValueError
+        One line: this environment's TVM does not have that IR.
+    """
+    try:
+        return importlib.import_module(f"{__package__}.by_{ir}")
+    except ImportError as error:
+        folder, command = ENVIRONMENTS[ir]
+        raise ValueError(
+            f"--ir {ir}: this Python has no such TVM ({error}); "
+            f"{command} makes one, {folder}/bin/python runs it"
+        ) from error
