@@ -38,8 +38,8 @@ unexport PYTHONPATH
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## */  \1\t/' | expand -t 16
 
-demo: env  ## install, check real decoders, train an autoencoder, write a report with plots
-	$(PY) examples/demo.py $(ARGS)
+demo: env env-relay  ## install, check real decoders, train an autoencoder, write a report with plots
+	$(PY) examples/demo.py --relay .venv-relay/bin/python $(ARGS)
 
 env: .venv/.ready  ## make .venv: this package, editable, with all that the tests and the demo need
 

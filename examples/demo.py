@@ -12,7 +12,9 @@ import copy
 import json
 import math
 import os
+import pickle
 import platform
+import subprocess
 import sys
 import time
 import warnings
@@ -51,17 +53,37 @@ def check_decoders(out: Path, threads: int, console: Console) -> list[Any]:
             report = check(path, options, bar)
         report.model = name
         reports.append(report)
-        whole = report.whole
-        times = "   ".join(
-            f"{who} {plots.milliseconds(ms) if ms else 'fails':>7}"
-            for who, ms in (
-                ("stock", whole.stock.ms),
-                ("relax_ext", whole.ours.ms),
-                ("PyTorch", whole.reference_ms),
-            )
+        say(report, console)
+    return reports
+
+
+def say(report: Any, console: Console) -> None:
+    """One line about one decoder."""
+    whole = report.whole
+    times = "   ".join(
+        f"{who} {plots.milliseconds(ms) if ms else 'fails':>7}"
+        for who, ms in (
+            ("stock", whole.stock.ms),
+            (report.package, whole.ours.ms),
+            ("PyTorch", whole.reference_ms),
         )
-        verdict = "[green]right[/green]" if report.ok else "[bold red]WRONG[/bold red]"
-        console.print(f"  {name:10}{len(report.rows):3} checks {verdict}   {times}", soft_wrap=True)
+    )
+    verdict = "[green]right[/green]" if report.ok else "[bold red]WRONG[/bold red]"
+    line = f"  {report.model:10}{len(report.rows):3} checks {verdict}   {times}"
+    console.print(line, soft_wrap=True)
+
+
+def check_in_relay(out: Path, threads: int, python: Path, console: Console) -> list[Any]:
+    """The same decoders in Relay, which has an environment and a process of its own."""
+    half = Path(__file__).with_name("relay_half.py")
+    written = out / "relay.pickle"
+    written.unlink(missing_ok=True)
+    subprocess.run([str(python), str(half), str(out), str(threads)], check=False)
+    if not written.exists():
+        raise RuntimeError(f"{half.name} stopped: see above")
+    reports = pickle.loads(written.read_bytes())
+    for report in reports:
+        say(report, console)
     return reports
 
 
@@ -93,12 +115,18 @@ def ratio(reports: Sequence[Any]) -> float:
 
 
 def write_report(
-    out: Path, reports: list[Any], theirs: Any, ours: Any, shown: np.ndarray, seconds: float
+    out: Path,
+    reports: list[Any],
+    relay: list[Any],
+    theirs: Any,
+    ours: Any,
+    shown: np.ndarray,
+    seconds: float,
 ) -> None:
     """Write report.html and report.json."""
     difference = plots.relative_difference(theirs.losses, ours.losses)
     worst = float(difference[:CHECKED].max())
-    rows = [row for r in reports for row in r.rows]
+    rows = [row for r in (*reports, *relay) for row in r.rows]
     wrong = sum(row.wrong for row in rows)
     times = [
         plots.Times(r.model, r.whole.stock.ms, r.whole.ours.ms, r.whole.reference_ms)
@@ -117,6 +145,7 @@ def write_report(
         threads=str(reports[0].threads),
         speed=plots.svg(plots.speed(times), "speed"),
         accuracy=page.accuracy(reports),
+        relay=page.relay(relay),
         losses=plots.svg(plots.losses(theirs.losses, ours.losses, CHECKED, LIMIT), "losses"),
         pictures=plots.png(
             plots.pictures(
@@ -148,6 +177,7 @@ def write_report(
             "tvm": ours.losses.tolist(),
         },
         "models": [r.to_json() for r in reports],
+        "relay": [r.to_json() for r in relay],
     }
     (out / "report.json").write_text(json.dumps(data, indent=1) + "\n")
 
@@ -170,6 +200,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--steps", type=int, default=STEPS, help="of training, default: %(default)s"
     )
+    parser.add_argument(
+        "--relay", type=Path, metavar="PYTHON", help="also in Relay, by this Python"
+    )
     chosen = parser.parse_args(argv)
     chosen.out.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
@@ -177,6 +210,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     threads = set_threads(chosen.threads)
     console.print("[bold]Five decoders[/bold], stock TVM and relax_ext against PyTorch")
     reports = check_decoders(chosen.out, threads, console)
+    relay = []
+    if chosen.relay:
+        console.print("[bold]The same in Relay[/bold], TVM 0.17")
+        relay = check_in_relay(chosen.out, threads, chosen.relay, console)
     console.print(f"[bold]An autoencoder[/bold], trained for {chosen.steps} steps, all in TVM")
     theirs, ours, shown = train(max(chosen.steps, CHECKED))
     worst = plots.relative_difference(theirs.losses, ours.losses)[:CHECKED].max()
@@ -187,9 +224,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{worst:.0e} over {CHECKED} steps, limit {LIMIT:.0e}"
     )
     seconds = time.perf_counter() - start
-    write_report(chosen.out, reports, theirs, ours, shown, seconds)
+    write_report(chosen.out, reports, relay, theirs, ours, shown, seconds)
     console.print(f"Report: {chosen.out / 'report.html'} ({seconds:.0f} s)")
-    return 0 if agrees and all(r.ok for r in reports) else 1
+    return 0 if agrees and all(r.ok for r in (*reports, *relay)) else 1
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ zeros included; each model here takes it about a second.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -189,6 +190,15 @@ def make(name: str, seed: int = 0) -> tuple[nn.Module, Tensor]:
     with torch.no_grad():
         model(x)
     return model.eval(), x
+
+
+def trace(name: str, path: str, seed: int = 0) -> Tensor:
+    """Write a decoder as a TorchScript file; its input, which the file does not hold."""
+    model, x = make(name, seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is what Relay reads
+        torch.jit.save(torch.jit.trace(model, x), path)
+    return x
 
 
 def export(name: str, path: str, seed: int = 0) -> None:

@@ -42,6 +42,7 @@ $threads threads each.</p>
 <p class="quiet">Largest error of any convolution, against float64, relative to the largest
 output.</p>
 $accuracy
+$relay
 
 <h2>Trained by TVM alone</h2>
 <p class="quiet">An autoencoder on handwritten digits. TVM computes loss, every gradient and the
@@ -97,6 +98,26 @@ def accuracy(reports: Sequence[Any]) -> str:
         rows.append(cells)
     head = ("model", "operators", "stock TVM", "relax_ext", "gradients, stock", "relax_ext")
     return table(head, rows)
+
+
+def relay(reports: Sequence[Any]) -> str:
+    """The same models in Relay: times, and what is not right; nothing where it was not run."""
+    if not reports:
+        return ""
+    rows = []
+    for r in reports:
+        whole = r.whole
+        bad = sum(row.stock.wrong(row.tolerance) for row in r.rows)
+        good = sum(not row.wrong for row in r.rows)
+        stock = f'<span class="bad">{bad} not right</span>' if bad else "all right"
+        cells = [escape(r.model), stock, f"<b class=new>{good} of {len(r.rows)}</b>"]
+        rows.append([*cells, *map(_ms, (whole.stock.ms, whole.ours.ms, whole.reference_ms))])
+    head = ("model", "stock Relay", "relay_ext", "ms stock", "ms ours", "ms PyTorch")
+    return (
+        "<h2>The same in Relay</h2>"
+        '<p class="quiet">TVM 0.17. How many of the operators and of the whole models are right, '
+        "and the time of one inference.</p>" + table(head, rows)
+    )
 
 
 def details(reports: Sequence[Any]) -> str:

@@ -85,7 +85,7 @@ class RelayCompiled(Compiled):
         self.executor = graph_executor.GraphModule(library["default"](self.device))
 
     def put(self, tensors: list[Any]) -> Any:
-        """Arguments into the executor, copied: TVM wants the 64-byte alignment of torch's own data."""
+        """Arguments into the executor, copied: TVM wants the alignment of torch's own data."""
         import tvm
 
         for name, tensor in zip(self.names, tensors):

@@ -32,8 +32,7 @@ def load(path: Path, choices: Choices) -> Model:
             module = torch.jit.load(path, map_location="cpu").eval()
     except Exception as error:
         raise CliError(f"{path}: not a TorchScript file: {one_line(error)}") from error
-    names = [i.debugName().split(".")[0] for i in list(module.graph.inputs())[1:]]
-    inputs = _inputs(names, _dtype(module), choices)
+    inputs = _inputs(input_names(module), _dtype(module), choices)
     leaves = list(inputs.values())
 
     def reference() -> list[Any]:
@@ -54,6 +53,11 @@ def load(path: Path, choices: Choices) -> Model:
         raise CliError(f"{path.name}: PyTorch stopped: {one_line(error)}") from error
     mod = _to_relay(module, inputs, path.name)
     return Model(path.name, mod, inputs, reference, exact, "torch")
+
+
+def input_names(module: Any) -> list[str]:
+    """Names of a TorchScript module's inputs, as its author wrote them."""
+    return [i.debugName().split(".")[0] for i in list(module.graph.inputs())[1:]]
 
 
 def _to_relay(module: Any, inputs: Mapping[str, Any], name: str) -> Any:
