@@ -19,7 +19,6 @@ from relay_ext.cli.script_model import input_names
 from topi_ext.cli.door import Choices
 from topi_ext.cli.report import Bar
 
-
 DECODERS = ("DCGAN", "V-Net", "FCN-8s")
 """Building takes TVM 0.17 seconds for each operator: these three have all that there is."""
 
