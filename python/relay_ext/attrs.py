@@ -249,6 +249,9 @@ def _geometry(op: str, face: str, attrs: Any, first: Any, second: Any) -> Geomet
         return Geometry.of_conv(op, first, second, **stated)
     if face == "conv_transpose":
         extra = ints(attrs.output_padding)
+        if len(attrs.strides) == 1:
+            # Relay's operator takes the first, and callers of it give two.
+            extra = extra[:1]
         return Geometry.of_conv_transpose(op, first, second, output_padding=extra, **stated)
     if attrs.kernel_size is None:
         raise fail(op, "kernel_size=None must be given")
