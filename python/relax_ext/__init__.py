@@ -14,9 +14,10 @@ from topi_ext.tvm_compat import relax as _require_relax
 
 _require_relax()
 
+from topi_ext.target import host_target  # noqa: E402
+
 from .ops import conv_transpose, conv_weight_grad  # noqa: E402
 from .registry import register, stock, unregister  # noqa: E402
-from .target import host_target  # noqa: E402
 
 __all__ = [
     "conv_transpose",

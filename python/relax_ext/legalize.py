@@ -9,12 +9,13 @@ from typing import Any
 from topi_ext import select
 from topi_ext.compute import FACES
 from topi_ext.geometry import fail
+from topi_ext.target import advise
 from topi_ext.tvm_compat import relax, tensor_type_of
 
 from . import blocks
 from .attrs import OPERANDS, Conv, read, tensors
 from .ops import face_call
-from .target import target_of, warn_if_baseline
+from .target import target_of
 
 R = relax()
 
@@ -31,7 +32,7 @@ def legalize(bb: Any, call: Any, stock: Any) -> Any:
         return R.op.zeros(found.shape, found.dtype)
     operands = list(call.args[:2])
     target = target_of(found)
-    warn_if_baseline(target)
+    advise("relax_ext", target)
     dtypes = tuple(conv.dtypes[role] for role in OPERANDS[conv.face] + conv.result)
     func = select.prim_func(conv.face, conv.geometry, conv.plain, conv.n, dtypes, target)
     if func is not None:

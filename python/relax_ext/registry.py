@@ -76,6 +76,11 @@ def unregister() -> None:
     _registry.update()
 
 
+def registered() -> dict[str, bool]:
+    """TVM's operators that this package is about, and whether their rules are ours now."""
+    return dict.fromkeys(STOCK, _registry.installed)
+
+
 @contextmanager
 def stock() -> Iterator[None]:
     """Stock TVM inside a ``with`` block, for comparing.

@@ -19,8 +19,9 @@ from topi_ext.tvm_compat import relay as _require_relay  # noqa: E402
 
 _require_relay()
 
+from topi_ext.target import host_target  # noqa: E402
+
 from .registry import register, stock, unregister  # noqa: E402
-from .target import host_target  # noqa: E402
 
 __all__ = ["host_target", "register", "stock", "unregister"]
 

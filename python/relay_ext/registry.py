@@ -15,6 +15,7 @@ from typing import Any
 import tvm
 from tvm.target import override_native_generic_func
 
+from topi_ext.target import has_kernels
 from topi_ext.tvm_compat import op_attr, relay, set_op_attr
 
 from . import frontend, ops
@@ -23,7 +24,6 @@ from .gradient import gradient
 from .relation import relate
 from .shape import shape_function
 from .strategy import strategy
-from .target import has_kernels
 
 R = relay()
 _PYTORCH = R.frontend.pytorch.PyTorchOpConverter
@@ -108,6 +108,11 @@ def unregister() -> None:
     """
     _registry.wanted = False
     _registry.update()
+
+
+def registered() -> dict[str, bool]:
+    """TVM's operators that this package is about, and whether their rules are ours now."""
+    return dict.fromkeys(STOCK, _registry.installed)
 
 
 @contextmanager

@@ -12,10 +12,10 @@ from topi_ext import select
 from topi_ext.compute import FACES
 from topi_ext.geometry import fail
 from topi_ext.layout import permuted
+from topi_ext.target import advise, has_kernels
 from topi_ext.tvm_compat import is_cpu, is_gpu, relay, tir
 
 from .attrs import Conv, read, short_name
-from .target import has_kernels, warn_if_baseline
 
 R = relay()
 
@@ -31,7 +31,7 @@ def strategy(op_name: str, stock: Any, attrs: Any, inputs: Any, out_type: Any, t
         if stock is None:
             raise fail(short_name(op_name), "channels and kernel sizes must be constant")
         return stock(attrs, inputs, out_type, target)
-    warn_if_baseline(target)
+    advise("relay_ext", target)
     found = R.op.op.OpStrategy()
     found.add_implementation(
         lambda _, operands, __: [compute(conv, operands, target)],

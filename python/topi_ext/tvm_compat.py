@@ -45,6 +45,7 @@ __all__ = [
     "prim_func",
     "relax",
     "relay",
+    "release",
     "root_block",
     "s_tir",
     "script",
@@ -63,6 +64,11 @@ s_tir = getattr(tvm, "s_tir", None) or tvm.tir
 _arith = getattr(tvm, "sym", None) or tvm.arith
 _LETS_ARE_FRAMES = not hasattr(script, "bind")
 """Before TVM 0.25 a variable or an allocation is a frame around the statements that follow it."""
+
+
+def release() -> str:
+    """Version and folder of the TVM that is imported."""
+    return f"{tvm.__version__}, {os.path.dirname(tvm.__file__)}"
 
 
 # ---------------------------------------------------------------- sizes and dtypes

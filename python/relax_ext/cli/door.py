@@ -76,6 +76,7 @@ class RelaxDoor(Door):
     """Relax, through plain ``tvm.compile``."""
 
     package = "relax_ext"
+    tvm_packages = ("apache-tvm", "apache-tvm-ffi")
     examples = EXAMPLES
     gradients = "check gradients with torch.autograd too (.pt2 only)"
     loaders = {  # noqa: RUF012 (never changed)
@@ -88,6 +89,12 @@ class RelaxDoor(Door):
         import relax_ext
 
         return relax_ext.host_target(num_cores=threads)
+
+    def registered(self) -> dict[str, bool]:
+        """TVM's operators, and whether their rules are ours now."""
+        from relax_ext.registry import registered
+
+        return registered()
 
     def stock(self) -> AbstractContextManager[Any]:
         """Stock TVM inside the block."""

@@ -108,6 +108,7 @@ class RelayDoor(Door):
     """Relay, through plain ``relay.build``."""
 
     package = "relay_ext"
+    tvm_packages = ("bitblas",)
     examples = EXAMPLES
     gradients = "check the gradients of every convolution with torch.autograd too"
     takes_shapes = True
@@ -122,6 +123,12 @@ class RelayDoor(Door):
         import relay_ext
 
         return relay_ext.host_target(threads)
+
+    def registered(self) -> dict[str, bool]:
+        """TVM's operators, and whether their rules are ours now."""
+        from relay_ext.registry import registered
+
+        return registered()
 
     def stock(self) -> AbstractContextManager[Any]:
         """Stock Relay inside the block."""

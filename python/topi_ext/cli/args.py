@@ -18,6 +18,9 @@ compared with PyTorch in float64."""
 EPILOG = """\
 {examples}
 
+  python -m {package} doctor
+      prints versions, processor, vector instructions, threads, and what is registered
+
 exit status:
   0  everything that {package} computed is right
   1  something is wrong (the table says what)

@@ -65,6 +65,8 @@ class Door(ABC):
     ----------
     package : str
         Its name, e.g. ``"relax_ext"``.
+    tvm_packages : tuple of str
+        What TVM can have been installed as.
     loaders : mapping of str to callable
         ``load(path, choices) -> Model`` by file extension; errors are ``CliError``.
     examples : str
@@ -76,6 +78,7 @@ class Door(ABC):
     """
 
     package: str
+    tvm_packages: tuple[str, ...]
     loaders: Mapping[str, Callable[[Path, Choices], Model]]
     examples: str
     takes_shapes: bool = False
@@ -84,6 +87,10 @@ class Door(ABC):
     @abstractmethod
     def host_target(self, threads: int) -> Any:
         """The target of this machine."""
+
+    @abstractmethod
+    def registered(self) -> dict[str, bool]:
+        """TVM's operators, and whether their rules are ours now."""
 
     @abstractmethod
     def stock(self) -> AbstractContextManager[Any]:

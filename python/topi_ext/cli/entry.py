@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Sequence
 
 from topi_ext.cli import args as cli_args
+from topi_ext.cli import doctor
 from topi_ext.cli.check import Options, check, set_threads
 from topi_ext.cli.door import Choices, Door
 from topi_ext.cli.errors import CliError, need, one_line
@@ -31,7 +32,10 @@ def main(door: Door, argv: Sequence[str] | None = None) -> int:
         0: all is right. 1: something that ours computed is wrong. 2: the command line, the file
         or its inputs cannot be used, told in one line on standard error.
     """
-    chosen = cli_args.parser(door).parse_args(argv)
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    if arguments == ["doctor"]:
+        return doctor.show(door)
+    chosen = cli_args.parser(door).parse_args(arguments)
     try:
         # torch 2.13 warns about its own use of a pytree class whenever it copies a program.
         warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m PACKAGE doctor``: what decides whether code is right and fast on this machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+from topi_ext import tvm_compat
+from topi_ext.cli.door import Door
+from topi_ext.target import threads
+
+WIDE = ("amx-bf16", "avx512bf16", "avx512f", "avx2", "fma", "f16c", "neon", "sve")
+PACKAGES = ("torch", "onnx", "onnxruntime", "numpy")
+
+
+def findings(door: Door) -> list[tuple[str, str, str]]:
+    """What was found: name, value, and what to do about it where something should be done."""
+    target = door.host_target(threads()[1])
+    features, _ = tvm_compat.llvm_features(target)
+    started, usable = threads()
+    idle = f"set TVM_NUM_THREADS={usable} before the first run" if started < usable else ""
+    bound = os.environ.get("TVM_BIND_THREADS", "1") != "0"
+    shared = "set TVM_BIND_THREADS=0 where PyTorch runs in the same process" if bound else ""
+    found = [
+        ("python", f"{platform.python_version()}, {sys.executable}", ""),
+        ("tvm", tvm_compat.release(), ""),
+        ("packages", ", ".join(filter(None, map(_installed, (*door.tvm_packages, *PACKAGES)))), ""),
+        ("processor", str(target.attrs.get("mcpu", "")), ""),
+        ("vectors", ", ".join(name for name in WIDE if name in features) or "baseline", ""),
+        ("threads", f"TVM {started} of {usable} processors", idle),
+        ("binding", "TVM pins its threads" if bound else "TVM leaves its threads free", shared),
+    ]
+    for name, is_ours in door.registered().items():
+        found.append(("operator", f"{name}: {'ours' if is_ours else 'stock TVM'}", ""))
+    return found
+
+
+def show(door: Door) -> int:
+    """Print the findings; 0."""
+    for name, value, advice in findings(door):
+        print(f"{name:10} {value}" + (f"\n{'':10} -> {advice}" if advice else ""))
+    return 0
+
+
+def _installed(package: str) -> str:
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Targets: the one of this machine, and a word about what keeps code slower than it could be."""
+
+from __future__ import annotations
+
+import os
+import platform
+import warnings
+from functools import cache
+from typing import Any
+
+from . import tvm_compat
+
+
+def host_target(num_cores: int | None = None) -> Any:
+    """The llvm target that uses all that this machine's processor can do.
+
+    Parameters
+    ----------
+    num_cores : int, optional
+        Number of threads to plan for; the cores that this process may use if left out.
+
+    Returns
+    -------
+    tvm.target.Target
+    """
+    return tvm_compat.host_target(num_cores)
+
+
+def has_kernels(target: Any) -> bool:
+    """Whether a target is one that our kernels are written for."""
+    return tvm_compat.llvm_features(target) is not None
+
+
+def threads() -> tuple[int, int]:
+    """How many threads TVM's runtime will start, and how many this process could use.
+
+    TVM reads ``TVM_NUM_THREADS``, then ``OMP_NUM_THREADS``; without them it takes half of the
+    logical processors of an x86 machine, all of another.
+    """
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    usable = usable or os.cpu_count() or 1
+    for name in ("TVM_NUM_THREADS", "OMP_NUM_THREADS"):
+        if os.environ.get(name, "").isdigit():
+            return max(1, int(os.environ[name])), usable
+    half = platform.machine().lower() in ("x86_64", "amd64", "i386", "i686")
+    return max(1, (os.cpu_count() or 1) // 2 if half else usable), usable
+
+
+def advise(package: str, target: Any) -> None:
+    """Say, once per process, what a first compile for this machine should know.
+
+    A target without ``mcpu`` is compiled for this machine's oldest relatives, and TVM leaves half
+    of an x86 machine idle unless told.
+    """
+    if target is None or target.kind.name != "llvm" or not tvm_compat.is_for_this_machine(target):
+        return
+    if not (target.attrs.get("mcpu") or target.attrs.get("mattr")):
+        _warn(
+            f"{package}: the llvm target names no mcpu, so code is built for a baseline processor; "
+            f"{package}.host_target() names this one"
+        )
+    started, usable = threads()
+    if started < usable:
+        _warn(
+            f"{package}: TVM will run on {started} of {usable} processors; "
+            f"TVM_NUM_THREADS={usable}, set before the first run, says otherwise"
+        )
+
+
+@cache
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=3)

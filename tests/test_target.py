@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said of a target and of threads, once, and what the doctor prints."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import pytest
+import tvm
+
+import relax_ext
+from relax_ext.cli import main
+from topi_ext import target
+
+
+@pytest.fixture(autouse=True)
+def _anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    target._warn.cache_clear()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    for name in ("TVM_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def said(some: object) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        target.advise("relax_ext", some)
+    return [str(w.message) for w in caught]
+
+
+def test_half_of_an_x86_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TVM's own rule; an environment variable decides, and 'x86' is what it is about."""
+    monkeypatch.setattr(target.platform, "machine", lambda: "x86_64")
+    assert target.threads() == (4, 8)
+    monkeypatch.setattr(target.platform, "machine", lambda: "aarch64")
+    assert target.threads() == (8, 8)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert target.threads() == (3, 8)
+    monkeypatch.setenv("TVM_NUM_THREADS", "8")
+    assert target.threads() == (8, 8)
+
+
+def test_said_once_and_only_where_it_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target.platform, "machine", lambda: "x86_64")
+    (line,) = said(relax_ext.host_target())
+    assert line == (
+        "relax_ext: TVM will run on 4 of 8 processors; TVM_NUM_THREADS=8, set before the first "
+        "run, says otherwise"
+    )
+    assert said(relax_ext.host_target()) == []
+    assert said(None) == [] and said(tvm.target.Target({"kind": "cuda", "arch": "sm_80"})) == []
+    monkeypatch.setenv("TVM_NUM_THREADS", "8")
+    (line,) = said(tvm.target.Target({"kind": "llvm"}))
+    assert "names no mcpu" in line and "relax_ext.host_target()" in line
+
+
+def test_doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("TVM_NUM_THREADS", "2")
+    assert main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    for expected in (
+        "TVM 2 of 8 processors",
+        "TVM_NUM_THREADS=8",
+        tvm.__version__,
+        "relax.nn.conv2d: ours",
+    ):
+        assert expected in shown
+    with relax_ext.stock():
+        main(["doctor"])
+    assert "relax.nn.conv2d: stock TVM" in capsys.readouterr().out
