@@ -456,7 +456,7 @@ def _plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPla
 
 
 def _divisors(n: int) -> list[int]:
-    return [i for i in range(1, n + 1) if n % i == 0]
+    return [i for i in range(1, min(n, 4096) + 1) if n % i == 0]
 
 
 def _gather_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> float:
