@@ -13,7 +13,7 @@ from topi_ext.compute import FACES
 from topi_ext.geometry import fail
 from topi_ext.layout import permuted
 from topi_ext.target import advise, has_kernels
-from topi_ext.tvm_compat import is_cpu, is_gpu, relay, tir
+from topi_ext.tvm_compat import is_cpu, is_gpu, opaque, relay, tir
 
 from .attrs import Conv, read, short_name
 
@@ -77,9 +77,28 @@ def extern(name: str, func: Any, operands: Sequence[Any], shape: Any, dtype: str
             for variable, size in zip(parameter.shape, buffer.shape):
                 if isinstance(variable, tir.Var):
                     given.setdefault(variable, tir.Cast(variable.dtype, size))
-        return tir.stmt_functor.substitute(func.body, given)
+        return _for_old_llvm(tir.stmt_functor.substitute(func.body, given))
 
     return te.extern([tuple(shape)], list(operands), define, name=name, dtype=[dtype])
+
+
+def _for_old_llvm(body: Any) -> Any:
+    """`body`, said in a way that keeps sums in registers: LLVM 10 compiles for Relay.
+
+    Where TVM knows that 32 bits hold an index, it narrows it, and each load computes its address
+    anew. And of the factors of a fused multiply-add it is the first whose register takes the sum
+    once nothing else needs it: a broadcast weight is done with soon, so sums would wander between
+    registers and spill.
+    """
+
+    def restated(node: Any) -> Any:
+        if isinstance(node, tir.LetStmt):
+            wide = node.var.dtype == "int64"
+            return tir.LetStmt(node.var, opaque(node.value), node.body) if wide else None
+        weight_first = isinstance(node.a, tir.Broadcast) and node.dtype.startswith("float")
+        return tir.Mul(node.b, node.a) if weight_first else None
+
+    return tir.stmt_functor.ir_transform(body, None, restated, ["tir.LetStmt", "tir.Mul"])
 
 
 def schedule(outs: Sequence[Any], target: Any) -> Any:
