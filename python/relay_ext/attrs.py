@@ -248,10 +248,7 @@ def _geometry(op: str, face: str, attrs: Any, first: Any, second: Any) -> Geomet
     if face == "conv":
         return Geometry.of_conv(op, first, second, **stated)
     if face == "conv_transpose":
-        extra = ints(attrs.output_padding)
-        if len(attrs.strides) == 1:
-            # Relay's operator takes the first, and callers of it give two.
-            extra = extra[:1]
+        extra = output_padding_of(attrs)
         return Geometry.of_conv_transpose(op, first, second, output_padding=extra, **stated)
     if attrs.kernel_size is None:
         raise fail(op, "kernel_size=None must be given")
@@ -275,6 +272,21 @@ def _stated(op: str, face: str, attrs: Any, geometry: Geometry) -> None:
 def ints(values: Any) -> tuple[int, ...]:
     """The values of an attribute as Python integers."""
     return tuple(int(value) for value in values)
+
+
+def padding_of(attrs: Any) -> tuple[int, ...]:
+    """Padding before every axis, then after: one value means all, one per axis both sides."""
+    values, rank = ints(attrs.padding), len(attrs.strides)
+    return values * (2 * rank // len(values))
+
+
+def output_padding_of(attrs: Any) -> tuple[int, ...]:
+    """Output padding per axis: one value means all.
+
+    Relay's operator of rank 1 takes the first of what it is given, and some callers give it two.
+    """
+    values, rank = ints(attrs.output_padding), len(attrs.strides)
+    return values[:1] * rank if 1 in (rank, len(values)) else values
 
 
 def _transformed(ir: Any, tensor: Any, source: str, target: str) -> Any:

@@ -12,7 +12,16 @@ from topi_ext.geometry import conv_size, conv_transpose_size
 from topi_ext.layout import Layout
 from topi_ext.tvm_compat import tir
 
-from .attrs import FACE, OPERANDS, RESULT, ints, layouts_of, short_name
+from .attrs import (
+    FACE,
+    OPERANDS,
+    RESULT,
+    ints,
+    layouts_of,
+    output_padding_of,
+    padding_of,
+    short_name,
+)
 
 
 def shape_function(op_name: str, attrs: Any, inputs: Sequence[Any], _: Any) -> list[Any]:
@@ -43,9 +52,9 @@ def _result(face: str, attrs: Any, x: Any = None, w: Any = None, y: Any = None) 
     if face == "conv_weight_grad":
         sizes = [y[1], x[1] // groups, *ints(attrs.kernel_size)]
         return [size if not isinstance(size, int) else tir.const(size, "int64") for size in sizes]
-    padding, rank = ints(attrs.padding), len(attrs.strides)
+    padding, rank = padding_of(attrs), len(attrs.strides)
     window = w[2:], ints(attrs.strides), ints(attrs.dilation), padding[:rank], padding[rank:]
     if face == "conv":
         return [x[0], w[0], *map(conv_size, x[2:], *window)]
-    extra = ints(attrs.output_padding)
+    extra = output_padding_of(attrs)
     return [y[0], w[1] * groups, *map(conv_transpose_size, y[2:], *window, extra)]

@@ -49,18 +49,29 @@ def test_executors(executor: str, rng: np.random.Generator) -> None:
     check_forward([template(T, 2), template(C, 2)], rng, executor=executor)
 
 
-def test_rank_1_takes_the_first_output_padding(rng: np.random.Generator) -> None:
-    """As stock does, known sizes or not: callers give it as many as a picture has axes."""
-    case = Case(T, (5,), (3,), n=2, ins=4, outs=3, stride=(2,), padding=(1, 1), output_padding=(1,))
-    for batch in (2, relay.Any()):
-        data = relay.var("data", shape=(batch, 4, 5))
-        weight = relay.var("weight", shape=(4, 3, 3))
-        attributes = {**case.attributes(), "output_padding": (1, 0)}
-        body = relay.nn.conv1d_transpose(data, weight, channels=3, kernel_size=(3,), **attributes)
-        mod = tvm.IRModule.from_expr(relay.Function([data, weight], body))
-        operands = case.arrays(rng)
-        (got,) = run(mod, operands, executor="graph" if batch == 2 else "vm")
-        case.check(got, *operands)
+@pytest.mark.parametrize("batch", [2, relay.Any()], ids=["known", "unknown"])
+@pytest.mark.parametrize(
+    ("rank", "stated"),
+    [
+        (1, {"padding": (1,), "output_padding": (1, 0)}),  # as some callers of stock do
+        (2, {"padding": (1, 1), "output_padding": (1,)}),
+    ],
+)
+def test_windows_in_few_values(rank: int, stated: dict, batch, rng: np.random.Generator) -> None:
+    """One value for all axes and sides; rank 1 takes the first output padding of several."""
+    case = Case(
+        T, (5, 4)[:rank], (3, 2)[:rank], n=2, ins=4, outs=3, stride=(2,) * rank,
+        padding=(1,) * 2 * rank, output_padding=(1,) * rank,
+    )  # fmt: skip
+    operands = case.arrays(rng)
+    data = relay.var("data", shape=(batch, *operands[0].shape[1:]))
+    weight = relay.var("weight", shape=operands[1].shape)
+    attributes = {**case.attributes(), **stated}
+    conv_transpose = getattr(relay.nn, case.name)
+    body = conv_transpose(data, weight, channels=3, kernel_size=case.kernel, **attributes)
+    mod = tvm.IRModule.from_expr(relay.Function([data, weight], body))
+    (got,) = run(mod, operands, executor="graph" if batch == 2 else "vm")
+    case.check(got, *operands)
 
 
 def test_windows_that_stock_refuses(rng: np.random.Generator) -> None:
