@@ -17,12 +17,14 @@ _require_relax()
 from topi_ext.target import host_target  # noqa: E402
 
 from .ops import conv_transpose, conv_weight_grad  # noqa: E402
+from .pipeline import pipeline  # noqa: E402
 from .registry import register, stock, unregister  # noqa: E402
 
 __all__ = [
     "conv_transpose",
     "conv_weight_grad",
     "host_target",
+    "pipeline",
     "register",
     "stock",
     "unregister",

@@ -40,7 +40,7 @@ class Array:
 
     def load(self, index: Expr, dtype: str) -> Expr:
         """One element as `dtype`."""
-        return self[index] if dtype == self.dtype else self[index].astype(dtype)
+        return cast(self[index], self.dtype, dtype)
 
 
 class Operand(Array):
@@ -142,6 +142,26 @@ def broadcast(value: Expr, count: int) -> Expr:
     return tir.Broadcast(value, count)
 
 
+def select(condition: Expr, value: Expr, other: Expr) -> Expr:
+    """`value` where `condition` holds, else `other`; both are computed."""
+    return tir.Select(condition, value, other)
+
+
+def cast(value: Expr, given: str, wanted: str) -> Expr:
+    """`value`, whose dtype is `given`, in another."""
+    return value if given == wanted else value.astype(wanted)
+
+
+def bits(value: Expr, dtype: str) -> Expr:
+    """The bits of `value` read as another dtype of the same width."""
+    return tvm_compat.reinterpret(value, dtype)
+
+
+def function(name: str, value: Expr) -> Expr:
+    """A function of the mathematics library."""
+    return getattr(tir, name)(value)
+
+
 def constant(value: float, dtype: str) -> Expr:
     """A typed constant."""
     return tir.const(value, dtype)
@@ -179,6 +199,16 @@ def let(value: Expr) -> Expr:
     Divisions are best hidden in one: TVM's region analysis fails on some remainders in indices.
     """
     return value if isinstance(value, int) else tvm_compat.bind(value)
+
+
+def settled(value: Expr, dtype: str) -> Expr:
+    """`value` of this dtype, computed now, through memory that LLVM turns into a register.
+
+    For conversions: TVM 0.27 forgets those of bfloat16 in the value of a variable.
+    """
+    held = scratch(1, dtype)
+    store(held, 0, value)
+    return held[0]
 
 
 def origin(value: Expr) -> Expr:

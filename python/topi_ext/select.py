@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import tvm_compat
+from .epilogue import Epilogue
 from .geometry import Geometry, Size
 from .kernels import gather, scatter, weight_channels, weight_columns, weight_grad
 from .layout import Layouts
@@ -16,6 +17,7 @@ from .plan.cpu import (
     ColumnsPlan,
     GatherPlan,
     Machine,
+    Plan,
     Problem,
     ScatterPlan,
     WeightGradPlan,
@@ -32,6 +34,24 @@ KERNELS = {
 """The room of each plan's kernel."""
 
 
+class Packing(NamedTuple):
+    """How weights are packed ahead of a kernel.
+
+    Attributes
+    ----------
+    func : PrimFunc
+        ``(weight, packed)``.
+    elements : int
+        Size of `packed`, which has one axis.
+    dtype : str
+        Its dtype.
+    """
+
+    func: Any
+    elements: int
+    dtype: str
+
+
 def prim_func(
     face: str,
     geometry: Geometry,
@@ -39,6 +59,7 @@ def prim_func(
     n: Size,
     dtypes: tuple[str, str, str],
     target: Any,
+    epilogue: Epilogue = (),
 ) -> Any:
     """The scheduled PrimFunc of one operator, or None where `target` has no kernel of ours.
 
@@ -53,38 +74,110 @@ def prim_func(
     dtypes : tuple of str
         Of the first operand, of the second, of the result.
     target : tvm.target.Target or None
+    epilogue : tuple of Step
+        What is done to the result; not for ``conv_weight_grad``.
 
     Returns
     -------
     PrimFunc or None
-        ``(first operand, second operand, result)``.  Symbolic sizes become variables of the
-        function.  Equal requests give the same object.
+        ``(first operand, second operand, *operands of the epilogue, result)``.  Symbolic sizes
+        become variables of the function.  Equal requests give the same object.
     """
     features = tvm_compat.llvm_features(target)
     if features is None:
         return None
     machine = Machine.of_features(*features)
-    sizes = (n, *geometry.x_size, *geometry.y_size)
-    known = tuple(size if isinstance(size, int) else None for size in sizes)
-    return _build(face, replace(geometry, x_size=(), y_size=()), known, layouts, dtypes, machine)
+    return _build(_Request.of(face, geometry, layouts, n, dtypes, machine, epilogue))
+
+
+def prepacked(
+    face: str,
+    geometry: Geometry,
+    layouts: Layouts,
+    n: Size,
+    dtypes: tuple[str, str, str],
+    target: Any,
+    epilogue: Epilogue = (),
+) -> tuple[Packing | None, Any]:
+    """The same in two, for weights that are known before the operator runs.
+
+    Returns
+    -------
+    packing : Packing or None
+        None where the kernel reads weights as they are.
+    kernel : PrimFunc or None
+        As :func:`prim_func` returns it, but with `packed` in place of the weight.
+    """
+    features = tvm_compat.llvm_features(target)
+    if features is None:
+        return None, None
+    machine = Machine.of_features(*features)
+    request = _Request.of(face, geometry, layouts, n, dtypes, machine, epilogue, prepacked=True)
+    return _build_packing(request), _build(request)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What is built, without what only names symbolic sizes: equal requests share a function."""
+
+    face: str
+    geometry: Geometry
+    known: tuple[int | None, ...]
+    layouts: Layouts
+    dtypes: tuple[str, str, str]
+    machine: Machine
+    epilogue: Epilogue
+    prepacked: bool
+
+    @classmethod
+    def of(
+        cls,
+        face: str,
+        geometry: Geometry,
+        layouts: Layouts,
+        n: Size,
+        dtypes: tuple[str, str, str],
+        machine: Machine,
+        epilogue: Epilogue,
+        *,
+        prepacked: bool = False,
+    ) -> _Request:
+        sizes = (n, *geometry.x_size, *geometry.y_size)
+        known = tuple(size if isinstance(size, int) else None for size in sizes)
+        sizeless = replace(geometry, x_size=(), y_size=())
+        return cls(face, sizeless, known, layouts, dtypes, machine, epilogue, prepacked)
+
+    def planned(self) -> tuple[Problem, Plan]:
+        """The problem, a fresh variable for each unknown size, and a plan for it."""
+        rank = self.geometry.rank
+        names = ["n", *(f"{side}{axis}" for side in "xy" for axis in range(rank))]
+        n, *sizes = (
+            tvm_compat.size_var(name) if size is None else size
+            for name, size in zip(names, self.known)
+        )
+        sized = replace(self.geometry, x_size=tuple(sizes[:rank]), y_size=tuple(sizes[rank:]))
+        problem = Problem(
+            self.face,
+            sized.as_rank3(),
+            self.layouts,
+            n,
+            self.dtypes,
+            self.epilogue,
+            self.prepacked,
+        )
+        return problem, choose(problem, self.machine)
 
 
 @lru_cache(maxsize=4096)
-def _build(
-    face: str,
-    geometry: Geometry,
-    known: tuple[int | None, ...],
-    layouts: Layouts,
-    dtypes: tuple[str, str, str],
-    machine: Machine,
-) -> Any:
-    """Build with a fresh variable for each unknown size: each operand's shape binds its own."""
-    rank = geometry.rank
-    names = ["n", *(f"{side}{axis}" for side in "xy" for axis in range(rank))]
-    n, *sizes = (
-        tvm_compat.size_var(name) if size is None else size for name, size in zip(names, known)
-    )
-    sized = replace(geometry, x_size=tuple(sizes[:rank]), y_size=tuple(sizes[rank:]))
-    problem = Problem(face, sized.as_rank3(), layouts, n, dtypes)
-    plan = choose(problem, machine)
+def _build(request: _Request) -> Any:
+    problem, plan = request.planned()
     return KERNELS[type(plan)].build(problem, plan)
+
+
+@lru_cache(maxsize=4096)
+def _build_packing(request: _Request) -> Packing | None:
+    problem, plan = request.planned()
+    if not (isinstance(plan, GatherPlan) and gather.is_prepacked(problem, plan)):
+        return None
+    func = gather.build_packing(problem, plan)
+    return Packing(func, gather.packed_elements(problem, plan), problem.acc_dtype)

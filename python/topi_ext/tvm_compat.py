@@ -31,6 +31,7 @@ __all__ = [
     "as_size",
     "bind",
     "call_attr",
+    "constant_value",
     "dtype_name",
     "flat_alias",
     "host_target",
@@ -43,11 +44,13 @@ __all__ = [
     "opaque",
     "own_op",
     "prim_func",
+    "reinterpret",
     "relax",
     "relay",
     "release",
     "root_block",
     "s_tir",
+    "same_size",
     "script",
     "set_op_attr",
     "simplify",
@@ -56,6 +59,7 @@ __all__ = [
     "tensor_type_of",
     "tir",
     "type_of",
+    "uses_var",
 ]
 
 tir = getattr(tvm, "tirx", None) or tvm.tir
@@ -77,6 +81,12 @@ def release() -> str:
 def as_size(value: Any) -> Any:
     """The size `value` as an ``int`` where it is a constant, else unchanged."""
     return int(value) if isinstance(value, (int, tir.IntImm)) else value
+
+
+def same_size(a: Any, b: Any) -> bool:
+    """Whether two sizes are known to be equal; ``==`` of symbolic ones is an expression."""
+    difference = simplify(a - b)
+    return isinstance(difference, int) and difference == 0
 
 
 def simplify(value: Any) -> Any:
@@ -134,6 +144,11 @@ def flat_alias(buffer: Any, elements: Any, dtype: str) -> Any:
     return declare((elements,), dtype, data=buffer.data)
 
 
+def uses_var(expr: Any, variable: Any) -> bool:
+    """Whether a variable occurs in an expression."""
+    return any(found.same_as(variable) for found in tir.analysis.undefined_vars(expr))
+
+
 def bind(value: Any) -> Any:
     """A variable of the generated code."""
     if _LETS_ARE_FRAMES:
@@ -143,7 +158,12 @@ def bind(value: Any) -> Any:
 
 def opaque(value: Any) -> Any:
     """`value`, about which TVM's passes know nothing more than that it has 64 bits."""
-    return tir.call_intrin("int64", _REINTERPRET, value)
+    return reinterpret(value, "int64")
+
+
+def reinterpret(value: Any, dtype: str) -> Any:
+    """The bits of `value` read as another dtype of the same width."""
+    return tir.call_intrin(dtype, _REINTERPRET, value)
 
 
 def allocate(elements: Any, dtype: str) -> Any:
@@ -236,6 +256,14 @@ def tensor_type_of(expr: Any) -> Any:
     """Type of a normalized Relax expression, or None if that is no tensor."""
     found = type_of(expr)
     return found if isinstance(found, _tensor_type_class()) else None
+
+
+def constant_value(expr: Any) -> Any:
+    """The array that a Relax constant holds, or None for another expression."""
+    kind = getattr(relax(), "Constant", None) or tvm.ir.GenericConst
+    if not isinstance(expr, kind):
+        return None
+    return expr.data if hasattr(expr, "data") else expr.value
 
 
 def known_shape(shape: Any) -> Any:

@@ -31,6 +31,8 @@ from ..emit import Array, Expr, Operand
 from ..geometry import TapGroup
 from ..plan.cpu import UNROLLED_TAPS, GatherPlan, Problem
 from . import ATTRIBUTES, DATA, TAPS
+from .epilogue import RowEpilogue
+from .epilogue import arguments as epilogue_arguments
 from .panel import Panel, argument, data_sizes, pack
 
 SPATIAL = (1, 2, 3)
@@ -38,19 +40,51 @@ SPATIAL = (1, 2, 3)
 
 
 def build(problem: Problem, plan: GatherPlan) -> Any:
-    """The PrimFunc ``(data, weight, out)`` of `problem`, scheduled by `plan`."""
+    """The PrimFunc ``(data, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
     geometry, layouts = problem.geometry, problem.layouts
     x = layouts.x, data_sizes(problem.x_sizes, geometry.c)
     y = layouts.y, data_sizes(problem.y_sizes, geometry.k)
-    kernel = {**dict(zip(TAPS, geometry.kernel)), "O": geometry.k, "I": geometry.c_per_group}
     source, result = (y, x) if problem.transposed else (x, y)
     with emit.kernel(ATTRIBUTES) as made:
         data = argument("data", *source, problem.dtypes[0])
-        weight = argument("weight", layouts.w, kernel, problem.dtypes[1])
+        weight = _packed(problem, plan) if is_prepacked(problem, plan) else _stored(problem)
+        extra = epilogue_arguments(problem)
         out = argument("out", *result, problem.dtypes[2])
-        with emit.body(data, weight, out) as operands:
-            _Gather(problem, plan, *operands).emit()
+        with emit.body(data, weight, *extra, out) as (first, second, *rest, last):
+            _Gather(problem, plan, second, first, last, rest).emit()
     return made[0]
+
+
+def is_prepacked(problem: Problem, plan: GatherPlan) -> bool:
+    """Whether the kernel wants its weights as :func:`build_packing` writes them."""
+    return problem.prepacked and plan.packed
+
+
+def build_packing(problem: Problem, plan: GatherPlan) -> Any:
+    """The PrimFunc ``(weight, packed)`` that packs weights for the kernel of the same plan."""
+    with emit.kernel(ATTRIBUTES) as made:
+        with emit.body(_stored(problem), _packed(problem, plan)) as (weight, packed):
+            _Gather(problem, plan, weight).pack_weights(packed)
+    return made[0]
+
+
+def packed_elements(problem: Problem, plan: GatherPlan) -> int:
+    """Number of packed weights."""
+    blocks = -(-problem.out_channels // plan.channels)
+    block = problem.in_channels * problem.geometry.taps * plan.channels
+    return problem.geometry.groups * blocks * block
+
+
+def _stored(problem: Problem) -> tuple[Any, ...]:
+    """The weights as an argument, as the user stores them."""
+    geometry = problem.geometry
+    kernel = {**dict(zip(TAPS, geometry.kernel)), "O": geometry.k, "I": geometry.c_per_group}
+    return argument("weight", problem.layouts.w, kernel, problem.dtypes[1])
+
+
+def _packed(problem: Problem, plan: GatherPlan) -> tuple[Any, ...]:
+    """The packed weights as an argument."""
+    return argument("packed", "P", {"P": packed_elements(problem, plan)}, problem.acc_dtype)
 
 
 @dataclass(frozen=True)
@@ -71,10 +105,16 @@ class _Gather:
     """One kernel while it is being emitted."""
 
     def __init__(
-        self, problem: Problem, plan: GatherPlan, data: Operand, weight: Operand, out: Operand
+        self,
+        problem: Problem,
+        plan: GatherPlan,
+        weight: Operand,
+        data: Operand | None = None,
+        out: Operand | None = None,
+        extra: Sequence[Operand] = (),
     ):
         self.problem, self.plan = problem, plan
-        self.data, self.weight, self.out = data, weight, out
+        self.weight, self.data, self.out, self.extra = weight, data, out, extra
         self.dtype = problem.acc_dtype
         self.gathers = problem.gathers
         self.window = plan.window
@@ -94,11 +134,10 @@ class _Gather:
         problem, plan = self.problem, self.plan
         counts = [emit.ceil_div(p, b) for p, b in zip(problem.positions, self.window.block)]
         extents = (counts[0], problem.geometry.groups, *counts[1:], plan.splits)
-        if plan.packed:
-            self.packed = emit.scratch(
-                problem.geometry.groups * self.blocks * self.block_weights, self.dtype
-            )
-            self._pack_weights()
+        self.packed: Array = self.weight
+        if plan.packed and not problem.prepacked:
+            self.packed = emit.scratch(packed_elements(problem, plan), self.dtype)
+            self.pack_weights(self.packed)
         tasks: Expr = 1
         for extent in extents:
             tasks = tasks * extent
@@ -110,7 +149,7 @@ class _Gather:
 
     # ------------------------------------------------------------ weights
 
-    def _pack_weights(self) -> None:
+    def pack_weights(self, packed: Array) -> None:
         """packed[group][block][combination][phases][input channel][taps][channels]."""
         groups = self.problem.geometry.groups
         with emit.tasks(groups * self.blocks, self.plan.parallel) as task:
@@ -125,9 +164,7 @@ class _Gather:
                 into = self._weights_of(task, combination, phases)
                 into = into + self._weight_step(combination, channel, taps)
                 for o in range(self.plan.channels):
-                    emit.store(
-                        self.packed, into + o, self._weight(group, block, o, channel, numbers)
-                    )
+                    emit.store(packed, into + o, self._weight(group, block, o, channel, numbers))
 
             for combination in self.combinations:
                 emit.nest(
@@ -351,15 +388,19 @@ class _Gather:
             for u, s, step in zip(outer, steps, self.window.steps):
                 phase, flat = phase * s + emit.let(u % s), flat + emit.let(u // s) * step
             where = [a + u for a, u in zip(origin, (*outer, 0))]
-            into = emit.origin(
-                self.out.at("C" + DATA, group * problem.out_channels + number, *where)
-            )
+            all_channels = group * problem.out_channels + number
+            into = emit.origin(self.out.at("C" + DATA, all_channels, *where))
+            finished = RowEpilogue(problem, self.extra, all_channels, where[:-1])
             source = emit.origin(place + phase * last * self.row + flat)
             stride = self.out.strides[DATA[-1]]
 
             def element(position: Expr, a: Expr) -> None:
-                value = held.load(source + (a * self.row + position), self.out.dtype)
-                emit.store(self.out, into + (position * last + a) * stride, value)
+                value = held[source + (a * self.row + position)]
+                place = position * last + a
+                value = finished(value, where[-1] + place)
+                emit.store(
+                    self.out, into + place * stride, emit.cast(value, self.dtype, self.out.dtype)
+                )
 
             def whole(position: Expr) -> None:
                 if last <= 4:

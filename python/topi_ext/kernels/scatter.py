@@ -28,20 +28,23 @@ from .. import emit
 from ..emit import Expr, Operand
 from ..plan.cpu import Problem, ScatterPlan
 from . import ATTRIBUTES, DATA, TAPS
+from .epilogue import RowEpilogue
+from .epilogue import arguments as epilogue_arguments
 from .panel import argument, data_sizes
 from .products import add_products
 
 
 def build(problem: Problem, plan: ScatterPlan) -> Any:
-    """The PrimFunc ``(y, weight, out)`` of `problem`, scheduled by `plan`."""
+    """The PrimFunc ``(y, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
     geometry, layouts = problem.geometry, problem.layouts
     kernel = {**dict(zip(TAPS, geometry.kernel)), "O": geometry.k, "I": geometry.c_per_group}
     with emit.kernel(ATTRIBUTES) as made:
         y = argument("y", layouts.y, data_sizes(problem.y_sizes, geometry.k), problem.dtypes[0])
         weight = argument("weight", layouts.w, kernel, problem.dtypes[1])
+        extra = epilogue_arguments(problem)
         out = argument("out", layouts.x, data_sizes(problem.x_sizes, geometry.c), problem.dtypes[2])
-        with emit.body(y, weight, out) as operands:
-            _Scatter(problem, plan, *operands).emit()
+        with emit.body(y, weight, *extra, out) as (first, second, *rest, last):
+            _Scatter(problem, plan, first, second, last, rest).emit()
     return made[0]
 
 
@@ -49,10 +52,16 @@ class _Scatter:
     """One kernel while it is being emitted."""
 
     def __init__(
-        self, problem: Problem, plan: ScatterPlan, y: Operand, weight: Operand, out: Operand
+        self,
+        problem: Problem,
+        plan: ScatterPlan,
+        y: Operand,
+        weight: Operand,
+        out: Operand,
+        extra: Sequence[Operand],
     ):
         self.problem, self.plan = problem, plan
-        self.y, self.weight, self.out = y, weight, out
+        self.y, self.weight, self.out, self.extra = y, weight, out, extra
         self.dtype = problem.acc_dtype
         geometry = problem.geometry
         self.positions = plan.images * prod(geometry.y_size)
@@ -233,10 +242,14 @@ class _Scatter:
                 source = emit.origin(flat([i + p + s for i, p, s in before], self.extent))
                 number = image * self.plan.images + inner
                 into = emit.origin(self.out.at("C" + DATA, channel + c, number, *outer, 0))
+                finished = RowEpilogue(problem, self.extra, channel + c, (number, *outer))
                 stride = self.out.strides[DATA[-1]]
 
                 def element(i: Expr) -> None:
-                    emit.store(self.out, into + i * stride, held.load(source + i, self.out.dtype))
+                    value = finished(held[source + i], i)
+                    emit.store(
+                        self.out, into + i * stride, emit.cast(value, self.dtype, self.out.dtype)
+                    )
 
                 emit.loop(problem.x_sizes[-1], element)
 

@@ -15,6 +15,7 @@ from math import prod
 from typing import Union
 
 from ..dtypes import accumulator, byte_width
+from ..epilogue import Epilogue
 from ..geometry import Gather, Geometry, Size
 from ..layout import Layouts
 
@@ -69,6 +70,23 @@ class Problem:
 
     The batch `n` is treated as a fourth axis with a kernel of one, so that small images of a batch
     share vectors.  Axes are ordered batch, depth, height, width.
+
+    Attributes
+    ----------
+    face : str
+        ``"conv"``, ``"conv_transpose"`` or ``"conv_weight_grad"``.
+    geometry : Geometry
+        With three spatial axes.
+    layouts : Layouts
+        Permutations in which x, w and y are stored.
+    n : int or symbolic
+        Batch.
+    dtypes : tuple of str
+        Of the first operand, of the second, of the result.
+    epilogue : tuple of Step
+        What is done to the sums before they are written.
+    prepacked : bool
+        Whether a kernel that packs its weights may find them packed.
     """
 
     face: str
@@ -76,6 +94,8 @@ class Problem:
     layouts: Layouts
     n: Size
     dtypes: tuple[str, str, str]
+    epilogue: Epilogue = ()
+    prepacked: bool = False
 
     @property
     def transposed(self) -> bool:
@@ -403,7 +423,7 @@ def _plan_gather(problem: Problem, machine: Machine) -> tuple[float, GatherPlan]
                 best = (cost, plan)
     if best is None:
         raise AssertionError("a problem has at least one block")
-    if not packed:
+    if not packed or problem.prepacked:
         return best
     weights = problem.geometry.groups * problem.weights_per_group
     packing = weights * (2.5 if weights * 4 <= machine.l2 else 6.0) / machine.threads

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pipeline for whole models: constant weights packed, what follows a convolution fused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+
+from topi_ext.schedule import parallelized
+from topi_ext.target import has_kernels
+from topi_ext.tvm_compat import call_attr, relax, tir
+
+from .fuse import fuse_convolutions
+
+R = relax()
+
+
+def pipeline(target: Any) -> Any:
+    """The passes of ``tvm.compile`` for models with convolutions, as ``relax_pipeline``.
+
+    Beyond what ``import relax_ext`` does: batch norms of inference become arithmetic; bias, scale,
+    residual and activation (relu, leaky relu, tanh, sigmoid, silu) behind a convolution are
+    computed by its kernel; weights that are constants are packed at compile time; and on CPU the
+    other operators run on all threads.  For a target without kernels of ours it is TVM's default
+    pipeline.
+
+    Parameters
+    ----------
+    target : str, dict or tvm.target.Target
+
+    Returns
+    -------
+    tvm.transform.Pass
+
+    Examples
+    --------
+    >>> target = relax_ext.host_target()
+    >>> tvm.compile(module, target, relax_pipeline=relax_ext.pipeline(target))
+    """
+    target = tvm.target.Target(target)
+    if not has_kernels(target):
+        return R.get_default_pipeline(target)
+    from tvm.relax.backend.cpu_generic import pipeline as of  # only there for llvm targets
+
+    @tvm.transform.module_pass(opt_level=0, name="relax_ext.pipeline")
+    def run(module: Any, _: Any) -> Any:
+        passes = [
+            *([] if _trains(module) else [R.transform.DecomposeOpsForInference()]),
+            R.transform.CanonicalizeBindings(),
+            R.transform.DeadCodeElimination(),
+            _pass(fuse_convolutions),
+            R.transform.FoldConstant(),
+            *of.library_dispatch_passes(target),
+            *of.legalize_passes(target),
+            R.transform.DeadCodeElimination(),
+            *of.dataflow_lower_passes(target),
+            _pass(_parallelized),
+            *of.finalize_passes(target),
+        ]
+        with target:
+            return tvm.transform.Sequential(passes)(module)
+
+    return run
+
+
+def _pass(function: Any) -> Any:
+    @tvm.transform.module_pass(opt_level=0, name=function.__name__)
+    def run(module: Any, _: Any) -> Any:
+        return function(module)
+
+    return run
+
+
+def _parallelized(module: Any) -> Any:
+    for name, func in list(module.functions_items()):
+        if isinstance(func, tir.PrimFunc):
+            module.update_func(name, parallelized(func))
+    return module
+
+
+def _trains(module: Any) -> bool:
+    """Whether a batch norm of `module` uses the statistics of its batch."""
+    found: list[bool] = []
+
+    def visit(expr: Any) -> None:
+        is_call = isinstance(expr, R.Call) and isinstance(expr.op, tvm.ir.Op)
+        if is_call and expr.op.name == "relax.nn.batch_norm":
+            found.append(bool(call_attr(expr, "training")))
+
+    for _, func in module.functions_items():
+        if isinstance(func, R.Function):
+            R.analysis.post_order_visit(func, visit)
+    return any(found)

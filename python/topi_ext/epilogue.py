@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a kernel does to its sums before it writes them: bias, scale, residual, activation.
+
+Element-wise steps behind an operator that would each be a pass over memory of their own.  They are
+computed in the dtype of the sums; one rounding to the dtype of the result comes last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BINARY = ("add", "subtract", "multiply", "divide")
+"""The value so far on the left, a constant or an operand on the right."""
+
+UNARY = ("relu", "leaky_relu", "sigmoid", "silu", "tanh")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step.
+
+    Attributes
+    ----------
+    op : str
+        One of `BINARY` or `UNARY`.
+    order : str
+        The axes, in memory order, of the operand on the right; empty without one.
+    varies : str
+        Those of them along which the operand varies; its size along the others is one.
+    value : float
+        The constant on the right where there is no operand; the slope of ``leaky_relu``.
+    """
+
+    op: str
+    order: str = ""
+    varies: str = ""
+    value: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.op not in (*BINARY, *UNARY):
+            raise ValueError(f"epilogue: step {self.op!r} must be one of {(*BINARY, *UNARY)}")
+
+
+Epilogue = tuple[Step, ...]
+"""Steps, first to last."""

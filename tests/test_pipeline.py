@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``relax_ext.pipeline``: chains computed by one kernel, weights packed at compile time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import tvm
+from tvm import relax
+from tvm.script import relax as R
+
+import relax_ext
+from helpers import build, compare, oracle
+from helpers.cases import Case, numbers
+from relax_ext.fuse import fuse_convolutions
+from topi_ext.tvm_compat import tensor_type_of
+
+T = "conv_transpose"
+C = "conv"
+NN = relax.op.nn
+
+PLAIN = Case(C, (9, 11), (3, 3), ins=5, outs=6, padding=(1, 1, 1, 1))
+STRIDED = Case(
+    T, (9, 11), (4, 3), ins=16, outs=12, groups=2, stride=(2, 3), padding=(1, 0, 1, 2),
+    output_padding=(1, 0),
+)  # fmt: skip
+SMALL = Case(T, (2, 3), (4, 4), ins=8, outs=6, stride=(2, 2), padding=(1, 1, 1, 1))
+ONE = Case(T, (35,), (7,), ins=4, outs=5, stride=(3,))
+VOLUME = Case(C, (3, 5, 4), (2, 3, 2), ins=4, outs=6, groups=2, stride=(1, 2, 1))
+LAST = Case(
+    T, (6, 5), (3, 2), ins=4, outs=6, stride=(2, 2), data_layout="NHWC", kernel_layout="HWIO"
+)
+
+Body = Callable[[relax.BlockBuilder, relax.Expr, Sequence[relax.Expr]], relax.Expr]
+
+
+def chain(*steps: Callable[..., relax.Expr]) -> Body:
+    """The steps one after the other; those that take an operand get the next one."""
+
+    def body(bb: relax.BlockBuilder, value: relax.Expr, operands: Sequence[relax.Expr]):
+        given = iter(operands)
+        for step in steps:
+            value = bb.emit(step(value, given) if step.__name__ == "<lambda>" else step(value))
+        return value
+
+    return body
+
+
+def add(value, given):
+    return relax.op.add(value, next(given))
+
+
+# Name: case, steps in Relax, the same in torch, and the operands' broadcast axes.
+CHAINS = {
+    "bias": (PLAIN, chain(lambda v, g: add(v, g)), lambda v, b: v + b, ["C"]),
+    "bias and relu": (
+        STRIDED, chain(lambda v, g: add(v, g), NN.relu), lambda v, b: F.relu(v + b), ["C"],
+    ),
+    "bias and tanh of a small image": (
+        SMALL, chain(lambda v, g: add(v, g), relax.op.tanh), lambda v, b: torch.tanh(v + b), ["C"],
+    ),
+    "batch norm and leaky relu": (
+        STRIDED,
+        chain(
+            lambda v, g: relax.op.subtract(v, next(g)),
+            lambda v, g: relax.op.divide(v, next(g)),
+            lambda v, g: relax.op.multiply(v, next(g)),
+            lambda v, g: relax.op.add(v, next(g)),
+            lambda v, g: NN.leakyrelu(v, 0.3),
+        ),
+        lambda v, m, s, a, b: F.leaky_relu((v - m) / s * a + b, 0.3),
+        ["C"] * 4,
+    ),
+    "residual on the left": (
+        VOLUME,
+        chain(lambda v, g: relax.op.add(next(g), v), NN.relu),
+        lambda v, r: F.relu(r + v),
+        ["NCDHW"],
+    ),
+    "mean of three": (
+        ONE,
+        chain(lambda v, g: add(v, g), lambda v, g: relax.op.divide(v, relax.const(3.0, "float32"))),
+        lambda v, r: (v + r) / 3,
+        ["NCW"],
+    ),
+    "mask of an image, scale of a sample": (
+        PLAIN,
+        chain(
+            lambda v, g: relax.op.multiply(v, next(g)), lambda v, g: relax.op.multiply(next(g), v)
+        ),
+        lambda v, m, s: v * m * s,
+        ["HW", "NC"],
+    ),
+    "sigmoid": (ONE, chain(relax.op.sigmoid), torch.sigmoid, []),
+    "silu of a small image": (SMALL, chain(NN.silu), F.silu, []),
+    "channels last": (
+        LAST, chain(lambda v, g: add(v, g), NN.relu), lambda v, b: F.relu(v + b), ["C"],
+    ),
+}  # fmt: skip
+
+
+def operand_shape(case: Case, axes: str) -> tuple[int, ...]:
+    """Canonical shape of an operand that varies along `axes`."""
+    return tuple(n if a in axes else 1 for a, n in zip(case.data_canonical, case.out_shape))
+
+
+def module(case: Case, body: Body, axes: Sequence[str], weight: np.ndarray | None = None):
+    """``main(data, weight, *operands)``, or with the weight as a constant."""
+    data, variable = build.parameters(case)
+    operands = []
+    for number, varies in enumerate(axes):
+        shape = case.stored(np.empty(operand_shape(case, varies), np.int8), 2).shape
+        operands.append(relax.Var(f"operand{number}", R.Tensor(shape, case.dtypes[2])))
+    given = variable if weight is None else relax.const(weight)
+    bb = relax.BlockBuilder()
+    with bb.function("main", [data, *([variable] if weight is None else []), *operands]):
+        with bb.dataflow():
+            out = bb.emit_output(body(bb, bb.emit(build.call(case, data, given)), operands))
+        bb.emit_func_output(out)
+    return bb.get()
+
+
+def fused(mod: tvm.IRModule) -> tvm.IRModule:
+    with build.target():
+        return fuse_convolutions(mod)
+
+
+def calls(mod: tvm.IRModule) -> list[str]:
+    """What the calls in ``main`` call: operators, and kernels as ``call_tir``."""
+    found = []
+    for block in mod["main"].body.blocks:
+        for binding in block.bindings:
+            if isinstance(binding.value, relax.Call):
+                found.append(str(binding.value.op.name).rpartition(".")[2])
+    return found
+
+
+def compiled(mod: tvm.IRModule) -> relax.VirtualMachine:
+    pipeline = relax_ext.pipeline(build.target())
+    return relax.VirtualMachine(
+        tvm.compile(mod, build.target(), relax_pipeline=pipeline), tvm.cpu()
+    )
+
+
+def check(case: Case, got: np.ndarray, want: torch.Tensor, limit: torch.Tensor) -> None:
+    # Steps round a few times more, and multiply what the sum has erred by at most a factor of 8.
+    compare.assert_close(
+        case.opened(got, 2), want.numpy(), 8 * limit.numpy() + 8, case.terms, dtypes=case.dtypes,
+        what=case,
+    )  # fmt: skip
+
+
+def expected(
+    case: Case, data: np.ndarray, weight: np.ndarray, steps: Callable, operands: Sequence
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The chain in float64, and how large the sum before it can be."""
+    value = case.forward(oracle.tensor(data), oracle.tensor(weight))
+    limit = case.forward(oracle.tensor(np.abs(data)), oracle.tensor(np.abs(weight)))
+    return steps(value, *map(oracle.tensor, operands)), limit
+
+
+def operands_of(case: Case, axes: Sequence[str], rng: np.random.Generator) -> list[np.ndarray]:
+    # Away from zero, since some of them divide.
+    return [
+        (np.abs(numbers(rng, operand_shape(case, varies), case.dtypes[2])) + 0.5).astype(
+            compare.numpy_dtype(case.dtypes[2])
+        )
+        for varies in axes
+    ]
+
+
+@pytest.mark.parametrize("constant", [False, True], ids=["weight given", "weight constant"])
+@pytest.mark.parametrize("name", CHAINS)
+def test_chain(name: str, constant: bool, rng: np.random.Generator) -> None:
+    """One kernel computes the chain; its values are PyTorch's."""
+    case, body, steps, axes = CHAINS[name]
+    data, weight = case.arrays(rng)
+    operands = operands_of(case, axes, rng)
+    mod = module(case, body, axes, case.stored(weight, 1) if constant else None)
+    assert calls(fused(mod)) in (["call_tir"], ["call_tir"] * 2 if constant else ["call_tir"])
+    arrays = [case.stored(data, 0)] + [case.stored(weight, 1)] * (not constant)
+    arrays += [case.stored(operand, 2) for operand in operands]
+    (got,) = build.run(compiled(mod), "main", *arrays)
+    check(case, got, *expected(case, data, weight, steps, operands))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_dtypes(dtype: str, rng: np.random.Generator) -> None:
+    """Steps are computed in the dtype of the sums; one rounding comes last."""
+    case = Case(T, (9, 11), (4, 4), ins=64, outs=3, stride=(2, 2), padding=(1,) * 4, dtype=dtype)
+    body = chain(lambda v, g: add(v, g), relax.op.tanh)
+    data, weight = case.arrays(rng)
+    (bias,) = operands_of(case, ["C"], rng)
+    arrays = [case.stored(a, which) for which, a in enumerate((data, weight, bias))]
+    (got,) = build.run(compiled(module(case, body, ["C"])), "main", *arrays)
+    want, limit = expected(case, data, weight, lambda v, b: torch.tanh(v + b), [bias])
+    check(case, got, want, limit)
+
+
+def test_symbolic_sizes(rng: np.random.Generator) -> None:
+    """A residual of symbolic size is an operand; a wrong one is refused when it runs."""
+    n, h, w = (tvm.tirx.Var(name, "int64") for name in "nhw")
+    data = relax.Var("data", R.Tensor((n, 4, h, w), "float32"))
+    weight = relax.Var("weight", R.Tensor((6, 4, 3, 3), "float32"))
+    residual = relax.Var("residual", R.Tensor((n, 6, h, w), "float32"))
+    bb = relax.BlockBuilder()
+    with bb.function("main", [data, weight, residual]):
+        with bb.dataflow():
+            y = bb.emit(NN.conv2d(data, weight, padding=1))
+            out = bb.emit_output(NN.relu(bb.emit(relax.op.add(y, residual))))
+        bb.emit_func_output(out)
+    assert calls(fused(bb.get())) == ["call_tir"]
+    vm = compiled(bb.get())
+    for size in ((2, 5, 7), (1, 33, 18)):
+        arrays = [
+            rng.standard_normal(shape).astype("float32")
+            for shape in ((size[0], 4, *size[1:]), (6, 4, 3, 3), (size[0], 6, *size[1:]))
+        ]
+        x, k, r = map(oracle.tensor, arrays)
+        want = F.relu(F.conv2d(x, k, padding=1) + r)
+        np.testing.assert_allclose(build.run(vm, "main", *arrays)[0], want, rtol=0, atol=1e-5)
+    with pytest.raises(Exception, match=r"(?i)shape|match"):
+        build.run(vm, "main", *arrays[:2], arrays[2][:, :, 1:])
+
+
+def test_what_two_read_is_written(rng: np.random.Generator) -> None:
+    """A sum that something else reads too ends its chain."""
+
+    def body(bb, value, operands):
+        first = bb.emit(relax.op.add(value, operands[0]))
+        return bb.emit(relax.op.multiply(bb.emit(NN.relu(first)), first))
+
+    mod = module(PLAIN, body, ["C"])
+    assert calls(fused(mod)) == ["call_tir", "relu", "multiply"]
+    data, weight = PLAIN.arrays(rng)
+    (bias,) = operands_of(PLAIN, ["C"], rng)
+    (got,) = build.run(compiled(mod), "main", data, weight, bias)
+    want, limit = expected(PLAIN, data, weight, lambda v, b: F.relu(v + b) * (v + b), [bias])
+    check(PLAIN, got, want, limit * (1 + want.abs()))
+
+
+def test_what_enlarges_the_result_is_no_step() -> None:
+    """An operand whose batch is larger than the sum's."""
+    case = Case(C, (9, 11), (3, 3), n=1)
+    data, weight = build.parameters(case)
+    other = relax.Var("other", R.Tensor((4, 3, 7, 9), "float32"))
+    bb = relax.BlockBuilder()
+    with bb.function("main", [data, weight, other]):
+        with bb.dataflow():
+            out = bb.emit_output(relax.op.add(bb.emit(build.call(case, data, weight)), other))
+        bb.emit_func_output(out)
+    assert calls(fused(bb.get())) == ["call_tir", "add"]
+
+
+def test_twice_the_same_is_no_residual() -> None:
+    mod = module(PLAIN, lambda bb, value, _: bb.emit(relax.op.add(value, value)), [])
+    assert calls(fused(mod)) == ["call_tir", "add"]
+
+
+def test_constant_weights_are_packed_once(rng: np.random.Generator) -> None:
+    """Compiled code holds the packed weights; nothing is left to pack when it runs."""
+    case = Case(T, (24, 24), (4, 4), ins=16, outs=16, stride=(2, 2), padding=(1, 1, 1, 1))
+    _, weight = case.arrays(rng)
+    mod = fused(module(case, chain(NN.relu), [], weight))
+    assert calls(mod) == ["call_tir"] * 2
+    mod = relax.transform.FoldConstant()(mod)
+    assert calls(mod) == ["call_tir"]
+    kernel = mod["main"].body.blocks[0].bindings[0].value
+    packed = tensor_type_of(kernel.args[1].fields[1])
+    assert [int(size) for size in packed.shape] == [weight.size]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_batch_norm(training: bool, rng: np.random.Generator) -> None:
+    """Folded into the kernel in inference; in training its statistics are the batch's."""
+    data, weight = build.parameters(PLAIN)
+    stats = [relax.Var(name, R.Tensor((6,), "float32")) for name in "gbmv"]
+    bb = relax.BlockBuilder()
+    with bb.function("main", [data, weight, *stats]):
+        with bb.dataflow():
+            y = bb.emit(build.call(PLAIN, data, weight))
+            normed = bb.emit(NN.batch_norm(y, *stats, 1, epsilon=1e-5, training=training))
+            out = bb.emit_output(NN.relu(bb.emit(relax.TupleGetItem(normed, 0))))
+        bb.emit_func_output(out)
+    arrays = [*PLAIN.arrays(rng), *(np.abs(rng.standard_normal((4, 6))) + 0.5).astype("float32")]
+    (got,) = build.run(compiled(bb.get()), "main", *arrays)
+    gamma, beta, mean, var = map(oracle.tensor, arrays[2:])
+
+    def steps(v: torch.Tensor) -> torch.Tensor:
+        return F.relu(F.batch_norm(v, mean, var, gamma, beta, training, eps=1e-5))
+
+    check(PLAIN, got, *expected(PLAIN, *arrays[:2], steps, []))
+
+
+@pytest.mark.parametrize("name", ["relu", "leakyrelu", "tanh", "sigmoid", "silu"])
+def test_activation_of_every_size(name: str) -> None:
+    """Of numbers from the smallest to the largest, infinities and NaN, through a 1x1 kernel of 1.
+
+    Float32 functions may err by 4 units in the last place of float32.
+    """
+    exponents = np.linspace(-45, 38, 2000)
+    x = np.concatenate([10.0**exponents, np.linspace(0, 100, 4001), [0.0, np.inf, np.nan]])
+    x = np.concatenate([x, -x]).astype("float32").reshape(1, 1, 1, -1)
+    case = Case(C, x.shape[2:], (1, 1), n=1, ins=1, outs=1)
+    step = getattr(relax.op.nn, name, None) or getattr(relax.op, name)
+    vm = compiled(module(case, lambda bb, value, _: bb.emit(step(value)), []))
+    (got,) = build.run(vm, "main", x, np.ones((1, 1, 1, 1), "float32"))
+    of = {"leakyrelu": lambda v: F.leaky_relu(v, 0.01), "relu": F.relu, "silu": F.silu}
+    want = of.get(name, getattr(torch, name, None))(torch.tensor(x.astype(np.float64))).numpy()
+    # silu(-inf) is NaN by its formula, -inf * 0; torch's float32 kernel gives the same.
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    inside = np.isfinite(want)
+    # Below 1e-36 float32 cannot state exp(-x), here as in PyTorch.
+    limit = 4 * np.finfo("float32").eps * np.abs(want[inside]) + 1e-36
+    wrong = ~(np.abs(got[inside] - want[inside]) <= limit)
+    assert not wrong.any(), f"{name} of {x[inside][wrong]} is {got[inside][wrong]}"
+    np.testing.assert_array_equal(got[~inside], want[~inside].astype("float32"))
+
+
+def test_other_targets_get_their_own_pipeline() -> None:
+    """Where we have no kernels, TVM's default pipeline does what it always does."""
+    cuda = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
+    assert relax_ext.pipeline(cuda) is not None
+    with cuda:
+        mod = fuse_convolutions(module(*_bias_relu()))
+    assert calls(mod) == ["conv2d", "add", "relu"]
+
+
+def _bias_relu() -> tuple[Case, Body, list[str]]:
+    return PLAIN, chain(lambda v, g: add(v, g), NN.relu), ["C"]

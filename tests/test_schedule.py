@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators around convolutions under ``relax_ext.pipeline``: right, parallel, inlined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.script import relax as R
+
+import relax_ext
+from helpers import build
+from topi_ext.schedule import parallelized
+
+OP = relax.op
+
+# Name: shapes of the operands, what is computed of them, and whether threads share it.
+OPERATORS: dict[str, tuple[list[tuple], Callable[..., relax.Expr], bool]] = {
+    "softmax": ([(64, 1000)], lambda bb, x: OP.nn.softmax(x, -1), True),
+    "max_pool": ([(1, 64, 56, 56)], lambda bb, x: OP.nn.max_pool2d(x, (3, 3), (2, 2), (1, 1)), True),
+    "avg_pool": ([(1, 64, 56, 56)], lambda bb, x: OP.nn.avg_pool2d(x, (2, 2), (2, 2)), True),
+    "mean of images": ([(8, 64, 28, 28)], lambda bb, x: OP.mean(x, [2, 3], True), True),
+    "gradient of a bias": ([(8, 64, 28, 28)], lambda bb, x: OP.sum(x, [0, 2, 3]), True),
+    "sum of all": ([(8, 64, 28, 28)], lambda bb, x: OP.sum(x), False),
+    "matmul": ([(33, 70), (70, 45)], lambda bb, x, y: OP.matmul(x, y), True),
+    "matmul of a transposed": (
+        [(33, 70), (45, 70)], lambda bb, x, y: OP.matmul(x, bb.emit(OP.permute_dims(y))), True,
+    ),
+    "vector by matrix": ([(1, 512), (512, 100)], lambda bb, x, y: OP.matmul(x, y), True),
+    "element-wise": (
+        [(2, 64, 28, 28)] * 2,
+        lambda bb, x, y: OP.nn.relu(bb.emit(OP.add(bb.emit(OP.tanh(x)), y))),
+        True,
+    ),
+    "concat": ([(1, 32, 28, 28)] * 2, lambda bb, x, y: OP.concat([x, y], 1), True),
+    "resize": (
+        [(1, 32, 28, 28)],
+        lambda bb, x: OP.image.resize2d(x, (56, 56), method="linear", layout="NCHW"),
+        True,
+    ),
+    "group_norm": (
+        [(2, 64, 28, 28), (64,), (64,)],
+        lambda bb, x, g, b: OP.nn.group_norm(x, g, b, 4, 1, [2, 3]),
+        True,
+    ),
+    "a waveform": ([(1, 1, 65536)], lambda bb, x: OP.tanh(x), True),
+    "few numbers": ([(4, 4)], lambda bb, x: OP.tanh(x), False),
+    "cumsum": ([(64, 1000)], lambda bb, x: OP.cumsum(x, 1), False),
+}  # fmt: skip
+
+
+def module(name: str, sizes: dict[int, object] | None = None) -> tvm.IRModule:
+    shapes, body, _ = OPERATORS[name]
+    shapes = [[(sizes or {}).get(size, size) for size in shape] for shape in shapes]
+    operands = [relax.Var(f"p{i}", R.Tensor(shape, "float32")) for i, shape in enumerate(shapes)]
+    bb = relax.BlockBuilder()
+    with bb.function("main", operands):
+        with bb.dataflow():
+            out = bb.emit_output(body(bb, *operands))
+        bb.emit_func_output(out)
+    return bb.get()
+
+
+def arrays(name: str, rng: np.random.Generator) -> list[np.ndarray]:
+    return [rng.standard_normal(shape).astype("float32") for shape in OPERATORS[name][0]]
+
+
+def results(mod: tvm.IRModule, given: list[np.ndarray], **options: object) -> np.ndarray:
+    vm = relax.VirtualMachine(tvm.compile(mod, build.target(), **options), tvm.cpu())
+    return build.run(vm, "main", *given)[0]
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_values_are_those_of_stock(name: str, rng: np.random.Generator) -> None:
+    """The same products, each sum in the same order; LLVM may contract some and not others."""
+    given = arrays(name, rng)
+    ours = results(module(name), given, relax_pipeline=relax_ext.pipeline(build.target()))
+    with relax_ext.stock():
+        want = results(module(name), given)
+    np.testing.assert_allclose(ours, want, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_threads_share_what_is_worth_it(name: str) -> None:
+    lowered = relax.transform.LegalizeOps()(module(name))
+    funcs = [f for _, f in lowered.functions_items() if not isinstance(f, relax.Function)]
+    assert any("T.parallel" in parallelized(f).script() for f in funcs) == OPERATORS[name][2]
+
+
+def test_symbolic_sizes(rng: np.random.Generator) -> None:
+    """What has an unknown size is shared."""
+    n = tvm.tirx.Var("n", "int64")
+    given = arrays("element-wise", rng)
+    mod = module("element-wise", {2: n})
+    lowered = relax.transform.LegalizeOps()(mod)
+    funcs = [f for _, f in lowered.functions_items() if not isinstance(f, relax.Function)]
+    assert all("T.parallel" in parallelized(f).script() for f in funcs)
+    got = results(mod, given, relax_pipeline=relax_ext.pipeline(build.target()))
+    want = np.maximum(np.tanh(given[0]) + given[1], 0)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_scheduled_functions_are_left_alone() -> None:
+    lowered = relax.transform.LegalizeOps()(module("concat"))
+    (func,) = (f for _, f in lowered.functions_items() if not isinstance(f, relax.Function))
+    once = parallelized(func)
+    assert parallelized(once).same_as(once)
