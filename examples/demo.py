@@ -59,7 +59,7 @@ def check_decoders(out: Path, threads: int, console: Console) -> list[Any]:
 
 def say(report: Any, console: Console) -> None:
     """One line about one decoder."""
-    whole = report.whole
+    whole = report.fastest
     times = "   ".join(
         f"{who} {plots.milliseconds(ms) if ms else 'fails':>7}"
         for who, ms in (
@@ -110,7 +110,7 @@ def train(steps: int) -> tuple[Any, Any, np.ndarray]:
 
 def ratio(reports: Sequence[Any]) -> float:
     """Geometric mean over models of stock's time over ours."""
-    logs = [math.log(r.whole.speedup) for r in reports if r.whole.speedup]
+    logs = [math.log(r.fastest.speedup) for r in reports if r.fastest.speedup]
     return math.exp(sum(logs) / len(logs)) if logs else float("nan")
 
 
@@ -129,7 +129,7 @@ def write_report(
     rows = [row for r in (*reports, *relay) for row in r.rows]
     wrong = sum(row.wrong for row in rows)
     times = [
-        plots.Times(r.model, r.whole.stock.ms, r.whole.ours.ms, r.whole.reference_ms)
+        plots.Times(r.model, r.fastest.stock.ms, r.fastest.ours.ms, r.fastest.reference_ms)
         for r in reports
     ]
     machine = f"{cpu_name()}, {os.cpu_count()} cores, {platform.system()}"

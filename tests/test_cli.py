@@ -104,11 +104,13 @@ def test_pt2_with_gradients(pt2: Path, tmp_path: Path, capsys: pytest.CaptureFix
     file = tmp_path / "report.json"
     status, out, _ = run(capsys, pt2, "--grad", "--json", file)
     report = json.loads(file.read_text())
-    assert status == 0 and report["ok"] and "all 8 right" in out
+    assert status == 0 and report["ok"] and "all 9 right" in out
     names = [row["what"] for row in report["operators"]]
     assert sorted(names) == ["conv2d", "conv2d_transpose", "conv2d_transpose"]
     assert all(0 <= row["ours"]["error"] < row["tolerance"] for row in report["operators"])
-    assert all(row["ours"]["ms"] > 0 for row in [*report["operators"], report["whole"]])
+    wholes = [report["whole"], report["pipeline"]]
+    assert all(row["ours"]["ms"] > 0 for row in [*report["operators"], *wholes])
+    assert report["pipeline"]["ours"]["error"] <= report["pipeline"]["tolerance"]
     assert len(report["gradients"]) == 4
     # Stock infers no type for output padding that stride does not bound: said, not fatal.
     assert report["whole"]["stock"]["note"]
@@ -135,7 +137,7 @@ def test_gradients_at_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     x[:, :5] = 0
     np.save(given, x)
     status, out, _ = run(capsys, path, "--grad", "--input", f"input={given}")
-    assert status == 0 and "all 4 right" in out
+    assert status == 0 and "all 5 right" in out
 
 
 @pytest.mark.parametrize(
@@ -152,7 +154,7 @@ def test_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[str], attrs: dict) -
     pytest.importorskip("onnxruntime")
     path = onnx_file(tmp_path / "up.onnx", ["n", 3, 5, 4], **attrs)
     status, out, _ = run(capsys, path, "--dim", "n=2")
-    assert status == 0 and "all 2 right" in out
+    assert status == 0 and "all 3 right" in out
     assert ("output_shape" in attrs) == ("ignores output_shape" in out)
 
 
@@ -171,7 +173,7 @@ def test_wrong_results_are_status_1(
 
     monkeypatch.setattr(RelaxCompiled, "get", spoilt)
     status, out, _ = run(capsys, small)
-    assert status == 1 and "2 of 2 wrong" in out
+    assert status == 1 and "3 of 3 wrong" in out
 
 
 def test_a_kernel_that_does_not_compile_is_status_1(

@@ -53,11 +53,10 @@ def parallelized(func: Any) -> Any:
             return func
         for block in blocks:
             readers = schedule.get_consumers(block)
-            if _is_spatial(schedule, block) and len(readers) == 1:
-                if _is_spatial(schedule, readers[0]):
-                    schedule.compute_inline(block)
-                    continue
-            _schedule(schedule, block)
+            if len(readers) == 1 and all(_is_spatial(schedule, b) for b in (block, *readers)):
+                schedule.compute_inline(block)
+            else:
+                _schedule(schedule, block)
     except s_tir.ScheduleError:
         return func  # as TVM would have it
     return schedule.mod["main"].with_attr("tirx.is_scheduled", True)

@@ -38,13 +38,13 @@ def from_onnx(proto: Any, shapes: Mapping[str, tuple[int, ...]]) -> Any:
 class RelaxCompiled(Compiled):
     """A function of the virtual machine."""
 
-    def __init__(self, mod: Any, target: Any, function: str) -> None:
+    def __init__(self, mod: Any, target: Any, function: str, **options: Any) -> None:
         import tvm
         from tvm import relax
 
         self.device = device(target)
         self.on_cpu = self.device.dlpack_device_type() == tvm.cpu().dlpack_device_type()
-        executable = tvm.compile(mod, target)
+        executable = tvm.compile(mod, target, **options)
         self.function = relax.VirtualMachine(executable, self.device)[function]
 
     def put(self, tensors: list[Any]) -> list[Any]:
@@ -79,6 +79,7 @@ class RelaxDoor(Door):
     tvm_packages = ("apache-tvm", "apache-tvm-ffi")
     examples = EXAMPLES
     gradients = "check gradients with torch.autograd too (.pt2 only)"
+    pipeline = "relax_ext.pipeline"
     loaders = {  # noqa: RUF012 (never changed)
         ".pt2": torch_model.load,
         ".onnx": partial(onnx_model.load, convert=from_onnx),
@@ -105,6 +106,13 @@ class RelaxDoor(Door):
     def compile(self, module: Any, target: Any, function: str) -> Compiled:
         """Compile a module as its user would."""
         return RelaxCompiled(module, target, function)
+
+    def compile_whole(self, module: Any, target: Any, function: str) -> Compiled:
+        """Compile with constant weights packed, and what follows a convolution fused."""
+        import relax_ext
+
+        pipeline = relax_ext.pipeline(target)
+        return RelaxCompiled(module, target, function, relax_pipeline=pipeline)
 
     def find(self, model: Model) -> Counter[Operator]:
         """Every different convolution of a model, and how often it occurs."""

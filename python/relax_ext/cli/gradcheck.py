@@ -127,7 +127,9 @@ def check_operator(op: Operator, protocol: Protocol, seed: int = 0) -> tuple[Sid
         return differentiate(mod, [tvm_compat.type_of(mod["main"].body)], ["x", "w"])
 
     expected = gradients_by_torch(op, [t.double() for t in tensors])
-    of_stock, of_ours = attempt(make, tensors, expected, protocol, ADJOINT, _gradients)
+    of_stock, of_ours = attempt(
+        make, tensors, expected, protocol, function=ADJOINT, take=_gradients
+    )
     return of_stock, of_ours, timed_torch(lambda: gradients_by_torch(op, tensors), protocol)
 
 
@@ -196,7 +198,9 @@ def check_model(
     def make() -> Any:
         return differentiate(mod, types, wanted)
 
-    of_stock, of_ours = attempt(make, tensors, expected, protocol, ADJOINT, _gradients, norm_error)
+    of_stock, of_ours = attempt(
+        make, tensors, expected, protocol, function=ADJOINT, take=_gradients, compare=norm_error
+    )
     return of_stock, of_ours, timed_torch(lambda: by_torch(module, flat, dys), protocol)
 
 

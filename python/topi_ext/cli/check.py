@@ -8,7 +8,8 @@ import os
 import platform
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from topi_ext.cli.measure import (
     Side,
     attempt,
     parse_target,
+    side,
     timed,
     timed_torch,
 )
@@ -80,13 +82,25 @@ class Report:
     notes: list[str]
     operators: list[Row] = field(default_factory=list)
     whole: Row | None = None
+    pipeline: Row | None = None
     gradients: list[Row] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
     def rows(self) -> list[Row]:
         """Every row."""
-        return [*self.operators, *([self.whole] if self.whole else []), *self.gradients]
+        return [*self.forward, *self.gradients]
+
+    @property
+    def forward(self) -> list[Row]:
+        """Operators, the whole model, and the whole model through the adapter's pipeline."""
+        wholes = [row for row in (self.whole, self.pipeline) if row]
+        return [*self.operators, *wholes]
+
+    @property
+    def fastest(self) -> Row | None:
+        """The whole model as ours runs it best."""
+        return self.pipeline or self.whole
 
     @property
     def ok(self) -> bool:
@@ -100,7 +114,9 @@ class Report:
         data["machine"] = platform.processor() or platform.machine()
         for key in ("operators", "gradients"):
             data[key] = [_row(row) for row in getattr(self, key)]
-        data["whole"] = _row(self.whole) if self.whole else None
+        for key in ("whole", "pipeline"):
+            row = getattr(self, key)
+            data[key] = _row(row) if row else None
         return data
 
 
@@ -183,12 +199,17 @@ def check(
     )
     report.notes.extend(busy)
     differentiated = [op for op in found if op.floating] if options.grad else []
-    progress.start(len(found) + 1 + len(differentiated) + (adjoint is not None))
+    wholes = 1 + bool(door.pipeline)
+    progress.start(len(found) + wholes + len(differentiated) + (adjoint is not None))
     for op, count in found.items():
         progress.step(op.configuration())
         report.operators.append(_operator_row(op, count, protocol, options))
     progress.step("whole model")
-    report.whole = _whole_row(model, protocol, options)
+    expected = model.exact()
+    report.whole = _whole_row(model, expected, protocol, options)
+    if door.pipeline:
+        progress.step(f"whole model, {door.pipeline}")
+        report.pipeline = _pipeline_row(model, expected, report.whole, protocol)
     for op in differentiated:
         progress.step("gradients of " + op.configuration())
         report.gradients.append(_gradient_row(op, protocol, options))
@@ -219,8 +240,7 @@ def _exact(op: Operator, tensors: list[Any]) -> Any:
     return torch_apply(op, *(t.double() for t in tensors))
 
 
-def _whole_row(model: Model, protocol: Protocol, options: Options) -> Row:
-    expected = model.exact()
+def _whole_row(model: Model, expected: list[Any], protocol: Protocol, options: Options) -> Row:
     tensors = list(model.inputs.values())
     sides = attempt(lambda: model.mod, tensors, expected, protocol)
     if model.framework == "torch":
@@ -229,6 +249,14 @@ def _whole_row(model: Model, protocol: Protocol, options: Options) -> Row:
         ms = timed(model.reference, protocol)[1]
     tolerance = _model_tolerance(model.reference()) * options.tolerance
     return Row("whole model", model.name, 1, tolerance, *sides, ms)
+
+
+def _pipeline_row(model: Model, expected: list[Any], whole: Row, protocol: Protocol) -> Row:
+    """The same row with the model compiled by the adapter's own pipeline."""
+    door = protocol.door
+    tensors = list(model.inputs.values())
+    ours = side(door.compile_whole, nullcontext(), lambda: model.mod, tensors, expected, protocol)
+    return replace(whole, what=f"whole model, {door.pipeline}", ours=ours)
 
 
 def _gradient_row(op: Operator, protocol: Protocol, options: Options) -> Row:

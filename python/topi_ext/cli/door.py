@@ -75,6 +75,8 @@ class Door(ABC):
         Whether some files do not state the shapes of their inputs.
     gradients : str
         What ``--grad`` does.
+    pipeline : str
+        The adapter's way to compile whole models, for the table; empty where it has none.
     """
 
     package: str
@@ -83,6 +85,7 @@ class Door(ABC):
     examples: str
     takes_shapes: bool = False
     gradients: str
+    pipeline: str = ""
 
     @abstractmethod
     def host_target(self, threads: int) -> Any:
@@ -99,6 +102,10 @@ class Door(ABC):
     @abstractmethod
     def compile(self, module: Any, target: Any, function: str) -> Compiled:
         """Compile a module as its user would."""
+
+    def compile_whole(self, module: Any, target: Any, function: str) -> Compiled:
+        """Compile a whole model by the adapter's own pipeline."""
+        raise NotImplementedError
 
     @abstractmethod
     def find(self, model: Model) -> Counter[Operator]:

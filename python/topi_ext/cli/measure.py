@@ -122,16 +122,44 @@ def attempt(
     tensors: list[Any],
     expected: list[Any],
     protocol: Protocol,
+    **options: Any,
+) -> list[Side]:
+    """What stock TVM and ours make of ``make()``; see :func:`side`.
+
+    Returns
+    -------
+    list of Side
+        Stock's and ours.
+    """
+    door = protocol.door
+    return [
+        side(door.compile, implementation, make, tensors, expected, protocol, **options)
+        for implementation in (door.stock(), nullcontext())
+    ]
+
+
+def side(
+    compiler: Callable[[Any, Any, str], Any],
+    implementation: AbstractContextManager[Any],
+    make: Callable[[], Any],
+    tensors: list[Any],
+    expected: list[Any],
+    protocol: Protocol,
+    *,
     function: str = "main",
     take: Callable[[Any], Any] | None = None,
     compare: Callable[[Any, Any], float] | None = None,
-) -> list[Side]:
-    """Compile ``make()`` by stock TVM and by ours, run both on `tensors`, compare and time.
+) -> Side:
+    """Compile, run, compare and time.
 
     Parameters
     ----------
+    compiler : callable
+        ``compiler(module, target, function) -> Compiled``.
+    implementation : context manager
+        What is registered while the module is made and compiled.
     make : callable
-        Gives the module. Called once for each, for what it builds may depend on what is registered.
+        Gives the module, for what it builds may depend on what is registered.
     tensors, expected : list of torch.Tensor
     protocol : Protocol
     function : str
@@ -140,27 +168,18 @@ def attempt(
         The part of the function's result that is compared; all of it unless given.
     compare : callable, optional
         ``compare(result, expected)``; :func:`max_error` unless given.
-
-    Returns
-    -------
-    list of Side
-        Stock's and ours.
     """
-
-    def side(implementation: AbstractContextManager[Any]) -> Side:
-        try:
-            with implementation:
-                compiled = protocol.door.compile(make(), protocol.target, function)
-            arguments = compiled.put(tensors)
-            result, ms = timed(lambda: compiled.run(arguments), protocol)
-            got = compiled.get(take(result) if take else result)
-        except CliError:
-            raise
-        except Exception as error:
-            return Side(note=one_line(error))
-        return _compared(got, expected, ms, compare or max_error)
-
-    return [side(protocol.door.stock()), side(nullcontext())]
+    try:
+        with implementation:
+            compiled = compiler(make(), protocol.target, function)
+        arguments = compiled.put(tensors)
+        result, ms = timed(lambda: compiled.run(arguments), protocol)
+        got = compiled.get(take(result) if take else result)
+    except CliError:
+        raise
+    except Exception as error:
+        return Side(note=one_line(error))
+    return _compared(got, expected, ms, compare or max_error)
 
 
 def _compared(

@@ -58,8 +58,7 @@ def show(report: Report, console: Console | None = None) -> None:
     )
     for note in report.notes:
         say(f"[dim]note: {note}[/dim]")
-    forward = [*report.operators, *([report.whole] if report.whole else [])]
-    say(_table(forward, "forward"))
+    say(_table(report.forward, "forward"))
     if report.gradients:
         say(_table(report.gradients, "forward and gradients"))
     say(f"[dim]{_legend(report)}[/dim]")

@@ -151,7 +151,7 @@ def _polynomial(x: Expr, coefficients: Sequence[float], dtype: str) -> Expr:
 
 
 _SHIFT = 12582912.0
-"""1.5 * 2**23: the sum with a number below 2**22 has no fraction, and the number in its last bits."""
+"""1.5 * 2**23: a sum with it has no fraction, and the rounded number in its last bits."""
 
 _SHIFT_BITS = 0x4B400000
 
