@@ -148,8 +148,11 @@ def train_tvm(
     import tvm
     from tvm import relax
 
+    import relax_ext
+
     mod, names, state = training_module(model, data[0])
-    vm = relax.VirtualMachine(tvm.compile(mod, target), tvm.cpu())
+    pipeline = relax_ext.pipeline(target)
+    vm = relax.VirtualMachine(tvm.compile(mod, target, relax_pipeline=pipeline), tvm.cpu())
     values = dict(model.named_parameters())
     weights = [tvm.runtime.tensor(values[n].detach().numpy()) for n in names]
     losses = []

@@ -31,13 +31,20 @@ KEYS = {
     "face",
     "dtype",
     "torch_ms",
+    "torch_default_ms",
     "ours_ms",
+    "ours_prepacked_ms",
     "stock_ms",
     "ratio_torch",
+    "ratio_torch_prepacked",
+    "ratio_torch_default",
     "ratio_stock",
     "max_rel_error",
     "build_s",
+    "workspace_bytes",
     "gflops",
+    "share_of_peak",
+    "share_of_bandwidth",
 }
 
 SMALL: list[dict[str, Any]] = [
@@ -118,7 +125,10 @@ def test_command_line(tmp_path: Path) -> None:
         assert not KEYS - set(row)
         assert row["dtype"] == "float32"
         assert 0 <= row["max_rel_error"] <= row["tolerance"] < 1e-5
-        assert row["ours_ms"] > 0 and row["build_s"] > 0
+        assert row["ours_ms"] > 0 and row["build_s"] > 0 and row["workspace_bytes"] >= 0
+        assert (row["ours_prepacked_ms"] is None) == (row["face"] == "conv_weight_grad")
+        assert (row["torch_default_ms"] is None) == (row["torch_ms"] is None)
+        assert 0 < row["share_of_peak"] < 1 and 0 < row["share_of_bandwidth"] < 1
     by_name = {(row["name"], row["face"]): row for row in rows}
     for face in FACES:
         up, lopsided = by_name["up1d", face], by_name["lopsided", face]
@@ -221,11 +231,12 @@ def test_relative_error() -> None:
 
 def test_summary() -> None:
     base = {"face": "conv", "wrong": False, "max_rel_error": 0.0, "tolerance": 1.0, "build_s": 1.0}
-    base["others_cores"] = None
+    rivals = ("ratio_torch_prepacked", "ratio_torch_default", "ratio_stock", "others_cores")
+    base |= {**dict.fromkeys(rivals), "workspace_bytes": 50, "operand_bytes": 100}
     rows = [
-        {**base, "name": "a", "ratio_torch": 4.0, "ratio_stock": None},
-        {**base, "name": "b", "ratio_torch": 0.25, "ratio_stock": None},
-        {**base, "name": "c", "ratio_torch": 8.0, "ratio_stock": None, "wrong": True},
+        {**base, "name": "a", "ratio_torch": 4.0},
+        {**base, "name": "b", "ratio_torch": 0.25, "workspace_bytes": 75},
+        {**base, "name": "c", "ratio_torch": 8.0, "wrong": True, "workspace_bytes": None},
     ]
     found = summary.summarize(rows)["conv"]
     assert found["torch"]["geomean"] == pytest.approx(2.0)
@@ -233,6 +244,7 @@ def test_summary() -> None:
     assert found["torch"]["slower"] == ["b"]
     assert found["stock"] is None
     assert found["wrong"] == ["c"]
+    assert found["workspace_share_max"] == {"name": "b", "value": 0.75}
 
 
 def test_turns() -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from . import tvm_compat
@@ -76,15 +77,45 @@ class Operand(Array):
 # -------------------------------------------------------------------- the function
 
 
+@dataclass
+class _Scratch:
+    """Bytes that a kernel allocates; None where they depend on a symbolic size."""
+
+    common: int | None = 0
+    per_task: int | None = 0
+    in_task: bool = False
+
+    def add(self, elements: Expr, dtype: str) -> None:
+        kind = "per_task" if self.in_task else "common"
+        so_far = getattr(self, kind)
+        known = isinstance(elements, int) and so_far is not None
+        setattr(self, kind, so_far + elements * byte_width(dtype) if known else None)
+
+
+_scratch: list[_Scratch] = []
+"""Of the kernels that are being built, the innermost last."""
+
+SCRATCH_BYTES = ("topi_ext.scratch_common", "topi_ext.scratch_per_task")
+"""Attributes of a kernel: bytes that it allocates once, and for each task that runs; left out where
+a size is symbolic."""
+
+
 @contextmanager
 def kernel(attrs: dict[str, Any]) -> Iterator[list[Any]]:
     """Build a PrimFunc; the list that is yielded holds it when the block ends."""
     made: list[Any] = []
-    with IRBuilder() as builder:
-        with tvm_compat.prim_func():
-            script.func_attr(attrs)
-            yield made
-    made.append(builder.get())
+    _scratch.append(_Scratch())
+    try:
+        with IRBuilder() as builder:
+            with tvm_compat.prim_func():
+                script.func_attr(attrs)
+                yield made
+        func = builder.get()
+    finally:
+        used = _scratch.pop()
+    for name, size in zip(SCRATCH_BYTES, (used.common, used.per_task)):
+        func = func if size is None else func.with_attr(name, size)
+    made.append(func)
 
 
 def argument(name: str, order: str, shape: Sequence[Expr], dtype: str) -> tuple[Any, ...]:
@@ -112,6 +143,7 @@ def body(*arguments: tuple[Any, ...]) -> Iterator[list[Operand]]:
 
 def scratch(elements: Expr, dtype: str) -> Array:
     """Memory of the enclosing loop body; what it holds at first is undefined."""
+    _scratch[-1].add(elements, dtype)
     return Array(tvm_compat.allocate(_wide(elements), dtype), dtype)
 
 
@@ -179,8 +211,10 @@ def fill(array: Array, start: Expr, count: Expr, value: Expr) -> None:
 def tasks(extent: Expr, parallel: bool) -> Iterator[Expr]:
     """A loop over independent tasks, which the threads of the runtime share if `parallel`."""
     kind = script.parallel if parallel else script.serial
+    _scratch[-1].in_task = parallel
     with statements(kind(_wide(0), _wide(extent))) as i:
         yield i
+    _scratch[-1].in_task = False
 
 
 def loop(extent: Expr, step: Callable[[Expr], None]) -> None:

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from . import tvm_compat
+from .emit import SCRATCH_BYTES
 from .epilogue import Epilogue
 from .geometry import Geometry, Size
 from .kernels import gather, scatter, weight_channels, weight_columns, weight_grad
@@ -114,6 +115,18 @@ def prepacked(
     machine = Machine.of_features(*features)
     request = _Request.of(face, geometry, layouts, n, dtypes, machine, epilogue, prepacked=True)
     return _build_packing(request), _build(request)
+
+
+def workspace_bytes(func: Any, threads: int) -> int | None:
+    """Memory that a kernel of ours allocates while `threads` run it, at most.
+
+    None where it depends on a symbolic size.
+    """
+    found = [func.attrs[name] for name in SCRATCH_BYTES if name in func.attrs]
+    if len(found) < len(SCRATCH_BYTES):
+        return None
+    common, per_task = map(int, found)
+    return common + threads * per_task
 
 
 @dataclass(frozen=True)

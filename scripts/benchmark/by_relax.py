@@ -45,6 +45,11 @@ def as_torch(result: Any) -> Tensor:
     return torch.from_dlpack(result).clone()
 
 
+def array(tensor: Tensor) -> Any:
+    """TVM's view of a tensor."""
+    return tvm.runtime.from_dlpack(tensor)
+
+
 def warm_up(target: Any) -> None:
     """Compile something small: what a first build loads belongs to no case."""
     x = relax.Var("x", tvm_compat.tensor_type([1], "float32", 1))
@@ -54,6 +59,28 @@ def warm_up(target: Any) -> None:
 def build_ours(case: Case, face: str, dtype: str, target: Any) -> Built:
     """The operator in a module of its own, through plain ``tvm.compile``."""
     return _build(OPERANDS[face], _forward(case, face, dtype), target)
+
+
+def build_prepacked(case: Case, face: str, dtype: str, target: Any, weight: Tensor) -> Built:
+    """The operator with a constant weight, through ``relax_ext.pipeline``.
+
+    Raises
+    ------
+    UnavailableError
+        Where the operator has no weight.
+    """
+    if face == "conv_weight_grad":
+        raise UnavailableError("a weight gradient has no weight to pack")
+    data = _parameters(case, OPERANDS[face][0], dtype)
+    constant = relax.const(tvm.runtime.from_dlpack(weight.clone()))
+    module = _module(data, lambda _: _call(case, face, *data, constant))
+    return _build(OPERANDS[face][0], module, target, relax_pipeline=relax_ext.pipeline(target))
+
+
+def kernel(func: Any, target: Any) -> Callable[..., None]:
+    """A PrimFunc, compiled; it takes arrays."""
+    named = func.with_attr("global_symbol", "main")
+    return tvm.compile(tvm.IRModule({"main": named}), target=target)["main"]
 
 
 def build_stock(case: Case, face: str, dtype: str, target: Any) -> Built:
@@ -70,9 +97,9 @@ def build_stock(case: Case, face: str, dtype: str, target: Any) -> Built:
         return _build(OPERANDS[face], _forward(case, face, dtype), target)
 
 
-def _build(roles: str, module: Any, target: Any) -> Built:
+def _build(roles: str, module: Any, target: Any, **options: Any) -> Built:
     start = time.perf_counter()
-    executable = tvm.compile(module, target)
+    executable = tvm.compile(module, target, **options)
     seconds = time.perf_counter() - start
     return Built(roles, seconds, relax.VirtualMachine(executable, tvm.cpu()))
 

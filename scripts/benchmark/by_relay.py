@@ -51,6 +51,11 @@ def as_torch(result: Any) -> Tensor:
     return torch.from_dlpack(result).clone()
 
 
+def array(tensor: Tensor) -> Any:
+    """TVM's view of a tensor."""
+    return tvm.nd.from_dlpack(tensor)
+
+
 def warm_up(target: Any) -> None:
     """Compile something small: what a first build loads belongs to no case."""
     x = relay.var("x", shape=(1,))
@@ -60,6 +65,22 @@ def warm_up(target: Any) -> None:
 def build_ours(case: Case, face: str, dtype: str, target: Any) -> Built:
     """The operator in a module of its own, through plain ``relay.build``."""
     return _build(case, face, dtype, target)
+
+
+def build_prepacked(case: Case, face: str, dtype: str, target: Any, weight: Tensor) -> Built:
+    """Relay has no pipeline of ours that packs.
+
+    Raises
+    ------
+    UnavailableError
+        Always.
+    """
+    raise UnavailableError("weights are packed ahead in Relax only")
+
+
+def kernel(func: Any, target: Any) -> Callable[..., None]:
+    """A PrimFunc, compiled; it takes arrays."""
+    return tvm.build(func, target=target)
 
 
 def build_stock(case: Case, face: str, dtype: str, target: Any) -> Built:

@@ -25,10 +25,17 @@ def prepare(threads: int) -> None:
         "TVM_BIND_THREADS": "0",  # pinned workers would share their cores with torch's
         "OMP_NUM_THREADS": str(threads),
         "GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", _LARGE_MALLOC),
+        # Relay would look for schedules that others have tuned, on the network, before each build.
+        "TOPHUB_LOCATION": os.environ.get("TOPHUB_LOCATION", "NONE"),
     }
     if any(os.environ.get(name) != value for name, value in wanted.items()):
         sys.stdout.flush()
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **wanted})
+
+
+def is_malloc_set() -> bool:
+    """Whether this process runs with the large thresholds, and another could without."""
+    return os.environ.get("GLIBC_TUNABLES") == _LARGE_MALLOC
 
 
 def describe(

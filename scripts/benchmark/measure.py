@@ -5,32 +5,50 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from topi_ext import select
 from topi_ext.dtypes import accumulator
+from topi_ext.layout import Layouts
 
 from . import by_torch
-from .arguments import Options
+from .arguments import RIVALS, Options
 from .cases import Case
+from .default_malloc import TorchByDefault
 from .engines import Built, UnavailableError
+from .peaks import Peaks
 from .timing import Neighbours, interleaved, timed
 
 Row = dict[str, Any]
 
 
-def measure(case: Case, face: str, options: Options, tvm: Any, target: Any) -> Row:
-    """Measure ours and the rivals, ours and stock by the engine `tvm`.
+@dataclass(frozen=True)
+class Bench:
+    """What all rows share: the choices, the engine, its target, and what the machine can do."""
+
+    options: Options
+    tvm: Any
+    target: Any
+    peaks: Peaks
+    by_default: TorchByDefault | None = None
+
+
+def measure(case: Case, face: str, bench: Bench) -> Row:
+    """Measure ours and the rivals.
 
     Returns
     -------
     dict
         Times in milliseconds, ``ratio_*`` rival/ours, errors ``max |got - want| / max |want|``;
         None for what there is none of, for a reason that ``notes`` says.  ``wrong`` says whether
-        ours failed or its error is above ``tolerance``.
+        ours failed or its error is above ``tolerance``.  ``share_*`` are of the machine's peaks.
     """
+    options, tvm, target = bench.options, bench.tvm, bench.target
     dtype = options.dtype
     tensors = by_torch.operands(case, dtype)
     want = by_torch.reference(case, face, tensors)
@@ -47,12 +65,13 @@ def measure(case: Case, face: str, options: Options, tvm: Any, target: Any) -> R
 
     makers = {
         "ours": lambda: tvm_run(tvm.build_ours),
+        "prepacked": lambda: tvm_run(partial(tvm.build_prepacked, weight=tensors["w"])),
         "torch": lambda: by_torch.rival(case, face, tensors),
         "stock": lambda: tvm_run(tvm.build_stock),
     }
     tolerance = allowed(case.terms(face), dtype)
     for name, make in makers.items():
-        if name != "ours" and name not in options.rivals:
+        if name in RIVALS and name not in options.rivals:
             continue
         if name == "torch" and not by_torch.states(case, face):
             notes.append("torch cannot state this padding: it checks, but is not timed")
@@ -63,7 +82,8 @@ def measure(case: Case, face: str, options: Options, tvm: Any, target: Any) -> R
             got = found if name == "torch" else tvm.as_torch(found)
             errors[name] = error = relative_error(got, want)
         except UnavailableError as reason:
-            notes.append(str(reason))
+            if name in RIVALS:
+                notes.append(str(reason))
         except Exception as failure:  # a rival that fails is a result
             notes.append(f"{name} fails: {one_line(failure)}")
         else:
@@ -77,7 +97,12 @@ def measure(case: Case, face: str, options: Options, tvm: Any, target: Any) -> R
     with Neighbours() as neighbours:
         times = interleaved(runs, first, options.time_budget)
     ms = {name: found.ms for name, found in times.items()}
+    if "torch" in ms and bench.by_default:
+        ms["torch_default"] = bench.by_default.ms(case, face, dtype)
     ours, error = ms.get("ours"), errors.get("ours")
+    found_errors = [error, errors.get("prepacked", 0.0)]
+    flops = 2 * case.products
+    moved = sum(math.prod(case.shape(role)) for role in "xwy") * tensors["w"].element_size()
     return {
         "name": case.name,
         "face": face,
@@ -85,24 +110,45 @@ def measure(case: Case, face: str, options: Options, tvm: Any, target: Any) -> R
         "op": case.op,
         "configuration": str(case),
         "torch_ms": ms.get("torch"),
+        "torch_default_ms": ms.get("torch_default"),
         "ours_ms": ours,
+        "ours_prepacked_ms": ms.get("prepacked"),
         "stock_ms": ms.get("stock"),
-        "ratio_torch": ms["torch"] / ours if ours and "torch" in ms else None,
-        "ratio_stock": ms["stock"] / ours if ours and "stock" in ms else None,
+        "ratio_torch": ratio(ms.get("torch"), ours),
+        "ratio_torch_prepacked": ratio(ms.get("torch"), ms.get("prepacked")),
+        "ratio_torch_default": ratio(ms.get("torch_default"), ours),
+        "ratio_stock": ratio(ms.get("stock"), ours),
         "torch_best_ms": times["torch"].best_ms if "torch" in times else None,
         "ours_best_ms": times["ours"].best_ms if "ours" in times else None,
         "max_rel_error": finite(error),
         "torch_error": finite(errors.get("torch")),
         "stock_error": finite(errors.get("stock")),
         "tolerance": tolerance,
-        "wrong": error is None or not error <= tolerance,
-        "gflops": 2 * case.products / ours / 1e6 if ours else None,
+        "wrong": any(found is None or not found <= tolerance for found in found_errors),
+        "gflops": flops / ours / 1e6 if ours else None,
+        "share_of_peak": flops / ours / 1e6 / bench.peaks.gflops if ours else None,
+        "share_of_bandwidth": moved / ours / 1e6 / bench.peaks.copy_gbs if ours else None,
         "build_s": builds.get("ours"),
+        "workspace_bytes": workspace(case, face, dtype, target, options.threads),
+        "operand_bytes": moved,
         "stock_build_s": builds.get("stock"),
         "others_cores": neighbours.cores,
         "reference": str(want.dtype).removeprefix("torch."),
         "notes": notes,
     }
+
+
+def ratio(theirs: float | None, ours: float | None) -> float | None:
+    """How many times as fast ours is."""
+    return theirs / ours if theirs and ours else None
+
+
+def workspace(case: Case, face: str, dtype: str, target: Any, threads: int) -> int | None:
+    """Bytes that our kernel allocates beside its operands; None where it has none to state."""
+    geometry = case.as_conv() if face == "conv" else case.geometry
+    layouts = Layouts.canonical(geometry.rank)
+    func = select.prim_func(face, geometry, layouts, case.n, (dtype,) * 3, target)
+    return None if func is None else select.workspace_bytes(func, threads)
 
 
 def relative_error(got: Tensor, want: Tensor) -> float | None:

@@ -12,6 +12,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+RATIOS = {
+    "torch / ours": "torch",
+    "torch / ours with packed weights": "torch_prepacked",
+    "torch by default malloc / ours": "torch_default",
+    "stock / ours": "stock",
+}
+"""What the summary says, and its keys."""
+
 _WIDTH = 132  # of what is not a terminal
 _NOISE = 0.1  # cores
 _COLUMNS = (
@@ -19,9 +27,11 @@ _COLUMNS = (
     "stock\nms",
     "ours\nms",
     "torch\n/ours",
+    "torch/\npacked",
     "stock\n/ours",
     "error",
-    "GF/s",
+    "of\npeak",
+    "of\ncopy",
     "build\ns",
 )
 
@@ -52,7 +62,9 @@ def show_header(out: Console, header: dict[str, Any]) -> None:
         f"{header['ir']}, {header['cpu']}, {' '.join(header['isa'])}, mcpu {header['mcpu']}",
         f"threads {header['threads']} for each, cores {header['cores']}, load {load}",
         versions,
-        f"malloc {header['malloc']}",
+        f"malloc {header['malloc']}; PyTorch also as glibc's malloc comes, in a process of its own",
+        f"peaks: {number(header['peak_gflops'])} GF/s from registers, "
+        f"{number(header['copy_gbs'])} GB/s read and written by a copy",
         header["protocol"],
     )
     for line in lines:
@@ -72,12 +84,11 @@ def show_face(out: Console, face: str, rows: Sequence[dict[str, Any]]) -> None:
             row["name"],
             row["configuration"],
             *(number(row[key]) for key in ("torch_ms", "stock_ms", "ours_ms")),
-            _ratio(row["ratio_torch"]),
-            _ratio(row["ratio_stock"]),
+            *(_ratio(row[key]) for key in ("ratio_torch", "ratio_torch_prepacked", "ratio_stock")),
             Text(
                 "–" if error is None else f"{error:.0e}", style="bold red" if row["wrong"] else ""
             ),
-            number(row["gflops"]),
+            *(_share(row[key]) for key in ("share_of_peak", "share_of_bandwidth")),
             number(row["build_s"]),
         )
     out.print(table)
@@ -91,21 +102,27 @@ def show_summary(out: Console, summary: dict[str, dict[str, Any]]) -> None:
     """Geometric means, worst cases and verdicts, per face."""
     for face, found in summary.items():
         out.print(Text(f"{face}: {found['cases']} cases", style="bold"))
-        for rival in ("torch", "stock"):
-            ratios = found[rival]
+        for rival, key in RATIOS.items():
+            ratios = found[key]
             if ratios:
                 worst, best, slower = ratios["worst"], ratios["best"], ratios["slower"]
                 out.print(
-                    f"  {rival}/ours: geomean {number(ratios['geomean'])} "
+                    f"  {rival}: geomean {number(ratios['geomean'])} "
                     f"of {ratios['cases']}, worst {number(worst['value'])} ({worst['name']}), "
                     f"best {number(best['value'])} ({best['name']}), "
-                    f"slower than {rival}: {', '.join(slower) or 'none'}",
+                    f"below 1: {', '.join(slower) or 'none'}",
                     soft_wrap=True,
                 )
         out.print(
             f"  build: median {number(found['build_s_median'])} s, "
             f"worst {number(found['build_s_max'])} s"
         )
+        if found["workspace_share_max"]:
+            worst = found["workspace_share_max"]
+            out.print(
+                f"  workspace: at most {number(worst['value'])} of input, output and weights "
+                f"({worst['name']})"
+            )
         others = found["others_cores"]
         if others is not None and others > _NOISE:
             out.print(
@@ -115,6 +132,10 @@ def show_summary(out: Console, summary: dict[str, dict[str, Any]]) -> None:
         wrong = found["wrong"]
         style = "bold red" if wrong else "green"
         out.print(Text(f"  wrong: {', '.join(wrong) or 'none'}", style=style), soft_wrap=True)
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0%}"
 
 
 def _ratio(value: float | None) -> Text:

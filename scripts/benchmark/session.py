@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -13,9 +14,12 @@ from topi_ext.tvm_compat import llvm_features
 
 from . import report
 from .arguments import Options
+from .default_malloc import TorchByDefault
 from .engines import engine
-from .environment import describe
-from .measure import measure
+from .environment import describe, is_malloc_set
+from .measure import Bench, measure
+from .peaks import Peaks
+from .peaks import measure as measure_peaks
 from .summary import summarize
 from .timing import ROUNDS
 
@@ -31,17 +35,25 @@ def run(options: Options) -> int:
     tvm = engine(options.ir)
     torch.set_num_threads(options.threads)
     target = tvm.host_target(options.threads)
-    header = _header(options, tvm, target)
+    tvm.warm_up(target)
+    peaks = measure_peaks(tvm, target, options.threads)
+    header = _header(options, tvm, target, peaks)
     out = report.console()
     report.show_header(out, header)
     rows: list[dict[str, Any]] = []
-    tvm.warm_up(target)
-    with torch.inference_mode(), report.progress() as bar:
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode())
+        bar = stack.enter_context(report.progress())
+        by_default = None
+        if "torch" in options.rivals and is_malloc_set():
+            by_default = TorchByDefault(options.threads, options.time_budget)
+            stack.enter_context(by_default)
+        bench = Bench(options, tvm, target, peaks, by_default)
         task = bar.add_task("", total=len(options.faces) * len(options.cases))
         for face in options.faces:
             for case in options.cases:
                 bar.update(task, description=f"{face} {case.name}")
-                rows.append(measure(case, face, options, tvm, target))
+                rows.append(measure(case, face, bench))
                 _write(options, header, rows)
                 bar.advance(task)
     header["load_at_end"] = [round(value, 2) for value in os.getloadavg()]
@@ -56,11 +68,13 @@ def run(options: Options) -> int:
     return int(any(row["wrong"] for row in rows))
 
 
-def _header(options: Options, tvm: Any, target: Any) -> dict[str, Any]:
+def _header(options: Options, tvm: Any, target: Any, peaks: Peaks) -> dict[str, Any]:
     features, _ = llvm_features(target)
     return {
         **describe(target, features, options.threads, tvm.VERSIONS),
         "ir": tvm.NAME,
+        "peak_gflops": peaks.gflops,
+        "copy_gbs": peaks.copy_gbs,
         "cases": options.source,
         "protocol": f"one process, in turns, {ROUNDS} rounds, {options.time_budget:g} s each, "
         "medians; error: max |ours - exact| / max |exact|",

@@ -23,11 +23,14 @@ def _face(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "cases": len(rows),
         "wrong": [row["name"] for row in rows if row["wrong"]],
-        "torch": _rival(rows, "ratio_torch"),
-        "stock": _rival(rows, "ratio_stock"),
+        **{
+            rival: _rival(rows, f"ratio_{rival}")
+            for rival in ("torch", "torch_prepacked", "torch_default", "stock")
+        },
         "worst_error": _named(worst, "max_rel_error"),
         "build_s_median": median(builds) if builds else None,
         "build_s_max": max(builds, default=None),
+        "workspace_share_max": _workspace(rows),
         "others_cores": sum(others) / len(others) if others else None,
     }
 
@@ -44,6 +47,16 @@ def _rival(rows: list[dict[str, Any]], key: str) -> dict[str, Any] | None:
         "best": _named(rated[-1], key),
         "slower": [row["name"] for row in rated if row[key] < 1],
     }
+
+
+def _workspace(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The largest workspace, as a share of input, output and weights."""
+    shares = [
+        {"name": row["name"], "value": row["workspace_bytes"] / row["operand_bytes"]}
+        for row in rows
+        if row["workspace_bytes"] is not None
+    ]
+    return max(shares, key=lambda share: share["value"], default=None)
 
 
 def _named(row: dict[str, Any] | None, key: str) -> dict[str, Any] | None:

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this machine can do at most: multiply-adds from registers, and copying memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from topi_ext import emit
+from topi_ext.dtypes import byte_width
+from topi_ext.kernels import ATTRIBUTES
+from topi_ext.plan.cpu import Machine
+from topi_ext.tvm_compat import llvm_features
+
+_SUMS = 12
+"""Enough independent sums for the latency of a multiply-add, few enough for any register file."""
+
+_STEPS = 400_000
+_COPIED = 1 << 28
+_TRIES = 7
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """Of all threads together.
+
+    Attributes
+    ----------
+    gflops : float
+        Multiplications and additions of float32 per nanosecond.
+    copy_gbs : float
+        Bytes read and written per nanosecond by a copy that no cache holds.
+    """
+
+    gflops: float
+    copy_gbs: float
+
+
+def measure(engine: Any, target: Any, threads: int) -> Peaks:
+    """The best of several tries of both."""
+    machine = Machine.of_features(*llvm_features(target))
+    lanes = machine.vector_bytes // byte_width("float32")
+    run = engine.kernel(_multiply_adds(threads, lanes), target)
+    factors, sums = torch.ones(2 * lanes), torch.zeros(threads * _SUMS * lanes)
+    arrays = [engine.array(tensor) for tensor in (factors, sums)]
+    flops = 2 * threads * _SUMS * lanes * _STEPS
+    source = torch.ones(_COPIED // 4)
+    into = torch.zeros(_COPIED // 4)
+    return Peaks(
+        flops / _best(lambda: run(*arrays)) / 1e9,
+        2 * _COPIED / _best(lambda: into.copy_(source)) / 1e9,
+    )
+
+
+def _multiply_adds(threads: int, lanes: int) -> Any:
+    """A PrimFunc ``(factors, sums)`` that multiplies and adds in registers, a task per thread."""
+    with emit.kernel(ATTRIBUTES) as made:
+        factors = emit.argument("factors", "A", (2 * lanes,), "float32")
+        sums = emit.argument("sums", "A", (threads * _SUMS * lanes,), "float32")
+        with emit.body(factors, sums) as (given, out):
+            with emit.tasks(threads, parallel=True) as task:
+                held = emit.registers(_SUMS, lanes, "float32")
+                a, b = (given[emit.lanes_of(i * lanes, lanes)] for i in range(2))
+                for register, index in held:
+                    emit.store(register, index, a)
+
+                def step(_: Any) -> None:
+                    for register, index in held:
+                        emit.store(register, index, register[index] + a * b)
+
+                emit.loop(_STEPS, step)
+                for number, (register, index) in enumerate(held):
+                    place = (task * _SUMS + number) * lanes
+                    emit.store(out, emit.lanes_of(place, lanes), register[index])
+    return made[0]
+
+
+def _best(run: Callable[[], Any]) -> float:
+    """Seconds of the shortest of several calls."""
+    run()
+    times = []
+    for _ in range(_TRIES):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times)
