@@ -334,6 +334,37 @@ def test_not_a_number_in_the_data_goes_only_where_it_meets(face: str) -> None:
             np.testing.assert_array_equal(np.isnan(out.numpy()), want)
 
 
+@pytest.mark.parametrize("what", [np.nan, np.inf])
+def test_not_a_number_in_x_goes_only_to_the_weights_that_meet_it(what: float) -> None:
+    """Through each kernel of the weight gradient, from every corner of x and its middle."""
+    shapes = [
+        Case("conv", (9, 21), (3, 3), ins=4, outs=4, groups=4, padding=(1,) * 4),
+        Case(
+            "conv", (19, 17), (2, 3), ins=2, outs=2, groups=2, stride=(3, 2), padding=(0, 1, 2, 0)
+        ),
+        Case("conv", (12, 12), (3, 3), n=2, ins=40, outs=64, padding=(1,) * 4),
+        Case("conv", (4, 4), (4, 4), n=2, ins=40, outs=64, stride=(2, 2), padding=(1,) * 4),
+    ]
+    some = [FaceCase("conv_weight_grad", geometry_of(c), c.n) for c in shapes]
+    machine = Machine.of_features(*tvm_compat.llvm_features(HOST))
+    used = {type(choose(problem_of(case), machine)) for case in some}
+    assert used == {WeightGradPlan, ChannelsPlan, ColumnsPlan}
+    kernels, rng = built([selected(case, HOST) for case in some]), np.random.default_rng(0)
+    for number, case in enumerate(some):
+        x, y = case.arrays(rng)
+        width = x.shape[-1]
+        for place in (0, 5, width - 1, width, x.size // 2, -width, -1):
+            poisoned = x.copy()
+            poisoned.flat[place] = what
+            out = tvm.runtime.tensor(np.zeros(case.shape("w"), "float32"))
+            kernels[f"f{number}"](tvm.runtime.tensor(poisoned), tvm.runtime.tensor(y), out)
+            meets = (~np.isfinite(poisoned)).astype(np.int64), np.ones(y.shape, np.int64)
+            want = Reference().conv_weight_grad(*meets, case.geometry) > 0
+            np.testing.assert_array_equal(~np.isfinite(out.numpy()), want)
+            clean = Reference().conv_weight_grad(x.astype(np.float64), y, case.geometry)
+            np.testing.assert_allclose(out.numpy()[~want], clean[~want], rtol=1e-4, atol=1e-4)
+
+
 def test_empty_batch() -> None:
     check(faces_of(SHAPES[0].with_(n=0)))
 

@@ -19,9 +19,9 @@ from topi_ext.tvm_compat import llvm_features
 _SUMS = 12
 """Enough independent sums for the latency of a multiply-add, few enough for any register file."""
 
-_STEPS = 400_000
+_STEPS = 4_000_000
 _COPIED = 1 << 28
-_TRIES = 7
+_TRIES = 15
 
 
 @dataclass(frozen=True)

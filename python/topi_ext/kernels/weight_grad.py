@@ -8,6 +8,7 @@ of x; the lanes are added up once, at the end::
         for each block of positions:
             pack the channels of y, zero in the halo                      -> rows
             pack the channels of x with what the taps reach               -> panel
+            where an x is infinite or NaN, sum one by one; else:
             for each register tile (channels of y) x (channels of x x taps of the last axis):
                 for each vector of positions:
                     accumulators += rows * panel                          -> partial
@@ -16,7 +17,7 @@ of x; the lanes are added up once, at the end::
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from math import prod
 from typing import Any
@@ -92,7 +93,11 @@ class _WeightGrad:
             pack(self.y_panel, rows, self.y, k, self.k_count, first, sizes, valid)
             c = group * geometry.c_per_group + first_c
             pack(self.x_panel, panel, self.x, c, self.c_count, first, self.problem.x_sizes)
-            self._tiles(rows, panel, partial)
+            emit.when(
+                self._is_finite(panel),
+                lambda: self._tiles(rows, panel, partial),
+                lambda: self._one_by_one(rows, panel, partial, valid),
+            )
 
         counts = [emit.ceil_div(p, b) for p, b in zip(self.problem.y_sizes, plan.window.block)]
         emit.nest(counts, chunk)
@@ -101,6 +106,52 @@ class _WeightGrad:
     @staticmethod
     def _present(first: Expr, channels: int, block: int) -> Expr:
         return block if channels % block == 0 else emit.least(block, channels - first)
+
+    # ------------------------------------------------------------ infinities
+
+    def _is_finite(self, panel: Array) -> Expr:
+        """Whether the packed x has no infinity and no NaN, which zeros in the halo of y would not
+        silence: they would reach weights whose taps never meet them."""
+        if not self.dtype.startswith("float"):
+            return True
+        lanes = self.plan.lanes
+        zero = emit.broadcast(emit.constant(0, self.dtype), lanes)
+        # Zero at run time: TVM takes a product with a constant zero for zero.
+        ((factor, at),) = emit.registers(1, lanes, self.dtype)
+        emit.store(factor, at, zero)
+        ((total, index),) = emit.registers(1, lanes, self.dtype)
+        emit.store(total, index, zero)
+
+        def vector(v: Expr) -> None:
+            product_ = panel[emit.lanes_of(v * lanes, lanes)] * factor[at]
+            emit.store(total, index, total[index] + product_)
+
+        emit.loop(
+            emit.ceil_div(self.c_count * self.x_panel.slots * self.x_panel.pitch, lanes), vector
+        )
+        lanes_left: Expr = total[0]
+        for lane in range(1, lanes):
+            lanes_left = lanes_left + total[lane]
+        return emit.let(lanes_left) == emit.constant(0, self.dtype)
+
+    def _one_by_one(self, rows: Array, panel: Array, partial: Array, valid: Sequence[Expr]) -> None:
+        """The sums of the block, products with the halo left out."""
+        gathers, steps = self.problem.gathers, self.plan.window.steps
+
+        def weight(k: Expr, c: Expr, *tap: Expr) -> None:
+            slots = [emit.let(gather.slot_of(r)) for gather, r in zip(gathers, (0, *tap))]
+            shifts = [emit.let(gather.shift_of(0, r)) for gather, r in zip(gathers, (0, *tap))]
+            source = emit.let(self.x_panel.plane(c, slots) + self.x_panel.shifted(shifts))
+            into = emit.let(self._partial(k, c, tap))
+
+            def position(*p: Expr) -> None:
+                flat = sum(i * step for i, step in zip(p, steps))
+                term = rows[k * self.y_panel.pitch + flat] * panel[source + flat]
+                emit.store(partial, into, partial[into] + term)
+
+            emit.nest(valid, position)
+
+        emit.nest((self.k_count, self.c_count, *self.problem.geometry.kernel), weight)
 
     # ------------------------------------------------------------ tiles
 

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No read and no write outside of arguments and workspaces: all lie between forbidden pages.
+
+A processor stops at the page, whatever is read and whether or not it matters.  Workspaces are
+filled with NaN first, so that what is read before it is written shows in the results.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+
+from helpers.cases import Case, geometry_of
+from helpers.faces import OPERANDS, FaceCase
+from topi_ext import emit, select, tvm_compat
+from topi_ext.kernels import ATTRIBUTES
+from topi_ext.layout import Layouts
+
+HELPERS = Path(__file__).parent / "helpers"
+HOST = tvm_compat.host_target()
+T, C = "conv_transpose", "conv"
+CHANNELS_LAST = Layouts("NHWC", "HWIO", "NHWC")
+
+# Sizes whose bytes are multiples of 64 end exactly at the page; the others leave up to 60 bytes.
+SHAPES = {
+    "DCGAN": Case(
+        "conv_transpose", (8, 8), (4, 4), ins=64, outs=32, stride=(2, 2), padding=(1,) * 4
+    ),
+    "small image": Case(T, (2, 2), (4, 4), ins=64, outs=64, stride=(2, 2)),
+    "odd": Case(
+        "conv_transpose", (7, 9), (3, 5), ins=17, outs=19, stride=(2, 3), padding=(1, 2, 0, 1)
+    ),
+    "gaps": Case(T, (8, 16), (2, 2), ins=16, outs=16, stride=(3, 4)),
+    "depthwise": Case(C, (16, 32), (3, 3), ins=16, outs=16, groups=16, padding=(1,) * 4),
+    "stride": Case(C, (33, 32), (3, 3), ins=16, outs=32, stride=(2, 2), padding=(1, 1, 0, 0)),
+    "dilated": Case(
+        "conv", (32, 32), (3, 3), ins=32, outs=32, dilation=(3, 2), padding=(3, 2, 3, 2)
+    ),
+    "1x1": Case(C, (16, 16), (1, 1), ins=256, outs=64),
+    "cut off": Case(C, (24, 32), (3, 2), ins=16, outs=16, padding=(-1, 0, -2, -3)),
+    "long": Case(C, (4096,), (9,), ins=4, outs=16, stride=(4,), padding=(4, 4)),
+    "volume": Case(
+        "conv_transpose", (4, 4, 8), (2, 3, 2), ins=8, outs=16, groups=2, stride=(2,) * 3
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def guard(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library of guard.c."""
+    library = tmp_path_factory.mktemp("guard") / "guard.so"
+    command = ["cc", "-O2", "-shared", "-fPIC", str(HELPERS / "guard.c"), "-o", str(library)]
+    subprocess.run(command, check=True)
+    return library
+
+
+def run(guard: Path, where: Path, kernels: dict[str, object], operands: dict[str, list]):
+    """Status of the process that runs `kernels`, its errors, and their results."""
+    named = {name: f.with_attr("global_symbol", name) for name, f in kernels.items()}
+    library, out = str(where / "kernels.so"), str(where / "results.pickle")
+    tvm.compile(tvm.IRModule(named), HOST).export_library(library)
+    cases = where / "cases.pickle"
+    cases.write_bytes(pickle.dumps((library, list(operands.items()), out)))
+    done = subprocess.run(
+        [sys.executable, str(HELPERS / "guarded_run.py"), str(guard), str(cases)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    results = pickle.loads(Path(out).read_bytes()) if done.returncode == 0 else []
+    return done, dict(zip(operands, results))
+
+
+def test_kernels_stay_inside(guard: Path, tmp_path: Path, rng: np.random.Generator) -> None:
+    cases = {}
+    for name, shape in SHAPES.items():
+        for face in OPERANDS:
+            cases[f"{name} {face}"] = FaceCase(face, geometry_of(shape), shape.n)
+    square = SHAPES["stride"]
+    cases["channels last"] = FaceCase(C, geometry_of(square), 2, CHANNELS_LAST)
+    kernels, operands, values = {}, {}, {}
+    for number, case in enumerate(cases.values()):
+        values[f"f{number}"] = first, second = case.arrays(rng)
+        kernels[f"f{number}"] = select.prim_func(
+            case.face, case.geometry, case.orders, case.n, case.dtypes, HOST
+        )
+        stored = [case.stored(r, v) for r, v in zip(case.roles, (first, second))]
+        operands[f"f{number}"] = [*stored, np.zeros(case.stored_shape(case.roles[2]), "float32")]
+    done, results = run(guard, tmp_path, kernels, operands)
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
+    for name, case in zip(operands, cases.values()):
+        case.check(results[name], *values[name])
+
+
+@pytest.mark.parametrize("of", ["argument", "workspace"])
+def test_one_element_too_far_is_seen(guard: Path, tmp_path: Path, of: str) -> None:
+    """The guards themselves: a kernel that reads one element behind its end is stopped."""
+    with emit.kernel(ATTRIBUTES) as made:
+        x = emit.argument("x", "A", (1024,), "float32")
+        y = emit.argument("y", "A", (1024,), "float32")
+        with emit.body(x, y) as (source, into):
+            held = emit.scratch(1024, "float32")
+            emit.loop(1024, lambda i: emit.store(held, i, source[i]))
+            array = source if of == "argument" else held
+            emit.loop(1024, lambda i: emit.store(into, i, array[i + 1]))
+    arrays = [np.ones(1024, "float32"), np.zeros(1024, "float32")]
+    done, _ = run(guard, tmp_path, {"f0": made[0]}, {"f0": arrays})
+    assert done.returncode == -signal.SIGSEGV, done.stderr[-2000:]
