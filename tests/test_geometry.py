@@ -191,9 +191,10 @@ def test_phases_of_conv_transpose_list_every_meeting_once(parameters) -> None:
     assert set(found) == want
 
 
+@pytest.mark.parametrize("spread", [False, True])
 @given(axis)
-def test_phase_of_conv_lists_every_meeting_once(parameters) -> None:
-    gather = Gather(False, *parameters)
+def test_phase_of_conv_lists_every_meeting_once(spread: bool, parameters) -> None:
+    gather = Gather(False, *parameters, spread)
     stride = parameters[1]
     (phase,) = gather.phases
     assert (gather.out_step, gather.in_step, phase.offset) == (1, stride, 0)
@@ -204,7 +205,10 @@ def test_phase_of_conv_lists_every_meeting_once(parameters) -> None:
     ]
     assert len(found) == len(set(found))
     assert set(found) == {m for m in meetings(*parameters) if -10 <= m[2] < 10}
-    assert all(0 <= tap.residue < stride for tap in phase.taps)
+    if spread:  # no plane is read with a shift
+        assert all(tap.shift == 0 for tap in phase.taps)
+    else:
+        assert all(0 <= tap.residue < stride for tap in phase.taps)
     # Each residue that taps read has one slot, numbered from 0.
     assert gather.slots == len({tap.residue for tap in phase.taps})
     for tap in phase.taps:

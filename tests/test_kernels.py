@@ -216,7 +216,8 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
         block[axis] = number(problem.positions[axis])
         if block[axis] < problem.positions[axis]:
             break
-    window = Window.of(block, problem.gathers)
+    spread = problem.face == "conv" and draw(st.booleans())
+    window = Window.of(block, problem.spread_gathers if spread else problem.gathers)
     if problem.face == "conv_weight_grad":
         k_block, c_block = number(g.k_per_group), number(g.c_per_group)
         if draw(st.booleans()):
@@ -229,7 +230,7 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
     vectors = number(min(3, -(-window.length // lanes)))
     splits = number(min(3, -(-problem.out_channels // channels)))
     depth, packed = number(problem.in_channels), not problem.weights_are_rows or draw(st.booleans())
-    return GatherPlan(window, lanes, channels, vectors, splits, depth, packed, parallel)
+    return GatherPlan(window, lanes, channels, vectors, splits, depth, packed, parallel, spread)
 
 
 @pytest.mark.parametrize("face", FACES)

@@ -111,7 +111,7 @@ def read_cases(path: Path) -> list[Case]:
     entries = json.loads(path.read_text())
     if not isinstance(entries, list) or not entries:
         raise ValueError("must be a list of at least one case")
-    cases = [_case(entry, number) for number, entry in enumerate(entries)]
+    cases = [case_of(entry, number) for number, entry in enumerate(entries)]
     names = [case.name for case in cases]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -119,7 +119,8 @@ def read_cases(path: Path) -> list[Case]:
     return cases
 
 
-def _case(entry: Any, number: int) -> Case:
+def case_of(entry: Any, number: int) -> Case:
+    """One entry of a case file."""
     if not isinstance(entry, dict) or not set(entry) >= _REQUIRED:
         raise ValueError(f"case {number} must be an object with {', '.join(sorted(_REQUIRED))}")
     name, op = str(entry["name"]), entry.get("op", "conv_transpose")

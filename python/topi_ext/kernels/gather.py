@@ -14,7 +14,8 @@ Lanes run over the positions of one phase, weights are scalars broadcast from a 
 
 ``conv`` is the case of one phase; ``conv_transpose`` runs, for each phase, over its own taps only:
 no zero is inserted and no product wasted.  Without chunks, a block is written out as soon as it is
-summed.  ``conv`` may read its weights where they are: a row of each output channel.
+summed.  ``conv`` may read its weights where they are: a row of each output channel; and for small
+images it may give each tap a plane of the panel, so that no lane is lost between rows and images.
 """
 
 from __future__ import annotations
@@ -116,9 +117,9 @@ class _Gather:
         self.problem, self.plan = problem, plan
         self.weight, self.data, self.out, self.extra = weight, data, out, extra
         self.dtype = problem.acc_dtype
-        self.gathers = problem.gathers
+        self.gathers = plan.gathers(problem)
         self.window = plan.window
-        self.panel = Panel(problem.gathers, plan.window, plan.lanes)
+        self.panel = Panel(self.gathers, plan.window, plan.lanes)
         self.blocks = -(-problem.out_channels // plan.channels)
         self.per_split = -(-self.blocks // plan.splits)
         self.vectors = -(-plan.window.length // plan.lanes)

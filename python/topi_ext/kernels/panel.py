@@ -109,13 +109,18 @@ def pack(
         base = panel.plane(c, slots)
         residues = [gather.residue_of(slot) for gather, slot in zip(gathers, slots)]
         starts = [j + gather.first_shift for j, gather in zip(first, gathers)]
+        # The first position inside of `source`.
+        begins = [
+            -(residue // gather.in_step) - start
+            for residue, gather, start in zip(residues, gathers, starts)
+        ]
         limits = [
             (size - 1 - residue) // gather.in_step + 1 - start
             for size, residue, gather, start in zip(sizes, residues, gathers, starts)
         ]
         if valid is not None:
             limits = [emit.least(limit, count) for limit, count in zip(limits, valid)]
-        low = emit.let(emit.least(emit.most(-starts[-1], 0), extent[-1]))
+        low = emit.let(emit.least(emit.most(begins[-1], 0), extent[-1]))
         high = emit.let(emit.least(emit.most(limits[-1], low), extent[-1]))
 
         def row(*outer: Expr) -> None:
@@ -140,7 +145,7 @@ def pack(
                 emit.fill(into, flat + high, extent[-1] - high, zero)
 
             inside = emit.both(
-                *(start + e >= 0 for start, e in zip(starts, outer)),
+                *(e >= begin for begin, e in zip(begins, outer)),
                 *(e < limit for limit, e in zip(limits, outer)),
             )
             emit.when(inside, copy, lambda: emit.fill(into, flat, extent[-1], zero))

@@ -113,6 +113,11 @@ class Problem:
         batch = Gather(self.transposed, 1, 1, 1, 0)
         return (batch, *self.geometry.gathers(transposed=self.transposed))
 
+    @cached_property
+    def spread_gathers(self) -> tuple[Gather, ...]:
+        """The same for ``conv``, each tap with a plane of its own."""
+        return tuple(replace(gather, spread=True) for gather in self.gathers)
+
     @property
     def x_sizes(self) -> tuple[Size, ...]:
         """Sizes of x along the four axes."""
@@ -239,6 +244,8 @@ class GatherPlan:
         Whether the weights are packed first, or read where they are.
     parallel : bool
         Whether threads share the tasks.
+    spread : bool
+        Whether each tap of a ``conv`` has a plane of its own, so that no lane is in a halo.
     """
 
     window: Window
@@ -249,6 +256,11 @@ class GatherPlan:
     depth: int
     packed: bool = True
     parallel: bool = True
+    spread: bool = False
+
+    def gathers(self, problem: Problem) -> tuple[Gather, ...]:
+        """How the data of `problem` is read, along the four axes."""
+        return problem.spread_gathers if self.spread else problem.gathers
 
 
 @dataclass(frozen=True)
@@ -403,8 +415,11 @@ def _plan_gather(problem: Problem, machine: Machine) -> tuple[float, GatherPlan]
     positions = _nominal(problem.positions)
     packed = not problem.weights_are_rows
     best: tuple[float, GatherPlan] | None = None
-    for block in _blocks(positions, lanes):
-        window = Window.of(block, problem.gathers)
+    may_spread = problem.is_static and not problem.transposed and problem.geometry.taps > 1
+    for block, spread in product(_blocks(positions, lanes), (False, True)):
+        if spread and not may_spread:
+            continue
+        window = Window.of(block, problem.spread_gathers if spread else problem.gathers)
         vectors = -(-window.length // lanes)
         channels, width = _register_tile(problem.out_channels, vectors, machine.registers)
         counts = [-(-p // b) for p, b in zip(positions, block)]
@@ -414,7 +429,7 @@ def _plan_gather(problem: Problem, machine: Machine) -> tuple[float, GatherPlan]
         if tasks < 2 * machine.threads:
             splits = min(blocks, -(-2 * machine.threads // tasks))
         for depth in _depths(problem.in_channels):
-            plan = GatherPlan(window, lanes, channels, width, splits, depth, packed)
+            plan = GatherPlan(window, lanes, channels, width, splits, depth, packed, spread=spread)
             cycles = _gather_cycles(problem, plan, machine)
             if problem.is_static and tasks * splits * cycles < PARALLEL_CYCLES:
                 plan = replace(plan, parallel=False)
@@ -483,11 +498,12 @@ def _gather_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> floa
     """Estimated cycles of one task."""
     window, lanes = plan.window, plan.lanes
     width = byte_width(problem.acc_dtype)
-    slots = prod(g.slots for g in problem.gathers)
-    phases = prod(g.out_step for g in problem.gathers)
-    busy = prod(sum(group.phases for group in g.groups) for g in problem.gathers)
+    gathers = plan.gathers(problem)
+    slots = prod(g.slots for g in gathers)
+    phases = prod(g.out_step for g in gathers)
+    busy = prod(sum(group.phases for group in g.groups) for g in gathers)
     taps = problem.geometry.taps
-    pack = _pack_cycles(problem, window, problem.in_channels)
+    pack = _pack_cycles(gathers, window, problem.in_channels)
     panel = plan.depth * slots * window.pitch(lanes) * width
     if panel > machine.l2 // 2:
         pack *= 3
@@ -498,11 +514,18 @@ def _gather_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> floa
     step = full * _tile_cycles(plan.channels, plan.vectors)
     step += _tile_cycles(plan.channels, tail) if tail else 0
     spill = 1.0 if panel <= machine.l2 * 3 // 4 else 1.3
+    if plan.spread:
+        # As measured: planes are read in order, unless weights push them out of the same cache.
+        spill = 0.94 if panel <= machine.l2 // 4 else 1.03
     compute = per_split * problem.in_channels * taps * step * spill
     # What one block of output channels reads: the panel, once per phase that has taps.
     if panel + plan.depth * taps * plan.channels * width > machine.l1 * 3 // 4:
         tiles = full + bool(tail)
-        compute += per_split * problem.in_channels * slots * busy * (vectors + tiles)
+        lines = slots * busy * (vectors + tiles)
+        # Planes that one tap reads come in order, and most of the way is hidden.
+        slice_ = plan.depth * taps * (plan.vectors * lanes + plan.channels) * width
+        hidden = plan.spread and slice_ <= machine.l1 // 2
+        compute += per_split * problem.in_channels * lines * (0.25 if hidden else 1.0)
     out_rows = prod(window.block[:-1])
     copy = per_split * plan.channels * phases * (out_rows * 6 + prod(window.block) * 0.6)
     chunks = -(-problem.in_channels // plan.depth)
@@ -513,7 +536,9 @@ def _gather_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> floa
         compute += sums * (1 if held <= machine.l2 // 2 else 4)
     if held > machine.l2 // 2:
         copy *= 4
-    weights = per_split * problem.in_channels * taps * plan.channels * 0.25
+    # Every block reads the weights again, from wherever they fit.
+    far = problem.weights_per_group * width > machine.l2
+    weights = per_split * problem.in_channels * taps * plan.channels * (0.6 if far else 0.25)
     return 1000 + pack + compute + copy + weights
 
 
@@ -542,7 +567,7 @@ def _plan_sums(problem: Problem, machine: Machine) -> tuple[float, WeightGradPla
             vectors = -(-window.length // lanes)
             rows = prod(window.extent[:-1])
             pack = k_block * (rows * 10 + window.elements * 0.6)
-            pack += _pack_cycles(problem, window, c_block)
+            pack += _pack_cycles(problem.gathers, window, c_block)
             tiles = -(-k_block // k_tile) * -(-c_block // c_tile) * (taps // last)
             tiles *= -(-last // tap_tile)
             size = k_tile * c_tile * tap_tile
@@ -584,7 +609,7 @@ def _plan_channels(problem: Problem, machine: Machine) -> tuple[float, ChannelsP
             if size > 1024:
                 continue
             window = Window.of(block, problem.gathers)
-            pack = _pack_cycles(problem, window, c_block)
+            pack = _pack_cycles(problem.gathers, window, c_block)
             turn = k_block * (size * 1.5 + rows * 5)
             # What is left over of the tiles goes one channel at a time.
             tiles = (c_block // c_tile + c_block % c_tile) * taps
@@ -650,12 +675,14 @@ def _channel_blocks(channels: int, tile: int) -> list[int]:
 # -------------------------------------------------------------------- shared
 
 
-def _pack_cycles(problem: Problem, window: Window, channels: int) -> float:
+def _pack_cycles(gathers: Sequence[Gather], window: Window, channels: int) -> float:
     """Estimated cycles of packing one window: rows begin, elements follow."""
-    slots = prod(gather.slots for gather in problem.gathers)
+    slots = prod(gather.slots for gather in gathers)
     # Elements far apart each take a cache line.
-    element = 0.6 if problem.gathers[-1].in_step <= 4 else 3.0
-    return channels * slots * (prod(window.extent[:-1]) * 10 + window.elements * element)
+    element = 0.6 if gathers[-1].in_step <= 4 else 3.0
+    cycles = channels * slots * (prod(window.extent[:-1]) * 10 + window.elements * element)
+    # One after the other, the taps read the same rows.
+    return cycles * (0.3 if gathers[-1].spread else 1.0)
 
 
 def _nominal(sizes: Sequence[Size]) -> tuple[int, ...]:
