@@ -713,10 +713,15 @@ def _blocks(positions: Sequence[int], lanes: int) -> Iterator[tuple[int, ...]]:
 
 @lru_cache(maxsize=4096)
 def _register_tile(out_channels: int, vectors: int, registers: int) -> tuple[int, int]:
-    """Output channels and vectors of the cheapest register tile."""
+    """Output channels and vectors of the cheapest register tile.
+
+    Of 32 registers some are left for weights that LLVM loads ahead; of 16 none: x86 reads them from
+    memory while it multiplies.
+    """
+    usable = registers - (registers - 16) // 4
     best: tuple[float, int, int] | None = None
     for channels, width in product(range(1, min(out_channels, 16) + 1), range(1, 9)):
-        if width > vectors or channels * width + width + 1 > registers:
+        if width > vectors or channels * width + width + 1 > usable:
             continue
         full, tail = divmod(vectors, width)
         cycles = full * _tile_cycles(channels, width)

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What LLVM makes of the kernels for processors that need not be here: full vectors, no spills."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+import tvm
+
+from helpers.cases import Case, geometry_of
+from helpers.faces import FaceCase
+from topi_ext import select
+
+# Name: target, a multiply-add of full vectors, a vector stored on the stack, and what of those is
+# allowed for each multiply-add of the innermost loop. Arm's multiply-adds take no operand from
+# memory, so LLVM loads ahead more than there are registers for.
+PROCESSORS = {
+    "AVX2": ({"mcpu": "x86-64-v3"}, r"vfmadd\w+ps.*%ymm", r"vmov\w+ %ymm\d+, -?\d*\(%rsp\)", 0.02),
+    "AVX-512": (
+        {"mcpu": "skylake-avx512"}, r"vfmadd\w+ps.*%zmm", r"vmov\w+ %zmm\d+, -?\d*\(%rsp\)", 0.02,
+    ),
+    "NEON": (
+        {"mcpu": "neoverse-n1", "mtriple": "aarch64-linux-gnu"},
+        r"fmla.*\.4s", r"(str|stp) q\d+,.*\[sp", 0.2,
+    ),
+}  # fmt: skip
+
+CONV = Case("conv", (28, 28), (3, 3), n=1, ins=128, outs=128, padding=(1,) * 4)
+SMALL = Case("conv", (7, 7), (3, 3), n=1, ins=512, outs=512, padding=(1,) * 4)
+UP = Case("conv_transpose", (16, 16), (4, 4), ins=128, outs=64, stride=(2, 2), padding=(1,) * 4)
+KERNELS = {
+    "conv": FaceCase("conv", geometry_of(CONV), 1),
+    "conv of a small image": FaceCase("conv", geometry_of(SMALL), 1),
+    "conv_transpose": FaceCase("conv_transpose", geometry_of(UP), 2),
+    "conv_weight_grad": FaceCase("conv_weight_grad", geometry_of(CONV), 1),
+}
+
+
+def assembly(module: object) -> str:
+    """The assembly of a compiled module."""
+    pending = [getattr(module, "mod", module)]
+    while pending:
+        one = pending.pop()
+        if str(one.kind) == "llvm":
+            return one.inspect_source("s")
+        pending += list(one.imports)
+    raise AssertionError("no LLVM module was compiled")
+
+
+def basic_blocks(text: str) -> Iterator[list[str]]:
+    """Instructions between labels, single blanks between their parts."""
+    found: list[str] = []
+    for line in text.splitlines():
+        instruction = " ".join(line.split())
+        if re.match(r"[.\w$]+:", instruction):
+            yield found
+            found = []
+        elif instruction and not instruction.startswith((".", "#", "//")):
+            found.append(instruction)
+    yield found
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+@pytest.mark.parametrize("name", KERNELS)
+def test_innermost_loop(name: str, processor: str) -> None:
+    case = KERNELS[name]
+    options, multiply_add, spill, allowed = PROCESSORS[processor]
+    target = tvm.target.Target({"kind": "llvm", "num-cores": 2, **options})
+    func = select.prim_func(
+        case.face, case.geometry, case.orders, case.n, case.dtypes, target
+    ).with_attr("global_symbol", "main")
+    text = assembly(tvm.compile(tvm.IRModule({"main": func}), target))
+
+    def count(pattern: str, block: list[str]) -> int:
+        return sum(re.match(pattern, instruction) is not None for instruction in block)
+
+    hottest = max(basic_blocks(text), key=lambda block: count(multiply_add, block))
+    sums = count(multiply_add, hottest)
+    assert sums >= 10, "no tile of full vectors"
+    spills = count(spill, hottest)
+    assert spills <= allowed * sums, f"{spills} vectors spilt in {sums} multiply-adds"
