@@ -441,8 +441,14 @@ def _plan_gather(problem: Problem, machine: Machine) -> tuple[float, GatherPlan]
     if not packed or problem.prepacked:
         return best
     weights = problem.geometry.groups * problem.weights_per_group
-    packing = weights * (2.5 if weights * 4 <= machine.l2 else 6.0) / machine.threads
-    return best[0] + packing, best[1]
+    each = 2.5 if weights * 4 <= machine.l2 else 6.0
+    each += _widening_cycles(problem.dtypes[1], problem.acc_dtype)
+    return best[0] + weights * each / machine.threads, best[1]
+
+
+def _widening_cycles(dtype: str, wanted: str) -> float:
+    """Of one element that is not beside its neighbours."""
+    return 0.0 if dtype == wanted else 3.0 if dtype == "float16" else 1.5
 
 
 def _depths(channels: int) -> list[int]:
@@ -475,7 +481,8 @@ def _plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPla
         full, tail = divmod(vectors, width)
         step = full * _tile_cycles(m_tile, width)
         step += _tile_cycles(m_tile, tail) if tail else 0
-        products = k * tiles * (step + m_tile * 2.0)
+        value = 2.0 + _widening_cycles(problem.dtypes[0], problem.acc_dtype)
+        products = k * tiles * (step + m_tile * value)
         # Weights come from far away, once per task.
         weights = k * vectors * (3.0 if c * k * taps * 4 <= machine.l2 else 8.0)
         sums = -(-k // k_block) * tiles * m_tile * vectors * 2.0
