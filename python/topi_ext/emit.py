@@ -254,6 +254,15 @@ def origin(value: Expr) -> Expr:
     return let(tvm_compat.opaque(_wide(value)))
 
 
+def chosen(value: Expr) -> Expr:
+    """`value`, computed once, and no more than a number to TVM; an integer stays one.
+
+    For sizes that a kernel chooses when it runs: TVM would put their divisions and minima into
+    every index that uses them, and then simplify for minutes. It does not look into memory.
+    """
+    return value if isinstance(value, int) else let(settled(_wide(value), "int64"))
+
+
 def nest(extents: Sequence[Expr], step: Callable[..., None]) -> None:
     """Nested loops: ``step(i, j, ...)``, the last index running fastest."""
     if not extents:
@@ -309,9 +318,23 @@ def most(a: Expr, b: Expr) -> Expr:
     return max(a, b) if isinstance(a, int) and isinstance(b, int) else tir.max(_wide(a), _wide(b))
 
 
-def ceil_div(a: Expr, b: int) -> Expr:
+def quotient(a: Expr, b: Expr) -> Expr:
+    """``a // b`` of a >= 0 and b > 0.
+
+    By a size known at run time TVM's floor division would be four operations that ask for signs,
+    and nested ones grow exponentially.
+    """
+    return a // b if isinstance(b, int) else tir.truncdiv(_wide(a), b)
+
+
+def remainder(a: Expr, b: Expr) -> Expr:
+    """``a % b`` of a >= 0 and b > 0; see :func:`quotient`."""
+    return a % b if isinstance(b, int) else tir.truncmod(_wide(a), b)
+
+
+def ceil_div(a: Expr, b: Expr) -> Expr:
     """``a / b`` rounded up."""
-    return (a + (b - 1)) // b
+    return quotient(a + (b - 1), b)
 
 
 def unravel(index: Expr, extents: Sequence[Expr]) -> tuple[Expr, ...]:
@@ -321,8 +344,8 @@ def unravel(index: Expr, extents: Sequence[Expr]) -> tuple[Expr, ...]:
         if isinstance(extent, int) and extent == 1:
             digits.append(0)
             continue
-        digits.append(index % extent)
-        index = index // extent
+        digits.append(remainder(index, extent))
+        index = quotient(index, extent)
     return (index, *reversed(digits))
 
 

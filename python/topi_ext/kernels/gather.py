@@ -30,11 +30,11 @@ from typing import Any
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..geometry import TapGroup
-from ..plan.cpu import UNROLLED_TAPS, GatherPlan, Problem
+from ..plan.cpu import UNROLLED_TAPS, GatherPlan, Problem, Window
 from . import ATTRIBUTES, DATA, TAPS
 from .epilogue import RowEpilogue
 from .epilogue import arguments as epilogue_arguments
-from .panel import Panel, argument, data_sizes, pack
+from .panel import FittedWindow, Panel, argument, data_sizes, pack
 
 SPATIAL = (1, 2, 3)
 """Of the four axes, those that have taps."""
@@ -118,23 +118,49 @@ class _Gather:
         self.weight, self.data, self.out, self.extra = weight, data, out, extra
         self.dtype = problem.acc_dtype
         self.gathers = plan.gathers(problem)
-        self.window = plan.window
-        self.panel = Panel(self.gathers, plan.window, plan.lanes)
         self.blocks = -(-problem.out_channels // plan.channels)
-        self.per_split = -(-self.blocks // plan.splits)
-        self.vectors = -(-plan.window.length // plan.lanes)
-        self.row = self.vectors * plan.lanes
         self.phases = prod(gather.out_step for gather in problem.gathers)
         self.combinations = list(product(*(problem.gathers[axis].groups for axis in SPATIAL)))
         self.block_weights = problem.in_channels * problem.geometry.taps * plan.channels
         self.chunks = -(-problem.in_channels // plan.depth)
+
+    def _block_positions(self) -> Expr:
+        """Choose the blocks, and say how many there are along the four axes."""
+        problem, plan = self.problem, self.plan
+        width = plan.vectors * plan.lanes
+        positions = [emit.chosen(emit.most(p, 1)) for p in problem.positions]  # may be empty
+        if problem.is_static:
+            self.window: Window | FittedWindow = plan.window
+            self.row: Expr = -(-plan.window.length // plan.lanes) * plan.lanes
+            row_room, self.splits = self.row, plan.splits
+        else:
+            self.window = FittedWindow(plan.window, positions, self.gathers, plan.lanes)
+            self.row = emit.chosen(emit.ceil_div(self.window.length, width) * width)
+            row_room = -(-plan.window.elements // width) * width
+        self.panel = Panel(self.gathers, self.window, plan.lanes)
+        counts = [
+            emit.chosen(emit.ceil_div(p, b)) for p, b in zip(problem.positions, self.window.block)
+        ]
+        if not problem.is_static:
+            tasks = emit.chosen(emit.most(prod(counts, start=problem.geometry.groups), 1))
+            wanted = emit.chosen(emit.ceil_div(plan.tasks, tasks))
+            self.splits = emit.chosen(emit.least(wanted, self.blocks))
+        self.per_split = emit.chosen(emit.ceil_div(self.blocks, self.splits))
         self.block_held = plan.channels * self.phases * self.row
+        # What has to be allocated, in numbers.
+        most = self.per_split if problem.is_static else self.blocks
+        self.held_room = plan.channels * self.phases * row_room * (most if self.chunks > 1 else 1)
+        slots = prod(gather.slots for gather in self.gathers)
+        self.panel_room = (
+            plan.depth * slots * plan.window.most_pitch(plan.lanes) + width + plan.lanes
+        )
+        return counts
 
     def emit(self) -> None:
         """The whole kernel."""
         problem, plan = self.problem, self.plan
-        counts = [emit.ceil_div(p, b) for p, b in zip(problem.positions, self.window.block)]
-        extents = (counts[0], problem.geometry.groups, *counts[1:], plan.splits)
+        counts = self._block_positions()
+        extents = (counts[0], problem.geometry.groups, *counts[1:], self.splits)
         self.packed: Array = self.weight
         if plan.packed and not problem.prepacked:
             self.packed = emit.scratch(packed_elements(problem, plan), self.dtype)
@@ -143,7 +169,9 @@ class _Gather:
         for extent in extents:
             tasks = tasks * extent
         with emit.tasks(tasks, plan.parallel) as task:
-            image, group, depth, height, width, split = map(emit.let, emit.unravel(task, extents))
+            digits = emit.unravel(task, extents)
+            number_of = emit.let if problem.is_static else emit.chosen
+            image, group, depth, height, width, split = map(number_of, digits)
             numbers = (image, depth, height, width)
             self.first = [i * b for i, b in zip(numbers, self.window.block)]
             self._task(group, split)
@@ -223,10 +251,10 @@ class _Gather:
 
     def _task(self, group: Expr, split: Expr) -> None:
         problem, plan = self.problem, self.plan
-        panel = emit.scratch(self.panel.elements(plan.depth), self.dtype)
+        panel = emit.scratch(self.panel_room, self.dtype)
         chunked = self.chunks > 1
         elements = self.block_held * (self.per_split if chunked else 1)
-        held = emit.scratch(elements, self.dtype)
+        held = emit.scratch(self.held_room, self.dtype)
         if chunked or any(gather.has_empty_phase for gather in self.gathers):
             emit.fill(held, 0, elements, emit.constant(0, self.dtype))
 
@@ -235,7 +263,8 @@ class _Gather:
 
             def numbered(i: Expr) -> None:
                 number = split * self.per_split + i
-                inside = True if self.blocks % plan.splits == 0 else number < self.blocks
+                is_even = isinstance(self.splits, int) and self.blocks % self.splits == 0
+                inside = True if is_even else number < self.blocks
                 emit.when(inside, lambda: step(number, i * self.block_held if chunked else 0))
 
             emit.loop(self.per_split, numbered)
@@ -264,12 +293,19 @@ class _Gather:
     def _phase(self, sums: _Sums, combination: Sequence[TapGroup], *phases: Expr) -> None:
         """All tiles of one phase."""
         width = self.plan.vectors * self.plan.lanes
-        full, tail = divmod(self.vectors, self.plan.vectors)
+        # A row of unknown length is whole tiles long.
+        full = emit.quotient(self.row, width)
+        tail = self.row % width // self.plan.lanes if isinstance(self.row, int) else 0
 
         def tile(start: Expr, vectors: int) -> None:
             self._tile(sums, combination, phases, start, vectors)
 
-        emit.loop(full, lambda i: tile(i * width, self.plan.vectors))
+        # In rows of known length TVM may see where a tile is.
+        is_known = isinstance(self.row, int)
+        emit.loop(
+            full,
+            lambda i: tile(i * width if is_known else emit.chosen(i * width), self.plan.vectors),
+        )
         if tail:
             tile(full * width, tail)
 

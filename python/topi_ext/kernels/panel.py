@@ -24,6 +24,62 @@ from ..plan.cpu import Window
 from . import DATA
 
 
+class FittedWindow:
+    """A window whose block is chosen when the kernel runs, for sizes that are known only then.
+
+    As many whole rows, planes and images as the planned window has room for, in equal parts.
+
+    Parameters
+    ----------
+    room : Window
+        What was planned for nominal sizes: its elements and the width of its rows are the most
+        that this one has.
+    positions : sequence
+        Positions per phase, along the four axes.
+    gathers, lanes
+        As of :class:`Panel`.
+    """
+
+    def __init__(
+        self, room: Window, positions: Sequence[Expr], gathers: Sequence[Gather], lanes: int
+    ):
+        halo = [gather.last_shift - gather.first_shift for gather in gathers]
+        width = _equal_part(positions[-1], emit.least(room.block[-1], positions[-1]))
+        block: list[Expr] = [1, 1, 1, width]
+        inner: Expr = emit.chosen(width + halo[-1])
+        is_whole: Expr = width == positions[-1]
+        for axis in (2, 1, 0):
+            around = prod(1 + reach for reach in halo[:axis])
+            most = emit.most(
+                emit.quotient(room.elements, emit.chosen(inner * around)) - halo[axis], 1
+            )
+            count = _equal_part(positions[axis], emit.least(most, positions[axis]))
+            count = emit.chosen(emit.choose(is_whole, lambda count=count: count, 1))
+            block[axis] = count
+            inner = emit.chosen(inner * (count + halo[axis]))
+            is_whole = emit.both(is_whole, count == positions[axis])
+        self.block = tuple(block)
+        self.extent = tuple(b + reach for b, reach in zip(block, halo))
+        steps: list[Expr] = [1]
+        for extent in self.extent[:0:-1]:
+            steps.append(emit.chosen(steps[-1] * extent))
+        self.steps = tuple(reversed(steps))
+        self.elements = inner
+        self.length = emit.chosen(sum((b - 1) * step for b, step in zip(block, self.steps)) + 1)
+        vectors = emit.chosen(emit.ceil_div(inner, lanes))
+        self._pitch = emit.chosen((vectors + 1 - vectors % 2) * lanes)
+
+    def pitch(self, _: int) -> Expr:
+        """Distance of two planes: whole vectors, and never a power of two of cache lines."""
+        return self._pitch
+
+
+def _equal_part(size: Expr, most: Expr) -> Expr:
+    """The smallest part of which no more are needed than of parts of `most`."""
+    parts = emit.chosen(emit.ceil_div(size, emit.chosen(most)))
+    return emit.chosen(emit.ceil_div(size, parts))
+
+
 @dataclass(frozen=True)
 class Panel:
     """Where things are in a panel.
@@ -39,11 +95,11 @@ class Panel:
     """
 
     gathers: tuple[Gather, ...]
-    window: Window
+    window: Window | FittedWindow
     lanes: int
 
     @property
-    def pitch(self) -> int:
+    def pitch(self) -> Expr:
         """Elements from plane to plane."""
         return self.window.pitch(self.lanes)
 
@@ -52,7 +108,7 @@ class Panel:
         """Planes of one channel."""
         return prod(gather.slots for gather in self.gathers)
 
-    def elements(self, channels: int) -> int:
+    def elements(self, channels: Expr) -> Expr:
         """Size of the panel; one vector more, since the last tile may read past the last plane."""
         return channels * self.slots * self.pitch + self.lanes
 

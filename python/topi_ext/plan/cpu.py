@@ -223,6 +223,10 @@ class Window:
         vectors = -(-self.elements // lanes)
         return (vectors + 1 - vectors % 2) * lanes
 
+    def most_pitch(self, lanes: int) -> int:
+        """No window of at most as many elements has a larger pitch."""
+        return (-(-self.elements // lanes) + 1) * lanes
+
 
 @dataclass(frozen=True)
 class GatherPlan:
@@ -231,7 +235,8 @@ class GatherPlan:
     Attributes
     ----------
     window : Window
-        Block of positions per task and what it reads.
+        Block of positions per task and what it reads; of symbolic sizes the room for it, which the
+        kernel fills when it runs.
     lanes : int
         Elements per vector.
     channels, vectors : int
@@ -246,6 +251,8 @@ class GatherPlan:
         Whether threads share the tasks.
     spread : bool
         Whether each tap of a ``conv`` has a plane of its own, so that no lane is in a halo.
+    tasks : int
+        Of symbolic sizes, how many tasks there should be: `splits` follows when the kernel runs.
     """
 
     window: Window
@@ -257,6 +264,7 @@ class GatherPlan:
     packed: bool = True
     parallel: bool = True
     spread: bool = False
+    tasks: int = 1
 
     def gathers(self, problem: Problem) -> tuple[Gather, ...]:
         """How the data of `problem` is read, along the four axes."""
@@ -430,6 +438,7 @@ def _plan_gather(problem: Problem, machine: Machine) -> tuple[float, GatherPlan]
             splits = min(blocks, -(-2 * machine.threads // tasks))
         for depth in _depths(problem.in_channels):
             plan = GatherPlan(window, lanes, channels, width, splits, depth, packed, spread=spread)
+            plan = replace(plan, tasks=2 * machine.threads)
             cycles = _gather_cycles(problem, plan, machine)
             if problem.is_static and tasks * splits * cycles < PARALLEL_CYCLES:
                 plan = replace(plan, parallel=False)
