@@ -33,7 +33,7 @@ unexport PYTHONPATH
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo env env-all env-relay test test-full test-relay test-tvm025 test-tvm026 lint types format fuzz bench clean
+.PHONY: help demo env env-all env-relay test test-full test-relay test-tvm025 test-tvm026 lint types format fuzz bench growth clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## */  \1\t/' | expand -t 16
@@ -82,6 +82,9 @@ bench: $(if $(filter relay,$(BENCH_IR)),env-relay,env)  ## time the faces agains
 	  .venv$(if $(filter relay,$(BENCH_IR)),-relay)/bin/python scripts/bench.py --ir $(BENCH_IR) --cases $(BENCH_CASES) --face $$face \
 	    $(BENCH_ARGS) --json out/$(basename $(notdir $(BENCH_CASES)))-$$face-$(BENCH_IR).json || exit 1; \
 	done
+
+growth: env  ## time the faces as sizes grow, against torch and the machine's limits, write out/growth.*
+	$(PY) scripts/growth.py
 
 clean:  ## remove environments, caches and what the targets wrote
 	rm -rf .venv .venv-tvm026 .venv-tvm025 .venv-relay build dist out report python/*.egg-info

@@ -209,7 +209,8 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
         c_block, k_block = number(g.c_per_group), number(g.k_per_group)
         m_tile = number(min(4, images * math.prod(g.y_size)))
         vectors = number(min(3, -(-c_block * g.taps // lanes)))
-        return ScatterPlan(images, lanes, c_block, k_block, m_tile, vectors, parallel)
+        room = images * math.prod(g.y_size), math.prod(ScatterPlan.extents(g))
+        return ScatterPlan(images, *room, lanes, c_block, k_block, m_tile, vectors, parallel)
     # Outer axes are cut first; what is cut leaves blocks that are not full.
     block = [1, 1, 1, 1]
     for axis in (3, 2, 1, 0):

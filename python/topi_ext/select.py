@@ -11,11 +11,12 @@ from . import tvm_compat
 from .emit import SCRATCH_BYTES
 from .epilogue import Epilogue
 from .geometry import Geometry, Size
-from .kernels import gather, scatter, weight_channels, weight_columns, weight_grad
+from .kernels import either, gather, scatter, weight_channels, weight_columns, weight_grad
 from .layout import Layouts
 from .plan.cpu import (
     ChannelsPlan,
     ColumnsPlan,
+    EitherPlan,
     GatherPlan,
     Machine,
     Plan,
@@ -28,6 +29,7 @@ from .plan.cpu import (
 KERNELS = {
     GatherPlan: gather,
     ScatterPlan: scatter,
+    EitherPlan: either,
     WeightGradPlan: weight_grad,
     ChannelsPlan: weight_channels,
     ColumnsPlan: weight_columns,

@@ -8,28 +8,12 @@ for each element would cost more than most kernels.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from .. import emit
 from ..emit import Expr, Operand
 from ..epilogue import UNARY, Step
 from ..plan.cpu import Problem
 from . import DATA
-from .panel import argument, data_sizes
-
-
-def arguments(problem: Problem) -> list[tuple[Any, ...]]:
-    """Declare the operands of the steps, in their order."""
-    sizes = data_sizes(problem.out_sizes, problem.geometry.groups * problem.out_channels)
-    return [
-        argument(
-            f"operand{number}",
-            step.order,
-            {letter: sizes[letter] if letter in step.varies else 1 for letter in step.order},
-            problem.dtypes[2],
-        )
-        for number, step in enumerate(step for step in problem.epilogue if step.order)
-    ]
 
 
 class RowEpilogue:

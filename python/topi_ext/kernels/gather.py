@@ -33,8 +33,8 @@ from ..geometry import TapGroup
 from ..plan.cpu import UNROLLED_TAPS, GatherPlan, Problem, Window
 from . import ATTRIBUTES, DATA, TAPS
 from .epilogue import RowEpilogue
-from .epilogue import arguments as epilogue_arguments
-from .panel import FittedWindow, Panel, argument, data_sizes, pack
+from .operands import gather_arguments, packed_weight, stored_weight
+from .panel import FittedWindow, Panel, pack
 
 SPATIAL = (1, 2, 3)
 """Of the four axes, those that have taps."""
@@ -42,18 +42,17 @@ SPATIAL = (1, 2, 3)
 
 def build(problem: Problem, plan: GatherPlan) -> Any:
     """The PrimFunc ``(data, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
-    geometry, layouts = problem.geometry, problem.layouts
-    x = layouts.x, data_sizes(problem.x_sizes, geometry.c)
-    y = layouts.y, data_sizes(problem.y_sizes, geometry.k)
-    source, result = (y, x) if problem.transposed else (x, y)
     with emit.kernel(ATTRIBUTES) as made:
-        data = argument("data", *source, problem.dtypes[0])
-        weight = _packed(problem, plan) if is_prepacked(problem, plan) else _stored(problem)
-        extra = epilogue_arguments(problem)
-        out = argument("out", *result, problem.dtypes[2])
-        with emit.body(data, weight, *extra, out) as (first, second, *rest, last):
-            _Gather(problem, plan, second, first, last, rest).emit()
+        packed = packed_elements(problem, plan) if is_prepacked(problem, plan) else None
+        with emit.body(*gather_arguments(problem, packed)) as operands:
+            emit_body(problem, plan, operands)
     return made[0]
+
+
+def emit_body(problem: Problem, plan: GatherPlan, operands: Sequence[Operand]) -> None:
+    """What that PrimFunc does, with its arguments as `operands`."""
+    data, weight, *extra, out = operands
+    _Gather(problem, plan, weight, data, out, extra).emit()
 
 
 def is_prepacked(problem: Problem, plan: GatherPlan) -> bool:
@@ -64,7 +63,8 @@ def is_prepacked(problem: Problem, plan: GatherPlan) -> bool:
 def build_packing(problem: Problem, plan: GatherPlan) -> Any:
     """The PrimFunc ``(weight, packed)`` that packs weights for the kernel of the same plan."""
     with emit.kernel(ATTRIBUTES) as made:
-        with emit.body(_stored(problem), _packed(problem, plan)) as (weight, packed):
+        arguments = stored_weight(problem), packed_weight(problem, packed_elements(problem, plan))
+        with emit.body(*arguments) as (weight, packed):
             _Gather(problem, plan, weight).pack_weights(packed)
     return made[0]
 
@@ -74,18 +74,6 @@ def packed_elements(problem: Problem, plan: GatherPlan) -> int:
     blocks = -(-problem.out_channels // plan.channels)
     block = problem.in_channels * problem.geometry.taps * plan.channels
     return problem.geometry.groups * blocks * block
-
-
-def _stored(problem: Problem) -> tuple[Any, ...]:
-    """The weights as an argument, as the user stores them."""
-    geometry = problem.geometry
-    kernel = {**dict(zip(TAPS, geometry.kernel)), "O": geometry.k, "I": geometry.c_per_group}
-    return argument("weight", problem.layouts.w, kernel, problem.dtypes[1])
-
-
-def _packed(problem: Problem, plan: GatherPlan) -> tuple[Any, ...]:
-    """The packed weights as an argument."""
-    return argument("packed", "P", {"P": packed_elements(problem, plan)}, problem.acc_dtype)
 
 
 @dataclass(frozen=True)
@@ -150,10 +138,9 @@ class _Gather:
         # What has to be allocated, in numbers.
         most = self.per_split if problem.is_static else self.blocks
         self.held_room = plan.channels * self.phases * row_room * (most if self.chunks > 1 else 1)
-        slots = prod(gather.slots for gather in self.gathers)
-        self.panel_room = (
-            plan.depth * slots * plan.window.most_pitch(plan.lanes) + width + plan.lanes
-        )
+        # The last tile of a row of unknown length is whole, and may end behind the panel.
+        self.panel_room = self.panel.room(plan.depth, plan.window)
+        self.panel_room += 0 if problem.is_static else width
         return counts
 
     def emit(self) -> None:

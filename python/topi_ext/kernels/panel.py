@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from .. import emit
 from ..emit import Array, Expr, Operand
@@ -112,6 +111,13 @@ class Panel:
         """Size of the panel; one vector more, since the last tile may read past the last plane."""
         return channels * self.slots * self.pitch + self.lanes
 
+    def room(self, channels: int, planned: Window) -> int:
+        """The most that :meth:`elements` of a window that fits into the `planned` one can be."""
+        pitch = planned.most_pitch(self.lanes)
+        if isinstance(self.window, Window):
+            pitch = self.window.pitch(self.lanes)
+        return channels * self.slots * pitch + self.lanes
+
     def plane(self, channel: Expr, slots: Sequence[Expr]) -> Expr:
         """Offset of a plane."""
         index = channel
@@ -125,16 +131,6 @@ class Panel:
             (shift - gather.first_shift) * step
             for shift, gather, step in zip(shifts, self.gathers, self.window.steps)
         )
-
-
-def data_sizes(sizes: Sequence[Expr], channels: int) -> dict[str, Expr]:
-    """Sizes by letter of data with these four axes."""
-    return {**dict(zip(DATA, sizes)), "C": channels}
-
-
-def argument(name: str, order: str, sizes: dict[str, Expr], dtype: str) -> tuple[Any, ...]:
-    """Declare an argument stored in `order`; axes that it does not name are unit axes."""
-    return emit.argument(name, order, [sizes[letter] for letter in order], dtype)
 
 
 def pack(

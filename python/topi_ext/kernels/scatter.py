@@ -29,26 +29,25 @@ from ..emit import Expr, Operand
 from ..plan.cpu import Problem, ScatterPlan
 from . import ATTRIBUTES, DATA, TAPS
 from .epilogue import RowEpilogue
-from .epilogue import arguments as epilogue_arguments
-from .panel import argument, data_sizes
+from .operands import gather_arguments
 from .products import add_products
 
 
 def build(problem: Problem, plan: ScatterPlan) -> Any:
     """The PrimFunc ``(y, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
-    geometry, layouts = problem.geometry, problem.layouts
-    kernel = {**dict(zip(TAPS, geometry.kernel)), "O": geometry.k, "I": geometry.c_per_group}
     with emit.kernel(ATTRIBUTES) as made:
-        y = argument("y", layouts.y, data_sizes(problem.y_sizes, geometry.k), problem.dtypes[0])
-        weight = argument("weight", layouts.w, kernel, problem.dtypes[1])
-        extra = epilogue_arguments(problem)
-        out = argument("out", layouts.x, data_sizes(problem.x_sizes, geometry.c), problem.dtypes[2])
-        with emit.body(y, weight, *extra, out) as (first, second, *rest, last):
-            _Scatter(problem, plan, first, second, last, rest).emit()
+        with emit.body(*gather_arguments(problem)) as operands:
+            kernel_of(problem, plan, operands).emit()
     return made[0]
 
 
-class _Scatter:
+def kernel_of(problem: Problem, plan: ScatterPlan, operands: Sequence[Operand]) -> Scatter:
+    """The kernel with the arguments of that PrimFunc as `operands`."""
+    y, weight, *extra, out = operands
+    return Scatter(problem, plan, y, weight, out, extra)
+
+
+class Scatter:
     """One kernel while it is being emitted."""
 
     def __init__(
@@ -64,29 +63,49 @@ class _Scatter:
         self.y, self.weight, self.out, self.extra = y, weight, out, extra
         self.dtype = problem.acc_dtype
         geometry = problem.geometry
-        self.positions = plan.images * prod(geometry.y_size)
-        self.tiles = -(-self.positions // plan.m_tile)
         self.vectors = -(-plan.c_block * geometry.taps // plan.lanes)
         self.row = self.vectors * plan.lanes
         # Negative padding in front moves the image away from the edge of its scratch.
         self.shift = [max(0, -pad) for pad in geometry.pad_before]
-        self.extent = plan.extents(geometry)
+        # An image may be empty, but nothing is divided by zero.
+        self.y_size = [emit.chosen(emit.most(y, 1)) for y in geometry.y_size]
+        self.size = emit.chosen(prod(self.y_size))
+        self.extent = [emit.chosen(e) for e in plan.extents(geometry, emit.most)]
+        self.held = emit.chosen(prod(self.extent))
+
+    def fits(self) -> Expr:
+        """Whether an image of y has few enough positions for the plan, and the room for them."""
+        return emit.both(self.size <= self.plan.most, self.held <= self.plan.held)
 
     def emit(self) -> None:
         """The whole kernel."""
-        geometry, plan = self.problem.geometry, self.plan
+        problem, geometry, plan = self.problem, self.problem.geometry, self.plan
         blocks = -(-geometry.c_per_group // plan.c_block)
-        images = self.problem.y_sizes[0] // plan.images
-        extents = (images, geometry.groups, blocks)
+        n = problem.n
+        images: Expr = plan.images
+        if not problem.is_static:
+            # As many images as there is room for, in equal parts.
+            most = emit.chosen(emit.quotient(plan.positions, self.size))
+            parts = emit.chosen(emit.ceil_div(emit.most(n, 1), most))
+            images = emit.chosen(emit.ceil_div(emit.most(n, 1), parts))
+        extents = (emit.ceil_div(n, images), geometry.groups, blocks)
         with emit.tasks(prod(extents), plan.parallel) as task:
-            image, group, block = map(emit.let, emit.unravel(task, extents))
+            number_of = emit.let if problem.is_static else emit.chosen
+            image, group, block = map(number_of, emit.unravel(task, extents))
+            self.image = image * images
+            self.images = (
+                images if problem.is_static else emit.chosen(emit.least(images, n - self.image))
+            )
+            self.positions = emit.chosen(self.images * self.size)
+            self.tiles = emit.chosen(emit.ceil_div(self.positions, plan.m_tile))
+            room = -(-plan.positions // plan.m_tile) * plan.m_tile
             first_c = block * plan.c_block
             count: Expr = plan.c_block
             if geometry.c_per_group % plan.c_block:
                 count = emit.let(emit.least(count, geometry.c_per_group - first_c))
             self.rows = emit.scratch(plan.k_block * self.row, self.dtype)
-            self.values = emit.scratch(self.tiles * plan.m_tile * plan.k_block, self.dtype)
-            self.columns = emit.scratch(self.tiles * plan.m_tile * self.row, self.dtype)
+            self.values = emit.scratch(room * plan.k_block, self.dtype)
+            self.columns = emit.scratch(room * self.row, self.dtype)
             zero = emit.constant(0, self.dtype)
             # Lanes beyond the last weight are computed and dropped: they only have to be numbers.
             emit.fill(self.rows, 0, plan.k_block * self.row, zero)
@@ -96,7 +115,7 @@ class _Scatter:
             def chunk(number: Expr, depth: int, *, fresh: bool) -> None:
                 first = first_k + number * plan.k_block
                 self._copy_weights(first, depth, first_c, count)
-                self._pack_values(image, first, depth)
+                self._pack_values(first, depth)
                 self._products(depth, fresh=fresh)
 
             # The first chunk starts the sums, the others go on.
@@ -104,7 +123,7 @@ class _Scatter:
             emit.loop(full - 1, lambda i: chunk(i + 1, plan.k_block, fresh=False))
             if full and rest:
                 chunk(full, rest, fresh=False)
-            self._scatter(image, group * geometry.c_per_group + first_c, count)
+            self._scatter(group * geometry.c_per_group + first_c, count)
 
     # ------------------------------------------------------------ operands
 
@@ -155,20 +174,16 @@ class _Scatter:
 
         emit.loop(depth, weights_of)
 
-    def _pack_values(self, image: Expr, first_k: Expr, depth: int) -> None:
+    def _pack_values(self, first_k: Expr, depth: int) -> None:
         """values[tile of positions][channel of y][position]; beyond the last, the last again."""
         m_tile = self.plan.m_tile
 
         def position(tile: Expr, o: Expr) -> None:
             number = tile * m_tile + o
-            if self.positions % m_tile:
+            if not isinstance(self.positions, int) or self.positions % m_tile:
                 number = emit.least(number, self.positions - 1)
-            sizes = (self.plan.images, *self.problem.geometry.y_size)
-            where = emit.unravel(emit.let(number), sizes)
-            inner, *rest = where
-            source = emit.let(
-                self.y.at("C" + DATA, first_k, image * self.plan.images + inner, *rest)
-            )
+            inner, *rest = emit.unravel(emit.let(number), (self.images, *self.y_size))
+            source = emit.let(self.y.at("C" + DATA, first_k, self.image + inner, *rest))
             into = tile * (m_tile * depth) + o
             emit.loop(
                 depth,
@@ -206,25 +221,25 @@ class _Scatter:
             lambda first, vectors: emit.loop(self.tiles, lambda t: tile(first, vectors, t))
         )
 
-    def _scatter(self, image: Expr, channel: Expr, count: Expr) -> None:
+    def _scatter(self, channel: Expr, count: Expr) -> None:
         """Add up the columns where they overlap, and cut the padding off."""
         problem, geometry = self.problem, self.problem.geometry
-        held = emit.scratch(prod(self.extent), self.dtype)
+        held = emit.scratch(self.plan.held, self.dtype)
         zero = emit.constant(0, self.dtype)
 
-        def flat(where: Sequence[Expr], sizes: Sequence[int]) -> Expr:
+        def flat(where: Sequence[Expr], sizes: Sequence[Expr]) -> Expr:
             index: Expr = 0
             for i, size in zip(where, sizes):
                 index = index * size + i
             return index
 
         def one(inner: Expr, c: Expr) -> None:
-            emit.fill(held, 0, prod(self.extent), zero)
+            emit.fill(held, 0, self.held, zero)
 
             def add(*position: Expr) -> None:
                 steps = zip(position, geometry.stride, self.shift)
                 corner = emit.origin(flat([p * s + shift for p, s, shift in steps], self.extent))
-                row = inner * prod(geometry.y_size) + flat(position, geometry.y_size)
+                row = inner * self.size + flat(position, self.y_size)
                 columns = emit.origin(row * self.row + c * geometry.taps)
 
                 def tap(*r: Expr) -> None:
@@ -235,12 +250,12 @@ class _Scatter:
 
                 emit.nest(geometry.kernel, tap)
 
-            emit.nest(geometry.y_size, add)
+            emit.nest(self.y_size, add)
 
             def write(*outer: Expr) -> None:
                 before = zip((*outer, 0), geometry.pad_before, self.shift)
                 source = emit.origin(flat([i + p + s for i, p, s in before], self.extent))
-                number = image * self.plan.images + inner
+                number = self.image + inner
                 into = emit.origin(self.out.at("C" + DATA, channel + c, number, *outer, 0))
                 finished = RowEpilogue(problem, self.extra, channel + c, (number, *outer))
                 stride = self.out.strides[DATA[-1]]
@@ -255,4 +270,4 @@ class _Scatter:
 
             emit.nest(problem.x_sizes[1:-1], write)
 
-        emit.nest((self.plan.images, count), one)
+        emit.nest((self.images, count), one)

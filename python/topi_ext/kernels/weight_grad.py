@@ -25,9 +25,10 @@ from typing import Any
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..geometry import Gather
-from ..plan.cpu import Problem, WeightGradPlan
+from ..plan.cpu import Problem, WeightGradPlan, Window
 from . import ATTRIBUTES, TAPS
-from .panel import Panel, argument, data_sizes, pack
+from .operands import weight_grad_arguments
+from .panel import FittedWindow, Panel, pack
 
 
 def build(problem: Problem, plan: WeightGradPlan) -> Any:
@@ -37,13 +38,8 @@ def build(problem: Problem, plan: WeightGradPlan) -> Any:
 
 def weight_function(problem: Problem, fill: Callable[[Operand, Operand, Operand], None]) -> Any:
     """The PrimFunc of a weight gradient whose body `fill` emits."""
-    geometry, layouts = problem.geometry, problem.layouts
-    kernel = {**dict(zip(TAPS, geometry.kernel)), "O": geometry.k, "I": geometry.c_per_group}
     with emit.kernel(ATTRIBUTES) as made:
-        x = argument("x", layouts.x, data_sizes(problem.x_sizes, geometry.c), problem.dtypes[0])
-        y = argument("y", layouts.y, data_sizes(problem.y_sizes, geometry.k), problem.dtypes[1])
-        out = argument("out", layouts.w, kernel, problem.dtypes[2])
-        with emit.body(x, y, out) as operands:
+        with emit.body(*weight_grad_arguments(problem)) as operands:
             fill(*operands)
     return made[0]
 
@@ -57,14 +53,23 @@ class _WeightGrad:
         self.problem, self.plan = problem, plan
         self.x, self.y, self.out = x, y, out
         self.dtype = problem.acc_dtype
-        self.x_panel = Panel(problem.gathers, plan.window, plan.lanes)
+
+    def _block_positions(self) -> None:
+        """Choose the blocks of positions."""
+        problem, plan = self.problem, self.plan
+        self.window: Window | FittedWindow = plan.window
+        if not problem.is_static:
+            positions = [emit.chosen(emit.most(p, 1)) for p in problem.positions]  # may be empty
+            self.window = FittedWindow(plan.window, positions, problem.gathers, plan.lanes)
+        self.x_panel = Panel(problem.gathers, self.window, plan.lanes)
         # y is read in place (kernel 1) but with the window of x, so that positions coincide.
-        self.y_panel = Panel((Gather(False, 1, 1, 1, 0),) * 4, plan.window, plan.lanes)
-        self.vectors = -(-plan.window.length // plan.lanes)
+        self.y_panel = Panel((Gather(False, 1, 1, 1, 0),) * 4, self.window, plan.lanes)
+        self.vectors = emit.ceil_div(self.window.length, plan.lanes)
 
     def emit(self) -> None:
         """The whole kernel."""
         geometry, plan = self.problem.geometry, self.plan
+        self._block_positions()
         extents = (
             geometry.groups,
             -(-geometry.k_per_group // plan.k_block),
@@ -81,14 +86,14 @@ class _WeightGrad:
         self.c_count = self._present(first_c, geometry.c_per_group, plan.c_block)
         partial_size = plan.k_block * plan.c_block * geometry.taps * plan.lanes
         partial = emit.scratch(partial_size, self.dtype)
-        rows = emit.scratch(self.y_panel.elements(plan.k_block), self.dtype)
-        panel = emit.scratch(self.x_panel.elements(plan.c_block), self.dtype)
+        rows = emit.scratch(self.y_panel.room(plan.k_block, plan.window), self.dtype)
+        panel = emit.scratch(self.x_panel.room(plan.c_block, plan.window), self.dtype)
         emit.fill(partial, 0, partial_size, emit.constant(0, self.dtype))
 
         def chunk(*numbers: Expr) -> None:
-            first = [i * b for i, b in zip(numbers, plan.window.block)]
+            first = [i * b for i, b in zip(numbers, self.window.block)]
             sizes = self.problem.y_sizes
-            valid = [emit.least(b, size - f) for b, size, f in zip(plan.window.block, sizes, first)]
+            valid = [emit.least(b, size - f) for b, size, f in zip(self.window.block, sizes, first)]
             k = group * geometry.k_per_group + first_k
             pack(self.y_panel, rows, self.y, k, self.k_count, first, sizes, valid)
             c = group * geometry.c_per_group + first_c
@@ -99,7 +104,7 @@ class _WeightGrad:
                 lambda: self._one_by_one(rows, panel, partial, valid),
             )
 
-        counts = [emit.ceil_div(p, b) for p, b in zip(self.problem.y_sizes, plan.window.block)]
+        counts = [emit.ceil_div(p, b) for p, b in zip(self.problem.y_sizes, self.window.block)]
         emit.nest(counts, chunk)
         self._add_lanes(group, first_k, first_c, partial)
 
@@ -136,7 +141,7 @@ class _WeightGrad:
 
     def _one_by_one(self, rows: Array, panel: Array, partial: Array, valid: Sequence[Expr]) -> None:
         """The sums of the block, products with the halo left out."""
-        gathers, steps = self.problem.gathers, self.plan.window.steps
+        gathers, steps = self.problem.gathers, self.window.steps
 
         def weight(k: Expr, c: Expr, *tap: Expr) -> None:
             slots = [emit.let(gather.slot_of(r)) for gather, r in zip(gathers, (0, *tap))]
@@ -240,10 +245,14 @@ class _WeightGrad:
             slots = [gather.slot_of(r) for gather, r in zip(gathers, numbers)]
             shifts = [gather.shift_of(0, r) for gather, r in zip(gathers, numbers)]
             sources[c, t] = self.x_panel.plane(cs[0] + c, slots) + self.x_panel.shifted(shifts)
+        places_of_y = [(ks[0] + k) * self.y_panel.pitch for k in range(ks[1])]
+        if not self.problem.is_static:
+            sources = {at: emit.chosen(source) for at, source in sources.items()}
+            places_of_y = [emit.chosen(place) for place in places_of_y]
 
         def vector(v: Expr) -> None:
             for (k, c, t), (register, index) in zip(tiles, acc):
-                y = rows[emit.lanes_of((ks[0] + k) * self.y_panel.pitch + v * lanes, lanes)]
+                y = rows[emit.lanes_of(places_of_y[k] + v * lanes, lanes)]
                 x = panel[emit.lanes_of(sources[c, t] + v * lanes, lanes)]
                 emit.store(register, index, register[index] + y * x)
 

@@ -7,12 +7,12 @@ enter the estimate with a nominal value; the kernel is right for every size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
 from math import prod
-from typing import Union
+from typing import Any, Union
 
 from ..dtypes import accumulator, byte_width
 from ..epilogue import Epilogue
@@ -278,7 +278,11 @@ class ScatterPlan:
     Attributes
     ----------
     images : int
-        Images per task; divides the batch.
+        Images per task; divides the batch.  Symbolic sizes choose it when the kernel runs.
+    positions, held : int
+        Room of a task: positions of y, and elements of an image of x with its padding.
+    most : int
+        Of symbolic sizes, the most positions of an image that the plan serves.
     lanes : int
         Elements per vector.
     c_block : int
@@ -292,23 +296,45 @@ class ScatterPlan:
     """
 
     images: int
+    positions: int
+    held: int
     lanes: int
     c_block: int
     k_block: int
     m_tile: int
     vectors: int
     parallel: bool = True
+    most: int = 0
 
     @staticmethod
-    def extents(geometry: Geometry) -> tuple[int, ...]:
-        """Extents of the image before its padding is cut off, and of what lies behind it."""
-        return tuple(
-            max(0, -pad) + max((y - 1) * s + (r - 1) * d + 1, x + pad)
+    def extents(geometry: Geometry, most: Callable[..., Any] = max) -> list[Any]:
+        """Extents of an image of x before its padding is cut off, and of what lies behind it.
+
+        Of symbolic sizes `most` has to be a maximum of expressions.
+        """
+        return [
+            max(0, -pad) + most((y - 1) * s + (r - 1) * d + 1, x + pad)
             for y, x, r, s, d, pad in zip(
                 geometry.y_size, geometry.x_size, geometry.kernel, geometry.stride,
                 geometry.dilation, geometry.pad_before,
             )
-        )  # fmt: skip
+        ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class EitherPlan:
+    """Plan of ``conv_transpose`` for symbolic sizes, which choose one of two when the kernel runs.
+
+    Attributes
+    ----------
+    small : ScatterPlan
+        For the images that it serves.
+    large : GatherPlan
+        For all others.
+    """
+
+    small: ScatterPlan
+    large: GatherPlan
 
 
 @dataclass(frozen=True)
@@ -395,7 +421,7 @@ class ColumnsPlan:
     parallel: bool = True
 
 
-Plan = Union[GatherPlan, ScatterPlan, WeightGradPlan, ChannelsPlan, ColumnsPlan]
+Plan = Union[GatherPlan, ScatterPlan, EitherPlan, WeightGradPlan, ChannelsPlan, ColumnsPlan]
 """Each is the plan of one kernel."""
 
 
@@ -410,7 +436,11 @@ def choose(problem: Problem, machine: Machine) -> Plan:
             _plan_columns(problem, machine),
         ]
     else:
-        found = [_plan_gather(problem, machine), _plan_scatter(problem, machine)]
+        gather = _plan_gather(problem, machine)
+        small = _plan_small(problem, machine)
+        if small:
+            return EitherPlan(small, gather[1])
+        found = [gather, _plan_scatter(problem, machine)]
     return min((one for one in found if one), key=lambda one: one[0])[1]
 
 
@@ -502,8 +532,44 @@ def _plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPla
         cost = -(-tasks // machine.threads) * task
         parallel = tasks * task >= PARALLEL_CYCLES
         if best is None or cost < best[0]:
-            best = cost, ScatterPlan(images, lanes, c_block, k_block, m_tile, width, parallel)
+            sizes = (images, positions, held, lanes, c_block, k_block, m_tile, width)
+            best = cost, ScatterPlan(*sizes, parallel)
     return best
+
+
+def _plan_small(problem: Problem, machine: Machine) -> ScatterPlan | None:
+    """Of symbolic sizes, the plan of small images, where there is one.
+
+    It is that of the largest square image for which the scatter kernel takes fewer cycles than the
+    other, with room for images that are longer or more.
+    """
+    if problem.is_static or problem.prepacked or not problem.transposed:
+        return None
+    g = problem.geometry
+    found: ScatterPlan | None = None
+    for exponent in range(11):
+        y = [2**exponent if not isinstance(size, int) else size for size in g.y_size]
+        x = [
+            size if isinstance(size, int) else (i - 1) * s + (r - 1) * d + 1 - before - after
+            for i, size, r, s, d, before, after in zip(
+                y, g.x_size, g.kernel, g.stride, g.dilation, g.pad_before, g.pad_after
+            )
+        ]  # fmt: skip
+        if min(x) < 1:
+            continue
+        n = problem.n if isinstance(problem.n, int) else NOMINAL[0]
+        known = replace(problem, geometry=replace(g, x_size=tuple(x), y_size=tuple(y)), n=n)
+        scatter, gather = _plan_scatter(known, machine), _plan_gather(known, machine)
+        if scatter is None:
+            break
+        if scatter[0] < gather[0]:
+            found = replace(scatter[1], most=prod(y))
+    if found is None:
+        return None
+    vectors = -(-found.c_block * g.taps // found.lanes)
+    positions = max(found.most, machine.l2 // 2 // (vectors * machine.vector_bytes))
+    held = machine.l2 // 4 // byte_width(problem.acc_dtype)
+    return replace(found, positions=positions, held=held, parallel=True)
 
 
 def _divisors(n: int) -> list[int]:

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arguments of kernels, declared in the order in which they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .. import emit
+from ..emit import Expr
+from ..plan.cpu import Problem
+from . import DATA, TAPS
+
+
+def gather_arguments(problem: Problem, packed: int | None = None) -> list[tuple[Any, ...]]:
+    """Data, weight, the operands of the epilogue, and the result, of ``conv`` or its transpose.
+
+    Parameters
+    ----------
+    packed : int, optional
+        Number of packed weights, if they come packed.
+    """
+    geometry, layouts = problem.geometry, problem.layouts
+    x = layouts.x, _data_sizes(problem.x_sizes, geometry.c)
+    y = layouts.y, _data_sizes(problem.y_sizes, geometry.k)
+    source, result = (y, x) if problem.transposed else (x, y)
+    data = _argument("data", *source, problem.dtypes[0])
+    weight = stored_weight(problem) if packed is None else packed_weight(problem, packed)
+    extra = _epilogue_arguments(problem)
+    return [data, weight, *extra, _argument("out", *result, problem.dtypes[2])]
+
+
+def weight_grad_arguments(problem: Problem) -> list[tuple[Any, ...]]:
+    """x, y, and the gradient of the weight."""
+    geometry, layouts = problem.geometry, problem.layouts
+    x = _argument("x", layouts.x, _data_sizes(problem.x_sizes, geometry.c), problem.dtypes[0])
+    y = _argument("y", layouts.y, _data_sizes(problem.y_sizes, geometry.k), problem.dtypes[1])
+    return [x, y, _argument("out", layouts.w, _weight_sizes(problem), problem.dtypes[2])]
+
+
+def stored_weight(problem: Problem) -> tuple[Any, ...]:
+    """The weight, as the user stores it."""
+    return _argument("weight", problem.layouts.w, _weight_sizes(problem), problem.dtypes[1])
+
+
+def packed_weight(problem: Problem, elements: int) -> tuple[Any, ...]:
+    """The packed weight, which has one axis."""
+    return _argument("packed", "P", {"P": elements}, problem.acc_dtype)
+
+
+def _epilogue_arguments(problem: Problem) -> list[tuple[Any, ...]]:
+    """The operands of the steps, in their order."""
+    sizes = _data_sizes(problem.out_sizes, problem.geometry.groups * problem.out_channels)
+    return [
+        _argument(
+            f"operand{number}",
+            step.order,
+            {letter: sizes[letter] if letter in step.varies else 1 for letter in step.order},
+            problem.dtypes[2],
+        )
+        for number, step in enumerate(step for step in problem.epilogue if step.order)
+    ]
+
+
+def _data_sizes(sizes: Sequence[Expr], channels: int) -> dict[str, Expr]:
+    """Sizes by letter of data with these four axes."""
+    return {**dict(zip(DATA, sizes)), "C": channels}
+
+
+def _weight_sizes(problem: Problem) -> dict[str, int]:
+    geometry = problem.geometry
+    return {**dict(zip(TAPS, geometry.kernel)), "O": geometry.k, "I": geometry.c_per_group}
+
+
+def _argument(name: str, order: str, sizes: dict[str, Any], dtype: str) -> tuple[Any, ...]:
+    """One that is stored in `order`; axes that it does not name are unit axes."""
+    return emit.argument(name, order, [sizes[letter] for letter in order], dtype)
