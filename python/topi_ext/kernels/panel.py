@@ -31,8 +31,7 @@ class FittedWindow:
     Parameters
     ----------
     room : Window
-        What was planned for nominal sizes: its elements and the width of its rows are the most
-        that this one has.
+        What was planned for nominal sizes: this one has at most as many elements.
     positions : sequence
         Positions per phase, along the four axes.
     gathers, lanes
@@ -43,7 +42,8 @@ class FittedWindow:
         self, room: Window, positions: Sequence[Expr], gathers: Sequence[Gather], lanes: int
     ):
         halo = [gather.last_shift - gather.first_shift for gather in gathers]
-        width = _equal_part(positions[-1], emit.least(room.block[-1], positions[-1]))
+        most = room.elements // prod(1 + reach for reach in halo[:-1]) - halo[-1]
+        width = _equal_part(positions[-1], emit.least(most, positions[-1]))
         block: list[Expr] = [1, 1, 1, width]
         inner: Expr = emit.chosen(width + halo[-1])
         is_whole: Expr = width == positions[-1]
