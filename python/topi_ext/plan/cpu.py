@@ -595,7 +595,7 @@ def _gather_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> floa
     full, tail = divmod(vectors, plan.vectors)
     step = full * _tile_cycles(plan.channels, plan.vectors)
     step += _tile_cycles(plan.channels, tail) if tail else 0
-    # Above half of the cache it depends on where the pages lie: as measured, up to 1.4 or nothing.
+    # Above half of the cache times vary from run to run, by up to 1.4 as measured.
     spill = 1.0 if panel <= machine.l2 // 2 else 1.15 if panel <= machine.l2 * 3 // 4 else 1.3
     if plan.spread:
         # As measured: planes are read in order, unless weights push them out of the same cache.
