@@ -30,11 +30,11 @@ from typing import Any
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..geometry import TapGroup
-from ..plan.cpu import UNROLLED_TAPS, GatherPlan, Problem, Window
+from ..plan.cpu import UNROLLED_TAPS, GatherPlan, Problem
 from . import ATTRIBUTES, DATA, TAPS
 from .epilogue import RowEpilogue
 from .operands import gather_arguments, packed_weight, stored_weight
-from .panel import FittedWindow, Panel, pack
+from .panel import Panel, pack, window_of
 
 SPATIAL = (1, 2, 3)
 """Of the four axes, those that have taps."""
@@ -112,17 +112,15 @@ class _Gather:
         self.block_weights = problem.in_channels * problem.geometry.taps * plan.channels
         self.chunks = -(-problem.in_channels // plan.depth)
 
-    def _block_positions(self) -> Expr:
+    def _block_positions(self) -> list[Expr]:
         """Choose the blocks, and say how many there are along the four axes."""
         problem, plan = self.problem, self.plan
         width = plan.vectors * plan.lanes
-        positions = [emit.chosen(emit.most(p, 1)) for p in problem.positions]  # may be empty
+        self.window = window_of(problem, plan.window, self.gathers, plan.lanes)
         if problem.is_static:
-            self.window: Window | FittedWindow = plan.window
             self.row: Expr = -(-plan.window.length // plan.lanes) * plan.lanes
             row_room, self.splits = self.row, plan.splits
         else:
-            self.window = FittedWindow(plan.window, positions, self.gathers, plan.lanes)
             self.row = emit.chosen(emit.ceil_div(self.window.length, width) * width)
             row_room = -(-plan.window.elements // width) * width
         self.panel = Panel(self.gathers, self.window, plan.lanes)
@@ -139,7 +137,7 @@ class _Gather:
         most = self.per_split if problem.is_static else self.blocks
         self.held_room = plan.channels * self.phases * row_room * (most if self.chunks > 1 else 1)
         # The last tile of a row of unknown length is whole, and may end behind the panel.
-        self.panel_room = self.panel.room(plan.depth, plan.window)
+        self.panel_room = self.panel.room(plan.depth)
         self.panel_room += 0 if problem.is_static else width
         return counts
 

@@ -19,7 +19,7 @@ from math import prod
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..geometry import Gather
-from ..plan.cpu import Window
+from ..plan.cpu import Problem, Window
 from . import DATA
 
 
@@ -67,10 +67,25 @@ class FittedWindow:
         self.length = emit.chosen(sum((b - 1) * step for b, step in zip(block, self.steps)) + 1)
         vectors = emit.chosen(emit.ceil_div(inner, lanes))
         self._pitch = emit.chosen((vectors + 1 - vectors % 2) * lanes)
+        self._room = room
 
     def pitch(self, _: int) -> Expr:
         """Distance of two planes: whole vectors, and never a power of two of cache lines."""
         return self._pitch
+
+    def most_pitch(self, lanes: int) -> int:
+        """What has to be allocated for a plane: no window that fits has a larger pitch."""
+        return (-(-self._room.elements // lanes) + 1) * lanes
+
+
+def window_of(
+    problem: Problem, planned: Window, gathers: Sequence[Gather], lanes: int
+) -> Window | FittedWindow:
+    """The planned window where sizes are known, else one that fits into it."""
+    if problem.is_static:
+        return planned
+    positions = [emit.chosen(emit.most(p, 1)) for p in problem.positions]  # may be empty
+    return FittedWindow(planned, positions, gathers, lanes)
 
 
 def _equal_part(size: Expr, most: Expr) -> Expr:
@@ -111,12 +126,9 @@ class Panel:
         """Size of the panel; one vector more, since the last tile may read past the last plane."""
         return channels * self.slots * self.pitch + self.lanes
 
-    def room(self, channels: int, planned: Window) -> int:
-        """The most that :meth:`elements` of a window that fits into the `planned` one can be."""
-        pitch = planned.most_pitch(self.lanes)
-        if isinstance(self.window, Window):
-            pitch = self.window.pitch(self.lanes)
-        return channels * self.slots * pitch + self.lanes
+    def room(self, channels: int) -> int:
+        """The most that :meth:`elements` can be."""
+        return channels * self.slots * self.window.most_pitch(self.lanes) + self.lanes
 
     def plane(self, channel: Expr, slots: Sequence[Expr]) -> Expr:
         """Offset of a plane."""

@@ -25,10 +25,10 @@ from typing import Any
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..geometry import Gather
-from ..plan.cpu import Problem, WeightGradPlan, Window
+from ..plan.cpu import Problem, WeightGradPlan
 from . import ATTRIBUTES, TAPS
 from .operands import weight_grad_arguments
-from .panel import FittedWindow, Panel, pack
+from .panel import Panel, pack, window_of
 
 
 def build(problem: Problem, plan: WeightGradPlan) -> Any:
@@ -57,10 +57,7 @@ class _WeightGrad:
     def _block_positions(self) -> None:
         """Choose the blocks of positions."""
         problem, plan = self.problem, self.plan
-        self.window: Window | FittedWindow = plan.window
-        if not problem.is_static:
-            positions = [emit.chosen(emit.most(p, 1)) for p in problem.positions]  # may be empty
-            self.window = FittedWindow(plan.window, positions, problem.gathers, plan.lanes)
+        self.window = window_of(problem, plan.window, problem.gathers, plan.lanes)
         self.x_panel = Panel(problem.gathers, self.window, plan.lanes)
         # y is read in place (kernel 1) but with the window of x, so that positions coincide.
         self.y_panel = Panel((Gather(False, 1, 1, 1, 0),) * 4, self.window, plan.lanes)
@@ -86,8 +83,8 @@ class _WeightGrad:
         self.c_count = self._present(first_c, geometry.c_per_group, plan.c_block)
         partial_size = plan.k_block * plan.c_block * geometry.taps * plan.lanes
         partial = emit.scratch(partial_size, self.dtype)
-        rows = emit.scratch(self.y_panel.room(plan.k_block, plan.window), self.dtype)
-        panel = emit.scratch(self.x_panel.room(plan.c_block, plan.window), self.dtype)
+        rows = emit.scratch(self.y_panel.room(plan.k_block), self.dtype)
+        panel = emit.scratch(self.x_panel.room(plan.c_block), self.dtype)
         emit.fill(partial, 0, partial_size, emit.constant(0, self.dtype))
 
         def chunk(*numbers: Expr) -> None:

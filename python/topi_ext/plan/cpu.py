@@ -16,7 +16,7 @@ from typing import Any, Union
 
 from ..dtypes import accumulator, byte_width
 from ..epilogue import Epilogue
-from ..geometry import Gather, Geometry, Size
+from ..geometry import Gather, Geometry, Size, conv_transpose_size
 from ..layout import Layouts
 
 NOMINAL = (4, 8, 32, 64)
@@ -224,8 +224,8 @@ class Window:
         return (vectors + 1 - vectors % 2) * lanes
 
     def most_pitch(self, lanes: int) -> int:
-        """No window of at most as many elements has a larger pitch."""
-        return (-(-self.elements // lanes) + 1) * lanes
+        """What has to be allocated for a plane."""
+        return self.pitch(lanes)
 
 
 @dataclass(frozen=True)
@@ -454,9 +454,7 @@ def _plan_gather(problem: Problem, machine: Machine) -> tuple[float, GatherPlan]
     packed = not problem.weights_are_rows
     best: tuple[float, GatherPlan] | None = None
     may_spread = problem.is_static and not problem.transposed and problem.geometry.taps > 1
-    for block, spread in product(_blocks(positions, lanes), (False, True)):
-        if spread and not may_spread:
-            continue
+    for block, spread in product(_blocks(positions, lanes), (False, True)[: 1 + may_spread]):
         window = Window.of(block, problem.spread_gathers if spread else problem.gathers)
         vectors = -(-window.length // lanes)
         channels, width = _register_tile(problem.out_channels, vectors, machine.registers)
@@ -467,8 +465,10 @@ def _plan_gather(problem: Problem, machine: Machine) -> tuple[float, GatherPlan]
         if tasks < 2 * machine.threads:
             splits = min(blocks, -(-2 * machine.threads // tasks))
         for depth in _depths(problem.in_channels):
-            plan = GatherPlan(window, lanes, channels, width, splits, depth, packed, spread=spread)
-            plan = replace(plan, tasks=2 * machine.threads)
+            plan = GatherPlan(
+                window, lanes, channels, width, splits, depth, packed,
+                spread=spread, tasks=2 * machine.threads,
+            )  # fmt: skip
             cycles = _gather_cycles(problem, plan, machine)
             if problem.is_static and tasks * splits * cycles < PARALLEL_CYCLES:
                 plan = replace(plan, parallel=False)
@@ -550,19 +550,17 @@ def _plan_small(problem: Problem, machine: Machine) -> ScatterPlan | None:
     for exponent in range(11):
         y = [2**exponent if not isinstance(size, int) else size for size in g.y_size]
         x = [
-            size if isinstance(size, int) else (i - 1) * s + (r - 1) * d + 1 - before - after
-            for i, size, r, s, d, before, after in zip(
-                y, g.x_size, g.kernel, g.stride, g.dilation, g.pad_before, g.pad_after
-            )
-        ]  # fmt: skip
+            size if isinstance(size, int) else conv_transpose_size(*axis)
+            for size, axis in zip(g.x_size, zip(y, *g.window))
+        ]
         if min(x) < 1:
             continue
         n = problem.n if isinstance(problem.n, int) else NOMINAL[0]
         known = replace(problem, geometry=replace(g, x_size=tuple(x), y_size=tuple(y)), n=n)
-        scatter, gather = _plan_scatter(known, machine), _plan_gather(known, machine)
+        scatter = _plan_scatter(known, machine)
         if scatter is None:
             break
-        if scatter[0] < gather[0]:
+        if scatter[0] < _plan_gather(known, machine)[0]:
             found = replace(scatter[1], most=prod(y))
     if found is None:
         return None
