@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmark.arguments import Options
+from benchmark.arguments import Options, count
 from benchmark.cases import FACES, Case, case_of
 from benchmark.environment import prepare
 
@@ -58,7 +58,7 @@ def cases() -> Iterator[tuple[str, int, Case]]:
 def main() -> int:
     """Measure, write, draw."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--threads", type=int, default=2, metavar="N", help="default: 2")
+    parser.add_argument("--threads", type=count, default=2, metavar="N", help="default: 2")
     parser.add_argument("--time-budget", type=float, default=0.3, metavar="S", help="per point")
     parser.add_argument("--json", type=Path, default=Path("out/growth.json"), metavar="OUT")
     parser.add_argument("--plot", type=Path, default=Path("out/growth.png"), metavar="OUT.png")

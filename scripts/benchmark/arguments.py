@@ -57,7 +57,7 @@ def parse(argv: Sequence[str] | None = None) -> Options:
         metavar="NAME,...",
         help="torch, stock or both (default: torch,stock)",
     )
-    parser.add_argument("--threads", type=_count, default=2, metavar="N", help="default: 2")
+    parser.add_argument("--threads", type=count, default=2, metavar="N", help="default: 2")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="default: float32")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write rows and summary here")
     parser.add_argument("--plot", type=Path, metavar="OUT.png", help="draw the ratios here")
@@ -101,7 +101,8 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(",") if name)
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
+    """A number of at least 1, as ``argparse`` takes types."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} must be at least 1")
