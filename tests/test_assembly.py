@@ -50,7 +50,7 @@ def assembly(module: object) -> str:
 
 
 def basic_blocks(text: str) -> Iterator[list[str]]:
-    """Instructions between labels, single blanks between their parts."""
+    """Instructions between labels and branches, single blanks between their parts."""
     found: list[str] = []
     for line in text.splitlines():
         instruction = " ".join(line.split())
@@ -59,6 +59,9 @@ def basic_blocks(text: str) -> Iterator[list[str]]:
             found = []
         elif instruction and not instruction.startswith((".", "#", "//")):
             found.append(instruction)
+            if re.match(r"(j|b\.|cbn?z|tbn?z)", instruction):
+                yield found
+                found = []
     yield found
 
 

@@ -27,6 +27,7 @@ from helpers.compare import numpy_dtype
 from helpers.faces import OPERANDS, FaceCase
 from helpers.profile import FUZZ, compiling
 from topi_ext import select, tvm_compat
+from topi_ext.kernels import gather, winograd
 from topi_ext.layout import Layouts
 from topi_ext.plan.cpu import (
     ChannelsPlan,
@@ -37,6 +38,7 @@ from topi_ext.plan.cpu import (
     ScatterPlan,
     WeightGradPlan,
     Window,
+    WinogradPlan,
     choose,
 )
 from topi_ext.reference import Reference
@@ -57,6 +59,10 @@ def problem_of(case: FaceCase) -> Problem:
 
 def kernel_of(problem: Problem, plan: object) -> object:
     """Any plan is right, the planner only guesses which is fast."""
+    if getattr(plan, "direct", True) is None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(gather, "emit_body", lambda *_: None)
+            return select.KERNELS[type(plan)].build(problem, plan)
     return select.KERNELS[type(plan)].build(problem, plan)
 
 
@@ -218,6 +224,12 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
         if block[axis] < problem.positions[axis]:
             break
     spread = problem.face == "conv" and draw(st.booleans())
+    no_gaps = not any(gather.has_empty_phase for gather in problem.gathers)
+    if problem.face != "conv_weight_grad" and no_gaps and draw(st.booleans()):
+        plan = draw(winograd_plans(problem, lanes, parallel))
+        kinds = itertools.product(*plan.filters(problem))
+        if sum(math.prod(len(f.terms) for f in filters) for filters in kinds) < 99:
+            return plan
     window = Window.of(block, problem.spread_gathers if spread else problem.gathers)
     if problem.face == "conv_weight_grad":
         k_block, c_block = number(g.k_per_group), number(g.c_per_group)
@@ -232,6 +244,18 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
     splits = number(min(3, -(-problem.out_channels // channels)))
     depth, packed = number(problem.in_channels), not problem.weights_are_rows or draw(st.booleans())
     return GatherPlan(window, lanes, channels, vectors, splits, depth, packed, parallel, spread)
+
+
+@st.composite
+def winograd_plans(draw: st.DrawFn, problem: Problem, lanes: int, parallel: bool) -> WinogradPlan:
+    """Any plan of the kernel that saves products, without a way out by a direct sum."""
+    tile = tuple(draw(st.sampled_from((1, 2))) for _ in range(3))
+    channels = draw(st.integers(1, min(problem.out_channels, 5)))
+    blocks = -(-problem.out_channels // channels)
+    vectors, splits, passes = (draw(st.integers(1, most)) for most in (3, min(3, blocks), blocks))
+    plan = WinogradPlan(tile, (1,) * 4, lanes, channels, vectors, splits, passes, None, parallel)
+    block = tuple(draw(st.integers(1, max(1, min(count, 9)))) for count in plan.tiles(problem))
+    return replace(plan, block=block)
 
 
 @pytest.mark.parametrize("face", FACES)
@@ -365,6 +389,87 @@ def test_not_a_number_in_x_goes_only_to_the_weights_that_meet_it(what: float) ->
             np.testing.assert_array_equal(~np.isfinite(out.numpy()), want)
             clean = Reference().conv_weight_grad(x.astype(np.float64), y, case.geometry)
             np.testing.assert_allclose(out.numpy()[~want], clean[~want], rtol=1e-4, atol=1e-4)
+
+
+FEWER_PRODUCTS = [
+    FaceCase(c.op, geometry_of(c), c.n)
+    for c in (
+        Case("conv", (21, 34), (3, 3), ins=32, outs=33, padding=(1,) * 4),
+        Case("conv", (33, 41), (4, 3), ins=64, outs=96, stride=(2, 1), dilation=(1, 2)),
+        Case(
+            "conv_transpose", (16, 16), (4, 4), 4, ins=96, outs=64, stride=(2, 2), padding=(1,) * 4
+        ),
+        Case("conv_transpose", (32, 31), (3, 3), ins=256, outs=130, stride=(2, 2)),
+    )
+]
+
+
+def fewer_products(case: FaceCase, *, prepacked: bool = False) -> tuple[Problem, WinogradPlan]:
+    """The problem, and its plan if it is the one that is meant here."""
+    problem = replace(problem_of(case), prepacked=prepacked)
+    plan = choose(problem, Machine(vector_bytes=32, threads=2))
+    assert isinstance(plan, WinogradPlan), case
+    return problem, plan
+
+
+@pytest.mark.parametrize("prepacked", [False, True], ids=["weights as stored", "packed weights"])
+def test_infinity_and_overflow_are_those_of_a_direct_sum(prepacked: bool) -> None:
+    """Where products are saved, sums of inputs or taps could turn one into NaN, or overflow."""
+    made = {}
+    for number, case in enumerate(FEWER_PRODUCTS):
+        problem, plan = fewer_products(case, prepacked=prepacked)
+        made[f"f{number}"] = kernel_of(problem, plan)
+        if prepacked:
+            made[f"p{number}"] = winograd.build_packing(problem, plan)
+    named = {name: f.with_attr("global_symbol", name) for name, f in made.items()}
+    kernels, rng = tvm.compile(tvm.IRModule(named), HOST), np.random.default_rng(0)
+    for number, case in enumerate(FEWER_PRODUCTS):
+        data, weight = case.arrays(rng)
+        weight = weight / 100
+        # Neighbours whose sum is too large for float32, though what they are multiplied by is not.
+        large = np.finfo("float32").max
+        for values, index in (
+            ([np.inf], 5), ([-np.inf], -1), ([np.nan], 0), ([large, large], data.size // 2 + 3),
+            ([], 0),
+        ):  # fmt: skip
+            x = data.copy()
+            for i, value in enumerate(values):
+                x.flat[index + i] = value
+            given = tvm.runtime.tensor(weight)
+            if prepacked:
+                elements = winograd.packed_elements(*fewer_products(case, prepacked=True))
+                given = tvm.runtime.tensor(np.full(elements, 99, "float32"))
+                kernels[f"p{number}"](tvm.runtime.tensor(weight), given)
+            out = tvm.runtime.tensor(np.zeros(case.shape(case.roles[2]), "float32"))
+            kernels[f"f{number}"](tvm.runtime.tensor(x), given, out)
+            face = getattr(Reference(), case.face)
+            with np.errstate(invalid="ignore"):
+                want = face(x.astype("float64"), weight.astype("float64"), case.geometry)
+            # As test_any_geometry allows; float32 inputs of 3e38 leave no room beside them.
+            scale = np.abs(want[np.isfinite(want)]).max()
+            np.testing.assert_allclose(out.numpy(), want, rtol=1e-5, atol=1e-6 * scale)
+
+
+def test_saved_products_cost_no_accuracy() -> None:
+    """The error against float64 is at most that of the direct kernel: sums are shorter."""
+    rng = np.random.default_rng(0)
+    made = []
+    for case in FEWER_PRODUCTS:
+        problem, plan = fewer_products(case)
+        made += [kernel_of(problem, plan), kernel_of(problem, plan.direct)]
+    kernels = built(made)
+    for number, case in enumerate(FEWER_PRODUCTS):
+        operands = case.arrays(rng)
+        want = getattr(Reference(), case.face)(
+            *(a.astype("float64") for a in operands), case.geometry
+        )
+        errors = []
+        for kernel in (kernels[f"f{2 * number}"], kernels[f"f{2 * number + 1}"]):
+            out = tvm.runtime.tensor(np.zeros(case.shape(case.roles[2]), "float32"))
+            kernel(*map(tvm.runtime.tensor, operands), out)
+            errors.append(np.sqrt(np.mean((out.numpy() - want) ** 2)))
+        # Twice: for rounding, which varies with the data.
+        assert errors[0] <= 2 * errors[1], case
 
 
 def test_empty_batch() -> None:

@@ -23,6 +23,7 @@ PYTHON = Path(__file__).parents[1] / "python"
 # A room may import rooms of a lower floor, and its neighbours as long as no circle closes.
 FLOOR = {
     "topi_ext.geometry": 0,
+    "topi_ext.filtering": 1,
     "topi_ext.layout": 1,
     "topi_ext.dtypes": 1,
     "topi_ext.epilogue": 1,
@@ -43,6 +44,7 @@ FLOOR = {
 COMPAT = "topi_ext.tvm_compat"
 WITHOUT_TVM = {
     "topi_ext.geometry",
+    "topi_ext.filtering",
     "topi_ext.layout",
     "topi_ext.dtypes",
     "topi_ext.epilogue",

@@ -37,7 +37,7 @@ class Array:
         self.dtype = dtype
 
     def __getitem__(self, index: Expr) -> Expr:
-        return self.buffer[_wide(index)]
+        return self.buffer[wide(index)]
 
     def load(self, index: Expr, dtype: str) -> Expr:
         """One element as `dtype`."""
@@ -72,6 +72,17 @@ class Operand(Array):
                     return False
                 stride = stride * size
         return True
+
+
+class Part(Operand):
+    """Elements of `whole` from `start` on, as an operand of its own that is only read."""
+
+    def __init__(self, whole: Array, start: int, order: str, shape: Sequence[Expr]):
+        super().__init__(whole.buffer, whole.dtype, order, shape)
+        self.start = start
+
+    def __getitem__(self, index: Expr) -> Expr:
+        return self.buffer[wide(index + self.start)]
 
 
 # -------------------------------------------------------------------- the function
@@ -120,7 +131,7 @@ def kernel(attrs: dict[str, Any]) -> Iterator[list[Any]]:
 
 def argument(name: str, order: str, shape: Sequence[Expr], dtype: str) -> tuple[Any, ...]:
     """Declare an argument stored in `order`; pass what is returned to :func:`body`."""
-    sizes = [_wide(size) for size in shape]
+    sizes = [wide(size) for size in shape]
     return script.arg(name, script.buffer(sizes, dtype)), order, tuple(shape), dtype
 
 
@@ -133,7 +144,7 @@ def body(*arguments: tuple[Any, ...]) -> Iterator[list[Operand]]:
             elements: Expr = 1
             for size in shape:
                 elements = elements * size
-            flat = tvm_compat.flat_alias(buffer, _wide(elements), dtype)
+            flat = tvm_compat.flat_alias(buffer, wide(elements), dtype)
             operands.append(Operand(flat, dtype, order, shape))
         yield operands
 
@@ -144,7 +155,7 @@ def body(*arguments: tuple[Any, ...]) -> Iterator[list[Operand]]:
 def scratch(elements: Expr, dtype: str) -> Array:
     """Memory of the enclosing loop body; what it holds at first is undefined."""
     _scratch[-1].add(elements, dtype)
-    return Array(tvm_compat.allocate(_wide(elements), dtype), dtype)
+    return Array(tvm_compat.allocate(wide(elements), dtype), dtype)
 
 
 _STACK_BYTES = 992
@@ -159,14 +170,26 @@ def registers(vectors: int, lanes: int, dtype: str) -> list[tuple[Array, Expr]]:
     return [(arrays[i // each], lanes_of(i % each * lanes, lanes)) for i in range(vectors)]
 
 
+def table(values: Sequence[float], dtype: str = "int64") -> Callable[[Expr], Expr]:
+    """Numbers that are known now, looked up when the kernel runs; kept in memory if need be."""
+    steps = {b - a for a, b in zip(values, values[1:])}
+    if dtype == "int64" and len(steps) < 2:
+        step = steps.pop() if steps else 0
+        return lambda i: values[0] + (i * step if step else 0)
+    held = scratch(len(values), dtype)
+    for i, value in enumerate(values):
+        store(held, i, constant(value, dtype))
+    return lambda i: let(held[i])
+
+
 def store(array: Array, index: Expr, value: Expr) -> None:
     """Write one element, or a vector when `index` is one."""
-    script.buffer_store(array.buffer, value, [_wide(index)])
+    script.buffer_store(array.buffer, value, [wide(index)])
 
 
 def lanes_of(start: Expr, count: int) -> Expr:
     """The index of `count` neighbouring elements."""
-    return tir.Ramp(_wide(start), _wide(1), count)
+    return tir.Ramp(wide(start), wide(1), count)
 
 
 def broadcast(value: Expr, count: int) -> Expr:
@@ -212,7 +235,7 @@ def tasks(extent: Expr, parallel: bool) -> Iterator[Expr]:
     """A loop over independent tasks, which the threads of the runtime share if `parallel`."""
     kind = script.parallel if parallel else script.serial
     _scratch[-1].in_task = parallel
-    with statements(kind(_wide(0), _wide(extent))) as i:
+    with statements(kind(wide(0), wide(extent))) as i:
         yield i
     _scratch[-1].in_task = False
 
@@ -223,7 +246,7 @@ def loop(extent: Expr, step: Callable[[Expr], None]) -> None:
         if extent == 1:
             step(0)
         return
-    with statements(script.serial(_wide(0), _wide(extent))) as i:
+    with statements(script.serial(wide(0), wide(extent))) as i:
         step(i)
 
 
@@ -251,7 +274,7 @@ def origin(value: Expr) -> Expr:
     TVM would take such sums apart, narrow them to 32 bits and spread them over the loops; LLVM
     then can't see that neighbours are neighbours, and gathers them one by one.
     """
-    return let(tvm_compat.opaque(_wide(value)))
+    return let(tvm_compat.opaque(wide(value)))
 
 
 def chosen(value: Expr) -> Expr:
@@ -260,7 +283,7 @@ def chosen(value: Expr) -> Expr:
     For sizes that a kernel chooses when it runs: TVM would put their divisions and minima into
     every index that uses them, and then simplify for minutes. It does not look into memory.
     """
-    return value if isinstance(value, int) else let(settled(_wide(value), "int64"))
+    return value if isinstance(value, int) else let(settled(wide(value), "int64"))
 
 
 def nest(extents: Sequence[Expr], step: Callable[..., None]) -> None:
@@ -305,17 +328,17 @@ def choose(condition: Expr, value: Callable[[], Expr], other: Expr) -> Expr:
     """``value()`` where `condition` holds, evaluated only there."""
     if isinstance(condition, bool):
         return value() if condition else other
-    return tir.if_then_else(condition, value(), other)
+    return tir.if_then_else(condition, wide(value()), wide(other))
 
 
 def least(a: Expr, b: Expr) -> Expr:
     """The smaller of two."""
-    return min(a, b) if isinstance(a, int) and isinstance(b, int) else tir.min(_wide(a), _wide(b))
+    return min(a, b) if isinstance(a, int) and isinstance(b, int) else tir.min(wide(a), wide(b))
 
 
 def most(a: Expr, b: Expr) -> Expr:
     """The larger of two."""
-    return max(a, b) if isinstance(a, int) and isinstance(b, int) else tir.max(_wide(a), _wide(b))
+    return max(a, b) if isinstance(a, int) and isinstance(b, int) else tir.max(wide(a), wide(b))
 
 
 def quotient(a: Expr, b: Expr) -> Expr:
@@ -324,12 +347,12 @@ def quotient(a: Expr, b: Expr) -> Expr:
     By a size known at run time TVM's floor division would be four operations that ask for signs,
     and nested ones grow exponentially.
     """
-    return a // b if isinstance(b, int) else tir.truncdiv(_wide(a), b)
+    return a // b if isinstance(b, int) else tir.truncdiv(wide(a), b)
 
 
 def remainder(a: Expr, b: Expr) -> Expr:
     """``a % b`` of a >= 0 and b > 0; see :func:`quotient`."""
-    return a % b if isinstance(b, int) else tir.truncmod(_wide(a), b)
+    return a % b if isinstance(b, int) else tir.truncmod(wide(a), b)
 
 
 def ceil_div(a: Expr, b: Expr) -> Expr:
@@ -349,6 +372,6 @@ def unravel(index: Expr, extents: Sequence[Expr]) -> tuple[Expr, ...]:
     return (index, *reversed(digits))
 
 
-def _wide(value: Expr) -> Expr:
-    """64-bit indices throughout: Relax sizes are 64 bits wide."""
+def wide(value: Expr) -> Expr:
+    """`value` as an index: 64 bits throughout, since Relax sizes are 64 bits wide."""
     return tir.IntImm("int64", value) if isinstance(value, int) else value

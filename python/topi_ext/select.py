@@ -11,7 +11,7 @@ from . import tvm_compat
 from .emit import SCRATCH_BYTES
 from .epilogue import Epilogue
 from .geometry import Geometry, Size
-from .kernels import either, gather, scatter, weight_channels, weight_columns, weight_grad
+from .kernels import either, gather, scatter, weight_channels, weight_columns, weight_grad, winograd
 from .layout import Layouts
 from .plan.cpu import (
     ChannelsPlan,
@@ -23,11 +23,13 @@ from .plan.cpu import (
     Problem,
     ScatterPlan,
     WeightGradPlan,
+    WinogradPlan,
     choose,
 )
 
 KERNELS = {
     GatherPlan: gather,
+    WinogradPlan: winograd,
     ScatterPlan: scatter,
     EitherPlan: either,
     WeightGradPlan: weight_grad,
@@ -35,6 +37,9 @@ KERNELS = {
     ColumnsPlan: weight_columns,
 }
 """The room of each plan's kernel."""
+
+_PACKERS = {GatherPlan: gather, WinogradPlan: winograd}
+"""Kernels that may find their weights packed."""
 
 
 class Packing(NamedTuple):
@@ -192,7 +197,8 @@ def _build(request: _Request) -> Any:
 @lru_cache(maxsize=4096)
 def _build_packing(request: _Request) -> Packing | None:
     problem, plan = request.planned()
-    if not (isinstance(plan, GatherPlan) and gather.is_prepacked(problem, plan)):
+    kernel = _PACKERS.get(type(plan))
+    if kernel is None or not kernel.is_prepacked(problem, plan):
         return None
-    func = gather.build_packing(problem, plan)
-    return Packing(func, gather.packed_elements(problem, plan), problem.acc_dtype)
+    func = kernel.build_packing(problem, plan)
+    return Packing(func, kernel.packed_elements(problem, plan), problem.acc_dtype)

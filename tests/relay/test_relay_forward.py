@@ -186,7 +186,7 @@ def test_one_build_serves_many_sizes(rng: np.random.Generator) -> None:
     [(64, 64, 64, 3, 1), (128, 64, 32, 3, 2)],
 )
 def test_sums_stay_in_registers(ins: int, outs: int, size: int, kernel: int, stride: int) -> None:
-    """No code around multiply-adds touches the stack with a vector register: it is half as fast."""
+    """No loop of multiply-adds touches the stack with a vector register: it is half as fast."""
     if "x86_64" not in map(str, tvm.target.codegen.llvm_get_targets()):
         pytest.skip("this TVM does not compile for x86")
     x = relay.var("x", shape=(1, ins, size, size))
@@ -196,8 +196,10 @@ def test_sums_stay_in_registers(ins: int, outs: int, size: int, kernel: int, str
     )
     on = "llvm -mtriple=x86_64-linux-gnu -mcpu=skylake -num-cores=2"
     built = relay.build(tvm.IRModule.from_expr(relay.Function([x, w], body)), on)
-    blocks = re.split(r"^\.\w+:", built.get_lib().get_source("asm"), flags=re.MULTILINE)
-    hot = [block for block in blocks if block.count("vfmadd") >= 8]
+    ends = re.compile(r"^\.\w+:|^\s+j\w+\s.*$", flags=re.MULTILINE)
+    blocks = ends.split(built.get_lib().get_source("asm"))
+    # What combines the points of tiles has multiply-adds too, and more vectors than registers.
+    hot = [block for block in blocks if block.count("vfmadd") > len(block.splitlines()) // 4]
     assert hot
     for block in hot:
         assert not [line for line in block.splitlines() if "%ymm" in line and "%rsp" in line]

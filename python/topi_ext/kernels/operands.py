@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import emit
-from ..emit import Expr
+from ..emit import Expr, Operand
 from ..plan.cpu import Problem
 from . import DATA, TAPS
 
@@ -46,6 +46,13 @@ def stored_weight(problem: Problem) -> tuple[Any, ...]:
 def packed_weight(problem: Problem, elements: int) -> tuple[Any, ...]:
     """The packed weight, which has one axis."""
     return _argument("packed", "P", {"P": elements}, problem.acc_dtype)
+
+
+def copied_weight(problem: Problem, packed: Operand, start: int) -> Operand:
+    """The weight as the user stores it, of which `packed` holds a copy from `start` on."""
+    sizes = _weight_sizes(problem)
+    order = problem.layouts.w
+    return emit.Part(packed, start, order, [sizes[letter] for letter in order])
 
 
 def _epilogue_arguments(problem: Problem) -> list[tuple[Any, ...]]:

@@ -16,6 +16,7 @@ from typing import Any, Union
 
 from ..dtypes import accumulator, byte_width
 from ..epilogue import Epilogue
+from ..filtering import Filter, filters_of
 from ..geometry import Gather, Geometry, Size, conv_transpose_size
 from ..layout import Layouts
 
@@ -25,6 +26,8 @@ NOMINAL = (4, 8, 32, 64)
 UNROLLED_TAPS = 16
 """Taps written out in an innermost loop; more of them only make builds slow."""
 
+MOST_TERMS = 128
+"""Terms of a tile, one for each kind of phase, that a kernel writes out."""
 
 PARALLEL_CYCLES = 40_000
 """Work below this is done by the calling thread: waking the others takes about as long."""
@@ -338,6 +341,51 @@ class EitherPlan:
 
 
 @dataclass(frozen=True)
+class WinogradPlan:
+    """Plan of the kernel of ``conv`` and ``conv_transpose`` that saves products.
+
+    Attributes
+    ----------
+    tile : tuple of int
+        Outputs of a phase per tile along depth, height and width: 1 or 2.
+    block : tuple of int
+        Tiles per task along the four axes.
+    lanes : int
+        Elements per vector.
+    channels, vectors : int
+        Register tile: output channels by vectors of tiles.
+    splits : int
+        Into how many tasks the output channels of one block are divided.
+    pass_blocks : int
+        Blocks of output channels whose points are held at a time.
+    direct : GatherPlan
+        For data that is not finite.
+    parallel : bool
+        Whether threads share the tasks.
+    """
+
+    tile: tuple[int, ...]
+    block: tuple[int, ...]
+    lanes: int
+    channels: int
+    vectors: int
+    splits: int
+    pass_blocks: int
+    direct: GatherPlan
+    parallel: bool = True
+
+    def filters(self, problem: Problem) -> tuple[tuple[Filter, ...], ...]:
+        """How each spatial axis is computed."""
+        gathers = problem.gathers[1:]
+        return tuple(filters_of(gather, tile) for gather, tile in zip(gathers, self.tile))
+
+    def tiles(self, problem: Problem) -> tuple[Size, ...]:
+        """Tiles of a phase along the four axes."""
+        steps = (1, *(f[0].out_step * f[0].tile for f in self.filters(problem)))
+        return tuple((size + step - 1) // step for size, step in zip(problem.out_sizes, steps))
+
+
+@dataclass(frozen=True)
 class WeightGradPlan:
     """Plan of the ``conv_weight_grad`` kernel.
 
@@ -421,7 +469,9 @@ class ColumnsPlan:
     parallel: bool = True
 
 
-Plan = Union[GatherPlan, ScatterPlan, EitherPlan, WeightGradPlan, ChannelsPlan, ColumnsPlan]
+Plan = Union[
+    GatherPlan, WinogradPlan, ScatterPlan, EitherPlan, WeightGradPlan, ChannelsPlan, ColumnsPlan
+]  # fmt: skip
 """Each is the plan of one kernel."""
 
 
@@ -440,7 +490,7 @@ def choose(problem: Problem, machine: Machine) -> Plan:
         small = _plan_small(problem, machine)
         if small:
             return EitherPlan(small, gather[1])
-        found = [gather, _plan_scatter(problem, machine)]
+        found = [gather, _plan_winograd(problem, machine), _plan_scatter(problem, machine)]
     return min((one for one in found if one), key=lambda one: one[0])[1]
 
 
@@ -495,6 +545,105 @@ def _depths(channels: int) -> list[int]:
     return sorted(
         {-(-channels // i) for i in (1, 2, 4, 8, 16, 32) if i == 1 or channels // i >= 16}
     )
+
+
+def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradPlan] | None:
+    """Fewer products: the plan of :mod:`topi_ext.kernels.winograd`, and its cycles.
+
+    None for integers, whose sums have to be exact, for sizes that are symbolic, and where no two
+    taps are neighbours.
+    """
+    if not problem.is_static or not problem.acc_dtype.startswith("float"):
+        return None
+    if any(gather.has_empty_phase for gather in problem.gathers):
+        return None
+    geometry, lanes = problem.geometry, problem.lanes(machine)
+    direct = _plan_gather(problem, machine)[1]
+    direct = replace(direct, channels=min(2, direct.channels), vectors=min(2, direct.vectors))
+    tile = tuple(
+        2 if axis and kernel > 1 and p > 1 else 1
+        for axis, (kernel, p) in enumerate(zip(geometry.kernel, problem.positions[1:]))
+    )
+    # The blocks follow.
+    plan = WinogradPlan(tile, (1,) * 4, lanes, 1, 1, 1, 1, direct)
+    combinations = list(product(*plan.filters(problem)))
+    terms = sum(prod(len(f.terms) for f in combination) for combination in combinations)
+    if tile == (1, 1, 1) or terms > MOST_TERMS:
+        return None
+    tiles = _nominal(plan.tiles(problem))
+    best: tuple[float, WinogradPlan] | None = None
+    for block in _blocks(tiles, lanes):
+        vectors = -(-prod(block) // lanes)
+        channels, width = _register_tile(problem.out_channels, vectors, machine.registers)
+        counts = [-(-p // b) for p, b in zip(tiles, block)]
+        tasks = geometry.groups * prod(counts)
+        blocks = -(-problem.out_channels // channels)
+        splits = 1
+        if tasks < 2 * machine.threads:
+            splits = min(blocks, -(-2 * machine.threads // tasks))
+        points = max(prod(len(f.points) for f in combination) for combination in combinations)
+        held = points * channels * width * lanes * byte_width(problem.acc_dtype)
+        passes = -(-blocks * held // (splits * machine.l2 // 3))
+        pass_blocks = -(-blocks // (splits * passes))
+        plan = WinogradPlan(tile, block, lanes, channels, width, splits, pass_blocks, direct)
+        cycles = _winograd_cycles(problem, plan, combinations, machine)
+        if cycles is None:
+            continue
+        cost = -(-tasks * splits // machine.threads) * cycles
+        if tasks * splits * cycles < PARALLEL_CYCLES:
+            plan = replace(plan, parallel=False)
+        if best is None or cost < best[0]:
+            best = cost, plan
+    if best is None or problem.prepacked:
+        return best
+    pairs = geometry.groups * problem.in_channels * problem.out_channels
+    products = sum(
+        prod(len(f.terms) * len(f.first_taps) for f in combination) for combination in combinations
+    )
+    each = 2.0 if pairs * products * 4 <= machine.l2 else 4.0 if problem.transposed else 3.0
+    taps = pairs * geometry.taps * _widening_cycles(problem.dtypes[1], problem.acc_dtype)
+    return best[0] + (pairs * products * each + taps) / machine.threads, best[1]
+
+
+def _winograd_cycles(
+    problem: Problem,
+    plan: WinogradPlan,
+    combinations: Sequence[tuple[Filter, ...]],
+    machine: Machine,
+) -> float | None:
+    """Estimated cycles of one task; None where it needs more memory than is near."""
+    lanes, block, width = plan.lanes, plan.block, byte_width(problem.acc_dtype)
+    vectors = -(-prod(block) // lanes)
+    rounds = -(-vectors // plan.vectors)
+    tile_rows = prod(block[:-1])
+    blocks = -(-problem.out_channels // plan.channels) / plan.splits
+    outputs = prod(plan.tile)
+    values = max(prod(len(f.terms) for f in combination) for combination in combinations)
+    values *= problem.in_channels * rounds * plan.vectors * lanes * width
+    if values > machine.l2 * 2:
+        return None
+    total = 1000.0
+    for depth, height, last in combinations:
+        phases = prod(len(f.phases) for f in (depth, height, last))
+        terms = [len(f.terms) for f in (depth, height, last)]
+        points = prod(len(f.points) for f in (depth, height, last))
+        line = last.in_step * last.tile * (block[3] - 1) + last.reach[-1] + 1
+        rows = len(depth.reach) * len(height.reach) * (16 + line * 0.3)
+        mixed = terms[0] * terms[1] * (line * 0.3 + terms[2] * (block[3] * 0.5 + 3) + 8)
+        inputs = problem.in_channels * tile_rows * (rows + mixed)
+        step = _tile_cycles(plan.channels, plan.vectors)
+        products = prod(terms) * problem.in_channels * blocks * rounds * step
+        if values > machine.l2 * 3 // 4:
+            products *= 1.15
+        weights = prod(terms) * problem.in_channels * blocks * plan.channels * width
+        products *= 1.05 if weights * phases * plan.splits <= 8 * machine.l2 else 1.3
+        sums = points * blocks * rounds * (10 + 3.0 * plan.channels * plan.vectors)
+        sums += blocks * plan.channels * outputs * rounds * plan.vectors * 6
+        stride = last.out_step * last.tile
+        copy = blocks * plan.channels * prod(block) * outputs * (0.6 if stride <= 2 else 1.2)
+        copy += blocks * plan.channels * tile_rows * prod(plan.tile[:-1]) * 12
+        total += phases * (inputs + products + sums + copy)
+    return total
 
 
 def _plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPlan] | None:

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Minimal filtering: two neighbouring outputs of a correlation from fewer products.
+
+``F(2, r)`` computes two outputs of `r` taps with ``r + 1`` products instead of ``2 r``
+(S. Winograd, *Arithmetic Complexity of Computations*, 1980)::
+
+    F(2, 2)     y0 = (a0 - a1) g0 + a1 (g0 + g1)
+                y1 =                a1 (g0 + g1) + (a2 - a1) g1
+
+    F(2, 3)     y0 = (a0 - a2) g0 + (a1 + a2) (g0 + g1 + g2)/2 + (a2 - a1) (g0 - g1 + g2)/2
+                y1 = (a1 + a2) (g0 + g1 + g2)/2 - (a2 - a1) (g0 - g1 + g2)/2 + (a3 - a1) g2
+
+Both compute each output from its own window alone, with factors of 1 and 1/2: what is large,
+infinite or NaN elsewhere does not reach it, and rounding stays that of a direct sum.  Longer
+correlations are sums of these: the points of a tile are added up before outputs are made of them.
+
+This room uses the standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import gcd
+
+from .geometry import Gather
+
+Combination = tuple[tuple[int, float], ...]
+"""Numbers with their factors."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """One product: a combination of inputs times a combination of taps.
+
+    Inputs are counted from the input that the first tap reads for the tile's first output, taps
+    from the phase's first.
+    """
+
+    inputs: Combination
+    taps: Combination
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Phases along one axis that are computed alike, `tile` outputs of a phase at a time.
+
+    Output ``out_step * (tile * q + e) + offset`` of a phase is
+    ``sum(factor * point[p] for p, factor in outputs[e])``, and ``point[p]`` the sum of its terms,
+    whose input number i is ``in_step * tile * q + base + i`` and whose tap number t is
+    ``first_tap + t``.
+
+    Attributes
+    ----------
+    out_step, in_step, tile : int
+    phases : tuple of (offset, base, first_tap)
+    points : tuple of tuple of Term
+    outputs : tuple of Combination
+    """
+
+    out_step: int
+    in_step: int
+    tile: int
+    phases: tuple[tuple[int, int, int], ...]
+    points: tuple[tuple[Term, ...], ...]
+    outputs: tuple[Combination, ...]
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """Those of all points, in order."""
+        return tuple(term for point in self.points for term in point)
+
+    @property
+    def first_taps(self) -> tuple[int, ...]:
+        """Those of the phases, each once: phases that share them share their combined taps."""
+        return tuple(sorted({first for _, _, first in self.phases}))
+
+    @property
+    def reach(self) -> tuple[int, ...]:
+        """Inputs that the terms read."""
+        return tuple(sorted({i for term in self.terms for i, _ in term.inputs}))
+
+
+def filters_of(gather: Gather, tile: int) -> tuple[Filter, ...]:
+    """How `gather` is computed in tiles of one output (directly) or of two.
+
+    Phases of ``conv`` are positions of y that read x at the same residue of the dilation.
+    """
+    stride, dilation = gather.stride, gather.dilation
+    common = gcd(stride, dilation)
+    steps = stride * dilation // common, dilation // common
+    out_step, in_step = steps if gather.transposed else steps[::-1]
+    alike: dict[tuple[tuple[tuple[int, int], ...], ...], list[tuple[int, int, int]]] = {}
+    for offset in range(out_step):
+        reads = _reads(gather, offset)
+        if not reads:
+            continue
+        base, first = reads[0][0], min(tap for _, tap in reads)
+        runs: dict[int, list[tuple[int, int]]] = {}
+        for position, tap in reads:
+            run = runs.setdefault((position - base) % in_step, [])
+            run.append((position - base, tap - first))
+        key = tuple(tuple(run) for run in runs.values())
+        alike.setdefault(key, []).append((offset, base, first))
+    return tuple(
+        Filter(out_step, in_step, tile, tuple(phases), *_points(runs, in_step, tile))
+        for runs, phases in alike.items()
+    )
+
+
+def _reads(gather: Gather, offset: int) -> list[tuple[int, int]]:
+    """Position and tap of what a phase reads for its first output, by position."""
+    stride, dilation, pad = gather.stride, gather.dilation, gather.pad_before
+    if not gather.transposed:
+        return [(stride * offset + dilation * tap - pad, tap) for tap in range(gather.kernel)]
+    reach = [(offset + pad - dilation * tap, tap) for tap in range(gather.kernel)]
+    return sorted((distance // stride, tap) for distance, tap in reach if distance % stride == 0)
+
+
+def _points(
+    runs: Sequence[Sequence[tuple[int, int]]], step: int, tile: int
+) -> tuple[tuple[tuple[Term, ...], ...], tuple[Combination, ...]]:
+    """The terms of each point, and the outputs, of runs of neighbouring taps."""
+    if tile == 1:
+        direct = tuple(Term(((i, 1),), ((tap, 1),)) for run in runs for i, tap in run)
+        return (direct,), (((0, 1),),)
+    _, size, parts = min(
+        (sum(len(_ALGORITHMS[r, len(part)]) for part in _parts(runs, r)), r, _parts(runs, r))
+        for r in (2, 3)
+    )
+    points: list[list[Term]] = [[] for _ in range(size + 1)]
+    for part in parts:
+        first, taps = part[0][0], [tap for _, tap in part]
+        for point, (inputs, factors) in _ALGORITHMS[size, len(part)].items():
+            points[point].append(
+                Term(
+                    tuple((first + i * step, factor) for i, factor in inputs),
+                    tuple((taps[t], factor) for t, factor in factors),
+                )
+            )
+    used = [point for point, terms in enumerate(points) if terms]
+    outputs = tuple(
+        tuple((used.index(point), factor) for point, factor in output if point in used)
+        for output in _OUTPUTS[size]
+    )
+    return tuple(tuple(points[point]) for point in used), outputs
+
+
+def _parts(runs: Sequence[Sequence[tuple[int, int]]], size: int) -> list[Sequence[tuple[int, int]]]:
+    """The runs in parts of at most `size`, what is left over first.
+
+    Two taps in F(2, 3) read as far as three: in front of others that is in the window, alone not.
+    """
+    parts: list[Sequence[tuple[int, int]]] = []
+    for run in runs:
+        first = 1 if len(run) == 2 < size else len(run) % size or size
+        cuts = [0, *range(first, len(run), size), len(run)]
+        parts += [run[a:b] for a, b in zip(cuts, cuts[1:])]
+    return parts
+
+
+_ALGORITHMS: dict[tuple[int, int], dict[int, tuple[Combination, Combination]]] = {
+    # F(2, 2), of two taps and of one.
+    (2, 2): {
+        0: (((0, 1), (1, -1)), ((0, 1),)),
+        1: (((1, 1),), ((0, 1), (1, 1))),
+        2: (((2, 1), (1, -1)), ((1, 1),)),
+    },
+    (2, 1): {0: (((0, 1),), ((0, 1),)), 2: (((1, 1),), ((0, 1),))},
+    # F(2, 3), of three taps, of two and of one.
+    (3, 3): {
+        0: (((0, 1), (2, -1)), ((0, 1),)),
+        1: (((1, 1), (2, 1)), ((0, 0.5), (1, 0.5), (2, 0.5))),
+        2: (((2, 1), (1, -1)), ((0, 0.5), (1, -0.5), (2, 0.5))),
+        3: (((3, 1), (1, -1)), ((2, 1),)),
+    },
+    (3, 2): {
+        0: (((0, 1), (2, -1)), ((0, 1),)),
+        1: (((1, 1), (2, 1)), ((0, 0.5), (1, 0.5))),
+        2: (((2, 1), (1, -1)), ((0, 0.5), (1, -0.5))),
+    },
+    (3, 1): {0: (((0, 1),), ((0, 1),)), 3: (((1, 1),), ((0, 1),))},
+}
+"""By the size of the domain and the number of taps: of each point, the inputs and the taps."""
+
+_OUTPUTS: dict[int, tuple[Combination, ...]] = {
+    2: (((0, 1), (1, 1)), ((1, 1), (2, 1))),
+    3: (((0, 1), (1, 1), (2, 1)), ((1, 1), (2, -1), (3, 1))),
+}
+"""The two outputs from the points."""

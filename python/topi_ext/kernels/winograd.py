@@ -1,0 +1,590 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel of ``conv`` and ``conv_transpose`` with fewer products than a direct sum has.
+
+Outputs are computed in tiles of two along an axis, by the minimal filtering algorithms of
+:mod:`topi_ext.filtering`: inputs and taps are combined by additions, each point of a tile is a sum
+over input channels of one product, and the points are combined to outputs by additions::
+
+    combine the taps                                                      -> combined
+    parallel (batch, group, depth, height, width block, split of output channels):
+        for each phase:
+            for each input channel, each row of tiles:
+                combine its inputs                                        -> values
+            for some blocks of `channels` output channels:
+                for each `vectors` vectors of tiles:
+                    for each point, each block:
+                        sums[channels][vectors] = combined * values       -> points
+                    combine the points                                    -> held
+        interleave the outputs of phases and tiles                        -> out
+    where an output was infinite or NaN: compute all of them directly
+
+Each output depends on its own window alone, but an infinity in it may come out as NaN, and a huge
+value overflow, where a direct sum would not: hence the last line, which other data never reaches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from math import prod
+from typing import Any
+
+from .. import emit
+from ..emit import Array, Expr, Operand
+from ..filtering import Filter
+from ..plan.cpu import Problem, WinogradPlan
+from . import ATTRIBUTES, DATA, TAPS, gather
+from .epilogue import RowEpilogue
+from .operands import copied_weight, gather_arguments, packed_weight, stored_weight
+from .products import add_products
+
+
+def build(problem: Problem, plan: WinogradPlan) -> Any:
+    """The PrimFunc ``(data, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
+    with emit.kernel(ATTRIBUTES) as made:
+        packed = packed_elements(problem, plan) if is_prepacked(problem, plan) else None
+        with emit.body(*gather_arguments(problem, packed)) as operands:
+            data, weight, *extra, out = operands
+            has_other = _Winograd(problem, plan, weight, data, out, extra).emit()
+            if packed is not None:
+                weight = copied_weight(problem, weight, packed - _weights(problem))
+                dtypes = problem.dtypes[0], weight.dtype, problem.dtypes[2]
+                problem = replace(problem, dtypes=dtypes, prepacked=False)
+            operands = [data, weight, *extra, out]
+            emit.when(has_other, lambda: gather.emit_body(problem, plan.direct, operands))
+    return made[0]
+
+
+def is_prepacked(problem: Problem, plan: WinogradPlan) -> bool:
+    """Whether the kernel wants its weights as :func:`build_packing` writes them."""
+    return problem.prepacked
+
+
+def build_packing(problem: Problem, plan: WinogradPlan) -> Any:
+    """The PrimFunc ``(weight, packed)`` that packs weights for the kernel of the same plan.
+
+    Behind the combined taps it copies the weights as they are, for data that is not finite.
+    """
+    with emit.kernel(ATTRIBUTES) as made:
+        arguments = stored_weight(problem), packed_weight(problem, packed_elements(problem, plan))
+        with emit.body(*arguments) as (weight, packed):
+            one = _Winograd(problem, plan, weight)
+            one.combine_taps(packed)
+            start = one.combined_elements
+            emit.loop(
+                _weights(problem),
+                lambda i: emit.store(packed, start + i, weight.load(i, packed.dtype)),
+            )
+    return made[0]
+
+
+def packed_elements(problem: Problem, plan: WinogradPlan) -> int:
+    """Number of packed weights."""
+    return _Winograd(problem, plan).combined_elements + _weights(problem)
+
+
+def _weights(problem: Problem) -> int:
+    return problem.geometry.groups * problem.weights_per_group
+
+
+class _Winograd:
+    """One kernel while it is being emitted."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        plan: WinogradPlan,
+        weight: Operand | None = None,
+        data: Operand | None = None,
+        out: Operand | None = None,
+        extra: Sequence[Operand] = (),
+    ):
+        self.problem, self.plan = problem, plan
+        self.weight, self.data, self.out, self.extra = weight, data, out, extra
+        self.dtype = problem.acc_dtype
+        self.filters = plan.filters(problem)
+        self.combinations = list(product(*self.filters))
+        self.tile = [filters[0].tile for filters in self.filters]
+        self.in_steps = [filters[0].in_step * filters[0].tile for filters in self.filters]
+        self.out_steps = [filters[0].out_step for filters in self.filters]
+        self.blocks = -(-problem.out_channels // plan.channels)
+        self.rows = [self._starts(filters)[-1] for filters in self.combinations]
+        self.phases = [prod(len(f.first_taps) for f in filters) for filters in self.combinations]
+        self.width = plan.vectors * plan.lanes
+        self.block_width = plan.channels * self.width
+        self.outputs = prod(self.tile) * prod(self.out_steps)
+        self.block = plan.block
+        self.positions = prod(plan.block)
+        self.rounds = -(-self.positions // self.width)
+        # Never a power of two of cache lines.
+        vectors = self.rounds * plan.vectors
+        self.pitch = (vectors + 1 - vectors % 2) * plan.lanes
+
+    def emit(self) -> Expr:
+        """The whole kernel, and whether something that it computed is infinite or NaN."""
+        problem, plan = self.problem, self.plan
+        counts = [-(-p // b) for p, b in zip(plan.tiles(problem), plan.block)]
+        extents = (counts[0], problem.geometry.groups, *counts[1:], plan.splits)
+        self.combined: Array = self.weight
+        if not problem.prepacked:
+            self.combined = emit.scratch(self.combined_elements, self.dtype)
+            self.combine_taps(self.combined)
+        tasks = prod(extents)
+        signs = emit.scratch(tasks * plan.lanes, self.dtype)
+        with emit.tasks(tasks, plan.parallel) as task:
+            image, group, depth, height, width, split = map(emit.let, emit.unravel(task, extents))
+            numbers = (image, depth, height, width)
+            self.first = [i * b for i, b in zip(numbers, plan.block)]
+            self._task(group, split, signs, task)
+        total = emit.scratch(1, self.dtype)
+        emit.store(total, 0, emit.constant(0, self.dtype))
+        emit.loop(tasks * plan.lanes, lambda i: emit.store(total, 0, total[0] + signs[i]))
+        # Not `total != 0`, which TVM takes for ordered: false of NaN.
+        is_finite = emit.let(total[0]) == emit.constant(0, self.dtype)
+        return emit.chosen(emit.choose(is_finite, lambda: 0, 1)) > 0
+
+    # ------------------------------------------------------------ rows
+
+    def _starts(self, filters: Sequence[Filter]) -> list[int]:
+        """The first row of each point, and how many rows there are.
+
+        Between points one row stays empty: streams whose distance is a power of two would push
+        each other out of the first cache.
+        """
+        starts = [0]
+        for points in product(*(f.points for f in filters)):
+            starts.append(starts[-1] + prod(map(len, points)) * self.problem.in_channels + 1)
+        return starts
+
+    def _rows(self, filters: Sequence[Filter]) -> dict[tuple[int, ...], tuple[int, int]]:
+        """For each product of terms its first row, and the distance of those of the channels.
+
+        Rows are ordered [point][input channel][term].
+        """
+        numbers = [list(range(len(f.terms))) for f in filters]
+        by_point = []
+        for f, left in zip(filters, numbers):
+            by_point.append([[left.pop(0) for _ in terms] for terms in f.points])
+        rows = {}
+        for start, points in zip(self._starts(filters), product(*by_point)):
+            count = prod(map(len, points))
+            for number, terms in enumerate(product(*points)):
+                rows[terms] = start + number, count
+        return dict(sorted(rows.items()))
+
+    # ------------------------------------------------------------ taps
+
+    @property
+    def combined_elements(self) -> int:
+        """Number of combined taps."""
+        return self.problem.geometry.groups * self.blocks * self._block_elements
+
+    @property
+    def _block_elements(self) -> int:
+        each = sum(rows * phases for rows, phases in zip(self.rows, self.phases))
+        return each * self.plan.channels
+
+    def combine_taps(self, combined: Array) -> None:
+        """combined[group][block][combination][first taps][terms][input channel][channels]."""
+        channels, groups = self.problem.in_channels, self.problem.geometry.groups
+        # Blocks of input channels, so that both sides are runs whichever axis is stored first.
+        part = min(channels, 16)
+        parts = -(-channels // part)
+
+        def element(group: Expr, block: Expr, filters: Sequence[Filter], *where: Expr) -> None:
+            channel, *numbers = where
+            firsts = [emit.table(f.first_taps)(number) for f, number in zip(filters, numbers)]
+            start = emit.origin(self._combined_of(group * self.blocks + block, filters, numbers))
+
+            def weight(o: Expr) -> None:
+                weights = self._combine_taps(group, block, o, channel, filters, firsts)
+                for terms, (first, step) in self._rows(filters).items():
+                    row = first + channel * step
+                    emit.store(combined, start + row * self.plan.channels + o, weights[terms])
+
+            emit.loop(self.plan.channels, weight)
+
+        with emit.tasks(groups * parts, self.plan.parallel) as task:
+            group, number = emit.unravel(task, (groups, parts))
+            first = emit.let(number * part)
+            count = part if channels % part == 0 else emit.let(emit.least(part, channels - first))
+
+            def block(b: Expr) -> None:
+                for filters in self.combinations:
+                    emit.nest(
+                        (count, *(len(f.first_taps) for f in filters)),
+                        lambda c, *rest, filters=filters: element(
+                            group, b, filters, first + c, *rest
+                        ),
+                    )
+
+            emit.loop(self.blocks, block)
+
+    def _combine_taps(
+        self,
+        group: Expr,
+        block: Expr,
+        o: Expr,
+        channel: Expr,
+        filters: Sequence[Filter],
+        firsts: Sequence[Expr],
+    ) -> dict[tuple[int, ...], Expr]:
+        """The combinations of one input and output channel, by the terms' numbers."""
+        reach = [sorted({tap for term in f.terms for tap, _ in term.taps}) for f in filters]
+        values = {
+            taps: emit.let(
+                self._weight(group, block, o, channel, [f + t for f, t in zip(firsts, taps)])
+            )
+            for taps in product(*reach)
+        }
+        for axis, f in enumerate(filters):
+            # Taps along this axis become numbers of terms.
+            others = {(taps[:axis], taps[axis + 1 :]) for taps in values}
+            values = {
+                (*before, number, *behind): emit.let(
+                    _combine(
+                        [(values[(*before, tap, *behind)], c) for tap, c in term.taps], self.dtype
+                    )
+                )
+                for before, behind in sorted(others)
+                for number, term in enumerate(f.terms)
+            }
+        return values
+
+    def _weight(
+        self, group: Expr, block: Expr, o: Expr, channel: Expr, taps: Sequence[Expr]
+    ) -> Expr:
+        """One weight; beyond the last output channel that of the last again, which is dropped."""
+        geometry = self.problem.geometry
+        out_channel = block * self.plan.channels + o
+        if self.problem.out_channels % self.plan.channels:
+            out_channel = emit.least(out_channel, self.problem.out_channels - 1)
+        outer, inner = group * geometry.k_per_group, out_channel
+        if self.problem.transposed:
+            outer = outer + channel
+        else:
+            outer, inner = outer + out_channel, channel
+        value = self.weight.load(self.weight.at("OI" + TAPS, outer, inner, *taps), self.dtype)
+        return value if self.weight.dtype == self.dtype else emit.settled(value, self.dtype)
+
+    def _combined_of(self, block: Expr, filters: Sequence[Filter], numbers: Sequence[Expr]) -> Expr:
+        """Offset of the combined taps of the phases with these first taps."""
+        index = self.combinations.index(tuple(filters))
+        before = sum(self.rows[i] * self.phases[i] for i in range(index))
+        number: Expr = 0
+        for f, i in zip(filters, numbers):
+            number = number * len(f.first_taps) + i
+        rows = number * self.rows[index] + before
+        return block * self._block_elements + rows * self.plan.channels
+
+    # ------------------------------------------------------------ one task
+
+    def _task(self, group: Expr, split: Expr, signs: Array, task: Expr) -> None:
+        plan, zero = self.plan, emit.constant(0, self.dtype)
+        most = max(prod(len(f.points) for f in filters) for filters in self.combinations)
+        per_split = -(-self.blocks // plan.splits)
+        self.values = emit.scratch(max(self.rows) * self.pitch, self.dtype)
+        self.points = emit.scratch(most * plan.pass_blocks * self.block_width, self.dtype)
+        self.held = emit.scratch(per_split * plan.channels * self.outputs * self.pitch, self.dtype)
+        self.factor = emit.scratch(plan.lanes, self.dtype)
+        self.sign = emit.scratch(plan.lanes, self.dtype)
+        every = emit.lanes_of(0, plan.lanes)
+        for array in (self.factor, self.sign):
+            emit.store(array, every, emit.broadcast(zero, plan.lanes))
+        tail = self.pitch - self.positions
+        emit.loop(
+            max(self.rows),
+            lambda row: emit.fill(self.values, row * self.pitch + self.positions, tail, zero),
+        )
+        first = emit.let(split * per_split)
+        count = emit.let(emit.most(emit.least(self.blocks - first, per_split), 0))
+
+        for filters in self.combinations:
+
+            def phase(*phases: Expr, filters: Sequence[Filter] = filters) -> None:
+                self._combine_inputs(group, filters, phases)
+                numbers = [
+                    emit.table([f.first_taps.index(first) for _, _, first in f.phases])(i)
+                    for f, i in zip(filters, phases)
+                ]
+
+                def one_pass(i: Expr) -> None:
+                    start = emit.let(i * plan.pass_blocks)
+                    part = emit.let(emit.most(emit.least(count - start, plan.pass_blocks), 0))
+                    taps = self._combined_of(group * self.blocks + first + start, filters, numbers)
+                    emit.loop(
+                        self.rounds,
+                        lambda r: self._round(filters, phases, emit.let(taps), start, part, r),
+                    )
+
+                emit.loop(-(-per_split // plan.pass_blocks), one_pass)
+
+            emit.nest([len(f.phases) for f in filters], phase)
+        emit.loop(count * plan.channels, lambda o: self._copy_out(group, first, o))
+        emit.store(signs, emit.lanes_of(task * plan.lanes, plan.lanes), self.sign[every])
+
+    # ------------------------------------------------------------ inputs
+
+    def _combine_inputs(
+        self, group: Expr, filters: Sequence[Filter], phases: Sequence[Expr]
+    ) -> None:
+        """values[term][input channel][tile] of one phase."""
+        problem, data = self.problem, self.data
+        bases = [
+            emit.table([base for _, base, _ in f.phases])(phase)
+            for f, phase in zip(filters, phases)
+        ]
+        block = self.block
+        line = self.in_steps[2] * (block[3] - 1) + filters[2].reach[-1] + 1
+        rows = list(product(filters[0].reach, filters[1].reach))
+        row_depth, row_height = (emit.table([row[axis] for row in rows]) for axis in (0, 1))
+        # One row more, of zeros, for what lies outside; the borders of all others stay zero.
+        raw = emit.scratch((len(rows) + 1) * line, self.dtype)
+        emit.fill(raw, 0, (len(rows) + 1) * line, emit.constant(0, self.dtype))
+        places = emit.scratch(len(rows) + 1, "int64")
+        emit.store(places, len(rows), emit.constant(len(rows) * line, "int64"))
+        mixed = emit.scratch(line, self.dtype)
+        sizes = problem.in_sizes
+        starts = [
+            emit.let(first * step + base)
+            for first, step, base in zip(self.first[1:], self.in_steps, bases)
+        ]
+        low = emit.let(emit.least(emit.most(0 - starts[2], 0), line))
+        high = emit.let(emit.least(emit.most(sizes[3] - starts[2], low), line))
+
+        outer = list(product(filters[0].terms, filters[1].terms))
+        mixtures = [
+            [(rows.index((d, h)), a * b) for (d, a), (h, b) in product(depth.inputs, height.inputs)]
+            for depth, height in outer
+        ]
+        most = max(map(len, mixtures))
+        nothing = (len(rows), 0.0)
+        mixtures = [[*mixture, *[nothing] * (most - len(mixture))] for mixture in mixtures]
+        sources = [emit.table([mixture[i][0] for mixture in mixtures]) for i in range(most)]
+        factors = [
+            emit.table([mixture[i][1] for mixture in mixtures], self.dtype) for i in range(most)
+        ]
+        by_terms = list(self._rows(filters).values())
+        inner = filters[2].terms
+        firsts, steps = (
+            [emit.table([row[i] for row in by_terms[k :: len(inner)]]) for k in range(len(inner))]
+            for i in (0, 1)
+        )
+
+        def tiles(channel: Expr, b0: Expr, b1: Expr, b2: Expr) -> None:
+            image = self.first[0] + b0
+            source_channel = group * problem.in_channels + channel
+
+            def copy_row(number: Expr) -> None:
+                depth = emit.let(starts[0] + b1 * self.in_steps[0] + row_depth(number))
+                height = emit.let(starts[1] + b2 * self.in_steps[1] + row_height(number))
+                inside = emit.both(
+                    image < sizes[0],
+                    *(depth >= 0, depth < sizes[1]),
+                    *(height >= 0, height < sizes[2]),
+                )
+
+                def copy() -> None:
+                    where = (source_channel, image, depth, height, starts[2] + low)
+                    origin = emit.origin(data.at("C" + DATA, *where))
+                    into = emit.origin(number * line + low)
+                    stride = data.strides[DATA[-1]]
+                    emit.loop(
+                        high - low,
+                        lambda i: emit.store(
+                            raw, into + i, data.load(origin + i * stride, self.dtype)
+                        ),
+                    )
+                    emit.store(places, number, emit.wide(number * line))
+
+                outside = emit.constant(len(rows) * line, "int64")
+                emit.when(inside, copy, lambda: emit.store(places, number, outside))
+
+            emit.loop(len(rows), copy_row)
+            flat = emit.let(((b0 * block[1] + b1) * block[2] + b2) * block[3])
+
+            def mix(t: Expr) -> None:
+                parts = [
+                    (emit.let(places[source(t)]), factor(t))
+                    for source, factor in zip(sources, factors)
+                ]
+
+                def element(x: Expr) -> None:
+                    value: Expr = None
+                    for place, factor in parts:
+                        part = raw[place + x]
+                        if most > 1:
+                            part = part * factor
+                        value = part if value is None else value + part
+                    emit.store(mixed, x, value)
+
+                emit.loop(line, element)
+                into = [
+                    emit.origin((first(t) + step(t) * channel) * self.pitch + flat)
+                    for first, step in zip(firsts, steps)
+                ]
+
+                def tile(q: Expr) -> None:
+                    for place, term in zip(into, inner):
+                        inputs = [(mixed[q * self.in_steps[2] + x], c) for x, c in term.inputs]
+                        emit.store(self.values, place + q, _combine(inputs, self.dtype))
+
+                emit.loop(block[3], tile)
+
+            emit.loop(len(outer), mix)
+
+        emit.nest((problem.in_channels, *block[:3]), tiles)
+
+    # ------------------------------------------------------------ products
+
+    def _round(
+        self,
+        filters: Sequence[Filter],
+        phases: Sequence[Expr],
+        taps: Expr,
+        first: Expr,
+        count: Expr,
+        number: Expr,
+    ) -> None:
+        """The outputs of some vectors of tiles, of `count` blocks of channels."""
+        plan = self.plan
+        counts = [prod(map(len, points)) for points in product(*(f.points for f in filters))]
+        terms_of, start_of = emit.table(counts), emit.table(self._starts(filters)[:-1])
+
+        def point(p: Expr) -> None:
+            terms, start = terms_of(p), emit.let(start_of(p))
+
+            def block(b: Expr) -> None:
+                weights = emit.let(taps + b * self._block_elements + start * plan.channels)
+                into = emit.let((p * plan.pass_blocks + b) * self.block_width)
+                add_products(
+                    (terms * self.problem.in_channels,),
+                    self.combined,
+                    lambda o, i: weights + i * plan.channels + o,
+                    self.values,
+                    lambda i: (start + i) * self.pitch + number * self.width,
+                    self.points,
+                    [into + o * self.width for o in range(plan.channels)],
+                    plan.vectors,
+                    plan.lanes,
+                    fresh=True,
+                )
+
+            emit.loop(count, block)
+
+        emit.loop(len(counts), point)
+        phase: Expr = 0
+        for f, i, step in zip(filters, phases, self.out_steps):
+            phase = phase * step + emit.table([offset for offset, _, _ in f.phases])(i)
+        place = emit.let(
+            first * (plan.channels * self.outputs * self.pitch)
+            + phase * (prod(self.tile) * self.pitch)
+            + number * self.width
+        )
+        emit.loop(count * plan.channels, lambda o: self._combine_points(filters, o, place))
+
+    def _combine_points(self, filters: Sequence[Filter], o: Expr, place: Expr) -> None:
+        """held[output channel][phases][outputs of the tile][tile]."""
+        plan, lanes = self.plan, self.plan.lanes
+        extents = [len(f.points) for f in filters]
+        distance = plan.pass_blocks * self.block_width
+        every = emit.lanes_of(0, lanes)
+
+        def vector(v: int) -> None:
+            values = {
+                at: emit.let(
+                    self.points[emit.lanes_of(n * distance + o * self.width + v * lanes, lanes)]
+                )
+                for n, at in enumerate(product(*map(range, extents)))
+            }
+            for axis in (2, 1, 0):
+                others = {(at[:axis], at[axis + 1 :]) for at in values}
+                values = {
+                    (*before, e, *behind): emit.let(
+                        _combine(
+                            [(values[(*before, p, *behind)], c) for p, c in output],
+                            self.dtype,
+                            lanes,
+                        )
+                    )
+                    for before, behind in sorted(others)
+                    for e, output in enumerate(filters[axis].outputs)
+                }
+            for n, at in enumerate(product(*map(range, self.tile))):
+                into = place + (o * self.outputs + n) * self.pitch + v * lanes
+                emit.store(self.held, emit.lanes_of(into, lanes), values[at])
+                emit.store(self.sign, every, self.sign[every] + values[at] * self.factor[every])
+
+        for v in range(plan.vectors):
+            vector(v)
+
+    # ------------------------------------------------------------ output
+
+    def _copy_out(self, group: Expr, first: Expr, o: Expr) -> None:
+        """Interleave phases and tiles of one output channel into the output."""
+        problem, plan = self.problem, self.plan
+        sizes, steps = problem.out_sizes, (1, *self.out_steps)
+        tiles = (1, *self.tile)
+        origin = [f * t * s for f, t, s in zip(self.first, tiles, steps)]
+        extent = [b * t * s for b, t, s in zip(self.block, tiles, steps)]
+        present = [emit.least(e, size - a) for e, size, a in zip(extent, sizes, origin)]
+        number = first * plan.channels + o
+        inside: Expr = True
+        if problem.out_channels % plan.channels:
+            inside = number < problem.out_channels
+        step, last = steps[-1], tiles[-1]
+
+        def row(*outer: Expr) -> None:
+            phase: Expr = 0
+            output: Expr = 0
+            flat: Expr = 0
+            for u, b, t, s in zip(outer, self.block, tiles, steps):
+                phase = phase * s + emit.let(u % s)
+                output = output * t + emit.let(u // s % t)
+                flat = flat * b + emit.let(u // (s * t))
+            where = [a + u for a, u in zip(origin, (*outer, 0))]
+            all_channels = group * problem.out_channels + number
+            into = emit.origin(self.out.at("C" + DATA, all_channels, *where))
+            finished = RowEpilogue(problem, self.extra, all_channels, where[:-1])
+            # Planes of the phases along the row, and in each of the outputs of the tile.
+            plane = (phase * step) * prod(tiles) + output * last
+            source = emit.origin((o * self.outputs + plane) * self.pitch + flat * self.block[-1])
+            stride = self.out.strides[DATA[-1]]
+
+            def element(q: Expr, u: Expr) -> None:
+                plane = u % step * prod(tiles) + u // step
+                place = q * (step * last) + u
+                value = finished(self.held[source + (plane * self.pitch + q)], where[-1] + place)
+                emit.store(
+                    self.out, into + place * stride, emit.cast(value, self.dtype, self.out.dtype)
+                )
+
+            def whole(q: Expr) -> None:
+                if step * last <= 8:
+                    for u in range(step * last):
+                        element(q, u)
+                else:
+                    emit.loop(step * last, lambda u: element(q, u))
+
+            count = present[-1] // (step * last)
+            emit.loop(count, whole)
+            emit.loop(present[-1] % (step * last), lambda u: element(count, u))
+
+        emit.when(inside, lambda: emit.nest(present[:-1], row))
+
+
+def _combine(parts: Sequence[tuple[Expr, float]], dtype: str, lanes: int = 1) -> Expr:
+    """The sum of `parts`, each with its factor."""
+    total: Expr = None
+    for value, factor in parts:
+        if abs(factor) != 1:
+            scale = emit.constant(abs(factor), dtype)
+            value = value * (scale if lanes == 1 else emit.broadcast(scale, lanes))
+        if total is None:
+            zero = emit.constant(0, dtype)
+            zero = zero if lanes == 1 else emit.broadcast(zero, lanes)
+            total = value if factor > 0 else zero - value
+        else:
+            total = total + value if factor > 0 else total - value
+    return total

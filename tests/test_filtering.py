@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Minimal filtering against the sum that it stands for, in exact arithmetic."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from fractions import Fraction
+
+import pytest
+
+from topi_ext.filtering import Filter, filters_of
+from topi_ext.geometry import Gather
+
+OUTPUTS, INPUTS = 11, 13
+
+
+def directly(gather: Gather, x: list[Fraction], w: list[Fraction]) -> list[Fraction]:
+    """Every output by its definition."""
+    y = [Fraction(0)] * OUTPUTS
+    for j, t in itertools.product(range(OUTPUTS), range(gather.kernel)):
+        if gather.transposed:
+            position, rest = divmod(j + gather.pad_before - gather.dilation * t, gather.stride)
+        else:
+            position = gather.stride * j + gather.dilation * t - gather.pad_before
+            rest = 0
+        if not rest and 0 <= position < INPUTS:
+            y[j] += w[t] * x[position]
+    return y
+
+
+def filtered(filters: tuple[Filter, ...], x: list[Fraction], w: list[Fraction]) -> list[Fraction]:
+    """The same by tiles."""
+    y = [Fraction(0)] * OUTPUTS
+
+    def product(term, start: int, first: int) -> Fraction:
+        inputs = ((start + i, Fraction(factor)) for i, factor in term.inputs)
+        a = sum(factor * x[i] for i, factor in inputs if 0 <= i < INPUTS)
+        return a * sum(Fraction(factor) * w[first + t] for t, factor in term.taps)
+
+    for f in filters:
+        for (offset, base, first), q in itertools.product(f.phases, range(OUTPUTS)):
+            start = f.in_step * f.tile * q + base
+            points = [sum(product(term, start, first) for term in point) for point in f.points]
+            for e, output in enumerate(f.outputs):
+                j = f.out_step * (f.tile * q + e) + offset
+                if j < OUTPUTS:
+                    y[j] = sum((Fraction(c) * points[p] for p, c in output), Fraction(0))
+    return y
+
+
+@pytest.mark.parametrize("tile", [1, 2])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_tiles_are_direct_sums(transposed: bool, tile: int) -> None:
+    some = random.Random(0)
+    x, w = ([Fraction(some.randint(-9, 9)) for _ in range(size)] for size in (INPUTS, 9))
+    for kernel, stride, dilation, pad in itertools.product(
+        range(1, 9), (1, 2, 3), (1, 2, 3), (-1, 0, 2)
+    ):
+        gather = Gather(transposed, kernel, stride, dilation, pad)
+        assert filtered(filters_of(gather, tile), x, w) == directly(gather, x, w), gather
+
+
+@pytest.mark.parametrize(
+    ("gather", "products"),
+    [
+        (Gather(False, 3, 1, 1, 1), [4]),  # F(2, 3)
+        (Gather(False, 3, 1, 2, 2), [4]),  # the same, at every other position
+        (Gather(False, 4, 2, 1, 1), [6]),  # two residues of two taps
+        (Gather(False, 3, 2, 1, 1), [5]),  # two taps and one
+        (Gather(False, 7, 2, 1, 3), [10]),  # 3 + 1 taps and 3
+        (Gather(False, 5, 1, 1, 2), [7]),  # 2 + 3 taps
+        (Gather(True, 4, 2, 1, 1), [3]),  # two phases of two taps
+        (Gather(True, 3, 2, 1, 1), [2, 3]),  # a phase of one tap, a phase of two
+    ],
+)
+def test_products_of_two_outputs(gather: Gather, products: list[int]) -> None:
+    assert sorted(len(f.terms) for f in filters_of(gather, 2)) == products
+
+
+def test_every_output_depends_on_its_own_window_alone() -> None:
+    """Whatever is infinite elsewhere: no point of an output reads beyond its window."""
+    for transposed, kernel, stride in itertools.product((False, True), range(1, 12), (1, 2, 3, 4)):
+        for f in filters_of(Gather(transposed, kernel, stride, 1, 1), 2):
+            reach = f.reach
+            window = range(reach[0], reach[-1] - f.in_step + 1)
+            for e, output in enumerate(f.outputs):
+                for point, _ in output:
+                    for term in f.points[point]:
+                        assert all(i - e * f.in_step in window for i, _ in term.inputs)
