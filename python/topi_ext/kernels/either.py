@@ -4,7 +4,7 @@
 ::
 
     if an image has few positions:    the kernel of small images, scatter.py
-    else:                             the kernel of all others, gather.py
+    else:                             the kernel of all others, gather.py or winograd.py
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 from .. import emit
-from ..plan.cpu import EitherPlan, Problem
-from . import ATTRIBUTES, gather, scatter
+from ..plan.cpu import EitherPlan, Problem, WinogradPlan
+from . import ATTRIBUTES, gather, scatter, winograd
 from .operands import gather_arguments
 
 
@@ -21,10 +21,11 @@ def build(problem: Problem, plan: EitherPlan) -> Any:
     """The PrimFunc ``(y, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
     with emit.kernel(ATTRIBUTES) as made:
         with emit.body(*gather_arguments(problem)) as operands:
+            large = winograd if isinstance(plan.large, WinogradPlan) else gather
             small = scatter.kernel_of(problem, plan.small, operands)
             emit.when(
                 small.fits(),
                 small.emit,
-                lambda: gather.emit_body(problem, plan.large, operands),
+                lambda: large.emit_body(problem, plan.large, operands),
             )
     return made[0]

@@ -33,10 +33,12 @@ from typing import Any
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..filtering import Filter
-from ..plan.cpu import Problem, WinogradPlan
+from ..geometry import Gather
+from ..plan.cpu import Problem, Window, WinogradPlan
 from . import ATTRIBUTES, DATA, TAPS, gather
 from .epilogue import RowEpilogue
 from .operands import copied_weight, gather_arguments, packed_weight, stored_weight
+from .panel import FittedWindow
 from .products import add_products
 
 
@@ -45,15 +47,24 @@ def build(problem: Problem, plan: WinogradPlan) -> Any:
     with emit.kernel(ATTRIBUTES) as made:
         packed = packed_elements(problem, plan) if is_prepacked(problem, plan) else None
         with emit.body(*gather_arguments(problem, packed)) as operands:
-            data, weight, *extra, out = operands
-            has_other = _Winograd(problem, plan, weight, data, out, extra).emit()
-            if packed is not None:
-                weight = copied_weight(problem, weight, packed - _weights(problem))
-                dtypes = problem.dtypes[0], weight.dtype, problem.dtypes[2]
-                problem = replace(problem, dtypes=dtypes, prepacked=False)
-            operands = [data, weight, *extra, out]
-            emit.when(has_other, lambda: gather.emit_body(problem, plan.direct, operands))
+            emit_body(problem, plan, operands)
     return made[0]
+
+
+def emit_body(problem: Problem, plan: WinogradPlan, operands: Sequence[Operand]) -> None:
+    """What that PrimFunc does, with its arguments as `operands`."""
+    data, weight, *extra, out = operands
+    # Not zero where the outputs have to be computed directly.
+    directly = emit.scratch(1, "int64")
+    one = _Winograd(problem, plan, weight, data, out, extra)
+    emit.store(directly, 0, emit.choose(one.pays(), lambda: emit.wide(0), emit.wide(1)))
+    emit.when(one.pays(), lambda: one.emit(directly))
+    if problem.prepacked:
+        weight = copied_weight(problem, weight, one.combined_elements)
+        dtypes = problem.dtypes[0], weight.dtype, problem.dtypes[2]
+        problem = replace(problem, dtypes=dtypes, prepacked=False)
+    operands = [data, weight, *extra, out]
+    emit.when(directly[0] > 0, lambda: gather.emit_body(problem, plan.direct, operands))
 
 
 def is_prepacked(problem: Problem, plan: WinogradPlan) -> bool:
@@ -114,35 +125,55 @@ class _Winograd:
         self.width = plan.vectors * plan.lanes
         self.block_width = plan.channels * self.width
         self.outputs = prod(self.tile) * prod(self.out_steps)
-        self.block = plan.block
-        self.positions = prod(plan.block)
-        self.rounds = -(-self.positions // self.width)
-        # Never a power of two of cache lines.
-        vectors = self.rounds * plan.vectors
+        # What is allocated: rows never a power of two of cache lines apart.
+        self.room = prod(plan.block)
+        vectors = -(-self.room // self.width) * plan.vectors
         self.pitch = (vectors + 1 - vectors % 2) * plan.lanes
 
-    def emit(self) -> Expr:
-        """The whole kernel, and whether something that it computed is infinite or NaN."""
+    def pays(self) -> Expr:
+        """Whether there are enough tiles to pay for combining the taps."""
+        if self.problem.is_static:
+            return True
+        return prod(self.plan.tiles(self.problem)) >= self.plan.least
+
+    def _block_positions(self) -> list[Expr]:
+        """Choose the blocks, and say how many there are along the four axes."""
         problem, plan = self.problem, self.plan
-        counts = [-(-p // b) for p, b in zip(plan.tiles(problem), plan.block)]
-        extents = (counts[0], problem.geometry.groups, *counts[1:], plan.splits)
+        tiles = plan.tiles(problem)
+        if problem.is_static:
+            self.block, self.splits = plan.block, plan.splits
+        else:
+            tiles = [emit.chosen(emit.most(count, 1)) for count in tiles]
+            dense = (Gather(False, 1, 1, 1, 0),) * 4
+            window = FittedWindow(Window.of(plan.block, dense), tiles, dense, plan.lanes)
+            self.block = window.block
+        self.positions = emit.chosen(prod(self.block))
+        self.rounds = emit.chosen(emit.ceil_div(self.positions, self.width))
+        counts = [emit.chosen(emit.ceil_div(p, b)) for p, b in zip(tiles, self.block)]
+        if not problem.is_static:
+            tasks = emit.chosen(prod(counts, start=problem.geometry.groups))
+            wanted = emit.chosen(emit.ceil_div(plan.tasks, tasks))
+            self.splits = emit.chosen(emit.least(wanted, self.blocks))
+        self.per_split = emit.chosen(emit.ceil_div(self.blocks, self.splits))
+        return counts
+
+    def emit(self, directly: Array) -> None:
+        """The whole kernel; it sets `directly` if something that it makes is infinite or NaN."""
+        problem, plan = self.problem, self.plan
+        counts = self._block_positions()
+        extents = (counts[0], problem.geometry.groups, *counts[1:], self.splits)
         self.combined: Array = self.weight
         if not problem.prepacked:
             self.combined = emit.scratch(self.combined_elements, self.dtype)
             self.combine_taps(self.combined)
-        tasks = prod(extents)
-        signs = emit.scratch(tasks * plan.lanes, self.dtype)
-        with emit.tasks(tasks, plan.parallel) as task:
-            image, group, depth, height, width, split = map(emit.let, emit.unravel(task, extents))
+        number_of = emit.let if problem.is_static else emit.chosen
+        with emit.tasks(emit.chosen(prod(extents)), plan.parallel) as task:
+            image, group, depth, height, width, split = map(number_of, emit.unravel(task, extents))
             numbers = (image, depth, height, width)
-            self.first = [i * b for i, b in zip(numbers, plan.block)]
-            self._task(group, split, signs, task)
-        total = emit.scratch(1, self.dtype)
-        emit.store(total, 0, emit.constant(0, self.dtype))
-        emit.loop(tasks * plan.lanes, lambda i: emit.store(total, 0, total[0] + signs[i]))
-        # Not `total != 0`, which TVM takes for ordered: false of NaN.
-        is_finite = emit.let(total[0]) == emit.constant(0, self.dtype)
-        return emit.chosen(emit.choose(is_finite, lambda: 0, 1)) > 0
+            self.first = [i * b for i, b in zip(numbers, self.block)]
+            self._task(group, split)
+            # Tasks that set it set it alike.
+            emit.when(self._has_other(), lambda: emit.store(directly, 0, emit.wide(1)))
 
     # ------------------------------------------------------------ rows
 
@@ -280,13 +311,13 @@ class _Winograd:
 
     # ------------------------------------------------------------ one task
 
-    def _task(self, group: Expr, split: Expr, signs: Array, task: Expr) -> None:
+    def _task(self, group: Expr, split: Expr) -> None:
         plan, zero = self.plan, emit.constant(0, self.dtype)
         most = max(prod(len(f.points) for f in filters) for filters in self.combinations)
-        per_split = -(-self.blocks // plan.splits)
+        most_blocks = self.per_split if isinstance(self.per_split, int) else self.blocks
         self.values = emit.scratch(max(self.rows) * self.pitch, self.dtype)
         self.points = emit.scratch(most * plan.pass_blocks * self.block_width, self.dtype)
-        self.held = emit.scratch(per_split * plan.channels * self.outputs * self.pitch, self.dtype)
+        self.held = emit.scratch(most_blocks * plan.channels * self.outputs * self.pitch, self.dtype)
         self.factor = emit.scratch(plan.lanes, self.dtype)
         self.sign = emit.scratch(plan.lanes, self.dtype)
         every = emit.lanes_of(0, plan.lanes)
@@ -297,8 +328,8 @@ class _Winograd:
             max(self.rows),
             lambda row: emit.fill(self.values, row * self.pitch + self.positions, tail, zero),
         )
-        first = emit.let(split * per_split)
-        count = emit.let(emit.most(emit.least(self.blocks - first, per_split), 0))
+        first = emit.let(split * self.per_split)
+        count = emit.let(emit.most(emit.least(self.blocks - first, self.per_split), 0))
 
         for filters in self.combinations:
 
@@ -318,11 +349,19 @@ class _Winograd:
                         lambda r: self._round(filters, phases, emit.let(taps), start, part, r),
                     )
 
-                emit.loop(-(-per_split // plan.pass_blocks), one_pass)
+                emit.loop(emit.ceil_div(self.per_split, plan.pass_blocks), one_pass)
 
             emit.nest([len(f.phases) for f in filters], phase)
         emit.loop(count * plan.channels, lambda o: self._copy_out(group, first, o))
-        emit.store(signs, emit.lanes_of(task * plan.lanes, plan.lanes), self.sign[every])
+
+    def _has_other(self) -> Expr:
+        """Whether something that the task made is infinite or NaN: times zero that is not zero."""
+        total: Expr = self.sign[0]
+        for lane in range(1, self.plan.lanes):
+            total = total + self.sign[lane]
+        is_finite = emit.let(total) == emit.constant(0, self.dtype)
+        # Not `total != 0`, which TVM takes for ordered: false of NaN.
+        return emit.chosen(emit.choose(is_finite, lambda: 0, 1)) > 0
 
     # ------------------------------------------------------------ inputs
 
@@ -336,15 +375,21 @@ class _Winograd:
             for f, phase in zip(filters, phases)
         ]
         block = self.block
-        line = self.in_steps[2] * (block[3] - 1) + filters[2].reach[-1] + 1
+        line, line_room = (
+            emit.chosen(self.in_steps[2] * (width - 1) + filters[2].reach[-1] + 1)
+            for width in (block[3], self.room)
+        )
+        if problem.is_static:
+            line_room = line
         rows = list(product(filters[0].reach, filters[1].reach))
         row_depth, row_height = (emit.table([row[axis] for row in rows]) for axis in (0, 1))
         # One row more, of zeros, for what lies outside; the borders of all others stay zero.
-        raw = emit.scratch((len(rows) + 1) * line, self.dtype)
+        raw = emit.scratch((len(rows) + 1) * line_room, self.dtype)
         emit.fill(raw, 0, (len(rows) + 1) * line, emit.constant(0, self.dtype))
         places = emit.scratch(len(rows) + 1, "int64")
-        emit.store(places, len(rows), emit.constant(len(rows) * line, "int64"))
-        mixed = emit.scratch(line, self.dtype)
+        outside = emit.wide(len(rows) * line)
+        emit.store(places, len(rows), outside)
+        mixed = emit.scratch(line_room, self.dtype)
         sizes = problem.in_sizes
         starts = [
             emit.let(first * step + base)
@@ -398,7 +443,6 @@ class _Winograd:
                     )
                     emit.store(places, number, emit.wide(number * line))
 
-                outside = emit.constant(len(rows) * line, "int64")
                 emit.when(inside, copy, lambda: emit.store(places, number, outside))
 
             emit.loop(len(rows), copy_row)
@@ -528,7 +572,10 @@ class _Winograd:
         tiles = (1, *self.tile)
         origin = [f * t * s for f, t, s in zip(self.first, tiles, steps)]
         extent = [b * t * s for b, t, s in zip(self.block, tiles, steps)]
-        present = [emit.least(e, size - a) for e, size, a in zip(extent, sizes, origin)]
+        number_of = emit.let if problem.is_static else emit.chosen
+        present = [
+            number_of(emit.least(e, size - a)) for e, size, a in zip(extent, sizes, origin)
+        ]
         number = first * plan.channels + o
         inside: Expr = True
         if problem.out_channels % plan.channels:
@@ -567,7 +614,7 @@ class _Winograd:
                 else:
                     emit.loop(step * last, lambda u: element(q, u))
 
-            count = present[-1] // (step * last)
+            count = emit.quotient(present[-1], step * last)
             emit.loop(count, whole)
             emit.loop(present[-1] % (step * last), lambda u: element(count, u))
 

@@ -359,9 +359,12 @@ class WinogradPlan:
     pass_blocks : int
         Blocks of output channels whose points are held at a time.
     direct : GatherPlan
-        For data that is not finite.
+        For data that is not finite, and for symbolic sizes of few tiles.
     parallel : bool
         Whether threads share the tasks.
+    least, tasks : int
+        Of symbolic sizes, how many tiles of a phase there have to be, and how many tasks there
+        should be.  The block is then the room for one, which the kernel fills when it runs.
     """
 
     tile: tuple[int, ...]
@@ -373,6 +376,8 @@ class WinogradPlan:
     pass_blocks: int
     direct: GatherPlan
     parallel: bool = True
+    least: int = 0
+    tasks: int = 1
 
     def filters(self, problem: Problem) -> tuple[tuple[Filter, ...], ...]:
         """How each spatial axis is computed."""
@@ -487,9 +492,10 @@ def choose(problem: Problem, machine: Machine) -> Plan:
         ]
     else:
         gather = _plan_gather(problem, machine)
-        small = _plan_small(problem, machine)
-        if small:
-            return EitherPlan(small, gather[1])
+        if not problem.is_static:
+            large = _plan_many_tiles(problem, machine) or gather[1]
+            small = _plan_small(problem, machine)
+            return EitherPlan(small, large) if small else large
         found = [gather, _plan_winograd(problem, machine), _plan_scatter(problem, machine)]
     return min((one for one in found if one), key=lambda one: one[0])[1]
 
@@ -550,18 +556,18 @@ def _depths(channels: int) -> list[int]:
 def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradPlan] | None:
     """Fewer products: the plan of :mod:`topi_ext.kernels.winograd`, and its cycles.
 
-    None for integers, whose sums have to be exact, for sizes that are symbolic, and where no two
-    taps are neighbours.
+    None for integers, whose sums have to be exact, and where no two taps are neighbours.
     """
-    if not problem.is_static or not problem.acc_dtype.startswith("float"):
+    if not problem.acc_dtype.startswith("float"):
         return None
     if any(gather.has_empty_phase for gather in problem.gathers):
         return None
     geometry, lanes = problem.geometry, problem.lanes(machine)
     direct = _plan_gather(problem, machine)[1]
-    direct = replace(direct, channels=min(2, direct.channels), vectors=min(2, direct.vectors))
+    if problem.is_static:
+        direct = replace(direct, channels=min(2, direct.channels), vectors=min(2, direct.vectors))
     tile = tuple(
-        2 if axis and kernel > 1 and p > 1 else 1
+        2 if axis and kernel > 1 and not (isinstance(p, int) and p < 2) else 1
         for axis, (kernel, p) in enumerate(zip(geometry.kernel, problem.positions[1:]))
     )
     # The blocks follow.
@@ -585,12 +591,15 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
         held = points * channels * width * lanes * byte_width(problem.acc_dtype)
         passes = -(-blocks * held // (splits * machine.l2 // 3))
         pass_blocks = -(-blocks // (splits * passes))
-        plan = WinogradPlan(tile, block, lanes, channels, width, splits, pass_blocks, direct)
+        plan = WinogradPlan(
+            tile, block, lanes, channels, width, splits, pass_blocks, direct,
+            tasks=2 * machine.threads,
+        )  # fmt: skip
         cycles = _winograd_cycles(problem, plan, combinations, machine)
         if cycles is None:
             continue
         cost = -(-tasks * splits // machine.threads) * cycles
-        if tasks * splits * cycles < PARALLEL_CYCLES:
+        if problem.is_static and tasks * splits * cycles < PARALLEL_CYCLES:
             plan = replace(plan, parallel=False)
         if best is None or cost < best[0]:
             best = cost, plan
@@ -692,31 +701,55 @@ def _plan_small(problem: Problem, machine: Machine) -> ScatterPlan | None:
     It is that of the largest square image for which the scatter kernel takes fewer cycles than the
     other, with room for images that are longer or more.
     """
-    if problem.is_static or problem.prepacked or not problem.transposed:
+    if problem.prepacked or not problem.transposed:
         return None
     g = problem.geometry
     found: ScatterPlan | None = None
-    for exponent in range(11):
-        y = [2**exponent if not isinstance(size, int) else size for size in g.y_size]
-        x = [
-            size if isinstance(size, int) else conv_transpose_size(*axis)
-            for size, axis in zip(g.x_size, zip(y, *g.window))
-        ]
-        if min(x) < 1:
-            continue
-        n = problem.n if isinstance(problem.n, int) else NOMINAL[0]
-        known = replace(problem, geometry=replace(g, x_size=tuple(x), y_size=tuple(y)), n=n)
+    for known in _squares(problem, NOMINAL[0]):
         scatter = _plan_scatter(known, machine)
         if scatter is None:
             break
         if scatter[0] < _plan_gather(known, machine)[0]:
-            found = replace(scatter[1], most=prod(y))
+            found = replace(scatter[1], most=prod(known.geometry.y_size))
     if found is None:
         return None
     vectors = -(-found.c_block * g.taps // found.lanes)
     positions = max(found.most, machine.l2 // 2 // (vectors * machine.vector_bytes))
     held = machine.l2 // 4 // byte_width(problem.acc_dtype)
     return replace(found, positions=positions, held=held, parallel=True)
+
+
+def _plan_many_tiles(problem: Problem, machine: Machine) -> WinogradPlan | None:
+    """Of symbolic sizes, the plan that saves products where there are enough tiles.
+
+    Enough are those of the smallest square image for which it takes fewer cycles.
+    """
+    plan = _plan_winograd(problem, machine)
+    if plan is None:
+        return None
+    for known in _squares(problem, 1):
+        found = _plan_winograd(known, machine)
+        if found and found[1].tile == plan[1].tile and found[0] < _plan_gather(known, machine)[0]:
+            return replace(plan[1], least=prod(found[1].tiles(known)))
+    return None
+
+
+def _squares(problem: Problem, n: int) -> Iterator[Problem]:
+    """The problem with symbolic sizes known: y as 1x1, 2x2, 4x4 image, and so on, n of them."""
+    g = problem.geometry
+    for exponent in range(9):
+        y = [2**exponent if not isinstance(size, int) else size for size in g.y_size]
+        x = [
+            size if isinstance(size, int) else conv_transpose_size(*axis)
+            for size, axis in zip(g.x_size, zip(y, *g.window))
+        ]
+        if min(x) >= 1:
+            batch = problem.n if isinstance(problem.n, int) else n
+            yield replace(
+                problem, geometry=replace(g, x_size=tuple(x), y_size=tuple(y)), n=batch
+            )
+        if all(isinstance(size, int) for size in g.y_size):
+            break
 
 
 def _divisors(n: int) -> list[int]:
