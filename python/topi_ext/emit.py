@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from . import tvm_compat
@@ -88,19 +87,28 @@ class Part(Operand):
 # -------------------------------------------------------------------- the function
 
 
-@dataclass
 class _Scratch:
     """Bytes that a kernel allocates; None where they depend on a symbolic size."""
 
-    common: int | None = 0
-    per_task: int | None = 0
-    in_task: bool = False
+    def __init__(self) -> None:
+        self.in_task = False
+        self.now: dict[str, int | None] = {"common": 0, "per_task": 0}
+        self.most = dict(self.now)
 
     def add(self, elements: Expr, dtype: str) -> None:
         kind = "per_task" if self.in_task else "common"
-        so_far = getattr(self, kind)
-        known = isinstance(elements, int) and so_far is not None
-        setattr(self, kind, so_far + elements * byte_width(dtype) if known else None)
+        so_far, most = self.now[kind], self.most[kind]
+        known = isinstance(elements, int) and so_far is not None and most is not None
+        now = so_far + elements * byte_width(dtype) if known else None
+        self.now[kind] = now
+        self.most[kind] = max(most, now) if known else None
+
+    @contextmanager
+    def branch(self) -> Iterator[None]:
+        """What is allocated inside is given back at the end."""
+        before = dict(self.now)
+        yield
+        self.now = before
 
 
 _scratch: list[_Scratch] = []
@@ -124,7 +132,7 @@ def kernel(attrs: dict[str, Any]) -> Iterator[list[Any]]:
         func = builder.get()
     finally:
         used = _scratch.pop()
-    for name, size in zip(SCRATCH_BYTES, (used.common, used.per_task)):
+    for name, size in zip(SCRATCH_BYTES, used.most.values()):
         func = func if size is None else func.with_attr(name, size)
     made.append(func)
 
@@ -305,10 +313,10 @@ def when(
             otherwise()
         return
     with script.If(condition):
-        with statements(script.Then()):
+        with statements(script.Then()), _scratch[-1].branch():
             then()
         if otherwise is not None:
-            with statements(script.Else()):
+            with statements(script.Else()), _scratch[-1].branch():
                 otherwise()
 
 

@@ -5,17 +5,18 @@ Outputs are computed in tiles of two along an axis, by the minimal filtering alg
 :mod:`topi_ext.filtering`: inputs and taps are combined by additions, each point of a tile is a sum
 over input channels of one product, and the points are combined to outputs by additions::
 
-    combine the taps                                                      -> combined
-    parallel (batch, group, depth, height, width block, split of output channels):
-        for each phase:
-            for each input channel, each row of tiles:
-                combine its inputs                                        -> values
-            for some blocks of `channels` output channels:
-                for each `vectors` vectors of tiles:
-                    for each point, each block:
-                        sums[channels][vectors] = combined * values       -> points
-                    combine the points                                    -> held
-        interleave the outputs of phases and tiles                        -> out
+    for each part of the output channels:
+        combine the taps                                                  -> combined
+        parallel (batch, group, depth, height, width block, split of the part):
+            for each phase:
+                for each input channel, each row of tiles:
+                    combine its inputs                                    -> values
+                for some blocks of `channels` output channels:
+                    for each `vectors` vectors of tiles:
+                        for each point, each block:
+                            sums[channels][vectors] = combined * values   -> points
+                        combine the points                                -> held
+            interleave the outputs of phases and tiles                    -> out
     where an output was infinite or NaN: compute all of them directly
 
 Each output depends on its own window alone, but an infinity in it may come out as NaN, and a huge
@@ -58,7 +59,7 @@ def emit_body(problem: Problem, plan: WinogradPlan, operands: Sequence[Operand])
     directly = emit.scratch(1, "int64")
     one = _Winograd(problem, plan, weight, data, out, extra)
     emit.store(directly, 0, emit.choose(one.pays(), lambda: emit.wide(0), emit.wide(1)))
-    emit.when(one.pays(), lambda: one.emit(directly))
+    emit.when(directly[0] < 1, lambda: one.emit(directly))
     if problem.prepacked:
         weight = copied_weight(problem, weight, one.combined_elements)
         dtypes = problem.dtypes[0], weight.dtype, problem.dtypes[2]
@@ -120,6 +121,7 @@ class _Winograd:
         self.in_steps = [filters[0].in_step * filters[0].tile for filters in self.filters]
         self.out_steps = [filters[0].out_step for filters in self.filters]
         self.blocks = -(-problem.out_channels // plan.channels)
+        self.part_blocks = -(-self.blocks // plan.parts)
         self.rows = [self._starts(filters)[-1] for filters in self.combinations]
         self.phases = [prod(len(f.first_taps) for f in filters) for filters in self.combinations]
         self.width = plan.vectors * plan.lanes
@@ -153,8 +155,8 @@ class _Winograd:
         if not problem.is_static:
             tasks = emit.chosen(prod(counts, start=problem.geometry.groups))
             wanted = emit.chosen(emit.ceil_div(plan.tasks, tasks))
-            self.splits = emit.chosen(emit.least(wanted, self.blocks))
-        self.per_split = emit.chosen(emit.ceil_div(self.blocks, self.splits))
+            self.splits = emit.chosen(emit.least(wanted, self.part_blocks))
+        self.per_split = emit.chosen(emit.ceil_div(self.part_blocks, self.splits))
         return counts
 
     def emit(self, directly: Array) -> None:
@@ -165,15 +167,22 @@ class _Winograd:
         self.combined: Array = self.weight
         if not problem.prepacked:
             self.combined = emit.scratch(self.combined_elements, self.dtype)
-            self.combine_taps(self.combined)
         number_of = emit.let if problem.is_static else emit.chosen
-        with emit.tasks(emit.chosen(prod(extents)), plan.parallel) as task:
-            image, group, depth, height, width, split = map(number_of, emit.unravel(task, extents))
-            numbers = (image, depth, height, width)
-            self.first = [i * b for i, b in zip(numbers, self.block)]
-            self._task(group, split)
-            # Tasks that set it set it alike.
-            emit.when(self._has_other(), lambda: emit.store(directly, 0, emit.wide(1)))
+
+        def part(i: Expr) -> None:
+            first = emit.let(i * self.part_blocks)
+            if not problem.prepacked:
+                self.combine_taps(self.combined, first)
+            with emit.tasks(emit.chosen(prod(extents)), plan.parallel) as task:
+                digits = emit.unravel(task, extents)
+                image, group, depth, height, width, split = map(number_of, digits)
+                numbers = (image, depth, height, width)
+                self.first = [i * b for i, b in zip(numbers, self.block)]
+                self._task(group, first, split)
+                # Tasks that set it set it alike.
+                emit.when(self._has_other(), lambda: emit.store(directly, 0, emit.wide(1)))
+
+        emit.loop(plan.parts, part)
 
     # ------------------------------------------------------------ rows
 
@@ -208,16 +217,19 @@ class _Winograd:
 
     @property
     def combined_elements(self) -> int:
-        """Number of combined taps."""
-        return self.problem.geometry.groups * self.blocks * self._block_elements
+        """Number of combined taps of one part of the output channels."""
+        return self.problem.geometry.groups * self.part_blocks * self._block_elements
 
     @property
     def _block_elements(self) -> int:
         each = sum(rows * phases for rows, phases in zip(self.rows, self.phases))
         return each * self.plan.channels
 
-    def combine_taps(self, combined: Array) -> None:
-        """combined[group][block][combination][first taps][terms][input channel][channels]."""
+    def combine_taps(self, combined: Array, first_block: Expr = 0) -> None:
+        """combined[group][block][combination][first taps][terms][input channel][channels].
+
+        Of the blocks of one part.
+        """
         channels, groups = self.problem.in_channels, self.problem.geometry.groups
         # Blocks of input channels, so that both sides are runs whichever axis is stored first.
         part = min(channels, 16)
@@ -226,10 +238,12 @@ class _Winograd:
         def element(group: Expr, block: Expr, filters: Sequence[Filter], *where: Expr) -> None:
             channel, *numbers = where
             firsts = [emit.table(f.first_taps)(number) for f, number in zip(filters, numbers)]
-            start = emit.origin(self._combined_of(group * self.blocks + block, filters, numbers))
+            place = group * self.part_blocks + block
+            start = emit.origin(self._combined_of(place, filters, numbers))
 
             def weight(o: Expr) -> None:
-                weights = self._combine_taps(group, block, o, channel, filters, firsts)
+                number = first_block + block
+                weights = self._combine_taps(group, number, o, channel, filters, firsts)
                 for terms, (first, step) in self._rows(filters).items():
                     row = first + channel * step
                     emit.store(combined, start + row * self.plan.channels + o, weights[terms])
@@ -250,7 +264,7 @@ class _Winograd:
                         ),
                     )
 
-            emit.loop(self.blocks, block)
+            emit.loop(self.part_blocks, block)
 
     def _combine_taps(
         self,
@@ -289,7 +303,7 @@ class _Winograd:
         """One weight; beyond the last output channel that of the last again, which is dropped."""
         geometry = self.problem.geometry
         out_channel = block * self.plan.channels + o
-        if self.problem.out_channels % self.plan.channels:
+        if self.problem.out_channels < self.plan.parts * self.part_blocks * self.plan.channels:
             out_channel = emit.least(out_channel, self.problem.out_channels - 1)
         outer, inner = group * geometry.k_per_group, out_channel
         if self.problem.transposed:
@@ -311,13 +325,15 @@ class _Winograd:
 
     # ------------------------------------------------------------ one task
 
-    def _task(self, group: Expr, split: Expr) -> None:
+    def _task(self, group: Expr, first_block: Expr, split: Expr) -> None:
         plan, zero = self.plan, emit.constant(0, self.dtype)
         most = max(prod(len(f.points) for f in filters) for filters in self.combinations)
-        most_blocks = self.per_split if isinstance(self.per_split, int) else self.blocks
+        most_blocks = self.per_split if isinstance(self.per_split, int) else self.part_blocks
         self.values = emit.scratch(max(self.rows) * self.pitch, self.dtype)
         self.points = emit.scratch(most * plan.pass_blocks * self.block_width, self.dtype)
-        self.held = emit.scratch(most_blocks * plan.channels * self.outputs * self.pitch, self.dtype)
+        self.held = emit.scratch(
+            most_blocks * plan.channels * self.outputs * self.pitch, self.dtype
+        )
         self.factor = emit.scratch(plan.lanes, self.dtype)
         self.sign = emit.scratch(plan.lanes, self.dtype)
         every = emit.lanes_of(0, plan.lanes)
@@ -329,7 +345,8 @@ class _Winograd:
             lambda row: emit.fill(self.values, row * self.pitch + self.positions, tail, zero),
         )
         first = emit.let(split * self.per_split)
-        count = emit.let(emit.most(emit.least(self.blocks - first, self.per_split), 0))
+        present = emit.least(self.part_blocks, self.blocks - first_block) - first
+        count = emit.let(emit.most(emit.least(present, self.per_split), 0))
 
         for filters in self.combinations:
 
@@ -343,7 +360,8 @@ class _Winograd:
                 def one_pass(i: Expr) -> None:
                     start = emit.let(i * plan.pass_blocks)
                     part = emit.let(emit.most(emit.least(count - start, plan.pass_blocks), 0))
-                    taps = self._combined_of(group * self.blocks + first + start, filters, numbers)
+                    place = group * self.part_blocks + first + start
+                    taps = self._combined_of(place, filters, numbers)
                     emit.loop(
                         self.rounds,
                         lambda r: self._round(filters, phases, emit.let(taps), start, part, r),
@@ -352,7 +370,7 @@ class _Winograd:
                 emit.loop(emit.ceil_div(self.per_split, plan.pass_blocks), one_pass)
 
             emit.nest([len(f.phases) for f in filters], phase)
-        emit.loop(count * plan.channels, lambda o: self._copy_out(group, first, o))
+        emit.loop(count * plan.channels, lambda o: self._copy_out(group, first_block + first, o))
 
     def _has_other(self) -> Expr:
         """Whether something that the task made is infinite or NaN: times zero that is not zero."""
@@ -573,9 +591,7 @@ class _Winograd:
         origin = [f * t * s for f, t, s in zip(self.first, tiles, steps)]
         extent = [b * t * s for b, t, s in zip(self.block, tiles, steps)]
         number_of = emit.let if problem.is_static else emit.chosen
-        present = [
-            number_of(emit.least(e, size - a)) for e, size, a in zip(extent, sizes, origin)
-        ]
+        present = [number_of(emit.least(e, size - a)) for e, size, a in zip(extent, sizes, origin)]
         number = first * plan.channels + o
         inside: Expr = True
         if problem.out_channels % plan.channels:

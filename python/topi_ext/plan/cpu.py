@@ -332,12 +332,12 @@ class EitherPlan:
     ----------
     small : ScatterPlan
         For the images that it serves.
-    large : GatherPlan
+    large : GatherPlan or WinogradPlan
         For all others.
     """
 
     small: ScatterPlan
-    large: GatherPlan
+    large: GatherPlan | WinogradPlan
 
 
 @dataclass(frozen=True)
@@ -362,6 +362,8 @@ class WinogradPlan:
         For data that is not finite, and for symbolic sizes of few tiles.
     parallel : bool
         Whether threads share the tasks.
+    parts : int
+        Parts of the output channels that are computed one after the other, for less memory.
     least, tasks : int
         Of symbolic sizes, how many tiles of a phase there have to be, and how many tasks there
         should be.  The block is then the room for one, which the kernel fills when it runs.
@@ -376,6 +378,7 @@ class WinogradPlan:
     pass_blocks: int
     direct: GatherPlan
     parallel: bool = True
+    parts: int = 1
     least: int = 0
     tasks: int = 1
 
@@ -577,28 +580,35 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
     if tile == (1, 1, 1) or terms > MOST_TERMS:
         return None
     tiles = _nominal(plan.tiles(problem))
+    # No more than operands and result take together.
+    data = prod(_nominal(problem.in_sizes)) * problem.in_channels
+    data += prod(_nominal(problem.out_sizes)) * problem.out_channels
+    limit = geometry.groups * (data + problem.weights_per_group) * 4
     best: tuple[float, WinogradPlan] | None = None
-    for block in _blocks(tiles, lanes):
+    most = max(prod(len(f.points) for f in combination) for combination in combinations)
+    for block, parts in product(_blocks(tiles, lanes), (1, 2, 4, 8)):
         vectors = -(-prod(block) // lanes)
         channels, width = _register_tile(problem.out_channels, vectors, machine.registers)
-        counts = [-(-p // b) for p, b in zip(tiles, block)]
-        tasks = geometry.groups * prod(counts)
+        tasks = geometry.groups * prod(-(-p // b) for p, b in zip(tiles, block))
         blocks = -(-problem.out_channels // channels)
+        if parts > 1 and (parts > blocks or problem.prepacked):
+            continue
+        blocks = -(-blocks // parts)
         splits = 1
         if tasks < 2 * machine.threads:
             splits = min(blocks, -(-2 * machine.threads // tasks))
-        points = max(prod(len(f.points) for f in combination) for combination in combinations)
-        held = points * channels * width * lanes * byte_width(problem.acc_dtype)
+        held = most * channels * width * lanes * byte_width(problem.acc_dtype)
         passes = -(-blocks * held // (splits * machine.l2 // 3))
-        pass_blocks = -(-blocks // (splits * passes))
         plan = WinogradPlan(
-            tile, block, lanes, channels, width, splits, pass_blocks, direct,
-            tasks=2 * machine.threads,
+            tile, block, lanes, channels, width, splits, -(-blocks // (splits * passes)), direct,
+            parts=parts, tasks=2 * machine.threads,
         )  # fmt: skip
+        if _winograd_bytes(problem, plan, combinations, machine) > limit:
+            continue
         cycles = _winograd_cycles(problem, plan, combinations, machine)
         if cycles is None:
             continue
-        cost = -(-tasks * splits // machine.threads) * cycles
+        cost = parts * -(-tasks * splits // machine.threads) * cycles
         if problem.is_static and tasks * splits * cycles < PARALLEL_CYCLES:
             plan = replace(plan, parallel=False)
         if best is None or cost < best[0]:
@@ -614,6 +624,27 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
     return best[0] + (pairs * products * each + taps) / machine.threads, best[1]
 
 
+def _winograd_bytes(
+    problem: Problem,
+    plan: WinogradPlan,
+    combinations: Sequence[tuple[Filter, ...]],
+    machine: Machine,
+) -> int:
+    """Memory that the kernel needs beside its operands, but for lines of single channels."""
+    blocks = -(-problem.out_channels // (plan.channels * plan.parts))
+    taps = sum(prod(len(f.terms) * len(f.first_taps) for f in kinds) for kinds in combinations)
+    combined = problem.geometry.groups * blocks * plan.channels * taps * problem.in_channels
+    width = plan.vectors * plan.lanes
+    pitch = -(-prod(plan.block) // width) * width + plan.lanes
+    values = max(prod(len(f.terms) for f in kinds) for kinds in combinations) * problem.in_channels
+    points = max(prod(len(f.points) for f in kinds) for kinds in combinations)
+    outputs = prod(f[0].out_step * f[0].tile for f in plan.filters(problem))
+    task = values * pitch + points * plan.pass_blocks * plan.channels * width
+    task += -(-blocks // plan.splits) * plan.channels * outputs * pitch
+    threads = machine.threads if plan.parallel else 1
+    return byte_width(problem.acc_dtype) * (combined * (not problem.prepacked) + threads * task)
+
+
 def _winograd_cycles(
     problem: Problem,
     plan: WinogradPlan,
@@ -625,7 +656,7 @@ def _winograd_cycles(
     vectors = -(-prod(block) // lanes)
     rounds = -(-vectors // plan.vectors)
     tile_rows = prod(block[:-1])
-    blocks = -(-problem.out_channels // plan.channels) / plan.splits
+    blocks = -(-problem.out_channels // plan.channels) / (plan.splits * plan.parts)
     outputs = prod(plan.tile)
     values = max(prod(len(f.terms) for f in combination) for combination in combinations)
     values *= problem.in_channels * rounds * plan.vectors * lanes * width
@@ -745,9 +776,7 @@ def _squares(problem: Problem, n: int) -> Iterator[Problem]:
         ]
         if min(x) >= 1:
             batch = problem.n if isinstance(problem.n, int) else n
-            yield replace(
-                problem, geometry=replace(g, x_size=tuple(x), y_size=tuple(y)), n=batch
-            )
+            yield replace(problem, geometry=replace(g, x_size=tuple(x), y_size=tuple(y)), n=batch)
         if all(isinstance(size, int) for size in g.y_size):
             break
 
