@@ -243,7 +243,10 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
     vectors = number(min(3, -(-window.length // lanes)))
     splits = number(min(3, -(-problem.out_channels // channels)))
     depth, packed = number(problem.in_channels), not problem.weights_are_rows or draw(st.booleans())
-    return GatherPlan(window, lanes, channels, vectors, splits, depth, packed, parallel, spread)
+    first = draw(st.booleans())
+    return GatherPlan(
+        window, lanes, channels, vectors, splits, depth, packed, parallel, spread, tiles_first=first
+    )
 
 
 @st.composite

@@ -76,6 +76,11 @@ class Filter:
         return tuple(sorted({first for _, _, first in self.phases}))
 
     @property
+    def taps(self) -> tuple[int, ...]:
+        """Those of the terms, counted from the first."""
+        return tuple(sorted({tap for term in self.terms for tap, _ in term.taps}))
+
+    @property
     def reach(self) -> tuple[int, ...]:
         """Inputs that the terms read."""
         return tuple(sorted({i for term in self.terms for i, _ in term.inputs}))

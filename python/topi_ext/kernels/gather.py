@@ -111,6 +111,8 @@ class _Gather:
         self.combinations = list(product(*(problem.gathers[axis].groups for axis in SPATIAL)))
         self.block_weights = problem.in_channels * problem.geometry.taps * plan.channels
         self.chunks = -(-problem.in_channels // plan.depth)
+        # Whether all sums of a split are held, or those of one block of output channels.
+        self.holds_all = self.chunks > 1 or plan.tiles_first
 
     def _block_positions(self) -> list[Expr]:
         """Choose the blocks, and say how many there are along the four axes."""
@@ -135,7 +137,7 @@ class _Gather:
         self.block_held = plan.channels * self.phases * self.row
         # What has to be allocated, in numbers.
         most = self.per_split if problem.is_static else self.blocks
-        self.held_room = plan.channels * self.phases * row_room * (most if self.chunks > 1 else 1)
+        self.held_room = plan.channels * self.phases * row_room * (most if self.holds_all else 1)
         # The last tile of a row of unknown length is whole, and may end behind the panel.
         self.panel_room = self.panel.room(plan.depth)
         self.panel_room += 0 if problem.is_static else width
@@ -237,10 +239,10 @@ class _Gather:
     def _task(self, group: Expr, split: Expr) -> None:
         problem, plan = self.problem, self.plan
         panel = emit.scratch(self.panel_room, self.dtype)
-        chunked = self.chunks > 1
-        elements = self.block_held * (self.per_split if chunked else 1)
+        fresh = self.chunks == 1
+        elements = self.block_held * (self.per_split if self.holds_all else 1)
         held = emit.scratch(self.held_room, self.dtype)
-        if chunked or any(gather.has_empty_phase for gather in self.gathers):
+        if not fresh or any(gather.has_empty_phase for gather in self.gathers):
             emit.fill(held, 0, elements, emit.constant(0, self.dtype))
 
         def blocks(step: Callable[[Expr, Expr], None]) -> None:
@@ -250,7 +252,9 @@ class _Gather:
                 number = split * self.per_split + i
                 is_even = isinstance(self.splits, int) and self.blocks % self.splits == 0
                 inside = True if is_even else number < self.blocks
-                emit.when(inside, lambda: step(number, i * self.block_held if chunked else 0))
+                emit.when(
+                    inside, lambda: step(number, i * self.block_held if self.holds_all else 0)
+                )
 
             emit.loop(self.per_split, numbered)
 
@@ -261,30 +265,40 @@ class _Gather:
             channel = group * problem.in_channels + first
             pack(self.panel, panel, self.data, channel, count, self.first, problem.in_sizes)
 
-            def block(number: Expr, place: Expr) -> None:
-                sums = _Sums(group, number, first, count, panel, held, place, not chunked)
+            def products(number: Expr, place: Expr, tiles: Callable[..., None]) -> None:
+                sums = _Sums(group, number, first, count, panel, held, place, fresh)
                 for combination in self.combinations:
-                    phases = [tap_group.phases for tap_group in combination]
-                    emit.nest(phases, partial(self._phase, sums, combination))
-                if not chunked:
+                    emit.nest(
+                        [tap_group.phases for tap_group in combination],
+                        lambda *phases, c=combination: tiles(partial(self._tile, sums, c, phases)),
+                    )
+
+            def block(number: Expr, place: Expr) -> None:
+                products(number, place, self._tiles)
+                if not self.holds_all:
                     self._copy_out(group, number, held, place)
 
-            blocks(block)
+            if plan.tiles_first:
+                self._tiles(
+                    lambda start, vectors: blocks(
+                        lambda number, place: products(
+                            number, place, lambda tile: tile(start, vectors)
+                        )
+                    )
+                )
+            else:
+                blocks(block)
 
         emit.loop(self.chunks, chunk)
-        if chunked:
+        if self.holds_all:
             blocks(lambda number, place: self._copy_out(group, number, held, place))
 
-    def _phase(self, sums: _Sums, combination: Sequence[TapGroup], *phases: Expr) -> None:
-        """All tiles of one phase."""
+    def _tiles(self, tile: Callable[[Expr, int], None]) -> None:
+        """``tile(start, vectors)`` for all tiles of a row."""
         width = self.plan.vectors * self.plan.lanes
         # A row of unknown length is whole tiles long.
         full = emit.quotient(self.row, width)
         tail = self.row % width // self.plan.lanes if isinstance(self.row, int) else 0
-
-        def tile(start: Expr, vectors: int) -> None:
-            self._tile(sums, combination, phases, start, vectors)
-
         # In rows of known length TVM may see where a tile is.
         is_known = isinstance(self.row, int)
         emit.loop(

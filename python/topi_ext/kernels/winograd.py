@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from math import prod
 from typing import Any
@@ -197,10 +198,10 @@ class _Winograd:
             starts.append(starts[-1] + prod(map(len, points)) * self.problem.in_channels + 1)
         return starts
 
-    def _rows(self, filters: Sequence[Filter]) -> dict[tuple[int, ...], tuple[int, int]]:
-        """For each product of terms its first row, and the distance of those of the channels.
+    def _rows(self, filters: Sequence[Filter]) -> dict[tuple[int, ...], int]:
+        """For each product of terms its first row.
 
-        Rows are ordered [point][input channel][term].
+        Rows are ordered [point][term][input channel].
         """
         numbers = [list(range(len(f.terms))) for f in filters]
         by_point = []
@@ -208,9 +209,8 @@ class _Winograd:
             by_point.append([[left.pop(0) for _ in terms] for terms in f.points])
         rows = {}
         for start, points in zip(self._starts(filters), product(*by_point)):
-            count = prod(map(len, points))
             for number, terms in enumerate(product(*points)):
-                rows[terms] = start + number, count
+                rows[terms] = start + number * self.problem.in_channels
         return dict(sorted(rows.items()))
 
     # ------------------------------------------------------------ taps
@@ -228,90 +228,112 @@ class _Winograd:
     def combine_taps(self, combined: Array, first_block: Expr = 0) -> None:
         """combined[group][block][combination][first taps][terms][input channel][channels].
 
-        Of the blocks of one part.
+        Of the blocks of one part.  The weights of some input channels are copied so that those of
+        a tap follow each other: they are then combined as vectors.
         """
-        channels, groups = self.problem.in_channels, self.problem.geometry.groups
-        # Blocks of input channels, so that both sides are runs whichever axis is stored first.
-        part = min(channels, 16)
-        parts = -(-channels // part)
+        problem, plan, lanes = self.problem, self.plan, self.plan.lanes
+        channels, groups = problem.in_channels, problem.geometry.groups
+        # The last chunk ends at the last channel, and overlaps the one before.
+        chunk = min(channels, 16)
+        chunks = -(-channels // chunk)
+        run = chunk * plan.channels
+        pitch = -(-run // lanes) * lanes
 
-        def element(group: Expr, block: Expr, filters: Sequence[Filter], *where: Expr) -> None:
-            channel, *numbers = where
-            firsts = [emit.table(f.first_taps)(number) for f, number in zip(filters, numbers)]
-            place = group * self.part_blocks + block
-            start = emit.origin(self._combined_of(place, filters, numbers))
+        def combine(start: Expr, raw: Array, filters: Sequence[Filter], *numbers: Expr) -> None:
+            firsts = [emit.table(f.first_taps)(i) for f, i in zip(filters, numbers)]
+            into = emit.origin(start + self._combined_of(0, filters, numbers))
+            rows = self._rows(filters)
 
-            def weight(o: Expr) -> None:
-                number = first_block + block
-                weights = self._combine_taps(group, number, o, channel, filters, firsts)
-                for terms, (first, step) in self._rows(filters).items():
-                    row = first + channel * step
-                    emit.store(combined, start + row * self.plan.channels + o, weights[terms])
+            def elements(i: Expr, count: int) -> None:
+                def index(place: Expr) -> Expr:
+                    return place + i if count == 1 else emit.lanes_of(place + i, count)
 
-            emit.loop(self.plan.channels, weight)
+                taps = {
+                    taps: emit.let(
+                        raw[index(self._tap_number([f + t for f, t in zip(firsts, taps)]) * pitch)]
+                    )
+                    for taps in product(*(f.taps for f in filters))
+                }
+                for terms, value in self._combine_taps(taps, filters, count).items():
+                    emit.store(combined, index(into + rows[terms] * plan.channels), value)
 
-        with emit.tasks(groups * parts, self.plan.parallel) as task:
-            group, number = emit.unravel(task, (groups, parts))
-            first = emit.let(number * part)
-            count = part if channels % part == 0 else emit.let(emit.least(part, channels - first))
+            emit.loop(run // lanes, lambda i: elements(i * lanes, lanes))
+            rest = run % lanes
+            emit.loop(rest, lambda i: elements(run - rest + i, 1))
+
+        with emit.tasks(groups * chunks, plan.parallel) as task:
+            group, number = emit.unravel(task, (groups, chunks))
+            first = emit.let(emit.least(number * chunk, channels - chunk))
+            raw = emit.scratch(problem.geometry.taps * pitch, self.dtype)
 
             def block(b: Expr) -> None:
+                self._copy_weights(raw, pitch, group, first_block + b, first, chunk)
+                start = (group * self.part_blocks + b) * self._block_elements
                 for filters in self.combinations:
                     emit.nest(
-                        (count, *(len(f.first_taps) for f in filters)),
-                        lambda c, *rest, filters=filters: element(
-                            group, b, filters, first + c, *rest
-                        ),
+                        [len(f.first_taps) for f in filters],
+                        partial(combine, start + first * plan.channels, raw, filters),
                     )
 
             emit.loop(self.part_blocks, block)
 
-    def _combine_taps(
-        self,
-        group: Expr,
-        block: Expr,
-        o: Expr,
-        channel: Expr,
-        filters: Sequence[Filter],
-        firsts: Sequence[Expr],
-    ) -> dict[tuple[int, ...], Expr]:
-        """The combinations of one input and output channel, by the terms' numbers."""
-        reach = [sorted({tap for term in f.terms for tap, _ in term.taps}) for f in filters]
-        values = {
-            taps: emit.let(
-                self._weight(group, block, o, channel, [f + t for f, t in zip(firsts, taps)])
+    def _copy_weights(
+        self, raw: Array, pitch: int, group: Expr, block: Expr, first: Expr, count: int
+    ) -> None:
+        """raw[tap][input channel][channels] of one block, read in the order in which it is stored.
+
+        Beyond the last output channel the last is copied again; what is made of it is dropped.
+        """
+        problem, plan, geometry = self.problem, self.plan, self.problem.geometry
+        source, result = ("O", "I") if problem.transposed else ("I", "O")
+        extents = {source: count, result: plan.channels, **dict(zip(TAPS, geometry.kernel))}
+        order = sorted(extents, key=lambda letter: -self.weight.strides.get(letter, 0))
+        blocks_hold_more = problem.out_channels < plan.parts * self.part_blocks * plan.channels
+
+        def element(*numbers: Expr) -> None:
+            at = dict(zip(order, numbers))
+            taps = [at[letter] for letter in TAPS]
+            out_channel = block * plan.channels + at[result]
+            if blocks_hold_more:
+                out_channel = emit.least(out_channel, problem.out_channels - 1)
+            channels = {source: first + at[source], result: out_channel}
+            channels["O"] = group * geometry.k_per_group + channels["O"]
+            value = self.weight.load(
+                self.weight.at("OI" + TAPS, channels["O"], channels["I"], *taps), self.dtype
             )
-            for taps in product(*reach)
-        }
+            if self.weight.dtype != self.dtype:
+                value = emit.settled(value, self.dtype)
+            place = self._tap_number(taps) * pitch + at[source] * plan.channels + at[result]
+            emit.store(raw, place, value)
+
+        emit.nest([extents[letter] for letter in order], element)
+
+    def _tap_number(self, taps: Sequence[Expr]) -> Expr:
+        number: Expr = 0
+        for tap, extent in zip(taps, self.problem.geometry.kernel):
+            number = number * extent + tap
+        return number
+
+    def _combine_taps(
+        self, taps: dict[tuple[int, ...], Expr], filters: Sequence[Filter], lanes: int
+    ) -> dict[tuple[int, ...], Expr]:
+        """The combinations of the taps, by the terms' numbers."""
+        values = taps
         for axis, f in enumerate(filters):
             # Taps along this axis become numbers of terms.
-            others = {(taps[:axis], taps[axis + 1 :]) for taps in values}
+            others = {(at[:axis], at[axis + 1 :]) for at in values}
             values = {
                 (*before, number, *behind): emit.let(
                     _combine(
-                        [(values[(*before, tap, *behind)], c) for tap, c in term.taps], self.dtype
+                        [(values[(*before, tap, *behind)], c) for tap, c in term.taps],
+                        self.dtype,
+                        lanes,
                     )
                 )
                 for before, behind in sorted(others)
                 for number, term in enumerate(f.terms)
             }
         return values
-
-    def _weight(
-        self, group: Expr, block: Expr, o: Expr, channel: Expr, taps: Sequence[Expr]
-    ) -> Expr:
-        """One weight; beyond the last output channel that of the last again, which is dropped."""
-        geometry = self.problem.geometry
-        out_channel = block * self.plan.channels + o
-        if self.problem.out_channels < self.plan.parts * self.part_blocks * self.plan.channels:
-            out_channel = emit.least(out_channel, self.problem.out_channels - 1)
-        outer, inner = group * geometry.k_per_group, out_channel
-        if self.problem.transposed:
-            outer = outer + channel
-        else:
-            outer, inner = outer + out_channel, channel
-        value = self.weight.load(self.weight.at("OI" + TAPS, outer, inner, *taps), self.dtype)
-        return value if self.weight.dtype == self.dtype else emit.settled(value, self.dtype)
 
     def _combined_of(self, block: Expr, filters: Sequence[Filter], numbers: Sequence[Expr]) -> Expr:
         """Offset of the combined taps of the phases with these first taps."""
@@ -430,10 +452,7 @@ class _Winograd:
         ]
         by_terms = list(self._rows(filters).values())
         inner = filters[2].terms
-        firsts, steps = (
-            [emit.table([row[i] for row in by_terms[k :: len(inner)]]) for k in range(len(inner))]
-            for i in (0, 1)
-        )
+        firsts = [emit.table(by_terms[k :: len(inner)]) for k in range(len(inner))]
 
         def tiles(channel: Expr, b0: Expr, b1: Expr, b2: Expr) -> None:
             image = self.first[0] + b0
@@ -482,10 +501,7 @@ class _Winograd:
                     emit.store(mixed, x, value)
 
                 emit.loop(line, element)
-                into = [
-                    emit.origin((first(t) + step(t) * channel) * self.pitch + flat)
-                    for first, step in zip(firsts, steps)
-                ]
+                into = [emit.origin((first(t) + channel) * self.pitch + flat) for first in firsts]
 
                 def tile(q: Expr) -> None:
                     for place, term in zip(into, inner):

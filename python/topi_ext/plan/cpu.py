@@ -256,6 +256,9 @@ class GatherPlan:
         Whether each tap of a ``conv`` has a plane of its own, so that no lane is in a halo.
     tasks : int
         Of symbolic sizes, how many tasks there should be: `splits` follows when the kernel runs.
+    tiles_first : bool
+        Whether all output channels of a tile of positions are summed before those of the next,
+        instead of all positions of a block of output channels.
     """
 
     window: Window
@@ -268,6 +271,7 @@ class GatherPlan:
     parallel: bool = True
     spread: bool = False
     tasks: int = 1
+    tiles_first: bool = False
 
     def gathers(self, problem: Problem) -> tuple[Gather, ...]:
         """How the data of `problem` is read, along the four axes."""
@@ -520,15 +524,16 @@ def _plan_gather(problem: Problem, machine: Machine) -> tuple[float, GatherPlan]
         counts = [-(-p // b) for p, b in zip(positions, block)]
         tasks = problem.geometry.groups * prod(counts)
         blocks = -(-problem.out_channels // channels)
-        splits = 1
-        if tasks < 2 * machine.threads:
-            splits = min(blocks, -(-2 * machine.threads // tasks))
-        for depth in _depths(problem.in_channels):
+        for splits, depth, tiles_first in product(
+            _splits(tasks, blocks, machine), _depths(problem.in_channels), (False, True)
+        ):
             plan = GatherPlan(
                 window, lanes, channels, width, splits, depth, packed,
-                spread=spread, tasks=2 * machine.threads,
+                spread=spread, tasks=2 * machine.threads, tiles_first=tiles_first,
             )  # fmt: skip
             cycles = _gather_cycles(problem, plan, machine)
+            if cycles is None:
+                continue
             if problem.is_static and tasks * splits * cycles < PARALLEL_CYCLES:
                 plan = replace(plan, parallel=False)
             cost = -(-tasks * splits // machine.threads) * cycles
@@ -547,6 +552,12 @@ def _plan_gather(problem: Problem, machine: Machine) -> tuple[float, GatherPlan]
 def _widening_cycles(dtype: str, wanted: str) -> float:
     """Of one element that is not beside its neighbours."""
     return 0.0 if dtype == wanted else 3.0 if dtype == "float16" else 1.5
+
+
+def _splits(tasks: int, blocks: int, machine: Machine) -> list[int]:
+    """Candidates: a task for each thread, two, and more, if there are not enough without."""
+    wanted = {-(-count * machine.threads // tasks) for count in (1, 2, 4, 8)}
+    return sorted({min(blocks, count) for count in wanted if tasks < 2 * machine.threads} or {1})
 
 
 def _depths(channels: int) -> list[int]:
@@ -584,6 +595,12 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
     data = prod(_nominal(problem.in_sizes)) * problem.in_channels
     data += prod(_nominal(problem.out_sizes)) * problem.out_channels
     limit = geometry.groups * (data + problem.weights_per_group) * 4
+    pairs = geometry.groups * problem.in_channels * problem.out_channels
+    products = sum(
+        prod(len(f.terms) * len(f.first_taps) for f in combination) for combination in combinations
+    )
+    size = pairs * products * byte_width(problem.acc_dtype)
+    widening = pairs * geometry.taps * _widening_cycles(problem.dtypes[1], problem.acc_dtype)
     best: tuple[float, WinogradPlan] | None = None
     most = max(prod(len(f.points) for f in combination) for combination in combinations)
     for block, parts in product(_blocks(tiles, lanes), (1, 2, 4, 8)):
@@ -609,22 +626,15 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
         if cycles is None:
             continue
         cost = parts * -(-tasks * splits // machine.threads) * cycles
+        if not problem.prepacked:
+            # As measured, of taps that come to lie in a shared cache, and of others.
+            each = 1.2 if size <= 16 * machine.l2 * parts else 2.2
+            cost += (pairs * products * each + widening) / machine.threads
         if problem.is_static and tasks * splits * cycles < PARALLEL_CYCLES:
             plan = replace(plan, parallel=False)
         if best is None or cost < best[0]:
             best = cost, plan
-    if best is None or problem.prepacked:
-        return best
-    pairs = geometry.groups * problem.in_channels * problem.out_channels
-    products = sum(
-        prod(len(f.terms) * len(f.first_taps) for f in combination) for combination in combinations
-    )
-    # As measured: where the input channel is stored first, each of its taps goes far.
-    size = pairs * products * byte_width(problem.acc_dtype)
-    far = 4.0 if problem.transposed else 2.5 if size <= 16 * machine.l2 else 3.0
-    each = 2.0 if size <= machine.l2 else far
-    taps = pairs * geometry.taps * _widening_cycles(problem.dtypes[1], problem.acc_dtype)
-    return best[0] + (pairs * products * each + taps) / machine.threads, best[1]
+    return best
 
 
 def _winograd_bytes(
@@ -788,8 +798,8 @@ def _divisors(n: int) -> list[int]:
     return [i for i in range(1, min(n, 4096) + 1) if n % i == 0]
 
 
-def _gather_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> float:
-    """Estimated cycles of one task."""
+def _gather_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> float | None:
+    """Estimated cycles of one task; None where it holds more than pays."""
     window, lanes = plan.window, plan.lanes
     width = byte_width(problem.acc_dtype)
     gathers = plan.gathers(problem)
@@ -811,21 +821,37 @@ def _gather_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> floa
     spill = 1.0 if panel <= machine.l2 // 2 else 1.15 if panel <= machine.l2 * 3 // 4 else 1.3
     if plan.spread:
         # As measured: planes are read in order, unless weights push them out of the same cache.
-        spill = 0.94 if panel <= machine.l2 // 4 else 1.03
+        spill = 0.94 if panel <= machine.l2 // 4 and not plan.tiles_first else 1.03
     compute = per_split * problem.in_channels * taps * step * spill
-    # What one block of output channels reads: the panel, once per phase that has taps.
-    if panel + plan.depth * taps * plan.channels * width > machine.l1 * 3 // 4:
-        tiles = full + bool(tail)
+    chunks = -(-problem.in_channels // plan.depth)
+    tiles = full + bool(tail)
+    held = plan.channels * phases * vectors * lanes * width
+    if plan.tiles_first:
+        # All blocks of output channels read what one tile of positions needs from the first cache.
+        halo = [g.last_shift - g.first_shift for g in gathers]
+        rows = prod(1 + reach for reach in halo[:-1])
+        row = (plan.vectors * lanes + halo[-1]) * width + 64
+        weights = plan.depth * taps * plan.channels * width
+        operands = prod(_nominal(problem.in_sizes)) * problem.in_channels
+        operands += prod(_nominal(problem.out_sizes)) * problem.out_channels
+        room = machine.threads * (panel + held * per_split)
+        if plan.depth * slots * rows * row > machine.l1 * 3 // 4:
+            return None
+        if room > problem.geometry.groups * operands * width:
+            return None
+        near = per_split * weights + panel <= machine.l2 * 3 // 4
+        compute += tiles * chunks * per_split * weights / width * (0.03 if near else 0.15)
+    elif panel + plan.depth * taps * plan.channels * width > machine.l1 * 3 // 4:
+        # What one block of output channels reads: the panel, once per phase that has taps.
         lines = slots * busy * (vectors + tiles)
         # Planes that one tap reads come in order, and most of the way is hidden.
         slice_ = plan.depth * taps * (plan.vectors * lanes + plan.channels) * width
         hidden = plan.spread and slice_ <= machine.l1 // 2
+        hidden = hidden or (slots == 1 and taps <= phases)
         compute += per_split * problem.in_channels * lines * (0.25 if hidden else 1.0)
     out_rows = prod(window.block[:-1])
     copy = per_split * plan.channels * phases * (out_rows * 6 + prod(window.block) * 0.6)
-    chunks = -(-problem.in_channels // plan.depth)
-    held = plan.channels * phases * vectors * lanes * width
-    if chunks > 1:
+    if chunks > 1 or plan.tiles_first:
         held *= per_split
         sums = per_split * chunks * busy * plan.channels * vectors * 2.0
         compute += sums * (1 if held <= machine.l2 // 2 else 4)
