@@ -831,7 +831,7 @@ def _gather_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> floa
         halo = [g.last_shift - g.first_shift for g in gathers]
         rows = prod(1 + reach for reach in halo[:-1])
         row = (plan.vectors * lanes + halo[-1]) * width + 64
-        weights = plan.depth * taps * plan.channels * width
+        taken = per_split * plan.depth * taps * plan.channels
         operands = prod(_nominal(problem.in_sizes)) * problem.in_channels
         operands += prod(_nominal(problem.out_sizes)) * problem.out_channels
         room = machine.threads * (panel + held * per_split)
@@ -839,15 +839,15 @@ def _gather_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> floa
             return None
         if room > problem.geometry.groups * operands * width:
             return None
-        near = per_split * weights + panel <= machine.l2 * 3 // 4
-        compute += tiles * chunks * per_split * weights / width * (0.03 if near else 0.15)
+        near = taken * width + panel <= machine.l2 * 3 // 4
+        compute += tiles * chunks * taken * (0.03 if near else 0.15)
     elif panel + plan.depth * taps * plan.channels * width > machine.l1 * 3 // 4:
         # What one block of output channels reads: the panel, once per phase that has taps.
         lines = slots * busy * (vectors + tiles)
         # Planes that one tap reads come in order, and most of the way is hidden.
         slice_ = plan.depth * taps * (plan.vectors * lanes + plan.channels) * width
-        hidden = plan.spread and slice_ <= machine.l1 // 2
-        hidden = hidden or (slots == 1 and taps <= phases)
+        has_one_tap = slots == 1 and taps <= phases
+        hidden = has_one_tap or (plan.spread and slice_ <= machine.l1 // 2)
         compute += per_split * problem.in_channels * lines * (0.25 if hidden else 1.0)
     out_rows = prod(window.block[:-1])
     copy = per_split * plan.channels * phases * (out_rows * 6 + prod(window.block) * 0.6)
