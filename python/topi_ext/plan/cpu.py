@@ -689,7 +689,7 @@ def _winograd_cycles(
         if values > machine.l2 * 3 // 4:
             products *= 1.15
         weights = prod(terms) * problem.in_channels * blocks * plan.channels * width
-        products *= 1.05 if weights * phases * plan.splits <= 8 * machine.l2 else 1.3
+        products *= 1.05 if weights * phases * plan.splits <= 16 * machine.l2 else 1.3
         sums = points * blocks * rounds * (10 + 3.0 * plan.channels * plan.vectors)
         sums += blocks * plan.channels * outputs * rounds * plan.vectors * 6
         stride = last.out_step * last.tile
@@ -717,7 +717,8 @@ def _plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPla
         if bytes_held > machine.l2 // 2 or held * byte_width(problem.acc_dtype) > machine.l2 // 4:
             continue
         m_tile, width = _register_tile(positions, vectors, machine.registers)
-        k_block = max(1, min(k, 64, machine.l2 // 4 // (vectors * machine.vector_bytes)))
+        most = max(1, min(96, machine.l2 // 4 // (vectors * machine.vector_bytes)))
+        k_block = -(-k // -(-k // most))
         tiles = -(-positions // m_tile)
         full, tail = divmod(vectors, width)
         step = full * _tile_cycles(m_tile, width)
