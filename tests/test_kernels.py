@@ -257,9 +257,11 @@ def winograd_plans(draw: st.DrawFn, problem: Problem, lanes: int, parallel: bool
     parts = draw(st.integers(1, min(2, -(-problem.out_channels // channels))))
     blocks = -(-problem.out_channels // (channels * parts))
     vectors, splits, passes = (draw(st.integers(1, most)) for most in (3, min(3, blocks), blocks))
+    alone = draw(st.booleans())
     plan = WinogradPlan(
-        tile, (1,) * 4, lanes, channels, vectors, splits, passes, None, parallel, parts
-    )
+        tile, (1,) * 4, lanes, channels, vectors, 1 if alone else splits, passes, None, parallel,
+        parts, alone,
+    )  # fmt: skip
     block = tuple(draw(st.integers(1, max(1, min(count, 9)))) for count in plan.tiles(problem))
     return replace(plan, block=block)
 

@@ -242,10 +242,10 @@ def fill(array: Array, start: Expr, count: Expr, value: Expr) -> None:
 def tasks(extent: Expr, parallel: bool) -> Iterator[Expr]:
     """A loop over independent tasks, which the threads of the runtime share if `parallel`."""
     kind = script.parallel if parallel else script.serial
-    _scratch[-1].in_task = parallel
+    outer, _scratch[-1].in_task = _scratch[-1].in_task, parallel or _scratch[-1].in_task
     with statements(kind(wide(0), wide(extent))) as i:
         yield i
-    _scratch[-1].in_task = False
+    _scratch[-1].in_task = outer
 
 
 def loop(extent: Expr, step: Callable[[Expr], None]) -> None:
@@ -280,9 +280,10 @@ def origin(value: Expr) -> Expr:
     """`value`, computed once, as the 64-bit start of a row: index a row by ``origin + i``.
 
     TVM would take such sums apart, narrow them to 32 bits and spread them over the loops; LLVM
-    then can't see that neighbours are neighbours, and gathers them one by one.
+    then can't see that neighbours are neighbours, and gathers them one by one.  An integer stays
+    one: a zero that is read as another type TVM 0.27 takes for a null pointer.
     """
-    return let(tvm_compat.opaque(wide(value)))
+    return value if isinstance(value, int) else let(tvm_compat.opaque(value))
 
 
 def chosen(value: Expr) -> Expr:

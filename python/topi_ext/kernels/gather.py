@@ -362,7 +362,7 @@ class _Gather:
         counts = [group.taps for group in combination]
         unrolled = len(counts)
         # Every combination is code of its own.
-        limit = UNROLLED_TAPS // max(1, len(self.combinations) // 2)
+        limit = UNROLLED_TAPS // len(self.combinations)
         while unrolled and prod(counts[unrolled - 1 :]) <= limit:
             unrolled -= 1
 

@@ -5,7 +5,7 @@ Outputs are computed in tiles of two along an axis, by the minimal filtering alg
 :mod:`topi_ext.filtering`: inputs and taps are combined by additions, each point of a tile is a sum
 over input channels of one product, and the points are combined to outputs by additions::
 
-    for each part of the output channels:
+    for each part of the output channels (in parallel, if `parts_are_tasks`):
         combine the taps                                                  -> combined
         parallel (batch, group, depth, height, width block, split of the part):
             for each phase:
@@ -123,6 +123,10 @@ class _Winograd:
         self.out_steps = [filters[0].out_step for filters in self.filters]
         self.blocks = -(-problem.out_channels // plan.channels)
         self.part_blocks = -(-self.blocks // plan.parts)
+        self.held_groups = 1 if plan.parts_are_tasks else problem.geometry.groups
+        # Input channels whose taps are combined at a time.
+        self.chunk = min(problem.in_channels, 16)
+        self.chunks = -(-problem.in_channels // self.chunk)
         self.rows = [self._starts(filters)[-1] for filters in self.combinations]
         self.phases = [prod(len(f.first_taps) for f in filters) for filters in self.combinations]
         self.width = plan.vectors * plan.lanes
@@ -164,26 +168,40 @@ class _Winograd:
         """The whole kernel; it sets `directly` if something that it makes is infinite or NaN."""
         problem, plan = self.problem, self.plan
         counts = self._block_positions()
-        extents = (counts[0], problem.geometry.groups, *counts[1:], self.splits)
-        self.combined: Array = self.weight
-        if not problem.prepacked:
-            self.combined = emit.scratch(self.combined_elements, self.dtype)
         number_of = emit.let if problem.is_static else emit.chosen
+
+        def block(group: Expr, first_block: Expr, numbers: Sequence[Expr], split: Expr) -> None:
+            self.first = [i * b for i, b in zip(numbers, self.block)]
+            self._task(group, first_block, split)
+            # Tasks that set it set it alike.
+            emit.when(self._has_other(), lambda: emit.store(directly, 0, emit.wide(1)))
 
         def part(i: Expr) -> None:
             first = emit.let(i * self.part_blocks)
+            self.combined: Array = self.weight
             if not problem.prepacked:
+                self.combined = emit.scratch(self.combined_elements, self.dtype)
                 self.combine_taps(self.combined, first)
+            extents = (counts[0], problem.geometry.groups, *counts[1:], self.splits)
             with emit.tasks(emit.chosen(prod(extents)), plan.parallel) as task:
                 digits = emit.unravel(task, extents)
                 image, group, depth, height, width, split = map(number_of, digits)
-                numbers = (image, depth, height, width)
-                self.first = [i * b for i, b in zip(numbers, self.block)]
-                self._task(group, first, split)
-                # Tasks that set it set it alike.
-                emit.when(self._has_other(), lambda: emit.store(directly, 0, emit.wide(1)))
+                block(group, first, (image, depth, height, width), split)
 
-        emit.loop(plan.parts, part)
+        def part_alone(group: Expr, i: Expr) -> None:
+            first = emit.let(i * self.part_blocks)
+            self.combined = emit.scratch(self.combined_elements, self.dtype)
+            emit.loop(
+                self.chunks, lambda number: self._combine_chunk(self.combined, group, first, number)
+            )
+            emit.nest(counts, lambda *numbers: block(group, first, numbers, 0))
+
+        if plan.parts_are_tasks:
+            extents = (problem.geometry.groups, plan.parts)
+            with emit.tasks(prod(extents), plan.parallel) as task:
+                part_alone(*emit.unravel(task, extents))
+        else:
+            emit.loop(plan.parts, part)
 
     # ------------------------------------------------------------ rows
 
@@ -217,8 +235,8 @@ class _Winograd:
 
     @property
     def combined_elements(self) -> int:
-        """Number of combined taps of one part of the output channels."""
-        return self.problem.geometry.groups * self.part_blocks * self._block_elements
+        """Number of combined taps that are held at a time."""
+        return self.held_groups * self.part_blocks * self._block_elements
 
     @property
     def _block_elements(self) -> int:
@@ -231,13 +249,18 @@ class _Winograd:
         Of the blocks of one part.  The weights of some input channels are copied so that those of
         a tap follow each other: they are then combined as vectors.
         """
+        extents = (self.problem.geometry.groups, self.chunks)
+        with emit.tasks(prod(extents), self.plan.parallel) as task:
+            group, number = emit.unravel(task, extents)
+            self._combine_chunk(combined, group, first_block, number)
+
+    def _combine_chunk(self, combined: Array, group: Expr, first_block: Expr, number: Expr) -> None:
+        """The same of some input channels; the last ones overlap those before."""
         problem, plan, lanes = self.problem, self.plan, self.plan.lanes
-        channels, groups = problem.in_channels, problem.geometry.groups
-        # The last chunk ends at the last channel, and overlaps the one before.
-        chunk = min(channels, 16)
-        chunks = -(-channels // chunk)
-        run = chunk * plan.channels
+        run = self.chunk * plan.channels
         pitch = -(-run // lanes) * lanes
+        first = emit.let(emit.least(number * self.chunk, problem.in_channels - self.chunk))
+        raw = emit.scratch(problem.geometry.taps * pitch, self.dtype)
 
         def combine(start: Expr, raw: Array, filters: Sequence[Filter], *numbers: Expr) -> None:
             firsts = [emit.table(f.first_taps)(i) for f, i in zip(filters, numbers)]
@@ -261,32 +284,29 @@ class _Winograd:
             rest = run % lanes
             emit.loop(rest, lambda i: elements(run - rest + i, 1))
 
-        with emit.tasks(groups * chunks, plan.parallel) as task:
-            group, number = emit.unravel(task, (groups, chunks))
-            first = emit.let(emit.least(number * chunk, channels - chunk))
-            raw = emit.scratch(problem.geometry.taps * pitch, self.dtype)
+        def block(b: Expr) -> None:
+            self._copy_weights(raw, pitch, group, first_block + b, first)
+            start = (self._held(group) * self.part_blocks + b) * self._block_elements
+            for filters in self.combinations:
+                emit.nest(
+                    [len(f.first_taps) for f in filters],
+                    partial(combine, start + first * plan.channels, raw, filters),
+                )
 
-            def block(b: Expr) -> None:
-                self._copy_weights(raw, pitch, group, first_block + b, first, chunk)
-                start = (group * self.part_blocks + b) * self._block_elements
-                for filters in self.combinations:
-                    emit.nest(
-                        [len(f.first_taps) for f in filters],
-                        partial(combine, start + first * plan.channels, raw, filters),
-                    )
+        emit.loop(self.part_blocks, block)
 
-            emit.loop(self.part_blocks, block)
+    def _held(self, group: Expr) -> Expr:
+        """Number of a group among those whose combined taps are held."""
+        return group if self.held_groups > 1 else 0
 
-    def _copy_weights(
-        self, raw: Array, pitch: int, group: Expr, block: Expr, first: Expr, count: int
-    ) -> None:
+    def _copy_weights(self, raw: Array, pitch: int, group: Expr, block: Expr, first: Expr) -> None:
         """raw[tap][input channel][channels] of one block, read in the order in which it is stored.
 
         Beyond the last output channel the last is copied again; what is made of it is dropped.
         """
         problem, plan, geometry = self.problem, self.plan, self.problem.geometry
         source, result = ("O", "I") if problem.transposed else ("I", "O")
-        extents = {source: count, result: plan.channels, **dict(zip(TAPS, geometry.kernel))}
+        extents = {source: self.chunk, result: plan.channels, **dict(zip(TAPS, geometry.kernel))}
         order = sorted(extents, key=lambda letter: -self.weight.strides.get(letter, 0))
         blocks_hold_more = problem.out_channels < plan.parts * self.part_blocks * plan.channels
 
@@ -382,7 +402,7 @@ class _Winograd:
                 def one_pass(i: Expr) -> None:
                     start = emit.let(i * plan.pass_blocks)
                     part = emit.let(emit.most(emit.least(count - start, plan.pass_blocks), 0))
-                    place = group * self.part_blocks + first + start
+                    place = self._held(group) * self.part_blocks + first + start
                     taps = self._combined_of(place, filters, numbers)
                     emit.loop(
                         self.rounds,
@@ -569,7 +589,7 @@ class _Winograd:
         distance = plan.pass_blocks * self.block_width
         every = emit.lanes_of(0, lanes)
 
-        def vector(v: int) -> None:
+        def vector(v: Expr) -> None:
             values = {
                 at: emit.let(
                     self.points[emit.lanes_of(n * distance + o * self.width + v * lanes, lanes)]
@@ -594,8 +614,7 @@ class _Winograd:
                 emit.store(self.held, emit.lanes_of(into, lanes), values[at])
                 emit.store(self.sign, every, self.sign[every] + values[at] * self.factor[every])
 
-        for v in range(plan.vectors):
-            vector(v)
+        emit.loop(plan.vectors, vector)
 
     # ------------------------------------------------------------ output
 

@@ -368,6 +368,9 @@ class WinogradPlan:
         Whether threads share the tasks.
     parts : int
         Parts of the output channels that are computed one after the other, for less memory.
+    parts_are_tasks : bool
+        Whether each part, with all its positions, is a task of its own, which combines its taps
+        for itself; then `splits` is 1.
     least, tasks : int
         Of symbolic sizes, how many tiles of a phase there have to be, and how many tasks there
         should be.  The block is then the room for one, which the kernel fills when it runs.
@@ -383,6 +386,7 @@ class WinogradPlan:
     direct: GatherPlan
     parallel: bool = True
     parts: int = 1
+    parts_are_tasks: bool = False
     least: int = 0
     tasks: int = 1
 
@@ -576,19 +580,23 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
         return None
     if any(gather.has_empty_phase for gather in problem.gathers):
         return None
-    geometry, lanes = problem.geometry, problem.lanes(machine)
     direct = _plan_gather(problem, machine)[1]
     if problem.is_static:
-        direct = replace(direct, channels=min(2, direct.channels), vectors=min(2, direct.vectors))
-    tile = tuple(
-        2 if axis and kernel > 1 and not (isinstance(p, int) and p < 2) else 1
-        for axis, (kernel, p) in enumerate(zip(geometry.kernel, problem.positions[1:]))
+        # Half as fast as it could be, and built in half the time: rows have no last tile.
+        direct = replace(direct, channels=min(4, direct.channels), vectors=1)
+    axes = zip(problem.gathers[2:], problem.positions[2:])
+    can_save = (
+        _saves_products(gather) and not (isinstance(p, int) and p < 2) for gather, p in axes
     )
+    tile = (1, *(2 if can else 1 for can in can_save))
+    if 2 not in tile:
+        return None
+    geometry, lanes = problem.geometry, problem.lanes(machine)
     # The blocks follow.
     plan = WinogradPlan(tile, (1,) * 4, lanes, 1, 1, 1, 1, direct)
     combinations = list(product(*plan.filters(problem)))
     terms = sum(prod(len(f.terms) for f in combination) for combination in combinations)
-    if tile == (1, 1, 1) or terms > MOST_TERMS:
+    if terms > MOST_TERMS:
         return None
     tiles = _nominal(plan.tiles(problem))
     # No more than operands and result take together.
@@ -603,38 +611,61 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
     widening = pairs * geometry.taps * _widening_cycles(problem.dtypes[1], problem.acc_dtype)
     best: tuple[float, WinogradPlan] | None = None
     most = max(prod(len(f.points) for f in combination) for combination in combinations)
-    for block, parts in product(_blocks(tiles, lanes), (1, 2, 4, 8)):
+    for block, (parts, alone) in product(_blocks(tiles, lanes), _parts(problem, machine)):
         vectors = -(-prod(block) // lanes)
         channels, width = _register_tile(problem.out_channels, vectors, machine.registers)
-        tasks = geometry.groups * prod(-(-p // b) for p, b in zip(tiles, block))
+        positions = prod(-(-p // b) for p, b in zip(tiles, block))
+        tasks = geometry.groups * (parts if alone else positions)
         blocks = -(-problem.out_channels // channels)
-        if parts > 1 and (parts > blocks or problem.prepacked):
+        if parts > blocks:
             continue
         blocks = -(-blocks // parts)
         splits = 1
-        if tasks < 2 * machine.threads:
+        if tasks < 2 * machine.threads and not alone:
             splits = min(blocks, -(-2 * machine.threads // tasks))
         held = most * channels * width * lanes * byte_width(problem.acc_dtype)
         passes = -(-blocks * held // (splits * machine.l2 // 3))
         plan = WinogradPlan(
             tile, block, lanes, channels, width, splits, -(-blocks // (splits * passes)), direct,
-            parts=parts, tasks=2 * machine.threads,
+            parts=parts, parts_are_tasks=alone, tasks=2 * machine.threads,
         )  # fmt: skip
         if _winograd_bytes(problem, plan, combinations, machine) > limit:
             continue
         cycles = _winograd_cycles(problem, plan, combinations, machine)
         if cycles is None:
             continue
-        cost = parts * -(-tasks * splits // machine.threads) * cycles
-        if not problem.prepacked:
-            # As measured, of taps that come to lie in a shared cache, and of others.
-            each = 1.2 if size <= 16 * machine.l2 * parts else 2.2
+        if alone:
+            # As measured: taps that the same core reads, from its own cache or from a shared one.
+            each = 1.5 if size <= parts * machine.l2 else 2.2
+            cycles = positions * cycles + (pairs * products * each + widening) / tasks
+        cost = -(-tasks * splits // machine.threads) * cycles * (1 if alone else parts)
+        if not (alone or problem.prepacked):
+            # Lines that another core has read are slow to write.
+            each = 2.2 if size <= machine.l2 or machine.threads == 1 else 3.5
             cost += (pairs * products * each + widening) / machine.threads
         if problem.is_static and tasks * splits * cycles < PARALLEL_CYCLES:
             plan = replace(plan, parallel=False)
         if best is None or cost < best[0]:
             best = cost, plan
     return best
+
+
+def _saves_products(gather: Gather) -> bool:
+    """Whether two outputs along an axis take fewer products than twice those of one."""
+    one, two = (
+        sum(len(f.terms) * len(f.phases) for f in filters_of(gather, tile)) for tile in (1, 2)
+    )
+    return two < 2 * one
+
+
+def _parts(problem: Problem, machine: Machine) -> list[tuple[int, bool]]:
+    """Candidates: parts of the output channels, and whether they are tasks."""
+    if problem.prepacked:
+        return [(1, False)]
+    found = [(parts, False) for parts in (1, 2, 4, 8)]
+    if problem.is_static:
+        found += [(parts * machine.threads, True) for parts in (1, 2, 4)]
+    return found
 
 
 def _winograd_bytes(
@@ -646,7 +677,7 @@ def _winograd_bytes(
     """Memory that the kernel needs beside its operands, but for lines of single channels."""
     blocks = -(-problem.out_channels // (plan.channels * plan.parts))
     taps = sum(prod(len(f.terms) * len(f.first_taps) for f in kinds) for kinds in combinations)
-    combined = problem.geometry.groups * blocks * plan.channels * taps * problem.in_channels
+    combined = blocks * plan.channels * taps * problem.in_channels
     width = plan.vectors * plan.lanes
     pitch = -(-prod(plan.block) // width) * width + plan.lanes
     values = max(prod(len(f.terms) for f in kinds) for kinds in combinations) * problem.in_channels
@@ -654,8 +685,12 @@ def _winograd_bytes(
     outputs = prod(f[0].out_step * f[0].tile for f in plan.filters(problem))
     task = values * pitch + points * plan.pass_blocks * plan.channels * width
     task += -(-blocks // plan.splits) * plan.channels * outputs * pitch
+    if problem.prepacked:
+        combined = 0
+    elif plan.parts_are_tasks:
+        task, combined = task + combined, 0
     threads = machine.threads if plan.parallel else 1
-    return byte_width(problem.acc_dtype) * (combined * (not problem.prepacked) + threads * task)
+    return byte_width(problem.acc_dtype) * (combined * problem.geometry.groups + threads * task)
 
 
 def _winograd_cycles(
