@@ -88,35 +88,44 @@ class Part(Operand):
 
 
 class _Scratch:
-    """Bytes that a kernel allocates; None where they depend on a symbolic size."""
+    """Bytes that a kernel allocates: together with all tasks, and for each task that runs.
+
+    `most` holds the pairs that no other exceeds in both; None if a size is symbolic.
+    """
 
     def __init__(self) -> None:
         self.in_task = False
-        self.now: dict[str, int | None] = {"common": 0, "per_task": 0}
-        self.most = dict(self.now)
+        self.now = (0, 0)
+        self.most: set[tuple[int, int]] | None = {self.now}
 
     def add(self, elements: Expr, dtype: str) -> None:
-        kind = "per_task" if self.in_task else "common"
-        so_far, most = self.now[kind], self.most[kind]
-        known = isinstance(elements, int) and so_far is not None and most is not None
-        now = so_far + elements * byte_width(dtype) if known else None
-        self.now[kind] = now
-        self.most[kind] = max(most, now) if known else None
+        if self.most is None or not isinstance(elements, int):
+            self.most = None
+            return
+        common, per_task = self.now
+        size = elements * byte_width(dtype)
+        self.now = (common, per_task + size) if self.in_task else (common + size, per_task)
+        self.most.add(self.now)
+        self.most = {a for a in self.most if not any(_exceeds(b, a) for b in self.most)}
 
     @contextmanager
     def branch(self) -> Iterator[None]:
         """What is allocated inside is given back at the end."""
-        before = dict(self.now)
+        before = self.now
         yield
         self.now = before
+
+
+def _exceeds(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    return a != b and a[0] >= b[0] and a[1] >= b[1]
 
 
 _scratch: list[_Scratch] = []
 """Of the kernels that are being built, the innermost last."""
 
-SCRATCH_BYTES = ("topi_ext.scratch_common", "topi_ext.scratch_per_task")
-"""Attributes of a kernel: bytes that it allocates once, and for each task that runs; left out where
-a size is symbolic."""
+SCRATCH_BYTES = "topi_ext.scratch_bytes"
+"""Attribute of a kernel: pairs of the bytes that it allocates once and for each task that runs, one
+for each branch that takes most; left out where a size is symbolic."""
 
 
 @contextmanager
@@ -132,8 +141,8 @@ def kernel(attrs: dict[str, Any]) -> Iterator[list[Any]]:
         func = builder.get()
     finally:
         used = _scratch.pop()
-    for name, size in zip(SCRATCH_BYTES, used.most.values()):
-        func = func if size is None else func.with_attr(name, size)
+    if used.most is not None:
+        func = func.with_attr(SCRATCH_BYTES, [list(pair) for pair in sorted(used.most)])
     made.append(func)
 
 

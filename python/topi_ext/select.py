@@ -129,11 +129,10 @@ def workspace_bytes(func: Any, threads: int) -> int | None:
 
     None where it depends on a symbolic size.
     """
-    found = [func.attrs[name] for name in SCRATCH_BYTES if name in func.attrs]
-    if len(found) < len(SCRATCH_BYTES):
+    if SCRATCH_BYTES not in func.attrs:
         return None
-    common, per_task = map(int, found)
-    return common + threads * per_task
+    pairs = (map(int, pair) for pair in func.attrs[SCRATCH_BYTES])
+    return max(common + threads * per_task for common, per_task in pairs)
 
 
 @dataclass(frozen=True)

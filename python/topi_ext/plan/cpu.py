@@ -745,6 +745,8 @@ def _plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPla
     n, size, taps = problem.y_sizes[0], prod(geometry.y_size), geometry.taps
     k, c = geometry.k_per_group, geometry.c_per_group
     held = prod(ScatterPlan.extents(geometry))
+    operands = n * (geometry.k * size + geometry.c * prod(geometry.x_size))
+    operands += geometry.groups * problem.weights_per_group
     best: tuple[float, ScatterPlan] | None = None
     for images, c_block in product(_divisors(n), _channel_blocks(c, 1)):
         positions, vectors = images * size, -(-c_block * taps // lanes)
@@ -752,7 +754,10 @@ def _plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPla
         if bytes_held > machine.l2 // 2 or held * byte_width(problem.acc_dtype) > machine.l2 // 4:
             continue
         m_tile, width = _register_tile(positions, vectors, machine.registers)
-        most = max(1, min(96, machine.l2 // 4 // (vectors * machine.vector_bytes)))
+        # As many channels at a time as are near, and as operands and result have room for.
+        near = machine.l2 // 4 // (vectors * machine.vector_bytes)
+        room = operands * 15 // 16 // machine.threads - (positions * vectors * lanes + held)
+        most = max(16, min(96, near, room // (vectors * lanes + positions)))
         k_block = -(-k // -(-k // most))
         tiles = -(-positions // m_tile)
         full, tail = divmod(vectors, width)
@@ -760,6 +765,8 @@ def _plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPla
         step += _tile_cycles(m_tile, tail) if tail else 0
         value = 2.0 + _widening_cycles(problem.dtypes[0], problem.acc_dtype)
         products = k * tiles * (step + m_tile * value)
+        if bytes_held > machine.l2 // 4:
+            products *= 1.12  # as measured
         # Weights come from far away, once per task.
         weights = k * vectors * (3.0 if c * k * taps * 4 <= machine.l2 else 8.0)
         sums = -(-k // k_block) * tiles * m_tile * vectors * 2.0
@@ -935,6 +942,7 @@ def _plan_sums(problem: Problem, machine: Machine) -> tuple[float, WeightGradPla
             chunks = prod(-(-p // b) for p, b in zip(positions, block))
             task = chunks * chunk + k_block * c_block * taps * 6.0 + 1000
             cost = -(-tasks // machine.threads) * task
+            cost *= _memory_price(problem, panels + partial, machine)
             parallel = not problem.is_static or tasks * task >= PARALLEL_CYCLES
             plan = WeightGradPlan(
                 window, lanes, k_block, c_block, k_tile, c_tile, tap_tile, parallel
@@ -979,6 +987,8 @@ def _plan_channels(problem: Problem, machine: Machine) -> tuple[float, ChannelsP
             task = 1000 + counts * (pack + turn + products) + k_block * c_block * taps * 3.0
             tasks = geometry.groups * -(-k // k_block) * -(-c // c_block)
             cost = -(-tasks // machine.threads) * task
+            held += c_block * taps * vectors * lanes
+            cost *= _memory_price(problem, held * width, machine)
             if best is None or cost < best[0]:
                 parallel = not problem.is_static or tasks * task >= PARALLEL_CYCLES
                 plan = ChannelsPlan(window, lanes, k_block, c_block, c_tile, v_tile, parallel)
@@ -1021,6 +1031,14 @@ def _plan_columns(problem: Problem, machine: Machine) -> tuple[float, ColumnsPla
         if best is None or cost < best[0]:
             best = cost, ColumnsPlan(images, lanes, c_block, splits, k_tile, width, parallel)
     return best
+
+
+def _memory_price(problem: Problem, held: int, machine: Machine) -> float:
+    """What a plan costs more if its tasks hold more bytes than operands and result take."""
+    g, y = problem.geometry, prod(_nominal(problem.y_sizes))
+    elements = g.c * prod(_nominal(problem.x_sizes)) + g.k * y + g.k * g.c_per_group * g.taps
+    limit = elements * byte_width(problem.acc_dtype) * 15 // 16
+    return 4.0 if machine.threads * held > limit else 1.0
 
 
 def _channel_blocks(channels: int, tile: int) -> list[int]:
