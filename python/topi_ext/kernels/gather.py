@@ -14,9 +14,11 @@ Lanes run over the positions of one phase, weights are scalars broadcast from a 
 
 ``conv`` is the case of one phase; ``conv_transpose`` runs, for each phase, over its own taps only:
 no zero is inserted and no product wasted.  Without chunks, a block is written out as soon as it is
-summed.  With `tiles_first` the loop over tiles is the outer one: what a tile reads of the panel then
-stays in the first cache while all blocks of output channels pass over it.  ``conv`` may read its weights where they are: a row of each output channel; and for small
-images it may give each tap a plane of the panel, so that no lane is lost between rows and images.
+summed.  With `tiles_first` the loop over tiles is the outer one: what a tile reads of the panel
+then stays in the first cache while all blocks of output channels pass over it.
+
+``conv`` may read its weights where they are: a row of each output channel; and for small images it
+may give each tap a plane of the panel, so that no lane is lost between rows and images.
 """
 
 from __future__ import annotations

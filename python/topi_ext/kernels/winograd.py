@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import product
 from math import prod
 from typing import Any
@@ -37,7 +36,8 @@ from ..emit import Array, Expr, Operand
 from ..filtering import Filter
 from ..geometry import Gather
 from ..plan.cpu import Problem, Window, WinogradPlan
-from . import ATTRIBUTES, DATA, TAPS, gather
+from . import ATTRIBUTES, DATA, gather
+from .combined_taps import CombinedTaps, combination
 from .epilogue import RowEpilogue
 from .operands import copied_weight, gather_arguments, packed_weight, stored_weight
 from .panel import FittedWindow
@@ -62,7 +62,7 @@ def emit_body(problem: Problem, plan: WinogradPlan, operands: Sequence[Operand])
     emit.store(directly, 0, emit.choose(one.pays(), lambda: emit.wide(0), emit.wide(1)))
     emit.when(directly[0] < 1, lambda: one.emit(directly))
     if problem.prepacked:
-        weight = copied_weight(problem, weight, one.combined_elements)
+        weight = copied_weight(problem, weight, one.taps.elements)
         dtypes = problem.dtypes[0], weight.dtype, problem.dtypes[2]
         problem = replace(problem, dtypes=dtypes, prepacked=False)
     operands = [data, weight, *extra, out]
@@ -82,19 +82,18 @@ def build_packing(problem: Problem, plan: WinogradPlan) -> Any:
     with emit.kernel(ATTRIBUTES) as made:
         arguments = stored_weight(problem), packed_weight(problem, packed_elements(problem, plan))
         with emit.body(*arguments) as (weight, packed):
-            one = _Winograd(problem, plan, weight)
-            one.combine_taps(packed)
-            start = one.combined_elements
+            taps = CombinedTaps(problem, plan, weight)
+            taps.combine(packed)
             emit.loop(
                 _weights(problem),
-                lambda i: emit.store(packed, start + i, weight.load(i, packed.dtype)),
+                lambda i: emit.store(packed, taps.elements + i, weight.load(i, packed.dtype)),
             )
     return made[0]
 
 
 def packed_elements(problem: Problem, plan: WinogradPlan) -> int:
     """Number of packed weights."""
-    return _Winograd(problem, plan).combined_elements + _weights(problem)
+    return CombinedTaps(problem, plan).elements + _weights(problem)
 
 
 def _weights(problem: Problem) -> int:
@@ -108,27 +107,19 @@ class _Winograd:
         self,
         problem: Problem,
         plan: WinogradPlan,
-        weight: Operand | None = None,
-        data: Operand | None = None,
-        out: Operand | None = None,
-        extra: Sequence[Operand] = (),
+        weight: Operand,
+        data: Operand,
+        out: Operand,
+        extra: Sequence[Operand],
     ):
         self.problem, self.plan = problem, plan
         self.weight, self.data, self.out, self.extra = weight, data, out, extra
         self.dtype = problem.acc_dtype
+        self.taps = CombinedTaps(problem, plan, weight)
         self.filters = plan.filters(problem)
-        self.combinations = list(product(*self.filters))
         self.tile = [filters[0].tile for filters in self.filters]
         self.in_steps = [filters[0].in_step * filters[0].tile for filters in self.filters]
         self.out_steps = [filters[0].out_step for filters in self.filters]
-        self.blocks = -(-problem.out_channels // plan.channels)
-        self.part_blocks = -(-self.blocks // plan.parts)
-        self.held_groups = 1 if plan.parts_are_tasks else problem.geometry.groups
-        # Input channels whose taps are combined at a time.
-        self.chunk = min(problem.in_channels, 16)
-        self.chunks = -(-problem.in_channels // self.chunk)
-        self.rows = [self._starts(filters)[-1] for filters in self.combinations]
-        self.phases = [prod(len(f.first_taps) for f in filters) for filters in self.combinations]
         self.width = plan.vectors * plan.lanes
         self.block_width = plan.channels * self.width
         self.outputs = prod(self.tile) * prod(self.out_steps)
@@ -160,8 +151,8 @@ class _Winograd:
         if not problem.is_static:
             tasks = emit.chosen(prod(counts, start=problem.geometry.groups))
             wanted = emit.chosen(emit.ceil_div(plan.tasks, tasks))
-            self.splits = emit.chosen(emit.least(wanted, self.part_blocks))
-        self.per_split = emit.chosen(emit.ceil_div(self.part_blocks, self.splits))
+            self.splits = emit.chosen(emit.least(wanted, self.taps.part_blocks))
+        self.per_split = emit.chosen(emit.ceil_div(self.taps.part_blocks, self.splits))
         return counts
 
     def emit(self, directly: Array) -> None:
@@ -177,11 +168,11 @@ class _Winograd:
             emit.when(self._has_other(), lambda: emit.store(directly, 0, emit.wide(1)))
 
         def part(i: Expr) -> None:
-            first = emit.let(i * self.part_blocks)
+            first = emit.let(i * self.taps.part_blocks)
             self.combined: Array = self.weight
             if not problem.prepacked:
-                self.combined = emit.scratch(self.combined_elements, self.dtype)
-                self.combine_taps(self.combined, first)
+                self.combined = emit.scratch(self.taps.elements, self.dtype)
+                self.taps.combine(self.combined, first)
             extents = (counts[0], problem.geometry.groups, *counts[1:], self.splits)
             with emit.tasks(emit.chosen(prod(extents)), plan.parallel) as task:
                 digits = emit.unravel(task, extents)
@@ -189,10 +180,11 @@ class _Winograd:
                 block(group, first, (image, depth, height, width), split)
 
         def part_alone(group: Expr, i: Expr) -> None:
-            first = emit.let(i * self.part_blocks)
-            self.combined = emit.scratch(self.combined_elements, self.dtype)
+            first = emit.let(i * self.taps.part_blocks)
+            self.combined = emit.scratch(self.taps.elements, self.dtype)
             emit.loop(
-                self.chunks, lambda number: self._combine_chunk(self.combined, group, first, number)
+                self.taps.chunks,
+                lambda number: self.taps.combine_chunk(self.combined, group, first, number),
             )
             emit.nest(counts, lambda *numbers: block(group, first, numbers, 0))
 
@@ -203,175 +195,13 @@ class _Winograd:
         else:
             emit.loop(plan.parts, part)
 
-    # ------------------------------------------------------------ rows
-
-    def _starts(self, filters: Sequence[Filter]) -> list[int]:
-        """The first row of each point, and how many rows there are.
-
-        Between points one row stays empty: streams whose distance is a power of two would push
-        each other out of the first cache.
-        """
-        starts = [0]
-        for points in product(*(f.points for f in filters)):
-            starts.append(starts[-1] + prod(map(len, points)) * self.problem.in_channels + 1)
-        return starts
-
-    def _rows(self, filters: Sequence[Filter]) -> dict[tuple[int, ...], int]:
-        """For each product of terms its first row.
-
-        Rows are ordered [point][term][input channel].
-        """
-        numbers = [list(range(len(f.terms))) for f in filters]
-        by_point = []
-        for f, left in zip(filters, numbers):
-            by_point.append([[left.pop(0) for _ in terms] for terms in f.points])
-        rows = {}
-        for start, points in zip(self._starts(filters), product(*by_point)):
-            for number, terms in enumerate(product(*points)):
-                rows[terms] = start + number * self.problem.in_channels
-        return dict(sorted(rows.items()))
-
-    # ------------------------------------------------------------ taps
-
-    @property
-    def combined_elements(self) -> int:
-        """Number of combined taps that are held at a time."""
-        return self.held_groups * self.part_blocks * self._block_elements
-
-    @property
-    def _block_elements(self) -> int:
-        each = sum(rows * phases for rows, phases in zip(self.rows, self.phases))
-        return each * self.plan.channels
-
-    def combine_taps(self, combined: Array, first_block: Expr = 0) -> None:
-        """combined[group][block][combination][first taps][terms][input channel][channels].
-
-        Of the blocks of one part.  The weights of some input channels are copied so that those of
-        a tap follow each other: they are then combined as vectors.
-        """
-        extents = (self.problem.geometry.groups, self.chunks)
-        with emit.tasks(prod(extents), self.plan.parallel) as task:
-            group, number = emit.unravel(task, extents)
-            self._combine_chunk(combined, group, first_block, number)
-
-    def _combine_chunk(self, combined: Array, group: Expr, first_block: Expr, number: Expr) -> None:
-        """The same of some input channels; the last ones overlap those before."""
-        problem, plan, lanes = self.problem, self.plan, self.plan.lanes
-        run = self.chunk * plan.channels
-        pitch = -(-run // lanes) * lanes
-        first = emit.let(emit.least(number * self.chunk, problem.in_channels - self.chunk))
-        raw = emit.scratch(problem.geometry.taps * pitch, self.dtype)
-
-        def combine(start: Expr, raw: Array, filters: Sequence[Filter], *numbers: Expr) -> None:
-            firsts = [emit.table(f.first_taps)(i) for f, i in zip(filters, numbers)]
-            into = emit.origin(start + self._combined_of(0, filters, numbers))
-            rows = self._rows(filters)
-
-            def elements(i: Expr, count: int) -> None:
-                def index(place: Expr) -> Expr:
-                    return place + i if count == 1 else emit.lanes_of(place + i, count)
-
-                taps = {
-                    taps: emit.let(
-                        raw[index(self._tap_number([f + t for f, t in zip(firsts, taps)]) * pitch)]
-                    )
-                    for taps in product(*(f.taps for f in filters))
-                }
-                for terms, value in self._combine_taps(taps, filters, count).items():
-                    emit.store(combined, index(into + rows[terms] * plan.channels), value)
-
-            emit.loop(run // lanes, lambda i: elements(i * lanes, lanes))
-            rest = run % lanes
-            emit.loop(rest, lambda i: elements(run - rest + i, 1))
-
-        def block(b: Expr) -> None:
-            self._copy_weights(raw, pitch, group, first_block + b, first)
-            start = (self._held(group) * self.part_blocks + b) * self._block_elements
-            for filters in self.combinations:
-                emit.nest(
-                    [len(f.first_taps) for f in filters],
-                    partial(combine, start + first * plan.channels, raw, filters),
-                )
-
-        emit.loop(self.part_blocks, block)
-
-    def _held(self, group: Expr) -> Expr:
-        """Number of a group among those whose combined taps are held."""
-        return group if self.held_groups > 1 else 0
-
-    def _copy_weights(self, raw: Array, pitch: int, group: Expr, block: Expr, first: Expr) -> None:
-        """raw[tap][input channel][channels] of one block, read in the order in which it is stored.
-
-        Beyond the last output channel the last is copied again; what is made of it is dropped.
-        """
-        problem, plan, geometry = self.problem, self.plan, self.problem.geometry
-        source, result = ("O", "I") if problem.transposed else ("I", "O")
-        extents = {source: self.chunk, result: plan.channels, **dict(zip(TAPS, geometry.kernel))}
-        order = sorted(extents, key=lambda letter: -self.weight.strides.get(letter, 0))
-        blocks_hold_more = problem.out_channels < plan.parts * self.part_blocks * plan.channels
-
-        def element(*numbers: Expr) -> None:
-            at = dict(zip(order, numbers))
-            taps = [at[letter] for letter in TAPS]
-            out_channel = block * plan.channels + at[result]
-            if blocks_hold_more:
-                out_channel = emit.least(out_channel, problem.out_channels - 1)
-            channels = {source: first + at[source], result: out_channel}
-            channels["O"] = group * geometry.k_per_group + channels["O"]
-            value = self.weight.load(
-                self.weight.at("OI" + TAPS, channels["O"], channels["I"], *taps), self.dtype
-            )
-            if self.weight.dtype != self.dtype:
-                value = emit.settled(value, self.dtype)
-            place = self._tap_number(taps) * pitch + at[source] * plan.channels + at[result]
-            emit.store(raw, place, value)
-
-        emit.nest([extents[letter] for letter in order], element)
-
-    def _tap_number(self, taps: Sequence[Expr]) -> Expr:
-        number: Expr = 0
-        for tap, extent in zip(taps, self.problem.geometry.kernel):
-            number = number * extent + tap
-        return number
-
-    def _combine_taps(
-        self, taps: dict[tuple[int, ...], Expr], filters: Sequence[Filter], lanes: int
-    ) -> dict[tuple[int, ...], Expr]:
-        """The combinations of the taps, by the terms' numbers."""
-        values = taps
-        for axis, f in enumerate(filters):
-            # Taps along this axis become numbers of terms.
-            others = {(at[:axis], at[axis + 1 :]) for at in values}
-            values = {
-                (*before, number, *behind): emit.let(
-                    _combine(
-                        [(values[(*before, tap, *behind)], c) for tap, c in term.taps],
-                        self.dtype,
-                        lanes,
-                    )
-                )
-                for before, behind in sorted(others)
-                for number, term in enumerate(f.terms)
-            }
-        return values
-
-    def _combined_of(self, block: Expr, filters: Sequence[Filter], numbers: Sequence[Expr]) -> Expr:
-        """Offset of the combined taps of the phases with these first taps."""
-        index = self.combinations.index(tuple(filters))
-        before = sum(self.rows[i] * self.phases[i] for i in range(index))
-        number: Expr = 0
-        for f, i in zip(filters, numbers):
-            number = number * len(f.first_taps) + i
-        rows = number * self.rows[index] + before
-        return block * self._block_elements + rows * self.plan.channels
-
     # ------------------------------------------------------------ one task
 
     def _task(self, group: Expr, first_block: Expr, split: Expr) -> None:
         plan, zero = self.plan, emit.constant(0, self.dtype)
-        most = max(prod(len(f.points) for f in filters) for filters in self.combinations)
-        most_blocks = self.per_split if isinstance(self.per_split, int) else self.part_blocks
-        self.values = emit.scratch(max(self.rows) * self.pitch, self.dtype)
+        most = max(prod(len(f.points) for f in filters) for filters in self.taps.kinds)
+        most_blocks = self.per_split if isinstance(self.per_split, int) else self.taps.part_blocks
+        self.values = emit.scratch(max(self.taps.rows) * self.pitch, self.dtype)
         self.points = emit.scratch(most * plan.pass_blocks * self.block_width, self.dtype)
         self.held = emit.scratch(
             most_blocks * plan.channels * self.outputs * self.pitch, self.dtype
@@ -383,14 +213,14 @@ class _Winograd:
             emit.store(array, every, emit.broadcast(zero, plan.lanes))
         tail = self.pitch - self.positions
         emit.loop(
-            max(self.rows),
+            max(self.taps.rows),
             lambda row: emit.fill(self.values, row * self.pitch + self.positions, tail, zero),
         )
         first = emit.let(split * self.per_split)
-        present = emit.least(self.part_blocks, self.blocks - first_block) - first
+        present = emit.least(self.taps.part_blocks, self.taps.blocks - first_block) - first
         count = emit.let(emit.most(emit.least(present, self.per_split), 0))
 
-        for filters in self.combinations:
+        for filters in self.taps.kinds:
 
             def phase(*phases: Expr, filters: Sequence[Filter] = filters) -> None:
                 self._combine_inputs(group, filters, phases)
@@ -402,8 +232,8 @@ class _Winograd:
                 def one_pass(i: Expr) -> None:
                     start = emit.let(i * plan.pass_blocks)
                     part = emit.let(emit.most(emit.least(count - start, plan.pass_blocks), 0))
-                    place = self._held(group) * self.part_blocks + first + start
-                    taps = self._combined_of(place, filters, numbers)
+                    place = self.taps.group_held(group) * self.taps.part_blocks + first + start
+                    taps = self.taps.offset_of(place, filters, numbers)
                     emit.loop(
                         self.rounds,
                         lambda r: self._round(filters, phases, emit.let(taps), start, part, r),
@@ -470,7 +300,7 @@ class _Winograd:
         factors = [
             emit.table([mixture[i][1] for mixture in mixtures], self.dtype) for i in range(most)
         ]
-        by_terms = list(self._rows(filters).values())
+        by_terms = list(self.taps.rows_of(filters).values())
         inner = filters[2].terms
         firsts = [emit.table(by_terms[k :: len(inner)]) for k in range(len(inner))]
 
@@ -526,7 +356,7 @@ class _Winograd:
                 def tile(q: Expr) -> None:
                     for place, term in zip(into, inner):
                         inputs = [(mixed[q * self.in_steps[2] + x], c) for x, c in term.inputs]
-                        emit.store(self.values, place + q, _combine(inputs, self.dtype))
+                        emit.store(self.values, place + q, combination(inputs, self.dtype))
 
                 emit.loop(block[3], tile)
 
@@ -548,13 +378,13 @@ class _Winograd:
         """The outputs of some vectors of tiles, of `count` blocks of channels."""
         plan = self.plan
         counts = [prod(map(len, points)) for points in product(*(f.points for f in filters))]
-        terms_of, start_of = emit.table(counts), emit.table(self._starts(filters)[:-1])
+        terms_of, start_of = emit.table(counts), emit.table(self.taps.starts(filters)[:-1])
 
         def point(p: Expr) -> None:
             terms, start = terms_of(p), emit.let(start_of(p))
 
             def block(b: Expr) -> None:
-                weights = emit.let(taps + b * self._block_elements + start * plan.channels)
+                weights = emit.let(taps + b * self.taps.block_elements + start * plan.channels)
                 into = emit.let((p * plan.pass_blocks + b) * self.block_width)
                 add_products(
                     (terms * self.problem.in_channels,),
@@ -600,7 +430,7 @@ class _Winograd:
                 others = {(at[:axis], at[axis + 1 :]) for at in values}
                 values = {
                     (*before, e, *behind): emit.let(
-                        _combine(
+                        combination(
                             [(values[(*before, p, *behind)], c) for p, c in output],
                             self.dtype,
                             lanes,
@@ -670,19 +500,3 @@ class _Winograd:
             emit.loop(present[-1] % (step * last), lambda u: element(count, u))
 
         emit.when(inside, lambda: emit.nest(present[:-1], row))
-
-
-def _combine(parts: Sequence[tuple[Expr, float]], dtype: str, lanes: int = 1) -> Expr:
-    """The sum of `parts`, each with its factor."""
-    total: Expr = None
-    for value, factor in parts:
-        if abs(factor) != 1:
-            scale = emit.constant(abs(factor), dtype)
-            value = value * (scale if lanes == 1 else emit.broadcast(scale, lanes))
-        if total is None:
-            zero = emit.constant(0, dtype)
-            zero = zero if lanes == 1 else emit.broadcast(zero, lanes)
-            total = value if factor > 0 else zero - value
-        else:
-            total = total + value if factor > 0 else total - value
-    return total

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Combined taps: what :mod:`topi_ext.kernels.winograd` multiplies by, instead of taps.
+
+::
+
+    combined[group][block][kinds of phases][first taps][point][term][input channel][channels]
+
+A block are `channels` output channels; the rows of a point are its terms and input channels.  For
+some input channels of a block at a time::
+
+    for each input channel, output channel, tap, in the order in which they are stored:
+        copy a weight                                                     -> raw
+    for each phase with taps of its own, for each vector of (input channel, channels):
+        for each combination of its terms:
+            add and subtract vectors of raw                               -> combined
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import product
+from math import prod
+
+from .. import emit
+from ..emit import Array, Expr, Operand
+from ..filtering import Filter
+from ..plan.cpu import Problem, WinogradPlan
+from . import TAPS
+
+
+class CombinedTaps:
+    """Where the combined taps of a kernel are, and how they are computed.
+
+    Attributes
+    ----------
+    kinds : list of tuple of Filter
+        Phases that are computed alike: a filter for each spatial axis.
+    blocks, part_blocks : int
+        Blocks of output channels, of a group and of one part of it.
+    chunks : int
+        Into how many the input channels are divided while taps are combined.
+    rows : list of int
+        For each kind, rows of a block and phase.
+    """
+
+    def __init__(self, problem: Problem, plan: WinogradPlan, weight: Operand | None = None):
+        self.problem, self.plan, self.weight = problem, plan, weight
+        self.dtype = problem.acc_dtype
+        self.kinds = list(product(*plan.filters(problem)))
+        self.blocks = -(-problem.out_channels // plan.channels)
+        self.part_blocks = -(-self.blocks // plan.parts)
+        self.held_groups = 1 if plan.parts_are_tasks else problem.geometry.groups
+        self.chunk = min(problem.in_channels, 16)
+        self.chunks = -(-problem.in_channels // self.chunk)
+        self.rows = [self.starts(filters)[-1] for filters in self.kinds]
+        self.phases = [prod(len(f.first_taps) for f in filters) for filters in self.kinds]
+
+    # ------------------------------------------------------------ where they are
+
+    def starts(self, filters: Sequence[Filter]) -> list[int]:
+        """The first row of each point, and how many rows there are.
+
+        Between points one row stays empty: streams whose distance is a power of two would push
+        each other out of the first cache.
+        """
+        starts = [0]
+        for points in product(*(f.points for f in filters)):
+            starts.append(starts[-1] + prod(map(len, points)) * self.problem.in_channels + 1)
+        return starts
+
+    def rows_of(self, filters: Sequence[Filter]) -> dict[tuple[int, ...], int]:
+        """For each product of terms its first row.
+
+        Rows are ordered [point][term][input channel].
+        """
+        numbers = [list(range(len(f.terms))) for f in filters]
+        by_point = []
+        for f, left in zip(filters, numbers):
+            by_point.append([[left.pop(0) for _ in terms] for terms in f.points])
+        rows = {}
+        for start, points in zip(self.starts(filters), product(*by_point)):
+            for number, terms in enumerate(product(*points)):
+                rows[terms] = start + number * self.problem.in_channels
+        return dict(sorted(rows.items()))
+
+    @property
+    def elements(self) -> int:
+        """Number of combined taps that are held at a time."""
+        return self.held_groups * self.part_blocks * self.block_elements
+
+    @property
+    def block_elements(self) -> int:
+        """Of one block."""
+        each = sum(rows * phases for rows, phases in zip(self.rows, self.phases))
+        return each * self.plan.channels
+
+    def offset_of(self, block: Expr, filters: Sequence[Filter], numbers: Sequence[Expr]) -> Expr:
+        """Offset of the combined taps of the phases with these first taps."""
+        index = self.kinds.index(tuple(filters))
+        before = sum(self.rows[i] * self.phases[i] for i in range(index))
+        number: Expr = 0
+        for f, i in zip(filters, numbers):
+            number = number * len(f.first_taps) + i
+        rows = number * self.rows[index] + before
+        return block * self.block_elements + rows * self.plan.channels
+
+    def group_held(self, group: Expr) -> Expr:
+        """Number of a group among those whose combined taps are held."""
+        return group if self.held_groups > 1 else 0
+
+    # ------------------------------------------------------------ how they are computed
+
+    def combine(self, combined: Array, first_block: Expr = 0) -> None:
+        """Those of all groups, of the blocks of one part."""
+        extents = (self.problem.geometry.groups, self.chunks)
+        with emit.tasks(prod(extents), self.plan.parallel) as task:
+            group, number = emit.unravel(task, extents)
+            self.combine_chunk(combined, group, first_block, number)
+
+    def combine_chunk(self, combined: Array, group: Expr, first_block: Expr, number: Expr) -> None:
+        """Those of one group and some input channels, of which the last overlap those before."""
+        problem, plan, lanes = self.problem, self.plan, self.plan.lanes
+        run = self.chunk * plan.channels
+        pitch = -(-run // lanes) * lanes
+        first = emit.let(emit.least(number * self.chunk, problem.in_channels - self.chunk))
+        raw = emit.scratch(problem.geometry.taps * pitch, self.dtype)
+
+        def of_phase(start: Expr, filters: Sequence[Filter], *numbers: Expr) -> None:
+            firsts = [emit.table(f.first_taps)(i) for f, i in zip(filters, numbers)]
+            into = emit.origin(start + self.offset_of(0, filters, numbers))
+            rows = self.rows_of(filters)
+
+            def some(i: Expr, count: int) -> None:
+                def index(place: Expr) -> Expr:
+                    return place + i if count == 1 else emit.lanes_of(place + i, count)
+
+                taps = {
+                    taps: emit.let(
+                        raw[index(self._tap_number([f + t for f, t in zip(firsts, taps)]) * pitch)]
+                    )
+                    for taps in product(*(f.taps for f in filters))
+                }
+                for terms, value in self._combine_taps(taps, filters, count).items():
+                    emit.store(combined, index(into + rows[terms] * plan.channels), value)
+
+            emit.loop(run // lanes, lambda i: some(i * lanes, lanes))
+            rest = run % lanes
+            emit.loop(rest, lambda i: some(run - rest + i, 1))
+
+        def block(b: Expr) -> None:
+            self._copy_weights(raw, pitch, group, first_block + b, first)
+            start = (self.group_held(group) * self.part_blocks + b) * self.block_elements
+            for filters in self.kinds:
+                emit.nest(
+                    [len(f.first_taps) for f in filters],
+                    partial(of_phase, start + first * plan.channels, filters),
+                )
+
+        emit.loop(self.part_blocks, block)
+
+    def _copy_weights(self, raw: Array, pitch: int, group: Expr, block: Expr, first: Expr) -> None:
+        """raw[tap][input channel][channels] of one block, read in the order in which it is stored.
+
+        Beyond the last output channel the last is copied again; what is made of it is dropped.
+        """
+        problem, plan, geometry = self.problem, self.plan, self.problem.geometry
+        source, result = ("O", "I") if problem.transposed else ("I", "O")
+        extents = {source: self.chunk, result: plan.channels, **dict(zip(TAPS, geometry.kernel))}
+        order = sorted(extents, key=lambda letter: -self.weight.strides.get(letter, 0))
+        blocks_hold_more = problem.out_channels < plan.parts * self.part_blocks * plan.channels
+
+        def element(*numbers: Expr) -> None:
+            at = dict(zip(order, numbers))
+            taps = [at[letter] for letter in TAPS]
+            out_channel = block * plan.channels + at[result]
+            if blocks_hold_more:
+                out_channel = emit.least(out_channel, problem.out_channels - 1)
+            channels = {source: first + at[source], result: out_channel}
+            channels["O"] = group * geometry.k_per_group + channels["O"]
+            value = self.weight.load(
+                self.weight.at("OI" + TAPS, channels["O"], channels["I"], *taps), self.dtype
+            )
+            if self.weight.dtype != self.dtype:
+                value = emit.settled(value, self.dtype)
+            place = self._tap_number(taps) * pitch + at[source] * plan.channels + at[result]
+            emit.store(raw, place, value)
+
+        emit.nest([extents[letter] for letter in order], element)
+
+    def _tap_number(self, taps: Sequence[Expr]) -> Expr:
+        number: Expr = 0
+        for tap, extent in zip(taps, self.problem.geometry.kernel):
+            number = number * extent + tap
+        return number
+
+    def _combine_taps(
+        self, taps: dict[tuple[int, ...], Expr], filters: Sequence[Filter], lanes: int
+    ) -> dict[tuple[int, ...], Expr]:
+        """The combinations of `taps`, by the numbers of the terms along the axes."""
+        values = taps
+        for axis, f in enumerate(filters):
+            # Taps along this axis become numbers of terms.
+            others = {(at[:axis], at[axis + 1 :]) for at in values}
+            values = {
+                (*before, number, *behind): emit.let(
+                    combination(
+                        [(values[(*before, tap, *behind)], c) for tap, c in term.taps],
+                        self.dtype,
+                        lanes,
+                    )
+                )
+                for before, behind in sorted(others)
+                for number, term in enumerate(f.terms)
+            }
+        return values
+
+
+def combination(parts: Sequence[tuple[Expr, float]], dtype: str, lanes: int = 1) -> Expr:
+    """The sum of `parts`, each with its factor."""
+    total: Expr = None
+    for value, factor in parts:
+        if abs(factor) != 1:
+            scale = emit.constant(abs(factor), dtype)
+            value = value * (scale if lanes == 1 else emit.broadcast(scale, lanes))
+        if total is None:
+            zero = emit.constant(0, dtype)
+            zero = zero if lanes == 1 else emit.broadcast(zero, lanes)
+            total = value if factor > 0 else zero - value
+        else:
+            total = total + value if factor > 0 else total - value
+    return total
