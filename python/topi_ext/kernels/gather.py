@@ -33,7 +33,7 @@ from typing import Any
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..geometry import TapGroup
-from ..plan.cpu import UNROLLED_TAPS, GatherPlan, Problem
+from ..plan.cpu import GatherPlan, Problem
 from . import ATTRIBUTES, DATA, TAPS
 from .epilogue import RowEpilogue
 from .operands import gather_arguments, packed_weight, stored_weight
@@ -365,7 +365,7 @@ class _Gather:
         counts = [group.taps for group in combination]
         unrolled = len(counts)
         # Every combination is code of its own.
-        limit = UNROLLED_TAPS // len(self.combinations)
+        limit = self.plan.unrolled // len(self.combinations)
         while unrolled and prod(counts[unrolled - 1 :]) <= limit:
             unrolled -= 1
 

@@ -259,6 +259,8 @@ class GatherPlan:
     tiles_first : bool
         Whether all output channels of a tile of positions are summed before those of the next,
         instead of all positions of a block of output channels.
+    unrolled : int
+        Most taps that are written out in an innermost loop.
     """
 
     window: Window
@@ -272,6 +274,7 @@ class GatherPlan:
     spread: bool = False
     tasks: int = 1
     tiles_first: bool = False
+    unrolled: int = UNROLLED_TAPS
 
     def gathers(self, problem: Problem) -> tuple[Gather, ...]:
         """How the data of `problem` is read, along the four axes."""
@@ -582,8 +585,8 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
         return None
     direct = _plan_gather(problem, machine)[1]
     if problem.is_static:
-        # Half as fast as it could be, and built in half the time: rows have no last tile.
-        direct = replace(direct, channels=min(4, direct.channels), vectors=1)
+        # Half as fast as it could be, and built in half the time: no last tile, no taps written out.
+        direct = replace(direct, channels=min(4, direct.channels), vectors=1, unrolled=1)
     axes = zip(problem.gathers[2:], problem.positions[2:])
     can_save = (
         _saves_products(gather) and not (isinstance(p, int) and p < 2) for gather, p in axes
