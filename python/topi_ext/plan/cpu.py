@@ -585,7 +585,7 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
         return None
     direct = _plan_gather(problem, machine)[1]
     if problem.is_static:
-        # Half as fast as it could be, and built in half the time: no last tile, no taps written out.
+        # Half as fast as it could be, and built sooner: no last tile, no taps written out.
         direct = replace(direct, channels=min(4, direct.channels), vectors=1, unrolled=1)
     axes = zip(problem.gathers[2:], problem.positions[2:])
     can_save = (
