@@ -27,6 +27,7 @@ from ..emit import Array, Expr, Operand
 from ..filtering import Filter
 from ..plan.cpu import Problem, WinogradPlan
 from . import TAPS
+from .operands import weight_index
 
 
 class CombinedTaps:
@@ -164,9 +165,13 @@ class CombinedTaps:
 
         Beyond the last output channel the last is copied again; what is made of it is dropped.
         """
-        problem, plan, geometry = self.problem, self.plan, self.problem.geometry
+        problem, plan = self.problem, self.plan
         source, result = ("O", "I") if problem.transposed else ("I", "O")
-        extents = {source: self.chunk, result: plan.channels, **dict(zip(TAPS, geometry.kernel))}
+        extents = {
+            source: self.chunk,
+            result: plan.channels,
+            **dict(zip(TAPS, problem.geometry.kernel)),
+        }
         order = sorted(extents, key=lambda letter: -self.weight.strides.get(letter, 0))
         blocks_hold_more = problem.out_channels < plan.parts * self.part_blocks * plan.channels
 
@@ -176,11 +181,9 @@ class CombinedTaps:
             out_channel = block * plan.channels + at[result]
             if blocks_hold_more:
                 out_channel = emit.least(out_channel, problem.out_channels - 1)
-            channels = {source: first + at[source], result: out_channel}
-            channels["O"] = group * geometry.k_per_group + channels["O"]
-            value = self.weight.load(
-                self.weight.at("OI" + TAPS, channels["O"], channels["I"], *taps), self.dtype
-            )
+            channel = first + at[source]
+            index = weight_index(problem, self.weight, group, channel, out_channel, taps)
+            value = self.weight.load(index, self.dtype)
             if self.weight.dtype != self.dtype:
                 value = emit.settled(value, self.dtype)
             place = self._tap_number(taps) * pitch + at[source] * plan.channels + at[result]

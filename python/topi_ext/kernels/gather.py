@@ -36,7 +36,7 @@ from ..geometry import TapGroup
 from ..plan.cpu import GatherPlan, Problem
 from . import ATTRIBUTES, DATA, TAPS
 from .epilogue import RowEpilogue
-from .operands import gather_arguments, packed_weight, stored_weight
+from .operands import gather_arguments, packed_weight, stored_weight, weight_index
 from .panel import Panel, pack, window_of
 
 SPATIAL = (1, 2, 3)
@@ -199,20 +199,13 @@ class _Gather:
         self, group: Expr, block: Expr, o: int, channel: Expr, taps: Sequence[Expr]
     ) -> Expr:
         """One weight, or zero beyond the last output channel."""
-        geometry = self.problem.geometry
         out_channel = block * self.plan.channels + o
-        outer, inner = group * geometry.k_per_group, out_channel
-        if self.problem.transposed:
-            outer = outer + channel
-        else:
-            outer, inner = outer + out_channel, channel
+        index = weight_index(self.problem, self.weight, group, channel, out_channel, taps)
         inside: Expr = True
         if self.problem.out_channels % self.plan.channels:
             inside = out_channel < self.problem.out_channels
         return emit.choose(
-            inside,
-            lambda: self.weight.load(self.weight.at("OI" + TAPS, outer, inner, *taps), self.dtype),
-            emit.constant(0, self.dtype),
+            inside, lambda: self.weight.load(index, self.dtype), emit.constant(0, self.dtype)
         )
 
     def _weights_of(

@@ -48,6 +48,21 @@ def packed_weight(problem: Problem, elements: int) -> tuple[Any, ...]:
     return _argument("packed", "P", {"P": elements}, problem.acc_dtype)
 
 
+def weight_index(
+    problem: Problem,
+    weight: Operand,
+    group: Expr,
+    in_channel: Expr,
+    out_channel: Expr,
+    taps: Sequence[Expr],
+) -> Expr:
+    """Where `weight` holds the weight between two channels of a group, by which face reads it."""
+    outer, inner = out_channel, in_channel
+    if problem.transposed:
+        outer, inner = inner, outer
+    return weight.at("OI" + TAPS, group * problem.geometry.k_per_group + outer, inner, *taps)
+
+
 def copied_weight(problem: Problem, packed: Operand, start: int) -> Operand:
     """The weight as the user stores it, of which `packed` holds a copy from `start` on."""
     sizes = _weight_sizes(problem)

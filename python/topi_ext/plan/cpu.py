@@ -183,6 +183,17 @@ class Problem:
         """Whether all sizes are numbers."""
         return all(isinstance(size, int) for size in (*self.x_sizes, *self.y_sizes))
 
+    @cached_property
+    def data_elements(self) -> int:
+        """Elements of x and of y; symbolic sizes count as nominal."""
+        x, y = prod(_nominal(self.x_sizes)), prod(_nominal(self.y_sizes))
+        return self.geometry.c * x + self.geometry.k * y
+
+    @property
+    def elements(self) -> int:
+        """The same, and the weights."""
+        return self.data_elements + self.geometry.groups * self.weights_per_group
+
     def lanes(self, machine: Machine) -> int:
         """Elements of a vector of accumulators."""
         return max(1, machine.vector_bytes // byte_width(self.acc_dtype))
@@ -603,9 +614,7 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
         return None
     tiles = _nominal(plan.tiles(problem))
     # No more than operands and result take together.
-    data = prod(_nominal(problem.in_sizes)) * problem.in_channels
-    data += prod(_nominal(problem.out_sizes)) * problem.out_channels
-    limit = geometry.groups * (data + problem.weights_per_group) * 4
+    limit = problem.elements * 4
     pairs = geometry.groups * problem.in_channels * problem.out_channels
     products = sum(
         prod(len(f.terms) * len(f.first_taps) for f in combination) for combination in combinations
@@ -748,8 +757,6 @@ def _plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPla
     n, size, taps = problem.y_sizes[0], prod(geometry.y_size), geometry.taps
     k, c = geometry.k_per_group, geometry.c_per_group
     held = prod(ScatterPlan.extents(geometry))
-    operands = n * (geometry.k * size + geometry.c * prod(geometry.x_size))
-    operands += geometry.groups * problem.weights_per_group
     best: tuple[float, ScatterPlan] | None = None
     for images, c_block in product(_divisors(n), _channel_blocks(c, 1)):
         positions, vectors = images * size, -(-c_block * taps // lanes)
@@ -759,7 +766,7 @@ def _plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPla
         m_tile, width = _register_tile(positions, vectors, machine.registers)
         # As many channels at a time as are near, and as operands and result have room for.
         near = machine.l2 // 4 // (vectors * machine.vector_bytes)
-        room = operands * 15 // 16 // machine.threads - (positions * vectors * lanes + held)
+        room = problem.elements * 15 // 16 // machine.threads - (positions * vectors * lanes + held)
         most = max(16, min(96, near, room // (vectors * lanes + positions)))
         k_block = -(-k // -(-k // most))
         tiles = -(-positions // m_tile)
@@ -878,12 +885,10 @@ def _gather_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> floa
         rows = prod(1 + reach for reach in halo[:-1])
         row = (plan.vectors * lanes + halo[-1]) * width + 64
         taken = per_split * plan.depth * taps * plan.channels
-        operands = prod(_nominal(problem.in_sizes)) * problem.in_channels
-        operands += prod(_nominal(problem.out_sizes)) * problem.out_channels
         room = machine.threads * (panel + held * per_split)
         if plan.depth * slots * rows * row > machine.l1 * 3 // 4:
             return None
-        if room > problem.geometry.groups * operands * width:
+        if room > problem.data_elements * width:
             return None
         near = taken * width + panel <= machine.l2 * 3 // 4
         compute += tiles * chunks * taken * (0.03 if near else 0.15)
@@ -1038,9 +1043,7 @@ def _plan_columns(problem: Problem, machine: Machine) -> tuple[float, ColumnsPla
 
 def _memory_price(problem: Problem, held: int, machine: Machine) -> float:
     """What a plan costs more if its tasks hold more bytes than operands and result take."""
-    g, y = problem.geometry, prod(_nominal(problem.y_sizes))
-    elements = g.c * prod(_nominal(problem.x_sizes)) + g.k * y + g.k * g.c_per_group * g.taps
-    limit = elements * byte_width(problem.acc_dtype) * 15 // 16
+    limit = problem.elements * byte_width(problem.acc_dtype) * 15 // 16
     return 4.0 if machine.threads * held > limit else 1.0
 
 
