@@ -445,7 +445,7 @@ def test_infinity_and_overflow_are_those_of_a_direct_sum(prepacked: bool) -> Non
                 x.flat[index + i] = value
             given = tvm.runtime.tensor(weight)
             if prepacked:
-                elements = winograd.packed_elements(*fewer_products(case, prepacked=True))
+                elements = winograd.packed_weights(*fewer_products(case, prepacked=True)).elements
                 given = tvm.runtime.tensor(np.full(elements, 99, "float32"))
                 kernels[f"p{number}"](tvm.runtime.tensor(weight), given)
             out = tvm.runtime.tensor(np.zeros(case.shape(case.roles[2]), "float32"))

@@ -7,27 +7,19 @@ filled with NaN first, so that what is read before it is written shows in the re
 
 from __future__ import annotations
 
-import os
-import pickle
 import signal
-import subprocess
-import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tvm
 
 from helpers.cases import Case, geometry_of
 from helpers.faces import OPERANDS, FaceCase
+from helpers.guarded import compiled, run, symbolic
 from topi_ext import emit, select, tvm_compat
-from topi_ext.geometry import Geometry
 from topi_ext.kernels import ATTRIBUTES
 from topi_ext.layout import Layouts
-from topi_ext.tvm_compat import tir
 
-HELPERS = Path(__file__).parent / "helpers"
 HOST = tvm_compat.host_target()
 T, C = "conv_transpose", "conv"
 CHANNELS_LAST = Layouts("NHWC", "HWIO", "NHWC")
@@ -59,39 +51,7 @@ SHAPES = {
 @pytest.fixture(scope="module")
 def guard(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library of guard.c."""
-    library = tmp_path_factory.mktemp("guard") / "guard.so"
-    command = ["cc", "-O2", "-shared", "-fPIC", str(HELPERS / "guard.c"), "-o", str(library)]
-    subprocess.run(command, check=True)
-    return library
-
-
-def run(guard: Path, where: Path, kernels: dict[str, object], operands: dict[str, list]):
-    """Status of the process that runs `kernels`, its errors, and their results."""
-    named = {name: f.with_attr("global_symbol", name) for name, f in kernels.items()}
-    library, out = str(where / "kernels.so"), str(where / "results.pickle")
-    tvm.compile(tvm.IRModule(named), HOST).export_library(library)
-    cases = where / "cases.pickle"
-    cases.write_bytes(pickle.dumps((library, list(operands.items()), out)))
-    done = subprocess.run(
-        [sys.executable, str(HELPERS / "guarded_run.py"), str(guard), str(cases)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    results = pickle.loads(Path(out).read_bytes()) if done.returncode == 0 else []
-    return done, dict(zip(operands, results))
-
-
-def symbolic(case: FaceCase) -> tuple[Geometry, object]:
-    """The geometry of `case` with sizes that are known when the kernel runs, and its batch."""
-    g = case.geometry
-
-    def variables(name: str) -> tuple[object, ...]:
-        return tuple(tir.Var(f"{name}{axis}", "int64") for axis in range(g.rank))
-
-    sizes = {"x_size": variables("x"), "y_size": variables("y")}
-    return replace(g, **sizes), tir.Var("n", "int64")
+    return compiled("guard.c", tmp_path_factory.mktemp("guard"))
 
 
 @pytest.mark.parametrize("known", ["when compiled", "when run"])
@@ -116,7 +76,7 @@ def test_kernels_stay_inside(
         )
         stored = [case.stored(r, v) for r, v in zip(case.roles, (first, second))]
         operands[f"f{number}"] = [*stored, np.zeros(case.stored_shape(case.roles[2]), "float32")]
-    done, results = run(guard, tmp_path, kernels, operands)
+    done, results = run(guard, tmp_path, kernels, operands, HOST)
     assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
     for name, case in zip(operands, cases.values()):
         case.check(results[name], *values[name])
@@ -134,5 +94,5 @@ def test_one_element_too_far_is_seen(guard: Path, tmp_path: Path, of: str) -> No
             array = source if of == "argument" else held
             emit.loop(1024, lambda i: emit.store(into, i, array[i + 1]))
     arrays = [np.ones(1024, "float32"), np.zeros(1024, "float32")]
-    done, _ = run(guard, tmp_path, {"f0": made[0]}, {"f0": arrays})
+    done, _ = run(guard, tmp_path, {"f0": made[0]}, {"f0": arrays}, HOST)
     assert done.returncode == -signal.SIGSEGV, done.stderr[-2000:]

@@ -11,9 +11,19 @@ from . import tvm_compat
 from .emit import SCRATCH_BYTES
 from .epilogue import Epilogue
 from .geometry import Geometry, Size
-from .kernels import either, gather, scatter, weight_channels, weight_columns, weight_grad, winograd
+from .kernels import (
+    amx_gather,
+    either,
+    gather,
+    scatter,
+    weight_channels,
+    weight_columns,
+    weight_grad,
+    winograd,
+)
 from .layout import Layouts
 from .plan.cpu import (
+    AmxPlan,
     ChannelsPlan,
     ColumnsPlan,
     EitherPlan,
@@ -30,6 +40,7 @@ from .plan.cpu import (
 KERNELS = {
     GatherPlan: gather,
     WinogradPlan: winograd,
+    AmxPlan: amx_gather,
     ScatterPlan: scatter,
     EitherPlan: either,
     WeightGradPlan: weight_grad,
@@ -38,7 +49,7 @@ KERNELS = {
 }
 """The room of each plan's kernel."""
 
-_PACKERS = {GatherPlan: gather, WinogradPlan: winograd}
+_PACKERS = {GatherPlan: gather, WinogradPlan: winograd, AmxPlan: amx_gather}
 """Kernels that may find their weights packed."""
 
 
@@ -200,4 +211,4 @@ def _build_packing(request: _Request) -> Packing | None:
     if kernel is None or not kernel.is_prepacked(problem, plan):
         return None
     func = kernel.build_packing(problem, plan)
-    return Packing(func, kernel.packed_elements(problem, plan), problem.acc_dtype)
+    return Packing(func, *kernel.packed_weights(problem, plan))

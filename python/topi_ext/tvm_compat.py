@@ -358,13 +358,41 @@ def is_for_this_machine(target: Any) -> bool:
 
 
 def llvm_features(target: Any) -> tuple[frozenset[str], int] | None:
-    """CPU features and threads of an llvm target, or None for another target or no target."""
+    """CPU features and threads of an llvm target, or None for another target or no target.
+
+    Without those of AMX where kernels could not ask for it: that takes Linux, and TVM 0.25.
+    """
     if target is None or str(getattr(target.kind, "name", target.kind)) != "llvm":
         return None
     threads = int(target.attrs.get("num-cores", 0)) or tvm.runtime.num_threads()
-    return frozenset(map(str, tvm.target.codegen.llvm_get_cpu_features(target))), threads
+    llvm = tvm.target.codegen
+    found = frozenset(map(str, llvm.llvm_get_cpu_features(target)))
+    triple = str(target.attrs.get("mtriple", "") or llvm.llvm_get_system_triple())
+    if _LETS_ARE_FRAMES or "linux" not in triple:
+        found = frozenset(name for name in found if not name.startswith("amx"))
+    return found, threads
 
 
 def size_var(name: str) -> Any:
     """A fresh variable for a size."""
     return tir.Var(name, "int64")
+
+
+# ---------------------------------------------------------------- calls of the processor
+
+
+def address(buffer: Any, offset: Any) -> Any:
+    """The address of the byte `offset` of a buffer, of which any part may then be used."""
+    # Not of an element: TVM would take it for the only one that is used, and allocate no more.
+    return tir.call_intrin("handle", "tirx.handle_add_byte_offset", buffer.data, offset)
+
+
+def llvm_call(name: str, *arguments: Any) -> None:
+    """Emit a call of one of LLVM's intrinsics."""
+    script.evaluate(tir.call_llvm_intrin("void", name, *arguments))
+
+
+def system_call(*arguments: int) -> Any:
+    """What a system call of Linux returns."""
+    numbers = (tir.IntImm("int64", argument) for argument in arguments)
+    return tir.call_extern("int64", "syscall", *numbers)

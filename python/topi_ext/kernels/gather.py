@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import emit
 from ..emit import Array, Expr, Operand
@@ -36,7 +36,7 @@ from ..geometry import TapGroup
 from ..plan.cpu import GatherPlan, Problem
 from . import ATTRIBUTES, DATA, TAPS
 from .epilogue import RowEpilogue
-from .operands import gather_arguments, packed_weight, stored_weight, weight_index
+from .operands import Packed, gather_arguments, packed_weight, stored_weight, weight_index
 from .panel import Panel, pack, window_of
 
 SPATIAL = (1, 2, 3)
@@ -46,7 +46,7 @@ SPATIAL = (1, 2, 3)
 def build(problem: Problem, plan: GatherPlan) -> Any:
     """The PrimFunc ``(data, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
     with emit.kernel(ATTRIBUTES) as made:
-        packed = packed_elements(problem, plan) if is_prepacked(problem, plan) else None
+        packed = packed_weights(problem, plan) if is_prepacked(problem, plan) else None
         with emit.body(*gather_arguments(problem, packed)) as operands:
             emit_body(problem, plan, operands)
     return made[0]
@@ -55,7 +55,7 @@ def build(problem: Problem, plan: GatherPlan) -> Any:
 def emit_body(problem: Problem, plan: GatherPlan, operands: Sequence[Operand]) -> None:
     """What that PrimFunc does, with its arguments as `operands`."""
     data, weight, *extra, out = operands
-    _Gather(problem, plan, weight, data, out, extra).emit()
+    GatherKernel(problem, plan, weight, data, out, extra).emit()
 
 
 def is_prepacked(problem: Problem, plan: GatherPlan) -> bool:
@@ -66,21 +66,39 @@ def is_prepacked(problem: Problem, plan: GatherPlan) -> bool:
 def build_packing(problem: Problem, plan: GatherPlan) -> Any:
     """The PrimFunc ``(weight, packed)`` that packs weights for the kernel of the same plan."""
     with emit.kernel(ATTRIBUTES) as made:
-        arguments = stored_weight(problem), packed_weight(problem, packed_elements(problem, plan))
+        arguments = stored_weight(problem), packed_weight(packed_weights(problem, plan))
         with emit.body(*arguments) as (weight, packed):
-            _Gather(problem, plan, weight).pack_weights(packed)
+            GatherKernel(problem, plan, weight).pack_weights(packed)
     return made[0]
 
 
-def packed_elements(problem: Problem, plan: GatherPlan) -> int:
-    """Number of packed weights."""
-    blocks = -(-problem.out_channels // plan.channels)
-    block = problem.in_channels * problem.geometry.taps * plan.channels
-    return problem.geometry.groups * blocks * block
+def packed_weights(problem: Problem, plan: GatherPlan) -> Packed:
+    """What the packed weights are."""
+    return Packed(GatherKernel(problem, plan).packed_elements, problem.acc_dtype)
+
+
+class Steps(NamedTuple):
+    """How input channels are summed: in how many steps, and what each takes.
+
+    Attributes
+    ----------
+    number : int
+        Steps of all input channels of a group.
+    planes, panel_dtype
+        Planes of the panel for each step and slot, and what it consists of.
+    weights, packed_dtype
+        Packed weights for each step, tap and block of output channels, and what they consist of.
+    """
+
+    number: int
+    planes: int
+    panel_dtype: str
+    weights: int
+    packed_dtype: str
 
 
 @dataclass(frozen=True)
-class _Sums:
+class Sums:
     """What the tiles of one block sum up: a chunk of input channels, and where the sums are."""
 
     group: Expr
@@ -93,14 +111,17 @@ class _Sums:
     fresh: bool
 
 
-class _Gather:
-    """One kernel while it is being emitted."""
+class GatherKernel:
+    """One kernel while it is being emitted.
+
+    Another kernel of the same loop nest may take its own way to pack and to sum a tile.
+    """
 
     def __init__(
         self,
         problem: Problem,
         plan: GatherPlan,
-        weight: Operand,
+        weight: Operand | None = None,
         data: Operand | None = None,
         out: Operand | None = None,
         extra: Sequence[Operand] = (),
@@ -108,14 +129,20 @@ class _Gather:
         self.problem, self.plan = problem, plan
         self.weight, self.data, self.out, self.extra = weight, data, out, extra
         self.dtype = problem.acc_dtype
+        self.steps = self._steps()
         self.gathers = plan.gathers(problem)
         self.blocks = -(-problem.out_channels // plan.channels)
         self.phases = prod(gather.out_step for gather in problem.gathers)
         self.combinations = list(product(*(problem.gathers[axis].groups for axis in SPATIAL)))
-        self.block_weights = problem.in_channels * problem.geometry.taps * plan.channels
-        self.chunks = -(-problem.in_channels // plan.depth)
+        self.block_weights = self.steps.number * problem.geometry.taps * self.steps.weights
+        self.packed_elements = problem.geometry.groups * self.blocks * self.block_weights
+        self.chunks = -(-self.steps.number // plan.depth)
         # Whether all sums of a split are held, or those of one block of output channels.
         self.holds_all = self.chunks > 1 or plan.tiles_first
+
+    def _steps(self) -> Steps:
+        """One input channel at a time."""
+        return Steps(self.problem.in_channels, 1, self.dtype, self.plan.channels, self.dtype)
 
     def _block_positions(self) -> list[Expr]:
         """Choose the blocks, and say how many there are along the four axes."""
@@ -142,7 +169,7 @@ class _Gather:
         most = self.per_split if problem.is_static else self.blocks
         self.held_room = plan.channels * self.phases * row_room * (most if self.holds_all else 1)
         # The last tile of a row of unknown length is whole, and may end behind the panel.
-        self.panel_room = self.panel.room(plan.depth)
+        self.panel_room = self.panel.room(plan.depth * self.steps.planes)
         self.panel_room += 0 if problem.is_static else width
         return counts
 
@@ -153,7 +180,7 @@ class _Gather:
         extents = (counts[0], problem.geometry.groups, *counts[1:], self.splits)
         self.packed: Array = self.weight
         if plan.packed and not problem.prepacked:
-            self.packed = emit.scratch(packed_elements(problem, plan), self.dtype)
+            self.packed = emit.scratch(self.packed_elements, self.steps.packed_dtype)
             self.pack_weights(self.packed)
         tasks: Expr = 1
         for extent in extents:
@@ -176,10 +203,7 @@ class _Gather:
 
             def element(channel: Expr, *rest: Expr) -> None:
                 phases, taps = rest[:3], rest[3:]
-                numbers = [
-                    tap_group.first_tap + phase + tap * self.gathers[axis].tap_step
-                    for tap_group, phase, tap, axis in zip(combination, phases, taps, SPATIAL)
-                ]
+                numbers = self.tap_numbers(combination, phases, taps)
                 into = self._weights_of(task, combination, phases)
                 into = into + self._weight_step(combination, channel, taps)
                 for o in range(self.plan.channels):
@@ -194,6 +218,15 @@ class _Gather:
                     ),
                     element,
                 )
+
+    def tap_numbers(
+        self, combination: Sequence[TapGroup], phases: Sequence[Expr], taps: Sequence[Expr]
+    ) -> list[Expr]:
+        """Along the three axes of the kernel, the taps of a phase."""
+        return [
+            tap_group.first_tap + phase + tap * self.gathers[axis].tap_step
+            for tap_group, phase, tap, axis in zip(combination, phases, taps, SPATIAL)
+        ]
 
     def _weight(
         self, group: Expr, block: Expr, o: int, channel: Expr, taps: Sequence[Expr]
@@ -219,22 +252,22 @@ class _Gather:
         for group, phase in zip(combination, phases):
             number = number * group.phases + phase
         taps = prod(group.taps for group in combination)
-        unit = self.problem.in_channels * self.plan.channels
+        unit = self.steps.number * self.steps.weights
         return block * self.block_weights + before * unit + number * (taps * unit)
 
     def _weight_step(
-        self, combination: Sequence[TapGroup], channel: Expr, taps: Sequence[Expr]
+        self, combination: Sequence[TapGroup], step: Expr, taps: Sequence[Expr]
     ) -> Expr:
-        """Offset of an input channel and tap in the packed weights of its phase."""
+        """Offset of a step and tap in the packed weights of its phase."""
         for group, tap in zip(combination, taps):
-            channel = channel * group.taps + tap
-        return channel * self.plan.channels
+            step = step * group.taps + tap
+        return step * self.steps.weights
 
     # ------------------------------------------------------------ one task
 
     def _task(self, group: Expr, split: Expr) -> None:
-        problem, plan = self.problem, self.plan
-        panel = emit.scratch(self.panel_room, self.dtype)
+        plan = self.plan
+        panel = emit.scratch(self.panel_room, self.steps.panel_dtype)
         fresh = self.chunks == 1
         elements = self.block_held * (self.per_split if self.holds_all else 1)
         held = emit.scratch(self.held_room, self.dtype)
@@ -256,13 +289,12 @@ class _Gather:
 
         def chunk(i: Expr) -> None:
             first, count = i * plan.depth, plan.depth
-            if problem.in_channels % plan.depth:
-                count = emit.let(emit.least(count, problem.in_channels - first))
-            channel = group * problem.in_channels + first
-            pack(self.panel, panel, self.data, channel, count, self.first, problem.in_sizes)
+            if self.steps.number % plan.depth:
+                count = emit.let(emit.least(count, self.steps.number - first))
+            self._pack_data(panel, group, first, count)
 
             def products(number: Expr, place: Expr, tiles: Callable[..., None]) -> None:
-                sums = _Sums(group, number, first, count, panel, held, place, fresh)
+                sums = Sums(group, number, first, count, panel, held, place, fresh)
                 for combination in self.combinations:
                     emit.nest(
                         [tap_group.phases for tap_group in combination],
@@ -289,6 +321,12 @@ class _Gather:
         if self.holds_all:
             blocks(lambda number, place: self._copy_out(group, number, held, place))
 
+    def _pack_data(self, panel: Array, group: Expr, first: Expr, count: Expr) -> None:
+        """Fill the panel with `count` steps of a group's input channels."""
+        channel = group * self.problem.in_channels + first
+        sizes = self.problem.in_sizes
+        pack(self.panel, panel, self.data, channel, count, self.first, sizes)
+
     def _tiles(self, tile: Callable[[Expr, int], None]) -> None:
         """``tile(start, vectors)`` for all tiles of a row."""
         width = self.plan.vectors * self.plan.lanes
@@ -306,7 +344,7 @@ class _Gather:
 
     def _tile(
         self,
-        sums: _Sums,
+        sums: Sums,
         combination: Sequence[TapGroup],
         phases: Sequence[Expr],
         start: Expr,
@@ -317,16 +355,7 @@ class _Gather:
         tiles = list(product(range(channels), range(vectors)))
         acc = dict(zip(tiles, emit.registers(len(tiles), lanes, self.dtype)))
         zero = emit.broadcast(emit.constant(0, self.dtype), lanes)
-        firsts = [group.first_tap + phase for group, phase in zip(combination, phases)]
-        offsets = [emit.let(self.gathers[axis].phase_of(f)) for axis, f in zip(SPATIAL, firsts)]
-        bases = [
-            emit.let(self.gathers[axis].shift_of(offset, first))
-            for axis, offset, first in zip(SPATIAL, offsets, firsts)
-        ]
-
-        number: Expr = 0
-        for axis, offset in zip(SPATIAL, offsets):
-            number = number * self.gathers[axis].out_step + offset
+        number, data_of = self._phase(combination, phases)
         places = {
             (o, v): emit.lanes_of(
                 sums.place + (o * self.phases + number) * self.row + start + v * lanes, lanes
@@ -338,6 +367,31 @@ class _Gather:
         weight_of = self._weights_of_tile(sums, combination, phases)
 
         def step(channel: Expr, taps: Sequence[Expr]) -> None:
+            x = data_of(channel, taps) + start
+            for (o, v), (register, index) in acc.items():
+                weight = emit.broadcast(weight_of(o, channel, taps), lanes)
+                product_ = weight * sums.panel[emit.lanes_of(x + v * lanes, lanes)]
+                emit.store(register, index, register[index] + product_)
+
+        self._over_taps(sums.count, combination, step)
+        for tile, (register, index) in acc.items():
+            emit.store(sums.held, places[tile], register[index])
+
+    def _phase(
+        self, combination: Sequence[TapGroup], phases: Sequence[Expr]
+    ) -> tuple[Expr, Callable[[Expr, Sequence[Expr]], Expr]]:
+        """The number of a phase, and where its first position reads a plane, by tap."""
+        firsts = [group.first_tap + phase for group, phase in zip(combination, phases)]
+        offsets = [emit.let(self.gathers[axis].phase_of(f)) for axis, f in zip(SPATIAL, firsts)]
+        bases = [
+            emit.let(self.gathers[axis].shift_of(offset, first))
+            for axis, offset, first in zip(SPATIAL, offsets, firsts)
+        ]
+        phase: Expr = 0
+        for axis, offset in zip(SPATIAL, offsets):
+            phase = phase * self.gathers[axis].out_step + offset
+
+        def data_of(plane: Expr, taps: Sequence[Expr]) -> Expr:
             slots, shifts = [0], [0]
             for axis, base, first, tap in zip(SPATIAL, bases, firsts, taps):
                 gather = self.gathers[axis]
@@ -349,12 +403,17 @@ class _Gather:
                     if gather.transposed
                     else gather.shift_of(offsets[axis - 1], number)
                 )
-            x = self.panel.plane(channel, slots) + self.panel.shifted(shifts) + start
-            for (o, v), (register, index) in acc.items():
-                weight = emit.broadcast(weight_of(o, channel, taps), lanes)
-                product_ = weight * sums.panel[emit.lanes_of(x + v * lanes, lanes)]
-                emit.store(register, index, register[index] + product_)
+            return self.panel.plane(plane, slots) + self.panel.shifted(shifts)
 
+        return phase, data_of
+
+    def _over_taps(
+        self,
+        count: Expr,
+        combination: Sequence[TapGroup],
+        step: Callable[[Expr, Sequence[Expr]], None],
+    ) -> None:
+        """``step(i, taps)`` for `count` steps and all taps of a phase."""
         counts = [group.taps for group in combination]
         unrolled = len(counts)
         # Every combination is code of its own.
@@ -362,16 +421,14 @@ class _Gather:
         while unrolled and prod(counts[unrolled - 1 :]) <= limit:
             unrolled -= 1
 
-        def over_taps(channel: Expr, *outer: Expr) -> None:
+        def over_taps(i: Expr, *outer: Expr) -> None:
             for inner in product(*(range(count) for count in counts[unrolled:])):
-                step(channel, (*outer, *inner))
+                step(i, (*outer, *inner))
 
-        emit.nest((sums.count, *counts[:unrolled]), over_taps)
-        for tile, (register, index) in acc.items():
-            emit.store(sums.held, places[tile], register[index])
+        emit.nest((count, *counts[:unrolled]), over_taps)
 
     def _weights_of_tile(
-        self, sums: _Sums, combination: Sequence[TapGroup], phases: Sequence[Expr]
+        self, sums: Sums, combination: Sequence[TapGroup], phases: Sequence[Expr]
     ) -> Callable[[int, Expr, Sequence[Expr]], Expr]:
         """The weight of an output channel of the tile for a channel of the chunk and a tap."""
         plan, geometry = self.plan, self.problem.geometry

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import emit
 from ..emit import Expr, Operand
@@ -12,20 +12,27 @@ from ..plan.cpu import Problem
 from . import DATA, TAPS
 
 
-def gather_arguments(problem: Problem, packed: int | None = None) -> list[tuple[Any, ...]]:
+class Packed(NamedTuple):
+    """What packed weights are: how many elements, of which dtype."""
+
+    elements: int
+    dtype: str
+
+
+def gather_arguments(problem: Problem, packed: Packed | None = None) -> list[tuple[Any, ...]]:
     """Data, weight, the operands of the epilogue, and the result, of ``conv`` or its transpose.
 
     Parameters
     ----------
-    packed : int, optional
-        Number of packed weights, if they come packed.
+    packed : Packed, optional
+        The packed weights, if they come packed.
     """
     geometry, layouts = problem.geometry, problem.layouts
     x = layouts.x, _data_sizes(problem.x_sizes, geometry.c)
     y = layouts.y, _data_sizes(problem.y_sizes, geometry.k)
     source, result = (y, x) if problem.transposed else (x, y)
     data = _argument("data", *source, problem.dtypes[0])
-    weight = stored_weight(problem) if packed is None else packed_weight(problem, packed)
+    weight = packed_weight(packed) if packed else stored_weight(problem)
     extra = _epilogue_arguments(problem)
     return [data, weight, *extra, _argument("out", *result, problem.dtypes[2])]
 
@@ -43,9 +50,9 @@ def stored_weight(problem: Problem) -> tuple[Any, ...]:
     return _argument("weight", problem.layouts.w, _weight_sizes(problem), problem.dtypes[1])
 
 
-def packed_weight(problem: Problem, elements: int) -> tuple[Any, ...]:
+def packed_weight(packed: Packed) -> tuple[Any, ...]:
     """The packed weight, which has one axis."""
-    return _argument("packed", "P", {"P": elements}, problem.acc_dtype)
+    return _argument("packed", "P", {"P": packed.elements}, packed.dtype)
 
 
 def weight_index(
@@ -65,9 +72,13 @@ def weight_index(
 
 def copied_weight(problem: Problem, packed: Operand, start: int) -> Operand:
     """The weight as the user stores it, of which `packed` holds a copy from `start` on."""
-    sizes = _weight_sizes(problem)
-    order = problem.layouts.w
-    return emit.Part(packed, start, order, [sizes[letter] for letter in order])
+    return emit.Part(packed, start, *stored_sizes(problem))
+
+
+def stored_sizes(problem: Problem) -> tuple[str, list[int]]:
+    """The axes of the weight in the order in which the user stores them, and their sizes."""
+    sizes, order = _weight_sizes(problem), problem.layouts.w
+    return order, [sizes[letter] for letter in order]
 
 
 def _epilogue_arguments(problem: Problem) -> list[tuple[Any, ...]]:

@@ -39,7 +39,7 @@ from ..plan.cpu import Problem, Window, WinogradPlan
 from . import ATTRIBUTES, DATA, gather
 from .combined_taps import CombinedTaps, combination
 from .epilogue import RowEpilogue
-from .operands import copied_weight, gather_arguments, packed_weight, stored_weight
+from .operands import Packed, copied_weight, gather_arguments, packed_weight, stored_weight
 from .panel import FittedWindow
 from .products import add_products
 
@@ -47,7 +47,7 @@ from .products import add_products
 def build(problem: Problem, plan: WinogradPlan) -> Any:
     """The PrimFunc ``(data, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
     with emit.kernel(ATTRIBUTES) as made:
-        packed = packed_elements(problem, plan) if is_prepacked(problem, plan) else None
+        packed = packed_weights(problem, plan) if is_prepacked(problem, plan) else None
         with emit.body(*gather_arguments(problem, packed)) as operands:
             emit_body(problem, plan, operands)
     return made[0]
@@ -80,24 +80,20 @@ def build_packing(problem: Problem, plan: WinogradPlan) -> Any:
     Behind the combined taps it copies the weights as they are, for data that is not finite.
     """
     with emit.kernel(ATTRIBUTES) as made:
-        arguments = stored_weight(problem), packed_weight(problem, packed_elements(problem, plan))
+        arguments = stored_weight(problem), packed_weight(packed_weights(problem, plan))
         with emit.body(*arguments) as (weight, packed):
             taps = CombinedTaps(problem, plan, weight)
             taps.combine(packed)
             emit.loop(
-                _weights(problem),
+                problem.weights,
                 lambda i: emit.store(packed, taps.elements + i, weight.load(i, packed.dtype)),
             )
     return made[0]
 
 
-def packed_elements(problem: Problem, plan: WinogradPlan) -> int:
-    """Number of packed weights."""
-    return CombinedTaps(problem, plan).elements + _weights(problem)
-
-
-def _weights(problem: Problem) -> int:
-    return problem.geometry.groups * problem.weights_per_group
+def packed_weights(problem: Problem, plan: WinogradPlan) -> Packed:
+    """What the packed weights are."""
+    return Packed(CombinedTaps(problem, plan).elements + problem.weights, problem.acc_dtype)
 
 
 class _Winograd:

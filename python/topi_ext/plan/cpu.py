@@ -26,6 +26,9 @@ NOMINAL = (4, 8, 32, 64)
 UNROLLED_TAPS = 16
 """Taps written out in an innermost loop; more of them only make builds slow."""
 
+TILE = 16
+"""Most rows, and columns of 32 bits, of a matrix unit's tile."""
+
 MOST_TERMS = 128
 """Terms of a tile, one for each kind of phase, that a kernel writes out."""
 
@@ -47,6 +50,8 @@ class Machine:
         Cores that share the work.
     l1, l2 : int
         Bytes of data cache per core.
+    amx : bool
+        Whether it has a matrix unit for bfloat16.
     """
 
     vector_bytes: int = 16
@@ -54,10 +59,14 @@ class Machine:
     threads: int = 1
     l1: int = 32 << 10
     l2: int = 512 << 10
+    amx: bool = False
 
     @classmethod
     def of_features(cls, features: frozenset[str], threads: int) -> Machine:
         """The machine that LLVM's CPU `features` describe."""
+        if {"amx-tile", "amx-bf16"} <= features:
+            known = cls.of_features(features - {"amx-tile"}, threads)
+            return replace(known, l1=48 << 10, l2=2 << 20, amx=True)
         if "avx512f" in features:
             return cls(vector_bytes=64, registers=32, threads=threads, l2=1 << 20)
         if "avx2" in features:
@@ -159,6 +168,11 @@ class Problem:
         return self.in_channels * self.out_channels * self.geometry.taps
 
     @property
+    def weights(self) -> int:
+        """Number of all weights."""
+        return self.geometry.groups * self.weights_per_group
+
+    @property
     def weights_are_rows(self) -> bool:
         """Whether a gather reads the weights of an output channel one after the other in memory,
         in the dtype of its sums."""
@@ -192,7 +206,7 @@ class Problem:
     @property
     def elements(self) -> int:
         """The same, and the weights."""
-        return self.data_elements + self.geometry.groups * self.weights_per_group
+        return self.data_elements + self.weights
 
     def lanes(self, machine: Machine) -> int:
         """Elements of a vector of accumulators."""
@@ -416,6 +430,23 @@ class WinogradPlan:
 
 
 @dataclass(frozen=True)
+class AmxPlan:
+    """Plan of the kernel of ``conv`` and ``conv_transpose`` of bfloat16 by a matrix unit.
+
+    Attributes
+    ----------
+    gather : GatherPlan
+        The loop nest: its lanes are the columns of a tile, its channels whole tiles, its depth
+        counts steps of a tile of pairs of input channels.
+    refused : GatherPlan
+        For where the matrix unit may not be used.
+    """
+
+    gather: GatherPlan
+    refused: GatherPlan
+
+
+@dataclass(frozen=True)
 class WeightGradPlan:
     """Plan of the ``conv_weight_grad`` kernel.
 
@@ -500,7 +531,8 @@ class ColumnsPlan:
 
 
 Plan = Union[
-    GatherPlan, WinogradPlan, ScatterPlan, EitherPlan, WeightGradPlan, ChannelsPlan, ColumnsPlan
+    GatherPlan, WinogradPlan, AmxPlan, ScatterPlan, EitherPlan,
+    WeightGradPlan, ChannelsPlan, ColumnsPlan,
 ]  # fmt: skip
 """Each is the plan of one kernel."""
 
@@ -517,11 +549,19 @@ def choose(problem: Problem, machine: Machine) -> Plan:
         ]
     else:
         gather = _plan_gather(problem, machine)
+        amx = _plan_amx(problem, machine)
         if not problem.is_static:
+            if amx and amx[0] < gather[0]:
+                return amx[1]
             large = _plan_many_tiles(problem, machine) or gather[1]
             small = _plan_small(problem, machine)
             return EitherPlan(small, large) if small else large
-        found = [gather, _plan_winograd(problem, machine), _plan_scatter(problem, machine)]
+        found = [
+            gather,
+            _plan_winograd(problem, machine),
+            _plan_scatter(problem, machine),
+            amx,
+        ]
     return min((one for one in found if one), key=lambda one: one[0])[1]
 
 
@@ -561,7 +601,7 @@ def _plan_gather(problem: Problem, machine: Machine) -> tuple[float, GatherPlan]
         raise AssertionError("a problem has at least one block")
     if not packed or problem.prepacked:
         return best
-    weights = problem.geometry.groups * problem.weights_per_group
+    weights = problem.weights
     each = 2.5 if weights * 4 <= machine.l2 else 6.0
     each += _widening_cycles(problem.dtypes[1], problem.acc_dtype)
     return best[0] + weights * each / machine.threads, best[1]
@@ -744,6 +784,91 @@ def _winograd_cycles(
         copy += blocks * plan.channels * tile_rows * prod(plan.tile[:-1]) * 12
         total += phases * (inputs + products + sums + copy)
     return total
+
+
+def _plan_amx(problem: Problem, machine: Machine) -> tuple[float, AmxPlan] | None:
+    """Tiles instead of vectors: the plan of :mod:`topi_ext.kernels.amx_gather`, and its cycles.
+
+    None where there is no matrix unit, for other dtypes, and for an odd number of input channels,
+    of which pairs can't be made.
+    """
+    operands = problem.dtypes[:2]
+    if not machine.amx or operands != ("bfloat16",) * 2 or problem.in_channels % 2:
+        return None
+    refused = _plan_gather(replace(problem, prepacked=False), machine)[1]
+    steps = -(-problem.in_channels // (2 * TILE))
+    # Of eight registers, four hold sums, or three if there is but one row of them.
+    channels, width = (2 * TILE, 2) if problem.out_channels > TILE else (TILE, 3)
+    blocks = -(-problem.out_channels // channels)
+    positions = _nominal(problem.positions)
+    best: tuple[float, AmxPlan] | None = None
+    for block in _blocks(positions, TILE):
+        window = Window.of(block, problem.gathers)
+        tasks = problem.geometry.groups * prod(-(-p // b) for p, b in zip(positions, block))
+        depths = sorted({-(-steps // i) for i in (1, 2, 4, 8, 16)})
+        for splits, depth, tiles_first in product(
+            _splits(tasks, blocks, machine), depths, (False, True)
+        ):
+            gather = GatherPlan(
+                window, TILE, channels, width, splits, depth, tasks=2 * machine.threads,
+                tiles_first=tiles_first, unrolled=4,
+            )  # fmt: skip
+            plan = AmxPlan(gather, refused)
+            cycles = _amx_cycles(problem, plan, machine)
+            if problem.is_static and tasks * splits * cycles < PARALLEL_CYCLES:
+                plan = replace(plan, gather=replace(gather, parallel=False))
+            cost = -(-tasks * splits // machine.threads) * cycles
+            if best is None or cost < best[0]:
+                best = cost, plan
+    if best is None:
+        raise AssertionError("a problem has at least one block")
+    if problem.prepacked:
+        return best
+    return best[0] + problem.weights * 1.2 / machine.threads, best[1]
+
+
+def _amx_cycles(problem: Problem, plan: AmxPlan, machine: Machine) -> float:
+    """Estimated cycles of one task.
+
+    A product takes a cycle for each row.  A row of a tile is loaded in half a cycle from the first
+    cache, in one if it begins anywhere, as those of the panel do; in 1.6 cycles from the second.
+    """
+    gather = plan.gather
+    window, high = gather.window, gather.channels // TILE
+    slots = prod(g.slots for g in problem.gathers)
+    phases = prod(g.out_step for g in problem.gathers)
+    busy = prod(sum(group.phases for group in g.groups) for g in problem.gathers)
+    taps = problem.geometry.taps
+    steps = -(-problem.in_channels // (2 * TILE))
+    chunks = -(-steps // gather.depth)
+    blocks = -(-problem.out_channels // gather.channels)
+    per_split = -(-blocks // gather.splits)
+    full, tail = divmod(-(-window.length // TILE), gather.vectors)
+    tiles = full + bool(tail)
+    near = machine.l1 // 2
+    # What comes around again: the weights of a phase from tile to tile, or a tile's data.
+    weights = gather.channels * gather.depth * TILE * 4 * -(-taps // busy)
+    data = gather.vectors * TILE * 4 * gather.depth * TILE * slots
+    weights_near = (tiles == 1 or not gather.tiles_first) and weights <= near
+    data_near = data <= near if gather.tiles_first else data * tiles <= near
+    each_weight = TILE * (0.5 if weights_near else 1.6)
+    each_data = TILE * (1.0 if data_near else 3.2)
+
+    def tile(width: int) -> float:
+        loads = high * each_weight + width * each_data
+        sums = 40 + high * width * TILE * (1.5 if chunks == 1 else 3.0)
+        return gather.depth * taps * max(high * width * TILE, loads) + busy * sums
+
+    compute = per_split * chunks * (full * tile(gather.vectors) + (tile(tail) if tail else 0))
+    pack = _pack_cycles(problem.gathers, window, problem.in_channels // 2)
+    panel = gather.depth * TILE * slots * window.pitch(TILE) * 4
+    held = gather.channels * phases * tiles * gather.vectors * TILE * 4
+    held *= per_split if chunks > 1 or gather.tiles_first else 1
+    if panel + held > machine.l2 // 2:
+        compute, pack = compute * 1.5, pack * 3
+    out_rows = prod(window.block[:-1])
+    copy = per_split * gather.channels * phases * (out_rows * 6 + prod(window.block) * 0.8)
+    return 1000 + pack + compute + copy
 
 
 def _plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPlan] | None:

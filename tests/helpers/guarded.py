@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels run in a process of their own, in which all memory lies between forbidden pages."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import tvm
+
+from topi_ext.geometry import Geometry
+from topi_ext.tvm_compat import tir
+
+from .faces import FaceCase
+
+HERE = Path(__file__).parent
+
+
+def compiled(source: str, where: Path) -> Path:
+    """The shared library of one of the C files here."""
+    library = where / Path(source).with_suffix(".so")
+    command = ["cc", "-O2", "-shared", "-fPIC", str(HERE / source), "-o", str(library), "-lm"]
+    subprocess.run(command, check=True)
+    return library
+
+
+def environment(**more: str) -> dict[str, str]:
+    """That of a process which imports what this one does."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **more}
+
+
+def run(
+    guard: Path,
+    where: Path,
+    kernels: Mapping[str, object],
+    operands: Mapping[str, list[np.ndarray]],
+    target: tvm.target.Target,
+    **more: str,
+) -> tuple[subprocess.CompletedProcess, dict[str, np.ndarray]]:
+    """Compile `kernels` and run each on its operands, the result last.
+
+    Returns
+    -------
+    done : CompletedProcess
+        Dead of a signal where a kernel touched what is not its own.
+    results : dict
+        By name; empty unless all kernels ran.
+    """
+    named = {name: f.with_attr("global_symbol", name) for name, f in kernels.items()}
+    library, out = str(where / "kernels.so"), str(where / "results.pickle")
+    tvm.compile(tvm.IRModule(named), target).export_library(library)
+    cases = where / "cases.pickle"
+    cases.write_bytes(pickle.dumps((library, list(operands.items()), out)))
+    done = subprocess.run(
+        [sys.executable, str(HERE / "guarded_run.py"), str(guard), str(cases)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(**more),
+    )
+    results = pickle.loads(Path(out).read_bytes()) if done.returncode == 0 else []
+    return done, dict(zip(operands, results))
+
+
+def symbolic(case: FaceCase) -> tuple[Geometry, object]:
+    """The geometry of `case` with sizes that are known when the kernel runs, and its batch."""
+    g = case.geometry
+
+    def variables(name: str) -> tuple[object, ...]:
+        return tuple(tir.Var(f"{name}{axis}", "int64") for axis in range(g.rank))
+
+    sizes = {"x_size": variables("x"), "y_size": variables("y")}
+    return replace(g, **sizes), tir.Var("n", "int64")

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels for AMX, whether or not this processor has it: by an emulator of its instructions.
+
+The code is what LLVM makes for a processor that has them.  It runs in a process into which
+``amx_emulator.c`` is preloaded, with all memory between forbidden pages.
+"""
+
+from __future__ import annotations
+
+import pickle
+import platform
+import random
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.script import relax as R
+
+import relax_ext
+from helpers import guarded
+from helpers.cases import Case, geometry_of
+from helpers.compare import numpy_dtype
+from helpers.faces import FaceCase
+from test_assembly import assembly, basic_blocks
+from test_kernels import problem_of
+from topi_ext import select, tvm_compat
+from topi_ext.kernels import amx_gather
+from topi_ext.layout import Layouts
+from topi_ext.plan.cpu import TILE, AmxPlan, GatherPlan, Machine, Problem, Window
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() != "x86_64",
+    reason="AMX is of x86-64, and asked for by a call of Linux",
+)
+
+BF16 = ("bfloat16",) * 3
+T, C = "conv_transpose", "conv"
+
+CASES = {
+    "DCGAN": Case(T, (6, 5), (4, 4), ins=64, outs=48, stride=(2, 2), padding=(1,) * 4),
+    "small image": Case(T, (2, 2), (4, 4), n=3, ins=64, outs=40, stride=(2, 2)),
+    "channels left over": Case(T, (5, 7), (3, 2), ins=42, outs=19, stride=(2, 3)),
+    "few channels": Case(C, (9, 17), (3, 3), ins=6, outs=3, padding=(1,) * 4),
+    "phases without taps": Case(T, (4, 5), (2, 2), ins=34, outs=16, stride=(3, 4)),
+    "output padding": Case(
+        T, (4, 5), (3, 3), ins=32, outs=16, stride=(2, 3), dilation=(3, 1), output_padding=(2, 2)
+    ),
+    "groups": Case(C, (8, 9), (3, 3), ins=36, outs=40, groups=2, stride=(2, 1), padding=(1,) * 4),
+    "dilated": Case(C, (12, 12), (3, 3), ins=32, outs=32, dilation=(3, 2), padding=(3, 2, 3, 2)),
+    "cut off": Case(C, (9, 11), (3, 2), ins=16, outs=16, padding=(-1, 0, -2, -3)),
+    "1x1": Case(C, (5, 5), (1, 1), n=3, ins=96, outs=64),
+    "long": Case(C, (257,), (9,), ins=4, outs=16, stride=(4,), padding=(4, 4)),
+    "volume": Case(T, (3, 4, 5), (2, 3, 2), ins=8, outs=34, groups=2, stride=(2,) * 3),
+}
+
+
+HAS_AMX = Machine.of_features(*tvm_compat.llvm_features(tvm_compat.host_target())).amx
+"""Whether this processor needs no emulator."""
+
+
+def amx_target() -> tvm.target.Target:
+    """This machine's, with AMX."""
+    host = tvm_compat.host_target(2)
+    features = [str(one) for one in host.attrs.get("mattr", []) if "amx" not in str(one)]
+    options = {"kind": "llvm", "mcpu": str(host.attrs["mcpu"]), "num-cores": 2}
+    return tvm.target.Target({**options, "mattr": [*features, "+amx-tile", "+amx-bf16"]})
+
+
+def some_plan(problem: Problem, dice: random.Random) -> AmxPlan:
+    """Blocks, tiles and splits that divide nothing."""
+    block = [1, 1, 1, 1]
+    for axis in (3, 2, 1, 0):
+        block[axis] = dice.randint(1, problem.positions[axis])
+        if block[axis] < problem.positions[axis]:
+            break
+    window = Window.of(block, problem.gathers)
+    channels, vectors = dice.choice([(TILE, 1), (TILE, 3), (2 * TILE, 1), (2 * TILE, 2)])
+    splits = dice.randint(1, -(-problem.out_channels // channels))
+    depth = dice.randint(1, -(-problem.in_channels // (2 * TILE)))
+    gather = GatherPlan(
+        window, TILE, channels, vectors, splits, depth, parallel=dice.random() < 0.5,
+        tiles_first=dice.random() < 0.5, unrolled=dice.choice([1, 9]),
+    )  # fmt: skip
+    return AmxPlan(gather, GatherPlan(window, 8, 2, 1, 1, problem.in_channels))
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Those of guard.c and of amx_emulator.c."""
+    where = tmp_path_factory.mktemp("libraries")
+    return guarded.compiled("guard.c", where), guarded.compiled("amx_emulator.c", where)
+
+
+def products(done: subprocess.CompletedProcess) -> int:
+    """How often tiles were multiplied."""
+    found = re.search(r"AMX emulator: (\d+) products", done.stderr)
+    assert found, done.stderr[-2000:]
+    return int(found.group(1))
+
+
+def stored(case: FaceCase, rng: np.random.Generator) -> tuple[list, list]:
+    """Both operands canonical, and the arguments of a kernel."""
+    values = case.arrays(rng)
+    out = np.zeros(case.stored_shape(case.roles[2]), numpy_dtype(case.dtypes[2]))
+    return values, [*(case.stored(r, v) for r, v in zip(case.roles, values)), out]
+
+
+def check(
+    libraries: tuple[Path, Path],
+    where: Path,
+    kernels: dict[str, object],
+    operands: dict[str, list],
+    *,
+    granted: bool = True,
+) -> dict[str, np.ndarray]:
+    """Results of kernels, for which the matrix unit was used if it was granted."""
+    guard, emulator = libraries
+    more = {} if HAS_AMX and granted else {"LD_PRELOAD": str(emulator)}
+    more.update({} if granted else {"AMX_EMULATOR_REFUSES": "1"})
+    done, results = guarded.run(guard, where, kernels, operands, amx_target(), **more)
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
+    if not (HAS_AMX and granted):
+        assert bool(products(done)) == granted
+    return results
+
+
+@pytest.mark.parametrize("weights", ["as stored", "packed"])
+@pytest.mark.parametrize("linux", ["grants", "refuses"])
+def test_any_plan(
+    libraries: tuple[Path, Path], tmp_path: Path, linux: str, weights: str, rng: np.random.Generator
+) -> None:
+    """Whatever the planner would have chosen."""
+    seed = int(rng.integers(1 << 30))
+    dice = random.Random(seed)
+    chosen, kernels, operands = {}, {}, {}
+    for number, case in enumerate(CASES.values()):
+        # The sums that are taken without the unit have tests of their own.
+        for some in range(2 if linux == "grants" else 1):
+            name = f"f{number}_{some}"
+            layouts = Layouts("NHWC", "HWIO", "NHWC") if some and case.rank == 2 else None
+            dtypes = (*BF16[:2], "float32") if dice.random() < 0.3 else BF16
+            face = FaceCase(case.op, geometry_of(case), case.n, layouts, dtypes)
+            problem = replace(problem_of(face), prepacked=weights == "packed")
+            plan = some_plan(problem, dice)
+            values, operands[name] = stored(face, rng)
+            chosen[name] = face, values, plan
+            kernels[name] = amx_gather.build(problem, plan)
+            if problem.prepacked:
+                operands[name][1] = packed(problem, plan, operands[name][1])
+    results = check(libraries, tmp_path, kernels, operands, granted=linux == "grants")
+    for name, (face, values, plan) in chosen.items():
+        try:
+            face.check(results[name], *values)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}, {plan}") from error
+
+
+def packed(problem: Problem, plan: AmxPlan, weight: np.ndarray) -> np.ndarray:
+    """Weights packed by the kernel's own function, which needs no matrix unit."""
+    func = amx_gather.build_packing(problem, plan).with_attr("global_symbol", "pack")
+    elements, dtype = amx_gather.packed_weights(problem, plan)
+    into = tvm.runtime.tensor(np.full(elements, 99, numpy_dtype(dtype)))
+    tvm.compile(tvm.IRModule({"pack": func}), tvm_compat.host_target())["pack"](
+        tvm.runtime.tensor(weight), into
+    )
+    return into.numpy()
+
+
+# Large enough that the planner takes the matrix unit.
+LARGE = {
+    "up": FaceCase(
+        T,
+        geometry_of(Case(T, (12, 12), (4, 4), ins=128, outs=64, stride=(2, 2), padding=(1,) * 4)),
+        1,
+        dtypes=BF16,
+    ),
+    "conv": FaceCase(
+        C, geometry_of(Case(C, (14, 14), (3, 3), ins=64, outs=48, padding=(1,) * 4)), 2, dtypes=BF16
+    ),
+}
+
+
+@pytest.mark.parametrize("known", ["when compiled", "when run"])
+def test_planned(
+    libraries: tuple[Path, Path], tmp_path: Path, known: str, rng: np.random.Generator
+) -> None:
+    kernels, operands, values = {}, {}, {}
+    for name, case in LARGE.items():
+        sizes = (case.geometry, case.n) if known == "when compiled" else guarded.symbolic(case)
+        kernels[name] = select.prim_func(
+            case.face, sizes[0], case.orders, sizes[1], case.dtypes, amx_target()
+        )
+        values[name], operands[name] = stored(case, rng)
+    results = check(libraries, tmp_path, kernels, operands)
+    for name, case in LARGE.items():
+        case.check(results[name], *values[name])
+
+
+@pytest.mark.parametrize("pipeline", ["TVM's", "ours"])
+def test_model(
+    libraries: tuple[Path, Path], tmp_path: Path, pipeline: str, rng: np.random.Generator
+) -> None:
+    """As a user compiles, exports and runs a model: weights that are known, a bias, and relu."""
+    case = LARGE["up"]
+    values = case.arrays(rng)
+    bias = rng.standard_normal((1, case.geometry.c, 1, 1)).astype(numpy_dtype("bfloat16"))
+    bb = relax.BlockBuilder()
+    data = relax.Var("data", R.Tensor(values[0].shape, "bfloat16"))
+    with bb.function("main", [data]):
+        with bb.dataflow():
+            up = bb.emit(
+                relax.op.nn.conv2d_transpose(
+                    data, constant(values[1]), strides=(2, 2), padding=(1,) * 4
+                )
+            )
+            up = bb.emit(relax.op.nn.relu(bb.emit(relax.op.add(up, constant(bias)))))
+            result = bb.emit_output(up)
+        bb.emit_func_output(result)
+    ours = {"relax_pipeline": relax_ext.pipeline(amx_target())} if pipeline == "ours" else {}
+    library, given, made = (tmp_path / name for name in ("model.so", "operands", "result"))
+    tvm.compile(bb.finalize(), amx_target(), **ours).export_library(str(library))
+    given.write_bytes(pickle.dumps([values[0]]))
+    more = {} if HAS_AMX else {"LD_PRELOAD": str(libraries[1])}
+    done = subprocess.run(
+        [sys.executable, str(guarded.HERE / "vm_run.py"), str(library), str(given), str(made)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=guarded.environment(**more),
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert HAS_AMX or products(done) > 0
+    got = pickle.loads(made.read_bytes()).astype("float64")
+    convolved = case.want(*values)
+    biased = convolved + bias.astype("float64")
+    # bfloat16 rounds by at most 2^-8 of a number: the sum, and that with the bias. What float32
+    # errs while adding 512 products is less than a hundredth of it.
+    limit = 1.01 * 2.0**-8 * (abs(convolved) + abs(biased)) + 1e-3
+    assert (abs(got - np.maximum(biased, 0)) <= limit).all()
+
+
+def constant(array: np.ndarray) -> relax.Expr:
+    return relax.const(tvm.runtime.tensor(array))
+
+
+def test_innermost_loop() -> None:
+    """As many products as the four sums allow for what is loaded, on a processor that has AMX."""
+    target = tvm.target.Target({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2})
+    for case in LARGE.values():
+        func = select.prim_func(
+            case.face, case.geometry, case.orders, case.n, case.dtypes, target
+        ).with_attr("global_symbol", "main")
+        text = assembly(tvm.compile(tvm.IRModule({"main": func}), target))
+        hottest = max(basic_blocks(text), key=lambda block: sum("tdpbf16ps" in i for i in block))
+        multiplied = sum("tdpbf16ps" in i for i in hottest)
+        assert multiplied >= 4
+        # One load for a product, and the sums.
+        assert sum("tileload" in i for i in hottest) <= multiplied + 4
+        assert not any("tilestore" in i and "rsp" in i for i in hottest), "a tile is spilt"
+
+
+def test_other_targets_have_no_matrix_unit() -> None:
+    """AMX is asked for by a call of Linux."""
+    for triple, has in (("x86_64-pc-linux-gnu", True), ("x86_64-pc-windows-msvc", False)):
+        target = tvm.target.Target({"kind": "llvm", "mcpu": "sapphirerapids", "mtriple": triple})
+        assert Machine.of_features(*tvm_compat.llvm_features(target)).amx == has
