@@ -11,7 +11,7 @@ import tvm
 
 import relax_ext
 from relax_ext.cli import main
-from topi_ext import target
+from topi_ext import amx, target, tvm_compat
 
 
 @pytest.fixture(autouse=True)
@@ -70,3 +70,18 @@ def test_doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     with relax_ext.stock():
         main(["doctor"])
     assert "relax.nn.conv2d: stock TVM" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("granted", [True, False])
+def test_doctor_asks_for_the_matrix_unit(
+    granted: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    features, threads = tvm_compat.llvm_features(relax_ext.host_target())
+    monkeypatch.setattr(
+        tvm_compat, "llvm_features", lambda _: (features | {"amx-tile", "amx-bf16"}, threads)
+    )
+    monkeypatch.setattr(amx, "is_granted_now", lambda: granted)
+    assert main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    assert f"Linux {'grants' if granted else 'refuses'} AMX" in shown
+    assert ("computed in float32" in shown) != granted

@@ -15,6 +15,7 @@ Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, 
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 
 from . import emit, tvm_compat
@@ -39,6 +40,12 @@ def is_granted() -> Expr:
     """Ask Linux for the tile registers: whether this process may use them."""
     answer = tvm_compat.system_call(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA)
     return answer == emit.wide(0)
+
+
+def is_granted_now() -> bool:
+    """The same, asked by this process at once."""
+    libc = ctypes.CDLL(None)
+    return libc.syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0
 
 
 def configure() -> None:

@@ -8,7 +8,7 @@ import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
-from topi_ext import tvm_compat
+from topi_ext import amx, tvm_compat
 from topi_ext.cli.door import Door
 from topi_ext.target import threads
 
@@ -33,9 +33,17 @@ def findings(door: Door) -> list[tuple[str, str, str]]:
         ("threads", f"TVM {started} of {usable} processors", idle),
         ("binding", "TVM pins its threads" if bound else "TVM leaves its threads free", shared),
     ]
+    if "amx-bf16" in features:
+        found.append(("matrix", *_matrix_unit()))
     for name, is_ours in door.registered().items():
         found.append(("operator", f"{name}: {'ours' if is_ours else 'stock TVM'}", ""))
     return found
+
+
+def _matrix_unit() -> tuple[str, str]:
+    if amx.is_granted_now():
+        return "Linux grants AMX to this process", ""
+    return "Linux refuses AMX to this process", "bfloat16 will be computed in float32"
 
 
 def show(door: Door) -> int:

@@ -168,12 +168,14 @@ def pack(
         instead of data.
     """
     gathers, extent = panel.gathers, panel.window.extent
+    zero = emit.constant(0, into.dtype)
+    step = source.strides[DATA[-1]] * gathers[-1].in_step
 
     def plane(c: Expr, *slots: Expr) -> None:
         base = panel.plane(c, slots)
         residues = [gather.residue_of(slot) for gather, slot in zip(gathers, slots)]
         starts = [j + gather.first_shift for j, gather in zip(first, gathers)]
-        # The first position inside of `source`.
+        # The first position inside of `source`, and the first behind it.
         begins = [
             -(residue // gather.in_step) - start
             for residue, gather, start in zip(residues, gathers, starts)
@@ -184,40 +186,87 @@ def pack(
         ]
         if valid is not None:
             limits = [emit.least(limit, count) for limit, count in zip(limits, valid)]
-        low = emit.let(emit.least(emit.most(begins[-1], 0), extent[-1]))
-        high = emit.let(emit.least(emit.most(limits[-1], low), extent[-1]))
 
-        def row(*outer: Expr) -> None:
-            flat = emit.origin(base + sum(e * step for e, step in zip(outer, panel.window.steps)))
+        def row_of(outer: Sequence[Expr], column: Expr = 0) -> Expr:
+            """Where a row of the plane is, from `column` on."""
+            places = zip((*outer, column), panel.window.steps)
+            return emit.origin(base + sum(e * step for e, step in places))
 
-            def copy() -> None:
-                where = [
-                    (start + e) * gather.in_step + residue
-                    for start, e, gather, residue in zip(starts, (*outer, low), gathers, residues)
-                ]
-                origin = emit.origin(source.at("C" + DATA, channel + c, *where))
-                stride = source.strides[DATA[-1]] * gathers[-1].in_step
-                emit.fill(into, flat, low, zero)
-                emit.loop(
-                    high - low,
-                    lambda e: emit.store(
-                        into,
-                        flat + low + e,
-                        source.load(origin + e * stride, into.dtype),
-                    ),
-                )
-                emit.fill(into, flat + high, extent[-1] - high, zero)
+        def source_of(outer: Sequence[Expr], column: Expr) -> Expr:
+            """Where its data is."""
+            where = [
+                (start + e) * gather.in_step + residue
+                for start, e, gather, residue in zip(starts, (*outer, column), gathers, residues)
+            ]
+            return emit.origin(source.at("C" + DATA, channel + c, *where))
 
-            inside = emit.both(
-                *(e >= begin for begin, e in zip(begins, outer)),
-                *(e < limit for limit, e in zip(limits, outer)),
+        def copy(flat: Expr, origin: Expr, count: Expr) -> None:
+            emit.loop(
+                count,
+                lambda e: emit.store(into, flat + e, source.load(origin + e * step, into.dtype)),
             )
-            emit.when(inside, copy, lambda: emit.fill(into, flat, extent[-1], zero))
 
-        emit.nest(extent[:-1], row)
-        tail = panel.pitch - panel.window.elements
-        emit.fill(into, base + panel.window.elements, tail, zero)
+        def all_rows() -> None:
+            low = emit.let(emit.least(emit.most(begins[-1], 0), extent[-1]))
+            high = emit.let(emit.least(emit.most(limits[-1], low), extent[-1]))
 
-    zero = emit.constant(0, into.dtype)
+            def row(*outer: Expr) -> None:
+                flat = row_of(outer)
+
+                def fill() -> None:
+                    origin = source_of(outer, low)
+                    emit.fill(into, flat, low, zero)
+                    copy(flat + low, origin, high - low)
+                    emit.fill(into, flat + high, extent[-1] - high, zero)
+
+                inside = emit.both(
+                    *(e >= begin for begin, e in zip(begins, outer)),
+                    *(e < limit for limit, e in zip(limits, outer)),
+                )
+                emit.when(inside, fill, lambda: emit.fill(into, flat, extent[-1], zero))
+
+            emit.nest(extent[:-1], row)
+            tail = panel.pitch - panel.window.elements
+            emit.fill(into, base + panel.window.elements, tail, zero)
+
+        def present_rows() -> None:
+            """Zeros first, then data: LLVM does not know that rows are short, and its loops for
+            long ones cost more than what they copy."""
+            lanes = panel.lanes
+            zeros, start = emit.broadcast(zero, lanes), emit.origin(base)
+            emit.loop(
+                emit.quotient(panel.pitch, lanes),
+                lambda v: emit.store(into, emit.lanes_of(start + v * lanes, lanes), zeros),
+            )
+            low, high = (
+                [emit.let(emit.least(emit.most(b, 0), e)) for b, e in zip(bounds, extent)]
+                for bounds in (begins, limits)
+            )
+            count = emit.let(high[-1] - low[-1])
+            is_run = isinstance(step, int) and step == 1 and source.dtype == into.dtype
+
+            def row(*numbers: Expr) -> None:
+                outer = [a + i for a, i in zip(low, numbers)]
+                flat, origin = row_of(outer, low[-1]), source_of(outer, low[-1])
+
+                def vector(i: Expr) -> None:
+                    # The last one overlaps the one before it.
+                    at = emit.let(emit.least(i * lanes, count - lanes))
+                    value = source[emit.lanes_of(origin + at, lanes)]
+                    emit.store(into, emit.lanes_of(flat + at, lanes), value)
+
+                emit.when(
+                    count >= lanes if is_run else False,
+                    lambda: emit.loop(emit.ceil_div(count, lanes), vector),
+                    lambda: copy(flat, origin, count),
+                )
+
+            emit.nest([emit.let(b - a) for a, b in zip(low[:-1], high[:-1])], row)
+
+        if isinstance(panel.window, Window):
+            all_rows()
+        else:
+            present_rows()
+
     emit.nest((channels, *(gather.slots for gather in gathers)), plane)
     emit.fill(into, panel.elements(channels) - panel.lanes, panel.lanes, zero)

@@ -30,6 +30,7 @@ def add_products(
     lanes: int,
     *,
     fresh: bool,
+    steps: tuple[int, int] | None = None,
 ) -> None:
     """Compute ``into[places[o] + l] (+)= sum_i values[value_at(o, *i)] * rows[row_at(*i) + l]``.
 
@@ -45,6 +46,9 @@ def add_products(
         Where each row of the result goes.
     fresh : bool
         Whether the sum starts from zero instead of from what `into` holds.
+    steps : tuple of int, optional
+        How far neighbouring terms of the last loop are apart, in `values` and in `rows`.  With
+        them, indices that hold sizes known only at run time are computed once for each such loop.
     """
     tile = list(product(range(len(places)), range(vectors)))
     sums = dict(zip(tile, emit.registers(len(tile), lanes, into.dtype)))
@@ -53,12 +57,22 @@ def add_products(
         at = emit.lanes_of(places[o] + v * lanes, lanes)
         emit.store(register, index, zero if fresh else into[at])
 
-    def term(*i: Expr) -> None:
+    def add(value_of: Callable[[int], Expr], start: Expr) -> None:
         for (o, v), (register, index) in sums.items():
-            value = emit.broadcast(values[value_at(o, *i)], lanes)
-            row = rows[emit.lanes_of(row_at(*i) + v * lanes, lanes)]
+            value = emit.broadcast(values[value_of(o)], lanes)
+            row = rows[emit.lanes_of(start + v * lanes, lanes)]
             emit.store(register, index, register[index] + value * row)
 
-    emit.nest(terms, term)
+    def run(*outer: Expr) -> None:
+        starts = [emit.chosen(value_at(o, *outer, 0)) for o in range(len(places))]
+        start = emit.chosen(row_at(*outer, 0))
+        emit.loop(
+            terms[-1], lambda i: add(lambda o: starts[o] + i * steps[0], start + i * steps[1])
+        )
+
+    if steps is None:
+        emit.nest(terms, lambda *i: add(lambda o: value_at(o, *i), row_at(*i)))
+    else:
+        emit.nest(terms[:-1], run)
     for (o, v), (register, index) in sums.items():
         emit.store(into, emit.lanes_of(places[o] + v * lanes, lanes), register[index])

@@ -25,7 +25,7 @@ from .. import emit
 from ..emit import Array, Expr, Operand
 from ..plan.cpu import ChannelsPlan, Problem
 from . import DATA, TAPS
-from .panel import Panel, pack
+from .panel import Panel, pack, window_of
 from .products import add_products
 from .weight_grad import weight_function
 
@@ -42,14 +42,23 @@ class _Channels:
         self.problem, self.plan = problem, plan
         self.x, self.y, self.out = x, y, out
         self.dtype = problem.acc_dtype
-        self.panel = Panel(problem.gathers, plan.window, plan.lanes)
-        self.positions = prod(plan.window.block)
         self.vectors = -(-plan.k_block // plan.lanes)
         self.row = self.vectors * plan.lanes
+
+    def _block_positions(self) -> None:
+        """Choose the blocks of positions."""
+        problem, plan = self.problem, self.plan
+        self.window = window_of(problem, plan.window, problem.gathers, plan.lanes)
+        self.panel = Panel(problem.gathers, self.window, plan.lanes)
+        block = self.window.block
+        self.steps = [*(emit.chosen(prod(block[axis:])) for axis in (1, 2, 3)), 1]
+        self.positions = emit.chosen(prod(block))
+        self.room = self.positions if problem.is_static else plan.window.elements
 
     def emit(self) -> None:
         """The whole kernel."""
         geometry, plan = self.problem.geometry, self.plan
+        self._block_positions()
         extents = (
             geometry.groups,
             -(-geometry.k_per_group // plan.k_block),
@@ -65,26 +74,26 @@ class _Channels:
         c_count = _present(first_c, geometry.c_per_group, plan.c_block)
         first_k = group * geometry.k_per_group + first_k
         partial = emit.scratch(plan.c_block * geometry.taps * self.row, self.dtype)
-        panel = emit.scratch(self.panel.elements(plan.c_block), self.dtype)
-        rows = emit.scratch(self.positions * self.row, self.dtype)
+        panel = emit.scratch(self.panel.room(plan.c_block), self.dtype)
+        rows = emit.scratch(self.room * self.row, self.dtype)
         zero = emit.constant(0, self.dtype)
         emit.fill(partial, 0, plan.c_block * geometry.taps * self.row, zero)
         # Lanes beyond the last channel are computed and dropped: they only have to be numbers.
         emit.fill(rows, 0, self.positions * self.row, zero)
 
         def block(*numbers: Expr) -> None:
-            first = [i * b for i, b in zip(numbers, plan.window.block)]
+            first = [i * b for i, b in zip(numbers, self.window.block)]
             sizes = self.problem.y_sizes
             present = [
                 emit.let(emit.least(b, size - f))
-                for b, size, f in zip(plan.window.block, sizes, first)
+                for b, size, f in zip(self.window.block, sizes, first)
             ]
             c = group * geometry.c_per_group + first_c
             pack(self.panel, panel, self.x, c, c_count, first, self.problem.x_sizes)
             self._turn(rows, first_k, k_count, first, present)
             self._products(panel, rows, partial, c_count, present)
 
-        counts = [emit.ceil_div(p, b) for p, b in zip(self.problem.y_sizes, plan.window.block)]
+        counts = [emit.ceil_div(p, b) for p, b in zip(self.problem.y_sizes, self.window.block)]
         emit.nest(counts, block)
         self._write(partial, first_k, k_count, first_c, c_count)
 
@@ -97,9 +106,7 @@ class _Channels:
 
     def _place(self, position: tuple[Expr, ...], first: Expr, vectors: int) -> Expr:
         """Where a position of a tile of vectors is: rows[tile][position][lanes]."""
-        index: Expr = 0
-        for p, size in zip(position, self.plan.window.block):
-            index = index * size + p
+        index = sum(p * step for p, step in zip(position, self.steps))
         return (first * self.positions + index * vectors) * self.plan.lanes
 
     def _turn(
@@ -131,7 +138,7 @@ class _Channels:
     ) -> None:
         """Every register tile of the block, remainders included."""
         plan, gathers = self.plan, self.problem.gathers
-        steps = plan.window.steps
+        steps = self.window.steps
 
         def tap(vector: Expr, vectors: int, c: Expr, cs: int, *taps: Expr) -> None:
             slots = [0, *(emit.let(g.slot_of(r)) for g, r in zip(gathers[1:], taps))]
@@ -149,6 +156,7 @@ class _Channels:
                 vectors,
                 plan.lanes,
                 fresh=False,
+                steps=None if self.problem.is_static else (1, vectors * plan.lanes),
             )
 
         def channels(vector: Expr, vectors: int) -> None:
