@@ -148,7 +148,9 @@ class GatherKernel:
         """Choose the blocks, and say how many there are along the four axes."""
         problem, plan = self.problem, self.plan
         width = plan.vectors * plan.lanes
-        self.window = window_of(problem, plan.window, self.gathers, plan.lanes)
+        # What output channels and groups can't be divided into.
+        blocks = -(-plan.tasks // (problem.geometry.groups * self.blocks))
+        self.window = window_of(problem, plan.window, self.gathers, plan.lanes, blocks)
         if problem.is_static:
             self.row: Expr = -(-plan.window.length // plan.lanes) * plan.lanes
             row_room, self.splits = self.row, plan.splits

@@ -36,11 +36,23 @@ class FittedWindow:
         Positions per phase, along the four axes.
     gathers, lanes
         As of :class:`Panel`.
+    blocks : int
+        How many there should be, if images, planes and rows can be divided into so many.
     """
 
     def __init__(
-        self, room: Window, positions: Sequence[Expr], gathers: Sequence[Gather], lanes: int
+        self,
+        room: Window,
+        positions: Sequence[Expr],
+        gathers: Sequence[Gather],
+        lanes: int,
+        blocks: int = 1,
     ):
+        share, wanted = [], emit.wide(blocks) if blocks > 1 else blocks
+        for count in positions[:-1]:
+            parts = emit.chosen(emit.least(count, wanted))
+            share.append(emit.chosen(emit.ceil_div(count, parts)))
+            wanted = emit.chosen(emit.ceil_div(wanted, parts))
         halo = [gather.last_shift - gather.first_shift for gather in gathers]
         most = room.elements // prod(1 + reach for reach in halo[:-1]) - halo[-1]
         width = _equal_part(positions[-1], emit.least(most, positions[-1]))
@@ -52,7 +64,7 @@ class FittedWindow:
             most = emit.most(
                 emit.quotient(room.elements, emit.chosen(inner * around)) - halo[axis], 1
             )
-            count = _equal_part(positions[axis], emit.least(most, positions[axis]))
+            count = _equal_part(positions[axis], emit.least(most, share[axis]))
             count = emit.chosen(emit.choose(is_whole, lambda count=count: count, 1))
             block[axis] = count
             inner = emit.chosen(inner * (count + halo[axis]))
@@ -79,13 +91,13 @@ class FittedWindow:
 
 
 def window_of(
-    problem: Problem, planned: Window, gathers: Sequence[Gather], lanes: int
+    problem: Problem, planned: Window, gathers: Sequence[Gather], lanes: int, blocks: int = 1
 ) -> Window | FittedWindow:
     """The planned window where sizes are known, else one that fits into it."""
     if problem.is_static:
         return planned
     positions = [emit.chosen(emit.most(p, 1)) for p in problem.positions]  # may be empty
-    return FittedWindow(planned, positions, gathers, lanes)
+    return FittedWindow(planned, positions, gathers, lanes, blocks)
 
 
 def _equal_part(size: Expr, most: Expr) -> Expr:

@@ -139,7 +139,8 @@ class _Winograd:
         else:
             tiles = [emit.chosen(emit.most(count, 1)) for count in tiles]
             dense = (Gather(False, 1, 1, 1, 0),) * 4
-            window = FittedWindow(Window.of(plan.block, dense), tiles, dense, plan.lanes)
+            blocks = -(-plan.tasks // (problem.geometry.groups * self.taps.part_blocks))
+            window = FittedWindow(Window.of(plan.block, dense), tiles, dense, plan.lanes, blocks)
             self.block = window.block
         self.positions = emit.chosen(prod(self.block))
         self.rounds = emit.chosen(emit.ceil_div(self.positions, self.width))

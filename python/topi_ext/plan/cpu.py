@@ -886,7 +886,7 @@ def _plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPla
     for images, c_block in product(_divisors(n), _channel_blocks(c, 1)):
         positions, vectors = images * size, -(-c_block * taps // lanes)
         bytes_held = positions * vectors * machine.vector_bytes
-        if bytes_held > machine.l2 // 2 or held * byte_width(problem.acc_dtype) > machine.l2 // 4:
+        if bytes_held > machine.l2 // 2 or held > _image_room(problem, machine):
             continue
         m_tile, width = _register_tile(positions, vectors, machine.registers)
         # As many channels at a time as are near, and as operands and result have room for.
@@ -937,8 +937,13 @@ def _plan_small(problem: Problem, machine: Machine) -> ScatterPlan | None:
         return None
     vectors = -(-found.c_block * g.taps // found.lanes)
     positions = max(found.most, machine.l2 // 2 // (vectors * machine.vector_bytes))
-    held = machine.l2 // 4 // byte_width(problem.acc_dtype)
+    held = _image_room(problem, machine)
     return replace(found, positions=positions, held=held, parallel=True)
+
+
+def _image_room(problem: Problem, machine: Machine) -> int:
+    """The most elements of an image of x that a task holds."""
+    return machine.l2 * 5 // 16 // byte_width(problem.acc_dtype)
 
 
 def _plan_many_tiles(problem: Problem, machine: Machine) -> WinogradPlan | None:
