@@ -1193,8 +1193,10 @@ def _pack_cycles(gathers: Sequence[Gather], window: Window, channels: int) -> fl
     # Elements far apart each take a cache line.
     element = 0.6 if gathers[-1].in_step <= 4 else 3.0
     cycles = channels * slots * (prod(window.extent[:-1]) * 10 + window.elements * element)
-    # One after the other, the taps read the same rows.
-    return cycles * (0.3 if gathers[-1].spread else 1.0)
+    # One after the other, the taps read the same rows; with a step they do so one by one.
+    if gathers[-1].spread and gathers[-1].in_step == 1:
+        cycles *= 0.3
+    return cycles
 
 
 def _nominal(sizes: Sequence[Size]) -> tuple[int, ...]:
