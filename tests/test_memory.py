@@ -41,6 +41,8 @@ SHAPES = {
     ),
     "1x1": Case(C, (16, 16), (1, 1), ins=256, outs=64),
     "cut off": Case(C, (24, 32), (3, 2), ins=16, outs=16, padding=(-1, 0, -2, -3)),
+    # Of the room of a wide block, a narrow one has more positions: less of it is halo.
+    "narrow": Case(C, (34, 16), (3, 3), ins=64, outs=64, padding=(1,) * 4),
     "long": Case(C, (4096,), (9,), ins=4, outs=16, stride=(4,), padding=(4, 4)),
     "volume": Case(
         "conv_transpose", (4, 4, 8), (2, 3, 2), ins=8, outs=16, groups=2, stride=(2,) * 3
@@ -60,7 +62,7 @@ def test_kernels_stay_inside(
 ) -> None:
     cases = {}
     # Kernels of sizes that are not known take longer to build.
-    some = SHAPES if known == "when compiled" else ("odd", "depthwise", "dilated", "long")
+    some = SHAPES if known == "when compiled" else ("odd", "depthwise", "dilated", "narrow", "long")
     for name in some:
         shape = SHAPES[name]
         for face in OPERANDS:
