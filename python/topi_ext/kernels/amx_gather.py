@@ -41,6 +41,7 @@ from .operands import (
     packed_weight,
     stored_sizes,
     stored_weight,
+    tap_number,
     weight_index,
 )
 from .panel import pack
@@ -148,7 +149,7 @@ class AmxGather(GatherKernel):
                     into = self._weights_of(group * self.blocks + block, combination, phases)
                     into = into + self._weight_step(combination, step, taps)
                     into = emit.origin(into + (first + o) * TILE)
-                    number = self._tap_number(self.tap_numbers(combination, phases, taps))
+                    number = tap_number(self.problem, self.tap_numbers(combination, phases, taps))
                     source = emit.origin(o * all_taps + number)
                     emit.loop(TILE, lambda p: emit.store(packed, into + p, raw[source + p * pitch]))
 
@@ -181,18 +182,12 @@ class AmxGather(GatherKernel):
             index = weight_index(problem, self.weight, group, channel, out_channel, place)
             both = amx.pair(self.weight[index], self.weight[index + self.weight.strides[source]])
             into = at[source] * pitch + at[result] * problem.geometry.taps
-            emit.store(raw, into + self._tap_number(place), both)
+            emit.store(raw, into + tap_number(self.problem, place), both)
 
         emit.nest([extents[letter] for letter in order], element)
         if number % TILE:
             zero = emit.constant(0, amx.PAIR)
             emit.fill(raw, present * pitch, (TILE - present) * pitch, zero)
-
-    def _tap_number(self, taps: Sequence[Expr]) -> Expr:
-        number: Expr = 0
-        for tap, extent in zip(taps, self.problem.geometry.kernel):
-            number = number * extent + tap
-        return number
 
     def _task(self, group: Expr, split: Expr) -> None:
         """With the unit's registers."""

@@ -27,7 +27,7 @@ from ..emit import Array, Expr, Operand
 from ..filtering import Filter
 from ..plan.cpu import Problem, WinogradPlan
 from . import TAPS
-from .operands import weight_index
+from .operands import tap_number, weight_index
 
 
 class CombinedTaps:
@@ -138,7 +138,12 @@ class CombinedTaps:
 
                 taps = {
                     taps: emit.let(
-                        raw[index(self._tap_number([f + t for f, t in zip(firsts, taps)]) * pitch)]
+                        raw[
+                            index(
+                                tap_number(self.problem, [f + t for f, t in zip(firsts, taps)])
+                                * pitch
+                            )
+                        ]
                     )
                     for taps in product(*(f.taps for f in filters))
                 }
@@ -186,16 +191,10 @@ class CombinedTaps:
             value = self.weight.load(index, self.dtype)
             if self.weight.dtype != self.dtype:
                 value = emit.settled(value, self.dtype)
-            place = self._tap_number(taps) * pitch + at[source] * plan.channels + at[result]
+            place = tap_number(self.problem, taps) * pitch + at[source] * plan.channels + at[result]
             emit.store(raw, place, value)
 
         emit.nest([extents[letter] for letter in order], element)
-
-    def _tap_number(self, taps: Sequence[Expr]) -> Expr:
-        number: Expr = 0
-        for tap, extent in zip(taps, self.problem.geometry.kernel):
-            number = number * extent + tap
-        return number
 
     def _combine_taps(
         self, taps: dict[tuple[int, ...], Expr], filters: Sequence[Filter], lanes: int

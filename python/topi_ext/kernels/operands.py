@@ -70,6 +70,14 @@ def weight_index(
     return weight.at("OI" + TAPS, group * problem.geometry.k_per_group + outer, inner, *taps)
 
 
+def tap_number(problem: Problem, taps: Sequence[Expr]) -> Expr:
+    """The number of a tap among all of a kernel."""
+    number: Expr = 0
+    for tap, extent in zip(taps, problem.geometry.kernel):
+        number = number * extent + tap
+    return number
+
+
 def copied_weight(problem: Problem, packed: Operand, start: int) -> Operand:
     """The weight as the user stores it, of which `packed` holds a copy from `start` on."""
     return emit.Part(packed, start, *stored_sizes(problem))
