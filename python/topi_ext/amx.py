@@ -93,7 +93,7 @@ class Pairs:
     """
 
     def __init__(self, operand: Operand):
-        self.operand = operand
+        self.operand, self.dtype = operand, operand.dtype
         self.step = operand.strides["C"]
         self.strides = {**operand.strides, "C": 2 * self.step}
 
