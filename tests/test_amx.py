@@ -227,13 +227,7 @@ def test_model(
     tvm.compile(bb.finalize(), amx_target(), **ours).export_library(str(library))
     given.write_bytes(pickle.dumps([values[0]]))
     more = {} if HAS_AMX else {"LD_PRELOAD": str(libraries[1])}
-    done = subprocess.run(
-        [sys.executable, str(guarded.HERE / "vm_run.py"), str(library), str(given), str(made)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=guarded.environment(**more),
-    )
+    done = guarded.python("vm_run.py", library, given, made, **more)
     assert done.returncode == 0, done.stderr[-2000:]
     assert HAS_AMX or products(done) > 0
     got = pickle.loads(made.read_bytes()).astype("float64")

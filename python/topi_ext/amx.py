@@ -21,14 +21,10 @@ from collections.abc import Sequence
 from . import emit, tvm_compat
 from .dtypes import byte_width
 from .emit import Array, Expr, Operand
+from .plan.cpu import TILE
 
 TILES = 8
 """Number of tile registers."""
-
-ROWS = 16
-"""Rows of a tile, and of pairs or of sums in a row."""
-
-ROW_BYTES = 64
 
 PAIR = "int32"
 """What a pair of bfloat16 numbers is held as."""
@@ -53,7 +49,7 @@ def configure() -> None:
 
     Not smaller ones where fewer rows would do: LLVM takes all tiles for equal, and may rename one.
     """
-    palette, row, rows = [1], list(ROW_BYTES.to_bytes(2, "little")), [ROWS]
+    palette, row, rows = [1], list((4 * TILE).to_bytes(2, "little")), [TILE]
     layout = bytes(palette + [0] * 15 + row * TILES + [0] * 16 + rows * TILES + [0] * 8)
     table = emit.scratch(len(layout) // 8, "int64")
     for i in range(len(layout) // 8):
@@ -86,24 +82,20 @@ def add_product(sums: int, a: int, b: int) -> None:
     tvm_compat.llvm_call("llvm.x86.tdpbf16ps", *map(_register, (sums, a, b)))
 
 
-class Pairs:
+class Pairs(Operand):
     """An operand of bfloat16 read in pairs of neighbouring channels, its number of channels even.
 
     Takes the place of an :class:`~topi_ext.emit.Operand` whose channels are the pairs.
     """
 
     def __init__(self, operand: Operand):
-        self.operand, self.dtype = operand, operand.dtype
+        Array.__init__(self, operand.buffer, operand.dtype)
         self.step = operand.strides["C"]
         self.strides = {**operand.strides, "C": 2 * self.step}
 
-    def at(self, letters: str, *where: Expr) -> Expr:
-        """Flat index of the first of a pair."""
-        return sum(i * self.strides[a] for a, i in zip(letters, where) if a in self.strides)
-
-    def load(self, index: Expr, _: str) -> Expr:
-        """One pair."""
-        return pair(self.operand[index], self.operand[index + self.step])
+    def load(self, index: Expr, dtype: str) -> Expr:
+        """The pair whose first element is at `index`, as `dtype`."""
+        return emit.cast(pair(self[index], self[index + self.step]), PAIR, dtype)
 
 
 class Halves(Operand):

@@ -30,9 +30,15 @@ def compiled(source: str, where: Path) -> Path:
     return library
 
 
-def environment(**more: str) -> dict[str, str]:
-    """That of a process which imports what this one does."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **more}
+def python(script: str, *arguments: object, **more: str) -> subprocess.CompletedProcess:
+    """Run one of the scripts here by itself, with `more` in its environment."""
+    return subprocess.run(
+        [sys.executable, str(HERE / script), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **more},
+    )
 
 
 def run(
@@ -57,13 +63,7 @@ def run(
     tvm.compile(tvm.IRModule(named), target).export_library(library)
     cases = where / "cases.pickle"
     cases.write_bytes(pickle.dumps((library, list(operands.items()), out)))
-    done = subprocess.run(
-        [sys.executable, str(HERE / "guarded_run.py"), str(guard), str(cases)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment(**more),
-    )
+    done = python("guarded_run.py", guard, cases, **more)
     results = pickle.loads(Path(out).read_bytes()) if done.returncode == 0 else []
     return done, dict(zip(operands, results))
 

@@ -30,7 +30,7 @@ from math import prod
 from typing import Any
 
 from .. import amx, emit
-from ..emit import Array, Expr, Operand
+from ..emit import Array, Expr
 from ..geometry import TapGroup
 from ..plan.cpu import TILE, AmxPlan, Problem
 from . import ATTRIBUTES, TAPS, gather
@@ -59,7 +59,7 @@ def build(problem: Problem, plan: AmxPlan) -> Any:
         packed = packed_weights(problem, plan) if problem.prepacked else None
         with emit.body(*gather_arguments(problem, packed)) as operands:
             data, weight, *extra, out = operands
-            ours = AmxGather(problem, plan, weight, data, out, extra)
+            ours = AmxGather(problem, plan.gather, weight, data, out, extra)
 
             def refused() -> None:
                 raw = weight
@@ -86,7 +86,7 @@ def build_packing(problem: Problem, plan: AmxPlan) -> Any:
     with emit.kernel(ATTRIBUTES) as made:
         arguments = stored_weight(problem), packed_weight(packed_weights(problem, plan))
         with emit.body(*arguments) as (weight, packed):
-            ours = AmxGather(problem, plan, weight)
+            ours = AmxGather(problem, plan.gather, weight)
             ours.pack_weights(packed)
 
             def copy(i: Expr) -> None:
@@ -100,7 +100,7 @@ def build_packing(problem: Problem, plan: AmxPlan) -> Any:
 
 def packed_weights(problem: Problem, plan: AmxPlan) -> Packed:
     """What the packed weights are."""
-    tiles = AmxGather(problem, plan).packed_elements
+    tiles = AmxGather(problem, plan.gather).packed_elements
     return Packed(tiles + -(-problem.weights // 2), amx.PAIR)
 
 
@@ -110,17 +110,10 @@ class AmxGather(GatherKernel):
     Registers: sums first, row by row of the register tile, then its weights, then its data.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        plan: AmxPlan,
-        weight: Operand | None = None,
-        data: Operand | None = None,
-        out: Operand | None = None,
-        extra: Sequence[Operand] = (),
-    ):
-        self.high = plan.gather.channels // TILE
-        super().__init__(problem, plan.gather, weight, data, out, extra)
+    @property
+    def high(self) -> int:
+        """Tiles of output channels in the register tile."""
+        return self.plan.channels // TILE
 
     def _steps(self) -> Steps:
         """As many pairs at a time as a tile has rows for."""

@@ -795,7 +795,7 @@ def _plan_amx(problem: Problem, machine: Machine) -> tuple[float, AmxPlan] | Non
     operands = problem.dtypes[:2]
     if not machine.amx or operands != ("bfloat16",) * 2 or problem.in_channels % 2:
         return None
-    refused = _plan_gather(replace(problem, prepacked=False), machine)[1]
+    refused = _plan_gather(problem, machine)[1]
     steps = -(-problem.in_channels // (2 * TILE))
     # Of eight registers, four hold sums, or three if there is but one row of them.
     channels, width = (2 * TILE, 2) if problem.out_channels > TILE else (TILE, 3)
