@@ -262,8 +262,10 @@ def winograd_plans(draw: st.DrawFn, problem: Problem, lanes: int, parallel: bool
         tile, (1,) * 4, lanes, channels, vectors, 1 if alone else splits, passes, None, parallel,
         parts, alone,
     )  # fmt: skip
-    block = tuple(draw(st.integers(1, max(1, min(count, 9)))) for count in plan.tiles(problem))
-    return replace(plan, block=block)
+    tiles = plan.tiles(problem)
+    if alone and draw(st.booleans()):
+        return replace(plan, block=tuple(max(1, count) for count in tiles), inputs_first=True)
+    return replace(plan, block=tuple(draw(st.integers(1, max(1, min(n, 9)))) for n in tiles))
 
 
 @pytest.mark.parametrize("face", FACES)
@@ -408,8 +410,10 @@ FEWER_PRODUCTS = [
             "conv_transpose", (16, 16), (4, 4), 4, ins=96, outs=64, stride=(2, 2), padding=(1,) * 4
         ),
         Case("conv_transpose", (32, 31), (3, 3), ins=256, outs=130, stride=(2, 2)),
+        Case("conv", (4, 6), (3, 3), 4, ins=128, outs=250, padding=(1,) * 4),
     )
 ]
+"""The last one combines all its inputs before its taps."""
 
 
 def fewer_products(case: FaceCase, *, prepacked: bool = False) -> tuple[Problem, WinogradPlan]:
@@ -417,6 +421,7 @@ def fewer_products(case: FaceCase, *, prepacked: bool = False) -> tuple[Problem,
     problem = replace(problem_of(case), prepacked=prepacked)
     plan = choose(problem, Machine(vector_bytes=32, threads=2))
     assert isinstance(plan, WinogradPlan), case
+    assert plan.inputs_first == (case is FEWER_PRODUCTS[-1])
     return problem, plan
 
 

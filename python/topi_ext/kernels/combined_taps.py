@@ -39,6 +39,8 @@ class CombinedTaps:
         Phases that are computed alike: a filter for each spatial axis.
     blocks, part_blocks : int
         Blocks of output channels, of a group and of one part of it.
+    held_blocks, held_groups : int
+        How many blocks of a group are held at a time, and of how many groups.
     chunks : int
         Into how many the input channels are divided while taps are combined.
     rows : list of int
@@ -51,7 +53,9 @@ class CombinedTaps:
         self.kinds = list(product(*plan.filters(problem)))
         self.blocks = -(-problem.out_channels // plan.channels)
         self.part_blocks = -(-self.blocks // plan.parts)
-        self.held_groups = 1 if plan.parts_are_tasks else problem.geometry.groups
+        each_task = plan.parts_are_tasks and not problem.prepacked
+        self.held_blocks = self.blocks if problem.prepacked else self.part_blocks
+        self.held_groups = 1 if each_task else problem.geometry.groups
         self.chunk = min(problem.in_channels, 16)
         self.chunks = -(-problem.in_channels // self.chunk)
         self.rows = [self.starts(filters)[-1] for filters in self.kinds]
@@ -88,7 +92,7 @@ class CombinedTaps:
     @property
     def elements(self) -> int:
         """Number of combined taps that are held at a time."""
-        return self.held_groups * self.part_blocks * self.block_elements
+        return self.held_groups * self.held_blocks * self.block_elements
 
     @property
     def block_elements(self) -> int:
@@ -106,9 +110,11 @@ class CombinedTaps:
         rows = number * self.rows[index] + before
         return block * self.block_elements + rows * self.plan.channels
 
-    def group_held(self, group: Expr) -> Expr:
-        """Number of a group among those whose combined taps are held."""
-        return group if self.held_groups > 1 else 0
+    def block_held(self, group: Expr, first_block: Expr, number: Expr) -> Expr:
+        """Where a block of the part that begins with `first_block` is, among those held."""
+        group = group if self.held_groups > 1 else 0
+        number = number + first_block if self.problem.prepacked else number
+        return group * self.held_blocks + number
 
     # ------------------------------------------------------------ how they are computed
 
@@ -156,14 +162,14 @@ class CombinedTaps:
 
         def block(b: Expr) -> None:
             self._copy_weights(raw, pitch, group, first_block + b, first)
-            start = (self.group_held(group) * self.part_blocks + b) * self.block_elements
+            start = self.block_held(group, first_block, b) * self.block_elements
             for filters in self.kinds:
                 emit.nest(
                     [len(f.first_taps) for f in filters],
                     partial(of_phase, start + first * plan.channels, filters),
                 )
 
-        emit.loop(self.part_blocks, block)
+        emit.loop(self.held_blocks, block)
 
     def _copy_weights(self, raw: Array, pitch: int, group: Expr, block: Expr, first: Expr) -> None:
         """raw[tap][input channel][channels] of one block, read in the order in which it is stored.

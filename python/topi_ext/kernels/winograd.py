@@ -5,19 +5,28 @@ Outputs are computed in tiles of two along an axis, by the minimal filtering alg
 :mod:`topi_ext.filtering`: inputs and taps are combined by additions, each point of a tile is a sum
 over input channels of one product, and the points are combined to outputs by additions::
 
-    for each part of the output channels (in parallel, if `parts_are_tasks`):
+    for each part of the output channels:
         combine the taps                                                  -> combined
         parallel (batch, group, depth, height, width block, split of the part):
             for each phase:
                 for each input channel, each row of tiles:
-                    combine its inputs                                    -> values
+                    combine its inputs                                    -> inputs
                 for some blocks of `channels` output channels:
                     for each `vectors` vectors of tiles:
                         for each point, each block:
-                            sums[channels][vectors] = combined * values   -> points
+                            sums[channels][vectors] = combined * inputs   -> points
                         combine the points                                -> held
             interleave the outputs of phases and tiles                    -> out
     where an output was infinite or NaN: compute all of them directly
+
+Where weights outnumber positions, the parts are what threads share (`parts_are_tasks`): taps then
+are combined by the thread that reads them, and no other core has to give up a line for that.  All
+positions may then be one block, whose inputs are combined before the parts (`inputs_first`)::
+
+    parallel (group, some input channels): combine the inputs             -> inputs
+    parallel (group, part of the output channels):
+        combine the taps                                                  -> combined
+        sums, points, outputs, as above
 
 Each output depends on its own window alone, but an infinity in it may come out as NaN, and a huge
 value overflow, where a direct sum would not: hence the last line, which other data never reaches.
@@ -25,7 +34,7 @@ value overflow, where a direct sum would not: hence the last line, which other d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 from math import prod
@@ -119,10 +128,13 @@ class _Winograd:
         self.width = plan.vectors * plan.lanes
         self.block_width = plan.channels * self.width
         self.outputs = prod(self.tile) * prod(self.out_steps)
-        # What is allocated: rows never a power of two of cache lines apart.
-        self.room = prod(plan.block)
-        vectors = -(-self.room // self.width) * plan.vectors
-        self.pitch = (vectors + 1 - vectors % 2) * plan.lanes
+        self.room, self.pitch = prod(plan.block), plan.pitch
+        # Rows of combined inputs of each kind of phase, and of all of them.
+        self.phase_rows = [
+            rows * prod(len(f.phases) for f in filters)
+            for rows, filters in zip(self.taps.rows, self.taps.kinds)
+        ]
+        self.panel_rows = problem.geometry.groups * sum(self.phase_rows)
 
     def pays(self) -> Expr:
         """Whether there are enough tiles to pay for combining the taps."""
@@ -154,51 +166,62 @@ class _Winograd:
 
     def emit(self, directly: Array) -> None:
         """The whole kernel; it sets `directly` if something that it makes is infinite or NaN."""
-        problem, plan = self.problem, self.plan
+        plan = self.plan
         counts = self._block_positions()
-        number_of = emit.let if problem.is_static else emit.chosen
+        if plan.inputs_first:
+            self._combine_inputs()
+        if plan.parts_are_tasks:
+            extents = (self.problem.geometry.groups, plan.parts)
+            with emit.tasks(prod(extents), plan.parallel) as task:
+                group, number = emit.unravel(task, extents)
+                self._part(counts, group, number, directly)
+        else:
+            emit.loop(plan.parts, lambda number: self._parallel_part(counts, number, directly))
 
-        def block(group: Expr, first_block: Expr, numbers: Sequence[Expr], split: Expr) -> None:
-            self.first = [i * b for i, b in zip(numbers, self.block)]
-            self._task(group, first_block, split)
-            # Tasks that set it set it alike.
-            emit.when(self._has_other(), lambda: emit.store(directly, 0, emit.wide(1)))
-
-        def part(i: Expr) -> None:
-            first = emit.let(i * self.taps.part_blocks)
-            self.combined: Array = self.weight
-            if not problem.prepacked:
-                self.combined = emit.scratch(self.taps.elements, self.dtype)
-                self.taps.combine(self.combined, first)
-            extents = (counts[0], problem.geometry.groups, *counts[1:], self.splits)
-            with emit.tasks(emit.chosen(prod(extents)), plan.parallel) as task:
-                digits = emit.unravel(task, extents)
-                image, group, depth, height, width, split = map(number_of, digits)
-                block(group, first, (image, depth, height, width), split)
-
-        def part_alone(group: Expr, i: Expr) -> None:
-            first = emit.let(i * self.taps.part_blocks)
+    def _part(self, counts: Sequence[Expr], group: Expr, number: Expr, directly: Array) -> None:
+        """One part of the output channels, by one thread."""
+        first = emit.let(number * self.taps.part_blocks)
+        self.combined: Array = self.weight
+        if not self.problem.prepacked:
             self.combined = emit.scratch(self.taps.elements, self.dtype)
             emit.loop(
                 self.taps.chunks,
-                lambda number: self.taps.combine_chunk(self.combined, group, first, number),
+                lambda chunk: self.taps.combine_chunk(self.combined, group, first, chunk),
             )
-            emit.nest(counts, lambda *numbers: block(group, first, numbers, 0))
+        if not self.plan.inputs_first:
+            self.inputs: Array = self._rows(max(self.taps.rows))
+        emit.nest(counts, lambda *block: self._task(block, group, first, 0, directly))
 
-        if plan.parts_are_tasks:
-            extents = (problem.geometry.groups, plan.parts)
-            with emit.tasks(prod(extents), plan.parallel) as task:
-                part_alone(*emit.unravel(task, extents))
-        else:
-            emit.loop(plan.parts, part)
+    def _parallel_part(self, counts: Sequence[Expr], number: Expr, directly: Array) -> None:
+        """One part of the output channels, by all threads."""
+        first = emit.let(number * self.taps.part_blocks)
+        self.combined = self.weight
+        if not self.problem.prepacked:
+            self.combined = emit.scratch(self.taps.elements, self.dtype)
+            self.taps.combine(self.combined, first)
+        extents = (counts[0], self.problem.geometry.groups, *counts[1:], self.splits)
+        with emit.tasks(emit.chosen(prod(extents)), self.plan.parallel) as task:
+            number_of = emit.let if self.problem.is_static else emit.chosen
+            digits = emit.unravel(task, extents)
+            image, group, depth, height, width, split = map(number_of, digits)
+            self.inputs = self._rows(max(self.taps.rows))
+            self._task((image, depth, height, width), group, first, split, directly)
 
     # ------------------------------------------------------------ one task
 
-    def _task(self, group: Expr, first_block: Expr, split: Expr) -> None:
+    def _task(
+        self,
+        numbers: Sequence[Expr],
+        group: Expr,
+        first_block: Expr,
+        split: Expr,
+        directly: Array,
+    ) -> None:
+        """The outputs of one block of tiles and of one split of a part."""
         plan, zero = self.plan, emit.constant(0, self.dtype)
+        self.first = [i * b for i, b in zip(numbers, self.block)]
         most = max(prod(len(f.points) for f in filters) for filters in self.taps.kinds)
         most_blocks = self.per_split if isinstance(self.per_split, int) else self.taps.part_blocks
-        self.values = emit.scratch(max(self.taps.rows) * self.pitch, self.dtype)
         self.points = emit.scratch(most * plan.pass_blocks * self.block_width, self.dtype)
         self.held = emit.scratch(
             most_blocks * plan.channels * self.outputs * self.pitch, self.dtype
@@ -208,11 +231,6 @@ class _Winograd:
         every = emit.lanes_of(0, plan.lanes)
         for array in (self.factor, self.sign):
             emit.store(array, every, emit.broadcast(zero, plan.lanes))
-        tail = self.pitch - self.positions
-        emit.loop(
-            max(self.taps.rows),
-            lambda row: emit.fill(self.values, row * self.pitch + self.positions, tail, zero),
-        )
         first = emit.let(split * self.per_split)
         present = emit.least(self.taps.part_blocks, self.taps.blocks - first_block) - first
         count = emit.let(emit.most(emit.least(present, self.per_split), 0))
@@ -220,7 +238,9 @@ class _Winograd:
         for filters in self.taps.kinds:
 
             def phase(*phases: Expr, filters: Sequence[Filter] = filters) -> None:
-                self._combine_inputs(group, filters, phases)
+                if not plan.inputs_first:
+                    self._combine_rows(group, filters, phases)
+                inputs = emit.let(self._first_row(group, filters, phases))
                 numbers = [
                     emit.table([f.first_taps.index(first) for _, _, first in f.phases])(i)
                     for f, i in zip(filters, phases)
@@ -229,17 +249,21 @@ class _Winograd:
                 def one_pass(i: Expr) -> None:
                     start = emit.let(i * plan.pass_blocks)
                     part = emit.let(emit.most(emit.least(count - start, plan.pass_blocks), 0))
-                    place = self.taps.group_held(group) * self.taps.part_blocks + first + start
+                    place = self.taps.block_held(group, first_block, first + start)
                     taps = self.taps.offset_of(place, filters, numbers)
                     emit.loop(
                         self.rounds,
-                        lambda r: self._round(filters, phases, emit.let(taps), start, part, r),
+                        lambda r: self._round(
+                            filters, phases, inputs, emit.let(taps), start, part, r
+                        ),
                     )
 
                 emit.loop(emit.ceil_div(self.per_split, plan.pass_blocks), one_pass)
 
             emit.nest([len(f.phases) for f in filters], phase)
         emit.loop(count * plan.channels, lambda o: self._copy_out(group, first_block + first, o))
+        # Tasks that set it set it alike.
+        emit.when(self._has_other(), lambda: emit.store(directly, 0, emit.wide(1)))
 
     def _has_other(self) -> Expr:
         """Whether something that the task made is infinite or NaN: times zero that is not zero."""
@@ -252,10 +276,101 @@ class _Winograd:
 
     # ------------------------------------------------------------ inputs
 
-    def _combine_inputs(
-        self, group: Expr, filters: Sequence[Filter], phases: Sequence[Expr]
+    def _rows(self, rows: int) -> Array:
+        """Room for rows of combined inputs, with zeros behind the last tile."""
+        made = emit.scratch(rows * self.pitch, self.dtype)
+        tail, zero = self.pitch - self.positions, emit.constant(0, self.dtype)
+        emit.loop(rows, lambda i: emit.fill(made, i * self.pitch + self.positions, tail, zero))
+        return made
+
+    def _first_row(self, group: Expr, filters: Sequence[Filter], phases: Sequence[Expr]) -> Expr:
+        """That of a phase in `inputs`."""
+        if not self.plan.inputs_first:
+            return 0
+        index = self.taps.kinds.index(tuple(filters))
+        number: Expr = 0
+        for f, phase in zip(filters, phases):
+            number = number * len(f.phases) + phase
+        before = sum(self.phase_rows[:index]) + group * sum(self.phase_rows)
+        return before + number * self.taps.rows[index]
+
+    def _input_at(self, row: Expr, number: Expr) -> Expr:
+        """Where `inputs` holds a register tile of a row: rows, or panels of one tile each."""
+        if self.plan.inputs_first:
+            return (number * self.panel_rows + row) * self.width
+        return row * self.pitch + number * self.width
+
+    def _combine_inputs(self) -> None:
+        """Those of all positions, which are one block."""
+        problem, plan = self.problem, self.plan
+        groups = problem.geometry.groups
+        self.first = [0] * len(self.block)
+        self.inputs = emit.scratch(self.panel_rows * self.rounds * self.width, self.dtype)
+        chunk = -(-problem.in_channels // -(-plan.tasks // groups))
+        extents = (groups, -(-problem.in_channels // chunk))
+        with emit.tasks(prod(extents), plan.parallel) as task:
+            group, number = emit.unravel(task, extents)
+            first = emit.let(number * chunk)
+            count = emit.let(emit.least(chunk, problem.in_channels - first))
+            # Rows of one input channel, then panels of them.
+            terms = max(prod(len(f.terms) for f in filters) for filters in self.taps.kinds)
+            rows = self._rows(terms)
+            for filters in self.taps.kinds:
+                emit.nest(
+                    [len(f.phases) for f in filters],
+                    lambda *phases, f=filters: self._combine_panels(
+                        rows, group, f, phases, first, count
+                    ),
+                )
+
+    def _combine_rows(self, group: Expr, filters: Sequence[Filter], phases: Sequence[Expr]) -> None:
+        """inputs[term][input channel][tile] of one phase."""
+        first_rows = list(self.taps.rows_of(filters).values())
+        tiles = self._tile_rows(self.inputs, first_rows, group, filters, phases)
+        emit.nest((self.problem.in_channels, *self.block[:3]), lambda c, *b: tiles(c, c, *b))
+
+    def _combine_panels(
+        self,
+        rows: Array,
+        group: Expr,
+        filters: Sequence[Filter],
+        phases: Sequence[Expr],
+        first: Expr,
+        count: Expr,
     ) -> None:
-        """values[term][input channel][tile] of one phase."""
+        """inputs[vectors of tiles][term][input channel] of one phase and some input channels."""
+        first_rows = list(self.taps.rows_of(filters).values())
+        tiles = self._tile_rows(rows, range(len(first_rows)), group, filters, phases)
+        start = emit.let(self._first_row(group, filters, phases))
+        row_of, lanes = emit.table(first_rows), self.plan.lanes
+
+        def one_channel(number: Expr) -> None:
+            channel = emit.let(first + number)
+            emit.nest(self.block[:3], lambda *b: tiles(channel, 0, *b))
+
+            def move(t: Expr, r: Expr) -> None:
+                source = emit.let(t * self.pitch + r * self.width)
+                into = emit.let(self._input_at(start + row_of(t) + channel, r))
+                for v in range(self.plan.vectors):
+                    value = rows[emit.lanes_of(source + v * lanes, lanes)]
+                    emit.store(self.inputs, emit.lanes_of(into + v * lanes, lanes), value)
+
+            emit.nest((len(first_rows), self.rounds), move)
+
+        emit.loop(count, one_channel)
+
+    def _tile_rows(
+        self,
+        made: Array,
+        first_rows: Sequence[int],
+        group: Expr,
+        filters: Sequence[Filter],
+        phases: Sequence[Expr],
+    ) -> Callable[..., None]:
+        """``tiles(channel, row, image, depth, height)`` combines the inputs of one row of tiles.
+
+        Those of a term are written to ``made[first row of the term + row]``.
+        """
         problem, data = self.problem, self.data
         bases = [
             emit.table([base for _, base, _ in f.phases])(phase)
@@ -297,11 +412,10 @@ class _Winograd:
         factors = [
             emit.table([mixture[i][1] for mixture in mixtures], self.dtype) for i in range(most)
         ]
-        by_terms = list(self.taps.rows_of(filters).values())
         inner = filters[2].terms
-        firsts = [emit.table(by_terms[k :: len(inner)]) for k in range(len(inner))]
+        firsts = [emit.table(first_rows[k :: len(inner)]) for k in range(len(inner))]
 
-        def tiles(channel: Expr, b0: Expr, b1: Expr, b2: Expr) -> None:
+        def tiles(channel: Expr, row: Expr, b0: Expr, b1: Expr, b2: Expr) -> None:
             image = self.first[0] + b0
             source_channel = group * problem.in_channels + channel
 
@@ -348,18 +462,18 @@ class _Winograd:
                     emit.store(mixed, x, value)
 
                 emit.loop(line, element)
-                into = [emit.origin((first(t) + channel) * self.pitch + flat) for first in firsts]
+                into = [emit.origin((first(t) + row) * self.pitch + flat) for first in firsts]
 
                 def tile(q: Expr) -> None:
                     for place, term in zip(into, inner):
                         inputs = [(mixed[q * self.in_steps[2] + x], c) for x, c in term.inputs]
-                        emit.store(self.values, place + q, combination(inputs, self.dtype))
+                        emit.store(made, place + q, combination(inputs, self.dtype))
 
                 emit.loop(block[3], tile)
 
             emit.loop(len(outer), mix)
 
-        emit.nest((problem.in_channels, *block[:3]), tiles)
+        return tiles
 
     # ------------------------------------------------------------ products
 
@@ -367,6 +481,7 @@ class _Winograd:
         self,
         filters: Sequence[Filter],
         phases: Sequence[Expr],
+        inputs: Expr,
         taps: Expr,
         first: Expr,
         count: Expr,
@@ -387,8 +502,8 @@ class _Winograd:
                     (terms * self.problem.in_channels,),
                     self.combined,
                     lambda o, i: weights + i * plan.channels + o,
-                    self.values,
-                    lambda i: (start + i) * self.pitch + number * self.width,
+                    self.inputs,
+                    lambda i: self._input_at(inputs + start + i, number),
                     self.points,
                     [into + o * self.width for o in range(plan.channels)],
                     plan.vectors,

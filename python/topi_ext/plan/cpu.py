@@ -399,6 +399,9 @@ class WinogradPlan:
     parts_are_tasks : bool
         Whether each part, with all its positions, is a task of its own, which combines its taps
         for itself; then `splits` is 1.
+    inputs_first : bool
+        Whether the inputs of all positions, which then are one block, are combined before parts
+        that are tasks begin, instead of by each of them.
     least, tasks : int
         Of symbolic sizes, how many tiles of a phase there have to be, and how many tasks there
         should be.  The block is then the room for one, which the kernel fills when it runs.
@@ -415,8 +418,16 @@ class WinogradPlan:
     parallel: bool = True
     parts: int = 1
     parts_are_tasks: bool = False
+    inputs_first: bool = False
     least: int = 0
     tasks: int = 1
+
+    @property
+    def pitch(self) -> int:
+        """Distance of two rows of tiles: one register tile, or never a power of two of lines."""
+        rounds = -(-prod(self.block) // (self.vectors * self.lanes))
+        vectors = rounds * self.vectors
+        return (vectors if rounds == 1 else vectors + 1 - vectors % 2) * self.lanes
 
     def filters(self, problem: Problem) -> tuple[tuple[Filter, ...], ...]:
         """How each spatial axis is computed."""
@@ -663,15 +674,18 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
     widening = pairs * geometry.taps * _widening_cycles(problem.dtypes[1], problem.acc_dtype)
     best: tuple[float, WinogradPlan] | None = None
     most = max(prod(len(f.points) for f in combination) for combination in combinations)
-    for block, (parts, alone) in product(_blocks(tiles, lanes), _parts(problem, machine)):
+    values = max(prod(len(f.terms) for f in combination) for combination in combinations)
+    values *= problem.in_channels * byte_width(problem.acc_dtype)
+    for block, parts, alone, inputs_first in _winograd_loops(problem, tiles, machine):
         vectors = -(-prod(block) // lanes)
         channels, width = _register_tile(problem.out_channels, vectors, machine.registers)
         positions = prod(-(-p // b) for p, b in zip(tiles, block))
-        tasks = geometry.groups * (parts if alone else positions)
         blocks = -(-problem.out_channels // channels)
         if parts > blocks:
             continue
-        blocks = -(-blocks // parts)
+        # None of them empty.
+        parts, blocks = -(-blocks // -(-blocks // parts)), -(-blocks // parts)
+        tasks = geometry.groups * (parts if alone else positions)
         splits = 1
         if tasks < 2 * machine.threads and not alone:
             splits = min(blocks, -(-2 * machine.threads // tasks))
@@ -679,22 +693,31 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
         passes = -(-blocks * held // (splits * machine.l2 // 3))
         plan = WinogradPlan(
             tile, block, lanes, channels, width, splits, -(-blocks // (splits * passes)), direct,
-            parts=parts, parts_are_tasks=alone, tasks=2 * machine.threads,
+            parts=parts, parts_are_tasks=alone, inputs_first=inputs_first,
+            tasks=2 * machine.threads,
         )  # fmt: skip
         if _winograd_bytes(problem, plan, combinations, machine) > limit:
             continue
-        cycles = _winograd_cycles(problem, plan, combinations, machine)
-        if cycles is None:
+        # What a task combines has to be near.
+        if not inputs_first and values * plan.pitch > machine.l2 * 2:
             continue
+        inputs, cycles = _winograd_cycles(problem, plan, combinations, machine)
+        if not inputs_first:
+            cycles += inputs
         if alone:
-            # As measured: taps that the same core reads, from its own cache or from a shared one.
-            each = 1.5 if size <= parts * machine.l2 else 2.2
-            cycles = positions * cycles + (pairs * products * each + widening) / tasks
-        cost = -(-tasks * splits // machine.threads) * cycles * (1 if alone else parts)
-        if not (alone or problem.prepacked):
-            # Lines that another core has read are slow to write.
-            each = 2.2 if size <= machine.l2 or machine.threads == 1 else 3.5
-            cost += (pairs * products * each + widening) / machine.threads
+            cycles *= 1 if inputs_first else positions
+            if not problem.prepacked:
+                # As measured: the same core reads them, from its own cache or a shared one.
+                each = 1.5 if size <= parts * machine.l2 else 2.2
+                cycles += (pairs * products * each + widening) / tasks
+            cost = -(-tasks // machine.threads) * cycles
+            cost += 2000 + geometry.groups * inputs / machine.threads if inputs_first else 0
+        else:
+            cost = -(-tasks * splits // machine.threads) * cycles * parts
+            if not problem.prepacked:
+                # Lines that another core has read are slow to write.
+                each = 2.2 if size <= machine.l2 or machine.threads == 1 else 3.5
+                cost += (pairs * products * each + widening) / machine.threads
         if problem.is_static and tasks * splits * cycles < PARALLEL_CYCLES:
             plan = replace(plan, parallel=False)
         if best is None or cost < best[0]:
@@ -710,14 +733,21 @@ def _saves_products(gather: Gather) -> bool:
     return two < 2 * one
 
 
-def _parts(problem: Problem, machine: Machine) -> list[tuple[int, bool]]:
-    """Candidates: parts of the output channels, and whether they are tasks."""
-    if problem.prepacked:
-        return [(1, False)]
-    found = [(parts, False) for parts in (1, 2, 4, 8)]
-    if problem.is_static:
-        found += [(parts * machine.threads, True) for parts in (1, 2, 4)]
-    return found
+def _winograd_loops(
+    problem: Problem, tiles: tuple[int, ...], machine: Machine
+) -> Iterator[tuple[tuple[int, ...], int, bool, bool]]:
+    """Candidates: a block of tiles, parts of the output channels, whether parts are tasks, and
+    whether all inputs are combined before them."""
+    blocks = list(_blocks(tiles, problem.lanes(machine)))
+    for block, parts in product(blocks, (1,) if problem.prepacked else (1, 2, 4, 8)):
+        yield block, parts, False, False
+    if not problem.is_static:
+        return
+    for each in (1, 2, 4, 8, 16):
+        parts = each * machine.threads
+        yield tiles, parts, True, True
+        if not problem.prepacked:
+            yield from ((block, parts, True, False) for block in blocks)
 
 
 def _winograd_bytes(
@@ -731,18 +761,24 @@ def _winograd_bytes(
     taps = sum(prod(len(f.terms) * len(f.first_taps) for f in kinds) for kinds in combinations)
     combined = blocks * plan.channels * taps * problem.in_channels
     width = plan.vectors * plan.lanes
-    pitch = -(-prod(plan.block) // width) * width + plan.lanes
     values = max(prod(len(f.terms) for f in kinds) for kinds in combinations) * problem.in_channels
     points = max(prod(len(f.points) for f in kinds) for kinds in combinations)
     outputs = prod(f[0].out_step * f[0].tile for f in plan.filters(problem))
-    task = values * pitch + points * plan.pass_blocks * plan.channels * width
-    task += -(-blocks // plan.splits) * plan.channels * outputs * pitch
-    if problem.prepacked:
-        combined = 0
-    elif plan.parts_are_tasks:
-        task, combined = task + combined, 0
+    task = points * plan.pass_blocks * plan.channels * width
+    task += -(-blocks // plan.splits) * plan.channels * outputs * plan.pitch
+    combined *= 0 if problem.prepacked else 1
+    shared = 0
+    if plan.parts_are_tasks:
+        task += combined
+    else:
+        shared += combined
+    if plan.inputs_first:
+        rows = sum(prod(len(f.terms) * len(f.phases) for f in kinds) for kinds in combinations)
+        shared += rows * problem.in_channels * plan.pitch
+    else:
+        task += values * plan.pitch
     threads = machine.threads if plan.parallel else 1
-    return byte_width(problem.acc_dtype) * (combined * problem.geometry.groups + threads * task)
+    return byte_width(problem.acc_dtype) * (shared * problem.geometry.groups + threads * task)
 
 
 def _winograd_cycles(
@@ -750,8 +786,8 @@ def _winograd_cycles(
     plan: WinogradPlan,
     combinations: Sequence[tuple[Filter, ...]],
     machine: Machine,
-) -> float | None:
-    """Estimated cycles of one task; None where it needs more memory than is near."""
+) -> tuple[float, float]:
+    """Estimated cycles of one task: of combining its inputs, and all others."""
     lanes, block, width = plan.lanes, plan.block, byte_width(problem.acc_dtype)
     vectors = -(-prod(block) // lanes)
     rounds = -(-vectors // plan.vectors)
@@ -760,9 +796,7 @@ def _winograd_cycles(
     outputs = prod(plan.tile)
     values = max(prod(len(f.terms) for f in combination) for combination in combinations)
     values *= problem.in_channels * rounds * plan.vectors * lanes * width
-    if values > machine.l2 * 2:
-        return None
-    total = 1000.0
+    combined, total = 0.0, 1000.0
     for depth, height, last in combinations:
         phases = prod(len(f.phases) for f in (depth, height, last))
         terms = [len(f.terms) for f in (depth, height, last)]
@@ -770,20 +804,29 @@ def _winograd_cycles(
         line = last.in_step * last.tile * (block[3] - 1) + last.reach[-1] + 1
         rows = len(depth.reach) * len(height.reach) * (16 + line * 0.3)
         mixed = terms[0] * terms[1] * (line * 0.3 + terms[2] * (block[3] * 0.5 + 3) + 8)
-        inputs = problem.in_channels * tile_rows * (rows + mixed)
+        combined += phases * problem.in_channels * tile_rows * (rows + mixed)
         step = _tile_cycles(plan.channels, plan.vectors)
         products = prod(terms) * problem.in_channels * blocks * rounds * step
         if values > machine.l2 * 3 // 4:
             products *= 1.15
         weights = prod(terms) * problem.in_channels * blocks * plan.channels * width
-        products *= 1.05 if weights * phases * plan.splits <= 16 * machine.l2 else 1.3
+        read, held = 0.0, weights * phases * plan.splits
+        if problem.prepacked:
+            read, held = weights, held * plan.parts
+        products *= 1.05 if held <= 16 * machine.l2 else 1.3
+        if plan.inputs_first:
+            inputs = prod(terms) * problem.in_channels * rounds * plan.vectors * lanes * width
+            read, held = read + inputs, max(held, inputs * phases)
+        if held > 16 * machine.l2:
+            # From memory, as fast as a core was measured to read it.
+            products = max(products, read / 2.5)
         sums = points * blocks * rounds * (10 + 3.0 * plan.channels * plan.vectors)
         sums += blocks * plan.channels * outputs * rounds * plan.vectors * 6
         stride = last.out_step * last.tile
         copy = blocks * plan.channels * prod(block) * outputs * (0.6 if stride <= 2 else 1.2)
         copy += blocks * plan.channels * tile_rows * prod(plan.tile[:-1]) * 12
-        total += phases * (inputs + products + sums + copy)
-    return total
+        total += phases * (products + sums + copy)
+    return combined, total
 
 
 def _plan_amx(problem: Problem, machine: Machine) -> tuple[float, AmxPlan] | None:
