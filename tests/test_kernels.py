@@ -168,6 +168,7 @@ SHAPES = [
     Case("conv_transpose", (17, 18), (3, 3), ins=6, outs=6, groups=6, stride=(2, 2)),
     Case("conv", (70,), (5,), ins=3, outs=18, stride=(3,), padding=(2, 4), dilation=(2,)),
     Case("conv", (5, 6, 9), (3, 2, 3), n=3, ins=5, outs=7, padding=(1, 0, 1) * 2),
+    Case("conv_transpose", (7, 19), (2, 2), ins=64, outs=40, stride=(2, 2)),
 ]  # fmt: skip
 
 
@@ -243,10 +244,11 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
     vectors = number(min(3, -(-window.length // lanes)))
     splits = number(min(3, -(-problem.out_channels // channels)))
     depth, packed = number(problem.in_channels), not problem.weights_are_rows or draw(st.booleans())
-    first = draw(st.booleans())
+    first, tiled = draw(st.booleans()), window.extent == window.block and draw(st.booleans())
     return GatherPlan(
-        window, lanes, channels, vectors, splits, depth, packed, parallel, spread, tiles_first=first
-    )
+        window, lanes, channels, vectors, splits, depth, packed, parallel, spread,
+        tiles_first=first, tiled=tiled,
+    )  # fmt: skip
 
 
 @st.composite
@@ -276,6 +278,28 @@ def test_any_plan(face: str, data, some: list[Case], seed: int) -> None:
     chosen = [FaceCase(face, geometry_of(case), case.n) for case in some]
     made = [kernel_of(problem_of(c), data.draw(plans(problem_of(c)))) for c in chosen]
     kernels, rng = built(made), np.random.default_rng(seed)
+    for number, case in enumerate(chosen):
+        run(kernels[f"f{number}"], case, rng)
+
+
+def test_panels_by_register_tile() -> None:
+    """Of several tiles, chunks of channels and blocks, none of which the last one fills."""
+    made, chosen = [], []
+    for case in (
+        Case("conv", (13, 11), (1, 1), ins=21, outs=10, groups=1),
+        Case("conv", (13, 11), (3, 2), ins=21, outs=10, padding=(1,) * 4),
+        Case("conv_transpose", (13, 11), (2, 2), 2, ins=42, outs=10, groups=2, stride=(2, 3)),
+    ):
+        one = FaceCase(case.op, geometry_of(case), case.n)
+        problem, spread = problem_of(one), case.kernel == (3, 2)
+        window = Window.of((1, 1, 5, 11), problem.spread_gathers if spread else problem.gathers)
+        for first in (False, True):
+            plan = GatherPlan(
+                window, 8, 3, 2, 2, 8, spread=spread, tiles_first=first, tiled=True
+            )  # fmt: skip
+            made.append(kernel_of(problem, plan))
+            chosen.append(one)
+    kernels, rng = built(made), np.random.default_rng(0)
     for number, case in enumerate(chosen):
         run(kernels[f"f{number}"], case, rng)
 

@@ -175,16 +175,14 @@ def scratch(elements: Expr, dtype: str) -> Array:
     return Array(tvm_compat.allocate(wide(elements), dtype), dtype)
 
 
-_STACK_BYTES = 992
-"""The largest array that TVM keeps on the stack, where LLVM promotes it to registers; what is
-larger, or has the scope "local", becomes a heap allocation."""
-
-
 def registers(vectors: int, lanes: int, dtype: str) -> list[tuple[Array, Expr]]:
-    """`vectors` vectors in registers: for each, the array that holds it and its index there."""
-    each = max(1, _STACK_BYTES // (lanes * byte_width(dtype)))
-    arrays = [scratch(min(each, vectors - i) * lanes, dtype) for i in range(0, vectors, each)]
-    return [(arrays[i // each], lanes_of(i % each * lanes, lanes)) for i in range(vectors)]
+    """`vectors` vectors in registers: for each, the array that holds it and its index there.
+
+    Each is an array of its own.  TVM puts arrays whose use has ended and new ones into the same
+    memory if one is at most 16 times the other: registers in what was a row of data would stay
+    memory, and be written back where LLVM needs the registers for something else.
+    """
+    return [(scratch(lanes, dtype), lanes_of(0, lanes)) for _ in range(vectors)]
 
 
 def table(values: Sequence[float], dtype: str = "int64") -> Callable[[Expr], Expr]:

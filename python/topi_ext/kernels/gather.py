@@ -15,7 +15,9 @@ Lanes run over the positions of one phase, weights are scalars broadcast from a 
 ``conv`` is the case of one phase; ``conv_transpose`` runs, for each phase, over its own taps only:
 no zero is inserted and no product wasted.  Without chunks, a block is written out as soon as it is
 summed.  With `tiles_first` the loop over tiles is the outer one: what a tile reads of the panel
-then stays in the first cache while all blocks of output channels pass over it.
+then stays in the first cache while all blocks of output channels pass over it.  Where no tap is
+shifted (1x1 kernels, kernels as large as the stride), the panel may be `tiled`: what a tile reads
+of all planes lies together, and comes as fast from a cache that is further away.
 
 ``conv`` may read its weights where they are: a row of each output channel; and for small images it
 may give each tap a plane of the panel, so that no lane is lost between rows and images.
@@ -171,8 +173,11 @@ class GatherKernel:
         most = self.per_split if problem.is_static else self.blocks
         self.held_room = plan.channels * self.phases * row_room * (most if self.holds_all else 1)
         # The last tile of a row of unknown length is whole, and may end behind the panel.
+        self.planes = plan.depth * self.steps.planes * self.panel.slots
         self.panel_room = self.panel.room(plan.depth * self.steps.planes)
         self.panel_room += 0 if problem.is_static else width
+        if plan.tiled:
+            self.panel_room = self.planes * -(-row_room // width) * width
         return counts
 
     def emit(self) -> None:
@@ -327,7 +332,25 @@ class GatherKernel:
         """Fill the panel with `count` steps of a group's input channels."""
         channel = group * self.problem.in_channels + first
         sizes = self.problem.in_sizes
-        pack(self.panel, panel, self.data, channel, count, self.first, sizes)
+        if self.plan.tiled:
+            emit.loop(count, lambda i: self._pack_tiles(panel, channel + i, i))
+        else:
+            pack(self.panel, panel, self.data, channel, count, self.first, sizes)
+
+    def _pack_tiles(self, panel: Array, channel: Expr, step: Expr) -> None:
+        """panel[tile][step][slot][vectors] of one input channel, from its planes."""
+        lanes, slots, width = self.plan.lanes, self.panel.slots, self.plan.vectors * self.plan.lanes
+        planes = emit.scratch(self.panel.room(1) + width, self.steps.panel_dtype)
+        pack(self.panel, planes, self.data, channel, 1, self.first, self.problem.in_sizes)
+
+        def tile(slot: Expr, start: Expr, vectors: int) -> None:
+            source = emit.let(slot * self.panel.pitch + start)
+            into = emit.let(start * self.planes + (step * slots + slot) * width)
+            for v in range(vectors):
+                value = planes[emit.lanes_of(source + v * lanes, lanes)]
+                emit.store(panel, emit.lanes_of(into + v * lanes, lanes), value)
+
+        emit.loop(slots, lambda slot: self._tiles(partial(tile, slot)))
 
     def _tiles(self, tile: Callable[[Expr, int], None]) -> None:
         """``tile(start, vectors)`` for all tiles of a row."""
@@ -353,7 +376,7 @@ class GatherKernel:
         vectors: int,
     ) -> None:
         """accumulators[channels][vectors] += weight * panel, over input channels and taps."""
-        channels, lanes = self.plan.channels, self.plan.lanes
+        plan, channels, lanes = self.plan, self.plan.channels, self.plan.lanes
         tiles = list(product(range(channels), range(vectors)))
         acc = dict(zip(tiles, emit.registers(len(tiles), lanes, self.dtype)))
         zero = emit.broadcast(emit.constant(0, self.dtype), lanes)
@@ -369,7 +392,7 @@ class GatherKernel:
         weight_of = self._weights_of_tile(sums, combination, phases)
 
         def step(channel: Expr, taps: Sequence[Expr]) -> None:
-            x = data_of(channel, taps) + start
+            x = data_of(channel, taps) + (start * self.planes if plan.tiled else start)
             for (o, v), (register, index) in acc.items():
                 weight = emit.broadcast(weight_of(o, channel, taps), lanes)
                 product_ = weight * sums.panel[emit.lanes_of(x + v * lanes, lanes)]
@@ -405,6 +428,9 @@ class GatherKernel:
                     if gather.transposed
                     else gather.shift_of(offsets[axis - 1], number)
                 )
+            if self.plan.tiled:
+                # Of one tile; no tap is shifted.
+                return self.panel.number(plane, slots) * (self.plan.vectors * self.plan.lanes)
             return self.panel.plane(plane, slots) + self.panel.shifted(shifts)
 
         return phase, data_of

@@ -32,6 +32,9 @@ TILE = 16
 MOST_TERMS = 128
 """Terms of a tile, one for each kind of phase, that a kernel writes out."""
 
+TILED_CHANNELS = 16
+"""Least input channels for which rearranging a panel by register tiles pays."""
+
 PARALLEL_CYCLES = 40_000
 """Work below this is done by the calling thread: waking the others takes about as long."""
 
@@ -286,6 +289,9 @@ class GatherPlan:
         instead of all positions of a block of output channels.
     unrolled : int
         Most taps that are written out in an innermost loop.
+    tiled : bool
+        Whether the panel holds what one register tile reads of all planes together; only of
+        windows without a halo, in which no tap is shifted.
     """
 
     window: Window
@@ -300,6 +306,7 @@ class GatherPlan:
     tasks: int = 1
     tiles_first: bool = False
     unrolled: int = UNROLLED_TAPS
+    tiled: bool = False
 
     def gathers(self, problem: Problem) -> tuple[Gather, ...]:
         """How the data of `problem` is read, along the four axes."""
@@ -593,12 +600,14 @@ def _plan_gather(problem: Problem, machine: Machine) -> tuple[float, GatherPlan]
         counts = [-(-p // b) for p, b in zip(positions, block)]
         tasks = problem.geometry.groups * prod(counts)
         blocks = -(-problem.out_channels // channels)
-        for splits, depth, tiles_first in product(
-            _splits(tasks, blocks, machine), _depths(problem.in_channels), (False, True)
-        ):
+        may_tile = window.extent == window.block and problem.in_channels >= TILED_CHANNELS
+        for splits, depth, tiles_first, tiled in product(
+            _splits(tasks, blocks, machine), _depths(problem.in_channels), (False, True),
+            (False, True)[: 1 + may_tile],
+        ):  # fmt: skip
             plan = GatherPlan(
-                window, lanes, channels, width, splits, depth, packed,
-                spread=spread, tasks=2 * machine.threads, tiles_first=tiles_first,
+                window, lanes, channels, width, splits, depth, packed, spread=spread,
+                tasks=2 * machine.threads, tiles_first=tiles_first, tiled=tiled,
             )  # fmt: skip
             cycles = _gather_cycles(problem, plan, machine)
             if cycles is None:
@@ -1048,6 +1057,10 @@ def _gather_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> floa
     if plan.spread:
         # As measured: planes are read in order, unless weights push them out of the same cache.
         spill = 0.94 if panel <= machine.l2 // 4 and not plan.tiles_first else 1.03
+    if plan.tiled:
+        # What a tile reads comes in order, from wherever it is.
+        pack *= 1.5
+        spill = 1.0 if plan.tiles_first else 1.03 if panel <= machine.l2 // 2 else 1.06
     compute = per_split * problem.in_channels * taps * step * spill
     chunks = -(-problem.in_channels // plan.depth)
     tiles = full + bool(tail)
@@ -1059,13 +1072,14 @@ def _gather_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> floa
         row = (plan.vectors * lanes + halo[-1]) * width + 64
         taken = per_split * plan.depth * taps * plan.channels
         room = machine.threads * (panel + held * per_split)
-        if plan.depth * slots * rows * row > machine.l1 * 3 // 4:
+        if not plan.tiled and plan.depth * slots * rows * row > machine.l1 * 3 // 4:
             return None
         if room > problem.data_elements * width:
             return None
         near = taken * width + panel <= machine.l2 * 3 // 4
-        compute += tiles * chunks * taken * (0.03 if near else 0.15)
-    elif panel + plan.depth * taps * plan.channels * width > machine.l1 * 3 // 4:
+        compute *= 1.0 if plan.tiled else 1.04
+        compute += tiles * chunks * taken * (0.03 if near else 0.06 if plan.tiled else 0.15)
+    elif not plan.tiled and panel + plan.depth * taps * plan.channels * width > machine.l1 * 3 // 4:
         # What one block of output channels reads: the panel, once per phase that has taps.
         lines = slots * busy * (vectors + tiles)
         # Planes that one tap reads come in order, and most of the way is hidden.
