@@ -34,6 +34,7 @@ from topi_ext.plan.cpu import (
     ColumnsPlan,
     GatherPlan,
     Machine,
+    PhasesPlan,
     Problem,
     ScatterPlan,
     WeightGradPlan,
@@ -218,6 +219,12 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
         vectors = number(min(3, -(-c_block * g.taps // lanes)))
         room = images * math.prod(g.y_size), math.prod(ScatterPlan.extents(g))
         return ScatterPlan(images, *room, lanes, c_block, k_block, m_tile, vectors, parallel)
+    no_zeros = max(g.dilation) == 1 and not any(k % s for k, s in zip(g.kernel, g.stride))
+    by_phases = problem.face == "conv_transpose" and g.stride[-1] >= lanes and no_zeros
+    if by_phases and min(problem.x_sizes) and draw(st.booleans()):
+        c_block = number(g.c_per_group)
+        vectors = number(min(3, c_block * -(-g.stride[-1] // lanes)))
+        return PhasesPlan(number(problem.n), lanes, c_block, number(4), vectors, parallel)
     # Outer axes are cut first; what is cut leaves blocks that are not full.
     block = [1, 1, 1, 1]
     for axis in (3, 2, 1, 0):
@@ -297,6 +304,30 @@ def test_panels_by_register_tile() -> None:
             plan = GatherPlan(
                 window, 8, 3, 2, 2, 8, spread=spread, tiles_first=first, tiled=True
             )  # fmt: skip
+            made.append(kernel_of(problem, plan))
+            chosen.append(one)
+    kernels, rng = built(made), np.random.default_rng(0)
+    for number, case in enumerate(chosen):
+        run(kernels[f"f{number}"], case, rng)
+
+
+def test_lanes_over_phases() -> None:
+    """Strides that no vector divides, sizes that no tile divides, padding of either sign."""
+    made, chosen = [], []
+    for case in (
+        Case("conv_transpose", (9,), (16,), 2, ins=6, outs=5, stride=(8,), padding=(4, 4)),
+        Case("conv_transpose", (9,), (24,), ins=6, outs=5, stride=(8,), padding=(-3, 9),
+             output_padding=(3,)),
+        Case("conv_transpose", (5, 9), (8, 20), 3, ins=6, outs=4, groups=2, stride=(4, 10),
+             padding=(2, 5, 2, 5), output_padding=(1, 0)),
+        Case("conv_transpose", (5, 9), (3, 9), 3, ins=6, outs=4, stride=(3, 9),
+             padding=(0, 14, 1, -2)),
+        Case("conv_transpose", (3, 4, 5), (4, 3, 8), 2, ins=4, outs=3, stride=(2, 1, 8),
+             padding=(1, 1, 0) * 2),
+    ):  # fmt: skip
+        one = FaceCase(case.op, geometry_of(case), case.n)
+        problem = problem_of(one)
+        for plan in (PhasesPlan(2, 8, 2, 4, 3), PhasesPlan(1, 4, 1, 3, 1, parallel=False)):
             made.append(kernel_of(problem, plan))
             chosen.append(one)
     kernels, rng = built(made), np.random.default_rng(0)

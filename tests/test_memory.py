@@ -43,6 +43,9 @@ SHAPES = {
     "cut off": Case(C, (24, 32), (3, 2), ins=16, outs=16, padding=(-1, 0, -2, -3)),
     # Of the room of a wide block, a narrow one has more positions: less of it is halo.
     "narrow": Case(C, (34, 16), (3, 3), ins=64, outs=64, padding=(1,) * 4),
+    # Weights outnumber positions: the inputs of all of them are combined first.
+    "deep": Case(C, (4, 6), (3, 3), 4, ins=128, outs=248, padding=(1,) * 4),
+    "vocoder": Case(T, (32,), (16,), ins=64, outs=32, stride=(8,), padding=(4, 4)),
     "long": Case(C, (4096,), (9,), ins=4, outs=16, stride=(4,), padding=(4, 4)),
     "volume": Case(
         "conv_transpose", (4, 4, 8), (2, 3, 2), ins=8, outs=16, groups=2, stride=(2,) * 3

@@ -364,6 +364,57 @@ class ScatterPlan:
 
 
 @dataclass(frozen=True)
+class PhasesPlan:
+    """Plan of the ``conv_transpose`` kernel for strides along a row of a vector or more.
+
+    Kernels are multiples of the strides, so that every phase has as many taps.
+
+    Attributes
+    ----------
+    images : int
+        Images per task.
+    lanes : int
+        Elements per vector.
+    c_block : int
+        Channels of x per task.
+    m_tile, vectors : int
+        Register tile: positions by vectors of (channel of x, phase).
+    parallel : bool
+        Whether threads share the tasks.
+    """
+
+    images: int
+    lanes: int
+    c_block: int
+    m_tile: int
+    vectors: int
+    parallel: bool = True
+
+    @staticmethod
+    def taps(geometry: Geometry) -> tuple[int, ...]:
+        """Taps of a phase along each axis."""
+        return tuple(k // s for k, s in zip(geometry.kernel, geometry.stride))
+
+    @classmethod
+    def reads(cls, geometry: Geometry) -> tuple[list[int], list[int]]:
+        """Of y along each axis, the first position that is read, and how many are."""
+        firsts = [pad // s for pad, s in zip(geometry.pad_before, geometry.stride)]
+        before = [t - 1 for t in cls.taps(geometry)]
+        lasts = [
+            (pad + size - 1) // s
+            for pad, size, s in zip(geometry.pad_before, geometry.x_size, geometry.stride)
+        ]
+        return [a - t for a, t in zip(firsts, before)], [
+            b - a + 1 + t for a, b, t in zip(firsts, lasts, before)
+        ]
+
+    @classmethod
+    def positions(cls, geometry: Geometry) -> int:
+        """Positions of a row that have outputs."""
+        return cls.reads(geometry)[1][-1] - (cls.taps(geometry)[-1] - 1)
+
+
+@dataclass(frozen=True)
 class EitherPlan:
     """Plan of ``conv_transpose`` for symbolic sizes, which choose one of two when the kernel runs.
 
@@ -549,7 +600,7 @@ class ColumnsPlan:
 
 
 Plan = Union[
-    GatherPlan, WinogradPlan, AmxPlan, ScatterPlan, EitherPlan,
+    GatherPlan, WinogradPlan, AmxPlan, ScatterPlan, PhasesPlan, EitherPlan,
     WeightGradPlan, ChannelsPlan, ColumnsPlan,
 ]  # fmt: skip
 """Each is the plan of one kernel."""
@@ -578,6 +629,7 @@ def choose(problem: Problem, machine: Machine) -> Plan:
             gather,
             _plan_winograd(problem, machine),
             _plan_scatter(problem, machine),
+            _plan_phases(problem, machine),
             amx,
         ]
     return min((one for one in found if one), key=lambda one: one[0])[1]
@@ -957,7 +1009,7 @@ def _plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPla
         # Weights come from far away, once per task.
         weights = k * vectors * (3.0 if c * k * taps * 4 <= machine.l2 else 8.0)
         sums = -(-k // k_block) * tiles * m_tile * vectors * 2.0
-        scatter = positions * c_block * taps * 1.0
+        scatter = positions * c_block * taps * 1.3
         scatter += images * c_block * (held * 0.5 + prod(geometry.x_size) + 20)
         task = 1000 + products + weights + sums + scatter
         tasks = n // images * geometry.groups * -(-c // c_block)
@@ -966,6 +1018,55 @@ def _plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPla
         if best is None or cost < best[0]:
             sizes = (images, positions, held, lanes, c_block, k_block, m_tile, width)
             best = cost, ScatterPlan(*sizes, parallel)
+    return best
+
+
+def _plan_phases(problem: Problem, machine: Machine) -> tuple[float, PhasesPlan] | None:
+    """Lanes over the phases of a row: the plan of :mod:`topi_ext.kernels.phases`, and its cycles.
+
+    None for ``conv``, dilation, sizes that are symbolic or empty, strides below a vector, and where
+    phases have different numbers of taps: products with zeros would turn infinity into NaN.
+    """
+    geometry, lanes = problem.geometry, problem.lanes(machine)
+    if not (problem.transposed and problem.is_static) or geometry.stride[-1] < lanes:
+        return None
+    if min(problem.x_sizes) < 1 or max(geometry.dilation) > 1:
+        return None
+    if any(k % s for k, s in zip(geometry.kernel, geometry.stride)):
+        return None
+    width = byte_width(problem.acc_dtype)
+    k, stride = geometry.k_per_group, geometry.stride[-1]
+    taps, positions = PhasesPlan.taps(geometry), PhasesPlan.positions(geometry)
+    values = k * prod(PhasesPlan.reads(geometry)[1])
+    out_rows = prod(geometry.x_size[:-1])
+    best: tuple[float, PhasesPlan] | None = None
+    for images, c_block in product(
+        sorted({-(-problem.n // i) for i in (1, 2, 4, 8, 16, 64)}),
+        _channel_blocks(geometry.c_per_group, 1),
+    ):
+        vectors = c_block * -(-stride // lanes)
+        m_tile, tile = _register_tile(positions, vectors, machine.registers)
+        tiles = -(-positions // m_tile)
+        weights = prod(geometry.kernel[:-1]) * k * taps[-1] * vectors * lanes
+        held = weights + values + tiles * m_tile * vectors * lanes
+        full, tail = divmod(vectors, tile)
+        step = full * _tile_cycles(m_tile, tile) + (_tile_cycles(m_tile, tail) if tail else 0)
+        # As measured: values of many channels are far apart.
+        step *= 1.4 if k >= lanes else 1.0
+        overhead = (full + bool(tail)) * (m_tile * tile * 1.5 + 15)
+        row = tiles * (prod(taps) * k * step + overhead)
+        row += c_block * geometry.x_size[-1] * 0.4 + c_block * positions * 6
+        # From a cache that is further away they come as they are needed.
+        near = weights // prod(geometry.kernel[:-1]) * prod(taps[:-1])
+        row *= 1.0 if near * width <= machine.l2 else 1.2
+        copies = weights * (1.2 if stride % lanes == 0 else 2.4)
+        task = 1000 + copies + images * (values * 1.0 + out_rows * row)
+        tasks = -(-problem.n // images) * geometry.groups * -(-geometry.c_per_group // c_block)
+        cost = -(-tasks // machine.threads) * task
+        cost *= _memory_price(problem, held * width, machine)
+        if best is None or cost < best[0]:
+            parallel = tasks * task >= PARALLEL_CYCLES
+            best = cost, PhasesPlan(images, lanes, c_block, m_tile, tile, parallel)
     return best
 
 
@@ -1088,7 +1189,9 @@ def _gather_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> floa
         hidden = has_one_tap or (plan.spread and slice_ <= machine.l1 // 2)
         compute += per_split * problem.in_channels * lines * (0.25 if hidden else 1.0)
     out_rows = prod(window.block[:-1])
-    copy = per_split * plan.channels * phases * (out_rows * 6 + prod(window.block) * 0.6)
+    # Phases of long strides are put together one by one.
+    element = 0.6 if gathers[-1].out_step < lanes else 1.5
+    copy = per_split * plan.channels * phases * (out_rows * 6 + prod(window.block) * element)
     if chunks > 1 or plan.tiles_first:
         held *= per_split
         sums = per_split * chunks * busy * plan.channels * vectors * 2.0

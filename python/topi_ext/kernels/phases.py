@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel of ``conv_transpose`` for long strides: lanes run over the phases of a row.
+
+Output ``q*s + a`` of a row is a sum over taps ``a + t*s`` of inputs ``q - t``: for one q, its s
+phases read the same inputs, and taps that are neighbours.  With as many phases as a vector has
+lanes, or more, outputs leave the registers in the order in which they are stored::
+
+    parallel (block of images, group, block of channels of x):
+        copy the weights: a vector is some phases of one channel            -> rows
+        for each image:
+            copy its values, with zeros around                              -> values
+            for each row of x:
+                for each tile of `vectors` vectors, each tile of `m_tile` positions q:
+                    for each row and channel of y, each t:
+                        accumulators[m_tile][vectors] += values * rows      -> held
+                cut the padding off                                         -> out
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+from .. import emit
+from ..emit import Expr, Operand
+from ..plan.cpu import PhasesPlan, Problem
+from . import ATTRIBUTES, DATA, TAPS
+from .epilogue import RowEpilogue
+from .operands import gather_arguments
+from .products import add_products
+
+
+def build(problem: Problem, plan: PhasesPlan) -> Any:
+    """The PrimFunc ``(y, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
+    with emit.kernel(ATTRIBUTES) as made:
+        with emit.body(*gather_arguments(problem)) as operands:
+            y, weight, *extra, out = operands
+            _Phases(problem, plan, y, weight, out, extra).emit()
+    return made[0]
+
+
+class _Phases:
+    """One kernel while it is being emitted."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        plan: PhasesPlan,
+        y: Operand,
+        weight: Operand,
+        out: Operand,
+        extra: Sequence[Operand],
+    ):
+        self.problem, self.plan = problem, plan
+        self.y, self.weight, self.out, self.extra = y, weight, out, extra
+        self.dtype = problem.acc_dtype
+        g = problem.geometry
+        self.stride = g.stride[-1]
+        self.taps = plan.taps(g)
+        self.first, self.extent = plan.reads(g)
+        # Vectors of a channel, and of all channels of a task.
+        self.each = -(-self.stride // plan.lanes)
+        self.vectors = plan.c_block * self.each
+        self.row = self.vectors * plan.lanes
+        self.tiles = -(-plan.positions(g) // plan.m_tile)
+
+    def emit(self) -> None:
+        """The whole kernel."""
+        problem, plan, g = self.problem, self.plan, self.problem.geometry
+        blocks = -(-g.c_per_group // plan.c_block)
+        extents = (-(-problem.n // plan.images), g.groups, blocks)
+        with emit.tasks(prod(extents), plan.parallel) as task:
+            images, group, block = map(emit.let, emit.unravel(task, extents))
+            first_c = block * plan.c_block
+            terms = g.k_per_group * self.taps[-1]
+            self.rows = emit.scratch(prod(g.kernel[:-1]) * terms * self.row, self.dtype)
+            # The last tile may read behind the last row.
+            room = g.k_per_group * prod(self.extent) + plan.m_tile
+            self.values = emit.scratch(room, self.dtype)
+            self.held = emit.scratch(self.tiles * plan.m_tile * self.row, self.dtype)
+            self._copy_weights(group, first_c)
+            emit.fill(self.values, 0, room, emit.constant(0, self.dtype))
+
+            def image(i: Expr) -> None:
+                number = emit.let(images * plan.images + i)
+
+                def present() -> None:
+                    self._copy_values(number, group * g.k_per_group)
+                    emit.nest(
+                        problem.x_sizes[1:-1], lambda *at: self._row(number, group, first_c, at)
+                    )
+
+                emit.when(True if problem.n % plan.images == 0 else number < problem.n, present)
+
+            emit.loop(plan.images, image)
+
+    # ------------------------------------------------------------ operands
+
+    def _over_vectors(self, step: Callable[[Expr, int], None]) -> None:
+        """``step(first vector, vectors)`` for each tile of vectors."""
+        full, tail = divmod(self.vectors, self.plan.vectors)
+        emit.loop(full, lambda i: step(i * self.plan.vectors, self.plan.vectors))
+        if tail:
+            step(full * self.plan.vectors, tail)
+
+    def _row_at(self, first: Expr, vectors: int, outer: Sequence[Expr], k: Expr, t: Expr) -> Expr:
+        """rows[row of the kernel][tile of vectors][channel of y][t][vectors]."""
+        depth, height = outer
+        number = depth * self.problem.geometry.kernel[1] + height
+        terms = self.problem.geometry.k_per_group * self.taps[-1]
+        place = number * (terms * self.row) + first * (terms * self.plan.lanes)
+        return place + (k * self.taps[-1] + t) * (vectors * self.plan.lanes)
+
+    def _copy_weights(self, group: Expr, first_c: Expr) -> None:
+        """Read as they are usually stored; zeros fill the last vector of a stride."""
+        g, lanes = self.problem.geometry, self.plan.lanes
+        stride = self.weight.strides.get(TAPS[-1], 1)
+
+        def tile(k: Expr, first: Expr, vectors: int) -> None:
+            def one(v: Expr, depth: Expr, height: Expr, t: Expr) -> None:
+                number = first + v
+                c = emit.least(first_c + number // self.each, g.c_per_group - 1)
+                phase = emit.let(number % self.each * lanes)
+                place = self._row_at(first, vectors, (depth, height), k, t) + v * lanes
+                into = emit.origin(place)
+                tap = t * self.stride + phase
+                count: Expr = lanes
+                if self.stride % lanes:
+                    count = emit.let(emit.least(self.stride - phase, lanes))
+                outer_k = group * g.k_per_group + k
+                where = (outer_k, c, depth, height, tap)
+                source = emit.origin(self.weight.at("OI" + TAPS, *where))
+
+                def element(i: Expr) -> None:
+                    value = self.weight.load(source + i * stride, self.dtype)
+                    emit.store(self.rows, into + i, value)
+
+                emit.loop(count, element)
+                if not isinstance(count, int):
+                    zero = emit.constant(0, self.dtype)
+                    emit.fill(self.rows, into + count, lanes - count, zero)
+
+            emit.nest((vectors, *g.kernel[:-1], self.taps[-1]), one)
+
+        emit.loop(g.k_per_group, lambda k: self._over_vectors(partial(tile, k)))
+
+    def _copy_values(self, image: Expr, first_k: Expr) -> None:
+        """values[channel of y][depth][height][width], from `first` on; zeros around stay zero."""
+        g = self.problem.geometry
+        low = [max(0, a) for a in self.first]
+        high = [min(size, a + e) for size, a, e in zip(g.y_size, self.first, self.extent)]
+        stride = self.y.strides[DATA[-1]]
+
+        def run(k: Expr, *outer: Expr) -> None:
+            place = k
+            for at, a, b, e in zip((*outer, 0), low, self.first, self.extent):
+                place = place * e + (at + a - b)
+            into = emit.origin(place)
+            where = [at + a for at, a in zip((*outer, 0), low)]
+            source = emit.origin(self.y.at("C" + DATA, first_k + k, image, *where))
+
+            def element(i: Expr) -> None:
+                value = self.y.load(source + i * stride, self.dtype)
+                emit.store(self.values, into + i, value)
+
+            emit.loop(max(0, high[-1] - low[-1]), element)
+
+        emit.nest((g.k_per_group, *(max(0, b - a) for a, b in zip(low[:-1], high[:-1]))), run)
+
+    # ------------------------------------------------------------ one row of x
+
+    def _row(self, image: Expr, group: Expr, first_c: Expr, at: Sequence[Expr]) -> None:
+        g, plan = self.problem.geometry, self.plan
+        unpadded = [emit.let(o + pad) for o, pad in zip(at, g.pad_before)]
+        phases = [emit.let(u % s) for u, s in zip(unpadded, g.stride)]
+        # Where the row that the first tap reads is, in `values`.
+        starts = [emit.let(u // s - first) for u, s, first in zip(unpadded, g.stride, self.first)]
+        last = self.taps[-1] - 1
+
+        def value_at(o: Expr, depth: Expr, height: Expr, k: Expr, t: Expr) -> Expr:
+            place = k * self.extent[0] + starts[0] - depth
+            place = place * self.extent[1] + starts[1] - height
+            return place * self.extent[2] + o + last - t
+
+        def tile(first: Expr, vectors: int, number: Expr) -> None:
+            q = number * plan.m_tile
+            add_products(
+                (*self.taps[:-1], g.k_per_group, self.taps[-1]),
+                self.values,
+                lambda o, *term: value_at(q + o, *term),
+                self.rows,
+                lambda depth, height, k, t: self._row_at(
+                    first,
+                    vectors,
+                    [p + i * s for p, i, s in zip(phases, (depth, height), g.stride)],
+                    k,
+                    t,
+                ),
+                self.held,
+                [(q + o) * self.row + first * plan.lanes for o in range(plan.m_tile)],
+                vectors,
+                plan.lanes,
+                fresh=True,
+            )
+
+        self._over_vectors(
+            lambda first, vectors: emit.loop(self.tiles, lambda i: tile(first, vectors, i))
+        )
+        self._write(image, group, first_c, at)
+
+    def _write(self, image: Expr, group: Expr, first_c: Expr, at: Sequence[Expr]) -> None:
+        """The row of each channel of the block."""
+        problem, g, plan = self.problem, self.problem.geometry, self.plan
+        stride = self.out.strides[DATA[-1]]
+        size, step, room = problem.x_sizes[-1], self.stride, self.each * plan.lanes
+        # The first output is the phase `skip` of the first position.
+        skip = g.pad_before[-1] % step
+
+        def channel(c: Expr) -> None:
+            number = group * g.c_per_group + first_c + c
+            into = emit.origin(self.out.at("C" + DATA, number, image, *at, 0))
+            finished = RowEpilogue(problem, self.extra, number, (image, *at))
+
+            def some(q: Expr, first: int, count: Expr) -> None:
+                source = emit.origin(q * self.row + c * room + first)
+                begin = emit.let(q * step + (first - skip))
+
+                def element(i: Expr) -> None:
+                    value = finished(self.held[source + i], begin + i)
+                    value = emit.cast(value, self.dtype, self.out.dtype)
+                    emit.store(self.out, into + (begin + i) * stride, value)
+
+                emit.loop(count, element)
+
+            head = min(size, step - skip) if skip else 0
+            if head:
+                some(0, skip, head)
+            whole, tail = divmod(size - head, step)
+            begin = 1 if head else 0
+            emit.loop(whole, lambda q: some(q + begin, 0, step))
+            if tail:
+                some(whole + begin, 0, tail)
+
+        def present(c: Expr) -> None:
+            whole = g.c_per_group % plan.c_block == 0
+            emit.when(
+                True if whole else first_c + c < g.c_per_group,
+                lambda: channel(c),
+            )
+
+        emit.loop(plan.c_block, present)
