@@ -111,6 +111,15 @@ def run(kernel: Callable, case: FaceCase, rng: np.random.Generator) -> np.ndarra
     return got
 
 
+def run_all(
+    made: list[object], cases: list[FaceCase], seed: int = 0, target: tvm.target.Target = HOST
+) -> None:
+    """The kernels of the cases, in one module, one by one."""
+    kernels, rng = built(made, target), np.random.default_rng(seed)
+    for number, case in enumerate(cases):
+        run(kernels[f"f{number}"], case, rng)
+
+
 def check(
     cases: list[FaceCase],
     seed: int = 0,
@@ -119,9 +128,7 @@ def check(
 ) -> None:
     """Build all in one module, run one by one; planned for the target unless for a machine."""
     made = [planned(c, machine) if machine else selected(c, target) for c in cases]
-    kernels, rng = built(made, target), np.random.default_rng(seed)
-    for number, case in enumerate(cases):
-        run(kernels[f"f{number}"], case, rng)
+    run_all(made, cases, seed, target)
 
 
 def faces_of(case: Case, **changes: object) -> list[FaceCase]:
@@ -284,9 +291,7 @@ def test_any_plan(face: str, data, some: list[Case], seed: int) -> None:
     """Blocks, tiles and splits that divide nothing, whatever the planner would have chosen."""
     chosen = [FaceCase(face, geometry_of(case), case.n) for case in some]
     made = [kernel_of(problem_of(c), data.draw(plans(problem_of(c)))) for c in chosen]
-    kernels, rng = built(made), np.random.default_rng(seed)
-    for number, case in enumerate(chosen):
-        run(kernels[f"f{number}"], case, rng)
+    run_all(made, chosen, seed)
 
 
 def test_panels_by_register_tile() -> None:
@@ -306,9 +311,7 @@ def test_panels_by_register_tile() -> None:
             )  # fmt: skip
             made.append(kernel_of(problem, plan))
             chosen.append(one)
-    kernels, rng = built(made), np.random.default_rng(0)
-    for number, case in enumerate(chosen):
-        run(kernels[f"f{number}"], case, rng)
+    run_all(made, chosen)
 
 
 def test_lanes_over_phases() -> None:
@@ -330,9 +333,7 @@ def test_lanes_over_phases() -> None:
         for plan in (PhasesPlan(2, 8, 2, 4, 3), PhasesPlan(1, 4, 1, 3, 1, parallel=False)):
             made.append(kernel_of(problem, plan))
             chosen.append(one)
-    kernels, rng = built(made), np.random.default_rng(0)
-    for number, case in enumerate(chosen):
-        run(kernels[f"f{number}"], case, rng)
+    run_all(made, chosen)
 
 
 def test_no_kernel_where_there_is_none() -> None:
