@@ -32,7 +32,8 @@ from test_kernels import problem_of
 from topi_ext import select, tvm_compat
 from topi_ext.kernels import amx_gather
 from topi_ext.layout import Layouts
-from topi_ext.plan.cpu import TILE, AmxPlan, GatherPlan, Machine, Problem, Window
+from topi_ext.plan.plans import TILE, AmxPlan, GatherPlan, Window
+from topi_ext.plan.problem import Machine, Problem
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() != "x86_64",

@@ -29,19 +29,18 @@ from helpers.profile import FUZZ, compiling
 from topi_ext import select, tvm_compat
 from topi_ext.kernels import gather, winograd
 from topi_ext.layout import Layouts
-from topi_ext.plan.cpu import (
+from topi_ext.plan.cpu import choose
+from topi_ext.plan.plans import (
     ChannelsPlan,
     ColumnsPlan,
     GatherPlan,
-    Machine,
     PhasesPlan,
-    Problem,
     ScatterPlan,
     WeightGradPlan,
     Window,
     WinogradPlan,
-    choose,
 )
+from topi_ext.plan.problem import Machine, Problem
 from topi_ext.reference import Reference
 
 FACES = list(OPERANDS)

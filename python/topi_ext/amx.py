@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from . import emit, tvm_compat
 from .dtypes import byte_width
 from .emit import Array, Expr, Operand
-from .plan.cpu import TILE
+from .plan.plans import TILE
 
 TILES = 8
 """Number of tile registers."""

@@ -23,21 +23,20 @@ from .kernels import (
     winograd,
 )
 from .layout import Layouts
-from .plan.cpu import (
+from .plan.cpu import choose
+from .plan.plans import (
     AmxPlan,
     ChannelsPlan,
     ColumnsPlan,
     EitherPlan,
     GatherPlan,
-    Machine,
     PhasesPlan,
     Plan,
-    Problem,
     ScatterPlan,
     WeightGradPlan,
     WinogradPlan,
-    choose,
 )
+from .plan.problem import Machine, Problem
 
 KERNELS = {
     GatherPlan: gather,

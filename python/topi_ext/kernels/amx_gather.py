@@ -32,7 +32,8 @@ from typing import Any
 from .. import amx, emit
 from ..emit import Array, Expr
 from ..geometry import TapGroup
-from ..plan.cpu import TILE, AmxPlan, Problem
+from ..plan.plans import TILE, AmxPlan
+from ..plan.problem import Problem
 from . import ATTRIBUTES, TAPS, gather
 from .gather import GatherKernel, Steps, Sums
 from .operands import (

@@ -25,7 +25,8 @@ from math import prod
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..filtering import Filter
-from ..plan.cpu import Problem, WinogradPlan
+from ..plan.plans import WinogradPlan
+from ..plan.problem import Problem
 from . import TAPS
 from .operands import tap_number, weight_index
 

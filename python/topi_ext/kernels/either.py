@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 from .. import emit
-from ..plan.cpu import EitherPlan, Problem, WinogradPlan
+from ..plan.plans import EitherPlan, WinogradPlan
+from ..plan.problem import Problem
 from . import ATTRIBUTES, gather, scatter, winograd
 from .operands import gather_arguments
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from .. import emit
 from ..emit import Expr, Operand
 from ..epilogue import UNARY, Step
-from ..plan.cpu import Problem
+from ..plan.problem import Problem
 from . import DATA
 
 

@@ -35,7 +35,8 @@ from typing import Any, NamedTuple
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..geometry import TapGroup
-from ..plan.cpu import GatherPlan, Problem
+from ..plan.plans import GatherPlan
+from ..plan.problem import Problem
 from . import ATTRIBUTES, DATA, TAPS
 from .epilogue import RowEpilogue
 from .operands import Packed, gather_arguments, packed_weight, stored_weight, weight_index

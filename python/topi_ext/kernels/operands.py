@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from .. import emit
 from ..emit import Expr, Operand
-from ..plan.cpu import Problem
+from ..plan.problem import Problem
 from . import DATA, TAPS
 
 

@@ -19,7 +19,8 @@ from math import prod
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..geometry import Gather
-from ..plan.cpu import Problem, Window
+from ..plan.plans import Window
+from ..plan.problem import Problem
 from . import DATA
 
 

@@ -25,7 +25,8 @@ from typing import Any
 
 from .. import emit
 from ..emit import Expr, Operand
-from ..plan.cpu import PhasesPlan, Problem
+from ..plan.plans import PhasesPlan
+from ..plan.problem import Problem
 from . import ATTRIBUTES, DATA, TAPS
 from .epilogue import RowEpilogue
 from .operands import gather_arguments

@@ -26,7 +26,8 @@ from typing import Any
 
 from .. import emit
 from ..emit import Expr, Operand
-from ..plan.cpu import Problem, ScatterPlan
+from ..plan.plans import ScatterPlan
+from ..plan.problem import Problem
 from . import ATTRIBUTES, DATA, TAPS
 from .epilogue import RowEpilogue
 from .operands import gather_arguments

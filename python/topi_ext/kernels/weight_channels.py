@@ -23,7 +23,8 @@ from typing import Any
 
 from .. import emit
 from ..emit import Array, Expr, Operand
-from ..plan.cpu import ChannelsPlan, Problem
+from ..plan.plans import ChannelsPlan
+from ..plan.problem import Problem
 from . import DATA, TAPS
 from .panel import Panel, pack, window_of
 from .products import add_products

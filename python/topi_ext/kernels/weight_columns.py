@@ -23,7 +23,8 @@ from typing import Any
 
 from .. import emit
 from ..emit import Array, Expr, Operand
-from ..plan.cpu import ColumnsPlan, Problem
+from ..plan.plans import ColumnsPlan
+from ..plan.problem import Problem
 from . import DATA, TAPS
 from .products import add_products
 from .weight_grad import weight_function

@@ -25,7 +25,8 @@ from typing import Any
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..geometry import Gather
-from ..plan.cpu import Problem, WeightGradPlan
+from ..plan.plans import WeightGradPlan
+from ..plan.problem import Problem
 from . import ATTRIBUTES, TAPS
 from .operands import weight_grad_arguments
 from .panel import Panel, pack, window_of

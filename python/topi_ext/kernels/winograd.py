@@ -44,7 +44,8 @@ from .. import emit
 from ..emit import Array, Expr, Operand
 from ..filtering import Filter
 from ..geometry import Gather
-from ..plan.cpu import Problem, Window, WinogradPlan
+from ..plan.plans import Window, WinogradPlan
+from ..plan.problem import Problem
 from . import ATTRIBUTES, DATA, gather
 from .combined_taps import CombinedTaps, combination
 from .epilogue import RowEpilogue

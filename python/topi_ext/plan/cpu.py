@@ -7,27 +7,30 @@ enter the estimate with a nominal value; the kernel is right for every size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from itertools import product
 from math import prod
-from typing import Any, Union
 
-from ..dtypes import accumulator, byte_width
-from ..epilogue import Epilogue
+from ..dtypes import byte_width
 from ..filtering import Filter, filters_of
-from ..geometry import Gather, Geometry, Size, conv_transpose_size
-from ..layout import Layouts
-
-NOMINAL = (4, 8, 32, 64)
-"""Assumed sizes of symbolic axes: batch, then depth, height and width."""
-
-UNROLLED_TAPS = 16
-"""Taps written out in an innermost loop; more of them only make builds slow."""
-
-TILE = 16
-"""Most rows, and columns of 32 bits, of a matrix unit's tile."""
+from ..geometry import Gather, conv_transpose_size
+from .plans import (
+    TILE,
+    AmxPlan,
+    ChannelsPlan,
+    ColumnsPlan,
+    EitherPlan,
+    GatherPlan,
+    PhasesPlan,
+    Plan,
+    ScatterPlan,
+    WeightGradPlan,
+    Window,
+    WinogradPlan,
+)
+from .problem import NOMINAL, Machine, Problem, nominal
 
 MOST_TERMS = 128
 """Terms of a tile, one for each kind of phase, that a kernel writes out."""
@@ -37,573 +40,6 @@ TILED_CHANNELS = 16
 
 PARALLEL_CYCLES = 40_000
 """Work below this is done by the calling thread: waking the others takes about as long."""
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What a plan has to know of a processor.
-
-    Attributes
-    ----------
-    vector_bytes : int
-        Width of a vector register.
-    registers : int
-        Number of vector registers.
-    threads : int
-        Cores that share the work.
-    l1, l2 : int
-        Bytes of data cache per core.
-    amx : bool
-        Whether it has a matrix unit for bfloat16.
-    """
-
-    vector_bytes: int = 16
-    registers: int = 16
-    threads: int = 1
-    l1: int = 32 << 10
-    l2: int = 512 << 10
-    amx: bool = False
-
-    @classmethod
-    def of_features(cls, features: frozenset[str], threads: int) -> Machine:
-        """The machine that LLVM's CPU `features` describe."""
-        if {"amx-tile", "amx-bf16"} <= features:
-            known = cls.of_features(features - {"amx-tile"}, threads)
-            return replace(known, l1=48 << 10, l2=2 << 20, amx=True)
-        if "avx512f" in features:
-            return cls(vector_bytes=64, registers=32, threads=threads, l2=1 << 20)
-        if "avx2" in features:
-            return cls(vector_bytes=32, registers=16, threads=threads)
-        if "neon" in features:
-            return cls(vector_bytes=16, registers=32, threads=threads)
-        return cls(threads=threads)
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One operator to be built: a face, its geometry with three spatial axes, and its operands.
-
-    The batch `n` is treated as a fourth axis with a kernel of one, so that small images of a batch
-    share vectors.  Axes are ordered batch, depth, height, width.
-
-    Attributes
-    ----------
-    face : str
-        ``"conv"``, ``"conv_transpose"`` or ``"conv_weight_grad"``.
-    geometry : Geometry
-        With three spatial axes.
-    layouts : Layouts
-        Permutations in which x, w and y are stored.
-    n : int or symbolic
-        Batch.
-    dtypes : tuple of str
-        Of the first operand, of the second, of the result.
-    epilogue : tuple of Step
-        What is done to the sums before they are written.
-    prepacked : bool
-        Whether a kernel that packs its weights may find them packed.
-    """
-
-    face: str
-    geometry: Geometry
-    layouts: Layouts
-    n: Size
-    dtypes: tuple[str, str, str]
-    epilogue: Epilogue = ()
-    prepacked: bool = False
-
-    @property
-    def transposed(self) -> bool:
-        """Whether the gather runs from y to x."""
-        return self.face == "conv_transpose"
-
-    @cached_property
-    def acc_dtype(self) -> str:
-        """Dtype of the accumulators."""
-        return accumulator(self.face, *self.dtypes)
-
-    @cached_property
-    def gathers(self) -> tuple[Gather, ...]:
-        """How the operand that is packed is read, along the four axes."""
-        batch = Gather(self.transposed, 1, 1, 1, 0)
-        return (batch, *self.geometry.gathers(transposed=self.transposed))
-
-    @cached_property
-    def spread_gathers(self) -> tuple[Gather, ...]:
-        """The same for ``conv``, each tap with a plane of its own."""
-        return tuple(replace(gather, spread=True) for gather in self.gathers)
-
-    @property
-    def x_sizes(self) -> tuple[Size, ...]:
-        """Sizes of x along the four axes."""
-        return (self.n, *self.geometry.x_size)
-
-    @property
-    def y_sizes(self) -> tuple[Size, ...]:
-        """Sizes of y along the four axes."""
-        return (self.n, *self.geometry.y_size)
-
-    @property
-    def in_sizes(self) -> tuple[Size, ...]:
-        """Sizes of the data operand of a gather."""
-        return self.y_sizes if self.transposed else self.x_sizes
-
-    @property
-    def out_sizes(self) -> tuple[Size, ...]:
-        """Sizes of the result of a gather."""
-        return self.x_sizes if self.transposed else self.y_sizes
-
-    @property
-    def in_channels(self) -> int:
-        """Channels per group of the data operand of a gather: what is summed over."""
-        g = self.geometry
-        return g.k_per_group if self.transposed else g.c_per_group
-
-    @property
-    def out_channels(self) -> int:
-        """Channels per group of the result of a gather."""
-        g = self.geometry
-        return g.c_per_group if self.transposed else g.k_per_group
-
-    @property
-    def weights_per_group(self) -> int:
-        """Number of weights of one group."""
-        return self.in_channels * self.out_channels * self.geometry.taps
-
-    @property
-    def weights(self) -> int:
-        """Number of all weights."""
-        return self.geometry.groups * self.weights_per_group
-
-    @property
-    def weights_are_rows(self) -> bool:
-        """Whether a gather reads the weights of an output channel one after the other in memory,
-        in the dtype of its sums."""
-        in_order = "".join(letter for letter in self.layouts.w if letter != "O")
-        return (
-            not self.transposed
-            and self.layouts.w.startswith("O")
-            and in_order == "I" + "DHW"[3 - len(in_order) + 1 :]
-            and self.dtypes[1] == self.acc_dtype
-        )
-
-    @property
-    def positions(self) -> tuple[Size, ...]:
-        """Positions per phase along the four axes (of y, for the weight gradient)."""
-        return tuple(
-            (size + gather.out_step - 1) // gather.out_step
-            for size, gather in zip(self.out_sizes, self.gathers)
-        )
-
-    @property
-    def is_static(self) -> bool:
-        """Whether all sizes are numbers."""
-        return all(isinstance(size, int) for size in (*self.x_sizes, *self.y_sizes))
-
-    @cached_property
-    def data_elements(self) -> int:
-        """Elements of x and of y; symbolic sizes count as nominal."""
-        x, y = prod(_nominal(self.x_sizes)), prod(_nominal(self.y_sizes))
-        return self.geometry.c * x + self.geometry.k * y
-
-    @property
-    def elements(self) -> int:
-        """The same, and the weights."""
-        return self.data_elements + self.weights
-
-    def lanes(self, machine: Machine) -> int:
-        """Elements of a vector of accumulators."""
-        return max(1, machine.vector_bytes // byte_width(self.acc_dtype))
-
-
-@dataclass(frozen=True)
-class Window:
-    """The part of the packed operand that one block of positions reads, flattened.
-
-    Position ``(b0, b1, b2, b3)`` of the block is flat position ``((b0*E1 + b1)*E2 + b2)*E3 + b3``
-    where ``E`` is the extent of the window; a tap is one constant offset in it.  Between rows lie
-    the columns of the halo: lanes computed there are dropped.
-    """
-
-    block: tuple[int, ...]
-    extent: tuple[int, ...]
-
-    @classmethod
-    def of(cls, block: Sequence[int], gathers: Sequence[Gather]) -> Window:
-        """The window that `block` reads through `gathers`."""
-        extent = tuple(b + g.last_shift - g.first_shift for b, g in zip(block, gathers))
-        return cls(tuple(block), extent)
-
-    @property
-    def steps(self) -> tuple[int, ...]:
-        """Distance in flat positions of neighbours along each axis."""
-        return tuple(prod(self.extent[axis + 1 :]) for axis in range(len(self.extent)))
-
-    @property
-    def length(self) -> int:
-        """Flat positions from the first to the last of the block."""
-        return sum((b - 1) * step for b, step in zip(self.block, self.steps)) + 1
-
-    @property
-    def elements(self) -> int:
-        """Elements of the whole window."""
-        return prod(self.extent)
-
-    def pitch(self, lanes: int) -> int:
-        """Distance of two planes: whole vectors, and never a power of two of cache lines."""
-        vectors = -(-self.elements // lanes)
-        return (vectors + 1 - vectors % 2) * lanes
-
-    def most_pitch(self, lanes: int) -> int:
-        """What has to be allocated for a plane."""
-        return self.pitch(lanes)
-
-
-@dataclass(frozen=True)
-class GatherPlan:
-    """Plan of the kernel that serves ``conv`` and ``conv_transpose``.
-
-    Attributes
-    ----------
-    window : Window
-        Block of positions per task and what it reads; of symbolic sizes the room for it, which the
-        kernel fills when it runs.
-    lanes : int
-        Elements per vector.
-    channels, vectors : int
-        Register tile: output channels by vectors of positions.
-    splits : int
-        Into how many tasks the output channels of one block are divided.
-    depth : int
-        Input channels that are summed at a time.
-    packed : bool
-        Whether the weights are packed first, or read where they are.
-    parallel : bool
-        Whether threads share the tasks.
-    spread : bool
-        Whether each tap of a ``conv`` has a plane of its own, so that no lane is in a halo.
-    tasks : int
-        Of symbolic sizes, how many tasks there should be: `splits` follows when the kernel runs.
-    tiles_first : bool
-        Whether all output channels of a tile of positions are summed before those of the next,
-        instead of all positions of a block of output channels.
-    unrolled : int
-        Most taps that are written out in an innermost loop.
-    tiled : bool
-        Whether the panel holds what one register tile reads of all planes together; only of
-        windows without a halo, in which no tap is shifted.
-    """
-
-    window: Window
-    lanes: int
-    channels: int
-    vectors: int
-    splits: int
-    depth: int
-    packed: bool = True
-    parallel: bool = True
-    spread: bool = False
-    tasks: int = 1
-    tiles_first: bool = False
-    unrolled: int = UNROLLED_TAPS
-    tiled: bool = False
-
-    def gathers(self, problem: Problem) -> tuple[Gather, ...]:
-        """How the data of `problem` is read, along the four axes."""
-        return problem.spread_gathers if self.spread else problem.gathers
-
-
-@dataclass(frozen=True)
-class ScatterPlan:
-    """Plan of the ``conv_transpose`` kernel for small images.
-
-    Attributes
-    ----------
-    images : int
-        Images per task; divides the batch.  Symbolic sizes choose it when the kernel runs.
-    positions, held : int
-        Room of a task: positions of y, and elements of an image of x with its padding.
-    most : int
-        Of symbolic sizes, the most positions of an image that the plan serves.
-    lanes : int
-        Elements per vector.
-    c_block : int
-        Channels of x per task.
-    k_block : int
-        Channels of y that are summed at a time.
-    m_tile, vectors : int
-        Register tile: positions by vectors of (channel of x, tap).
-    parallel : bool
-        Whether threads share the tasks.
-    """
-
-    images: int
-    positions: int
-    held: int
-    lanes: int
-    c_block: int
-    k_block: int
-    m_tile: int
-    vectors: int
-    parallel: bool = True
-    most: int = 0
-
-    @staticmethod
-    def extents(geometry: Geometry, most: Callable[..., Any] = max) -> list[Any]:
-        """Extents of an image of x before its padding is cut off, and of what lies behind it.
-
-        Of symbolic sizes `most` has to be a maximum of expressions.
-        """
-        return [
-            max(0, -pad) + most((y - 1) * s + (r - 1) * d + 1, x + pad)
-            for y, x, r, s, d, pad in zip(
-                geometry.y_size, geometry.x_size, geometry.kernel, geometry.stride,
-                geometry.dilation, geometry.pad_before,
-            )
-        ]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class PhasesPlan:
-    """Plan of the ``conv_transpose`` kernel for strides along a row of a vector or more.
-
-    Kernels are multiples of the strides, so that every phase has as many taps.
-
-    Attributes
-    ----------
-    images : int
-        Images per task.
-    lanes : int
-        Elements per vector.
-    c_block : int
-        Channels of x per task.
-    m_tile, vectors : int
-        Register tile: positions by vectors of (channel of x, phase).
-    parallel : bool
-        Whether threads share the tasks.
-    """
-
-    images: int
-    lanes: int
-    c_block: int
-    m_tile: int
-    vectors: int
-    parallel: bool = True
-
-    @staticmethod
-    def taps(geometry: Geometry) -> tuple[int, ...]:
-        """Taps of a phase along each axis."""
-        return tuple(k // s for k, s in zip(geometry.kernel, geometry.stride))
-
-    @classmethod
-    def reads(cls, geometry: Geometry) -> tuple[list[int], list[int]]:
-        """Of y along each axis, the first position that is read, and how many are."""
-        firsts = [pad // s for pad, s in zip(geometry.pad_before, geometry.stride)]
-        before = [t - 1 for t in cls.taps(geometry)]
-        lasts = [
-            (pad + size - 1) // s
-            for pad, size, s in zip(geometry.pad_before, geometry.x_size, geometry.stride)
-        ]
-        return [a - t for a, t in zip(firsts, before)], [
-            b - a + 1 + t for a, b, t in zip(firsts, lasts, before)
-        ]
-
-    @classmethod
-    def positions(cls, geometry: Geometry) -> int:
-        """Positions of a row that have outputs."""
-        return cls.reads(geometry)[1][-1] - (cls.taps(geometry)[-1] - 1)
-
-
-@dataclass(frozen=True)
-class EitherPlan:
-    """Plan of ``conv_transpose`` for symbolic sizes, which choose one of two when the kernel runs.
-
-    Attributes
-    ----------
-    small : ScatterPlan
-        For the images that it serves.
-    large : GatherPlan or WinogradPlan
-        For all others.
-    """
-
-    small: ScatterPlan
-    large: GatherPlan | WinogradPlan
-
-
-@dataclass(frozen=True)
-class WinogradPlan:
-    """Plan of the kernel of ``conv`` and ``conv_transpose`` that saves products.
-
-    Attributes
-    ----------
-    tile : tuple of int
-        Outputs of a phase per tile along depth, height and width: 1 or 2.
-    block : tuple of int
-        Tiles per task along the four axes.
-    lanes : int
-        Elements per vector.
-    channels, vectors : int
-        Register tile: output channels by vectors of tiles.
-    splits : int
-        Into how many tasks the output channels of one block are divided.
-    pass_blocks : int
-        Blocks of output channels whose points are held at a time.
-    direct : GatherPlan
-        For data that is not finite, and for symbolic sizes of few tiles.
-    parallel : bool
-        Whether threads share the tasks.
-    parts : int
-        Parts of the output channels that are computed one after the other, for less memory.
-    parts_are_tasks : bool
-        Whether each part, with all its positions, is a task of its own, which combines its taps
-        for itself; then `splits` is 1.
-    inputs_first : bool
-        Whether the inputs of all positions, which then are one block, are combined before parts
-        that are tasks begin, instead of by each of them.
-    least, tasks : int
-        Of symbolic sizes, how many tiles of a phase there have to be, and how many tasks there
-        should be.  The block is then the room for one, which the kernel fills when it runs.
-    """
-
-    tile: tuple[int, ...]
-    block: tuple[int, ...]
-    lanes: int
-    channels: int
-    vectors: int
-    splits: int
-    pass_blocks: int
-    direct: GatherPlan
-    parallel: bool = True
-    parts: int = 1
-    parts_are_tasks: bool = False
-    inputs_first: bool = False
-    least: int = 0
-    tasks: int = 1
-
-    @property
-    def pitch(self) -> int:
-        """Distance of two rows of tiles: one register tile, or never a power of two of lines."""
-        rounds = -(-prod(self.block) // (self.vectors * self.lanes))
-        vectors = rounds * self.vectors
-        return (vectors if rounds == 1 else vectors + 1 - vectors % 2) * self.lanes
-
-    def filters(self, problem: Problem) -> tuple[tuple[Filter, ...], ...]:
-        """How each spatial axis is computed."""
-        gathers = problem.gathers[1:]
-        return tuple(filters_of(gather, tile) for gather, tile in zip(gathers, self.tile))
-
-    def tiles(self, problem: Problem) -> tuple[Size, ...]:
-        """Tiles of a phase along the four axes."""
-        steps = (1, *(f[0].out_step * f[0].tile for f in self.filters(problem)))
-        return tuple((size + step - 1) // step for size, step in zip(problem.out_sizes, steps))
-
-
-@dataclass(frozen=True)
-class AmxPlan:
-    """Plan of the kernel of ``conv`` and ``conv_transpose`` of bfloat16 by a matrix unit.
-
-    Attributes
-    ----------
-    gather : GatherPlan
-        The loop nest: its lanes are the columns of a tile, its channels whole tiles, its depth
-        counts steps of a tile of pairs of input channels.
-    refused : GatherPlan
-        For where the matrix unit may not be used.
-    """
-
-    gather: GatherPlan
-    refused: GatherPlan
-
-
-@dataclass(frozen=True)
-class WeightGradPlan:
-    """Plan of the ``conv_weight_grad`` kernel.
-
-    Attributes
-    ----------
-    window : Window
-        Block of positions of y that is reduced at a time and what it reads of x.
-    lanes : int
-        Elements per vector.
-    k_block, c_block : int
-        Channels of y and of x that one task holds partial sums for.
-    k_tile, c_tile, tap_tile : int
-        Register tile: channels of y by (channels of x times taps along the last axis).
-    parallel : bool
-        Whether threads share the tasks.
-    """
-
-    window: Window
-    lanes: int
-    k_block: int
-    c_block: int
-    k_tile: int
-    c_tile: int
-    tap_tile: int
-    parallel: bool = True
-
-
-@dataclass(frozen=True)
-class ChannelsPlan:
-    """Plan of the ``conv_weight_grad`` kernel for many channels.
-
-    Attributes
-    ----------
-    window : Window
-        Block of positions of y that is reduced at a time and what it reads of x.
-    lanes : int
-        Elements per vector.
-    k_block, c_block : int
-        Channels of y and of x that one task holds partial sums for.
-    c_tile, vectors : int
-        Register tile: channels of x by vectors of channels of y.
-    parallel : bool
-        Whether threads share the tasks.
-    """
-
-    window: Window
-    lanes: int
-    k_block: int
-    c_block: int
-    c_tile: int
-    vectors: int
-    parallel: bool = True
-
-
-@dataclass(frozen=True)
-class ColumnsPlan:
-    """Plan of the ``conv_weight_grad`` kernel for few positions.
-
-    Attributes
-    ----------
-    images : int
-        Images whose positions are held at a time; divides the batch.
-    lanes : int
-        Elements per vector.
-    c_block : int
-        Channels of x per task.
-    splits : int
-        Into how many tasks the channels of y are divided.
-    k_tile, vectors : int
-        Register tile: channels of y by vectors of (channel of x, tap).
-    parallel : bool
-        Whether threads share the tasks.
-    """
-
-    images: int
-    lanes: int
-    c_block: int
-    splits: int
-    k_tile: int
-    vectors: int
-    parallel: bool = True
-
-
-Plan = Union[
-    GatherPlan, WinogradPlan, AmxPlan, ScatterPlan, PhasesPlan, EitherPlan,
-    WeightGradPlan, ChannelsPlan, ColumnsPlan,
-]  # fmt: skip
-"""Each is the plan of one kernel."""
 
 
 @lru_cache(maxsize=1024)
@@ -641,7 +77,7 @@ def choose(problem: Problem, machine: Machine) -> Plan:
 def _plan_gather(problem: Problem, machine: Machine) -> tuple[float, GatherPlan]:
     """Lanes over positions: the plan of :mod:`topi_ext.kernels.gather`, and its cycles."""
     lanes = problem.lanes(machine)
-    positions = _nominal(problem.positions)
+    positions = nominal(problem.positions)
     packed = not problem.weights_are_rows
     best: tuple[float, GatherPlan] | None = None
     may_spread = problem.is_static and not problem.transposed and problem.geometry.taps > 1
@@ -724,7 +160,7 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
     terms = sum(prod(len(f.terms) for f in combination) for combination in combinations)
     if terms > MOST_TERMS:
         return None
-    tiles = _nominal(plan.tiles(problem))
+    tiles = nominal(plan.tiles(problem))
     # No more than operands and result take together.
     limit = problem.elements * 4
     pairs = geometry.groups * problem.in_channels * problem.out_channels
@@ -904,7 +340,7 @@ def _plan_amx(problem: Problem, machine: Machine) -> tuple[float, AmxPlan] | Non
     # Of eight registers, four hold sums, or three if there is but one row of them.
     channels, width = (2 * TILE, 2) if problem.out_channels > TILE else (TILE, 3)
     blocks = -(-problem.out_channels // channels)
-    positions = _nominal(problem.positions)
+    positions = nominal(problem.positions)
     best: tuple[float, AmxPlan] | None = None
     for block in _blocks(positions, TILE):
         window = Window.of(block, problem.gathers)
@@ -1216,7 +652,7 @@ def _plan_sums(problem: Problem, machine: Machine) -> tuple[float, WeightGradPla
     tap_tile = last if last <= 4 else min(range(4, 1, -1), key=lambda t: -(-last // t) * t)
     c_tile = max(1, min(c, 4 // tap_tile))
     k_tile = max(1, min(k, accumulators // (c_tile * tap_tile), 6))
-    positions = _nominal(problem.positions)
+    positions = nominal(problem.positions)
     best: tuple[float, WeightGradPlan] | None = None
     for block in _blocks(positions, lanes):
         window = Window.of(block, problem.gathers)
@@ -1259,7 +695,7 @@ def _plan_channels(problem: Problem, machine: Machine) -> tuple[float, ChannelsP
     c, k, taps = geometry.c_per_group, geometry.k_per_group, geometry.taps
     slots = prod(g.slots for g in problem.gathers)
     width = byte_width(problem.acc_dtype)
-    positions = _nominal(problem.positions)
+    positions = nominal(problem.positions)
     best: tuple[float, ChannelsPlan] | None = None
     for k_block in _channel_blocks(k, lanes):
         vectors = -(-k_block // lanes)
@@ -1357,12 +793,6 @@ def _pack_cycles(gathers: Sequence[Gather], window: Window, channels: int) -> fl
     if gathers[-1].spread and gathers[-1].in_step == 1:
         cycles *= 0.3
     return cycles
-
-
-def _nominal(sizes: Sequence[Size]) -> tuple[int, ...]:
-    return tuple(
-        max(1, size) if isinstance(size, int) else nominal for size, nominal in zip(sizes, NOMINAL)
-    )
 
 
 def _blocks(positions: Sequence[int], lanes: int) -> Iterator[tuple[int, ...]]:

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a plan is made of: a processor, and one operator to be built for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+
+from ..dtypes import accumulator, byte_width
+from ..epilogue import Epilogue
+from ..geometry import Gather, Geometry, Size
+from ..layout import Layouts
+
+NOMINAL = (4, 8, 32, 64)
+"""Assumed sizes of symbolic axes: batch, then depth, height and width."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a plan has to know of a processor.
+
+    Attributes
+    ----------
+    vector_bytes : int
+        Width of a vector register.
+    registers : int
+        Number of vector registers.
+    threads : int
+        Cores that share the work.
+    l1, l2 : int
+        Bytes of data cache per core.
+    amx : bool
+        Whether it has a matrix unit for bfloat16.
+    """
+
+    vector_bytes: int = 16
+    registers: int = 16
+    threads: int = 1
+    l1: int = 32 << 10
+    l2: int = 512 << 10
+    amx: bool = False
+
+    @classmethod
+    def of_features(cls, features: frozenset[str], threads: int) -> Machine:
+        """The machine that LLVM's CPU `features` describe."""
+        if {"amx-tile", "amx-bf16"} <= features:
+            known = cls.of_features(features - {"amx-tile"}, threads)
+            return replace(known, l1=48 << 10, l2=2 << 20, amx=True)
+        if "avx512f" in features:
+            return cls(vector_bytes=64, registers=32, threads=threads, l2=1 << 20)
+        if "avx2" in features:
+            return cls(vector_bytes=32, registers=16, threads=threads)
+        if "neon" in features:
+            return cls(vector_bytes=16, registers=32, threads=threads)
+        return cls(threads=threads)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One operator to be built: a face, its geometry with three spatial axes, and its operands.
+
+    The batch `n` is treated as a fourth axis with a kernel of one, so that small images of a batch
+    share vectors.  Axes are ordered batch, depth, height, width.
+
+    Attributes
+    ----------
+    face : str
+        ``"conv"``, ``"conv_transpose"`` or ``"conv_weight_grad"``.
+    geometry : Geometry
+        With three spatial axes.
+    layouts : Layouts
+        Permutations in which x, w and y are stored.
+    n : int or symbolic
+        Batch.
+    dtypes : tuple of str
+        Of the first operand, of the second, of the result.
+    epilogue : tuple of Step
+        What is done to the sums before they are written.
+    prepacked : bool
+        Whether a kernel that packs its weights may find them packed.
+    """
+
+    face: str
+    geometry: Geometry
+    layouts: Layouts
+    n: Size
+    dtypes: tuple[str, str, str]
+    epilogue: Epilogue = ()
+    prepacked: bool = False
+
+    @property
+    def transposed(self) -> bool:
+        """Whether the gather runs from y to x."""
+        return self.face == "conv_transpose"
+
+    @cached_property
+    def acc_dtype(self) -> str:
+        """Dtype of the accumulators."""
+        return accumulator(self.face, *self.dtypes)
+
+    @cached_property
+    def gathers(self) -> tuple[Gather, ...]:
+        """How the operand that is packed is read, along the four axes."""
+        batch = Gather(self.transposed, 1, 1, 1, 0)
+        return (batch, *self.geometry.gathers(transposed=self.transposed))
+
+    @cached_property
+    def spread_gathers(self) -> tuple[Gather, ...]:
+        """The same for ``conv``, each tap with a plane of its own."""
+        return tuple(replace(gather, spread=True) for gather in self.gathers)
+
+    @property
+    def x_sizes(self) -> tuple[Size, ...]:
+        """Sizes of x along the four axes."""
+        return (self.n, *self.geometry.x_size)
+
+    @property
+    def y_sizes(self) -> tuple[Size, ...]:
+        """Sizes of y along the four axes."""
+        return (self.n, *self.geometry.y_size)
+
+    @property
+    def in_sizes(self) -> tuple[Size, ...]:
+        """Sizes of the data operand of a gather."""
+        return self.y_sizes if self.transposed else self.x_sizes
+
+    @property
+    def out_sizes(self) -> tuple[Size, ...]:
+        """Sizes of the result of a gather."""
+        return self.x_sizes if self.transposed else self.y_sizes
+
+    @property
+    def in_channels(self) -> int:
+        """Channels per group of the data operand of a gather: what is summed over."""
+        g = self.geometry
+        return g.k_per_group if self.transposed else g.c_per_group
+
+    @property
+    def out_channels(self) -> int:
+        """Channels per group of the result of a gather."""
+        g = self.geometry
+        return g.c_per_group if self.transposed else g.k_per_group
+
+    @property
+    def weights_per_group(self) -> int:
+        """Number of weights of one group."""
+        return self.in_channels * self.out_channels * self.geometry.taps
+
+    @property
+    def weights(self) -> int:
+        """Number of all weights."""
+        return self.geometry.groups * self.weights_per_group
+
+    @property
+    def weights_are_rows(self) -> bool:
+        """Whether a gather reads the weights of an output channel one after the other in memory,
+        in the dtype of its sums."""
+        in_order = "".join(letter for letter in self.layouts.w if letter != "O")
+        return (
+            not self.transposed
+            and self.layouts.w.startswith("O")
+            and in_order == "I" + "DHW"[3 - len(in_order) + 1 :]
+            and self.dtypes[1] == self.acc_dtype
+        )
+
+    @property
+    def positions(self) -> tuple[Size, ...]:
+        """Positions per phase along the four axes (of y, for the weight gradient)."""
+        return tuple(
+            (size + gather.out_step - 1) // gather.out_step
+            for size, gather in zip(self.out_sizes, self.gathers)
+        )
+
+    @property
+    def is_static(self) -> bool:
+        """Whether all sizes are numbers."""
+        return all(isinstance(size, int) for size in (*self.x_sizes, *self.y_sizes))
+
+    @cached_property
+    def data_elements(self) -> int:
+        """Elements of x and of y; symbolic sizes count as nominal."""
+        x, y = prod(nominal(self.x_sizes)), prod(nominal(self.y_sizes))
+        return self.geometry.c * x + self.geometry.k * y
+
+    @property
+    def elements(self) -> int:
+        """The same, and the weights."""
+        return self.data_elements + self.weights
+
+    def lanes(self, machine: Machine) -> int:
+        """Elements of a vector of accumulators."""
+        return max(1, machine.vector_bytes // byte_width(self.acc_dtype))
+
+
+def nominal(sizes: Sequence[Size]) -> tuple[int, ...]:
+    return tuple(
+        max(1, size) if isinstance(size, int) else nominal for size, nominal in zip(sizes, NOMINAL)
+    )
