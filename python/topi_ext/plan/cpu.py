@@ -270,8 +270,12 @@ def _winograd_bytes(
     else:
         shared += combined
     if plan.inputs_first:
-        rows = sum(prod(len(f.terms) * len(f.phases) for f in kinds) for kinds in combinations)
-        shared += rows * problem.in_channels * plan.pitch
+        # Between points one row stays empty, and each task has the rows of one channel.
+        for kinds in combinations:
+            rows = prod(len(f.terms) for f in kinds) * problem.in_channels
+            rows += prod(len(f.points) for f in kinds)
+            shared += rows * prod(len(f.phases) for f in kinds) * plan.pitch
+        task += values // problem.in_channels * plan.pitch
     else:
         task += values * plan.pitch
     threads = machine.threads if plan.parallel else 1
