@@ -179,16 +179,22 @@ class _Winograd:
         else:
             emit.loop(plan.parts, lambda number: self._parallel_part(counts, number, directly))
 
-    def _part(self, counts: Sequence[Expr], group: Expr, number: Expr, directly: Array) -> None:
-        """One part of the output channels, by one thread."""
-        first = emit.let(number * self.taps.part_blocks)
+    def _hold_taps(self, combine: Callable[[Array], None]) -> None:
+        """The combined taps of a part: as they come packed, or made by `combine`."""
         self.combined: Array = self.weight
         if not self.problem.prepacked:
             self.combined = emit.scratch(self.taps.elements, self.dtype)
-            emit.loop(
+            combine(self.combined)
+
+    def _part(self, counts: Sequence[Expr], group: Expr, number: Expr, directly: Array) -> None:
+        """One part of the output channels, by one thread."""
+        first = emit.let(number * self.taps.part_blocks)
+        self._hold_taps(
+            lambda held: emit.loop(
                 self.taps.chunks,
-                lambda chunk: self.taps.combine_chunk(self.combined, group, first, chunk),
+                lambda chunk: self.taps.combine_chunk(held, group, first, chunk),
             )
+        )
         if not self.plan.inputs_first:
             self.inputs: Array = self._rows(max(self.taps.rows))
         emit.nest(counts, lambda *block: self._task(block, group, first, 0, directly))
@@ -196,10 +202,7 @@ class _Winograd:
     def _parallel_part(self, counts: Sequence[Expr], number: Expr, directly: Array) -> None:
         """One part of the output channels, by all threads."""
         first = emit.let(number * self.taps.part_blocks)
-        self.combined = self.weight
-        if not self.problem.prepacked:
-            self.combined = emit.scratch(self.taps.elements, self.dtype)
-            self.taps.combine(self.combined, first)
+        self._hold_taps(lambda held: self.taps.combine(held, first))
         extents = (counts[0], self.problem.geometry.groups, *counts[1:], self.splits)
         with emit.tasks(emit.chosen(prod(extents)), self.plan.parallel) as task:
             number_of = emit.let if self.problem.is_static else emit.chosen

@@ -171,8 +171,7 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
     widening = pairs * geometry.taps * _widening_cycles(problem.dtypes[1], problem.acc_dtype)
     best: tuple[float, WinogradPlan] | None = None
     most = max(prod(len(f.points) for f in combination) for combination in combinations)
-    values = max(prod(len(f.terms) for f in combination) for combination in combinations)
-    values *= problem.in_channels * byte_width(problem.acc_dtype)
+    values = _most_terms(combinations) * problem.in_channels * byte_width(problem.acc_dtype)
     for block, parts, alone, inputs_first in _winograd_loops(problem, tiles, machine):
         vectors = -(-prod(block) // lanes)
         channels, width = _register_tile(problem.out_channels, vectors, machine.registers)
@@ -230,6 +229,11 @@ def _saves_products(gather: Gather) -> bool:
     return two < 2 * one
 
 
+def _most_terms(combinations: Sequence[tuple[Filter, ...]]) -> int:
+    """Rows of combined inputs for one input channel, of the phases that have most."""
+    return max(prod(len(f.terms) for f in combination) for combination in combinations)
+
+
 def _winograd_loops(
     problem: Problem, tiles: tuple[int, ...], machine: Machine
 ) -> Iterator[tuple[tuple[int, ...], int, bool, bool]]:
@@ -258,7 +262,7 @@ def _winograd_bytes(
     taps = sum(prod(len(f.terms) * len(f.first_taps) for f in kinds) for kinds in combinations)
     combined = blocks * plan.channels * taps * problem.in_channels
     width = plan.vectors * plan.lanes
-    values = max(prod(len(f.terms) for f in kinds) for kinds in combinations) * problem.in_channels
+    values = _most_terms(combinations) * problem.in_channels
     points = max(prod(len(f.points) for f in kinds) for kinds in combinations)
     outputs = prod(f[0].out_step * f[0].tile for f in plan.filters(problem))
     task = points * plan.pass_blocks * plan.channels * width
@@ -295,8 +299,8 @@ def _winograd_cycles(
     tile_rows = prod(block[:-1])
     blocks = -(-problem.out_channels // plan.channels) / (plan.splits * plan.parts)
     outputs = prod(plan.tile)
-    values = max(prod(len(f.terms) for f in combination) for combination in combinations)
-    values *= problem.in_channels * rounds * plan.vectors * lanes * width
+    values = _most_terms(combinations) * problem.in_channels
+    values *= rounds * plan.vectors * lanes * width
     combined, total = 0.0, 1000.0
     for depth, height, last in combinations:
         phases = prod(len(f.phases) for f in (depth, height, last))
