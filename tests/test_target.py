@@ -56,6 +56,21 @@ def test_said_once_and_only_where_it_helps(monkeypatch: pytest.MonkeyPatch) -> N
     assert "names no mcpu" in line and "relax_ext.host_target()" in line
 
 
+def test_gathers_and_scatters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of AVX-512, LLVM is told not to use them; who names a processor without that is told so."""
+    monkeypatch.setenv("TVM_NUM_THREADS", "8")
+    (line,) = said(tvm.target.Target({"kind": "llvm", "mcpu": "znver4"}))
+    assert "gathers and scatters" in line and "prefer-no-scatter" in line
+    assert said(tvm.target.Target({"kind": "llvm", "mcpu": "znver3"})) == []
+    named = {
+        "kind": "llvm",
+        "mcpu": "znver4",
+        "mattr": ["+prefer-no-gather", "+prefer-no-scatter"],
+    }
+    assert not tvm_compat.gathers_elements(tvm.target.Target(named))
+    assert not tvm_compat.gathers_elements(relax_ext.host_target())
+
+
 def test_doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("TVM_NUM_THREADS", "2")
     assert main(["doctor"]) == 0

@@ -50,8 +50,8 @@ def threads() -> tuple[int, int]:
 def advise(package: str, target: Any) -> None:
     """Say, once per process, what a first compile for this machine should know.
 
-    A target without ``mcpu`` is compiled for this machine's oldest relatives, and TVM leaves half
-    of an x86 machine idle unless told.
+    A target without ``mcpu`` is compiled for this machine's oldest relatives, one with AVX-512
+    copies by gathers and scatters, and TVM leaves half of an x86 machine idle unless told.
     """
     if target is None or target.kind.name != "llvm" or not tvm_compat.is_for_this_machine(target):
         return
@@ -59,6 +59,11 @@ def advise(package: str, target: Any) -> None:
         _warn(
             f"{package}: the llvm target names no mcpu, so code is built for a baseline processor; "
             f"{package}.host_target() names this one"
+        )
+    elif tvm_compat.gathers_elements(target):
+        _warn(
+            f"{package}: the llvm target lets LLVM copy by gathers and scatters, slower than one by "
+            f"one; {package}.host_target() adds mattr prefer-no-gather and prefer-no-scatter"
         )
     started, usable = threads()
     if started < usable:

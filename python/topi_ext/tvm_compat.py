@@ -333,9 +333,23 @@ def host_target(num_cores: int | None = None) -> Any:
         changes = sorted("+" + name for name, there in has.items() if there)
     else:
         changes = sorted("-" + name for name in promised if not has.get(name, True))
-    if changes:
-        options["mattr"] = changes
-    return tvm.target.Target(options)
+    named = {**options, "mattr": changes} if changes else options
+    if gathers_elements(tvm.target.Target(named)):
+        named = {**options, "mattr": [*changes, *_NO_GATHERS]}
+    return tvm.target.Target(named)
+
+
+_NO_GATHERS = ("+prefer-no-gather", "+prefer-no-scatter")
+
+
+def gathers_elements(target: Any) -> bool:
+    """Whether LLVM copies elements that are apart by AVX-512's gathers and scatters, and could be
+    told not to: they take several cycles for each element, plain loads and stores about one."""
+    llvm = tvm.target.codegen
+    if llvm.llvm_version_major() < 18:
+        return False
+    features = set(map(str, llvm.llvm_get_cpu_features(target)))
+    return "avx512f" in features and not {name[1:] for name in _NO_GATHERS} <= features
 
 
 def is_cpu(target: Any) -> bool:

@@ -84,7 +84,7 @@ def _plan_gather(problem: Problem, machine: Machine) -> tuple[float, GatherPlan]
     for block, spread in product(_blocks(positions, lanes), (False, True)[: 1 + may_spread]):
         window = Window.of(block, problem.spread_gathers if spread else problem.gathers)
         vectors = -(-window.length // lanes)
-        channels, width = _register_tile(problem.out_channels, vectors, machine.registers)
+        channels, width = _register_tile(problem.out_channels, vectors, machine)
         counts = [-(-p // b) for p, b in zip(positions, block)]
         tasks = problem.geometry.groups * prod(counts)
         blocks = -(-problem.out_channels // channels)
@@ -110,7 +110,7 @@ def _plan_gather(problem: Problem, machine: Machine) -> tuple[float, GatherPlan]
     if not packed or problem.prepacked:
         return best
     weights = problem.weights
-    each = 2.5 if weights * 4 <= machine.l2 else 6.0
+    each = 1.5 if machine.vector_bytes >= 64 else 2.5 if weights * 4 <= machine.l2 else 6.0
     each += _widening_cycles(problem.dtypes[1], problem.acc_dtype)
     return best[0] + weights * each / machine.threads, best[1]
 
@@ -168,13 +168,12 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
         prod(len(f.terms) * len(f.first_taps) for f in combination) for combination in combinations
     )
     size = pairs * products * byte_width(problem.acc_dtype)
-    widening = pairs * geometry.taps * _widening_cycles(problem.dtypes[1], problem.acc_dtype)
     best: tuple[float, WinogradPlan] | None = None
     most = max(prod(len(f.points) for f in combination) for combination in combinations)
     values = _most_terms(combinations) * problem.in_channels * byte_width(problem.acc_dtype)
     for block, parts, alone, inputs_first in _winograd_loops(problem, tiles, machine):
         vectors = -(-prod(block) // lanes)
-        channels, width = _register_tile(problem.out_channels, vectors, machine.registers)
+        channels, width = _register_tile(problem.out_channels, vectors, machine)
         positions = prod(-(-p // b) for p, b in zip(tiles, block))
         blocks = -(-problem.out_channels // channels)
         if parts > blocks:
@@ -203,22 +202,38 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
         if alone:
             cycles *= 1 if inputs_first else positions
             if not problem.prepacked:
-                # As measured: the same core reads them, from its own cache or a shared one.
-                each = 1.5 if size <= parts * machine.l2 else 2.2
-                cycles += (pairs * products * each + widening) / tasks
+                near = size <= parts * machine.l2
+                cycles += _combining_cycles(problem, products, machine, near) / tasks
             cost = -(-tasks // machine.threads) * cycles
             cost += 2000 + geometry.groups * inputs / machine.threads if inputs_first else 0
         else:
             cost = -(-tasks * splits // machine.threads) * cycles * parts
             if not problem.prepacked:
-                # Lines that another core has read are slow to write.
-                each = 2.2 if size <= machine.l2 or machine.threads == 1 else 3.5
-                cost += (pairs * products * each + widening) / machine.threads
+                near = size <= machine.l2 or machine.threads == 1
+                combining = _combining_cycles(problem, products, machine, near, shared=True)
+                cost += combining / machine.threads
         if problem.is_static and tasks * splits * cycles < PARALLEL_CYCLES:
             plan = replace(plan, parallel=False)
         if best is None or cost < best[0]:
             best = cost, plan
     return best
+
+
+def _combining_cycles(
+    problem: Problem, products: int, machine: Machine, near: bool, *, shared: bool = False
+) -> float:
+    """Estimated cycles, of all threads together, of combining all taps, as measured.
+
+    A pair of channels has `products` of them.  They are `near` if a cache of the core that makes
+    them holds them.  Lines that another core has read (`shared`) are slow to write.
+    """
+    pairs = problem.geometry.groups * problem.in_channels * problem.out_channels
+    if machine.vector_bytes < 64:
+        copied, each = 0.0, (2.2 if near else 3.5) if shared else (1.5 if near else 2.2)
+    else:
+        copied, each = 1.4, (0.2 if near else 1.0) if shared else (0.1 if near else 0.3)
+    copied += _widening_cycles(problem.dtypes[1], problem.acc_dtype)
+    return pairs * (problem.geometry.taps * copied + products * each)
 
 
 def _saves_products(gather: Gather) -> bool:
@@ -310,7 +325,7 @@ def _winograd_cycles(
         rows = len(depth.reach) * len(height.reach) * (16 + line * 0.3)
         mixed = terms[0] * terms[1] * (line * 0.3 + terms[2] * (block[3] * 0.5 + 3) + 8)
         combined += phases * problem.in_channels * tile_rows * (rows + mixed)
-        step = _tile_cycles(plan.channels, plan.vectors)
+        step = _tile_cycles(plan.channels, plan.vectors, machine)
         products = prod(terms) * problem.in_channels * blocks * rounds * step
         if values > machine.l2 * 3 // 4:
             products *= 1.15
@@ -436,7 +451,7 @@ def _plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPla
         bytes_held = positions * vectors * machine.vector_bytes
         if bytes_held > machine.l2 // 2 or held > _image_room(problem, machine):
             continue
-        m_tile, width = _register_tile(positions, vectors, machine.registers)
+        m_tile, width = _register_tile(positions, vectors, machine)
         # As many channels at a time as are near, and as operands and result have room for.
         near = machine.l2 // 4 // (vectors * machine.vector_bytes)
         room = problem.elements * 15 // 16 // machine.threads - (positions * vectors * lanes + held)
@@ -444,8 +459,8 @@ def _plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPla
         k_block = -(-k // -(-k // most))
         tiles = -(-positions // m_tile)
         full, tail = divmod(vectors, width)
-        step = full * _tile_cycles(m_tile, width)
-        step += _tile_cycles(m_tile, tail) if tail else 0
+        step = full * _tile_cycles(m_tile, width, machine)
+        step += _tile_cycles(m_tile, tail, machine) if tail else 0
         value = 2.0 + _widening_cycles(problem.dtypes[0], problem.acc_dtype)
         products = k * tiles * (step + m_tile * value)
         if bytes_held > machine.l2 // 4:
@@ -489,12 +504,12 @@ def _plan_phases(problem: Problem, machine: Machine) -> tuple[float, PhasesPlan]
         _channel_blocks(geometry.c_per_group, 1),
     ):
         vectors = c_block * -(-stride // lanes)
-        m_tile, tile = _register_tile(positions, vectors, machine.registers)
+        m_tile, tile = _register_tile(positions, vectors, machine)
         tiles = -(-positions // m_tile)
         weights = prod(geometry.kernel[:-1]) * k * taps[-1] * vectors * lanes
         held = weights + values + tiles * m_tile * vectors * lanes
         full, tail = divmod(vectors, tile)
-        step = full * _tile_cycles(m_tile, tile) + (_tile_cycles(m_tile, tail) if tail else 0)
+        step = full * _tile_cycles(m_tile, tile, machine) + (_tile_cycles(m_tile, tail, machine) if tail else 0)
         # As measured: values of many channels are far apart.
         step *= 1.4 if k >= lanes else 1.0
         overhead = (full + bool(tail)) * (m_tile * tile * 1.5 + 15)
@@ -595,8 +610,9 @@ def _gather_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> floa
     per_split = -(-blocks // plan.splits)
     vectors = -(-window.length // lanes)
     full, tail = divmod(vectors, plan.vectors)
-    step = full * _tile_cycles(plan.channels, plan.vectors)
-    step += _tile_cycles(plan.channels, tail) if tail else 0
+    shifted = window.extent != window.block
+    step = full * _tile_cycles(plan.channels, plan.vectors, machine, shifted=shifted)
+    step += _tile_cycles(plan.channels, tail, machine, shifted=shifted) if tail else 0
     # Above half of the cache times vary from run to run, by up to 1.4 as measured.
     spill = 1.0 if panel <= machine.l2 // 2 else 1.15 if panel <= machine.l2 * 3 // 4 else 1.3
     if plan.spread:
@@ -709,9 +725,9 @@ def _plan_channels(problem: Problem, machine: Machine) -> tuple[float, ChannelsP
         vectors = -(-k_block // lanes)
         # The tile is one of channels alone: of neighbouring taps LLVM would keep what the next
         # position reads again in registers, and spill.
-        c_tile, v_tile = _register_tile(c, vectors, machine.registers)
+        c_tile, v_tile = _register_tile(c, vectors, machine)
         full, tail = divmod(vectors, v_tile)
-        step = full * _tile_cycles(c_tile, v_tile) + (_tile_cycles(c_tile, tail) if tail else 0)
+        step = full * _tile_cycles(c_tile, v_tile, machine) + (_tile_cycles(c_tile, tail, machine) if tail else 0)
         for block, c_block in product(_blocks(positions, lanes), _channel_blocks(c, c_tile)):
             size, rows = prod(block), prod(block[:-1])
             if size > 1024:
@@ -755,14 +771,14 @@ def _plan_columns(problem: Problem, machine: Machine) -> tuple[float, ColumnsPla
         vectors = -(-c_block * taps // lanes)
         if positions * vectors * machine.vector_bytes > machine.l2 // 2:
             continue
-        k_tile, width = _register_tile(k, vectors, machine.registers)
+        k_tile, width = _register_tile(k, vectors, machine)
         tasks = geometry.groups * -(-c // c_block)
         splits = 1 if tasks >= 2 * machine.threads else -(-2 * machine.threads // tasks)
         splits = min(splits, -(-k // k_tile))
         tiles = -(-k // (k_tile * splits))
         full, tail = divmod(vectors, width)
-        step = full * _tile_cycles(k_tile, width)
-        step += _tile_cycles(k_tile, tail) if tail else 0
+        step = full * _tile_cycles(k_tile, width, machine)
+        step += _tile_cycles(k_tile, tail, machine) if tail else 0
         rows = k_tile * (positions * 4 + vectors * (4 if chunks == 1 else 8))
         spread = (
             positions * c_block * (taps // geometry.kernel[-1]) * (4 + 1.5 * geometry.kernel[-1])
@@ -824,27 +840,33 @@ def _blocks(positions: Sequence[int], lanes: int) -> Iterator[tuple[int, ...]]:
 
 
 @lru_cache(maxsize=4096)
-def _register_tile(out_channels: int, vectors: int, registers: int) -> tuple[int, int]:
+def _register_tile(out_channels: int, vectors: int, machine: Machine) -> tuple[int, int]:
     """Output channels and vectors of the cheapest register tile.
 
     Of 32 registers some are left for weights that LLVM loads ahead; of 16 none: x86 reads them from
     memory while it multiplies.
     """
-    usable = registers - (registers - 16) // 4
+    usable = machine.registers - (machine.registers - 16) // 4
     best: tuple[float, int, int] | None = None
     for channels, width in product(range(1, min(out_channels, 16) + 1), range(1, 9)):
         if width > vectors or channels * width + width + 1 > usable:
             continue
         full, tail = divmod(vectors, width)
-        cycles = full * _tile_cycles(channels, width)
-        cycles += _tile_cycles(channels, tail) if tail else 0
+        cycles = full * _tile_cycles(channels, width, machine)
+        cycles += _tile_cycles(channels, tail, machine) if tail else 0
         cycles *= -(-out_channels // channels)
         if best is None or cycles < best[0]:
             best = (cycles, channels, width)
     return best[1:] if best else (1, 1)
 
 
-def _tile_cycles(channels: int, vectors: int) -> float:
-    """Cycles of one tap: two FMAs and, as measured, four loads in three cycles; four cycles until
-    a sum is ready."""
-    return max(channels * vectors / 2, (channels + vectors) * 0.78, 4.0) + 0.4
+def _tile_cycles(
+    channels: int, vectors: int, machine: Machine, *, shifted: bool = False
+) -> float:
+    """Cycles of one tap: its FMAs; as measured, four loads in three cycles; four cycles until a sum
+    is ready.
+
+    Rows that are `shifted` begin anywhere: where a vector fills a cache line, each touches two.
+    """
+    loads = channels + vectors * (2 if shifted and machine.vector_bytes >= 64 else 1)
+    return max(channels * vectors / machine.fmas, loads * 0.78, 4.0) + 0.4

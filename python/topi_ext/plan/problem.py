@@ -27,6 +27,8 @@ class Machine:
         Width of a vector register.
     registers : int
         Number of vector registers.
+    fmas : int
+        Vectors that are multiplied and added in a cycle.
     threads : int
         Cores that share the work.
     l1, l2 : int
@@ -37,6 +39,7 @@ class Machine:
 
     vector_bytes: int = 16
     registers: int = 16
+    fmas: int = 2
     threads: int = 1
     l1: int = 32 << 10
     l2: int = 512 << 10
@@ -49,7 +52,10 @@ class Machine:
             known = cls.of_features(features - {"amx-tile"}, threads)
             return replace(known, l1=48 << 10, l2=2 << 20, amx=True)
         if "avx512f" in features:
-            return cls(vector_bytes=64, registers=32, threads=threads, l2=1 << 20)
+            # AMD's first processors with such vectors (Zen 4) pass them through in two halves.
+            halves = "sse4a" in features and "avxvnni" not in features
+            fmas = 1 if halves else 2
+            return cls(vector_bytes=64, registers=32, fmas=fmas, threads=threads, l2=1 << 20)
         if "avx2" in features:
             return cls(vector_bytes=32, registers=16, threads=threads)
         if "neon" in features:
