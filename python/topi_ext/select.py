@@ -20,6 +20,7 @@ from .kernels import (
     weight_channels,
     weight_columns,
     weight_grad,
+    weight_tiles,
     winograd,
 )
 from .layout import Layouts
@@ -34,6 +35,7 @@ from .plan.plans import (
     Plan,
     ScatterPlan,
     WeightGradPlan,
+    WeightTilesPlan,
     WinogradPlan,
 )
 from .plan.problem import Machine, Problem
@@ -48,6 +50,7 @@ KERNELS = {
     WeightGradPlan: weight_grad,
     ChannelsPlan: weight_channels,
     ColumnsPlan: weight_columns,
+    WeightTilesPlan: weight_tiles,
 }
 """The room of each plan's kernel."""
 

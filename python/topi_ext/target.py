@@ -62,8 +62,8 @@ def advise(package: str, target: Any) -> None:
         )
     elif tvm_compat.gathers_elements(target):
         _warn(
-            f"{package}: the llvm target lets LLVM copy by gathers and scatters, slower than one by "
-            f"one; {package}.host_target() adds mattr prefer-no-gather and prefer-no-scatter"
+            f"{package}: the llvm target lets LLVM copy by gathers and scatters, slower than one "
+            f"by one; {package}.host_target() adds mattr prefer-no-gather and prefer-no-scatter"
         )
     started, usable = threads()
     if started < usable:

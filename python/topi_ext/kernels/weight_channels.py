@@ -26,6 +26,7 @@ from ..emit import Array, Expr, Operand
 from ..plan.plans import ChannelsPlan
 from ..plan.problem import Problem
 from . import DATA, TAPS
+from .operands import tap_number
 from .panel import Panel, pack, window_of
 from .products import add_products
 from .weight_grad import weight_function
@@ -186,29 +187,42 @@ class _Channels:
         self, partial: Array, first_k: Expr, k_count: Expr, first_c: Expr, c_count: Expr
     ) -> None:
         """Turn the weights back, a vector of channels of y at a time."""
-        lanes = self.plan.lanes
-        whole = isinstance(k_count, int) and k_count % lanes == 0
+        lanes, kernel = self.plan.lanes, self.problem.geometry.kernel
+        turned = emit.scratch(prod(kernel) * lanes, self.dtype)
 
-        def vector(v: Expr) -> None:
-            def weight(c: Expr, *tap: Expr) -> None:
-                source = self._weight(c, tap) + v * lanes
-                into = self.out.at("OI" + TAPS, first_k + v * lanes, first_c + c, *tap)
+        def vector(c: Expr, v: Expr) -> None:
+            start = emit.let(v * lanes)
 
-                def element(o: Expr) -> None:
-                    value = partial.load(source + o, self.out.dtype)
-                    emit.store(self.out, into + o * self.out.strides["O"], value)
+            def tap(*taps: Expr) -> None:
+                into = emit.lanes_of(tap_number(self.problem, taps) * lanes, lanes)
+                row = self._weight(c, taps) + start
+                emit.store(turned, into, partial[emit.lanes_of(row, lanes)])
 
-                if whole:
-                    for o in range(lanes):
-                        element(o)
-                else:
-                    emit.loop(emit.least(lanes, k_count - v * lanes), element)
+            emit.nest(kernel, tap)
+            count = _present(start, k_count, lanes)
+            write_turned(self.problem, self.out, turned, lanes, first_k + start, count, first_c + c)
 
-            emit.nest((c_count, *self.problem.geometry.kernel), weight)
-
-        emit.loop(emit.ceil_div(k_count, lanes), vector)
+        emit.nest((c_count, emit.ceil_div(k_count, lanes)), vector)
 
 
-def _present(first: Expr, channels: int, block: int) -> Expr:
+def write_turned(
+    problem: Problem, out: Operand, turned: Array, lanes: int, first_k: Expr, count: Expr, c: Expr
+) -> None:
+    """Write ``turned[tap][lanes]``, the weights of `count` channels of y and one of x."""
+
+    def channel(k: Expr) -> None:
+        def weight(*taps: Expr) -> None:
+            into = out.at("OI" + TAPS, first_k + k, c, *taps)
+            place = tap_number(problem, taps) * lanes + k
+            emit.store(out, into, turned.load(place, out.dtype))
+
+        emit.nest(problem.geometry.kernel, weight)
+
+    emit.loop(count, channel)
+
+
+def _present(first: Expr, channels: Expr, block: int) -> Expr:
     """How many channels of a block exist."""
-    return block if channels % block == 0 else emit.let(emit.least(block, channels - first))
+    if isinstance(channels, int) and channels % block == 0:
+        return block
+    return emit.let(emit.least(block, channels - first))

@@ -34,7 +34,12 @@ from .panel import Panel, pack, window_of
 
 def build(problem: Problem, plan: WeightGradPlan) -> Any:
     """The PrimFunc ``(x, y, out)`` of `problem`, scheduled by `plan`."""
-    return weight_function(problem, lambda *operands: _WeightGrad(problem, plan, *operands).emit())
+    return weight_function(problem, lambda *operands: emit_body(problem, plan, *operands))
+
+
+def emit_body(problem: Problem, plan: WeightGradPlan, *operands: Operand) -> None:
+    """What that PrimFunc does, with its arguments as `operands`."""
+    _WeightGrad(problem, plan, *operands).emit()
 
 
 def weight_function(problem: Problem, fill: Callable[[Operand, Operand, Operand], None]) -> Any:

@@ -27,6 +27,7 @@ from .plans import (
     Plan,
     ScatterPlan,
     WeightGradPlan,
+    WeightTilesPlan,
     Window,
     WinogradPlan,
 )
@@ -51,6 +52,7 @@ def choose(problem: Problem, machine: Machine) -> Plan:
             _plan_sums(problem, machine),
             _plan_channels(problem, machine),
             _plan_columns(problem, machine),
+            _plan_weight_tiles(problem, machine),
         ]
     else:
         gather = _plan_gather(problem, machine)
@@ -146,11 +148,7 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
     if problem.is_static:
         # Half as fast as it could be, and built sooner: no last tile, no taps written out.
         direct = replace(direct, channels=min(4, direct.channels), vectors=1, unrolled=1)
-    axes = zip(problem.gathers[2:], problem.positions[2:])
-    can_save = (
-        _saves_products(gather) and not (isinstance(p, int) and p < 2) for gather, p in axes
-    )
-    tile = (1, *(2 if can else 1 for can in can_save))
+    tile = _tile_of(problem)
     if 2 not in tile:
         return None
     geometry, lanes = problem.geometry, problem.lanes(machine)
@@ -234,6 +232,15 @@ def _combining_cycles(
         copied, each = 1.4, (0.2 if near else 1.0) if shared else (0.1 if near else 0.3)
     copied += _widening_cycles(problem.dtypes[1], problem.acc_dtype)
     return pairs * (problem.geometry.taps * copied + products * each)
+
+
+def _tile_of(problem: Problem) -> tuple[int, ...]:
+    """Outputs of a tile along depth, height and width."""
+    axes = zip(problem.gathers[2:], problem.positions[2:])
+    can_save = (
+        _saves_products(gather) and not (isinstance(p, int) and p < 2) for gather, p in axes
+    )
+    return (1, *(2 if can else 1 for can in can_save))
 
 
 def _saves_products(gather: Gather) -> bool:
@@ -321,10 +328,8 @@ def _winograd_cycles(
         phases = prod(len(f.phases) for f in (depth, height, last))
         terms = [len(f.terms) for f in (depth, height, last)]
         points = prod(len(f.points) for f in (depth, height, last))
-        line = last.in_step * last.tile * (block[3] - 1) + last.reach[-1] + 1
-        rows = len(depth.reach) * len(height.reach) * (16 + line * 0.3)
-        mixed = terms[0] * terms[1] * (line * 0.3 + terms[2] * (block[3] * 0.5 + 3) + 8)
-        combined += phases * problem.in_channels * tile_rows * (rows + mixed)
+        channel = _combined_inputs_cycles((depth, height, last), block)
+        combined += phases * problem.in_channels * channel
         step = _tile_cycles(plan.channels, plan.vectors, machine)
         products = prod(terms) * problem.in_channels * blocks * rounds * step
         if values > machine.l2 * 3 // 4:
@@ -347,6 +352,15 @@ def _winograd_cycles(
         copy += blocks * plan.channels * tile_rows * prod(plan.tile[:-1]) * 12
         total += phases * (products + sums + copy)
     return combined, total
+
+
+def _combined_inputs_cycles(filters: Sequence[Filter], block: Sequence[int]) -> float:
+    """Estimated cycles of combining the inputs of one channel, phase and block of tiles."""
+    depth, height, last = filters
+    line = last.in_step * last.tile * (block[3] - 1) + last.reach[-1] + 1
+    rows = len(depth.reach) * len(height.reach) * (16 + line * 0.3)
+    each = line * 0.3 + len(last.terms) * (block[3] * 0.5 + 3) + 8
+    return prod(block[:-1]) * (rows + len(depth.terms) * len(height.terms) * each)
 
 
 def _plan_amx(problem: Problem, machine: Machine) -> tuple[float, AmxPlan] | None:
@@ -458,9 +472,7 @@ def _plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPla
         most = max(16, min(96, near, room // (vectors * lanes + positions)))
         k_block = -(-k // -(-k // most))
         tiles = -(-positions // m_tile)
-        full, tail = divmod(vectors, width)
-        step = full * _tile_cycles(m_tile, width, machine)
-        step += _tile_cycles(m_tile, tail, machine) if tail else 0
+        step = _row_cycles(m_tile, vectors, width, machine)
         value = 2.0 + _widening_cycles(problem.dtypes[0], problem.acc_dtype)
         products = k * tiles * (step + m_tile * value)
         if bytes_held > machine.l2 // 4:
@@ -509,7 +521,7 @@ def _plan_phases(problem: Problem, machine: Machine) -> tuple[float, PhasesPlan]
         weights = prod(geometry.kernel[:-1]) * k * taps[-1] * vectors * lanes
         held = weights + values + tiles * m_tile * vectors * lanes
         full, tail = divmod(vectors, tile)
-        step = full * _tile_cycles(m_tile, tile, machine) + (_tile_cycles(m_tile, tail, machine) if tail else 0)
+        step = _row_cycles(m_tile, vectors, tile, machine)
         # As measured: values of many channels are far apart.
         step *= 1.4 if k >= lanes else 1.0
         overhead = (full + bool(tail)) * (m_tile * tile * 1.5 + 15)
@@ -611,8 +623,7 @@ def _gather_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> floa
     vectors = -(-window.length // lanes)
     full, tail = divmod(vectors, plan.vectors)
     shifted = window.extent != window.block
-    step = full * _tile_cycles(plan.channels, plan.vectors, machine, shifted=shifted)
-    step += _tile_cycles(plan.channels, tail, machine, shifted=shifted) if tail else 0
+    step = _row_cycles(plan.channels, vectors, plan.vectors, machine, shifted=shifted)
     # Above half of the cache times vary from run to run, by up to 1.4 as measured.
     spill = 1.0 if panel <= machine.l2 // 2 else 1.15 if panel <= machine.l2 * 3 // 4 else 1.3
     if plan.spread:
@@ -693,11 +704,13 @@ def _plan_sums(problem: Problem, machine: Machine) -> tuple[float, WeightGradPla
             tiles = -(-k_block // k_tile) * -(-c_block // c_tile) * (taps // last)
             tiles *= -(-last // tap_tile)
             size = k_tile * c_tile * tap_tile
-            loads = (k_tile + c_tile * tap_tile) / 2
+            # Where a vector fills a cache line, those of x touch two.
+            loads = (k_tile + c_tile * tap_tile * (2 if machine.vector_bytes >= 64 else 1)) / 2
             reload = 1.5 if partial <= machine.l1 // 2 else 3.5
-            cycles = tiles * (vectors * max(size / 2, loads, 4) + reload * size + 8)
+            cycles = tiles * (vectors * max(size / machine.fmas, loads, 4) + reload * size + 8)
             # As measured, beside the kernel that follows.
-            chunk = pack + cycles * (1.25 if panels + partial <= machine.l2 else 2.0)
+            near = 1.1 if machine.vector_bytes >= 64 else 1.25
+            chunk = pack + cycles * (near if panels + partial <= machine.l2 else 2.0)
             chunks = prod(-(-p // b) for p, b in zip(positions, block))
             task = chunks * chunk + k_block * c_block * taps * 6.0 + 1000
             cost = -(-tasks // machine.threads) * task
@@ -727,7 +740,7 @@ def _plan_channels(problem: Problem, machine: Machine) -> tuple[float, ChannelsP
         # position reads again in registers, and spill.
         c_tile, v_tile = _register_tile(c, vectors, machine)
         full, tail = divmod(vectors, v_tile)
-        step = full * _tile_cycles(c_tile, v_tile, machine) + (_tile_cycles(c_tile, tail, machine) if tail else 0)
+        step = _row_cycles(c_tile, vectors, v_tile, machine)
         for block, c_block in product(_blocks(positions, lanes), _channel_blocks(c, c_tile)):
             size, rows = prod(block), prod(block[:-1])
             if size > 1024:
@@ -742,6 +755,7 @@ def _plan_channels(problem: Problem, machine: Machine) -> tuple[float, ChannelsP
             held = c_block * slots * window.pitch(lanes) + size * vectors * lanes
             if held * width > machine.l2 // 2:
                 products *= 1.4
+            products *= 1.12 if machine.vector_bytes >= 64 else 1.0  # as measured
             counts = prod(-(-p // b) for p, b in zip(positions, block))
             task = 1000 + counts * (pack + turn + products) + k_block * c_block * taps * 3.0
             tasks = geometry.groups * -(-k // k_block) * -(-c // c_block)
@@ -776,19 +790,75 @@ def _plan_columns(problem: Problem, machine: Machine) -> tuple[float, ColumnsPla
         splits = 1 if tasks >= 2 * machine.threads else -(-2 * machine.threads // tasks)
         splits = min(splits, -(-k // k_tile))
         tiles = -(-k // (k_tile * splits))
-        full, tail = divmod(vectors, width)
-        step = full * _tile_cycles(k_tile, width, machine)
-        step += _tile_cycles(k_tile, tail, machine) if tail else 0
+        step = _row_cycles(k_tile, vectors, width, machine)
         rows = k_tile * (positions * 4 + vectors * (4 if chunks == 1 else 8))
         spread = (
             positions * c_block * (taps // geometry.kernel[-1]) * (4 + 1.5 * geometry.kernel[-1])
         )
         chunk = spread + tiles * (positions * step + rows)
+        chunk *= 0.8 if machine.vector_bytes >= 64 else 1.0  # as measured
         task = 1000 + chunks * chunk
         cost = -(-tasks * splits // machine.threads) * task
         parallel = tasks * splits * task >= PARALLEL_CYCLES
         if best is None or cost < best[0]:
             best = cost, ColumnsPlan(images, lanes, c_block, splits, k_tile, width, parallel)
+    return best
+
+
+def _plan_weight_tiles(problem: Problem, machine: Machine) -> tuple[float, WeightTilesPlan] | None:
+    """Fewer products: the plan of :mod:`topi_ext.kernels.weight_tiles`, and its cycles.
+
+    None for integers, whose sums have to be exact, for symbolic sizes, and where no two taps are
+    neighbours.
+    """
+    if not (problem.acc_dtype.startswith("float") and problem.is_static):
+        return None
+    tile = _tile_of(problem)
+    if 2 not in tile or min(problem.y_sizes) < 1:
+        return None
+    geometry, lanes = problem.geometry, problem.lanes(machine)
+    c, k, width = geometry.c_per_group, geometry.k_per_group, byte_width(problem.acc_dtype)
+    vectors = -(-k // lanes)
+    c_tile, v_tile = _register_tile(c, vectors, machine)
+    # Slower than it could be, and built sooner.
+    direct = replace(_plan_sums(problem, machine)[1], k_tile=2, c_tile=1, tap_tile=1)
+    plan = WeightTilesPlan(tile, (1,) * 4, lanes, c_tile, c_tile, v_tile, direct)
+    filters = [of_axis[0] for of_axis in plan.filters(problem)]
+    terms, points = (prod(len(f.terms) for f in filters), prod(len(f.points) for f in filters))
+    if terms > MOST_TERMS:
+        return None
+    limit = problem.elements * width * 15 // 16
+    step = _row_cycles(c_tile, vectors, v_tile, machine)
+    sums = (terms * vectors + 1) * lanes
+    write = vectors * (terms * 3 + geometry.taps * lanes * 2.0)
+    best: tuple[float, WeightTilesPlan] | None = None
+    for block, c_block, parts in product(
+        _blocks(nominal(plan.tiles(problem)), lanes), _channel_blocks(c, c_tile), (1, 2, 4)
+    ):
+        plan = replace(plan, block=block, c_block=c_block, parts=parts)
+        tiles, passes = prod(block), plan.passes(problem)
+        rows = points * tiles * vectors * lanes
+        inputs = terms * c_block * plan.pitch
+        tasks = -(-c // (c_block * parts))
+        busy = min(machine.threads, tasks)
+        held = rows + busy * inputs + sums * c_block * (busy if passes == 1 else tasks)
+        if held * width > limit or (parts > 1 and passes == 1):
+            continue
+        line, tile_rows = block[3] * tile[2], prod(block[:-1])
+        turn = tile_rows * prod(tile[:-1]) * (lanes * (10 + line * 1.2) + line)
+        outputs = vectors * (turn + tiles * points * 2.5) / machine.threads
+        # What is left over of the tiles goes one channel at a time.
+        register_tiles = c_block // c_tile + c_block % c_tile
+        task = 1000 + c_block * _combined_inputs_cycles(filters, block)
+        # Rows come from a cache that is further away, once for each register tile.
+        far = 1.0 if (rows + inputs) * width <= machine.l2 * 3 // 4 else 1.1
+        task += terms * register_tiles * tiles * step * far
+        task += terms * c_block * vectors * (2.0 if passes == 1 else 5.0)
+        turns = -(-tasks // machine.threads)
+        cost = passes * (outputs + turns * task + 15000) + turns * c_block * write
+        cost *= geometry.groups * parts * 1.1
+        if best is None or cost < best[0]:
+            best = cost, replace(plan, parallel=cost * machine.threads >= PARALLEL_CYCLES)
     return best
 
 
@@ -851,18 +921,22 @@ def _register_tile(out_channels: int, vectors: int, machine: Machine) -> tuple[i
     for channels, width in product(range(1, min(out_channels, 16) + 1), range(1, 9)):
         if width > vectors or channels * width + width + 1 > usable:
             continue
-        full, tail = divmod(vectors, width)
-        cycles = full * _tile_cycles(channels, width, machine)
-        cycles += _tile_cycles(channels, tail, machine) if tail else 0
-        cycles *= -(-out_channels // channels)
+        cycles = _row_cycles(channels, vectors, width, machine) * -(-out_channels // channels)
         if best is None or cycles < best[0]:
             best = (cycles, channels, width)
     return best[1:] if best else (1, 1)
 
 
-def _tile_cycles(
-    channels: int, vectors: int, machine: Machine, *, shifted: bool = False
+def _row_cycles(
+    channels: int, vectors: int, width: int, machine: Machine, *, shifted: bool = False
 ) -> float:
+    """Cycles of one tap of `vectors` vectors, in register tiles of `width` and a smaller last."""
+    full, tail = divmod(vectors, width)
+    cycles = full * _tile_cycles(channels, width, machine, shifted=shifted)
+    return cycles + (_tile_cycles(channels, tail, machine, shifted=shifted) if tail else 0)
+
+
+def _tile_cycles(channels: int, vectors: int, machine: Machine, *, shifted: bool = False) -> float:
     """Cycles of one tap: its FMAs; as measured, four loads in three cycles; four cycles until a sum
     is ready.
 

@@ -236,8 +236,24 @@ class EitherPlan:
     large: GatherPlan | WinogradPlan
 
 
+class Tiled:
+    """What plans have in common that compute in tiles of one output along an axis, or of two."""
+
+    tile: tuple[int, ...]
+
+    def filters(self, problem: Problem) -> tuple[tuple[Filter, ...], ...]:
+        """How each spatial axis is computed."""
+        gathers = problem.gathers[1:]
+        return tuple(filters_of(gather, tile) for gather, tile in zip(gathers, self.tile))
+
+    def tiles(self, problem: Problem) -> tuple[Size, ...]:
+        """Tiles of a phase along the four axes."""
+        steps = (1, *(f[0].out_step * f[0].tile for f in self.filters(problem)))
+        return tuple((size + step - 1) // step for size, step in zip(problem.out_sizes, steps))
+
+
 @dataclass(frozen=True)
-class WinogradPlan:
+class WinogradPlan(Tiled):
     """Plan of the kernel of ``conv`` and ``conv_transpose`` that saves products.
 
     Attributes
@@ -292,16 +308,6 @@ class WinogradPlan:
         rounds = -(-prod(self.block) // (self.vectors * self.lanes))
         vectors = rounds * self.vectors
         return (vectors if rounds == 1 else vectors + 1 - vectors % 2) * self.lanes
-
-    def filters(self, problem: Problem) -> tuple[tuple[Filter, ...], ...]:
-        """How each spatial axis is computed."""
-        gathers = problem.gathers[1:]
-        return tuple(filters_of(gather, tile) for gather, tile in zip(gathers, self.tile))
-
-    def tiles(self, problem: Problem) -> tuple[Size, ...]:
-        """Tiles of a phase along the four axes."""
-        steps = (1, *(f[0].out_step * f[0].tile for f in self.filters(problem)))
-        return tuple((size + step - 1) // step for size, step in zip(problem.out_sizes, steps))
 
 
 @dataclass(frozen=True)
@@ -405,8 +411,55 @@ class ColumnsPlan:
     parallel: bool = True
 
 
+@dataclass(frozen=True)
+class WeightTilesPlan(Tiled):
+    """Plan of the ``conv_weight_grad`` kernel that saves products.
+
+    Attributes
+    ----------
+    tile : tuple of int
+        Outputs per tile along depth, height and width: 1 or 2.
+    block : tuple of int
+        Tiles that are reduced at a time along the four axes.
+    lanes : int
+        Elements per vector.
+    c_block : int
+        Channels of x per task.
+    c_tile, vectors : int
+        Register tile: channels of x by vectors of channels of y.
+    direct : WeightGradPlan
+        For data that is not finite.
+    parallel : bool
+        Whether threads share the tasks.
+    parts : int
+        Parts of the channels of x that are computed one after the other, for less memory.
+    """
+
+    tile: tuple[int, ...]
+    block: tuple[int, ...]
+    lanes: int
+    c_block: int
+    c_tile: int
+    vectors: int
+    direct: WeightGradPlan
+    parallel: bool = True
+    parts: int = 1
+
+    def passes(self, problem: Problem) -> int:
+        """How often sums are added to: for each block of tiles and each phase."""
+        phases = prod(len(filters[0].phases) for filters in self.filters(problem))
+        tiles = zip(self.tiles(problem), self.block)
+        return phases * prod(-(-count // size) for count, size in tiles)
+
+    @property
+    def pitch(self) -> int:
+        """Distance of two rows of combined inputs: never a power of two of cache lines."""
+        vectors = -(-prod(self.block) // self.lanes)
+        return (vectors + 1 - vectors % 2) * self.lanes
+
+
 Plan = Union[
     GatherPlan, WinogradPlan, AmxPlan, ScatterPlan, PhasesPlan, EitherPlan,
-    WeightGradPlan, ChannelsPlan, ColumnsPlan,
+    WeightGradPlan, ChannelsPlan, ColumnsPlan, WeightTilesPlan,
 ]  # fmt: skip
 """Each is the plan of one kernel."""

@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel of ``conv_weight_grad`` with fewer products than a direct sum has.
+
+The algorithms of :mod:`topi_ext.filtering` are trilinear: what computes two outputs of a sum
+from combined inputs and combined taps also computes the gradient of its taps, from combined inputs
+and combined outputs::
+
+    y[e]   = sum over points, terms:  outputs[e][point] * (inputs of the term) * (taps of the term)
+    dw[t]  = sum over points, terms:  taps[term][t] * (inputs of the term) * (outputs of the point)
+
+Lanes run over the channels of y, values of x are broadcast, and the sum runs over tiles::
+
+    for each group, each part of the channels of x:
+        for each phase, each block of tiles:
+            parallel (vector of channels of y, row of tiles):
+                turn the outputs of a row, combine them                       -> rows[point]
+            parallel (block of channels of x):
+                for each channel of x, each row of tiles: combine its inputs  -> inputs[term]
+                for each term:
+                    for each tile of vectors, each `c_tile` channels of x:
+                        accumulators[c_tile][vectors] += inputs * rows        -> sums[term]
+        parallel (block of channels of x):
+            combine the sums of the terms, turn the weights back              -> out
+    where a weight was infinite or NaN: compute all of them directly
+
+A single block needs its sums only until they are combined: the last two loops then are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
+from math import prod
+from typing import Any
+
+from .. import emit
+from ..emit import Array, Expr, Operand
+from ..plan.plans import WeightTilesPlan
+from ..plan.problem import Problem
+from . import DATA
+from .combined_inputs import CombinedInputs
+from .combined_taps import combination
+from .products import add_products
+from .weight_channels import write_turned
+from .weight_grad import emit_body as emit_directly
+from .weight_grad import weight_function
+
+
+def build(problem: Problem, plan: WeightTilesPlan) -> Any:
+    """The PrimFunc ``(x, y, out)`` of `problem`, scheduled by `plan`."""
+
+    def fill(*operands: Operand) -> None:
+        # Not zero where the weights have to be computed directly.
+        directly = emit.scratch(1, "int64")
+        emit.store(directly, 0, emit.wide(0))
+        emit.when(directly[0] < 1, lambda: _WeightTiles(problem, plan, directly, *operands).emit())
+        emit.when(directly[0] > 0, lambda: emit_directly(problem, plan.direct, *operands))
+
+    return weight_function(problem, fill)
+
+
+class _WeightTiles:
+    """One kernel while it is being emitted."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        plan: WeightTilesPlan,
+        directly: Array,
+        x: Operand,
+        y: Operand,
+        out: Operand,
+    ):
+        self.problem, self.plan, self.directly = problem, plan, directly
+        self.x, self.y, self.out = x, y, out
+        self.dtype = problem.acc_dtype
+        # A gather from x to y has one kind of phases.
+        self.filters = [filters[0] for filters in plan.filters(problem)]
+        self.vectors = -(-problem.geometry.k_per_group // plan.lanes)
+        self.row = self.vectors * plan.lanes
+        self.tiles = prod(plan.block)
+        self.points = list(product(*(range(len(f.points)) for f in self.filters)))
+        self.terms = prod(len(f.terms) for f in self.filters)
+        self.is_single = plan.passes(problem) == 1
+        # One vector more, so that the sums of channels are not a power of two apart.
+        self.channel_sums = self.terms * self.row + plan.lanes
+
+    def emit(self) -> None:
+        """The whole kernel."""
+        plan, groups = self.plan, self.problem.geometry.groups
+        rows = emit.scratch(len(self.points) * self.tiles * self.row, self.dtype)
+        emit.nest((groups, plan.parts), lambda group, part: self._part(rows, group, part))
+
+    def _part(self, rows: Array, group: Expr, part: Expr) -> None:
+        """The weights of one part of the channels of x."""
+        problem, plan = self.problem, self.plan
+        channels = problem.geometry.c_per_group
+        blocks = -(-channels // (plan.c_block * plan.parts))
+        start = emit.let(part * (blocks * plan.c_block))
+        sums: Array | None = None
+        if not self.is_single:
+            sums = emit.scratch(blocks * plan.c_block * self.channel_sums, self.dtype)
+
+        def of_blocks(step: Callable[[Expr, Expr], None]) -> None:
+            """``step(first channel, where its sums are)`` for the blocks of the part."""
+            with emit.tasks(blocks, plan.parallel) as task:
+                place = emit.let(task * plan.c_block)
+                first_c = emit.let(start + place)
+                is_even = channels % (blocks * plan.c_block) == 0
+                inside = True if is_even else first_c < channels
+                emit.when(inside, lambda: step(first_c, place * self.channel_sums))
+
+        def one_pass(*numbers: Expr) -> None:
+            phases, first = numbers[:3], [n * b for n, b in zip(numbers[3:], plan.block)]
+            with emit.tasks(self.vectors * prod(plan.block[:3]), plan.parallel) as task:
+                place = emit.unravel(task, (self.vectors, *plan.block[:3]))
+                self._combine_outputs(rows, group, phases, first, *map(emit.let, place))
+            of_blocks(
+                lambda first_c, held: self._task(rows, sums, group, phases, first, first_c, held)
+            )
+
+        def clear(held: Expr) -> None:
+            emit.fill(sums, held, plan.c_block * self.channel_sums, emit.constant(0, self.dtype))
+
+        if sums is not None:
+            of_blocks(lambda _, held: clear(held))
+        counts = [-(-count // size) for count, size in zip(plan.tiles(problem), plan.block)]
+        emit.nest([*(len(f.phases) for f in self.filters), *counts], one_pass)
+        if sums is not None:
+            of_blocks(
+                lambda first_c, held: self._write(
+                    sums, group, first_c, held, self._present(first_c)
+                )
+            )
+
+    def _present(self, first_c: Expr) -> Expr:
+        """How many channels of x a block has."""
+        channels, block = self.problem.geometry.c_per_group, self.plan.c_block
+        return block if channels % block == 0 else emit.let(emit.least(block, channels - first_c))
+
+    # ------------------------------------------------------------ outputs
+
+    def _combine_outputs(
+        self,
+        rows: Array,
+        group: Expr,
+        phases: Sequence[Expr],
+        first: Sequence[Expr],
+        vector: Expr,
+        *numbers: Expr,
+    ) -> None:
+        """rows[point][tile of vectors][tile][lanes] of one row of tiles and one vector."""
+        problem, lanes, block = self.problem, self.plan.lanes, self.plan.block
+        tile = self.plan.tile
+        channels = problem.geometry.k_per_group
+        line = block[3] * tile[2]
+        turned = emit.scratch(tile[0] * tile[1] * line * lanes, self.dtype)
+        zeros = emit.broadcast(emit.constant(0, self.dtype), lanes)
+        steps = [f.out_step for f in self.filters]
+        offsets = [
+            emit.table([offset for offset, _, _ in f.phases])(phase)
+            for f, phase in zip(self.filters, phases)
+        ]
+        sizes = problem.y_sizes
+        image = emit.let(first[0] + numbers[0])
+        # Of the row's positions of this phase, how many exist.
+        start = emit.let(first[3] * tile[2])
+        existing = emit.quotient(sizes[3] - offsets[2] + (steps[2] - 1), steps[2])
+        present = emit.let(emit.least(emit.most(existing - start, 0), line))
+        first_k = emit.let(vector * lanes)
+        count: Expr = lanes
+        if channels % lanes:
+            count = emit.let(emit.least(lanes, channels - first_k))
+
+        def turn(e: tuple[int, int]) -> None:
+            depth, height = (
+                emit.let(
+                    ((first[axis + 1] + numbers[axis + 1]) * tile[axis] + e[axis]) * steps[axis]
+                    + offsets[axis]
+                )
+                for axis in (0, 1)
+            )
+            into = (e[0] * tile[1] + e[1]) * line * lanes
+            emit.loop(
+                line, lambda u: emit.store(turned, emit.lanes_of(into + u * lanes, lanes), zeros)
+            )
+
+            def channel(k: Expr) -> None:
+                where = (image, depth, height, start * steps[2] + offsets[2])
+                origin = emit.origin(self.y.at("C" + DATA, group * channels + first_k + k, *where))
+                stride = self.y.strides[DATA[-1]] * steps[2]
+                emit.loop(
+                    present,
+                    lambda u: emit.store(
+                        turned, into + u * lanes + k, self.y.load(origin + u * stride, self.dtype)
+                    ),
+                )
+
+            inside = emit.both(image < sizes[0], depth < sizes[1], height < sizes[2])
+            emit.when(inside, lambda: emit.loop(count, channel))
+
+        for e in product(range(tile[0]), range(tile[1])):
+            turn(e)
+        vectors = [self._tile_of(v) for v in range(self.vectors)]
+        start_of, count_of, number_of = (emit.table([v[i] for v in vectors]) for i in range(3))
+        into = emit.let(start_of(vector) * (self.tiles * lanes) + number_of(vector) * lanes)
+        step = emit.let(count_of(vector) * lanes)
+        flat = emit.let(((numbers[0] * block[1] + numbers[1]) * block[2] + numbers[2]) * block[3])
+
+        def one_tile(q: Expr) -> None:
+            values = {
+                e: emit.let(
+                    turned[
+                        emit.lanes_of(
+                            ((e[0] * tile[1] + e[1]) * line + q * tile[2] + e[2]) * lanes, lanes
+                        )
+                    ]
+                )
+                for e in product(*map(range, tile))
+            }
+            for axis, f in enumerate(self.filters):
+                of_point = [
+                    [(e, c) for e, output in enumerate(f.outputs) for p, c in output if p == point]
+                    for point in range(len(f.points))
+                ]
+                values = self._combined(values, axis, of_point)
+            for number, point in enumerate(self.points):
+                place = into + number * (self.tiles * self.row) + (flat + q) * step
+                emit.store(rows, emit.lanes_of(place, lanes), values[point])
+
+        emit.loop(block[3], one_tile)
+
+    def _tile_of(self, vector: int) -> tuple[int, int, int]:
+        """The first vector of the tile that holds it, how many it has, and which one this is."""
+        first = vector // self.plan.vectors * self.plan.vectors
+        return first, min(self.plan.vectors, self.vectors - first), vector - first
+
+    def _combined(
+        self,
+        values: dict[tuple[int, ...], Expr],
+        axis: int,
+        combinations: Sequence[Sequence[tuple[int, float]]],
+    ) -> dict[tuple[int, ...], Expr]:
+        """Vectors by numbers along the axes; those along `axis` are combined to others."""
+        others = sorted({(at[:axis], at[axis + 1 :]) for at in values})
+        return {
+            (*before, number, *behind): emit.let(
+                combination(
+                    [(values[(*before, i, *behind)], c) for i, c in parts],
+                    self.dtype,
+                    self.plan.lanes,
+                )
+            )
+            for before, behind in others
+            for number, parts in enumerate(combinations)
+        }
+
+    # ------------------------------------------------------------ products
+
+    def _task(
+        self,
+        rows: Array,
+        sums: Array | None,
+        group: Expr,
+        phases: Sequence[Expr],
+        first: Sequence[Expr],
+        first_c: Expr,
+        held: Expr,
+    ) -> None:
+        """What one block of tiles adds to the sums of one block of channels of x."""
+        problem, plan = self.problem, self.plan
+        count = self._present(first_c)
+        inputs = emit.scratch(self.terms * plan.c_block * plan.pitch, self.dtype)
+        combined = CombinedInputs(problem, self.x, first, plan.block, self.tiles, plan.pitch)
+        first_rows = [t * plan.c_block for t in range(self.terms)]
+        row_of_tiles = combined.rows_into(inputs, first_rows, group, self.filters, phases)
+        emit.nest(
+            (count, *plan.block[:3]), lambda c, *b: row_of_tiles(emit.let(first_c + c), c, *b)
+        )
+        if sums is not None:
+            self._products(rows, inputs, sums, held, count)
+            return
+        sums = emit.scratch(plan.c_block * self.channel_sums, self.dtype)
+        self._products(rows, inputs, sums, 0, count)
+        self._write(sums, group, first_c, 0, count)
+
+    def _products(self, rows: Array, inputs: Array, sums: Array, held: Expr, count: Expr) -> None:
+        """sums[channel of x][term][channel of y], from `held` on."""
+        plan, lanes = self.plan, self.plan.lanes
+        numbers = [
+            [point for point, terms in enumerate(f.points) for _ in terms] for f in self.filters
+        ]
+        point_of = emit.table([self.points.index(at) for at in product(*numbers)])
+
+        def tile(term: Expr, point: Expr, vector: Expr, vectors: int, c: Expr, cs: int) -> None:
+            row = emit.let(point * (self.tiles * self.row) + vector * (self.tiles * lanes))
+            values = emit.let((term * plan.c_block + c) * plan.pitch)
+            place = emit.let(held + c * self.channel_sums + term * self.row + vector * lanes)
+            add_products(
+                (self.tiles,),
+                inputs,
+                lambda o, i: values + o * plan.pitch + i,
+                rows,
+                lambda i: row + i * (vectors * lanes),
+                sums,
+                [place + o * self.channel_sums for o in range(cs)],
+                vectors,
+                lanes,
+                fresh=self.is_single,
+            )
+
+        def of_term(term: Expr) -> None:
+            point = emit.let(point_of(term))
+            full, tail = divmod(self.vectors, plan.vectors)
+
+            def channels(vector: Expr, vectors: int) -> None:
+                at = partial(tile, term, point, vector, vectors)
+                whole = count // plan.c_tile
+                emit.loop(whole, lambda i: at(i * plan.c_tile, plan.c_tile))
+                if plan.c_tile > 1 and (not isinstance(count, int) or count % plan.c_tile):
+                    done = whole * plan.c_tile
+                    emit.loop(count - done, lambda i: at(done + i, 1))
+
+            emit.loop(full, lambda i: channels(i * plan.vectors, plan.vectors))
+            if tail:
+                channels(full * plan.vectors, tail)
+
+        emit.loop(self.terms, of_term)
+
+    # ------------------------------------------------------------ weights
+
+    def _write(self, sums: Array, group: Expr, first_c: Expr, held: Expr, count: Expr) -> None:
+        """Combine the sums of terms to weights, and turn them back, a vector at a time."""
+        g, lanes = self.problem.geometry, self.plan.lanes
+        every = emit.lanes_of(0, lanes)
+        zeros = emit.broadcast(emit.constant(0, self.dtype), lanes)
+        # A zero that LLVM does not know: times what is infinite or NaN it is NaN.
+        factor, sign = emit.scratch(lanes, self.dtype), emit.scratch(lanes, self.dtype)
+        emit.store(factor, every, zeros)
+        emit.store(sign, every, zeros)
+        turned = emit.scratch(g.taps * lanes, self.dtype)
+        term_numbers = list(product(*(range(len(f.terms)) for f in self.filters)))
+
+        def vector(c: Expr, v: Expr) -> None:
+            start = emit.let(held + c * self.channel_sums + v * lanes)
+            values = {
+                at: emit.let(sums[emit.lanes_of(start + t * self.row, lanes)])
+                for t, at in enumerate(term_numbers)
+            }
+            for axis, (f, taps) in enumerate(zip(self.filters, g.kernel)):
+                of_tap = [
+                    [(t, a) for t, term in enumerate(f.terms) for i, a in term.taps if i == tap]
+                    for tap in range(taps)
+                ]
+                values = self._combined(values, axis, of_tap)
+            for number, at in enumerate(product(*map(range, g.kernel))):
+                emit.store(turned, emit.lanes_of(number * lanes, lanes), values[at])
+                emit.store(sign, every, sign[every] + values[at] * factor[every])
+            first_k = emit.let(v * lanes)
+            present: Expr = lanes
+            if g.k_per_group % lanes:
+                present = emit.let(emit.least(lanes, g.k_per_group - first_k))
+            k = group * g.k_per_group + first_k
+            write_turned(self.problem, self.out, turned, lanes, k, present, first_c + c)
+
+        emit.nest((count, self.vectors), vector)
+        total: Expr = sign[0]
+        for lane in range(1, lanes):
+            total = total + sign[lane]
+        is_finite = emit.let(total) == emit.constant(0, self.dtype)
+        other = emit.chosen(emit.choose(is_finite, lambda: 0, 1)) > 0
+        # Tasks that set it set it alike.
+        emit.when(other, lambda: emit.store(self.directly, 0, emit.wide(1)))
