@@ -27,7 +27,7 @@ from helpers.compare import numpy_dtype
 from helpers.faces import OPERANDS, FaceCase
 from helpers.profile import FUZZ, compiling
 from topi_ext import select, tvm_compat
-from topi_ext.kernels import gather, winograd
+from topi_ext.kernels import gather, weight_tiles, winograd
 from topi_ext.layout import Layouts
 from topi_ext.plan.cpu import choose
 from topi_ext.plan.plans import (
@@ -37,6 +37,7 @@ from topi_ext.plan.plans import (
     PhasesPlan,
     ScatterPlan,
     WeightGradPlan,
+    WeightTilesPlan,
     Window,
     WinogradPlan,
 )
@@ -62,6 +63,7 @@ def kernel_of(problem: Problem, plan: object) -> object:
     if getattr(plan, "direct", True) is None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(gather, "emit_body", lambda *_: None)
+            patch.setattr(weight_tiles, "emit_directly", lambda *_: None)
             return select.KERNELS[type(plan)].build(problem, plan)
     return select.KERNELS[type(plan)].build(problem, plan)
 
@@ -239,8 +241,9 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
             break
     spread = problem.face == "conv" and draw(st.booleans())
     no_gaps = not any(gather.has_empty_phase for gather in problem.gathers)
-    if problem.face != "conv_weight_grad" and no_gaps and draw(st.booleans()):
-        plan = draw(winograd_plans(problem, lanes, parallel))
+    if no_gaps and draw(st.booleans()):
+        of_face = weight_tiles_plans if problem.face == "conv_weight_grad" else winograd_plans
+        plan = draw(of_face(problem, lanes, parallel))
         kinds = itertools.product(*plan.filters(problem))
         if sum(math.prod(len(f.terms) for f in filters) for filters in kinds) < 99:
             return plan
@@ -280,6 +283,23 @@ def winograd_plans(draw: st.DrawFn, problem: Problem, lanes: int, parallel: bool
     tiles = plan.tiles(problem)
     if alone and draw(st.booleans()):
         return replace(plan, block=tuple(max(1, count) for count in tiles), inputs_first=True)
+    return replace(plan, block=tuple(draw(st.integers(1, max(1, min(n, 9)))) for n in tiles))
+
+
+@st.composite
+def weight_tiles_plans(
+    draw: st.DrawFn, problem: Problem, lanes: int, parallel: bool
+) -> WeightTilesPlan:
+    """The same for weight gradients."""
+    tile = tuple(draw(st.sampled_from((1, 2))) for _ in range(3))
+    c, k = problem.geometry.c_per_group, problem.geometry.k_per_group
+    c_block, vectors = draw(st.integers(1, c)), draw(st.integers(1, min(3, -(-k // lanes))))
+    parts = draw(st.integers(1, min(2, -(-c // c_block))))
+    plan = WeightTilesPlan(
+        tile, (1,) * 4, lanes, c_block, draw(st.integers(1, min(3, c_block))), vectors, None,
+        parallel, parts,
+    )  # fmt: skip
+    tiles = plan.tiles(problem)
     return replace(plan, block=tuple(draw(st.integers(1, max(1, min(n, 9)))) for n in tiles))
 
 
@@ -538,6 +558,73 @@ def test_saved_products_cost_no_accuracy() -> None:
             errors.append(np.sqrt(np.mean((out.numpy() - want) ** 2)))
         # Twice: for rounding, which varies with the data.
         assert errors[0] <= 2 * errors[1], case
+
+
+WEIGHT_TILES = [
+    FaceCase("conv_weight_grad", geometry_of(c), c.n)
+    for c in (
+        Case("conv", (7, 9), (3, 3), 2, ins=96, outs=104, padding=(1,) * 4),
+        Case("conv", (56, 43), (4, 3), 4, ins=64, outs=98, groups=2, stride=(2, 1)),
+        Case("conv", (26, 25), (3, 3), ins=160, outs=160, dilation=(2, 3), padding=(2, 3, 2, 3)),
+    )
+]
+"""All tiles at once; many blocks of them; many phases, and some of the channels at a time."""
+
+
+def weight_tiles_of(case: FaceCase) -> tuple[Problem, WeightTilesPlan]:
+    """The problem, and its plan if it is the one that is meant here."""
+    problem = problem_of(case)
+    plan = choose(problem, Machine(vector_bytes=32, threads=2))
+    assert isinstance(plan, WeightTilesPlan), case
+    assert (plan.passes(problem) == 1) == (case is WEIGHT_TILES[0])
+    return problem, replace(plan, parts=3) if case is WEIGHT_TILES[-1] else plan
+
+
+def test_weight_gradients_of_infinity_and_overflow_are_those_of_a_direct_sum() -> None:
+    kernels = built([kernel_of(*weight_tiles_of(case)) for case in WEIGHT_TILES])
+    rng, large = np.random.default_rng(0), np.finfo("float32").max
+    for number, case in enumerate(WEIGHT_TILES):
+        x, y = case.arrays(rng)
+        y = y / 100
+        # At the border, where taps reach into the padding, y times zero is NaN, as in PyTorch.
+        inside = y.size - y.shape[-1] * 4 + y.shape[-1] // 2
+        for which, values, index in (
+            (0, [np.inf], 5), (0, [np.nan], -1), (0, [large, large], x.size // 2 + 3),
+            (1, [-np.inf], inside), (1, [np.nan], inside), (0, [], 0),
+        ):  # fmt: skip
+            given = [x.copy(), y.copy()]
+            for i, value in enumerate(values):
+                given[which].flat[index + i] = value
+            out = tvm.runtime.tensor(np.zeros(case.shape("w"), "float32"))
+            kernels[f"f{number}"](*map(tvm.runtime.tensor, given), out)
+            with np.errstate(invalid="ignore"):
+                wide = (a.astype("float64") for a in given)
+                want = Reference().conv_weight_grad(*wide, case.geometry)
+            # Sums of up to 4,000 terms, one for each lane.
+            scale = np.abs(want[np.isfinite(want)]).max()
+            np.testing.assert_allclose(out.numpy(), want, rtol=1e-5, atol=4e-6 * scale)
+
+
+def test_weight_gradients_from_fewer_products_cost_no_accuracy() -> None:
+    """The error against float64 is that of another kernel that adds up one sum for each lane."""
+    made = []
+    for case in WEIGHT_TILES:
+        problem, plan = weight_tiles_of(case)
+        g, window = problem.geometry, plan.direct.window
+        direct = ChannelsPlan(window, plan.lanes, g.k_per_group, g.c_per_group, 2, 1)
+        made += [kernel_of(problem, plan), kernel_of(problem, direct)]
+    kernels, rng = built(made), np.random.default_rng(0)
+    for number, case in enumerate(WEIGHT_TILES):
+        operands = case.arrays(rng)
+        wide = (a.astype("float64") for a in operands)
+        want = Reference().conv_weight_grad(*wide, case.geometry)
+        errors = []
+        for kernel in (kernels[f"f{2 * number}"], kernels[f"f{2 * number + 1}"]):
+            out = tvm.runtime.tensor(np.zeros(case.shape("w"), "float32"))
+            kernel(*map(tvm.runtime.tensor, operands), out)
+            errors.append(np.sqrt(np.mean((out.numpy() - want) ** 2)))
+        # A half more: for rounding, which varies with the data.
+        assert errors[0] <= 1.5 * errors[1], (case, errors)
 
 
 def test_empty_batch() -> None:
