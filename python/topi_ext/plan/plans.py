@@ -13,7 +13,7 @@ from typing import Any, Union
 
 from ..filtering import Filter, filters_of
 from ..geometry import Gather, Geometry, Size
-from .problem import Problem
+from .problem import Problem, nominal
 
 UNROLLED_TAPS = 16
 """Taps written out in an innermost loop; more of them only make builds slow."""
@@ -447,9 +447,10 @@ class WeightTilesPlan(Tiled):
 
     def passes(self, problem: Problem) -> int:
         """How often sums are added to: for each block of tiles and each phase."""
-        phases = prod(len(filters[0].phases) for filters in self.filters(problem))
-        tiles = zip(self.tiles(problem), self.block)
-        return phases * prod(-(-count // size) for count, size in tiles)
+        passes = prod(len(filters[0].phases) for filters in self.filters(problem))
+        for count, size in zip(nominal(self.tiles(problem)), self.block):
+            passes *= -(-count // size)
+        return passes
 
     @property
     def pitch(self) -> int:
