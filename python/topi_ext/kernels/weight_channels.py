@@ -190,7 +190,7 @@ class _Channels:
         lanes, kernel = self.plan.lanes, self.problem.geometry.kernel
         turned = emit.scratch(prod(kernel) * lanes, self.dtype)
 
-        def vector(c: Expr, v: Expr) -> None:
+        def vector(v: Expr, c: Expr) -> None:
             start = emit.let(v * lanes)
 
             def tap(*taps: Expr) -> None:
@@ -202,7 +202,8 @@ class _Channels:
             count = _present(start, k_count, lanes)
             write_turned(self.problem, self.out, turned, lanes, first_k + start, count, first_c + c)
 
-        emit.nest((c_count, emit.ceil_div(k_count, lanes)), vector)
+        # Neighbouring channels of x share lines of the result.
+        emit.nest((emit.ceil_div(k_count, lanes), c_count), vector)
 
 
 def write_turned(

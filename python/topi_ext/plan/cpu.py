@@ -159,8 +159,8 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
     if terms > MOST_TERMS:
         return None
     tiles = nominal(plan.tiles(problem))
-    # No more than operands and result take together.
-    limit = problem.elements * 4
+    # No more than operands and result take together, with some left for tables.
+    limit = problem.elements * 4 * 1023 // 1024
     pairs = geometry.groups * problem.in_channels * problem.out_channels
     products = sum(
         prod(len(f.terms) * len(f.first_taps) for f in combination) for combination in combinations
@@ -229,7 +229,8 @@ def _combining_cycles(
     if machine.vector_bytes < 64:
         copied, each = 0.0, (2.2 if near else 3.5) if shared else (1.5 if near else 2.2)
     else:
-        copied, each = 1.4, (0.2 if near else 1.0) if shared else (0.1 if near else 0.3)
+        each = (0.2 if near else 1.0) if shared else (0.1 if near else 0.3)
+        copied = 1.4 if pairs * problem.geometry.taps * 4 <= 16 * machine.l2 else 2.4
     copied += _widening_cycles(problem.dtypes[1], problem.acc_dtype)
     return pairs * (problem.geometry.taps * copied + products * each)
 
@@ -289,8 +290,12 @@ def _winograd_bytes(
     outputs = prod(f[0].out_step * f[0].tile for f in plan.filters(problem))
     task = points * plan.pass_blocks * plan.channels * width
     task += -(-blocks // plan.splits) * plan.channels * outputs * plan.pitch
-    combined *= 0 if problem.prepacked else 1
     shared = 0
+    if problem.prepacked:
+        combined = 0
+    else:
+        # The weights of a block and 16 input channels are copied before they are combined.
+        task += problem.geometry.taps * 16 * plan.channels
     if plan.parts_are_tasks:
         task += combined
     else:
@@ -328,7 +333,7 @@ def _winograd_cycles(
         phases = prod(len(f.phases) for f in (depth, height, last))
         terms = [len(f.terms) for f in (depth, height, last)]
         points = prod(len(f.points) for f in (depth, height, last))
-        channel = _combined_inputs_cycles((depth, height, last), block)
+        channel = _combined_inputs_cycles((depth, height, last), block, machine)
         combined += phases * problem.in_channels * channel
         step = _tile_cycles(plan.channels, plan.vectors, machine)
         products = prod(terms) * problem.in_channels * blocks * rounds * step
@@ -354,13 +359,16 @@ def _winograd_cycles(
     return combined, total
 
 
-def _combined_inputs_cycles(filters: Sequence[Filter], block: Sequence[int]) -> float:
+def _combined_inputs_cycles(
+    filters: Sequence[Filter], block: Sequence[int], machine: Machine
+) -> float:
     """Estimated cycles of combining the inputs of one channel, phase and block of tiles."""
     depth, height, last = filters
     line = last.in_step * last.tile * (block[3] - 1) + last.reach[-1] + 1
     rows = len(depth.reach) * len(height.reach) * (16 + line * 0.3)
     each = line * 0.3 + len(last.terms) * (block[3] * 0.5 + 3) + 8
-    return prod(block[:-1]) * (rows + len(depth.terms) * len(height.terms) * each)
+    cycles = prod(block[:-1]) * (rows + len(depth.terms) * len(height.terms) * each)
+    return cycles * (0.5 if machine.vector_bytes >= 64 else 1.0)  # as measured
 
 
 def _plan_amx(problem: Problem, machine: Machine) -> tuple[float, AmxPlan] | None:
@@ -477,6 +485,7 @@ def _plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPla
         products = k * tiles * (step + m_tile * value)
         if bytes_held > machine.l2 // 4:
             products *= 1.12  # as measured
+        products *= 1.1 if machine.vector_bytes >= 64 else 1.0  # as measured
         # Weights come from far away, once per task.
         weights = k * vectors * (3.0 if c * k * taps * 4 <= machine.l2 else 8.0)
         sums = -(-k // k_block) * tiles * m_tile * vectors * 2.0
@@ -757,7 +766,9 @@ def _plan_channels(problem: Problem, machine: Machine) -> tuple[float, ChannelsP
                 products *= 1.4
             products *= 1.12 if machine.vector_bytes >= 64 else 1.0  # as measured
             counts = prod(-(-p // b) for p, b in zip(positions, block))
-            task = 1000 + counts * (pack + turn + products) + k_block * c_block * taps * 3.0
+            # Weights of one tap are far apart.
+            write = k_block * c_block * (taps * 2.0 + 6.0)
+            task = 1000 + counts * (pack + turn + products) + write
             tasks = geometry.groups * -(-k // k_block) * -(-c // c_block)
             cost = -(-tasks // machine.threads) * task
             held += c_block * taps * vectors * lanes
@@ -796,7 +807,7 @@ def _plan_columns(problem: Problem, machine: Machine) -> tuple[float, ColumnsPla
             positions * c_block * (taps // geometry.kernel[-1]) * (4 + 1.5 * geometry.kernel[-1])
         )
         chunk = spread + tiles * (positions * step + rows)
-        chunk *= 0.8 if machine.vector_bytes >= 64 else 1.0  # as measured
+        chunk *= 0.9 if machine.vector_bytes >= 64 else 1.0  # as measured
         task = 1000 + chunks * chunk
         cost = -(-tasks * splits // machine.threads) * task
         parallel = tasks * splits * task >= PARALLEL_CYCLES
@@ -849,7 +860,7 @@ def _plan_weight_tiles(problem: Problem, machine: Machine) -> tuple[float, Weigh
         outputs = vectors * (turn + tiles * points * 2.5) / machine.threads
         # What is left over of the tiles goes one channel at a time.
         register_tiles = c_block // c_tile + c_block % c_tile
-        task = 1000 + c_block * _combined_inputs_cycles(filters, block)
+        task = 1000 + c_block * _combined_inputs_cycles(filters, block, machine)
         # Rows come from a cache that is further away, once for each register tile.
         far = 1.0 if (rows + inputs) * width <= machine.l2 * 3 // 4 else 1.1
         task += terms * register_tiles * tiles * step * far
