@@ -209,6 +209,8 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
             if not problem.prepacked:
                 near = size <= machine.l2 or machine.threads == 1
                 combining = _combining_cycles(problem, products, machine, near, shared=True)
+                if machine.vector_bytes >= 64 and size > 4 * parts * machine.l2:
+                    combining += pairs * products * 3.0  # as measured
                 cost += combining / machine.threads
         if problem.is_static and tasks * splits * cycles < PARALLEL_CYCLES:
             plan = replace(plan, parallel=False)
