@@ -22,7 +22,7 @@ from ..emit import Array, Expr, Operand
 from ..filtering import Filter
 from ..plan.problem import Problem
 from . import DATA
-from .combined_taps import combination
+from .combinations import combination
 
 
 @dataclass(frozen=True)

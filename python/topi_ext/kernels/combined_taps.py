@@ -28,6 +28,7 @@ from ..filtering import Filter
 from ..plan.plans import WinogradPlan
 from ..plan.problem import Problem
 from . import TAPS
+from .combinations import combined_along
 from .operands import tap_number, weight_index
 
 
@@ -210,32 +211,6 @@ class CombinedTaps:
         values = taps
         for axis, f in enumerate(filters):
             # Taps along this axis become numbers of terms.
-            others = {(at[:axis], at[axis + 1 :]) for at in values}
-            values = {
-                (*before, number, *behind): emit.let(
-                    combination(
-                        [(values[(*before, tap, *behind)], c) for tap, c in term.taps],
-                        self.dtype,
-                        lanes,
-                    )
-                )
-                for before, behind in sorted(others)
-                for number, term in enumerate(f.terms)
-            }
+            parts = [term.taps for term in f.terms]
+            values = combined_along(values, axis, parts, self.dtype, lanes)
         return values
-
-
-def combination(parts: Sequence[tuple[Expr, float]], dtype: str, lanes: int = 1) -> Expr:
-    """The sum of `parts`, each with its factor."""
-    total: Expr = None
-    for value, factor in parts:
-        if abs(factor) != 1:
-            scale = emit.constant(abs(factor), dtype)
-            value = value * (scale if lanes == 1 else emit.broadcast(scale, lanes))
-        if total is None:
-            zero = emit.constant(0, dtype)
-            zero = zero if lanes == 1 else emit.broadcast(zero, lanes)
-            total = value if factor > 0 else zero - value
-        else:
-            total = total + value if factor > 0 else total - value
-    return total

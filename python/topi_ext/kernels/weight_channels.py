@@ -72,8 +72,8 @@ class _Channels:
 
     def _task(self, group: Expr, first_k: Expr, first_c: Expr) -> None:
         geometry, plan = self.problem.geometry, self.plan
-        k_count = _present(first_k, geometry.k_per_group, plan.k_block)
-        c_count = _present(first_c, geometry.c_per_group, plan.c_block)
+        k_count = present(first_k, geometry.k_per_group, plan.k_block)
+        c_count = present(first_c, geometry.c_per_group, plan.c_block)
         first_k = group * geometry.k_per_group + first_k
         partial = emit.scratch(plan.c_block * geometry.taps * self.row, self.dtype)
         panel = emit.scratch(self.panel.room(plan.c_block), self.dtype)
@@ -199,7 +199,7 @@ class _Channels:
                 emit.store(turned, into, partial[emit.lanes_of(row, lanes)])
 
             emit.nest(kernel, tap)
-            count = _present(start, k_count, lanes)
+            count = present(start, k_count, lanes)
             write_turned(self.problem, self.out, turned, lanes, first_k + start, count, first_c + c)
 
         # Neighbouring channels of x share lines of the result.
@@ -222,7 +222,7 @@ def write_turned(
     emit.loop(count, channel)
 
 
-def _present(first: Expr, channels: Expr, block: int) -> Expr:
+def present(first: Expr, channels: Expr, block: int) -> Expr:
     """How many channels of a block exist."""
     if isinstance(channels, int) and channels % block == 0:
         return block

@@ -39,10 +39,11 @@ from ..emit import Array, Expr, Operand
 from ..plan.plans import WeightTilesPlan
 from ..plan.problem import Problem
 from . import DATA
+from .combinations import combined_along
 from .combined_inputs import CombinedInputs
-from .combined_taps import combination
+from .finite import Finite
 from .products import add_products
-from .weight_channels import write_turned
+from .weight_channels import present, write_turned
 from .weight_grad import emit_body as emit_directly
 from .weight_grad import weight_function
 
@@ -130,14 +131,9 @@ class _WeightTiles:
         if sums is not None:
             of_blocks(
                 lambda first_c, held: self._write(
-                    sums, group, first_c, held, self._present(first_c)
+                    sums, group, first_c, held, present(first_c, channels, plan.c_block)
                 )
             )
-
-    def _present(self, first_c: Expr) -> Expr:
-        """How many channels of x a block has."""
-        channels, block = self.problem.geometry.c_per_group, self.plan.c_block
-        return block if channels % block == 0 else emit.let(emit.least(block, channels - first_c))
 
     # ------------------------------------------------------------ outputs
 
@@ -167,11 +163,9 @@ class _WeightTiles:
         # Of the row's positions of this phase, how many exist.
         start = emit.let(first[3] * tile[2])
         existing = emit.quotient(sizes[3] - offsets[2] + (steps[2] - 1), steps[2])
-        present = emit.let(emit.least(emit.most(existing - start, 0), line))
+        positions = emit.let(emit.least(emit.most(existing - start, 0), line))
         first_k = emit.let(vector * lanes)
-        count: Expr = lanes
-        if channels % lanes:
-            count = emit.let(emit.least(lanes, channels - first_k))
+        count = present(first_k, channels, lanes)
 
         def turn(e: tuple[int, int]) -> None:
             depth, height = (
@@ -191,7 +185,7 @@ class _WeightTiles:
                 origin = emit.origin(self.y.at("C" + DATA, group * channels + first_k + k, *where))
                 stride = self.y.strides[DATA[-1]] * steps[2]
                 emit.loop(
-                    present,
+                    positions,
                     lambda u: emit.store(
                         turned, into + u * lanes + k, self.y.load(origin + u * stride, self.dtype)
                     ),
@@ -224,7 +218,7 @@ class _WeightTiles:
                     [(e, c) for e, output in enumerate(f.outputs) for p, c in output if p == point]
                     for point in range(len(f.points))
                 ]
-                values = self._combined(values, axis, of_point)
+                values = combined_along(values, axis, of_point, self.dtype, lanes)
             for number, point in enumerate(self.points):
                 place = into + number * (self.tiles * self.row) + (flat + q) * step
                 emit.store(rows, emit.lanes_of(place, lanes), values[point])
@@ -235,26 +229,6 @@ class _WeightTiles:
         """The first vector of the tile that holds it, how many it has, and which one this is."""
         first = vector // self.plan.vectors * self.plan.vectors
         return first, min(self.plan.vectors, self.vectors - first), vector - first
-
-    def _combined(
-        self,
-        values: dict[tuple[int, ...], Expr],
-        axis: int,
-        combinations: Sequence[Sequence[tuple[int, float]]],
-    ) -> dict[tuple[int, ...], Expr]:
-        """Vectors by numbers along the axes; those along `axis` are combined to others."""
-        others = sorted({(at[:axis], at[axis + 1 :]) for at in values})
-        return {
-            (*before, number, *behind): emit.let(
-                combination(
-                    [(values[(*before, i, *behind)], c) for i, c in parts],
-                    self.dtype,
-                    self.plan.lanes,
-                )
-            )
-            for before, behind in others
-            for number, parts in enumerate(combinations)
-        }
 
     # ------------------------------------------------------------ products
 
@@ -270,7 +244,7 @@ class _WeightTiles:
     ) -> None:
         """What one block of tiles adds to the sums of one block of channels of x."""
         problem, plan = self.problem, self.plan
-        count = self._present(first_c)
+        count = present(first_c, problem.geometry.c_per_group, plan.c_block)
         inputs = emit.scratch(self.terms * plan.c_block * plan.pitch, self.dtype)
         combined = CombinedInputs(problem, self.x, first, plan.block, self.tiles, plan.pitch)
         first_rows = [t * plan.c_block for t in range(self.terms)]
@@ -333,12 +307,7 @@ class _WeightTiles:
     def _write(self, sums: Array, group: Expr, first_c: Expr, held: Expr, count: Expr) -> None:
         """Combine the sums of terms to weights, and turn them back, a vector at a time."""
         g, lanes = self.problem.geometry, self.plan.lanes
-        every = emit.lanes_of(0, lanes)
-        zeros = emit.broadcast(emit.constant(0, self.dtype), lanes)
-        # A zero that LLVM does not know: times what is infinite or NaN it is NaN.
-        factor, sign = emit.scratch(lanes, self.dtype), emit.scratch(lanes, self.dtype)
-        emit.store(factor, every, zeros)
-        emit.store(sign, every, zeros)
+        finite = Finite(self.dtype, lanes)
         turned = emit.scratch(g.taps * lanes, self.dtype)
         term_numbers = list(product(*(range(len(f.terms)) for f in self.filters)))
 
@@ -353,22 +322,14 @@ class _WeightTiles:
                     [(t, a) for t, term in enumerate(f.terms) for i, a in term.taps if i == tap]
                     for tap in range(taps)
                 ]
-                values = self._combined(values, axis, of_tap)
+                values = combined_along(values, axis, of_tap, self.dtype, lanes)
             for number, at in enumerate(product(*map(range, g.kernel))):
                 emit.store(turned, emit.lanes_of(number * lanes, lanes), values[at])
-                emit.store(sign, every, sign[every] + values[at] * factor[every])
+                finite.show(values[at])
             first_k = emit.let(v * lanes)
-            present: Expr = lanes
-            if g.k_per_group % lanes:
-                present = emit.let(emit.least(lanes, g.k_per_group - first_k))
+            k_count = present(first_k, g.k_per_group, lanes)
             k = group * g.k_per_group + first_k
-            write_turned(self.problem, self.out, turned, lanes, k, present, first_c + c)
+            write_turned(self.problem, self.out, turned, lanes, k, k_count, first_c + c)
 
         emit.nest((count, self.vectors), vector)
-        total: Expr = sign[0]
-        for lane in range(1, lanes):
-            total = total + sign[lane]
-        is_finite = emit.let(total) == emit.constant(0, self.dtype)
-        other = emit.chosen(emit.choose(is_finite, lambda: 0, 1)) > 0
-        # Tasks that set it set it alike.
-        emit.when(other, lambda: emit.store(self.directly, 0, emit.wide(1)))
+        finite.report(self.directly)

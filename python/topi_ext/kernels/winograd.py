@@ -47,9 +47,11 @@ from ..geometry import Gather
 from ..plan.plans import Window, WinogradPlan
 from ..plan.problem import Problem
 from . import ATTRIBUTES, DATA, gather
+from .combinations import combined_along
 from .combined_inputs import CombinedInputs
-from .combined_taps import CombinedTaps, combination
+from .combined_taps import CombinedTaps
 from .epilogue import RowEpilogue
+from .finite import Finite
 from .operands import Packed, copied_weight, gather_arguments, packed_weight, stored_weight
 from .panel import FittedWindow
 from .products import add_products
@@ -223,7 +225,7 @@ class _Winograd:
         directly: Array,
     ) -> None:
         """The outputs of one block of tiles and of one split of a part."""
-        plan, zero = self.plan, emit.constant(0, self.dtype)
+        plan = self.plan
         self.first = [i * b for i, b in zip(numbers, self.block)]
         most = max(prod(len(f.points) for f in filters) for filters in self.taps.kinds)
         most_blocks = self.per_split if isinstance(self.per_split, int) else self.taps.part_blocks
@@ -231,11 +233,7 @@ class _Winograd:
         self.held = emit.scratch(
             most_blocks * plan.channels * self.outputs * self.pitch, self.dtype
         )
-        self.factor = emit.scratch(plan.lanes, self.dtype)
-        self.sign = emit.scratch(plan.lanes, self.dtype)
-        every = emit.lanes_of(0, plan.lanes)
-        for array in (self.factor, self.sign):
-            emit.store(array, every, emit.broadcast(zero, plan.lanes))
+        self.finite = Finite(self.dtype, plan.lanes)
         first = emit.let(split * self.per_split)
         present = emit.least(self.taps.part_blocks, self.taps.blocks - first_block) - first
         count = emit.let(emit.most(emit.least(present, self.per_split), 0))
@@ -267,17 +265,7 @@ class _Winograd:
 
             emit.nest([len(f.phases) for f in filters], phase)
         emit.loop(count * plan.channels, lambda o: self._copy_out(group, first_block + first, o))
-        # Tasks that set it set it alike.
-        emit.when(self._has_other(), lambda: emit.store(directly, 0, emit.wide(1)))
-
-    def _has_other(self) -> Expr:
-        """Whether something that the task made is infinite or NaN: times zero that is not zero."""
-        total: Expr = self.sign[0]
-        for lane in range(1, self.plan.lanes):
-            total = total + self.sign[lane]
-        is_finite = emit.let(total) == emit.constant(0, self.dtype)
-        # Not `total != 0`, which TVM takes for ordered: false of NaN.
-        return emit.chosen(emit.choose(is_finite, lambda: 0, 1)) > 0
+        self.finite.report(directly)
 
     # ------------------------------------------------------------ inputs
 
@@ -424,7 +412,6 @@ class _Winograd:
         plan, lanes = self.plan, self.plan.lanes
         extents = [len(f.points) for f in filters]
         distance = plan.pass_blocks * self.block_width
-        every = emit.lanes_of(0, lanes)
 
         def vector(v: Expr) -> None:
             values = {
@@ -434,22 +421,11 @@ class _Winograd:
                 for n, at in enumerate(product(*map(range, extents)))
             }
             for axis in (2, 1, 0):
-                others = {(at[:axis], at[axis + 1 :]) for at in values}
-                values = {
-                    (*before, e, *behind): emit.let(
-                        combination(
-                            [(values[(*before, p, *behind)], c) for p, c in output],
-                            self.dtype,
-                            lanes,
-                        )
-                    )
-                    for before, behind in sorted(others)
-                    for e, output in enumerate(filters[axis].outputs)
-                }
+                values = combined_along(values, axis, filters[axis].outputs, self.dtype, lanes)
             for n, at in enumerate(product(*map(range, self.tile))):
                 into = place + (o * self.outputs + n) * self.pitch + v * lanes
                 emit.store(self.held, emit.lanes_of(into, lanes), values[at])
-                emit.store(self.sign, every, self.sign[every] + values[at] * self.factor[every])
+                self.finite.show(values[at])
 
         emit.loop(plan.vectors, vector)
 

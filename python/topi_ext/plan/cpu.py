@@ -161,11 +161,9 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
     tiles = nominal(plan.tiles(problem))
     # No more than operands and result take together, with some left for tables.
     limit = problem.elements * 4 * 1023 // 1024
-    pairs = geometry.groups * problem.in_channels * problem.out_channels
     products = sum(
         prod(len(f.terms) * len(f.first_taps) for f in combination) for combination in combinations
     )
-    size = pairs * products * byte_width(problem.acc_dtype)
     best: tuple[float, WinogradPlan] | None = None
     most = max(prod(len(f.points) for f in combination) for combination in combinations)
     values = _most_terms(combinations) * problem.in_channels * byte_width(problem.acc_dtype)
@@ -200,17 +198,13 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
         if alone:
             cycles *= 1 if inputs_first else positions
             if not problem.prepacked:
-                near = size <= parts * machine.l2
-                cycles += _combining_cycles(problem, products, machine, near) / tasks
+                cycles += _combining_cycles(problem, products, parts, machine) / tasks
             cost = -(-tasks // machine.threads) * cycles
             cost += 2000 + geometry.groups * inputs / machine.threads if inputs_first else 0
         else:
             cost = -(-tasks * splits // machine.threads) * cycles * parts
             if not problem.prepacked:
-                near = size <= machine.l2 or machine.threads == 1
-                combining = _combining_cycles(problem, products, machine, near, shared=True)
-                if machine.vector_bytes >= 64 and size > 4 * parts * machine.l2:
-                    combining += pairs * products * 3.0  # as measured
+                combining = _combining_cycles(problem, products, parts, machine, shared=True)
                 cost += combining / machine.threads
         if problem.is_static and tasks * splits * cycles < PARALLEL_CYCLES:
             plan = replace(plan, parallel=False)
@@ -220,18 +214,21 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
 
 
 def _combining_cycles(
-    problem: Problem, products: int, machine: Machine, near: bool, *, shared: bool = False
+    problem: Problem, products: int, parts: int, machine: Machine, *, shared: bool = False
 ) -> float:
     """Estimated cycles, of all threads together, of combining all taps, as measured.
 
-    A pair of channels has `products` of them.  They are `near` if a cache of the core that makes
-    them holds them.  Lines that another core has read (`shared`) are slow to write.
+    A pair of channels has `products` of them, and `parts` of the output channels are held one after
+    the other.  Lines that another core has read (`shared`) are slow to write.
     """
     pairs = problem.geometry.groups * problem.in_channels * problem.out_channels
+    size = pairs * products * byte_width(problem.acc_dtype)
+    near = size <= machine.l2 * (1 if shared else parts) or (shared and machine.threads == 1)
     if machine.vector_bytes < 64:
         copied, each = 0.0, (2.2 if near else 3.5) if shared else (1.5 if near else 2.2)
     else:
         each = (0.2 if near else 1.0) if shared else (0.1 if near else 0.3)
+        each += 3.0 if shared and size > 4 * parts * machine.l2 else 0.0
         copied = 1.4 if pairs * problem.geometry.taps * 4 <= 16 * machine.l2 else 2.4
     copied += _widening_cycles(problem.dtypes[1], problem.acc_dtype)
     return pairs * (problem.geometry.taps * copied + products * each)

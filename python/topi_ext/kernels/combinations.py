@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums with factors: what minimal filtering makes of inputs, taps, points and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .. import emit
+from ..emit import Expr
+
+
+def combined_along(
+    values: dict[tuple[int, ...], Expr],
+    axis: int,
+    combinations: Sequence[Sequence[tuple[int, float]]],
+    dtype: str,
+    lanes: int,
+) -> dict[tuple[int, ...], Expr]:
+    """Values by their numbers along some axes, those along `axis` combined.
+
+    Number i of the result along that axis is made by ``combinations[i]``.
+    """
+    others = sorted({(at[:axis], at[axis + 1 :]) for at in values})
+    return {
+        (*before, number, *behind): emit.let(
+            combination([(values[(*before, i, *behind)], c) for i, c in parts], dtype, lanes)
+        )
+        for before, behind in others
+        for number, parts in enumerate(combinations)
+    }
+
+
+def combination(parts: Sequence[tuple[Expr, float]], dtype: str, lanes: int = 1) -> Expr:
+    """The sum of `parts`, each with its factor."""
+    total: Expr = None
+    for value, factor in parts:
+        if abs(factor) != 1:
+            scale = emit.constant(abs(factor), dtype)
+            value = value * (scale if lanes == 1 else emit.broadcast(scale, lanes))
+        if total is None:
+            zero = emit.constant(0, dtype)
+            zero = zero if lanes == 1 else emit.broadcast(zero, lanes)
+            total = value if factor > 0 else zero - value
+        else:
+            total = total + value if factor > 0 else total - value
+    return total
