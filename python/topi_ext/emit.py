@@ -212,6 +212,11 @@ def broadcast(value: Expr, count: int) -> Expr:
     return tir.Broadcast(value, count)
 
 
+def shuffled(vectors: Sequence[Expr], elements: Sequence[int]) -> Expr:
+    """A vector of some `elements`, counted through all `vectors`."""
+    return tir.Shuffle(list(vectors), [tir.IntImm("int32", i) for i in elements])
+
+
 def select(condition: Expr, value: Expr, other: Expr) -> Expr:
     """`value` where `condition` holds, else `other`; both are computed."""
     return tir.Select(condition, value, other)

@@ -85,6 +85,16 @@ class Filter:
         """Inputs that the terms read."""
         return tuple(sorted({i for term in self.terms for i, _ in term.inputs}))
 
+    @property
+    def residues(self) -> tuple[int, ...]:
+        """Those of these inputs modulo `in_step`."""
+        return tuple(sorted({i % self.in_step for i in self.reach}))
+
+    @property
+    def beyond(self) -> int:
+        """How many more inputs of a residue neighbouring tiles read than they have outputs."""
+        return self.reach[-1] // self.in_step + 1 - self.tile
+
 
 def filters_of(gather: Gather, tile: int) -> tuple[Filter, ...]:
     """How `gather` is computed in tiles of one output (directly) or of two.

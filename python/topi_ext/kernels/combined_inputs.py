@@ -3,12 +3,17 @@
 
 ::
 
-    for each row of tiles:
-        copy the rows of the data that it reads, zero where there are none  -> raw
-        for each product of terms along depth and height:
-            add and subtract rows of raw                                    -> mixed
-            for each term along the row, each tile:
-                add and subtract elements of mixed                          -> made
+    for each input channel:
+        copy the rows of the data that the block reads, between zeros       -> raw
+        for each row of tiles, for each vector of its tiles:
+            for each product of terms along depth and height:
+                add and subtract vectors of rows of raw                     -> mixed
+                pick every second element, or as far as tiles are apart     -> inputs
+                for each term along the row:
+                    add and subtract vectors of inputs                      -> made
+
+`mixed` and `inputs` are registers.  All rows of a channel are copied before the first is read: what
+a vector was just written to, at another offset, a processor can't read at once.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 
 from .. import emit
 from ..emit import Array, Expr, Operand
@@ -40,6 +46,8 @@ class CombinedInputs:
         Tiles of a block, at most.
     pitch : int or expression
         Distance of two rows of tiles in what is made.
+    lanes : int
+        Elements per vector.
     """
 
     problem: Problem
@@ -48,6 +56,7 @@ class CombinedInputs:
     block: Sequence[Expr]
     room: int
     pitch: Expr
+    lanes: int
 
     def rows_into(
         self,
@@ -56,108 +65,208 @@ class CombinedInputs:
         group: Expr,
         filters: Sequence[Filter],
         phases: Sequence[Expr],
-    ) -> Callable[..., None]:
-        """``tiles(channel, row, image, depth, height)`` combines the inputs of one row of tiles.
+    ) -> Callable[[Expr, Expr], None]:
+        """``tiles(channel, row)`` combines the inputs of one input channel.
 
         Those of a term are written to ``made[first row of the term + row]``.
         """
-        problem, data, dtype = self.problem, self.data, self.problem.acc_dtype
-        in_steps = [f.in_step * f.tile for f in filters]
-        bases = [
-            emit.table([base for _, base, _ in f.phases])(phase)
-            for f, phase in zip(filters, phases)
-        ]
-        block = self.block
-        line, line_room = (
-            emit.chosen(in_steps[2] * (width - 1) + filters[2].reach[-1] + 1)
-            for width in (block[3], self.room)
-        )
-        if problem.is_static:
-            line_room = line
-        rows = list(product(filters[0].reach, filters[1].reach))
-        row_depth, row_height = (emit.table([row[axis] for row in rows]) for axis in (0, 1))
-        # One row more, of zeros, for what lies outside; the borders of all others stay zero.
-        raw = emit.scratch((len(rows) + 1) * line_room, dtype)
-        emit.fill(raw, 0, (len(rows) + 1) * line, emit.constant(0, dtype))
-        places = emit.scratch(len(rows) + 1, "int64")
-        outside = emit.wide(len(rows) * line)
-        emit.store(places, len(rows), outside)
-        mixed = emit.scratch(line_room, dtype)
-        sizes = problem.in_sizes
-        starts = [
-            emit.let(first * step + base)
-            for first, step, base in zip(self.first[1:], in_steps, bases)
-        ]
-        low = emit.let(emit.least(emit.most(0 - starts[2], 0), line))
-        high = emit.let(emit.least(emit.most(sizes[3] - starts[2], low), line))
-
-        outer = list(product(filters[0].terms, filters[1].terms))
+        block, dtype = self.block, self.problem.acc_dtype
+        rows = _Rows(filters, block)
+        # What lies outside is zero, and stays zero.
+        room = self.room if not self.problem.is_static else None
+        raw = emit.scratch(rows.room(room) + self.lanes, dtype)
+        emit.fill(raw, 0, rows.elements, emit.constant(0, dtype))
+        copy = self._copy_into(raw, rows, group, filters, phases)
         mixtures = [
-            [(rows.index((d, h)), a * b) for (d, a), (h, b) in product(depth.inputs, height.inputs)]
-            for depth, height in outer
+            [((d, h), a * b) for (d, a), (h, b) in product(depth.inputs, height.inputs)]
+            for depth, height in product(filters[0].terms, filters[1].terms)
         ]
-        most = max(map(len, mixtures))
-        nothing = (len(rows), 0.0)
-        mixtures = [[*mixture, *[nothing] * (most - len(mixture))] for mixture in mixtures]
-        sources = [emit.table([mixture[i][0] for mixture in mixtures]) for i in range(most)]
-        factors = [emit.table([mixture[i][1] for mixture in mixtures], dtype) for i in range(most)]
-        inner = filters[2].terms
-        firsts = [emit.table(first_rows[k :: len(inner)]) for k in range(len(inner))]
 
-        def tiles(channel: Expr, row: Expr, b0: Expr, b1: Expr, b2: Expr) -> None:
-            image = self.first[0] + b0
+        def combine(lanes: int, row: Expr, *place: Expr) -> None:
+            """One row of tiles."""
+            sources = {at: emit.let(rows.place(place, at)) for at in rows.reach}
+            flat = emit.let(((place[0] * block[1] + place[1]) * block[2] + place[2]) * block[3])
+            into = [emit.origin((first + row) * self.pitch + flat) for first in first_rows]
+
+            def some(i: Expr) -> None:
+                read = {
+                    at: [
+                        emit.let(raw[_some(source + (i * rows.step + v * lanes), lanes)])
+                        for v in range(rows.vectors(lanes))
+                    ]
+                    for at, source in sources.items()
+                }
+                places = iter(into)
+                for mixture in mixtures:
+                    mixed = [
+                        emit.let(combination([(read[at][v], c) for at, c in mixture], dtype, lanes))
+                        for v in range(rows.vectors(lanes))
+                    ]
+                    inputs = {x: emit.let(rows.pick(mixed, x, lanes)) for x in filters[2].reach}
+                    for term in filters[2].terms:
+                        value = combination([(inputs[x], c) for x, c in term.inputs], dtype, lanes)
+                        emit.store(made, _some(next(places) + i, lanes), value)
+
+            is_even = lanes == 1 or (isinstance(block[3], int) and block[3] % lanes == 0)
+            # Else the last vector overlaps the one before it.
+            emit.loop(
+                emit.ceil_div(block[3], lanes),
+                lambda i: some(
+                    i * lanes if is_even else emit.let(emit.least(i * lanes, block[3] - lanes))
+                ),
+            )
+
+        def tiles(channel: Expr, row: Expr) -> None:
+            copy(channel)
+
+            def each(lanes: int) -> None:
+                emit.nest(block[:3], lambda *place: combine(lanes, row, *place))
+
+            if isinstance(block[3], int):
+                # No more than a row has.
+                each(min(self.lanes, 1 << (block[3].bit_length() - 1)))
+            else:
+                emit.when(block[3] >= self.lanes, lambda: each(self.lanes), lambda: each(1))
+
+        return tiles
+
+    def _copy_into(
+        self,
+        raw: Array,
+        rows: _Rows,
+        group: Expr,
+        filters: Sequence[Filter],
+        phases: Sequence[Expr],
+    ) -> Callable[[Expr], None]:
+        """``copy(channel)`` copies the rows that there are of one input channel."""
+        problem, data = self.problem, self.data
+        sizes, stride = problem.in_sizes, data.strides[DATA[-1]]
+        starts = [
+            emit.let(first * (f.in_step * f.tile) + emit.table([b for _, b, _ in f.phases])(phase))
+            for f, first, phase in zip(filters, self.first[1:], phases)
+        ]
+        low = emit.let(emit.least(emit.most(0 - starts[2], 0), rows.length))
+        high = emit.let(emit.least(emit.most(sizes[3] - starts[2], low), rows.length))
+
+        def copy(channel: Expr) -> None:
             source_channel = group * problem.in_channels + channel
 
-            def copy_row(number: Expr) -> None:
-                depth = emit.let(starts[0] + b1 * in_steps[0] + row_depth(number))
-                height = emit.let(starts[1] + b2 * in_steps[1] + row_height(number))
+            def row(b0: Expr, *numbers: Expr) -> None:
+                image = self.first[0] + b0
+                depth, height = (
+                    emit.let(start + axis.input_of(number))
+                    for start, axis, number in zip(starts, rows.axes, numbers)
+                )
                 inside = emit.both(
                     image < sizes[0],
                     *(depth >= 0, depth < sizes[1]),
                     *(height >= 0, height < sizes[2]),
                 )
 
-                def copy() -> None:
+                def present() -> None:
                     where = (source_channel, image, depth, height, starts[2] + low)
                     origin = emit.origin(data.at("C" + DATA, *where))
-                    into = emit.origin(number * line + low)
-                    stride = data.strides[DATA[-1]]
+                    into = emit.origin(rows.start((b0, *numbers)) + low)
                     emit.loop(
                         high - low,
-                        lambda i: emit.store(raw, into + i, data.load(origin + i * stride, dtype)),
+                        lambda i: emit.store(
+                            raw, into + i, data.load(origin + i * stride, raw.dtype)
+                        ),
                     )
-                    emit.store(places, number, emit.wide(number * line))
 
-                emit.when(inside, copy, lambda: emit.store(places, number, outside))
+                emit.when(inside, present)
 
-            emit.loop(len(rows), copy_row)
-            flat = emit.let(((b0 * block[1] + b1) * block[2] + b2) * block[3])
+            emit.nest(rows.extents, row)
 
-            def mix(t: Expr) -> None:
-                parts = [
-                    (emit.let(places[source(t)]), factor(t))
-                    for source, factor in zip(sources, factors)
-                ]
+        return copy
 
-                def element(x: Expr) -> None:
-                    value: Expr = None
-                    for place, factor in parts:
-                        part = raw[place + x]
-                        if most > 1:
-                            part = part * factor
-                        value = part if value is None else value + part
-                    emit.store(mixed, x, value)
 
-                emit.loop(line, element)
-                into = [emit.origin((first(t) + row) * self.pitch + flat) for first in firsts]
+class _Axis:
+    """The inputs along depth or height that a block reads, residue by residue of the step.
 
-                def tile(q: Expr) -> None:
-                    for place, term in zip(into, inner):
-                        inputs = [(mixed[q * in_steps[2] + x], c) for x, c in term.inputs]
-                        emit.store(made, place + q, combination(inputs, dtype))
+    Attributes
+    ----------
+    count : int or expression
+        Inputs of one residue.
+    number : int or expression
+        Inputs of all.
+    """
 
-                emit.loop(block[3], tile)
+    def __init__(self, filter_: Filter, tiles: Expr):
+        self.step, self.tile, self.residues = filter_.in_step, filter_.tile, filter_.residues
+        self.count = emit.chosen(tiles * self.tile + filter_.beyond)
+        self.number = emit.chosen(self.count * len(self.residues))
+        # Of a block of unknown shape, for each of its tiles.
+        self.most = (self.tile + max(filter_.beyond, 0)) * len(self.residues)
 
-            emit.loop(len(outer), mix)
+    def place(self, tile: Expr, x: int) -> Expr:
+        """The number of the input `x` of a tile."""
+        return self.residues.index(x % self.step) * self.count + tile * self.tile + x // self.step
 
-        return tiles
+    def input_of(self, number: Expr) -> Expr:
+        """How far the input of this number lies behind the first."""
+        residue = emit.table(self.residues)(emit.quotient(number, self.count))
+        return emit.remainder(number, self.count) * self.step + residue
+
+
+class _Rows:
+    """The rows of one channel that a block reads: [image][depth][height][width].
+
+    Attributes
+    ----------
+    axes : list of _Axis
+        Depth and height.
+    extents : tuple
+        Images, and inputs along depth and height.
+    reach : list of tuple of int
+        Inputs along depth and height that a tile reads.
+    step : int
+        Inputs from one tile to the next of a row.
+    length : int or expression
+        Inputs of a row.
+    """
+
+    def __init__(self, filters: Sequence[Filter], block: Sequence[Expr]):
+        self.axes = [_Axis(f, tiles) for f, tiles in zip(filters[:2], block[1:])]
+        self.extents = (block[0], *(axis.number for axis in self.axes))
+        self.reach = list(product(filters[0].reach, filters[1].reach))
+        self.step, self.last = filters[2].in_step * filters[2].tile, filters[2].reach[-1]
+        self.length = emit.chosen(self.step * (block[3] - 1) + self.last + 1)
+        self.elements = emit.chosen(prod(self.extents) * self.length)
+
+    def room(self, tiles: int | None) -> int:
+        """What has to be allocated, for a block of so many tiles of unknown shape, or this one."""
+        if tiles is None:
+            return self.elements
+        return tiles * prod(axis.most for axis in self.axes) * max(self.step, self.last + 1)
+
+    def start(self, numbers: Sequence[Expr]) -> Expr:
+        """Where a row begins."""
+        flat = numbers[0]
+        for number, extent in zip(numbers[1:], self.extents[1:]):
+            flat = flat * extent + number
+        return flat * self.length
+
+    def place(self, tile: Sequence[Expr], at: Sequence[int]) -> Expr:
+        """Where the row begins that the tiles (image, depth, height) read at `at`."""
+        inner = (axis.place(t, x) for axis, t, x in zip(self.axes, tile[1:], at))
+        return self.start((tile[0], *inner))
+
+    def vectors(self, lanes: int) -> int:
+        """How many vectors hold what `lanes` tiles of a row read."""
+        return -(-(self.step * (lanes - 1) + self.last + 1) // lanes)
+
+    def pick(self, vectors: Sequence[Expr], x: int, lanes: int) -> Expr:
+        """Of the inputs of a row in `vectors`, number `x` of each tile."""
+        if lanes == 1:
+            return vectors[x]
+        first, last = x // lanes, (x + (lanes - 1) * self.step) // lanes
+        start = x - first * lanes
+        return emit.shuffled(
+            vectors[first : last + 1], range(start, start + lanes * self.step, self.step)
+        )
+
+
+def _some(start: Expr, lanes: int) -> Expr:
+    """The index of one element, or of a vector."""
+    return start if lanes == 1 else emit.lanes_of(start, lanes)

@@ -246,12 +246,12 @@ class _WeightTiles:
         problem, plan = self.problem, self.plan
         count = present(first_c, problem.geometry.c_per_group, plan.c_block)
         inputs = emit.scratch(self.terms * plan.c_block * plan.pitch, self.dtype)
-        combined = CombinedInputs(problem, self.x, first, plan.block, self.tiles, plan.pitch)
-        first_rows = [t * plan.c_block for t in range(self.terms)]
-        row_of_tiles = combined.rows_into(inputs, first_rows, group, self.filters, phases)
-        emit.nest(
-            (count, *plan.block[:3]), lambda c, *b: row_of_tiles(emit.let(first_c + c), c, *b)
+        combined = CombinedInputs(
+            problem, self.x, first, plan.block, self.tiles, plan.pitch, plan.lanes
         )
+        first_rows = [t * plan.c_block for t in range(self.terms)]
+        tiles = combined.rows_into(inputs, first_rows, group, self.filters, phases)
+        emit.loop(count, lambda c: tiles(emit.let(first_c + c), c))
         if sums is not None:
             self._products(rows, inputs, sums, held, count)
             return

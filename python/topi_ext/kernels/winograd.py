@@ -319,14 +319,14 @@ class _Winograd:
     def _inputs(self) -> CombinedInputs:
         """How inputs of the tiles of this task are combined."""
         return CombinedInputs(
-            self.problem, self.data, self.first, self.block, self.room, self.pitch
+            self.problem, self.data, self.first, self.block, self.room, self.pitch, self.plan.lanes
         )
 
     def _combine_rows(self, group: Expr, filters: Sequence[Filter], phases: Sequence[Expr]) -> None:
         """inputs[term][input channel][tile] of one phase."""
         first_rows = list(self.taps.rows_of(filters).values())
         tiles = self._inputs().rows_into(self.inputs, first_rows, group, filters, phases)
-        emit.nest((self.problem.in_channels, *self.block[:3]), lambda c, *b: tiles(c, c, *b))
+        emit.loop(self.problem.in_channels, lambda c: tiles(c, c))
 
     def _combine_panels(
         self,
@@ -345,7 +345,7 @@ class _Winograd:
 
         def one_channel(number: Expr) -> None:
             channel = emit.let(first + number)
-            emit.nest(self.block[:3], lambda *b: tiles(channel, 0, *b))
+            tiles(channel, 0)
 
             def move(t: Expr, r: Expr) -> None:
                 source = emit.let(t * self.pitch + r * self.width)

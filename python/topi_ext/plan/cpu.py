@@ -279,7 +279,7 @@ def _winograd_bytes(
     combinations: Sequence[tuple[Filter, ...]],
     machine: Machine,
 ) -> int:
-    """Memory that the kernel needs beside its operands, but for lines of single channels."""
+    """Memory that the kernel needs beside its operands."""
     blocks = -(-problem.out_channels // (plan.channels * plan.parts))
     taps = sum(prod(len(f.terms) * len(f.first_taps) for f in kinds) for kinds in combinations)
     combined = blocks * plan.channels * taps * problem.in_channels
@@ -289,6 +289,7 @@ def _winograd_bytes(
     outputs = prod(f[0].out_step * f[0].tile for f in plan.filters(problem))
     task = points * plan.pass_blocks * plan.channels * width
     task += -(-blocks // plan.splits) * plan.channels * outputs * plan.pitch
+    task += max(prod(_input_rows(kinds, plan.block)) for kinds in combinations) + plan.lanes
     shared = 0
     if problem.prepacked:
         combined = 0
@@ -332,7 +333,10 @@ def _winograd_cycles(
         phases = prod(len(f.phases) for f in (depth, height, last))
         terms = [len(f.terms) for f in (depth, height, last)]
         points = prod(len(f.points) for f in (depth, height, last))
-        channel = _combined_inputs_cycles((depth, height, last), block, machine)
+        channel = _combined_inputs_cycles((depth, height, last), block, lanes)
+        if values > machine.l2 // 4:
+            # Taps come through the same cache.
+            channel += prod(terms) * prod(block) * 0.5
         combined += phases * problem.in_channels * channel
         step = _tile_cycles(plan.channels, plan.vectors, machine)
         products = prod(terms) * problem.in_channels * blocks * rounds * step
@@ -358,16 +362,25 @@ def _winograd_cycles(
     return combined, total
 
 
-def _combined_inputs_cycles(
-    filters: Sequence[Filter], block: Sequence[int], machine: Machine
-) -> float:
+def _combined_inputs_cycles(filters: Sequence[Filter], block: Sequence[int], lanes: int) -> float:
     """Estimated cycles of combining the inputs of one channel, phase and block of tiles."""
     depth, height, last = filters
-    line = last.in_step * last.tile * (block[3] - 1) + last.reach[-1] + 1
-    rows = len(depth.reach) * len(height.reach) * (16 + line * 0.3)
-    each = line * 0.3 + len(last.terms) * (block[3] * 0.5 + 3) + 8
-    cycles = prod(block[:-1]) * (rows + len(depth.terms) * len(height.terms) * each)
-    return cycles * (0.5 if machine.vector_bytes >= 64 else 1.0)  # as measured
+    count = min(lanes, 1 << (block[3].bit_length() - 1))
+    rows, length = _input_rows(filters, block)
+    vectors = -(-(last.in_step * last.tile * (count - 1) + last.reach[-1] + 1) // count)
+    mixed = vectors * 1.5 + len(last.reach) + 2 * len(last.terms)
+    read = len(depth.reach) * len(height.reach) * vectors
+    each = read + len(depth.terms) * len(height.terms) * mixed
+    chunks = prod(block[:3]) * -(-block[3] // count)
+    return rows * (6 + length * 0.2) + chunks * each * (0.6 if count == lanes else 0.3)
+
+
+def _input_rows(filters: Sequence[Filter], block: Sequence[int]) -> tuple[int, int]:
+    """Rows of one channel that a block of tiles reads, and their length."""
+    rows, last = block[0], filters[2]
+    for f, tiles in zip(filters[:2], block[1:3]):
+        rows *= len(f.residues) * (tiles * f.tile + f.beyond)
+    return rows, last.in_step * last.tile * (block[3] - 1) + last.reach[-1] + 1
 
 
 def _plan_amx(problem: Problem, machine: Machine) -> tuple[float, AmxPlan] | None:
@@ -851,6 +864,7 @@ def _plan_weight_tiles(problem: Problem, machine: Machine) -> tuple[float, Weigh
         inputs = terms * c_block * plan.pitch
         tasks = -(-c // (c_block * parts))
         busy = min(machine.threads, tasks)
+        inputs += prod(_input_rows(filters, block)) + lanes
         held = rows + busy * inputs + sums * c_block * (busy if passes == 1 else tasks)
         if held * width > limit or (parts > 1 and passes == 1):
             continue
@@ -859,7 +873,7 @@ def _plan_weight_tiles(problem: Problem, machine: Machine) -> tuple[float, Weigh
         outputs = vectors * (turn + tiles * points * 2.5) / machine.threads
         # What is left over of the tiles goes one channel at a time.
         register_tiles = c_block // c_tile + c_block % c_tile
-        task = 1000 + c_block * _combined_inputs_cycles(filters, block, machine)
+        task = 1000 + c_block * _combined_inputs_cycles(filters, block, lanes)
         # Rows come from a cache that is further away, once for each register tile.
         far = 1.0 if (rows + inputs) * width <= machine.l2 * 3 // 4 else 1.1
         task += terms * register_tiles * tiles * step * far
