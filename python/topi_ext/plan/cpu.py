@@ -227,8 +227,10 @@ def _combining_cycles(
     if machine.vector_bytes < 64:
         copied, each = 0.0, (2.2 if near else 3.5) if shared else (1.5 if near else 2.2)
     else:
-        each = (0.2 if near else 1.0) if shared else (0.1 if near else 0.3)
-        each += 3.0 if shared and size > 4 * parts * machine.l2 else 0.0
+        each = 0.1 if near else 0.3
+        if shared and machine.threads > 1:
+            # The further away the other core's copy is, the sooner it is given up.
+            each = 6.0 if near else 5.0 if size <= 4 * parts * machine.l2 else 4.0
         copied = 1.4 if pairs * problem.geometry.taps * 4 <= 16 * machine.l2 else 2.4
     copied += _widening_cycles(problem.dtypes[1], problem.acc_dtype)
     return pairs * (problem.geometry.taps * copied + products * each)

@@ -15,8 +15,8 @@ from ..filtering import Filter, filters_of
 from ..geometry import Gather, Geometry, Size
 from .problem import Problem, nominal
 
-UNROLLED_TAPS = 16
-"""Taps written out in an innermost loop; more of them only make builds slow."""
+UNROLLED_TAPS = 8
+"""Taps written out in an innermost loop; with more, LLVM runs out of registers."""
 
 TILE = 16
 """Most rows, and columns of 32 bits, of a matrix unit's tile."""
