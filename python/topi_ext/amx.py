@@ -16,18 +16,14 @@ Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 
 from . import emit, tvm_compat
 from .dtypes import byte_width
-from .emit import Array, Expr, Operand
+from .emit import Array, Expr
 from .plan.plans import TILE
 
 TILES = 8
 """Number of tile registers."""
-
-PAIR = "int32"
-"""What a pair of bfloat16 numbers is held as."""
 
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 
@@ -80,44 +76,6 @@ def store(tile: int, array: Array, index: Expr, step: Expr) -> None:
 def add_product(sums: int, a: int, b: int) -> None:
     """``sums += a @ b``, as above."""
     tvm_compat.llvm_call("llvm.x86.tdpbf16ps", *map(_register, (sums, a, b)))
-
-
-class Pairs(Operand):
-    """An operand of bfloat16 read in pairs of neighbouring channels, its number of channels even.
-
-    Takes the place of an :class:`~topi_ext.emit.Operand` whose channels are the pairs.
-    """
-
-    def __init__(self, operand: Operand):
-        Array.__init__(self, operand.buffer, operand.dtype)
-        self.step = operand.strides["C"]
-        self.strides = {**operand.strides, "C": 2 * self.step}
-
-    def load(self, index: Expr, dtype: str) -> Expr:
-        """The pair whose first element is at `index`, as `dtype`."""
-        return emit.cast(pair(self[index], self[index + self.step]), PAIR, dtype)
-
-
-class Halves(Operand):
-    """An operand of bfloat16 that is stored in pairs, behind `start` of them; it is only read."""
-
-    def __init__(self, pairs: Array, start: int, order: str, shape: Sequence[Expr]):
-        super().__init__(pairs.buffer, pairs.dtype, order, shape)
-        self.start = start
-
-    def load(self, index: Expr, dtype: str) -> Expr:
-        """One element as `dtype`."""
-        both = self[self.start + emit.quotient(index, 2)]
-        shift = emit.constant(16, PAIR)
-        high = both & emit.constant(-(1 << 16), PAIR)
-        bits = emit.select(emit.remainder(index, 2) > 0, high, both << shift)
-        return emit.cast(emit.bits(bits, "float32"), "float32", dtype)
-
-
-def pair(even: Expr, odd: Expr) -> Expr:
-    """Two numbers of dtype bfloat16 as a pair."""
-    low, high = (emit.bits(value, "uint16").astype(PAIR) for value in (even, odd))
-    return low | (high << emit.constant(16, PAIR))
 
 
 def _register(number: int) -> Expr:

@@ -13,6 +13,7 @@ from .epilogue import Epilogue
 from .geometry import Geometry, Size
 from .kernels import (
     amx_gather,
+    dot_gather,
     either,
     gather,
     phases,
@@ -29,6 +30,7 @@ from .plan.plans import (
     AmxPlan,
     ChannelsPlan,
     ColumnsPlan,
+    DotPlan,
     EitherPlan,
     GatherPlan,
     PhasesPlan,
@@ -44,6 +46,7 @@ KERNELS = {
     GatherPlan: gather,
     WinogradPlan: winograd,
     AmxPlan: amx_gather,
+    DotPlan: dot_gather,
     ScatterPlan: scatter,
     PhasesPlan: phases,
     EitherPlan: either,
@@ -54,7 +57,12 @@ KERNELS = {
 }
 """The room of each plan's kernel."""
 
-_PACKERS = {GatherPlan: gather, WinogradPlan: winograd, AmxPlan: amx_gather}
+_PACKERS = {
+    GatherPlan: gather,
+    WinogradPlan: winograd,
+    AmxPlan: amx_gather,
+    DotPlan: dot_gather,
+}
 """Kernels that may find their weights packed."""
 
 

@@ -374,7 +374,8 @@ def is_for_this_machine(target: Any) -> bool:
 def llvm_features(target: Any) -> tuple[frozenset[str], int] | None:
     """CPU features and threads of an llvm target, or None for another target or no target.
 
-    Without those of AMX where kernels could not ask for it: that takes Linux, and TVM 0.25.
+    Without those of AMX where kernels could not ask for it: that takes Linux, and TVM 0.25; and
+    without products of bfloat16 where LLVM's take other operands than ours give.
     """
     if target is None or str(getattr(target.kind, "name", target.kind)) != "llvm":
         return None
@@ -384,6 +385,8 @@ def llvm_features(target: Any) -> tuple[frozenset[str], int] | None:
     triple = str(target.attrs.get("mtriple", "") or llvm.llvm_get_system_triple())
     if _LETS_ARE_FRAMES or "linux" not in triple:
         found = frozenset(name for name in found if not name.startswith("amx"))
+    if _LETS_ARE_FRAMES or llvm.llvm_version_major() < 17:
+        found -= {"avx512bf16"}
     return found, threads
 
 
@@ -404,6 +407,21 @@ def address(buffer: Any, offset: Any) -> Any:
 def llvm_call(name: str, *arguments: Any) -> None:
     """Emit a call of one of LLVM's intrinsics."""
     script.evaluate(tir.call_llvm_intrin("void", name, *arguments))
+
+
+@contextmanager
+def imported_llvm(text: str) -> Iterator[None]:
+    """Statements inside may call the functions that `text`, in LLVM's language, defines.
+
+    They are inlined.
+    """
+    with statements(script.attr(tir.IntImm("int32", 0), "pragma_import_llvm", text)):
+        yield
+
+
+def extern_value(dtype: str, name: str, *arguments: Any) -> Any:
+    """What a function without side effects returns."""
+    return tir.call_pure_extern(dtype, name, *arguments)
 
 
 def system_call(*arguments: int) -> Any:

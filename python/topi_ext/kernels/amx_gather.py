@@ -32,6 +32,7 @@ from typing import Any
 from .. import amx, emit
 from ..emit import Array, Expr
 from ..geometry import TapGroup
+from ..pairs import PAIR, Halves, Pairs, pair
 from ..plan.plans import TILE, AmxPlan
 from ..plan.problem import Problem
 from . import ATTRIBUTES, TAPS, gather
@@ -66,7 +67,7 @@ def build(problem: Problem, plan: AmxPlan) -> Any:
                 raw = weight
                 if problem.prepacked:
                     order, sizes = stored_sizes(problem)
-                    raw = amx.Halves(weight, ours.packed_elements, order, sizes)
+                    raw = Halves(weight, ours.packed_elements, order, sizes)
                 unpacked = replace(problem, prepacked=False)
                 gather.emit_body(unpacked, plan.refused, [data, raw, *extra, out])
 
@@ -92,7 +93,7 @@ def build_packing(problem: Problem, plan: AmxPlan) -> Any:
 
             def copy(i: Expr) -> None:
                 last = emit.least(2 * i + 1, problem.weights - 1)
-                both = amx.pair(weight[2 * i], weight[last])
+                both = pair(weight[2 * i], weight[last])
                 emit.store(packed, ours.packed_elements + i, both)
 
             emit.loop(-(-problem.weights // 2), copy)
@@ -102,7 +103,7 @@ def build_packing(problem: Problem, plan: AmxPlan) -> Any:
 def packed_weights(problem: Problem, plan: AmxPlan) -> Packed:
     """What the packed weights are."""
     tiles = AmxGather(problem, plan.gather).packed_elements
-    return Packed(tiles + -(-problem.weights // 2), amx.PAIR)
+    return Packed(tiles + -(-problem.weights // 2), PAIR)
 
 
 class AmxGather(GatherKernel):
@@ -119,7 +120,7 @@ class AmxGather(GatherKernel):
     def _steps(self) -> Steps:
         """As many pairs at a time as a tile has rows for."""
         number = -(-self.problem.in_channels // WIDTH)
-        return Steps(number, TILE, amx.PAIR, self.plan.channels * TILE, amx.PAIR)
+        return Steps(number, TILE, PAIR, self.plan.channels * TILE, PAIR)
 
     def pack_weights(self, packed: Array) -> None:
         """Rows of output channels, each with its input channels in pairs; zero beyond the last.
@@ -132,7 +133,7 @@ class AmxGather(GatherKernel):
         extents = self.problem.geometry.groups, self.blocks, self.steps.number
         with emit.tasks(prod(extents), self.plan.parallel) as task:
             group, block, step = emit.unravel(task, extents)
-            raw = emit.scratch(TILE * pitch, amx.PAIR)
+            raw = emit.scratch(TILE * pitch, PAIR)
 
             def chunk(i: Expr) -> None:
                 first = emit.let(i * _CHUNK)
@@ -174,13 +175,13 @@ class AmxGather(GatherKernel):
                 out_channel = emit.least(out_channel, problem.out_channels - 1)
             channel = 2 * (step * TILE + at[source])
             index = weight_index(problem, self.weight, group, channel, out_channel, place)
-            both = amx.pair(self.weight[index], self.weight[index + self.weight.strides[source]])
+            both = pair(self.weight[index], self.weight[index + self.weight.strides[source]])
             into = at[source] * pitch + at[result] * problem.geometry.taps
             emit.store(raw, into + tap_number(self.problem, place), both)
 
         emit.nest([extents[letter] for letter in order], element)
         if number % TILE:
-            zero = emit.constant(0, amx.PAIR)
+            zero = emit.constant(0, PAIR)
             emit.fill(raw, present * pitch, (TILE - present) * pitch, zero)
 
     def _task(self, group: Expr, split: Expr) -> None:
@@ -205,10 +206,10 @@ class AmxGather(GatherKernel):
         present = emit.let(emit.least(wanted, number - first))
         start = group * number + first
         sizes = self.problem.in_sizes
-        pack(self.panel, panel, amx.Pairs(self.data), start, present, self.first, sizes)
+        pack(self.panel, panel, Pairs(self.data), start, present, self.first, sizes)
         if number % TILE:
             plane = self.panel.slots * self.panel.pitch
-            zero = emit.constant(0, amx.PAIR)
+            zero = emit.constant(0, PAIR)
             emit.fill(panel, present * plane, (wanted - present) * plane + self.panel.lanes, zero)
 
     def _tile(

@@ -204,23 +204,23 @@ class GatherKernel:
     # ------------------------------------------------------------ weights
 
     def pack_weights(self, packed: Array) -> None:
-        """packed[group][block][combination][phases][input channel][taps][channels]."""
+        """packed[group][block][combination][phases][step][taps][channels]."""
         groups = self.problem.geometry.groups
         with emit.tasks(groups * self.blocks, self.plan.parallel) as task:
             group, block = emit.unravel(task, (groups, self.blocks))
 
-            def element(channel: Expr, *rest: Expr) -> None:
+            def element(step: Expr, *rest: Expr) -> None:
                 phases, taps = rest[:3], rest[3:]
                 numbers = self.tap_numbers(combination, phases, taps)
                 into = self._weights_of(task, combination, phases)
-                into = into + self._weight_step(combination, channel, taps)
+                into = into + self._weight_step(combination, step, taps)
                 for o in range(self.plan.channels):
-                    emit.store(packed, into + o, self._weight(group, block, o, channel, numbers))
+                    emit.store(packed, into + o, self._weight(group, block, o, step, numbers))
 
             for combination in self.combinations:
                 emit.nest(
                     (
-                        self.problem.in_channels,
+                        self.steps.number,
                         *(tap_group.phases for tap_group in combination),
                         *(tap_group.taps for tap_group in combination),
                     ),
@@ -236,18 +236,23 @@ class GatherKernel:
             for tap_group, phase, tap, axis in zip(combination, phases, taps, SPATIAL)
         ]
 
-    def _weight(
-        self, group: Expr, block: Expr, o: int, channel: Expr, taps: Sequence[Expr]
-    ) -> Expr:
-        """One weight, or zero beyond the last output channel."""
+    def _weight(self, group: Expr, block: Expr, o: int, step: Expr, taps: Sequence[Expr]) -> Expr:
+        """What one step multiplies by, or zero beyond the last output channel."""
         out_channel = block * self.plan.channels + o
-        index = weight_index(self.problem, self.weight, group, channel, out_channel, taps)
         inside: Expr = True
         if self.problem.out_channels % self.plan.channels:
             inside = out_channel < self.problem.out_channels
         return emit.choose(
-            inside, lambda: self.weight.load(index, self.dtype), emit.constant(0, self.dtype)
+            inside,
+            lambda: self._present_weight(group, step, out_channel, taps),
+            emit.constant(0, self.steps.packed_dtype),
         )
+
+    def _present_weight(
+        self, group: Expr, step: Expr, out_channel: Expr, taps: Sequence[Expr]
+    ) -> Expr:
+        index = weight_index(self.problem, self.weight, group, step, out_channel, taps)
+        return self.weight.load(index, self.dtype)
 
     def _weights_of(
         self, block: Expr, combination: Sequence[TapGroup], phases: Sequence[Expr]
@@ -331,7 +336,7 @@ class GatherKernel:
 
     def _pack_data(self, panel: Array, group: Expr, first: Expr, count: Expr) -> None:
         """Fill the panel with `count` steps of a group's input channels."""
-        channel = group * self.problem.in_channels + first
+        channel = group * self.steps.number + first
         sizes = self.problem.in_sizes
         if self.plan.tiled:
             emit.loop(count, lambda i: self._pack_tiles(panel, channel + i, i))
@@ -396,12 +401,16 @@ class GatherKernel:
             x = data_of(channel, taps) + (start * self.planes if plan.tiled else start)
             for (o, v), (register, index) in acc.items():
                 weight = emit.broadcast(weight_of(o, channel, taps), lanes)
-                product_ = weight * sums.panel[emit.lanes_of(x + v * lanes, lanes)]
-                emit.store(register, index, register[index] + product_)
+                row = sums.panel[emit.lanes_of(x + v * lanes, lanes)]
+                emit.store(register, index, self._add_products(register[index], weight, row))
 
         self._over_taps(sums.count, combination, step)
         for tile, (register, index) in acc.items():
             emit.store(sums.held, places[tile], register[index])
+
+    def _add_products(self, sums: Expr, weight: Expr, row: Expr) -> Expr:
+        """A vector of sums, and a product for each."""
+        return sums + weight * row
 
     def _phase(
         self, combination: Sequence[TapGroup], phases: Sequence[Expr]

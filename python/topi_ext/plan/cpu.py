@@ -21,6 +21,7 @@ from .plans import (
     AmxPlan,
     ChannelsPlan,
     ColumnsPlan,
+    DotPlan,
     EitherPlan,
     GatherPlan,
     PhasesPlan,
@@ -56,10 +57,11 @@ def choose(problem: Problem, machine: Machine) -> Plan:
         ]
     else:
         gather = _plan_gather(problem, machine)
-        amx = _plan_amx(problem, machine)
+        pairs = [_plan_amx(problem, machine), _plan_dot(problem, machine)]
         if not problem.is_static:
-            if amx and amx[0] < gather[0]:
-                return amx[1]
+            for one in sorted((one for one in pairs if one), key=lambda one: one[0]):
+                if one[0] < gather[0]:
+                    return one[1]
             large = _plan_many_tiles(problem, machine) or gather[1]
             small = _plan_small(problem, machine)
             return EitherPlan(small, large) if small else large
@@ -68,7 +70,7 @@ def choose(problem: Problem, machine: Machine) -> Plan:
             _plan_winograd(problem, machine),
             _plan_scatter(problem, machine),
             _plan_phases(problem, machine),
-            amx,
+            *pairs,
         ]
     return min((one for one in found if one), key=lambda one: one[0])[1]
 
@@ -385,6 +387,19 @@ def _input_rows(filters: Sequence[Filter], block: Sequence[int]) -> tuple[int, i
     return rows, last.in_step * last.tile * (block[3] - 1) + last.reach[-1] + 1
 
 
+def _plan_dot(problem: Problem, machine: Machine) -> tuple[float, DotPlan] | None:
+    """Products of pairs: the plan of :mod:`topi_ext.kernels.dot_gather`, and its cycles.
+
+    None where a processor has none, for other dtypes, and for an odd number of input channels, of
+    which pairs can't be made.
+    """
+    if not machine.dots or problem.dtypes[:2] != ("bfloat16",) * 2 or problem.in_channels % 2:
+        return None
+    # One vector a cycle; else as numbers of float32, half as many.
+    cycles, gather = _plan_gather(problem.in_pairs, replace(machine, fmas=1))
+    return cycles, DotPlan(gather)
+
+
 def _plan_amx(problem: Problem, machine: Machine) -> tuple[float, AmxPlan] | None:
     """Tiles instead of vectors: the plan of :mod:`topi_ext.kernels.amx_gather`, and its cycles.
 
@@ -683,8 +698,9 @@ def _gather_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> floa
         hidden = has_one_tap or (plan.spread and slice_ <= machine.l1 // 2)
         compute += per_split * problem.in_channels * lines * (0.25 if hidden else 1.0)
     out_rows = prod(window.block[:-1])
-    # Phases of long strides are put together one by one.
-    element = 0.6 if gathers[-1].out_step < lanes else 1.5
+    # Phases of long strides are put together one by one, and narrowed so.
+    narrowed = 0.0 if problem.dtypes[2] == problem.acc_dtype else 25.0
+    element = 0.6 if gathers[-1].out_step < lanes else 1.5 + narrowed
     copy = per_split * plan.channels * phases * (out_rows * 6 + prod(window.block) * element)
     if chunks > 1 or plan.tiles_first:
         held *= per_split
@@ -911,7 +927,7 @@ def _pack_cycles(gathers: Sequence[Gather], window: Window, channels: int) -> fl
     cycles = channels * slots * (prod(window.extent[:-1]) * 10 + window.elements * element)
     # One after the other, the taps read the same rows; with a step they do so one by one.
     if gathers[-1].spread and gathers[-1].in_step == 1:
-        cycles *= 0.3
+        cycles *= 0.6
     return cycles
 
 

@@ -328,6 +328,19 @@ class AmxPlan:
 
 
 @dataclass(frozen=True)
+class DotPlan:
+    """Plan of the kernel of ``conv`` and ``conv_transpose`` of bfloat16 by products of pairs.
+
+    Attributes
+    ----------
+    gather : GatherPlan
+        The loop nest: its depth counts pairs of input channels.
+    """
+
+    gather: GatherPlan
+
+
+@dataclass(frozen=True)
 class WeightGradPlan:
     """Plan of the ``conv_weight_grad`` kernel.
 
@@ -460,7 +473,7 @@ class WeightTilesPlan(Tiled):
 
 
 Plan = Union[
-    GatherPlan, WinogradPlan, AmxPlan, ScatterPlan, PhasesPlan, EitherPlan,
+    GatherPlan, WinogradPlan, AmxPlan, DotPlan, ScatterPlan, PhasesPlan, EitherPlan,
     WeightGradPlan, ChannelsPlan, ColumnsPlan, WeightTilesPlan,
 ]  # fmt: skip
 """Each is the plan of one kernel."""

@@ -35,6 +35,8 @@ class Machine:
         Bytes of data cache per core.
     amx : bool
         Whether it has a matrix unit for bfloat16.
+    dots : bool
+        Whether a vector of pairs of bfloat16 is multiplied, and both products added, at once.
     """
 
     vector_bytes: int = 16
@@ -44,6 +46,7 @@ class Machine:
     l1: int = 32 << 10
     l2: int = 512 << 10
     amx: bool = False
+    dots: bool = False
 
     @classmethod
     def of_features(cls, features: frozenset[str], threads: int) -> Machine:
@@ -55,7 +58,8 @@ class Machine:
             # AMD's first processors with such vectors (Zen 4) pass them through in two halves.
             halves = "sse4a" in features and "avxvnni" not in features
             fmas = 1 if halves else 2
-            return cls(vector_bytes=64, registers=32, fmas=fmas, threads=threads, l2=1 << 20)
+            dots = "avx512bf16" in features
+            return cls(64, 32, fmas, threads, l2=1 << 20, dots=dots)
         if "avx2" in features:
             return cls(vector_bytes=32, registers=16, threads=threads)
         if "neon" in features:
@@ -116,6 +120,13 @@ class Problem:
     def spread_gathers(self) -> tuple[Gather, ...]:
         """The same for ``conv``, each tap with a plane of its own."""
         return tuple(replace(gather, spread=True) for gather in self.gathers)
+
+    @property
+    def in_pairs(self) -> Problem:
+        """The same with pairs of input channels in the place of channels, whose number is even."""
+        g = self.geometry
+        halved = replace(g, k=g.k // 2) if self.transposed else replace(g, c=g.c // 2)
+        return replace(self, geometry=halved)
 
     @property
     def x_sizes(self) -> tuple[Size, ...]:

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels that multiply pairs of bfloat16, whether or not this processor has an instruction for it.
+
+Where it has none, the instruction is replaced by what it is made of; what LLVM makes of the kernels
+for a processor that has it is looked at in any case.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+
+from helpers import guarded
+from helpers.cases import Case, geometry_of
+from helpers.compare import numpy_dtype
+from helpers.faces import FaceCase
+from test_amx import BF16, CASES, LARGE, stored
+from test_assembly import assembly, basic_blocks
+from test_kernels import problem_of
+from topi_ext import pairs, select, tvm_compat
+from topi_ext.kernels import dot_gather
+from topi_ext.layout import Layouts
+from topi_ext.pairs import LANES
+from topi_ext.plan.cpu import choose
+from topi_ext.plan.plans import DotPlan, GatherPlan, Window
+from topi_ext.plan.problem import Machine, Problem
+
+MACHINE = Machine(vector_bytes=64, registers=32, threads=2, l2=1 << 20, dots=True)
+HAS_DOTS = Machine.of_features(*tvm_compat.llvm_features(tvm_compat.host_target())).dots
+
+F, I = f"<{LANES} x float>", f"<{LANES} x i32>"  # noqa: E741
+
+
+def _all(number: int) -> str:
+    return "<" + ", ".join([f"i32 {number}"] * LANES) + ">"
+
+
+IN_FLOAT32 = f"""
+define {F} @topi_ext_dot({F} %sum, {I} %a, {I} %b) {{
+  %a0 = shl {I} %a, {_all(16)}
+  %a1 = and {I} %a, {_all(-65536)}
+  %b0 = shl {I} %b, {_all(16)}
+  %b1 = and {I} %b, {_all(-65536)}
+  %x0 = bitcast {I} %a0 to {F}
+  %x1 = bitcast {I} %a1 to {F}
+  %y0 = bitcast {I} %b0 to {F}
+  %y1 = bitcast {I} %b1 to {F}
+  %even = fmul {F} %x0, %y0
+  %odd = fmul {F} %x1, %y1
+  %some = fadd {F} %sum, %even
+  %result = fadd {F} %some, %odd
+  ret {F} %result
+}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def instruction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processor's, or what it is made of."""
+    if not HAS_DOTS:
+        monkeypatch.setattr(pairs, "INSTRUCTION", IN_FLOAT32)
+
+
+def some_plan(problem: Problem, dice: random.Random) -> DotPlan:
+    """Blocks, tiles and splits that divide nothing."""
+    block = [1, 1, 1, 1]
+    for axis in (3, 2, 1, 0):
+        block[axis] = dice.randint(1, problem.positions[axis])
+        if block[axis] < problem.positions[axis]:
+            break
+    spread = problem.face == "conv" and dice.random() < 0.5
+    window = Window.of(block, problem.spread_gathers if spread else problem.gathers)
+    channels, vectors = dice.randint(1, min(problem.out_channels, 5)), dice.randint(1, 3)
+    splits = dice.randint(1, min(3, -(-problem.out_channels // channels)))
+    depth = dice.randint(1, problem.in_channels // 2)
+    gather = GatherPlan(
+        window, LANES, channels, min(vectors, -(-window.length // LANES)), splits, depth,
+        parallel=dice.random() < 0.5, spread=spread, tiles_first=dice.random() < 0.5,
+        unrolled=dice.choice([1, 9]),
+        tiled=window.extent == window.block and dice.random() < 0.5,
+    )  # fmt: skip
+    return DotPlan(gather)
+
+
+def packed(problem: Problem, plan: DotPlan, weight: np.ndarray) -> np.ndarray:
+    """Weights packed by the kernel's own function."""
+    func = dot_gather.build_packing(problem, plan).with_attr("global_symbol", "pack")
+    elements, dtype = dot_gather.packed_weights(problem, plan)
+    into = tvm.runtime.tensor(np.full(elements, 99, numpy_dtype(dtype)))
+    tvm.compile(tvm.IRModule({"pack": func}), tvm_compat.host_target())["pack"](
+        tvm.runtime.tensor(weight), into
+    )
+    return into.numpy()
+
+
+def run(
+    where: Path, kernels: dict[str, object], operands: dict[str, list]
+) -> dict[str, np.ndarray]:
+    """Results of kernels, with all memory between forbidden pages."""
+    guard = guarded.compiled("guard.c", where)
+    done, results = guarded.run(guard, where, kernels, operands, tvm_compat.host_target(2))
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
+    return results
+
+
+@pytest.mark.parametrize("weights", ["as stored", "packed"])
+def test_any_plan(tmp_path: Path, weights: str, rng: np.random.Generator) -> None:
+    """Whatever the planner would have chosen."""
+    seed = int(rng.integers(1 << 30))
+    dice = random.Random(seed)
+    chosen, kernels, operands = {}, {}, {}
+    for number, case in enumerate(CASES.values()):
+        for some in range(2):
+            name = f"f{number}_{some}"
+            layouts = Layouts("NHWC", "HWIO", "NHWC") if some and case.rank == 2 else None
+            dtypes = (*BF16[:2], "float32") if dice.random() < 0.3 else BF16
+            face = FaceCase(case.op, geometry_of(case), case.n, layouts, dtypes)
+            problem = replace(problem_of(face), prepacked=weights == "packed")
+            plan = some_plan(problem, dice)
+            values, operands[name] = stored(face, rng)
+            chosen[name] = face, values, plan
+            kernels[name] = dot_gather.build(problem, plan)
+            if problem.prepacked:
+                operands[name][1] = packed(problem, plan, operands[name][1])
+    results = run(tmp_path, kernels, operands)
+    for name, (face, values, plan) in chosen.items():
+        try:
+            face.check(results[name], *values)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}, {plan}") from error
+
+
+@pytest.mark.parametrize("known", ["when compiled", "when run"])
+def test_planned(tmp_path: Path, known: str, rng: np.random.Generator) -> None:
+    """The planner takes them where there are products enough, and sizes may be symbolic."""
+    kernels, operands, values = {}, {}, {}
+    for name, case in LARGE.items():
+        geometry, n = case.geometry, case.n
+        if known == "when run":
+            geometry, n = guarded.symbolic(case)
+        problem = Problem(case.face, geometry.as_rank3(), case.orders, n, case.dtypes)
+        plan = choose(problem, MACHINE)
+        assert isinstance(plan, DotPlan)
+        kernels[name] = select.KERNELS[DotPlan].build(problem, plan)
+        values[name], operands[name] = stored(case, rng)
+    results = run(tmp_path, kernels, operands)
+    for name, case in LARGE.items():
+        case.check(results[name], *values[name])
+
+
+def test_an_odd_number_of_channels_has_no_pairs() -> None:
+    for case in (Case("conv", (9, 9), (3, 3), ins=63, outs=64), CASES["DCGAN"].with_(ins=63)):
+        one = FaceCase(case.op, geometry_of(case), case.n, dtypes=BF16)
+        assert not isinstance(choose(problem_of(one), MACHINE), DotPlan)
+
+
+def test_innermost_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Full vectors, and no sum on the stack, on a processor that has the instruction."""
+    monkeypatch.undo()
+    target = tvm.target.Target({"kind": "llvm", "mcpu": "cooperlake", "num-cores": 2})
+    for case in LARGE.values():
+        func = select.prim_func(
+            case.face, case.geometry, case.orders, case.n, case.dtypes, target
+        ).with_attr("global_symbol", "main")
+        text = assembly(tvm.compile(tvm.IRModule({"main": func}), target))
+        assert "topi_ext_dot" not in text, "called, not inlined"
+        product = re.compile(r"vdpbf16ps.*%zmm")
+        hottest = max(
+            basic_blocks(text), key=lambda block: sum(map(bool, map(product.match, block)))
+        )
+        assert sum(map(bool, map(product.match, hottest))) >= 10
+        assert not [i for i in hottest if re.match(r"vmov\w+ %zmm\d+, -?\d*\(%rsp\)", i)]
+
+
+def test_targets() -> None:
+    """Features decide, as for all that a machine can do."""
+    for processor, has in (("cooperlake", True), ("znver4", True), ("skylake-avx512", False)):
+        target = tvm.target.Target({"kind": "llvm", "mcpu": processor})
+        assert Machine.of_features(*tvm_compat.llvm_features(target)).dots == has
