@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The house of docs/design.md: which room may import which, read from the source.
 
-``geometry <- gradients, reference, compute, plan <- emit, pairs, amx, kernels, schedule <- select, cli
-<- relax_ext, relay_ext``. Only ``tvm_compat`` knows one TVM release from another, and rooms
-without TVM stay importable without it.
+``geometry <- gradients, reference, compute, plan <- emit, pairs, amx, kernels, schedule
+<- select, cli <- relax_ext, relay_ext``. Only ``tvm_compat`` knows one TVM release from another,
+and rooms without TVM stay importable without it.
 """
 
 from __future__ import annotations

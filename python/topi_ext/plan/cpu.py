@@ -83,7 +83,7 @@ def _plan_gather(problem: Problem, machine: Machine) -> tuple[float, GatherPlan]
     lanes = problem.lanes(machine)
     positions = nominal(problem.positions)
     packed = not problem.weights_are_rows
-    best: tuple[float, GatherPlan] | None = None
+    best: tuple[float, float, GatherPlan] | None = None
     may_spread = problem.is_static and not problem.transposed and problem.geometry.taps > 1
     for block, spread in product(_blocks(positions, lanes), (False, True)[: 1 + may_spread]):
         window = Window.of(block, problem.spread_gathers if spread else problem.gathers)
@@ -107,16 +107,42 @@ def _plan_gather(problem: Problem, machine: Machine) -> tuple[float, GatherPlan]
             if problem.is_static and tasks * splits * cycles < PARALLEL_CYCLES:
                 plan = replace(plan, parallel=False)
             cost = -(-tasks * splits // machine.threads) * cycles
-            if best is None or cost < best[0]:
-                best = (cost, plan)
+            # One that holds more than operands and result take is the last choice, but not slower.
+            price = 1.0
+            if problem.is_static:
+                busy = min(machine.threads if plan.parallel else 1, tasks * splits)
+                held = _gather_elements(problem, plan, busy)
+                price = 4.0 if held > problem.elements * 15 // 16 else 1.0
+            if best is None or cost * price < best[0]:
+                best = (cost * price, cost, plan)
     if best is None:
         raise AssertionError("a problem has at least one block")
     if not packed or problem.prepacked:
-        return best
+        return best[1:]
     weights = problem.weights
     each = 1.5 if machine.vector_bytes >= 64 else 2.5 if weights * 4 <= machine.l2 else 6.0
     each += _widening_cycles(problem.dtypes[1], problem.acc_dtype)
-    return best[0] + weights * each / machine.threads, best[1]
+    return best[1] + weights * each / machine.threads, best[2]
+
+
+def _gather_elements(problem: Problem, plan: GatherPlan, busy: int) -> int:
+    """What the kernel holds beside its operands while `busy` tasks run."""
+    lanes, gathers = plan.lanes, plan.gathers(problem)
+    slots, phases = prod(g.slots for g in gathers), prod(g.out_step for g in gathers)
+    row = -(-plan.window.length // lanes) * lanes
+    blocks = -(-problem.out_channels // plan.channels)
+    pitch = plan.window.pitch(lanes)
+    task = plan.depth * slots * (row if plan.tiled else pitch)
+    task += slots * pitch if plan.tiled else 0
+    together = (
+        -(-blocks // plan.splits) if plan.depth < problem.in_channels or plan.tiles_first else 1
+    )
+    task += plan.channels * phases * row * together
+    packed = 0
+    if plan.packed and not problem.prepacked:
+        groups, taps = problem.geometry.groups, problem.geometry.taps
+        packed = groups * blocks * plan.channels * problem.in_channels * taps
+    return packed + busy * task
 
 
 def _widening_cycles(dtype: str, wanted: str) -> float:
@@ -146,7 +172,8 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
         return None
     if any(gather.has_empty_phase for gather in problem.gathers):
         return None
-    direct = _plan_gather(problem, machine)[1]
+    # Its weights come as they are.
+    direct = _plan_gather(replace(problem, prepacked=False), machine)[1]
     if problem.is_static:
         # Half as fast as it could be, and built sooner: no last tile, no taps written out.
         direct = replace(direct, channels=min(4, direct.channels), vectors=1, unrolled=1)
