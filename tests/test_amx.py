@@ -13,8 +13,11 @@ import random
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -137,35 +140,51 @@ def test_any_plan(
     libraries: tuple[Path, Path], tmp_path: Path, linux: str, weights: str, rng: np.random.Generator
 ) -> None:
     """Whatever the planner would have chosen."""
-    seed = int(rng.integers(1 << 30))
-    dice = random.Random(seed)
-    chosen, kernels, operands = {}, {}, {}
-    for number, case in enumerate(CASES.values()):
-        # The sums that are taken without the unit have tests of their own.
-        for some in range(2 if linux == "grants" else 1):
+    # The sums that are taken without the unit have tests of their own.
+    some = SomeKernels(amx_gather, some_plan, rng, weights, 2 if linux == "grants" else 1)
+    some.check(check(libraries, tmp_path, some.kernels, some.operands, granted=linux == "grants"))
+
+
+class SomeKernels:
+    """Kernels of one room by any plan, with their operands, for each of :data:`CASES`."""
+
+    def __init__(
+        self,
+        room: ModuleType,
+        plan_of: Callable[[Problem, random.Random], object],
+        rng: np.random.Generator,
+        weights: str,
+        times: int,
+    ):
+        self.seed = int(rng.integers(1 << 30))
+        dice = random.Random(self.seed)
+        self.chosen, self.kernels, self.operands = {}, {}, {}
+        for (number, case), some in product(enumerate(CASES.values()), range(times)):
             name = f"f{number}_{some}"
             layouts = Layouts("NHWC", "HWIO", "NHWC") if some and case.rank == 2 else None
             dtypes = (*BF16[:2], "float32") if dice.random() < 0.3 else BF16
             face = FaceCase(case.op, geometry_of(case), case.n, layouts, dtypes)
             problem = replace(problem_of(face), prepacked=weights == "packed")
-            plan = some_plan(problem, dice)
-            values, operands[name] = stored(face, rng)
-            chosen[name] = face, values, plan
-            kernels[name] = amx_gather.build(problem, plan)
+            plan = plan_of(problem, dice)
+            values, self.operands[name] = stored(face, rng)
+            self.chosen[name] = face, values, plan
+            self.kernels[name] = room.build(problem, plan)
             if problem.prepacked:
-                operands[name][1] = packed(problem, plan, operands[name][1])
-    results = check(libraries, tmp_path, kernels, operands, granted=linux == "grants")
-    for name, (face, values, plan) in chosen.items():
-        try:
-            face.check(results[name], *values)
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}, {plan}") from error
+                self.operands[name][1] = packed(room, problem, plan, self.operands[name][1])
+
+    def check(self, results: dict[str, np.ndarray]) -> None:
+        """Compare what came of the kernels."""
+        for name, (face, values, plan) in self.chosen.items():
+            try:
+                face.check(results[name], *values)
+            except AssertionError as error:
+                raise AssertionError(f"seed {self.seed}, {plan}") from error
 
 
-def packed(problem: Problem, plan: AmxPlan, weight: np.ndarray) -> np.ndarray:
-    """Weights packed by the kernel's own function, which needs no matrix unit."""
-    func = amx_gather.build_packing(problem, plan).with_attr("global_symbol", "pack")
-    elements, dtype = amx_gather.packed_weights(problem, plan)
+def packed(room: ModuleType, problem: Problem, plan: object, weight: np.ndarray) -> np.ndarray:
+    """Weights packed by the kernel's own function, which needs no special instruction."""
+    func = room.build_packing(problem, plan).with_attr("global_symbol", "pack")
+    elements, dtype = room.packed_weights(problem, plan)
     into = tvm.runtime.tensor(np.full(elements, 99, numpy_dtype(dtype)))
     tvm.compile(tvm.IRModule({"pack": func}), tvm_compat.host_target())["pack"](
         tvm.runtime.tensor(weight), into

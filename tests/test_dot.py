@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,14 +17,12 @@ import tvm
 
 from helpers import guarded
 from helpers.cases import Case, geometry_of
-from helpers.compare import numpy_dtype
 from helpers.faces import FaceCase
-from test_amx import BF16, CASES, LARGE, stored
+from test_amx import BF16, CASES, LARGE, SomeKernels, stored
 from test_assembly import assembly, basic_blocks
 from test_kernels import problem_of
 from topi_ext import pairs, select, tvm_compat
 from topi_ext.kernels import dot_gather
-from topi_ext.layout import Layouts
 from topi_ext.pairs import LANES
 from topi_ext.plan.cpu import choose
 from topi_ext.plan.plans import DotPlan, GatherPlan, Window
@@ -88,17 +85,6 @@ def some_plan(problem: Problem, dice: random.Random) -> DotPlan:
     return DotPlan(gather)
 
 
-def packed(problem: Problem, plan: DotPlan, weight: np.ndarray) -> np.ndarray:
-    """Weights packed by the kernel's own function."""
-    func = dot_gather.build_packing(problem, plan).with_attr("global_symbol", "pack")
-    elements, dtype = dot_gather.packed_weights(problem, plan)
-    into = tvm.runtime.tensor(np.full(elements, 99, numpy_dtype(dtype)))
-    tvm.compile(tvm.IRModule({"pack": func}), tvm_compat.host_target())["pack"](
-        tvm.runtime.tensor(weight), into
-    )
-    return into.numpy()
-
-
 def run(
     where: Path, kernels: dict[str, object], operands: dict[str, list]
 ) -> dict[str, np.ndarray]:
@@ -112,28 +98,8 @@ def run(
 @pytest.mark.parametrize("weights", ["as stored", "packed"])
 def test_any_plan(tmp_path: Path, weights: str, rng: np.random.Generator) -> None:
     """Whatever the planner would have chosen."""
-    seed = int(rng.integers(1 << 30))
-    dice = random.Random(seed)
-    chosen, kernels, operands = {}, {}, {}
-    for number, case in enumerate(CASES.values()):
-        for some in range(2):
-            name = f"f{number}_{some}"
-            layouts = Layouts("NHWC", "HWIO", "NHWC") if some and case.rank == 2 else None
-            dtypes = (*BF16[:2], "float32") if dice.random() < 0.3 else BF16
-            face = FaceCase(case.op, geometry_of(case), case.n, layouts, dtypes)
-            problem = replace(problem_of(face), prepacked=weights == "packed")
-            plan = some_plan(problem, dice)
-            values, operands[name] = stored(face, rng)
-            chosen[name] = face, values, plan
-            kernels[name] = dot_gather.build(problem, plan)
-            if problem.prepacked:
-                operands[name][1] = packed(problem, plan, operands[name][1])
-    results = run(tmp_path, kernels, operands)
-    for name, (face, values, plan) in chosen.items():
-        try:
-            face.check(results[name], *values)
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}, {plan}") from error
+    some = SomeKernels(dot_gather, some_plan, rng, weights, 2)
+    some.check(run(tmp_path, some.kernels, some.operands))
 
 
 @pytest.mark.parametrize("known", ["when compiled", "when run"])
