@@ -76,13 +76,19 @@ def amx_target() -> tvm.target.Target:
     return tvm.target.Target({**options, "mattr": [*features, "+amx-tile", "+amx-bf16"]})
 
 
-def some_plan(problem: Problem, dice: random.Random) -> AmxPlan:
-    """Blocks, tiles and splits that divide nothing."""
+def some_block(problem: Problem, dice: random.Random) -> list[int]:
+    """Outer axes are cut first; what is cut leaves blocks that are not full."""
     block = [1, 1, 1, 1]
     for axis in (3, 2, 1, 0):
         block[axis] = dice.randint(1, problem.positions[axis])
         if block[axis] < problem.positions[axis]:
             break
+    return block
+
+
+def some_plan(problem: Problem, dice: random.Random) -> AmxPlan:
+    """Blocks, tiles and splits that divide nothing."""
+    block = some_block(problem, dice)
     window = Window.of(block, problem.gathers)
     channels, vectors = dice.choice([(TILE, 1), (TILE, 3), (2 * TILE, 1), (2 * TILE, 2)])
     splits = dice.randint(1, -(-problem.out_channels // channels))

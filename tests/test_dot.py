@@ -18,7 +18,7 @@ import tvm
 from helpers import guarded
 from helpers.cases import Case, geometry_of
 from helpers.faces import FaceCase
-from test_amx import BF16, CASES, LARGE, SomeKernels, stored
+from test_amx import BF16, CASES, LARGE, SomeKernels, some_block, stored
 from test_assembly import assembly, basic_blocks
 from test_kernels import problem_of
 from topi_ext import pairs, select, tvm_compat
@@ -31,7 +31,7 @@ from topi_ext.plan.problem import Machine, Problem
 MACHINE = Machine(vector_bytes=64, registers=32, threads=2, l2=1 << 20, dots=True)
 HAS_DOTS = Machine.of_features(*tvm_compat.llvm_features(tvm_compat.host_target())).dots
 
-F, I = f"<{LANES} x float>", f"<{LANES} x i32>"  # noqa: E741
+SUMS, PAIRS = f"<{LANES} x float>", f"<{LANES} x i32>"
 
 
 def _all(number: int) -> str:
@@ -39,20 +39,20 @@ def _all(number: int) -> str:
 
 
 IN_FLOAT32 = f"""
-define {F} @topi_ext_dot({F} %sum, {I} %a, {I} %b) {{
-  %a0 = shl {I} %a, {_all(16)}
-  %a1 = and {I} %a, {_all(-65536)}
-  %b0 = shl {I} %b, {_all(16)}
-  %b1 = and {I} %b, {_all(-65536)}
-  %x0 = bitcast {I} %a0 to {F}
-  %x1 = bitcast {I} %a1 to {F}
-  %y0 = bitcast {I} %b0 to {F}
-  %y1 = bitcast {I} %b1 to {F}
-  %even = fmul {F} %x0, %y0
-  %odd = fmul {F} %x1, %y1
-  %some = fadd {F} %sum, %even
-  %result = fadd {F} %some, %odd
-  ret {F} %result
+define {SUMS} @topi_ext_dot({SUMS} %sum, {PAIRS} %a, {PAIRS} %b) {{
+  %a0 = shl {PAIRS} %a, {_all(16)}
+  %a1 = and {PAIRS} %a, {_all(-65536)}
+  %b0 = shl {PAIRS} %b, {_all(16)}
+  %b1 = and {PAIRS} %b, {_all(-65536)}
+  %x0 = bitcast {PAIRS} %a0 to {SUMS}
+  %x1 = bitcast {PAIRS} %a1 to {SUMS}
+  %y0 = bitcast {PAIRS} %b0 to {SUMS}
+  %y1 = bitcast {PAIRS} %b1 to {SUMS}
+  %even = fmul {SUMS} %x0, %y0
+  %odd = fmul {SUMS} %x1, %y1
+  %some = fadd {SUMS} %sum, %even
+  %result = fadd {SUMS} %some, %odd
+  ret {SUMS} %result
 }}
 """
 
@@ -66,11 +66,7 @@ def instruction(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def some_plan(problem: Problem, dice: random.Random) -> DotPlan:
     """Blocks, tiles and splits that divide nothing."""
-    block = [1, 1, 1, 1]
-    for axis in (3, 2, 1, 0):
-        block[axis] = dice.randint(1, problem.positions[axis])
-        if block[axis] < problem.positions[axis]:
-            break
+    block = some_block(problem, dice)
     spread = problem.face == "conv" and dice.random() < 0.5
     window = Window.of(block, problem.spread_gathers if spread else problem.gathers)
     channels, vectors = dice.randint(1, min(problem.out_channels, 5)), dice.randint(1, 3)

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
+from typing import Any
 
 from .geometry import Gather
 
@@ -89,6 +90,10 @@ class Filter:
     def residues(self) -> tuple[int, ...]:
         """Those of these inputs modulo `in_step`."""
         return tuple(sorted({i % self.in_step for i in self.reach}))
+
+    def span(self, tiles: Any) -> Any:
+        """From the first to the last input that so many neighbouring tiles read."""
+        return self.in_step * self.tile * (tiles - 1) + self.reach[-1] + 1
 
     @property
     def beyond(self) -> int:

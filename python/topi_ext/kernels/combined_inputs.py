@@ -26,6 +26,7 @@ from math import prod
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..filtering import Filter
+from ..plan.plans import row_lanes
 from ..plan.problem import Problem
 from . import DATA
 from .combinations import combination
@@ -123,8 +124,7 @@ class CombinedInputs:
                 emit.nest(block[:3], lambda *place: combine(lanes, row, *place))
 
             if isinstance(block[3], int):
-                # No more than a row has.
-                each(min(self.lanes, 1 << (block[3].bit_length() - 1)))
+                each(row_lanes(block[3], self.lanes))
             else:
                 emit.when(block[3] >= self.lanes, lambda: each(self.lanes), lambda: each(1))
 
@@ -220,6 +220,8 @@ class _Rows:
         Images, and inputs along depth and height.
     reach : list of tuple of int
         Inputs along depth and height that a tile reads.
+    row : Filter
+        That along a row.
     step : int
         Inputs from one tile to the next of a row.
     length : int or expression
@@ -230,15 +232,16 @@ class _Rows:
         self.axes = [_Axis(f, tiles) for f, tiles in zip(filters[:2], block[1:])]
         self.extents = (block[0], *(axis.number for axis in self.axes))
         self.reach = list(product(filters[0].reach, filters[1].reach))
-        self.step, self.last = filters[2].in_step * filters[2].tile, filters[2].reach[-1]
-        self.length = emit.chosen(self.step * (block[3] - 1) + self.last + 1)
+        self.row = filters[2]
+        self.step = self.row.in_step * self.row.tile
+        self.length = emit.chosen(self.row.span(block[3]))
         self.elements = emit.chosen(prod(self.extents) * self.length)
 
     def room(self, tiles: int | None) -> int:
         """What has to be allocated, for a block of so many tiles of unknown shape, or this one."""
         if tiles is None:
             return self.elements
-        return tiles * prod(axis.most for axis in self.axes) * max(self.step, self.last + 1)
+        return tiles * prod(axis.most for axis in self.axes) * max(self.step, self.row.span(1))
 
     def start(self, numbers: Sequence[Expr]) -> Expr:
         """Where a row begins."""
@@ -254,7 +257,7 @@ class _Rows:
 
     def vectors(self, lanes: int) -> int:
         """How many vectors hold what `lanes` tiles of a row read."""
-        return -(-(self.step * (lanes - 1) + self.last + 1) // lanes)
+        return -(-self.row.span(lanes) // lanes)
 
     def pick(self, vectors: Sequence[Expr], x: int, lanes: int) -> Expr:
         """Of the inputs of a row in `vectors`, number `x` of each tile."""

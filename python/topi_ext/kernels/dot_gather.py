@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import emit
-from ..emit import Array, Expr
+from ..emit import Expr
 from ..pairs import PAIR, Pairs, add_products, instruction, pair
 from ..plan.plans import DotPlan
 from ..plan.problem import Problem
@@ -65,12 +65,11 @@ class DotGather(GatherKernel):
     def _present_weight(
         self, group: Expr, step: Expr, out_channel: Expr, taps: Sequence[Expr]
     ) -> Expr:
-        weight: Array = self.weight
         even, odd = (
             weight_index(self.problem, self.weight, group, 2 * step + i, out_channel, taps)
             for i in range(2)
         )
-        return pair(weight[even], weight[odd])
+        return pair(self.weight[even], self.weight[odd])
 
     def _add_products(self, sums: Expr, weight: Expr, row: Expr) -> Expr:
         return add_products(sums, weight, row)

@@ -31,6 +31,7 @@ from .plans import (
     WeightTilesPlan,
     Window,
     WinogradPlan,
+    row_lanes,
 )
 from .problem import NOMINAL, Machine, Problem, nominal
 
@@ -57,11 +58,12 @@ def choose(problem: Problem, machine: Machine) -> Plan:
         ]
     else:
         gather = _plan_gather(problem, machine)
-        pairs = [_plan_amx(problem, machine), _plan_dot(problem, machine)]
+        in_pairs = _plan_amx(problem, machine), _plan_dot(problem, machine)
+        pairs = [one for one in in_pairs if one]
         if not problem.is_static:
-            for one in sorted((one for one in pairs if one), key=lambda one: one[0]):
-                if one[0] < gather[0]:
-                    return one[1]
+            best: Plan = min([gather, *pairs], key=lambda one: one[0])[1]
+            if best is not gather[1]:
+                return best
             large = _plan_many_tiles(problem, machine) or gather[1]
             small = _plan_small(problem, machine)
             return EitherPlan(small, large) if small else large
@@ -107,6 +109,8 @@ def _plan_gather(problem: Problem, machine: Machine) -> tuple[float, GatherPlan]
             if problem.is_static and tasks * splits * cycles < PARALLEL_CYCLES:
                 plan = replace(plan, parallel=False)
             cost = -(-tasks * splits // machine.threads) * cycles
+            if best and cost >= best[0]:
+                continue
             # One that holds more than operands and result take is the last choice, but not slower.
             price = 1.0
             if problem.is_static:
@@ -396,9 +400,9 @@ def _winograd_cycles(
 def _combined_inputs_cycles(filters: Sequence[Filter], block: Sequence[int], lanes: int) -> float:
     """Estimated cycles of combining the inputs of one channel, phase and block of tiles."""
     depth, height, last = filters
-    count = min(lanes, 1 << (block[3].bit_length() - 1))
+    count = row_lanes(block[3], lanes)
     rows, length = _input_rows(filters, block)
-    vectors = -(-(last.in_step * last.tile * (count - 1) + last.reach[-1] + 1) // count)
+    vectors: int = -(-last.span(count) // count)
     mixed = vectors * 1.5 + len(last.reach) + 2 * len(last.terms)
     read = len(depth.reach) * len(height.reach) * vectors
     each = read + len(depth.terms) * len(height.terms) * mixed
@@ -408,10 +412,10 @@ def _combined_inputs_cycles(filters: Sequence[Filter], block: Sequence[int], lan
 
 def _input_rows(filters: Sequence[Filter], block: Sequence[int]) -> tuple[int, int]:
     """Rows of one channel that a block of tiles reads, and their length."""
-    rows, last = block[0], filters[2]
+    rows = block[0]
     for f, tiles in zip(filters[:2], block[1:3]):
         rows *= len(f.residues) * (tiles * f.tile + f.beyond)
-    return rows, last.in_step * last.tile * (block[3] - 1) + last.reach[-1] + 1
+    return rows, filters[2].span(block[3])
 
 
 def _plan_dot(problem: Problem, machine: Machine) -> tuple[float, DotPlan] | None:
@@ -906,10 +910,9 @@ def _plan_weight_tiles(problem: Problem, machine: Machine) -> tuple[float, Weigh
         plan = replace(plan, block=block, c_block=c_block, parts=parts)
         tiles, passes = prod(block), plan.passes(problem)
         rows = points * tiles * vectors * lanes
-        inputs = terms * c_block * plan.pitch
+        inputs = terms * c_block * plan.pitch + prod(_input_rows(filters, block)) + lanes
         tasks = -(-c // (c_block * parts))
         busy = min(machine.threads, tasks)
-        inputs += prod(_input_rows(filters, block)) + lanes
         held = rows + busy * inputs + sums * c_block * (busy if passes == 1 else tasks)
         if held * width > limit or (parts > 1 and passes == 1):
             continue

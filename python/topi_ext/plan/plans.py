@@ -22,6 +22,11 @@ TILE = 16
 """Most rows, and columns of 32 bits, of a matrix unit's tile."""
 
 
+def row_lanes(tiles: int, lanes: int) -> int:
+    """Lanes of the vectors in which a row of tiles is combined: no more than it has tiles."""
+    return min(lanes, 1 << (tiles.bit_length() - 1))
+
+
 @dataclass(frozen=True)
 class Window:
     """The part of the packed operand that one block of positions reads, flattened.

@@ -59,7 +59,9 @@ class Machine:
             halves = "sse4a" in features and "avxvnni" not in features
             fmas = 1 if halves else 2
             dots = "avx512bf16" in features
-            return cls(64, 32, fmas, threads, l2=1 << 20, dots=dots)
+            return cls(
+                vector_bytes=64, registers=32, fmas=fmas, threads=threads, l2=1 << 20, dots=dots
+            )
         if "avx2" in features:
             return cls(vector_bytes=32, registers=16, threads=threads)
         if "neon" in features:
