@@ -9,7 +9,7 @@ A block are `channels` output channels; the rows of a point are its terms and in
 some input channels of a block at a time::
 
     for each input channel, output channel, tap, in the order in which they are stored:
-        copy a weight                                                     -> raw
+        copy a weight, or a square of them                                -> raw
     for each phase with taps of its own, for each vector of (input channel, channels):
         for each combination of its terms:
             add and subtract vectors of raw                               -> combined
@@ -27,9 +27,9 @@ from ..emit import Array, Expr, Operand
 from ..filtering import Filter
 from ..plan.plans import WinogradPlan
 from ..plan.problem import Problem
-from . import TAPS
+from .block_weights import BlockWeights
 from .combinations import combined_along
-from .operands import tap_number, weight_index
+from .operands import tap_number
 
 
 class CombinedTaps:
@@ -131,9 +131,11 @@ class CombinedTaps:
         """Those of one group and some input channels, of which the last overlap those before."""
         problem, plan, lanes = self.problem, self.plan, self.plan.lanes
         run = self.chunk * plan.channels
-        pitch = -(-run // lanes) * lanes
+        blocks = plan.parts * self.part_blocks
+        copied = BlockWeights(problem, self.weight, plan.channels, blocks, self.chunk, lanes)
+        pitch = copied.pitch
         first = emit.let(emit.least(number * self.chunk, problem.in_channels - self.chunk))
-        raw = emit.scratch(problem.geometry.taps * pitch, self.dtype)
+        raw = emit.scratch(copied.elements, self.dtype)
 
         def of_phase(start: Expr, filters: Sequence[Filter], *numbers: Expr) -> None:
             firsts = [emit.table(f.first_taps)(i) for f, i in zip(filters, numbers)]
@@ -163,7 +165,7 @@ class CombinedTaps:
             emit.loop(rest, lambda i: some(run - rest + i, 1))
 
         def block(b: Expr) -> None:
-            self._copy_weights(raw, pitch, group, first_block + b, first)
+            copied.copy(raw, group, first_block + b, first)
             start = self.block_held(group, first_block, b) * self.block_elements
             for filters in self.kinds:
                 emit.nest(
@@ -172,37 +174,6 @@ class CombinedTaps:
                 )
 
         emit.loop(self.held_blocks, block)
-
-    def _copy_weights(self, raw: Array, pitch: int, group: Expr, block: Expr, first: Expr) -> None:
-        """raw[tap][input channel][channels] of one block, read in the order in which it is stored.
-
-        Beyond the last output channel the last is copied again; what is made of it is dropped.
-        """
-        problem, plan = self.problem, self.plan
-        source, result = ("O", "I") if problem.transposed else ("I", "O")
-        extents = {
-            source: self.chunk,
-            result: plan.channels,
-            **dict(zip(TAPS, problem.geometry.kernel)),
-        }
-        order = sorted(extents, key=lambda letter: -self.weight.strides.get(letter, 0))
-        blocks_hold_more = problem.out_channels < plan.parts * self.part_blocks * plan.channels
-
-        def element(*numbers: Expr) -> None:
-            at = dict(zip(order, numbers))
-            taps = [at[letter] for letter in TAPS]
-            out_channel = block * plan.channels + at[result]
-            if blocks_hold_more:
-                out_channel = emit.least(out_channel, problem.out_channels - 1)
-            channel = first + at[source]
-            index = weight_index(problem, self.weight, group, channel, out_channel, taps)
-            value = self.weight.load(index, self.dtype)
-            if self.weight.dtype != self.dtype:
-                value = emit.settled(value, self.dtype)
-            place = tap_number(self.problem, taps) * pitch + at[source] * plan.channels + at[result]
-            emit.store(raw, place, value)
-
-        emit.nest([extents[letter] for letter in order], element)
 
     def _combine_taps(
         self, taps: dict[tuple[int, ...], Expr], filters: Sequence[Filter], lanes: int

@@ -38,12 +38,23 @@ from ..geometry import TapGroup
 from ..plan.plans import GatherPlan
 from ..plan.problem import Problem
 from . import ATTRIBUTES, DATA, TAPS
+from .block_weights import BlockWeights
 from .epilogue import RowEpilogue
-from .operands import Packed, gather_arguments, packed_weight, stored_weight, weight_index
+from .operands import (
+    Packed,
+    gather_arguments,
+    packed_weight,
+    stored_weight,
+    tap_number,
+    weight_index,
+)
 from .panel import Panel, pack, window_of
 
 SPATIAL = (1, 2, 3)
 """Of the four axes, those that have taps."""
+
+MOST_COPIED = 4096
+"""Weights that are copied at a time before they are packed, to stay in the first cache."""
 
 
 def build(problem: Problem, plan: GatherPlan) -> Any:
@@ -208,24 +219,59 @@ class GatherKernel:
         groups = self.problem.geometry.groups
         with emit.tasks(groups * self.blocks, self.plan.parallel) as task:
             group, block = emit.unravel(task, (groups, self.blocks))
+            copied = self._copied_weights()
+            if copied:
+                self._pack_copied(copied, packed, group, block)
+            else:
+                weight = partial(self._weight, group, block)
+                self._pack_steps(packed, task, 0, self.steps.number, weight)
 
-            def element(step: Expr, *rest: Expr) -> None:
-                phases, taps = rest[:3], rest[3:]
-                numbers = self.tap_numbers(combination, phases, taps)
-                into = self._weights_of(task, combination, phases)
-                into = into + self._weight_step(combination, step, taps)
-                for o in range(self.plan.channels):
-                    emit.store(packed, into + o, self._weight(group, block, o, step, numbers))
+    def _copied_weights(self) -> BlockWeights | None:
+        """A copy of some of a block's weights, where packing is faster by way of it."""
+        problem, plan = self.problem, self.plan
+        count = min(problem.in_channels, MOST_COPIED // (problem.geometry.taps * plan.channels))
+        if not (count and plan.copies_squares(problem)):
+            return None
+        return BlockWeights(problem, self.weight, plan.channels, self.blocks, count, plan.lanes)
 
-            for combination in self.combinations:
-                emit.nest(
-                    (
-                        self.steps.number,
-                        *(tap_group.phases for tap_group in combination),
-                        *(tap_group.taps for tap_group in combination),
-                    ),
-                    element,
-                )
+    def _pack_copied(self, copied: BlockWeights, packed: Array, group: Expr, block: Expr) -> None:
+        problem, held = self.problem, emit.scratch(copied.elements, self.dtype)
+
+        def chunk(number: Expr) -> None:
+            first = emit.let(emit.least(number * copied.count, problem.in_channels - copied.count))
+            copied.copy(held, group, block, first)
+
+            def weight(o: int, step: Expr, taps: Sequence[Expr]) -> Expr:
+                row = tap_number(problem, taps) * copied.pitch + (step - first) * copied.channels
+                return held[row + o]
+
+            task = group * self.blocks + block
+            self._pack_steps(packed, task, first, copied.count, weight)
+
+        emit.loop(-(-problem.in_channels // copied.count), chunk)
+
+    def _pack_steps(
+        self,
+        packed: Array,
+        block: Expr,
+        first: Expr,
+        count: int,
+        weight: Callable[[int, Expr, Sequence[Expr]], Expr],
+    ) -> None:
+        """``weight(output channel of the block, step, taps)`` for `count` steps from `first` on."""
+
+        def element(combination: Sequence[TapGroup], i: Expr, *rest: Expr) -> None:
+            phases, taps = rest[:3], rest[3:]
+            numbers = self.tap_numbers(combination, phases, taps)
+            into = self._weights_of(block, combination, phases)
+            into = into + self._weight_step(combination, first + i, taps)
+            for o in range(self.plan.channels):
+                emit.store(packed, into + o, weight(o, first + i, numbers))
+
+        for combination in self.combinations:
+            phases = (tap_group.phases for tap_group in combination)
+            taps = (tap_group.taps for tap_group in combination)
+            emit.nest((count, *phases, *taps), partial(element, combination))
 
     def tap_numbers(
         self, combination: Sequence[TapGroup], phases: Sequence[Expr], taps: Sequence[Expr]

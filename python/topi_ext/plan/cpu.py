@@ -32,6 +32,7 @@ from .plans import (
     Window,
     WinogradPlan,
     row_lanes,
+    square_size,
 )
 from .problem import NOMINAL, Machine, Problem, nominal
 
@@ -125,6 +126,8 @@ def _plan_gather(problem: Problem, machine: Machine) -> tuple[float, GatherPlan]
         return best[1:]
     weights = problem.weights
     each = 1.5 if machine.vector_bytes >= 64 else 2.5 if weights * 4 <= machine.l2 else 6.0
+    if best[2].copies_squares(problem):
+        each = 0.8 if weights * 4 <= 16 * machine.l2 else 3.0
     each += _widening_cycles(problem.dtypes[1], problem.acc_dtype)
     return best[1] + weights * each / machine.threads, best[2]
 
@@ -231,13 +234,13 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
         if alone:
             cycles *= 1 if inputs_first else positions
             if not problem.prepacked:
-                cycles += _combining_cycles(problem, products, parts, machine) / tasks
+                cycles += _combining_cycles(problem, plan, products, machine) / tasks
             cost = -(-tasks // machine.threads) * cycles
             cost += 2000 + geometry.groups * inputs / machine.threads if inputs_first else 0
         else:
             cost = -(-tasks * splits // machine.threads) * cycles * parts
             if not problem.prepacked:
-                combining = _combining_cycles(problem, products, parts, machine, shared=True)
+                combining = _combining_cycles(problem, plan, products, machine, shared=True)
                 cost += combining / machine.threads
         if problem.is_static and tasks * splits * cycles < PARALLEL_CYCLES:
             plan = replace(plan, parallel=False)
@@ -247,13 +250,14 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
 
 
 def _combining_cycles(
-    problem: Problem, products: int, parts: int, machine: Machine, *, shared: bool = False
+    problem: Problem, plan: WinogradPlan, products: int, machine: Machine, *, shared: bool = False
 ) -> float:
     """Estimated cycles, of all threads together, of combining all taps, as measured.
 
-    A pair of channels has `products` of them, and `parts` of the output channels are held one after
-    the other.  Lines that another core has read (`shared`) are slow to write.
+    A pair of channels has `products` of them.  Lines that another core has read (`shared`) are slow
+    to write.
     """
+    parts = plan.parts
     pairs = problem.geometry.groups * problem.in_channels * problem.out_channels
     size = pairs * products * byte_width(problem.acc_dtype)
     near = size <= machine.l2 * (1 if shared else parts) or (shared and machine.threads == 1)
@@ -265,6 +269,8 @@ def _combining_cycles(
             # The further away the other core's copy is, the sooner it is given up.
             each = 6.0 if near else 5.0 if size <= 4 * parts * machine.l2 else 4.0
         copied = 1.4 if pairs * problem.geometry.taps * 4 <= 16 * machine.l2 else 2.4
+    if square_size(problem, plan.channels, plan.lanes):
+        copied -= 0.9
     copied += _widening_cycles(problem.dtypes[1], problem.acc_dtype)
     return pairs * (problem.geometry.taps * copied + products * each)
 

@@ -27,6 +27,15 @@ def row_lanes(tiles: int, lanes: int) -> int:
     return min(lanes, 1 << (tiles.bit_length() - 1))
 
 
+def square_size(problem: Problem, channels: int, lanes: int) -> int:
+    """Weights of how many of a block's output channels, and of as many taps, are copied at a time.
+
+    Zero where they are copied one by one.
+    """
+    most = min(lanes, problem.geometry.taps, channels) if problem.taps_are_runs else 0
+    return 1 << (most.bit_length() - 1) if most >= 4 else 0
+
+
 @dataclass(frozen=True)
 class Window:
     """The part of the packed operand that one block of positions reads, flattened.
@@ -118,6 +127,13 @@ class GatherPlan:
     tiles_first: bool = False
     unrolled: int = UNROLLED_TAPS
     tiled: bool = False
+
+    def copies_squares(self, problem: Problem) -> bool:
+        """Whether weights are transposed in registers before they are packed.
+
+        Of fewer channels that is slower than to pack them one by one, as measured.
+        """
+        return self.channels >= 8 and square_size(problem, self.channels, self.lanes) > 0
 
     def gathers(self, problem: Problem) -> tuple[Gather, ...]:
         """How the data of `problem` is read, along the four axes."""

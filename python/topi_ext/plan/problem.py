@@ -185,6 +185,17 @@ class Problem:
         )
 
     @property
+    def taps_are_runs(self) -> bool:
+        """Whether the weights between two channels lie one after the other in memory, in the dtype
+        of the sums."""
+        taps = self.layouts.w.replace("O", "").replace("I", "")
+        return (
+            self.layouts.w.endswith(taps)
+            and taps == "DHW"[3 - len(taps) :]
+            and self.dtypes[1] == self.acc_dtype
+        )
+
+    @property
     def positions(self) -> tuple[Size, ...]:
         """Positions per phase along the four axes (of y, for the weight gradient)."""
         return tuple(

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The weights of a block of output channels, copied side by side.
+
+::
+
+    copied[tap][input channel][channels]
+
+Where a kernel's taps lie one after the other in memory, squares of them are transposed in
+registers::
+
+    for each input channel, for some of its output channels at a time:
+        for some taps at a time:
+            load these taps of each output channel, transpose, store     -> copied
+
+Else weights are copied one by one, in the order in which they are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .. import emit
+from ..emit import Array, Expr, Operand
+from ..plan.plans import square_size
+from ..plan.problem import Problem
+from . import TAPS
+from .operands import tap_number, weight_index
+
+
+class BlockWeights:
+    """How they are copied.
+
+    Beyond the last output channel the last is copied again; what is made of it is dropped.
+
+    Parameters
+    ----------
+    problem, weight
+        Whose weights, as the user stores them.
+    channels, blocks : int
+        Output channels of a block, and blocks of a group.
+    count : int
+        Input channels at a time.
+    lanes : int
+        Elements per vector.
+
+    Attributes
+    ----------
+    pitch : int
+        Distance of two taps: whole vectors.
+    elements : int
+        Room for the copy.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        weight: Operand,
+        channels: int,
+        blocks: int,
+        count: int,
+        lanes: int,
+    ):
+        self.problem, self.weight = problem, weight
+        self.channels, self.count, self.lanes = channels, count, lanes
+        self.is_whole = problem.out_channels >= blocks * channels
+        self.dtype = problem.acc_dtype
+        self.pitch = -(-count * channels // lanes) * lanes
+        self.elements = problem.geometry.taps * self.pitch
+
+    def copy(self, into: Array, group: Expr, block: Expr, first: Expr) -> None:
+        """Those of a group's output channels of number ``block * channels`` and on, and of its
+        input channels of number `first` and on."""
+        self.group, self.first_out, self.first_in = group, block * self.channels, first
+        square = square_size(self.problem, self.channels, self.lanes)
+        if square:
+            self._by_squares(into, square)
+        else:
+            self._one_by_one(into)
+
+    def _row(self, i: Expr, o: Expr) -> Expr:
+        """Where the first tap is stored."""
+        problem, number = self.problem, self.first_out + o
+        if not self.is_whole:
+            number = emit.least(number, problem.out_channels - 1)
+        origin = (0,) * len(TAPS)
+        return weight_index(problem, self.weight, self.group, self.first_in + i, number, origin)
+
+    def _by_squares(self, into: Array, size: int) -> None:
+        channels, taps = self.channels, self.problem.geometry.taps
+
+        def square(i: Expr, number: Expr) -> None:
+            # The last begins earlier, where there are not enough channels for a whole one.
+            o = emit.let(emit.least(number * size, channels - size))
+            rows = [emit.origin(self._row(i, o + k)) for k in range(size)]
+            start = emit.origin(i * channels + o)
+            for done in range(0, taps, size):
+                tap = min(done, taps - size)
+                vectors = [emit.let(self.weight[emit.lanes_of(row + tap, size)]) for row in rows]
+                for number, vector in enumerate(transposed(vectors), tap):
+                    if number >= done:
+                        emit.store(into, emit.lanes_of(start + number * self.pitch, size), vector)
+
+        emit.nest((self.count, -(-channels // size)), square)
+
+    def _one_by_one(self, into: Array) -> None:
+        problem, weight = self.problem, self.weight
+        source, result = ("O", "I") if problem.transposed else ("I", "O")
+        extents = {
+            source: self.count,
+            result: self.channels,
+            **dict(zip(TAPS, problem.geometry.kernel)),
+        }
+        order = sorted(extents, key=lambda letter: -weight.strides.get(letter, 0))
+
+        def element(*numbers: Expr) -> None:
+            at = dict(zip(order, numbers))
+            taps = [at[letter] for letter in TAPS]
+            row = self._row(at[source], at[result])
+            value = weight.load(row + weight.at(TAPS, *taps), self.dtype)
+            if weight.dtype != self.dtype:
+                value = emit.settled(value, self.dtype)
+            place = tap_number(problem, taps) * self.pitch
+            emit.store(into, place + at[source] * self.channels + at[result], value)
+
+        emit.nest([extents[letter] for letter in order], element)
+
+
+def transposed(rows: Sequence[Expr]) -> list[Expr]:
+    """The columns of a square: as many vectors as each has lanes, a power of two.
+
+    Rows at distances of 1, 2, 4, ... exchange the halves that lie across the diagonal.
+    """
+    lanes, distance, columns = len(rows), 1, list(rows)
+    while distance < lanes:
+        kept = [lanes + i - distance if i & distance else i for i in range(lanes)]
+        taken = [lanes + i if i & distance else i + distance for i in range(lanes)]
+        for i in range(lanes):
+            if not i & distance:
+                pair = columns[i], columns[i + distance]
+                columns[i], columns[i + distance] = (
+                    emit.let(emit.shuffled(pair, elements)) for elements in (kept, taken)
+                )
+        distance *= 2
+    return columns
