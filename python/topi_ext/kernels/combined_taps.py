@@ -55,7 +55,7 @@ class CombinedTaps:
         self.kinds = list(product(*plan.filters(problem)))
         self.blocks = -(-problem.out_channels // plan.channels)
         self.part_blocks = -(-self.blocks // plan.parts)
-        each_task = plan.parts_are_tasks and not problem.prepacked
+        each_task = plan.shares > 0 and not problem.prepacked
         self.held_blocks = self.blocks if problem.prepacked else self.part_blocks
         self.held_groups = 1 if each_task else problem.geometry.groups
         self.chunk = min(problem.in_channels, 16)
@@ -66,14 +66,10 @@ class CombinedTaps:
     # ------------------------------------------------------------ where they are
 
     def starts(self, filters: Sequence[Filter]) -> list[int]:
-        """The first row of each point, and how many rows there are.
-
-        Between points one row stays empty: streams whose distance is a power of two would push
-        each other out of the first cache.
-        """
-        starts = [0]
+        """The first row of each point, and how many rows there are; between points some are empty."""
+        starts, gap = [0], self.plan.gap(self.problem)
         for points in product(*(f.points for f in filters)):
-            starts.append(starts[-1] + prod(map(len, points)) * self.problem.in_channels + 1)
+            starts.append(starts[-1] + prod(map(len, points)) * self.problem.in_channels + gap)
         return starts
 
     def rows_of(self, filters: Sequence[Filter]) -> dict[tuple[int, ...], int]:

@@ -19,14 +19,14 @@ over input channels of one product, and the points are combined to outputs by ad
             interleave the outputs of phases and tiles                    -> out
     where an output was infinite or NaN: compute all of them directly
 
-Where weights outnumber positions, the parts are what threads share (`parts_are_tasks`): taps then
-are combined by the thread that reads them, and no other core has to give up a line for that.  All
-positions may then be one block, whose inputs are combined before the parts (`inputs_first`)::
+Threads may share the parts, and some `shares` of their positions, instead of blocks of positions:
+taps then are combined by the thread that reads them, and no other core has to give up a line for
+that.  All positions may then be one block, whose inputs are combined before (`inputs_first`)::
 
     parallel (group, some input channels): combine the inputs             -> inputs
-    parallel (group, part of the output channels):
+    parallel (group, part of the output channels, share of the blocks of positions):
         combine the taps                                                  -> combined
-        sums, points, outputs, as above
+        for each block: sums, points, outputs, as above
 
 Each output depends on its own window alone, but an infinity in it may come out as NaN, and a huge
 value overflow, where a direct sum would not: hence the last line, which other data never reaches.
@@ -174,11 +174,11 @@ class _Winograd:
         counts = self._block_positions()
         if plan.inputs_first:
             self._combine_inputs()
-        if plan.parts_are_tasks:
-            extents = (self.problem.geometry.groups, plan.parts)
+        if plan.shares:
+            extents = (self.problem.geometry.groups, plan.parts, plan.shares)
             with emit.tasks(prod(extents), plan.parallel) as task:
-                group, number = emit.unravel(task, extents)
-                self._part(counts, group, number, directly)
+                group, number, share = map(emit.let, emit.unravel(task, extents))
+                self._part(counts, group, number, share, directly)
         else:
             emit.loop(plan.parts, lambda number: self._parallel_part(counts, number, directly))
 
@@ -189,8 +189,10 @@ class _Winograd:
             self.combined = emit.scratch(self.taps.elements, self.dtype)
             combine(self.combined)
 
-    def _part(self, counts: Sequence[Expr], group: Expr, number: Expr, directly: Array) -> None:
-        """One part of the output channels, by one thread."""
+    def _part(
+        self, counts: Sequence[int], group: Expr, number: Expr, share: Expr, directly: Array
+    ) -> None:
+        """A share of one part of the output channels, by one thread."""
         first = emit.let(number * self.taps.part_blocks)
         self._hold_taps(
             lambda held: emit.loop(
@@ -200,7 +202,19 @@ class _Winograd:
         )
         if not self.plan.inputs_first:
             self.inputs: Array = self._rows(max(self.taps.rows))
-        emit.nest(counts, lambda *block: self._task(block, group, first, 0, directly))
+        blocks = -(-prod(counts) // self.plan.shares)
+
+        def block(i: Expr) -> None:
+            block = emit.let(share * blocks + i)
+
+            def present() -> None:
+                numbers = [emit.let(i) for i in emit.unravel(block, counts)]
+                self._task(numbers, group, first, 0, directly)
+
+            whole = prod(counts) % self.plan.shares == 0
+            emit.when(True if whole else block < prod(counts), present)
+
+        emit.loop(blocks, block)
 
     def _parallel_part(self, counts: Sequence[Expr], number: Expr, directly: Array) -> None:
         """One part of the output channels, by all threads."""

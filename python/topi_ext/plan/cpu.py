@@ -203,7 +203,8 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
     best: tuple[float, WinogradPlan] | None = None
     most = max(prod(len(f.points) for f in combination) for combination in combinations)
     values = _most_terms(combinations) * problem.in_channels * byte_width(problem.acc_dtype)
-    for block, parts, alone, inputs_first in _winograd_loops(problem, tiles, machine):
+    for block, parts, shares, inputs_first in _winograd_loops(problem, tiles, machine):
+        alone = shares > 0
         vectors = -(-prod(block) // lanes)
         channels, width = _register_tile(problem.out_channels, vectors, machine)
         positions = prod(-(-p // b) for p, b in zip(tiles, block))
@@ -212,7 +213,7 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
             continue
         # None of them empty.
         parts, blocks = -(-blocks // -(-blocks // parts)), -(-blocks // parts)
-        tasks = geometry.groups * (parts if alone else positions)
+        tasks = geometry.groups * (parts * shares if alone else positions)
         splits = 1
         if tasks < 2 * machine.threads and not alone:
             splits = min(blocks, -(-2 * machine.threads // tasks))
@@ -220,7 +221,7 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
         passes = -(-blocks * held // (splits * machine.l2 // 3))
         plan = WinogradPlan(
             tile, block, lanes, channels, width, splits, -(-blocks // (splits * passes)), direct,
-            parts=parts, parts_are_tasks=alone, inputs_first=inputs_first,
+            parts=parts, shares=shares, inputs_first=inputs_first,
             tasks=2 * machine.threads,
         )  # fmt: skip
         if _winograd_bytes(problem, plan, combinations, machine) > limit:
@@ -232,11 +233,14 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
         if not inputs_first:
             cycles += inputs
         if alone:
-            cycles *= 1 if inputs_first else positions
+            cycles *= 1 if inputs_first else -(-positions // shares)
             if not problem.prepacked:
-                cycles += _combining_cycles(problem, plan, products, machine) / tasks
+                cycles += _combining_cycles(problem, plan, products, machine) * shares / tasks
             cost = -(-tasks // machine.threads) * cycles
-            cost += 2000 + geometry.groups * inputs / machine.threads if inputs_first else 0
+            if inputs_first:
+                if machine.threads > 1 and machine.vector_bytes >= 64:
+                    inputs += values // byte_width(problem.acc_dtype) * plan.pitch * 2.0
+                cost += 2000 + geometry.groups * inputs / machine.threads
         else:
             cost = -(-tasks * splits // machine.threads) * cycles * parts
             if not problem.prepacked:
@@ -264,7 +268,7 @@ def _combining_cycles(
     if machine.vector_bytes < 64:
         copied, each = 0.0, (2.2 if near else 3.5) if shared else (1.5 if near else 2.2)
     else:
-        each = 0.1 if near else 0.3
+        each = 0.2 if near else 0.3
         if shared and machine.threads > 1:
             # The further away the other core's copy is, the sooner it is given up.
             each = 6.0 if near else 5.0 if size <= 4 * parts * machine.l2 else 4.0
@@ -299,19 +303,21 @@ def _most_terms(combinations: Sequence[tuple[Filter, ...]]) -> int:
 
 def _winograd_loops(
     problem: Problem, tiles: tuple[int, ...], machine: Machine
-) -> Iterator[tuple[tuple[int, ...], int, bool, bool]]:
-    """Candidates: a block of tiles, parts of the output channels, whether parts are tasks, and
-    whether all inputs are combined before them."""
+) -> Iterator[tuple[tuple[int, ...], int, int, bool]]:
+    """Candidates: a block of tiles, parts of the output channels, the shares of a part if these are
+    tasks, and whether all inputs are combined before them."""
     blocks = list(_blocks(tiles, problem.lanes(machine)))
     for block, parts in product(blocks, (1,) if problem.prepacked else (1, 2, 4, 8)):
-        yield block, parts, False, False
+        yield block, parts, 0, False
+        if problem.is_static and not problem.prepacked and machine.threads > 1:
+            yield block, parts, machine.threads, False
     if not problem.is_static:
         return
     for each in (1, 2, 4, 8, 16):
         parts = each * machine.threads
-        yield tiles, parts, True, True
+        yield tiles, parts, 1, True
         if not problem.prepacked:
-            yield from ((block, parts, True, False) for block in blocks)
+            yield from ((block, parts, 1, False) for block in blocks)
 
 
 def _winograd_bytes(
@@ -337,15 +343,15 @@ def _winograd_bytes(
     else:
         # The weights of a block and 16 input channels are copied before they are combined.
         task += problem.geometry.taps * 16 * plan.channels
-    if plan.parts_are_tasks:
+    if plan.shares:
         task += combined
     else:
         shared += combined
     if plan.inputs_first:
-        # Between points one row stays empty, and each task has the rows of one channel.
+        # Between points rows stay empty, and each task has the rows of one channel.
         for kinds in combinations:
             rows = prod(len(f.terms) for f in kinds) * problem.in_channels
-            rows += prod(len(f.points) for f in kinds)
+            rows += prod(len(f.points) for f in kinds) * plan.gap(problem)
             shared += rows * prod(len(f.phases) for f in kinds) * plan.pitch
         task += values // problem.in_channels * plan.pitch
     else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 from typing import Any, Union
 
 from ..filtering import Filter, filters_of
@@ -297,9 +297,10 @@ class WinogradPlan(Tiled):
         Whether threads share the tasks.
     parts : int
         Parts of the output channels that are computed one after the other, for less memory.
-    parts_are_tasks : bool
-        Whether each part, with all its positions, is a task of its own, which combines its taps
-        for itself; then `splits` is 1.
+    shares : int
+        Into how many tasks the positions of a part are divided, each of which combines the taps of
+        the part for itself; then `splits` is 1.  Zero: all threads combine them together, and
+        blocks of positions are tasks.
     inputs_first : bool
         Whether the inputs of all positions, which then are one block, are combined before parts
         that are tasks begin, instead of by each of them.
@@ -318,10 +319,19 @@ class WinogradPlan(Tiled):
     direct: GatherPlan
     parallel: bool = True
     parts: int = 1
-    parts_are_tasks: bool = False
+    shares: int = 0
     inputs_first: bool = False
     least: int = 0
     tasks: int = 1
+
+    def gap(self, problem: Problem) -> int:
+        """Rows that stay empty behind those of a point: one for each input channel and term.
+
+        Streams whose distance is a power of two would push each other out of the first cache.  Of
+        many channels there are as many rows as let combined taps begin with a cache line.
+        """
+        rows = self.lanes // gcd(self.lanes, self.channels)
+        return rows if problem.in_channels >= 16 * rows else 1
 
     @property
     def pitch(self) -> int:
