@@ -46,6 +46,7 @@ from topi_ext.reference import Reference
 
 FACES = list(OPERANDS)
 HOST = tvm_compat.host_target()
+STREAMS = Machine.of_features(*tvm_compat.llvm_features(HOST)).streams
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -232,7 +233,8 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
     if by_phases and min(problem.x_sizes) and draw(st.booleans()):
         c_block = number(g.c_per_group)
         vectors = number(min(3, c_block * -(-g.stride[-1] // lanes)))
-        return PhasesPlan(number(problem.n), lanes, c_block, number(4), vectors, parallel)
+        streamed = STREAMS and draw(st.booleans())
+        return PhasesPlan(number(problem.n), lanes, c_block, number(4), vectors, parallel, streamed)
     # Outer axes are cut first; what is cut leaves blocks that are not full.
     block = [1, 1, 1, 1]
     for axis in (3, 2, 1, 0):
@@ -263,7 +265,7 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
     first, tiled = draw(st.booleans()), window.extent == window.block and draw(st.booleans())
     return GatherPlan(
         window, lanes, channels, vectors, splits, depth, packed, parallel, spread,
-        tiles_first=first, tiled=tiled,
+        tiles_first=first, tiled=tiled, streamed=STREAMS and draw(st.booleans()),
     )  # fmt: skip
 
 
@@ -275,13 +277,13 @@ def winograd_plans(draw: st.DrawFn, problem: Problem, lanes: int, parallel: bool
     parts = draw(st.integers(1, min(2, -(-problem.out_channels // channels))))
     blocks = -(-problem.out_channels // (channels * parts))
     vectors, splits, passes = (draw(st.integers(1, most)) for most in (3, min(3, blocks), blocks))
-    alone = draw(st.booleans())
+    shares = draw(st.integers(0, 3))
     plan = WinogradPlan(
-        tile, (1,) * 4, lanes, channels, vectors, 1 if alone else splits, passes, None, parallel,
-        parts, alone,
+        tile, (1,) * 4, lanes, channels, vectors, 1 if shares else splits, passes, None, parallel,
+        parts, shares, streamed=STREAMS and draw(st.booleans()),
     )  # fmt: skip
     tiles = plan.tiles(problem)
-    if alone and draw(st.booleans()):
+    if shares == 1 and draw(st.booleans()):
         return replace(plan, block=tuple(max(1, count) for count in tiles), inputs_first=True)
     return replace(plan, block=tuple(draw(st.integers(1, max(1, min(n, 9)))) for n in tiles))
 
@@ -311,6 +313,44 @@ def test_any_plan(face: str, data, some: list[Case], seed: int) -> None:
     chosen = [FaceCase(face, geometry_of(case), case.n) for case in some]
     made = [kernel_of(problem_of(c), data.draw(plans(problem_of(c)))) for c in chosen]
     run_all(made, chosen, seed)
+
+
+def test_weights_transposed_in_registers() -> None:
+    """Squares of four, eight and sixteen, of blocks that are not whole, and of more than one copy.
+
+    Not all kernels divide into squares, nor channels into blocks, nor input channels into chunks.
+    """
+    made, chosen = [], []
+    for face, kernel, ins, outs in (
+        ("conv", (3, 3), 21, 37),
+        ("conv_transpose", (4, 4), 37, 21),
+        ("conv_transpose", (2, 2), 67, 35),
+        ("conv", (5, 4, 3), 5, 13),
+        ("conv_transpose", (1, 37), 29, 19),
+    ):
+        size = (2,) * (len(kernel) - 2) + (6, 41)
+        case = Case(
+            face,
+            size,
+            kernel,
+            ins=2 * ins,
+            outs=2 * outs,
+            groups=2,
+            stride=(2, 1, 2)[-len(kernel) :],
+            padding=tuple(k // 2 for k in kernel) * 2,
+        )
+        one = FaceCase(case.op, geometry_of(case), case.n)
+        problem = problem_of(one)
+        for lanes, channels in ((16, 16), (16, 9), (8, 8)):
+            window = Window.of([1, *problem.positions[1:]], problem.gathers)
+            plan = GatherPlan(window, lanes, channels, 1, 2, problem.in_channels)
+            assert plan.copies_squares(problem)
+            made.append(kernel_of(problem, plan))
+            chosen.append(one)
+            tiles = WinogradPlan((1, 1, 2), (1, 1, 2, 3), lanes, channels, 1, 1, 1, None)
+            made.append(kernel_of(problem, replace(tiles, parts=2, shares=1)))
+            chosen.append(one)
+    run_all(made, chosen)
 
 
 def test_panels_by_register_tile() -> None:

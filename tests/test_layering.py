@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The house of docs/design.md: which room may import which, read from the source.
 
-``geometry <- gradients, reference, compute, plan <- emit, pairs, amx, kernels, schedule
+``geometry <- gradients, reference, compute, plan <- emit, pairs, amx, streaming, kernels, schedule
 <- select, cli <- relax_ext, relay_ext``. Only ``tvm_compat`` knows one TVM release from another,
 and rooms without TVM stay importable without it.
 """
@@ -33,6 +33,7 @@ FLOOR = {
     "topi_ext.plan": 1,
     "topi_ext.emit": 2,
     "topi_ext.pairs": 2,
+    "topi_ext.streaming": 2,
     "topi_ext.amx": 2,
     "topi_ext.kernels": 2,
     "topi_ext.schedule": 2,

@@ -375,7 +375,8 @@ def llvm_features(target: Any) -> tuple[frozenset[str], int] | None:
     """CPU features and threads of an llvm target, or None for another target or no target.
 
     Without those of AMX where kernels could not ask for it: that takes Linux, and TVM 0.25; and
-    without products of bfloat16 where LLVM's take other operands than ours give.
+    without products of bfloat16 where LLVM's take other operands than ours give.  With
+    "non-temporal-stores", our own name, where kernels can write vectors past the caches.
     """
     if target is None or str(getattr(target.kind, "name", target.kind)) != "llvm":
         return None
@@ -387,6 +388,8 @@ def llvm_features(target: Any) -> tuple[frozenset[str], int] | None:
         found = frozenset(name for name in found if not name.startswith("amx"))
     if _LETS_ARE_FRAMES or llvm.llvm_version_major() < 17:
         found -= {"avx512bf16"}
+    elif "avx" in found:
+        found |= {"non-temporal-stores"}
     return found, threads
 
 
@@ -422,6 +425,11 @@ def imported_llvm(text: str) -> Iterator[None]:
 def extern_value(dtype: str, name: str, *arguments: Any) -> Any:
     """What a function without side effects returns."""
     return tir.call_pure_extern(dtype, name, *arguments)
+
+
+def extern_call(name: str, *arguments: Any) -> None:
+    """Call a function that returns nothing."""
+    script.evaluate(tir.call_extern("void", name, *arguments))
 
 
 def system_call(*arguments: int) -> Any:

@@ -66,7 +66,7 @@ class CombinedTaps:
     # ------------------------------------------------------------ where they are
 
     def starts(self, filters: Sequence[Filter]) -> list[int]:
-        """The first row of each point, and how many rows there are; between points some are empty."""
+        """The first row of each point, and how many rows there are; behind each some are empty."""
         starts, gap = [0], self.plan.gap(self.problem)
         for points in product(*(f.points for f in filters)):
             starts.append(starts[-1] + prod(map(len, points)) * self.problem.in_channels + gap)

@@ -37,9 +37,8 @@ from ..emit import Array, Expr, Operand
 from ..geometry import TapGroup
 from ..plan.plans import GatherPlan
 from ..plan.problem import Problem
-from . import ATTRIBUTES, DATA, TAPS
+from . import ATTRIBUTES, TAPS
 from .block_weights import BlockWeights
-from .epilogue import RowEpilogue
 from .operands import (
     Packed,
     gather_arguments,
@@ -49,6 +48,7 @@ from .operands import (
     weight_index,
 )
 from .panel import Panel, pack, window_of
+from .rows import Result
 
 SPATIAL = (1, 2, 3)
 """Of the four axes, those that have taps."""
@@ -204,13 +204,15 @@ class GatherKernel:
         tasks: Expr = 1
         for extent in extents:
             tasks = tasks * extent
-        with emit.tasks(tasks, plan.parallel) as task:
+        self.result = Result(problem, self.out, self.extra, plan.lanes if plan.streamed else 0)
+        with self.result.kernel(), emit.tasks(tasks, plan.parallel) as task:
             digits = emit.unravel(task, extents)
             number_of = emit.let if problem.is_static else emit.chosen
             image, group, depth, height, width, split = map(number_of, digits)
             numbers = (image, depth, height, width)
             self.first = [i * b for i, b in zip(numbers, self.window.block)]
-            self._task(group, split)
+            with self.result.task(self.window.block[-1] * self.gathers[-1].out_step):
+                self._task(group, split)
 
     # ------------------------------------------------------------ weights
 
@@ -562,18 +564,11 @@ class GatherKernel:
                 phase, flat = phase * s + emit.let(u % s), flat + emit.let(u // s) * step
             where = [a + u for a, u in zip(origin, (*outer, 0))]
             all_channels = group * problem.out_channels + number
-            into = emit.origin(self.out.at("C" + DATA, all_channels, *where))
-            finished = RowEpilogue(problem, self.extra, all_channels, where[:-1])
+            written = self.result.row(all_channels, where)
             source = emit.origin(place + phase * last * self.row + flat)
-            stride = self.out.strides[DATA[-1]]
 
             def element(position: Expr, a: Expr) -> None:
-                value = held[source + (a * self.row + position)]
-                place = position * last + a
-                value = finished(value, where[-1] + place)
-                emit.store(
-                    self.out, into + place * stride, emit.cast(value, self.dtype, self.out.dtype)
-                )
+                written.put(position * last + a, held[source + (a * self.row + position)])
 
             def whole(position: Expr) -> None:
                 if last <= 4:
@@ -585,5 +580,6 @@ class GatherKernel:
             count = present[-1] // last
             emit.loop(count, whole)
             emit.loop(present[-1] % last, lambda a: element(count, a))
+            written.end(present[-1])
 
         emit.loop(plan.channels, channel)

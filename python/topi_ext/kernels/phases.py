@@ -28,9 +28,9 @@ from ..emit import Expr, Operand
 from ..plan.plans import PhasesPlan
 from ..plan.problem import Problem
 from . import ATTRIBUTES, DATA, TAPS
-from .epilogue import RowEpilogue
 from .operands import gather_arguments
 from .products import add_products
+from .rows import Result
 
 
 def build(problem: Problem, plan: PhasesPlan) -> Any:
@@ -55,7 +55,8 @@ class _Phases:
         extra: Sequence[Operand],
     ):
         self.problem, self.plan = problem, plan
-        self.y, self.weight, self.out, self.extra = y, weight, out, extra
+        self.y, self.weight = y, weight
+        self.result = Result(problem, out, extra, plan.lanes if plan.streamed else 0)
         self.dtype = problem.acc_dtype
         g = problem.geometry
         self.stride = g.stride[-1]
@@ -72,7 +73,8 @@ class _Phases:
         problem, plan, g = self.problem, self.plan, self.problem.geometry
         blocks = -(-g.c_per_group // plan.c_block)
         extents = (-(-problem.n // plan.images), g.groups, blocks)
-        with emit.tasks(prod(extents), plan.parallel) as task:
+        tasks = emit.tasks(prod(extents), plan.parallel)
+        with self.result.kernel(), tasks as task, self.result.task(problem.x_sizes[-1]):
             images, group, block = map(emit.let, emit.unravel(task, extents))
             first_c = block * plan.c_block
             terms = g.k_per_group * self.taps[-1]
@@ -214,26 +216,19 @@ class _Phases:
     def _write(self, image: Expr, group: Expr, first_c: Expr, at: Sequence[Expr]) -> None:
         """The row of each channel of the block."""
         problem, g, plan = self.problem, self.problem.geometry, self.plan
-        stride = self.out.strides[DATA[-1]]
         size, step, room = problem.x_sizes[-1], self.stride, self.each * plan.lanes
         # The first output is the phase `skip` of the first position.
         skip = g.pad_before[-1] % step
 
         def channel(c: Expr) -> None:
             number = group * g.c_per_group + first_c + c
-            into = emit.origin(self.out.at("C" + DATA, number, image, *at, 0))
-            finished = RowEpilogue(problem, self.extra, number, (image, *at))
+            written = self.result.row(number, (image, *at, 0))
 
             def some(q: Expr, first: int, count: Expr) -> None:
                 source = emit.origin(q * self.row + c * room + first)
                 begin = emit.let(q * step + (first - skip))
 
-                def element(i: Expr) -> None:
-                    value = finished(self.held[source + i], begin + i)
-                    value = emit.cast(value, self.dtype, self.out.dtype)
-                    emit.store(self.out, into + (begin + i) * stride, value)
-
-                emit.loop(count, element)
+                emit.loop(count, lambda i: written.put(begin + i, self.held[source + i]))
 
             head = min(size, step - skip) if skip else 0
             if head:
@@ -243,6 +238,7 @@ class _Phases:
             emit.loop(whole, lambda q: some(q + begin, 0, step))
             if tail:
                 some(whole + begin, 0, tail)
+            written.end(size)
 
         def present(c: Expr) -> None:
             whole = g.c_per_group % plan.c_block == 0

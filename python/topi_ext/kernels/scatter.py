@@ -29,9 +29,9 @@ from ..emit import Expr, Operand
 from ..plan.plans import ScatterPlan
 from ..plan.problem import Problem
 from . import ATTRIBUTES, DATA, TAPS
-from .epilogue import RowEpilogue
 from .operands import gather_arguments
 from .products import add_products
+from .rows import Result
 
 
 def build(problem: Problem, plan: ScatterPlan) -> Any:
@@ -61,7 +61,7 @@ class Scatter:
         extra: Sequence[Operand],
     ):
         self.problem, self.plan = problem, plan
-        self.y, self.weight, self.out, self.extra = y, weight, out, extra
+        self.y, self.weight, self.result = y, weight, Result(problem, out, extra)
         self.dtype = problem.acc_dtype
         geometry = problem.geometry
         self.vectors = -(-plan.c_block * geometry.taps // plan.lanes)
@@ -257,17 +257,8 @@ class Scatter:
                 before = zip((*outer, 0), geometry.pad_before, self.shift)
                 source = emit.origin(flat([i + p + s for i, p, s in before], self.extent))
                 number = self.image + inner
-                into = emit.origin(self.out.at("C" + DATA, channel + c, number, *outer, 0))
-                finished = RowEpilogue(problem, self.extra, channel + c, (number, *outer))
-                stride = self.out.strides[DATA[-1]]
-
-                def element(i: Expr) -> None:
-                    value = finished(held[source + i], i)
-                    emit.store(
-                        self.out, into + i * stride, emit.cast(value, self.dtype, self.out.dtype)
-                    )
-
-                emit.loop(problem.x_sizes[-1], element)
+                row = self.result.row(channel + c, (number, *outer, 0))
+                emit.loop(problem.x_sizes[-1], lambda i: row.put(i, held[source + i]))
 
             emit.nest(problem.x_sizes[1:-1], write)
 

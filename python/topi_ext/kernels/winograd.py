@@ -46,15 +46,15 @@ from ..filtering import Filter
 from ..geometry import Gather
 from ..plan.plans import Window, WinogradPlan
 from ..plan.problem import Problem
-from . import ATTRIBUTES, DATA, gather
+from . import ATTRIBUTES, gather
 from .combinations import combined_along
 from .combined_inputs import CombinedInputs
 from .combined_taps import CombinedTaps
-from .epilogue import RowEpilogue
 from .finite import Finite
 from .operands import Packed, copied_weight, gather_arguments, packed_weight, stored_weight
 from .panel import FittedWindow
 from .products import add_products
+from .rows import Result
 
 
 def build(problem: Problem, plan: WinogradPlan) -> Any:
@@ -172,6 +172,13 @@ class _Winograd:
         """The whole kernel; it sets `directly` if something that it makes is infinite or NaN."""
         plan = self.plan
         counts = self._block_positions()
+        streamed = plan.lanes if plan.streamed else 0
+        self.result = Result(self.problem, self.out, self.extra, streamed)
+        with self.result.kernel():
+            self._all_parts(counts, directly)
+
+    def _all_parts(self, counts: Sequence[Expr], directly: Array) -> None:
+        plan = self.plan
         if plan.inputs_first:
             self._combine_inputs()
         if plan.shares:
@@ -278,7 +285,10 @@ class _Winograd:
                 emit.loop(emit.ceil_div(self.per_split, plan.pass_blocks), one_pass)
 
             emit.nest([len(f.phases) for f in filters], phase)
-        emit.loop(count * plan.channels, lambda o: self._copy_out(group, first_block + first, o))
+        with self.result.task(self.block[-1] * self.tile[-1] * self.out_steps[-1]):
+            emit.loop(
+                count * plan.channels, lambda o: self._copy_out(group, first_block + first, o)
+            )
         self.finite.report(directly)
 
     # ------------------------------------------------------------ inputs
@@ -470,20 +480,14 @@ class _Winograd:
                 flat = flat * b + emit.let(u // (s * t))
             where = [a + u for a, u in zip(origin, (*outer, 0))]
             all_channels = group * problem.out_channels + number
-            into = emit.origin(self.out.at("C" + DATA, all_channels, *where))
-            finished = RowEpilogue(problem, self.extra, all_channels, where[:-1])
+            written = self.result.row(all_channels, where)
             # Planes of the phases along the row, and in each of the outputs of the tile.
             plane = (phase * step) * prod(tiles) + output * last
             source = emit.origin((o * self.outputs + plane) * self.pitch + flat * self.block[-1])
-            stride = self.out.strides[DATA[-1]]
 
             def element(q: Expr, u: Expr) -> None:
                 plane = u % step * prod(tiles) + u // step
-                place = q * (step * last) + u
-                value = finished(self.held[source + (plane * self.pitch + q)], where[-1] + place)
-                emit.store(
-                    self.out, into + place * stride, emit.cast(value, self.dtype, self.out.dtype)
-                )
+                written.put(q * (step * last) + u, self.held[source + (plane * self.pitch + q)])
 
             def whole(q: Expr) -> None:
                 if step * last <= 8:
@@ -495,5 +499,6 @@ class _Winograd:
             count = emit.quotient(present[-1], step * last)
             emit.loop(count, whole)
             emit.loop(present[-1] % (step * last), lambda u: element(count, u))
+            written.end(present[-1])
 
         emit.when(inside, lambda: emit.nest(present[:-1], row))

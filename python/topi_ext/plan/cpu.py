@@ -39,6 +39,11 @@ from .problem import NOMINAL, Machine, Problem, nominal
 MOST_TERMS = 128
 """Terms of a tile, one for each kind of phase, that a kernel writes out."""
 
+STREAMED_CACHES = 16
+"""Least size of a result that is written past the caches, in second caches of all cores.
+
+What cores share behind these is seldom larger."""
+
 TILED_CHANNELS = 16
 """Least input channels for which rearranging a panel by register tiles pays."""
 
@@ -49,6 +54,24 @@ PARALLEL_CYCLES = 40_000
 @lru_cache(maxsize=1024)
 def choose(problem: Problem, machine: Machine) -> Plan:
     """The plan that takes the fewest cycles, by estimate, of every kernel that serves `problem`."""
+    plan = _fastest(problem, machine)
+    if isinstance(plan, (GatherPlan, WinogradPlan, PhasesPlan)) and _streams(problem, machine):
+        return replace(plan, streamed=True)
+    return plan
+
+
+def _streams(problem: Problem, machine: Machine) -> bool:
+    """Whether a result is so large that no cache would keep it for who reads it next."""
+    if not (machine.streams and problem.is_static and problem.rows_are_runs):
+        return False
+    if problem.dtypes[2] != problem.acc_dtype or not problem.acc_dtype.startswith("float"):
+        return False
+    channels = problem.geometry.groups * problem.out_channels
+    size = channels * prod(problem.out_sizes) * byte_width(problem.acc_dtype)
+    return size >= STREAMED_CACHES * machine.l2 * machine.threads
+
+
+def _fastest(problem: Problem, machine: Machine) -> Plan:
     found: list[tuple[float, Plan] | None]
     if problem.face == "conv_weight_grad":
         found = [

@@ -112,6 +112,8 @@ class GatherPlan:
     tiled : bool
         Whether the panel holds what one register tile reads of all planes together; only of
         windows without a halo, in which no tap is shifted.
+    streamed : bool
+        Whether the result is written past the caches.
     """
 
     window: Window
@@ -127,6 +129,7 @@ class GatherPlan:
     tiles_first: bool = False
     unrolled: int = UNROLLED_TAPS
     tiled: bool = False
+    streamed: bool = False
 
     def copies_squares(self, problem: Problem) -> bool:
         """Whether weights are transposed in registers before they are packed.
@@ -208,6 +211,8 @@ class PhasesPlan:
         Register tile: positions by vectors of (channel of x, phase).
     parallel : bool
         Whether threads share the tasks.
+    streamed : bool
+        Whether the result is written past the caches.
     """
 
     images: int
@@ -216,6 +221,7 @@ class PhasesPlan:
     m_tile: int
     vectors: int
     parallel: bool = True
+    streamed: bool = False
 
     @staticmethod
     def taps(geometry: Geometry) -> tuple[int, ...]:
@@ -304,6 +310,8 @@ class WinogradPlan(Tiled):
     inputs_first : bool
         Whether the inputs of all positions, which then are one block, are combined before parts
         that are tasks begin, instead of by each of them.
+    streamed : bool
+        Whether the result is written past the caches.
     least, tasks : int
         Of symbolic sizes, how many tiles of a phase there have to be, and how many tasks there
         should be.  The block is then the room for one, which the kernel fills when it runs.
@@ -321,6 +329,7 @@ class WinogradPlan(Tiled):
     parts: int = 1
     shares: int = 0
     inputs_first: bool = False
+    streamed: bool = False
     least: int = 0
     tasks: int = 1
 

@@ -37,6 +37,8 @@ class Machine:
         Whether it has a matrix unit for bfloat16.
     dots : bool
         Whether a vector of pairs of bfloat16 is multiplied, and both products added, at once.
+    streams : bool
+        Whether vectors can be written past the caches.
     """
 
     vector_bytes: int = 16
@@ -47,10 +49,12 @@ class Machine:
     l2: int = 512 << 10
     amx: bool = False
     dots: bool = False
+    streams: bool = False
 
     @classmethod
     def of_features(cls, features: frozenset[str], threads: int) -> Machine:
         """The machine that LLVM's CPU `features` describe."""
+        streams = "non-temporal-stores" in features
         if {"amx-tile", "amx-bf16"} <= features:
             known = cls.of_features(features - {"amx-tile"}, threads)
             return replace(known, l1=48 << 10, l2=2 << 20, amx=True)
@@ -60,10 +64,11 @@ class Machine:
             fmas = 1 if halves else 2
             dots = "avx512bf16" in features
             return cls(
-                vector_bytes=64, registers=32, fmas=fmas, threads=threads, l2=1 << 20, dots=dots
-            )
+                vector_bytes=64, registers=32, fmas=fmas, threads=threads, l2=1 << 20, dots=dots,
+                streams=streams,
+            )  # fmt: skip
         if "avx2" in features:
-            return cls(vector_bytes=32, registers=16, threads=threads)
+            return cls(vector_bytes=32, registers=16, threads=threads, streams=streams)
         if "neon" in features:
             return cls(vector_bytes=16, registers=32, threads=threads)
         return cls(threads=threads)
@@ -183,6 +188,12 @@ class Problem:
             and in_order == "I" + "DHW"[3 - len(in_order) + 1 :]
             and self.dtypes[1] == self.acc_dtype
         )
+
+    @property
+    def rows_are_runs(self) -> bool:
+        """Whether elements of a row of the result are neighbours in memory."""
+        layout = self.layouts.x if self.transposed else self.layouts.y
+        return layout.endswith("W")
 
     @property
     def taps_are_runs(self) -> bool:

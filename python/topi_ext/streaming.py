@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writing past the caches.
+
+Before a processor writes into a cache line that it does not hold, it reads it.  A result that no
+cache has room for is written twice as fast by stores that fill whole lines and leave the caches
+alone.  Such stores may become visible late: :func:`settle` waits for them.
+
+Source: Intel 64 and IA-32 Architectures Optimization Reference Manual, "Non-temporal Stores".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from . import emit, tvm_compat
+from .emit import Array, Expr
+
+_TYPES = {"float32": "float", "float64": "double"}
+
+_STORE, _SETTLE = "topi_ext_stream", "topi_ext_settle"
+
+
+def can_stream(dtype: str) -> bool:
+    """Whether there are such stores of this dtype."""
+    return dtype in _TYPES
+
+
+@contextmanager
+def instructions(dtype: str, lanes: int) -> Iterator[None]:
+    """Statements inside may call :func:`store` with vectors of `lanes` and :func:`settle`."""
+    vector = f"<{lanes} x {_TYPES[dtype]}>"
+    text = f"""
+define void @{_name(dtype, lanes)}(ptr %place, {vector} %value) {{
+  store {vector} %value, ptr %place, align {lanes * emit.byte_width(dtype)}, !nontemporal !0
+  ret void
+}}
+define void @{_SETTLE}() {{
+  fence seq_cst
+  ret void
+}}
+!0 = !{{i32 1}}
+"""
+    with tvm_compat.imported_llvm(text):
+        yield
+
+
+def store(array: Array, start: Expr, value: Expr, lanes: int) -> None:
+    """Write a vector to elements that begin with a multiple of `lanes`."""
+    place = tvm_compat.address(array.buffer, emit.wide(start) * emit.byte_width(array.dtype))
+    tvm_compat.extern_call(_name(array.dtype, lanes), place, value)
+
+
+def settle() -> None:
+    """Make what was written visible to other threads before what is written next."""
+    tvm_compat.extern_call(_SETTLE)
+
+
+def _name(dtype: str, lanes: int) -> str:
+    return f"{_STORE}_{dtype}x{lanes}"

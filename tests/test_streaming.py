@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results that are written past the caches: which, that they are right, and by which stores."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import tvm
+
+from helpers.cases import Case, geometry_of
+from helpers.faces import FaceCase
+from test_assembly import assembly
+from test_kernels import STREAMS, built, kernel_of, problem_of, run_all
+from topi_ext import select, tvm_compat
+from topi_ext.epilogue import Step
+from topi_ext.layout import Layouts
+from topi_ext.plan.cpu import STREAMED_CACHES, choose
+from topi_ext.plan.plans import GatherPlan, PhasesPlan, Plan, Window, WinogradPlan
+from topi_ext.plan.problem import Machine, Problem
+
+MACHINE = Machine(vector_bytes=32, registers=16, threads=2, streams=True)
+
+ROWS = (
+    Case("conv_transpose", (5, 37), (3, 3), ins=3, outs=5, stride=(2, 3)),
+    Case("conv_transpose", (4, 9), (2, 2), 2, ins=3, outs=5, stride=(1, 2)),
+    Case("conv_transpose", (6, 7), (4, 32), ins=2, outs=3, stride=(2, 16), padding=(1, 5, 0, 2)),
+    Case("conv", (7, 50), (3, 3), 2, ins=3, outs=4, padding=(1,) * 4),
+    Case("conv", (3, 3), (3, 3), 2, ins=3, outs=4),
+)
+"""Rows that begin anywhere, that end within a vector, and that are shorter than one."""
+
+
+def streamed_plans(case: FaceCase, lanes: int) -> list[Plan]:
+    """One of each kernel that can."""
+    problem = problem_of(case)
+    block = [max(1, -(-p // 2)) for p in problem.positions]
+    plans: list[Plan] = [
+        GatherPlan(Window.of(block, problem.gathers), lanes, 2, 2, 1, problem.in_channels),
+        WinogradPlan((1, 2, 2), (1, 1, 2, 3), lanes, 2, 1, 1, 1, None),
+    ]
+    if problem.transposed and case.geometry.stride[-1] >= lanes:
+        plans.append(PhasesPlan(1, lanes, 2, 3, 2))
+    return [replace(plan, streamed=True) for plan in plans]
+
+
+@pytest.mark.skipif(not STREAMS, reason="TVM's LLVM has no opaque pointers, or this is not x86")
+@pytest.mark.parametrize(("dtype", "lanes"), [("float32", 16), ("float32", 8), ("float64", 8)])
+def test_rows(dtype: str, lanes: int) -> None:
+    """Between guards, and the same elements as stores that stay in the caches write."""
+    cases = [FaceCase(c.op, geometry_of(c), c.n, dtypes=(dtype,) * 3) for c in ROWS]
+    made, chosen = [], []
+    for case in cases:
+        for plan in streamed_plans(case, lanes):
+            made.append(kernel_of(problem_of(case), plan))
+            chosen.append(case)
+    run_all(made, chosen)
+
+
+@pytest.mark.skipif(not STREAMS, reason="TVM's LLVM has no opaque pointers, or this is not x86")
+def test_epilogue() -> None:
+    """Elements are finished on their way into the line."""
+    case = FaceCase("conv_transpose", geometry_of(ROWS[0]), 1)
+    steps = (Step("add", "NCHW", "C"), Step("relu"))
+    problem = replace(problem_of(case), epilogue=steps)
+    rng = np.random.default_rng(0)
+    data, weight = case.arrays(rng)
+    bias = rng.standard_normal((1, 5, 1, 1)).astype("float32")
+    want = np.maximum(case.want(data, weight) + bias, 0)
+    kernels = built([kernel_of(problem, plan) for plan in streamed_plans(case, 8)])
+    for number in range(2):
+        out = torch.empty(want.shape)
+        kernels[f"f{number}"](
+            *(tvm.runtime.tensor(a) for a in (data, weight, bias)), tvm.runtime.from_dlpack(out)
+        )
+        # A few dozen products of float32.
+        np.testing.assert_allclose(out.numpy(), want, rtol=1e-5, atol=1e-5)
+
+
+def large(face: str = "conv_transpose", **changes: object) -> Problem:
+    """Of exactly the size from which results are streamed."""
+    rows = STREAMED_CACHES * MACHINE.l2 * MACHINE.threads // (64 * 512 * 4)
+    geometry = geometry_of(Case("conv", (rows, 512), (1, 1), ins=64, outs=64))
+    case = FaceCase(face, geometry, 1, **changes)
+    return problem_of(case)
+
+
+def test_what_is_streamed() -> None:
+    """Large results in float32 and float64 whose rows lie in one piece, where a processor can."""
+    for problem in (large(), large("conv"), large(dtypes=("float64",) * 3)):
+        assert choose(problem, MACHINE).streamed
+        assert not choose(problem, replace(MACHINE, streams=False)).streamed
+        assert not choose(problem, replace(MACHINE, threads=5)).streamed
+    channels_last = Layouts("NHWC", "OIHW", "NHWC")
+    for problem in (large(layouts=channels_last), large(dtypes=("float16",) * 3)):
+        assert not choose(problem, MACHINE).streamed
+
+
+@pytest.mark.parametrize(
+    ("options", "store"),
+    [
+        ({"mcpu": "skylake-avx512"}, r"vmovnt\w+\s+%zmm"),
+        ({"mcpu": "x86-64-v3"}, r"vmovnt\w+\s+%ymm"),
+        ({"mcpu": "x86-64-v2"}, None),
+    ],
+)
+def test_stores(options: dict, store: str | None) -> None:
+    """Whole vectors past the caches, and a fence behind them; none without AVX."""
+    target = tvm.target.Target({"kind": "llvm", "num-cores": 2, **options})
+    if not Machine.of_features(*tvm_compat.llvm_features(target)).streams:
+        store = None
+    case = FaceCase("conv", geometry_of(Case("conv", (513, 1024), (3, 3), ins=8, outs=32)), 1)
+    func = select.prim_func(case.face, case.geometry, case.orders, 1, case.dtypes, target)
+    text = assembly(
+        tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target)
+    )
+    assert "topi_ext_" not in text, "called, not inlined"
+    assert bool(re.search(r"vmovnt", text)) == bool(store)
+    if store:
+        assert re.search(store, text)
+        assert re.search(r"mfence|lock\s+or", text)
