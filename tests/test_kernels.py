@@ -299,7 +299,7 @@ def weight_tiles_plans(
     parts = draw(st.integers(1, min(2, -(-c // c_block))))
     plan = WeightTilesPlan(
         tile, (1,) * 4, lanes, c_block, draw(st.integers(1, min(3, c_block))), vectors, None,
-        parallel, parts,
+        parallel, parts, draw(st.integers(1, 3)),
     )  # fmt: skip
     tiles = plan.tiles(problem)
     return replace(plan, block=tuple(draw(st.integers(1, max(1, min(n, 9)))) for n in tiles))

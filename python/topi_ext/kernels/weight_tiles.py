@@ -24,6 +24,17 @@ Lanes run over the channels of y, values of x are broadcast, and the sum runs ov
     where a weight was infinite or NaN: compute all of them directly
 
 A single block needs its sums only until they are combined: the last two loops then are one.
+
+Of many blocks each thread may take a share, with sums of its own, so that no line of one core is
+written again by another::
+
+    for each group, each part of the channels of x:
+        parallel (share of the phases and blocks of tiles):
+            for each of them:
+                turn the outputs, combine them                                -> rows[point]
+                for each block of channels of x: as above                     -> sums[share][term]
+        parallel (block of channels of x):
+            add up the shares, combine the sums of the terms, turn them back  -> out
 """
 
 from __future__ import annotations
@@ -83,57 +94,118 @@ class _WeightTiles:
         self.tiles = prod(plan.block)
         self.points = list(product(*(range(len(f.points)) for f in self.filters)))
         self.terms = prod(len(f.terms) for f in self.filters)
-        self.is_single = plan.passes(problem) == 1
+        self.is_single = plan.shares == 1 and plan.passes(problem) == 1
         # One vector more, so that the sums of channels are not a power of two apart.
         self.channel_sums = self.terms * self.row + plan.lanes
 
     def emit(self) -> None:
         """The whole kernel."""
         plan, groups = self.plan, self.problem.geometry.groups
-        rows = emit.scratch(len(self.points) * self.tiles * self.row, self.dtype)
+        if plan.shares > 1:
+            emit.nest((groups, plan.parts), self._shared_part)
+            return
+        rows = self._rows()
         emit.nest((groups, plan.parts), lambda group, part: self._part(rows, group, part))
+
+    def _rows(self) -> Array:
+        """Room for the combined outputs of a block of tiles."""
+        return emit.scratch(len(self.points) * self.tiles * self.row, self.dtype)
+
+    @property
+    def _blocks(self) -> int:
+        """Blocks of channels of x in a part."""
+        return -(-self.problem.geometry.c_per_group // (self.plan.c_block * self.plan.parts))
+
+    @property
+    def _extents(self) -> list[int]:
+        """Phases, and blocks of tiles."""
+        tiles = zip(self.plan.tiles(self.problem), self.plan.block)
+        return [*(len(f.phases) for f in self.filters), *(-(-n // size) for n, size in tiles)]
+
+    def _block_of(self, part: Expr, number: Expr, step: Callable[[Expr, Expr], None]) -> None:
+        """``step(first channel, where its sums are)`` for one block of channels of x."""
+        channels, c_block = self.problem.geometry.c_per_group, self.plan.c_block
+        place = emit.let(number * c_block)
+        first_c = emit.let(part * (self._blocks * c_block) + place)
+        is_even = channels % (self._blocks * c_block) == 0
+        inside = True if is_even else first_c < channels
+        emit.when(inside, lambda: step(first_c, emit.let(place * self.channel_sums)))
+
+    def _of_blocks(self, part: Expr, step: Callable[[Expr, Expr], None]) -> None:
+        """The same for all blocks of the part, which threads share."""
+        with emit.tasks(self._blocks, self.plan.parallel) as number:
+            self._block_of(part, number, step)
+
+    def _clear(self, sums: Array, held: Expr, blocks: int) -> None:
+        count = blocks * self.plan.c_block * self.channel_sums
+        emit.fill(sums, held, count, emit.constant(0, self.dtype))
 
     def _part(self, rows: Array, group: Expr, part: Expr) -> None:
         """The weights of one part of the channels of x."""
-        problem, plan = self.problem, self.plan
-        channels = problem.geometry.c_per_group
-        blocks = -(-channels // (plan.c_block * plan.parts))
-        start = emit.let(part * (blocks * plan.c_block))
+        plan = self.plan
         sums: Array | None = None
         if not self.is_single:
-            sums = emit.scratch(blocks * plan.c_block * self.channel_sums, self.dtype)
-
-        def of_blocks(step: Callable[[Expr, Expr], None]) -> None:
-            """``step(first channel, where its sums are)`` for the blocks of the part."""
-            with emit.tasks(blocks, plan.parallel) as task:
-                place = emit.let(task * plan.c_block)
-                first_c = emit.let(start + place)
-                is_even = channels % (blocks * plan.c_block) == 0
-                inside = True if is_even else first_c < channels
-                emit.when(inside, lambda: step(first_c, place * self.channel_sums))
+            sums = emit.scratch(self._blocks * plan.c_block * self.channel_sums, self.dtype)
+            self._of_blocks(part, lambda _, held: self._clear(sums, held, 1))
 
         def one_pass(*numbers: Expr) -> None:
             phases, first = numbers[:3], [n * b for n, b in zip(numbers[3:], plan.block)]
             with emit.tasks(self.vectors * prod(plan.block[:3]), plan.parallel) as task:
                 place = emit.unravel(task, (self.vectors, *plan.block[:3]))
                 self._combine_outputs(rows, group, phases, first, *map(emit.let, place))
-            of_blocks(
-                lambda first_c, held: self._task(rows, sums, group, phases, first, first_c, held)
+            self._of_blocks(
+                part,
+                lambda first_c, held: self._task(rows, sums, group, phases, first, first_c, held),
             )
 
-        def clear(held: Expr) -> None:
-            emit.fill(sums, held, plan.c_block * self.channel_sums, emit.constant(0, self.dtype))
+        emit.nest(self._extents, one_pass)
+        if sums is not None:
+            self._of_blocks(part, lambda first_c, held: self._write(sums, group, first_c, held))
 
-        if sums is not None:
-            of_blocks(lambda _, held: clear(held))
-        counts = [-(-count // size) for count, size in zip(plan.tiles(problem), plan.block)]
-        emit.nest([*(len(f.phases) for f in self.filters), *counts], one_pass)
-        if sums is not None:
-            of_blocks(
-                lambda first_c, held: self._write(
-                    sums, group, first_c, held, present(first_c, channels, plan.c_block)
-                )
+    def _shared_part(self, group: Expr, part: Expr) -> None:
+        """The same, phases and blocks of tiles divided among the threads."""
+        plan = self.plan
+        size = self._blocks * plan.c_block * self.channel_sums
+        sums = emit.scratch(plan.shares * size, self.dtype)
+        passes = prod(self._extents)
+        each = -(-passes // plan.shares)
+
+        def one_pass(rows: Array, start: Expr, number: Expr) -> None:
+            numbers = [emit.let(i) for i in emit.unravel(number, self._extents)]
+            phases, first = numbers[:3], [n * b for n, b in zip(numbers[3:], plan.block)]
+            emit.nest(
+                (self.vectors, *plan.block[:3]),
+                lambda *place: self._combine_outputs(rows, group, phases, first, *place),
             )
+
+            def block(first_c: Expr, held: Expr) -> None:
+                place = emit.let(start + held)
+                self._task(rows, sums, group, phases, first, first_c, place)
+
+            emit.loop(self._blocks, lambda i: self._block_of(part, i, block))
+
+        with emit.tasks(plan.shares, plan.parallel) as share:
+            start, rows = emit.let(share * size), self._rows()
+            self._clear(sums, start, self._blocks)
+
+            def present_pass(i: Expr) -> None:
+                number = emit.let(share * each + i)
+                inside = True if passes % plan.shares == 0 else number < passes
+                emit.when(inside, lambda: one_pass(rows, start, number))
+
+            emit.loop(each, present_pass)
+
+        def write(first_c: Expr, held: Expr) -> None:
+            def add(i: Expr) -> None:
+                total = sums[held + i]
+                for share in range(1, plan.shares):
+                    total = total + sums[held + (share * size) + i]
+                emit.store(sums, held + i, total)
+
+            emit.loop(plan.c_block * self.channel_sums, add)
+            self._write(sums, group, first_c, held)
+
+        self._of_blocks(part, write)
 
     # ------------------------------------------------------------ outputs
 
@@ -257,7 +329,7 @@ class _WeightTiles:
             return
         sums = emit.scratch(plan.c_block * self.channel_sums, self.dtype)
         self._products(rows, inputs, sums, 0, count)
-        self._write(sums, group, first_c, 0, count)
+        self._write(sums, group, first_c, 0)
 
     def _products(self, rows: Array, inputs: Array, sums: Array, held: Expr, count: Expr) -> None:
         """sums[channel of x][term][channel of y], from `held` on."""
@@ -304,9 +376,10 @@ class _WeightTiles:
 
     # ------------------------------------------------------------ weights
 
-    def _write(self, sums: Array, group: Expr, first_c: Expr, held: Expr, count: Expr) -> None:
+    def _write(self, sums: Array, group: Expr, first_c: Expr, held: Expr) -> None:
         """Combine the sums of terms to weights, and turn them back, a vector at a time."""
         g, lanes = self.problem.geometry, self.plan.lanes
+        count = present(first_c, g.c_per_group, self.plan.c_block)
         finite = Finite(self.dtype, lanes)
         turned = emit.scratch(g.taps * lanes, self.dtype)
         term_numbers = list(product(*(range(len(f.terms)) for f in self.filters)))

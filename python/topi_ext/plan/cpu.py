@@ -939,21 +939,24 @@ def _plan_weight_tiles(problem: Problem, machine: Machine) -> tuple[float, Weigh
     sums = (terms * vectors + 1) * lanes
     write = vectors * (terms * 3 + geometry.taps * lanes * 2.0)
     best: tuple[float, WeightTilesPlan] | None = None
-    for block, c_block, parts in product(
-        _blocks(nominal(plan.tiles(problem)), lanes), _channel_blocks(c, c_tile), (1, 2, 4)
-    ):
-        plan = replace(plan, block=block, c_block=c_block, parts=parts)
+    for block, c_block, parts, shares in product(
+        _blocks(nominal(plan.tiles(problem)), lanes), _channel_blocks(c, c_tile), (1, 2, 4),
+        sorted({1, machine.threads}),
+    ):  # fmt: skip
+        plan = replace(plan, block=block, c_block=c_block, parts=parts, shares=shares)
         tiles, passes = prod(block), plan.passes(problem)
         rows = points * tiles * vectors * lanes
         inputs = terms * c_block * plan.pitch + prod(_input_rows(filters, block)) + lanes
         tasks = -(-c // (c_block * parts))
-        busy = min(machine.threads, tasks)
+        busy = min(machine.threads, tasks if shares == 1 else shares)
         held = rows + busy * inputs + sums * c_block * (busy if passes == 1 else tasks)
-        if held * width > limit or (parts > 1 and passes == 1):
+        if shares > 1:
+            held = busy * (rows + inputs) + sums * c_block * tasks * shares
+        if held * width > limit or (max(parts, shares) > 1 and passes == 1):
             continue
         line, tile_rows = block[3] * tile[2], prod(block[:-1])
         turn = tile_rows * prod(tile[:-1]) * (lanes * (10 + line * 1.2) + line)
-        outputs = vectors * (turn + tiles * points * 2.5) / machine.threads
+        outputs = vectors * (turn + tiles * points * 2.5)
         # What is left over of the tiles goes one channel at a time.
         register_tiles = c_block // c_tile + c_block % c_tile
         task = 1000 + c_block * _combined_inputs_cycles(filters, block, lanes)
@@ -962,7 +965,17 @@ def _plan_weight_tiles(problem: Problem, machine: Machine) -> tuple[float, Weigh
         task += terms * register_tiles * tiles * step * far
         task += terms * c_block * vectors * (2.0 if passes == 1 else 5.0)
         turns = -(-tasks // machine.threads)
-        cost = passes * (outputs + turns * task + 15000) + turns * c_block * write
+        written = turns * c_block * write
+        if shares > 1:
+            added = turns * c_block * sums * shares * 0.5
+            cost = -(-passes // shares) * (outputs + tasks * task)
+            cost *= 1.1 if machine.vector_bytes >= 64 else 1.0  # as measured
+            cost += added + written + 30000
+        else:
+            # Lines that the other cores have read are slow to write.
+            if machine.threads > 1:
+                outputs += rows * (3.0 if machine.vector_bytes >= 64 else 1.0)
+            cost = passes * (outputs / machine.threads + turns * task + 15000) + written
         cost *= geometry.groups * parts * 1.1
         if best is None or cost < best[0]:
             best = cost, replace(plan, parallel=cost * machine.threads >= PARALLEL_CYCLES)

@@ -486,6 +486,9 @@ class WeightTilesPlan(Tiled):
         Whether threads share the tasks.
     parts : int
         Parts of the channels of x that are computed one after the other, for less memory.
+    shares : int
+        Into how many tasks phases and blocks of tiles are divided, each with sums of its own; of 1,
+        blocks of channels are tasks.
     """
 
     tile: tuple[int, ...]
@@ -497,6 +500,7 @@ class WeightTilesPlan(Tiled):
     direct: WeightGradPlan
     parallel: bool = True
     parts: int = 1
+    shares: int = 1
 
     def passes(self, problem: Problem) -> int:
         """How often sums are added to: for each block of tiles and each phase."""
