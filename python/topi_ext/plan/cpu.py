@@ -960,8 +960,9 @@ def _plan_weight_tiles(problem: Problem, machine: Machine) -> tuple[float, Weigh
         # What is left over of the tiles goes one channel at a time.
         register_tiles = c_block // c_tile + c_block % c_tile
         task = 1000 + c_block * _combined_inputs_cycles(filters, block, lanes)
-        # Rows come from a cache that is further away, once for each register tile.
-        far = 1.0 if (rows + inputs) * width <= machine.l2 * 3 // 4 else 1.1
+        # From a cache that is further away, and not of this core alone.
+        near = rows + inputs + (sums * c_block * tasks if shares > 1 else 0)
+        far = 1.0 if near * width <= machine.l2 * 3 // 4 else 1.2
         task += terms * register_tiles * tiles * step * far
         task += terms * c_block * vectors * (2.0 if passes == 1 else 5.0)
         turns = -(-tasks // machine.threads)
