@@ -6,7 +6,7 @@
     for each input channel:
         copy the rows of the data that the block reads, between zeros       -> raw
         for each row of tiles, for each vector of its tiles:
-            for each product of terms along depth and height:
+            for each product of terms along depth and height (a loop where depth has no tiles):
                 add and subtract vectors of rows of raw                     -> mixed
                 pick every second element, or as far as tiles are apart     -> inputs
                 for each term along the row:
@@ -25,7 +25,7 @@ from math import prod
 
 from .. import emit
 from ..emit import Array, Expr, Operand
-from ..filtering import Filter
+from ..filtering import Combination, Filter
 from ..plan.plans import row_lanes
 from ..plan.problem import Problem
 from . import DATA
@@ -78,16 +78,34 @@ class CombinedInputs:
         raw = emit.scratch(rows.room(room) + self.lanes, dtype)
         emit.fill(raw, 0, rows.elements, emit.constant(0, dtype))
         copy = self._copy_into(raw, rows, group, filters, phases)
-        mixtures = [
-            [((d, h), a * b) for (d, a), (h, b) in product(depth.inputs, height.inputs)]
-            for depth, height in product(filters[0].terms, filters[1].terms)
-        ]
+        depth, height, _ = filters
+        # Tiles of one output along depth have a term for each tap, one like the other.
+        is_rolled = depth.tile == 1
+        each = len(first_rows) // (len(depth.terms) if is_rolled else 1)
+        steps = [b - a for a, b in zip(first_rows, first_rows[each:])][:each] or [0] * each
+        read_along_depth = [t.inputs[0][0] for t in depth.terms]
+        along_depth, along_height = rows.axes
 
-        def combine(lanes: int, row: Expr, *place: Expr) -> None:
-            """One row of tiles."""
-            sources = {at: emit.let(rows.place(place, at)) for at in rows.reach}
+        def combine(lanes: int, row: Expr, term: Expr, *place: Expr) -> None:
+            """One row of tiles: all terms, or those with this one along depth."""
+            at_height = {x: along_height.place(place[2], x) for x in height.reach}
+            if is_rolled:
+                of_depth: list[Combination] = [((0, 1),)]
+                at_depth = {0: along_depth.place_of(place[1], read_along_depth, term)}
+            else:
+                of_depth = [t.inputs for t in depth.terms]
+                at_depth = {x: along_depth.place(place[1], x) for x in depth.reach}
+            sources = {
+                (d, h): emit.let(rows.start((place[0], at_d, at_h)))
+                for (d, at_d), (h, at_h) in product(at_depth.items(), at_height.items())
+            }
+            mixtures = [
+                [((d, h), a * b) for (d, a), (h, b) in product(some_depth, t.inputs)]
+                for some_depth, t in product(of_depth, height.terms)
+            ]
             flat = emit.let(((place[0] * block[1] + place[1]) * block[2] + place[2]) * block[3])
-            into = [emit.origin((first + row) * self.pitch + flat) for first in first_rows]
+            firsts = [first + term * step for first, step in zip(first_rows, steps)]
+            into = [emit.origin((first + row) * self.pitch + flat) for first in firsts]
 
             def some(i: Expr) -> None:
                 read = {
@@ -121,7 +139,8 @@ class CombinedInputs:
             copy(channel)
 
             def each(lanes: int) -> None:
-                emit.nest(block[:3], lambda *place: combine(lanes, row, *place))
+                terms = len(depth.terms) if is_rolled else 1
+                emit.nest((terms, *block[:3]), lambda *at: combine(lanes, row, *at))
 
             if isinstance(block[3], int):
                 each(row_lanes(block[3], self.lanes))
@@ -203,6 +222,12 @@ class _Axis:
         """The number of the input `x` of a tile."""
         return self.residues.index(x % self.step) * self.count + tile * self.tile + x // self.step
 
+    def place_of(self, tile: Expr, inputs: Sequence[int], i: Expr) -> Expr:
+        """That of ``inputs[i]``."""
+        residues = emit.table([self.residues.index(x % self.step) for x in inputs])
+        steps = emit.table([x // self.step for x in inputs])
+        return residues(i) * self.count + tile * self.tile + steps(i)
+
     def input_of(self, number: Expr) -> Expr:
         """How far the input of this number lies behind the first."""
         residue = emit.table(self.residues)(emit.quotient(number, self.count))
@@ -218,8 +243,6 @@ class _Rows:
         Depth and height.
     extents : tuple
         Images, and inputs along depth and height.
-    reach : list of tuple of int
-        Inputs along depth and height that a tile reads.
     row : Filter
         That along a row.
     step : int
@@ -231,7 +254,6 @@ class _Rows:
     def __init__(self, filters: Sequence[Filter], block: Sequence[Expr]):
         self.axes = [_Axis(f, tiles) for f, tiles in zip(filters[:2], block[1:])]
         self.extents = (block[0], *(axis.number for axis in self.axes))
-        self.reach = list(product(filters[0].reach, filters[1].reach))
         self.row = filters[2]
         self.step = self.row.in_step * self.row.tile
         self.length = emit.chosen(self.row.span(block[3]))
@@ -249,11 +271,6 @@ class _Rows:
         for number, extent in zip(numbers[1:], self.extents[1:]):
             flat = flat * extent + number
         return flat * self.length
-
-    def place(self, tile: Sequence[Expr], at: Sequence[int]) -> Expr:
-        """Where the row begins that the tiles (image, depth, height) read at `at`."""
-        inner = (axis.place(t, x) for axis, t, x in zip(self.axes, tile[1:], at))
-        return self.start((tile[0], *inner))
 
     def vectors(self, lanes: int) -> int:
         """How many vectors hold what `lanes` tiles of a row read."""

@@ -18,6 +18,7 @@ some input channels of a block at a time::
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from math import prod
@@ -137,28 +138,37 @@ class CombinedTaps:
             firsts = [emit.table(f.first_taps)(i) for f, i in zip(filters, numbers)]
             into = emit.origin(start + self.offset_of(0, filters, numbers))
             rows = self.rows_of(filters)
+            depth = filters[0]
+            # Tiles of one output along depth have a term for each tap, one like the other.
+            is_rolled = depth.tile == 1
+            taps_along_depth = emit.table([term.taps[0][0] for term in depth.terms])
+            one = replace(depth, points=(depth.points[0][:1],)) if is_rolled else depth
 
-            def some(i: Expr, count: int) -> None:
+            def some(term: Expr, i: Expr, count: int) -> None:
                 def index(place: Expr) -> Expr:
                     return place + i if count == 1 else emit.lanes_of(place + i, count)
 
-                taps = {
-                    taps: emit.let(
-                        raw[
-                            index(
-                                tap_number(self.problem, [f + t for f, t in zip(firsts, taps)])
-                                * pitch
-                            )
-                        ]
-                    )
-                    for taps in product(*(f.taps for f in filters))
-                }
-                for terms, value in self._combine_taps(taps, filters, count).items():
-                    emit.store(combined, index(into + rows[terms] * plan.channels), value)
+                def source(*taps: int) -> Expr:
+                    at = [first + tap for first, tap in zip(firsts, taps)]
+                    if is_rolled:
+                        at[0] = firsts[0] + taps_along_depth(term)
+                    return tap_number(problem, at) * pitch
 
-            emit.loop(run // lanes, lambda i: some(i * lanes, lanes))
+                kinds = (one, *filters[1:])
+                taps = {
+                    taps: emit.let(raw[index(source(*taps))])
+                    for taps in product(*(f.taps for f in kinds))
+                }
+                for terms, value in self._combine_taps(taps, kinds, count).items():
+                    row = rows[terms]
+                    if len(depth.terms) > 1 and is_rolled:
+                        row = row + term * (rows[(1, *terms[1:])] - row)
+                    emit.store(combined, index(into + row * plan.channels), value)
+
             rest = run % lanes
-            emit.loop(rest, lambda i: some(run - rest + i, 1))
+            terms = len(depth.terms) if is_rolled else 1
+            emit.nest((terms, run // lanes), lambda term, i: some(term, i * lanes, lanes))
+            emit.nest((terms, rest), lambda term, i: some(term, run - rest + i, 1))
 
         def block(b: Expr) -> None:
             copied.copy(raw, group, first_block + b, first)

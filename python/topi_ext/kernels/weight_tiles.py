@@ -382,23 +382,36 @@ class _WeightTiles:
         count = present(first_c, g.c_per_group, self.plan.c_block)
         finite = Finite(self.dtype, lanes)
         turned = emit.scratch(g.taps * lanes, self.dtype)
-        term_numbers = list(product(*(range(len(f.terms)) for f in self.filters)))
+        depth = self.filters[0]
+        # Tiles of one output along depth have a term for each tap, one like the other.
+        is_rolled = depth.tile == 1
+        axes = list(enumerate(self.filters))[1 if is_rolled else 0 :]
+        term_numbers = list(product(*(range(len(f.terms)) for _, f in axes)))
+        tap_numbers = list(product(*(range(g.kernel[axis]) for axis, _ in axes)))
+        tap_of = emit.table([term.taps[0][0] for term in depth.terms])
+
+        def combine(start: Expr, number: Expr) -> None:
+            """All terms, or those with this one along depth."""
+            first = emit.let(start + number * (len(term_numbers) * self.row))
+            values = {
+                at: emit.let(sums[emit.lanes_of(first + t * self.row, lanes)])
+                for t, at in enumerate(term_numbers)
+            }
+            for place, (axis, f) in enumerate(axes):
+                of_tap = [
+                    [(t, a) for t, term in enumerate(f.terms) for i, a in term.taps if i == tap]
+                    for tap in range(g.kernel[axis])
+                ]
+                values = combined_along(values, place, of_tap, self.dtype, lanes)
+            into = emit.let(tap_of(number) * len(tap_numbers)) if is_rolled else 0
+            for tap, at in enumerate(tap_numbers):
+                emit.store(turned, emit.lanes_of((into + tap) * lanes, lanes), values[at])
+                finite.show(values[at])
 
         def vector(c: Expr, v: Expr) -> None:
             start = emit.let(held + c * self.channel_sums + v * lanes)
-            values = {
-                at: emit.let(sums[emit.lanes_of(start + t * self.row, lanes)])
-                for t, at in enumerate(term_numbers)
-            }
-            for axis, (f, taps) in enumerate(zip(self.filters, g.kernel)):
-                of_tap = [
-                    [(t, a) for t, term in enumerate(f.terms) for i, a in term.taps if i == tap]
-                    for tap in range(taps)
-                ]
-                values = combined_along(values, axis, of_tap, self.dtype, lanes)
-            for number, at in enumerate(product(*map(range, g.kernel))):
-                emit.store(turned, emit.lanes_of(number * lanes, lanes), values[at])
-                finite.show(values[at])
+            terms = len(depth.terms) if is_rolled else 1
+            emit.loop(terms, lambda number: combine(start, number))
             first_k = emit.let(v * lanes)
             k_count = present(first_k, g.k_per_group, lanes)
             k = group * g.k_per_group + first_k

@@ -109,12 +109,13 @@ def _plan_gather(problem: Problem, machine: Machine) -> tuple[float, GatherPlan]
     lanes = problem.lanes(machine)
     positions = nominal(problem.positions)
     packed = not problem.weights_are_rows
+    kinds = prod(len(gather.groups) for gather in problem.gathers)
     best: tuple[float, float, GatherPlan] | None = None
     may_spread = problem.is_static and not problem.transposed and problem.geometry.taps > 1
     for block, spread in product(_blocks(positions, lanes), (False, True)[: 1 + may_spread]):
         window = Window.of(block, problem.spread_gathers if spread else problem.gathers)
         vectors = -(-window.length // lanes)
-        channels, width = _register_tile(problem.out_channels, vectors, machine)
+        channels, width = _register_tile(problem.out_channels, vectors, machine, kinds)
         counts = [-(-p // b) for p, b in zip(positions, block)]
         tasks = problem.geometry.groups * prod(counts)
         blocks = -(-problem.out_channels // channels)
@@ -214,8 +215,8 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
     # The blocks follow.
     plan = WinogradPlan(tile, (1,) * 4, lanes, 1, 1, 1, 1, direct)
     combinations = list(product(*plan.filters(problem)))
-    terms = sum(prod(len(f.terms) for f in combination) for combination in combinations)
-    if terms > MOST_TERMS:
+    # Along depth, where tiles have one output, terms are a loop.
+    if sum(prod(len(f.terms) for f in kinds[1:]) for kinds in combinations) > MOST_TERMS:
         return None
     tiles = nominal(plan.tiles(problem))
     # No more than operands and result take together, with some left for tables.
@@ -932,7 +933,7 @@ def _plan_weight_tiles(problem: Problem, machine: Machine) -> tuple[float, Weigh
     plan = WeightTilesPlan(tile, (1,) * 4, lanes, c_tile, c_tile, v_tile, direct)
     filters = [of_axis[0] for of_axis in plan.filters(problem)]
     terms, points = (prod(len(f.terms) for f in filters), prod(len(f.points) for f in filters))
-    if terms > MOST_TERMS:
+    if prod(len(f.terms) for f in filters[1:]) > MOST_TERMS:
         return None
     limit = problem.elements * width * 15 // 16
     step = _row_cycles(c_tile, vectors, v_tile, machine)
@@ -1031,11 +1032,14 @@ def _blocks(positions: Sequence[int], lanes: int) -> Iterator[tuple[int, ...]]:
 
 
 @lru_cache(maxsize=4096)
-def _register_tile(out_channels: int, vectors: int, machine: Machine) -> tuple[int, int]:
+def _register_tile(
+    out_channels: int, vectors: int, machine: Machine, kinds: int = 1
+) -> tuple[int, int]:
     """Output channels and vectors of the cheapest register tile.
 
-    Of 32 registers some are left for weights that LLVM loads ahead; of 16 none: x86 reads them from
-    memory while it multiplies.
+    A smaller last one is code of its own, for each of so many `kinds` of phases.  Of 32 registers
+    some are left for weights that LLVM loads ahead; of 16 none: x86 reads them from memory while it
+    multiplies.
     """
     usable = machine.registers - (machine.registers - 16) // 4
     best: tuple[float, int, int] | None = None
@@ -1043,6 +1047,7 @@ def _register_tile(out_channels: int, vectors: int, machine: Machine) -> tuple[i
         if width > vectors or channels * width + width + 1 > usable:
             continue
         cycles = _row_cycles(channels, vectors, width, machine) * -(-out_channels // channels)
+        cycles *= 1 + (0.005 * kinds if vectors % width else 0.0)
         if best is None or cycles < best[0]:
             best = (cycles, channels, width)
     return best[1:] if best else (1, 1)
