@@ -44,6 +44,9 @@ STREAMED_CACHES = 16
 
 What cores share behind these is seldom larger."""
 
+MOST_KINDS = 4
+"""Kinds of phases that a kernel which saves products writes out: with eight, 3 s to build."""
+
 TILED_CHANNELS = 16
 """Least input channels for which rearranging a panel by register tiles pays."""
 
@@ -215,6 +218,8 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
     # The blocks follow.
     plan = WinogradPlan(tile, (1,) * 4, lanes, 1, 1, 1, 1, direct)
     combinations = list(product(*plan.filters(problem)))
+    if len(combinations) > MOST_KINDS:
+        return None
     # Along depth, where tiles have one output, terms are a loop.
     if sum(prod(len(f.terms) for f in kinds[1:]) for kinds in combinations) > MOST_TERMS:
         return None
@@ -352,10 +357,15 @@ def _winograd_bytes(
 ) -> int:
     """Memory that the kernel needs beside its operands."""
     blocks = -(-problem.out_channels // (plan.channels * plan.parts))
-    taps = sum(prod(len(f.terms) * len(f.first_taps) for f in kinds) for kinds in combinations)
-    combined = blocks * plan.channels * taps * problem.in_channels
+    # Of one phase; some are empty.
+    rows = [
+        prod(len(f.terms) for f in kinds) * problem.in_channels
+        + prod(len(f.points) for f in kinds) * plan.gap(problem)
+        for kinds in combinations
+    ]
+    taps = sum(n * prod(len(f.first_taps) for f in kinds) for n, kinds in zip(rows, combinations))
+    combined = blocks * plan.channels * taps
     width = plan.vectors * plan.lanes
-    values = _most_terms(combinations) * problem.in_channels
     points = max(prod(len(f.points) for f in kinds) for kinds in combinations)
     outputs = prod(f[0].out_step * f[0].tile for f in plan.filters(problem))
     task = points * plan.pass_blocks * plan.channels * width
@@ -372,14 +382,12 @@ def _winograd_bytes(
     else:
         shared += combined
     if plan.inputs_first:
-        # Between points rows stay empty, and each task has the rows of one channel.
-        for kinds in combinations:
-            rows = prod(len(f.terms) for f in kinds) * problem.in_channels
-            rows += prod(len(f.points) for f in kinds) * plan.gap(problem)
-            shared += rows * prod(len(f.phases) for f in kinds) * plan.pitch
-        task += values // problem.in_channels * plan.pitch
+        for n, kinds in zip(rows, combinations):
+            shared += n * prod(len(f.phases) for f in kinds) * plan.pitch
+        # Each task has the rows of one channel.
+        task += _most_terms(combinations) * plan.pitch
     else:
-        task += values * plan.pitch
+        task += max(rows) * plan.pitch
     threads = machine.threads if plan.parallel else 1
     return byte_width(problem.acc_dtype) * (shared * problem.geometry.groups + threads * task)
 
@@ -963,7 +971,7 @@ def _plan_weight_tiles(problem: Problem, machine: Machine) -> tuple[float, Weigh
         task = 1000 + c_block * _combined_inputs_cycles(filters, block, lanes)
         # From a cache that is further away, and not of this core alone.
         near = rows + inputs + (sums * c_block * tasks if shares > 1 else 0)
-        far = 1.0 if near * width <= machine.l2 * 3 // 4 else 1.2
+        far = 1.0 if near * width <= machine.l2 * 3 // 4 else 1.4
         task += terms * register_tiles * tiles * step * far
         task += terms * c_block * vectors * (2.0 if passes == 1 else 5.0)
         turns = -(-tasks // machine.threads)
@@ -976,7 +984,7 @@ def _plan_weight_tiles(problem: Problem, machine: Machine) -> tuple[float, Weigh
         else:
             # Lines that the other cores have read are slow to write.
             if machine.threads > 1:
-                outputs += rows * (3.0 if machine.vector_bytes >= 64 else 1.0)
+                outputs += rows * (4.0 if machine.vector_bytes >= 64 else 1.0)
             cost = passes * (outputs / machine.threads + turns * task + 15000) + written
         cost *= geometry.groups * parts * 1.1
         if best is None or cost < best[0]:
