@@ -21,14 +21,12 @@ _TYPES = {"float32": "float", "float64": "double"}
 _STORE, _SETTLE = "topi_ext_stream", "topi_ext_settle"
 
 
-def can_stream(dtype: str) -> bool:
-    """Whether there are such stores of this dtype."""
-    return dtype in _TYPES
-
-
 @contextmanager
 def instructions(dtype: str, lanes: int) -> Iterator[None]:
-    """Statements inside may call :func:`store` with vectors of `lanes` and :func:`settle`."""
+    """Statements inside may call :func:`store` with vectors of `lanes`, and :func:`settle`.
+
+    Of float32 and float64.
+    """
     vector = f"<{lanes} x {_TYPES[dtype]}>"
     text = f"""
 define void @{_name(dtype, lanes)}(ptr %place, {vector} %value) {{
