@@ -321,9 +321,11 @@ def test_weights_transposed_in_registers() -> None:
     Not all kernels divide into squares, nor channels into blocks, nor input channels into chunks.
     """
     made, chosen = [], []
-    for face, kernel, ins, outs in (
+    for face, kernel, ins, outs, *dtype in (
         ("conv", (3, 3), 21, 37),
+        ("conv", (3, 3), 21, 37, "float16"),
         ("conv_transpose", (4, 4), 37, 21),
+        ("conv_transpose", (4, 4), 37, 21, "bfloat16"),
         ("conv_transpose", (2, 2), 67, 35),
         ("conv", (5, 4, 3), 5, 13),
         ("conv_transpose", (1, 37), 29, 19),
@@ -339,7 +341,7 @@ def test_weights_transposed_in_registers() -> None:
             stride=(2, 1, 2)[-len(kernel) :],
             padding=tuple(k // 2 for k in kernel) * 2,
         )
-        one = FaceCase(case.op, geometry_of(case), case.n)
+        one = FaceCase(case.op, geometry_of(case), case.n, None, tuple(dtype or ["float32"]) * 3)
         problem = problem_of(one)
         for lanes, channels in ((16, 16), (16, 9), (8, 8)):
             window = Window.of([1, *problem.positions[1:]], problem.gathers)

@@ -227,6 +227,11 @@ def cast(value: Expr, given: str, wanted: str) -> Expr:
     return value if given == wanted else value.astype(wanted)
 
 
+def widened(vector: Expr, dtype: str, lanes: int) -> Expr:
+    """A vector in another dtype."""
+    return vector.astype(f"{dtype}x{lanes}")
+
+
 def bits(value: Expr, dtype: str) -> Expr:
     """The bits of `value` read as another dtype of the same width."""
     return tvm_compat.reinterpret(value, dtype)

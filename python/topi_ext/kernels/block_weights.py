@@ -72,7 +72,8 @@ class BlockWeights:
         input channels of number `first` and on."""
         self.group, self.first_out, self.first_in = group, block * self.channels, first
         square = square_size(self.problem, self.channels, self.lanes)
-        if square:
+        # Weights that a copy holds in another dtype come one by one.
+        if square and self.weight.dtype == self.problem.dtypes[1]:
             self._by_squares(into, square)
         else:
             self._one_by_one(into)
@@ -95,12 +96,22 @@ class BlockWeights:
             start = emit.origin(i * channels + o)
             for done in range(0, taps, size):
                 tap = min(done, taps - size)
-                vectors = [emit.let(self.weight[emit.lanes_of(row + tap, size)]) for row in rows]
+                vectors = [self._vector(row + tap, size) for row in rows]
                 for number, vector in enumerate(transposed(vectors), tap):
                     if number >= done:
                         emit.store(into, emit.lanes_of(start + number * self.pitch, size), vector)
 
         emit.nest((self.count, -(-channels // size)), square)
+
+    def _vector(self, start: Expr, size: int) -> Expr:
+        """So many neighbours, in the dtype of the sums."""
+        value = self.weight[emit.lanes_of(start, size)]
+        if self.weight.dtype == self.dtype:
+            return emit.let(value)
+        # As in emit.settled.
+        ((register, index),) = emit.registers(1, size, self.dtype)
+        emit.store(register, index, emit.widened(value, self.dtype, size))
+        return emit.let(register[index])
 
     def _one_by_one(self, into: Array) -> None:
         problem, weight = self.problem, self.weight

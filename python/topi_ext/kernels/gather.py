@@ -232,7 +232,8 @@ class GatherKernel:
         """A copy of some of a block's weights, where packing is faster by way of it."""
         problem, plan = self.problem, self.plan
         count = min(problem.in_channels, MOST_COPIED // (problem.geometry.taps * plan.channels))
-        if not (count and plan.copies_squares(problem)):
+        as_stored = self.steps.packed_dtype == self.dtype and self.weight.dtype == problem.dtypes[1]
+        if not (count and as_stored and plan.copies_squares(problem)):
             return None
         return BlockWeights(problem, self.weight, plan.channels, self.blocks, count, plan.lanes)
 

@@ -153,9 +153,9 @@ def _plan_gather(problem: Problem, machine: Machine) -> tuple[float, GatherPlan]
         return best[1:]
     weights = problem.weights
     each = 1.5 if machine.vector_bytes >= 64 else 2.5 if weights * 4 <= machine.l2 else 6.0
+    each += _widening_cycles(problem.dtypes[1], problem.acc_dtype)
     if best[2].copies_squares(problem):
         each = 0.8 if weights * 4 <= 16 * machine.l2 else 3.0
-    each += _widening_cycles(problem.dtypes[1], problem.acc_dtype)
     return best[1] + weights * each / machine.threads, best[2]
 
 
@@ -304,7 +304,8 @@ def _combining_cycles(
         copied = 1.4 if pairs * problem.geometry.taps * 4 <= 16 * machine.l2 else 2.4
     if square_size(problem, plan.channels, plan.lanes):
         copied -= 0.9
-    copied += _widening_cycles(problem.dtypes[1], problem.acc_dtype)
+    else:
+        copied += _widening_cycles(problem.dtypes[1], problem.acc_dtype)
     return pairs * (problem.geometry.taps * copied + products * each)
 
 

@@ -197,13 +197,12 @@ class Problem:
 
     @property
     def taps_are_runs(self) -> bool:
-        """Whether the weights between two channels lie one after the other in memory, in the dtype
-        of the sums."""
+        """Whether weights between two channels, of floats, lie one after the other in memory."""
         taps = self.layouts.w.replace("O", "").replace("I", "")
         return (
             self.layouts.w.endswith(taps)
             and taps == "DHW"[3 - len(taps) :]
-            and self.dtypes[1] == self.acc_dtype
+            and self.acc_dtype.startswith("float")
         )
 
     @property
