@@ -275,6 +275,17 @@ def loop(extent: Expr, step: Callable[[Expr], None]) -> None:
         step(i)
 
 
+def share_of(count: int, shares: int, number: Expr, step: Callable[[Expr], None]) -> None:
+    """``step(i)`` for the part of all i below `count` that is share `number` of so many."""
+    each = -(-count // shares)
+
+    def one(i: Expr) -> None:
+        place = let(number * each + i)
+        when(True if count % shares == 0 else place < count, lambda: step(place))
+
+    loop(each, one)
+
+
 def let(value: Expr) -> Expr:
     """`value`, computed once: a variable of the generated code unless it is an integer.
 

@@ -91,6 +91,16 @@ class Filter:
         """Those of these inputs modulo `in_step`."""
         return tuple(sorted({i % self.in_step for i in self.reach}))
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether tiles have one output: then terms are taps, one like the other, and a loop."""
+        return self.tile == 1
+
+    @property
+    def loops(self) -> int:
+        """How often code for the terms runs: once for each of them, or for all of them once."""
+        return len(self.terms) if self.is_direct else 1
+
     def span(self, tiles: Any) -> Any:
         """From the first to the last input that so many neighbouring tiles read."""
         return self.in_step * self.tile * (tiles - 1) + self.reach[-1] + 1

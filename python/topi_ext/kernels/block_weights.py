@@ -17,7 +17,8 @@ Else weights are copied one by one, in the order in which they are stored.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from .. import emit
 from ..emit import Array, Expr, Operand
@@ -25,6 +26,9 @@ from ..plan.plans import square_size
 from ..plan.problem import Problem
 from . import TAPS
 from .operands import tap_number, weight_index
+
+Row = Callable[[Expr, Expr], Expr]
+"""Where the first tap between an input and an output channel is stored."""
 
 
 class BlockWeights:
@@ -70,33 +74,33 @@ class BlockWeights:
     def copy(self, into: Array, group: Expr, block: Expr, first: Expr) -> None:
         """Those of a group's output channels of number ``block * channels`` and on, and of its
         input channels of number `first` and on."""
-        self.group, self.first_out, self.first_in = group, block * self.channels, first
+        row = partial(self._row, group, block * self.channels, first)
         square = square_size(self.problem, self.channels, self.lanes)
         # Weights that a copy holds in another dtype come one by one.
         if square and self.weight.dtype == self.problem.dtypes[1]:
-            self._by_squares(into, square)
+            self._by_squares(into, row, square)
         else:
-            self._one_by_one(into)
+            self._one_by_one(into, row)
 
-    def _row(self, i: Expr, o: Expr) -> Expr:
+    def _row(self, group: Expr, first_out: Expr, first_in: Expr, i: Expr, o: Expr) -> Expr:
         """Where the first tap is stored."""
-        problem, number = self.problem, self.first_out + o
+        problem, number = self.problem, first_out + o
         if not self.is_whole:
             number = emit.least(number, problem.out_channels - 1)
         origin = (0,) * len(TAPS)
-        return weight_index(problem, self.weight, self.group, self.first_in + i, number, origin)
+        return weight_index(problem, self.weight, group, first_in + i, number, origin)
 
-    def _by_squares(self, into: Array, size: int) -> None:
+    def _by_squares(self, into: Array, row: Row, size: int) -> None:
         channels, taps = self.channels, self.problem.geometry.taps
 
         def square(i: Expr, number: Expr) -> None:
             # The last begins earlier, where there are not enough channels for a whole one.
             o = emit.let(emit.least(number * size, channels - size))
-            rows = [emit.origin(self._row(i, o + k)) for k in range(size)]
+            rows = [emit.origin(row(i, o + k)) for k in range(size)]
             start = emit.origin(i * channels + o)
             for done in range(0, taps, size):
                 tap = min(done, taps - size)
-                vectors = [self._vector(row + tap, size) for row in rows]
+                vectors = [self._vector(place + tap, size) for place in rows]
                 for number, vector in enumerate(transposed(vectors), tap):
                     if number >= done:
                         emit.store(into, emit.lanes_of(start + number * self.pitch, size), vector)
@@ -113,7 +117,7 @@ class BlockWeights:
         emit.store(register, index, emit.widened(value, self.dtype, size))
         return emit.let(register[index])
 
-    def _one_by_one(self, into: Array) -> None:
+    def _one_by_one(self, into: Array, row: Row) -> None:
         problem, weight = self.problem, self.weight
         source, result = ("O", "I") if problem.transposed else ("I", "O")
         extents = {
@@ -126,8 +130,8 @@ class BlockWeights:
         def element(*numbers: Expr) -> None:
             at = dict(zip(order, numbers))
             taps = [at[letter] for letter in TAPS]
-            row = self._row(at[source], at[result])
-            value = weight.load(row + weight.at(TAPS, *taps), self.dtype)
+            first_tap = row(at[source], at[result])
+            value = weight.load(first_tap + weight.at(TAPS, *taps), self.dtype)
             if weight.dtype != self.dtype:
                 value = emit.settled(value, self.dtype)
             place = tap_number(problem, taps) * self.pitch

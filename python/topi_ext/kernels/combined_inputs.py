@@ -79,9 +79,7 @@ class CombinedInputs:
         emit.fill(raw, 0, rows.elements, emit.constant(0, dtype))
         copy = self._copy_into(raw, rows, group, filters, phases)
         depth, height, _ = filters
-        # Tiles of one output along depth have a term for each tap, one like the other.
-        is_rolled = depth.tile == 1
-        each = len(first_rows) // (len(depth.terms) if is_rolled else 1)
+        each = len(first_rows) // depth.loops
         steps = [b - a for a, b in zip(first_rows, first_rows[each:])][:each] or [0] * each
         read_along_depth = [t.inputs[0][0] for t in depth.terms]
         along_depth, along_height = rows.axes
@@ -89,7 +87,7 @@ class CombinedInputs:
         def combine(lanes: int, row: Expr, term: Expr, *place: Expr) -> None:
             """One row of tiles: all terms, or those with this one along depth."""
             at_height = {x: along_height.place(place[2], x) for x in height.reach}
-            if is_rolled:
+            if depth.is_direct:
                 of_depth: list[Combination] = [((0, 1),)]
                 at_depth = {0: along_depth.place_of(place[1], read_along_depth, term)}
             else:
@@ -139,8 +137,7 @@ class CombinedInputs:
             copy(channel)
 
             def each(lanes: int) -> None:
-                terms = len(depth.terms) if is_rolled else 1
-                emit.nest((terms, *block[:3]), lambda *at: combine(lanes, row, *at))
+                emit.nest((depth.loops, *block[:3]), lambda *at: combine(lanes, row, *at))
 
             if isinstance(block[3], int):
                 each(row_lanes(block[3], self.lanes))

@@ -139,10 +139,8 @@ class CombinedTaps:
             into = emit.origin(start + self.offset_of(0, filters, numbers))
             rows = self.rows_of(filters)
             depth = filters[0]
-            # Tiles of one output along depth have a term for each tap, one like the other.
-            is_rolled = depth.tile == 1
             taps_along_depth = emit.table([term.taps[0][0] for term in depth.terms])
-            one = replace(depth, points=(depth.points[0][:1],)) if is_rolled else depth
+            one = replace(depth, points=(depth.points[0][:1],)) if depth.is_direct else depth
 
             def some(term: Expr, i: Expr, count: int) -> None:
                 def index(place: Expr) -> Expr:
@@ -150,7 +148,7 @@ class CombinedTaps:
 
                 def source(*taps: int) -> Expr:
                     at = [first + tap for first, tap in zip(firsts, taps)]
-                    if is_rolled:
+                    if depth.is_direct:
                         at[0] = firsts[0] + taps_along_depth(term)
                     return tap_number(problem, at) * pitch
 
@@ -161,14 +159,13 @@ class CombinedTaps:
                 }
                 for terms, value in self._combine_taps(taps, kinds, count).items():
                     row = rows[terms]
-                    if len(depth.terms) > 1 and is_rolled:
+                    if depth.loops > 1:
                         row = row + term * (rows[(1, *terms[1:])] - row)
                     emit.store(combined, index(into + row * plan.channels), value)
 
             rest = run % lanes
-            terms = len(depth.terms) if is_rolled else 1
-            emit.nest((terms, run // lanes), lambda term, i: some(term, i * lanes, lanes))
-            emit.nest((terms, rest), lambda term, i: some(term, run - rest + i, 1))
+            emit.nest((depth.loops, run // lanes), lambda term, i: some(term, i * lanes, lanes))
+            emit.nest((depth.loops, rest), lambda term, i: some(term, run - rest + i, 1))
 
         def block(b: Expr) -> None:
             copied.copy(raw, group, first_block + b, first)

@@ -238,6 +238,7 @@ class GatherKernel:
         return BlockWeights(problem, self.weight, plan.channels, self.blocks, count, plan.lanes)
 
     def _pack_copied(self, copied: BlockWeights, packed: Array, group: Expr, block: Expr) -> None:
+        """By way of that copy, which is made of some input channels at a time."""
         problem, held = self.problem, emit.scratch(copied.elements, self.dtype)
 
         def chunk(number: Expr) -> None:

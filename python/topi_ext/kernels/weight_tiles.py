@@ -168,7 +168,6 @@ class _WeightTiles:
         size = self._blocks * plan.c_block * self.channel_sums
         sums = emit.scratch(plan.shares * size, self.dtype)
         passes = prod(self._extents)
-        each = -(-passes // plan.shares)
 
         def one_pass(rows: Array, start: Expr, number: Expr) -> None:
             numbers = [emit.let(i) for i in emit.unravel(number, self._extents)]
@@ -188,12 +187,7 @@ class _WeightTiles:
             start, rows = emit.let(share * size), self._rows()
             self._clear(sums, start, self._blocks)
 
-            def present_pass(i: Expr) -> None:
-                number = emit.let(share * each + i)
-                inside = True if passes % plan.shares == 0 else number < passes
-                emit.when(inside, lambda: one_pass(rows, start, number))
-
-            emit.loop(each, present_pass)
+            emit.share_of(passes, plan.shares, share, partial(one_pass, rows, start))
 
         def write(first_c: Expr, held: Expr) -> None:
             def add(i: Expr) -> None:
@@ -383,9 +377,7 @@ class _WeightTiles:
         finite = Finite(self.dtype, lanes)
         turned = emit.scratch(g.taps * lanes, self.dtype)
         depth = self.filters[0]
-        # Tiles of one output along depth have a term for each tap, one like the other.
-        is_rolled = depth.tile == 1
-        axes = list(enumerate(self.filters))[1 if is_rolled else 0 :]
+        axes = list(enumerate(self.filters))[1 if depth.is_direct else 0 :]
         term_numbers = list(product(*(range(len(f.terms)) for _, f in axes)))
         tap_numbers = list(product(*(range(g.kernel[axis]) for axis, _ in axes)))
         tap_of = emit.table([term.taps[0][0] for term in depth.terms])
@@ -403,15 +395,14 @@ class _WeightTiles:
                     for tap in range(g.kernel[axis])
                 ]
                 values = combined_along(values, place, of_tap, self.dtype, lanes)
-            into = emit.let(tap_of(number) * len(tap_numbers)) if is_rolled else 0
+            into = emit.let(tap_of(number) * len(tap_numbers)) if depth.is_direct else 0
             for tap, at in enumerate(tap_numbers):
                 emit.store(turned, emit.lanes_of((into + tap) * lanes, lanes), values[at])
                 finite.show(values[at])
 
         def vector(c: Expr, v: Expr) -> None:
             start = emit.let(held + c * self.channel_sums + v * lanes)
-            terms = len(depth.terms) if is_rolled else 1
-            emit.loop(terms, lambda number: combine(start, number))
+            emit.loop(depth.loops, lambda number: combine(start, number))
             first_k = emit.let(v * lanes)
             k_count = present(first_k, g.k_per_group, lanes)
             k = group * g.k_per_group + first_k

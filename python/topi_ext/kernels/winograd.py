@@ -209,19 +209,12 @@ class _Winograd:
         )
         if not self.plan.inputs_first:
             self.inputs: Array = self._rows(max(self.taps.rows))
-        blocks = -(-prod(counts) // self.plan.shares)
 
-        def block(i: Expr) -> None:
-            block = emit.let(share * blocks + i)
+        def block(number: Expr) -> None:
+            numbers = [emit.let(i) for i in emit.unravel(number, counts)]
+            self._task(numbers, group, first, 0, directly)
 
-            def present() -> None:
-                numbers = [emit.let(i) for i in emit.unravel(block, counts)]
-                self._task(numbers, group, first, 0, directly)
-
-            whole = prod(counts) % self.plan.shares == 0
-            emit.when(True if whole else block < prod(counts), present)
-
-        emit.loop(blocks, block)
+        emit.share_of(prod(counts), self.plan.shares, share, block)
 
     def _parallel_part(self, counts: Sequence[Expr], number: Expr, directly: Array) -> None:
         """One part of the output channels, by all threads."""

@@ -75,6 +75,7 @@ def _streams(problem: Problem, machine: Machine) -> bool:
 
 
 def _fastest(problem: Problem, machine: Machine) -> Plan:
+    """The one of fewest cycles, whose result stays in the caches."""
     found: list[tuple[float, Plan] | None]
     if problem.face == "conv_weight_grad":
         found = [
