@@ -278,13 +278,17 @@ def winograd_plans(draw: st.DrawFn, problem: Problem, lanes: int, parallel: bool
     blocks = -(-problem.out_channels // (channels * parts))
     vectors, splits, passes = (draw(st.integers(1, most)) for most in (3, min(3, blocks), blocks))
     shares = draw(st.integers(0, 3))
+    by_slice = shares > 0 and draw(st.booleans())
     plan = WinogradPlan(
         tile, (1,) * 4, lanes, channels, vectors, 1 if shares else splits, passes, None, parallel,
-        parts, shares, streamed=STREAMS and draw(st.booleans()),
+        parts, shares, by_slice=by_slice, streamed=STREAMS and draw(st.booleans()),
     )  # fmt: skip
     tiles = plan.tiles(problem)
     if shares == 1 and draw(st.booleans()):
-        return replace(plan, block=tuple(max(1, count) for count in tiles), inputs_first=True)
+        parts = draw(st.integers(1, -(-problem.out_channels // channels)))
+        per_task = draw(st.integers(1, parts))
+        block = tuple(max(1, count) for count in tiles)
+        return replace(plan, block=block, parts=parts, per_task=per_task)
     return replace(plan, block=tuple(draw(st.integers(1, max(1, min(n, 9)))) for n in tiles))
 
 
@@ -538,7 +542,7 @@ def fewer_products(case: FaceCase, *, prepacked: bool = False) -> tuple[Problem,
     problem = replace(problem_of(case), prepacked=prepacked)
     plan = choose(problem, Machine(vector_bytes=32, threads=2))
     assert isinstance(plan, WinogradPlan), case
-    assert plan.inputs_first == (case is FEWER_PRODUCTS[-1])
+    assert plan.inputs_first == (case is FEWER_PRODUCTS[-1] and not prepacked)
     return problem, plan
 
 

@@ -5,8 +5,9 @@
 
     combined[group][block][kinds of phases][first taps][point][term][input channel][channels]
 
-A block are `channels` output channels; the rows of a point are its terms and input channels.  For
-some input channels of a block at a time::
+A block are `channels` output channels; the rows of a point are its terms and input channels.  Held
+are those of all phases, or of one slice of the kernel after the other, if each thread combines the
+taps that it needs.  For some input channels of a block at a time::
 
     for each input channel, output channel, tap, in the order in which they are stored:
         copy a weight, or a square of them                                -> raw
@@ -31,6 +32,7 @@ from ..plan.problem import Problem
 from .block_weights import BlockWeights
 from .combinations import combined_along
 from .operands import tap_number
+from .row_phases import Pair, RowPhases
 
 
 class CombinedTaps:
@@ -40,6 +42,10 @@ class CombinedTaps:
     ----------
     kinds : list of tuple of Filter
         Phases that are computed alike: a filter for each spatial axis.
+    row_phases : RowPhases
+        Those along depth and height.
+    by_slice : bool
+        Whether only the taps of one slice are held.
     blocks, part_blocks : int
         Blocks of output channels, of a group and of one part of it.
     held_blocks, held_groups : int
@@ -53,10 +59,13 @@ class CombinedTaps:
     def __init__(self, problem: Problem, plan: WinogradPlan, weight: Operand | None = None):
         self.problem, self.plan, self.weight = problem, plan, weight
         self.dtype = problem.acc_dtype
-        self.kinds = list(product(*plan.filters(problem)))
+        self.filters = plan.filters(problem)
+        self.kinds = list(product(*self.filters))
+        self.row_phases = RowPhases(self.filters)
         self.blocks = -(-problem.out_channels // plan.channels)
         self.part_blocks = -(-self.blocks // plan.parts)
         each_task = plan.shares > 0 and not problem.prepacked
+        self.by_slice = each_task and plan.by_slice
         self.held_blocks = self.blocks if problem.prepacked else self.part_blocks
         self.held_groups = 1 if each_task else problem.geometry.groups
         self.chunk = min(problem.in_channels, 16)
@@ -96,16 +105,32 @@ class CombinedTaps:
     @property
     def block_elements(self) -> int:
         """Of one block."""
-        each = sum(rows * phases for rows, phases in zip(self.rows, self.phases))
-        return each * self.plan.channels
+        if self.by_slice:
+            rows = max(self._rows_before(kind)[-1] for kind in self.row_phases.kinds)
+        else:
+            rows = sum(rows * phases for rows, phases in zip(self.rows, self.phases))
+        return rows * self.plan.channels
+
+    def _rows_before(self, kind: Pair) -> list[int]:
+        """The rows of a slice that lie before those of each filter along the row, and all."""
+        before = [0]
+        for last in self.filters[2]:
+            index = self.kinds.index((*kind, last))
+            before.append(before[-1] + self.rows[index] * len(last.first_taps))
+        return before
 
     def offset_of(self, block: Expr, filters: Sequence[Filter], numbers: Sequence[Expr]) -> Expr:
         """Offset of the combined taps of the phases with these first taps."""
         index = self.kinds.index(tuple(filters))
-        before = sum(self.rows[i] * self.phases[i] for i in range(index))
-        number: Expr = 0
-        for f, i in zip(filters, numbers):
-            number = number * len(f.first_taps) + i
+        depth, height, last = filters
+        if self.by_slice:
+            before = self._rows_before((depth, height))[self.filters[2].index(last)]
+            number = numbers[2]
+        else:
+            before = sum(self.rows[i] * self.phases[i] for i in range(index))
+            number = 0
+            for f, i in zip(filters, numbers):
+                number = number * len(f.first_taps) + i
         rows = number * self.rows[index] + before
         return block * self.block_elements + rows * self.plan.channels
 
@@ -124,8 +149,18 @@ class CombinedTaps:
             group, number = emit.unravel(task, extents)
             self.combine_chunk(combined, group, first_block, number)
 
-    def combine_chunk(self, combined: Array, group: Expr, first_block: Expr, number: Expr) -> None:
-        """Those of one group and some input channels, of which the last overlap those before."""
+    def combine_chunk(
+        self,
+        combined: Array,
+        group: Expr,
+        first_block: Expr,
+        number: Expr,
+        slice_: Expr | None = None,
+    ) -> None:
+        """Those of one group and some input channels, of which the last overlap those before.
+
+        Of one slice of the kernel, where only these are held.
+        """
         problem, plan, lanes = self.problem, self.plan, self.plan.lanes
         run = self.chunk * plan.channels
         blocks = plan.parts * self.part_blocks
@@ -167,14 +202,25 @@ class CombinedTaps:
             emit.nest((depth.loops, run // lanes), lambda term, i: some(term, i * lanes, lanes))
             emit.nest((depth.loops, rest), lambda term, i: some(term, run - rest + i, 1))
 
+        def of_slice(start: Expr, number: Expr) -> None:
+            def kind(pair: Pair) -> None:
+                at = self.row_phases.first_taps(number)
+                for last in self.filters[2]:
+                    emit.nest(
+                        (len(last.first_taps),),
+                        partial(of_phase, start, (*pair, last), *at),
+                    )
+
+            self.row_phases.of_kind(number, kind)
+
         def block(b: Expr) -> None:
             copied.copy(raw, group, first_block + b, first)
             start = self.block_held(group, first_block, b) * self.block_elements
-            for filters in self.kinds:
-                emit.nest(
-                    [len(f.first_taps) for f in filters],
-                    partial(of_phase, start + first * plan.channels, filters),
-                )
+            start = start + first * plan.channels
+            if self.by_slice:
+                of_slice(start, slice_)
+            else:
+                emit.loop(self.row_phases.slices, partial(of_slice, start))
 
         emit.loop(self.held_blocks, block)
 

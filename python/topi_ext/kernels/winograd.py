@@ -8,25 +8,29 @@ over input channels of one product, and the points are combined to outputs by ad
     for each part of the output channels:
         combine the taps                                                  -> combined
         parallel (batch, group, depth, height, width block, split of the part):
-            for each phase:
-                for each input channel, each row of tiles:
-                    combine its inputs                                    -> inputs
-                for some blocks of `channels` output channels:
-                    for each `vectors` vectors of tiles:
-                        for each point, each block:
-                            sums[channels][vectors] = combined * inputs   -> points
-                        combine the points                                -> held
-            interleave the outputs of phases and tiles                    -> out
+            for each phase along depth and height:
+                for each phase along the row:
+                    for each input channel, each row of tiles:
+                        combine its inputs                                -> inputs
+                    for some blocks of `channels` output channels:
+                        for each `vectors` vectors of tiles:
+                            for each point, each block:
+                                sums[channels][vectors] = combined * inputs -> points
+                            combine the points                            -> held
+                interleave the outputs of phases and tiles                -> out
     where an output was infinite or NaN: compute all of them directly
 
-Threads may share the parts, and some `shares` of their positions, instead of blocks of positions:
-taps then are combined by the thread that reads them, and no other core has to give up a line for
-that.  All positions may then be one block, whose inputs are combined before (`inputs_first`)::
+Threads may share the parts, and some `shares` of their positions, instead of blocks of positions.
+Taps then are combined by the thread that reads them, so that no other core has to give up a line,
+and only those of one slice of the kernel are held: of what the rows of a phase need.  If a task has
+several parts, all positions are one block, whose inputs it combines once::
 
-    parallel (group, some input channels): combine the inputs             -> inputs
-    parallel (group, part of the output channels, share of the blocks of positions):
-        combine the taps                                                  -> combined
-        for each block: sums, points, outputs, as above
+    parallel (group, `per_task` parts of the output channels, share of the blocks of positions):
+        for each slice of the kernel:
+            where there are several parts: combine all inputs             -> inputs
+            for each part:
+                combine the taps                                          -> combined
+                for each block, each phase of the slice: inputs, points, outputs, as above
 
 Each output depends on its own window alone, but an infinity in it may come out as NaN, and a huge
 value overflow, where a direct sum would not: hence the last line, which other data never reaches.
@@ -36,7 +40,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import product
+from functools import partial
+from itertools import accumulate, product
 from math import prod
 from typing import Any
 
@@ -54,6 +59,7 @@ from .finite import Finite
 from .operands import Packed, copied_weight, gather_arguments, packed_weight, stored_weight
 from .panel import FittedWindow
 from .products import add_products
+from .row_phases import Pair
 from .rows import Result
 
 
@@ -125,20 +131,23 @@ class _Winograd:
         self.weight, self.data, self.out, self.extra = weight, data, out, extra
         self.dtype = problem.acc_dtype
         self.taps = CombinedTaps(problem, plan, weight)
-        self.filters = plan.filters(problem)
+        self.filters, self.row_phases = self.taps.filters, self.taps.row_phases
         self.tile = [filters[0].tile for filters in self.filters]
         self.in_steps = [filters[0].in_step * filters[0].tile for filters in self.filters]
         self.out_steps = [filters[0].out_step for filters in self.filters]
         self.width = plan.vectors * plan.lanes
         self.block_width = plan.channels * self.width
-        self.outputs = prod(self.tile) * prod(self.out_steps)
+        # Of the phases of a row.
+        self.outputs = prod(self.tile) * self.out_steps[-1]
         self.room, self.pitch = prod(plan.block), plan.pitch
-        # Rows of combined inputs of each kind of phase, and of all of them.
-        self.phase_rows = [
-            rows * prod(len(f.phases) for f in filters)
-            for rows, filters in zip(self.taps.rows, self.taps.kinds)
-        ]
-        self.panel_rows = problem.geometry.groups * sum(self.phase_rows)
+        # Where the rows of combined inputs of each slice begin, and how many are held.
+        self._slices = [0]
+        for pair, phases in self.row_phases.phases_of_slices():
+            self._slices.append(phases * self._rows_before(pair)[-1])
+        if plan.by_slice:
+            self._slices = [0, max(self._slices)]
+        else:
+            self._slices = list(accumulate(self._slices))
 
     def pays(self) -> Expr:
         """Whether there are enough tiles to pay for combining the taps."""
@@ -179,13 +188,12 @@ class _Winograd:
 
     def _all_parts(self, counts: Sequence[Expr], directly: Array) -> None:
         plan = self.plan
-        if plan.inputs_first:
-            self._combine_inputs()
         if plan.shares:
-            extents = (self.problem.geometry.groups, plan.parts, plan.shares)
+            tasks = -(-plan.parts // plan.per_task)
+            extents = (self.problem.geometry.groups, tasks, plan.shares)
             with emit.tasks(prod(extents), plan.parallel) as task:
                 group, number, share = map(emit.let, emit.unravel(task, extents))
-                self._part(counts, group, number, share, directly)
+                self._some_parts(counts, group, number, share, directly)
         else:
             emit.loop(plan.parts, lambda number: self._parallel_part(counts, number, directly))
 
@@ -196,25 +204,42 @@ class _Winograd:
             self.combined = emit.scratch(self.taps.elements, self.dtype)
             combine(self.combined)
 
-    def _part(
+    def _some_parts(
         self, counts: Sequence[int], group: Expr, number: Expr, share: Expr, directly: Array
     ) -> None:
-        """A share of one part of the output channels, by one thread."""
-        first = emit.let(number * self.taps.part_blocks)
-        self._hold_taps(
-            lambda held: emit.loop(
-                self.taps.chunks,
-                lambda chunk: self.taps.combine_chunk(held, group, first, chunk),
+        """A share of some parts of the output channels, by one thread."""
+        plan = self.plan
+        self.inputs = self._rows(self._slices[-1] if plan.inputs_first else max(self.taps.rows))
+
+        def part(slice_: Expr | None, i: Expr) -> None:
+            first = emit.let((number * plan.per_task + i) * self.taps.part_blocks)
+            self._hold_taps(
+                lambda held: emit.loop(
+                    self.taps.chunks,
+                    lambda chunk: self.taps.combine_chunk(held, group, first, chunk, slice_),
+                )
             )
-        )
-        if not self.plan.inputs_first:
-            self.inputs: Array = self._rows(max(self.taps.rows))
 
-        def block(number: Expr) -> None:
-            numbers = [emit.let(i) for i in emit.unravel(number, counts)]
-            self._task(numbers, group, first, 0, directly)
+            def block(number: Expr) -> None:
+                numbers = [emit.let(i) for i in emit.unravel(number, counts)]
+                self._task(numbers, group, first, 0, slice_, directly)
 
-        emit.share_of(prod(counts), self.plan.shares, share, block)
+            emit.share_of(prod(counts), plan.shares, share, block)
+
+        def present(slice_: Expr | None, i: Expr) -> None:
+            is_even = plan.parts % plan.per_task == 0
+            inside = True if is_even else number * plan.per_task + i < plan.parts
+            emit.when(inside, lambda: part(slice_, i))
+
+        def of_slice(slice_: Expr | None) -> None:
+            if plan.inputs_first:
+                self._combine_inputs(group, slice_)
+            emit.loop(plan.per_task, partial(present, slice_))
+
+        if plan.by_slice:
+            emit.loop(self.row_phases.slices, of_slice)
+        else:
+            of_slice(None)
 
     def _parallel_part(self, counts: Sequence[Expr], number: Expr, directly: Array) -> None:
         """One part of the output channels, by all threads."""
@@ -226,7 +251,7 @@ class _Winograd:
             digits = emit.unravel(task, extents)
             image, group, depth, height, width, split = map(number_of, digits)
             self.inputs = self._rows(max(self.taps.rows))
-            self._task((image, depth, height, width), group, first, split, directly)
+            self._task((image, depth, height, width), group, first, split, None, directly)
 
     # ------------------------------------------------------------ one task
 
@@ -236,9 +261,10 @@ class _Winograd:
         group: Expr,
         first_block: Expr,
         split: Expr,
+        slice_: Expr | None,
         directly: Array,
     ) -> None:
-        """The outputs of one block of tiles and of one split of a part."""
+        """The outputs of one block of tiles and of one split of a part: of one slice, or of all."""
         plan = self.plan
         self.first = [i * b for i, b in zip(numbers, self.block)]
         most = max(prod(len(f.points) for f in filters) for filters in self.taps.kinds)
@@ -252,36 +278,46 @@ class _Winograd:
         present = emit.least(self.taps.part_blocks, self.taps.blocks - first_block) - first
         count = emit.let(emit.most(emit.least(present, self.per_split), 0))
 
-        for filters in self.taps.kinds:
+        def of_phase(
+            filters: Sequence[Filter], row_phase: Expr, first_row: Expr, last_phase: Expr
+        ) -> None:
+            phases = [*self.row_phases.numbers(row_phase), last_phase]
+            row: Expr = 0
+            if plan.inputs_first:
+                row = emit.let(first_row + self._row_of(filters, last_phase))
+            else:
+                self._combine_rows(group, filters, phases, 0)
+            numbers = [
+                emit.table([f.first_taps.index(first) for _, _, first in f.phases])(i)
+                for f, i in zip(filters, phases)
+            ]
 
-            def phase(*phases: Expr, filters: Sequence[Filter] = filters) -> None:
-                if not plan.inputs_first:
-                    self._combine_rows(group, filters, phases)
-                inputs = emit.let(self._first_row(group, filters, phases))
-                numbers = [
-                    emit.table([f.first_taps.index(first) for _, _, first in f.phases])(i)
-                    for f, i in zip(filters, phases)
-                ]
+            def one_pass(i: Expr) -> None:
+                start = emit.let(i * plan.pass_blocks)
+                part = emit.let(emit.most(emit.least(count - start, plan.pass_blocks), 0))
+                place = self.taps.block_held(group, first_block, first + start)
+                taps = self.taps.offset_of(place, filters, numbers)
+                emit.loop(
+                    self.rounds,
+                    lambda r: self._round(filters, last_phase, row, emit.let(taps), start, part, r),
+                )
 
-                def one_pass(i: Expr) -> None:
-                    start = emit.let(i * plan.pass_blocks)
-                    part = emit.let(emit.most(emit.least(count - start, plan.pass_blocks), 0))
-                    place = self.taps.block_held(group, first_block, first + start)
-                    taps = self.taps.offset_of(place, filters, numbers)
-                    emit.loop(
-                        self.rounds,
-                        lambda r: self._round(
-                            filters, phases, inputs, emit.let(taps), start, part, r
-                        ),
-                    )
+            emit.loop(emit.ceil_div(self.per_split, plan.pass_blocks), one_pass)
 
-                emit.loop(emit.ceil_div(self.per_split, plan.pass_blocks), one_pass)
+        def of_rows(row_phase: Expr, pair: Pair, first_row: Expr) -> None:
+            for last in self.filters[2]:
+                filters = (*pair, last)
+                emit.loop(len(last.phases), partial(of_phase, filters, row_phase, first_row))
 
-            emit.nest([len(f.phases) for f in filters], phase)
-        with self.result.task(self.block[-1] * self.tile[-1] * self.out_steps[-1]):
+        def copy_out(row_phase: Expr) -> None:
+            offsets = self.row_phases.offsets(row_phase)
             emit.loop(
-                count * plan.channels, lambda o: self._copy_out(group, first_block + first, o)
+                count * plan.channels,
+                lambda o: self._copy_out(group, first_block + first, o, offsets),
             )
+
+        with self.result.task(self.block[-1] * self.tile[-1] * self.out_steps[-1]):
+            self._over_row_phases(slice_, of_rows, copy_out)
         self.finite.report(directly)
 
     # ------------------------------------------------------------ inputs
@@ -293,95 +329,83 @@ class _Winograd:
         emit.loop(rows, lambda i: emit.fill(made, i * self.pitch + self.positions, tail, zero))
         return made
 
-    def _first_row(self, group: Expr, filters: Sequence[Filter], phases: Sequence[Expr]) -> Expr:
-        """That of a phase in `inputs`."""
-        if not self.plan.inputs_first:
-            return 0
-        index = self.taps.kinds.index(tuple(filters))
-        number: Expr = 0
-        for f, phase in zip(filters, phases):
-            number = number * len(f.phases) + phase
-        before = sum(self.phase_rows[:index]) + group * sum(self.phase_rows)
-        return before + number * self.taps.rows[index]
+    def _over_row_phases(
+        self,
+        slice_: Expr | None,
+        of_kind: Callable[[Expr, Pair, Expr], None],
+        then: Callable[[Expr], None] = lambda _: None,
+    ) -> None:
+        """``of_kind(phase, its kind, its first row of inputs)`` and ``then(phase)``, for the phases
+        of rows of a slice, or of all."""
 
-    def _input_at(self, row: Expr, number: Expr) -> Expr:
-        """Where `inputs` holds a register tile of a row: rows, or panels of one tile each."""
-        if self.plan.inputs_first:
-            return (number * self.panel_rows + row) * self.width
-        return row * self.pitch + number * self.width
+        def of_slice(slice_: Expr) -> None:
+            before: Expr = 0
+            if self.plan.inputs_first:
+                before = emit.let(emit.table(self._slices[:-1])(slice_))
 
-    def _combine_inputs(self) -> None:
-        """Those of all positions, which are one block."""
-        problem, plan = self.problem, self.plan
-        groups = problem.geometry.groups
-        self.first = [0] * len(self.block)
-        self.inputs = emit.scratch(self.panel_rows * self.rounds * self.width, self.dtype)
-        chunk = -(-problem.in_channels // -(-plan.tasks // groups))
-        extents = (groups, -(-problem.in_channels // chunk))
-        with emit.tasks(prod(extents), plan.parallel) as task:
-            group, number = emit.unravel(task, extents)
-            first = emit.let(number * chunk)
-            count = emit.let(emit.least(chunk, problem.in_channels - first))
-            # Rows of one input channel, then panels of them.
-            terms = max(prod(len(f.terms) for f in filters) for filters in self.taps.kinds)
-            rows = self._rows(terms)
-            for filters in self.taps.kinds:
-                emit.nest(
-                    [len(f.phases) for f in filters],
-                    lambda *phases, f=filters: self._combine_panels(
-                        rows, group, f, phases, first, count
+            def phase(phase: Expr, number: Expr) -> None:
+                self.row_phases.of_kind(
+                    slice_,
+                    lambda pair: of_kind(
+                        phase, pair, before + number * self._rows_before(pair)[-1]
                     ),
                 )
+                then(phase)
 
-    def _inputs(self) -> CombinedInputs:
-        """How inputs of the tiles of this task are combined."""
-        return CombinedInputs(
+            self.row_phases.over_phases(slice_, phase)
+
+        if slice_ is None:
+            emit.loop(self.row_phases.slices, of_slice)
+        else:
+            of_slice(slice_)
+
+    def _rows_before(self, pair: Pair) -> list[int]:
+        """Of one phase of rows, those that lie before each filter along the row, and all."""
+        before = [0]
+        for last in self.filters[2]:
+            index = self.taps.kinds.index((*pair, last))
+            before.append(before[-1] + self.taps.rows[index] * len(last.phases))
+        return before
+
+    def _row_of(self, filters: Sequence[Filter], last_phase: Expr) -> Expr:
+        """The first row of a phase, of those of its phase of rows."""
+        depth, height, last = filters
+        before = self._rows_before((depth, height))[self.filters[2].index(last)]
+        return before + last_phase * self.taps.rows[self.taps.kinds.index((depth, height, last))]
+
+    def _combine_inputs(self, group: Expr, slice_: Expr | None) -> None:
+        """Those of all positions, which are one block, for one slice of the kernel or for all."""
+        self.first: Sequence[Expr] = [0] * len(self.block)
+
+        def of_rows(row_phase: Expr, pair: Pair, first_row: Expr) -> None:
+            def of_phase(filters: Sequence[Filter], last_phase: Expr) -> None:
+                phases = [*self.row_phases.numbers(row_phase), last_phase]
+                row = emit.let(first_row + self._row_of(filters, last_phase))
+                self._combine_rows(group, filters, phases, row)
+
+            for last in self.filters[2]:
+                emit.loop(len(last.phases), partial(of_phase, (*pair, last)))
+
+        self._over_row_phases(slice_, of_rows)
+
+    def _combine_rows(
+        self, group: Expr, filters: Sequence[Filter], phases: Sequence[Expr], first_row: Expr
+    ) -> None:
+        """inputs[term][input channel][tile] of one phase, from this row on."""
+        combined = CombinedInputs(
             self.problem, self.data, self.first, self.block, self.room, self.pitch, self.plan.lanes
         )
-
-    def _combine_rows(self, group: Expr, filters: Sequence[Filter], phases: Sequence[Expr]) -> None:
-        """inputs[term][input channel][tile] of one phase."""
         first_rows = list(self.taps.rows_of(filters).values())
-        tiles = self._inputs().rows_into(self.inputs, first_rows, group, filters, phases)
-        emit.loop(self.problem.in_channels, lambda c: tiles(c, c))
-
-    def _combine_panels(
-        self,
-        rows: Array,
-        group: Expr,
-        filters: Sequence[Filter],
-        phases: Sequence[Expr],
-        first: Expr,
-        count: Expr,
-    ) -> None:
-        """inputs[vectors of tiles][term][input channel] of one phase and some input channels."""
-        first_rows = list(self.taps.rows_of(filters).values())
-        tiles = self._inputs().rows_into(rows, range(len(first_rows)), group, filters, phases)
-        start = emit.let(self._first_row(group, filters, phases))
-        row_of, lanes = emit.table(first_rows), self.plan.lanes
-
-        def one_channel(number: Expr) -> None:
-            channel = emit.let(first + number)
-            tiles(channel, 0)
-
-            def move(t: Expr, r: Expr) -> None:
-                source = emit.let(t * self.pitch + r * self.width)
-                into = emit.let(self._input_at(start + row_of(t) + channel, r))
-                for v in range(self.plan.vectors):
-                    value = rows[emit.lanes_of(source + v * lanes, lanes)]
-                    emit.store(self.inputs, emit.lanes_of(into + v * lanes, lanes), value)
-
-            emit.nest((len(first_rows), self.rounds), move)
-
-        emit.loop(count, one_channel)
+        tiles = combined.rows_into(self.inputs, first_rows, group, filters, phases)
+        emit.loop(self.problem.in_channels, lambda c: tiles(c, first_row + c))
 
     # ------------------------------------------------------------ products
 
     def _round(
         self,
         filters: Sequence[Filter],
-        phases: Sequence[Expr],
-        inputs: Expr,
+        last_phase: Expr,
+        row: Expr,
         taps: Expr,
         first: Expr,
         count: Expr,
@@ -403,7 +427,7 @@ class _Winograd:
                     self.combined,
                     lambda o, i: weights + i * plan.channels + o,
                     self.inputs,
-                    lambda i: self._input_at(inputs + start + i, number),
+                    lambda i: (row + start + i) * self.pitch + number * self.width,
                     self.points,
                     [into + o * self.width for o in range(plan.channels)],
                     plan.vectors,
@@ -414,9 +438,7 @@ class _Winograd:
             emit.loop(count, block)
 
         emit.loop(len(counts), point)
-        phase: Expr = 0
-        for f, i, step in zip(filters, phases, self.out_steps):
-            phase = phase * step + emit.table([offset for offset, _, _ in f.phases])(i)
+        phase = emit.table([offset for offset, _, _ in filters[2].phases])(last_phase)
         place = emit.let(
             first * (plan.channels * self.outputs * self.pitch)
             + phase * (prod(self.tile) * self.pitch)
@@ -425,7 +447,7 @@ class _Winograd:
         emit.loop(count * plan.channels, lambda o: self._combine_points(filters, o, place))
 
     def _combine_points(self, filters: Sequence[Filter], o: Expr, place: Expr) -> None:
-        """held[output channel][phases][outputs of the tile][tile]."""
+        """held[output channel][phase of the row][outputs of the tile][tile]."""
         plan, lanes = self.plan, self.plan.lanes
         extents = [len(f.points) for f in filters]
         distance = plan.pass_blocks * self.block_width
@@ -448,8 +470,8 @@ class _Winograd:
 
     # ------------------------------------------------------------ output
 
-    def _copy_out(self, group: Expr, first: Expr, o: Expr) -> None:
-        """Interleave phases and tiles of one output channel into the output."""
+    def _copy_out(self, group: Expr, first: Expr, o: Expr, offsets: Sequence[Expr]) -> None:
+        """Interleave phases and tiles of one output channel into its rows of one phase."""
         problem, plan = self.problem, self.plan
         sizes, steps = problem.out_sizes, (1, *self.out_steps)
         tiles = (1, *self.tile)
@@ -462,20 +484,23 @@ class _Winograd:
         if problem.out_channels % plan.channels:
             inside = number < problem.out_channels
         step, last = steps[-1], tiles[-1]
+        offsets = (0, *offsets)
+        rows = [
+            number_of(emit.quotient(count - offset + (s - 1), s))
+            for count, offset, s in zip(present, offsets, steps)
+        ]
 
-        def row(*outer: Expr) -> None:
-            phase: Expr = 0
+        def row(*numbers: Expr) -> None:
             output: Expr = 0
             flat: Expr = 0
-            for u, b, t, s in zip(outer, self.block, tiles, steps):
-                phase = phase * s + emit.let(u % s)
-                output = output * t + emit.let(u // s % t)
-                flat = flat * b + emit.let(u // (s * t))
-            where = [a + u for a, u in zip(origin, (*outer, 0))]
+            for n, b, t in zip(numbers, self.block, tiles):
+                output = output * t + emit.let(n % t)
+                flat = flat * b + emit.let(n // t)
+            outer = [a + n * s + offset for a, n, s, offset in zip(origin, numbers, steps, offsets)]
             all_channels = group * problem.out_channels + number
-            written = self.result.row(all_channels, where)
-            # Planes of the phases along the row, and in each of the outputs of the tile.
-            plane = (phase * step) * prod(tiles) + output * last
+            written = self.result.row(all_channels, [*outer, origin[-1]])
+            # Planes of the outputs of a tile along the row, those of each of its phases together.
+            plane = output * last
             source = emit.origin((o * self.outputs + plane) * self.pitch + flat * self.block[-1])
 
             def element(q: Expr, u: Expr) -> None:
@@ -494,4 +519,4 @@ class _Winograd:
             emit.loop(present[-1] % (step * last), lambda u: element(count, u))
             written.end(present[-1])
 
-        emit.when(inside, lambda: emit.nest(present[:-1], row))
+        emit.when(inside, lambda: emit.nest(rows, row))

@@ -156,7 +156,8 @@ def _plan_gather(problem: Problem, machine: Machine) -> tuple[float, GatherPlan]
     each = 1.5 if machine.vector_bytes >= 64 else 2.5 if weights * 4 <= machine.l2 else 6.0
     each += _widening_cycles(problem.dtypes[1], problem.acc_dtype)
     if best[2].copies_squares(problem):
-        each = 0.8 if weights * 4 <= 16 * machine.l2 else 3.0
+        near, far = machine.l2 * machine.threads, 16 * machine.l2
+        each = 0.8 if weights * 4 <= near else 2.0 if weights * 4 <= far else 3.0
     return best[1] + weights * each / machine.threads, best[2]
 
 
@@ -208,13 +209,23 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
     if any(gather.has_empty_phase for gather in problem.gathers):
         return None
     # Its weights come as they are.
-    direct = _plan_gather(replace(problem, prepacked=False), machine)[1]
-    if problem.is_static:
-        # Half as fast as it could be, and built sooner: no last tile, no taps written out.
-        direct = replace(direct, channels=min(4, direct.channels), vectors=1, unrolled=1)
+    as_stored = replace(problem, prepacked=False)
+    direct = _plan_gather(as_stored, machine)[1]
     tile = _tile_of(problem)
     if 2 not in tile:
         return None
+    # No more than operands and result take together, with some left for tables.
+    room = problem.elements * 1023 // 1024
+    if problem.is_static:
+        # Half as fast as it could be, and built sooner: no last tile, no taps written out.
+        direct = replace(direct, channels=min(4, direct.channels), vectors=1, unrolled=1)
+        held, depth = min(
+            (_gather_elements(as_stored, replace(direct, depth=depth), machine.threads), -depth)
+            for depth in {direct.depth, *_depths(problem.in_channels)}
+        )
+        if held > room:
+            return None
+        direct = replace(direct, depth=-depth)
     geometry, lanes = problem.geometry, problem.lanes(machine)
     # The blocks follow.
     plan = WinogradPlan(tile, (1,) * 4, lanes, 1, 1, 1, 1, direct)
@@ -225,15 +236,10 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
     if sum(prod(len(f.terms) for f in kinds[1:]) for kinds in combinations) > MOST_TERMS:
         return None
     tiles = nominal(plan.tiles(problem))
-    # No more than operands and result take together, with some left for tables.
-    limit = problem.elements * 4 * 1023 // 1024
-    products = sum(
-        prod(len(f.terms) * len(f.first_taps) for f in combination) for combination in combinations
-    )
     best: tuple[float, WinogradPlan] | None = None
     most = max(prod(len(f.points) for f in combination) for combination in combinations)
     values = _most_terms(combinations) * problem.in_channels * byte_width(problem.acc_dtype)
-    for block, parts, shares, inputs_first in _winograd_loops(problem, tiles, machine):
+    for block, parts, shares, per_task, by_slice in _winograd_loops(problem, plan, machine):
         alone = shares > 0
         vectors = -(-prod(block) // lanes)
         channels, width = _register_tile(problem.out_channels, vectors, machine)
@@ -243,7 +249,7 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
             continue
         # None of them empty.
         parts, blocks = -(-blocks // -(-blocks // parts)), -(-blocks // parts)
-        tasks = geometry.groups * (parts * shares if alone else positions)
+        tasks = geometry.groups * (-(-parts // per_task) * shares if alone else positions)
         splits = 1
         if tasks < 2 * machine.threads and not alone:
             splits = min(blocks, -(-2 * machine.threads // tasks))
@@ -251,30 +257,28 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
         passes = -(-blocks * held // (splits * machine.l2 // 3))
         plan = WinogradPlan(
             tile, block, lanes, channels, width, splits, -(-blocks // (splits * passes)), direct,
-            parts=parts, shares=shares, inputs_first=inputs_first,
+            parts=parts, shares=shares, per_task=per_task, by_slice=by_slice,
             tasks=2 * machine.threads,
         )  # fmt: skip
-        if _winograd_bytes(problem, plan, combinations, machine) > limit:
+        if _winograd_bytes(problem, plan, combinations, machine) > room * 4:
             continue
         # What a task combines has to be near.
-        if not inputs_first and values * plan.pitch > machine.l2 * 2:
+        if per_task == 1 and values * plan.pitch > machine.l2 * 2:
             continue
         inputs, cycles = _winograd_cycles(problem, plan, combinations, machine)
-        if not inputs_first:
-            cycles += inputs
         if alone:
-            cycles *= 1 if inputs_first else -(-positions // shares)
+            cycles *= -(-positions // shares)
+            inputs *= -(-positions // shares)
             if not problem.prepacked:
-                cycles += _combining_cycles(problem, plan, products, machine) * shares / tasks
+                part = _combining_cycles(problem, plan, combinations, machine)
+                cycles += part / (geometry.groups * parts)
+            cycles = inputs + per_task * cycles
             cost = -(-tasks // machine.threads) * cycles
-            if inputs_first:
-                if machine.threads > 1 and machine.vector_bytes >= 64:
-                    inputs += values // byte_width(problem.acc_dtype) * plan.pitch * 2.0
-                cost += 2000 + geometry.groups * inputs / machine.threads
         else:
+            cycles += inputs
             cost = -(-tasks * splits // machine.threads) * cycles * parts
             if not problem.prepacked:
-                combining = _combining_cycles(problem, plan, products, machine, shared=True)
+                combining = _combining_cycles(problem, plan, combinations, machine)
                 cost += combining / machine.threads
         if problem.is_static and tasks * splits * cycles < PARALLEL_CYCLES:
             plan = replace(plan, parallel=False)
@@ -284,17 +288,23 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
 
 
 def _combining_cycles(
-    problem: Problem, plan: WinogradPlan, products: int, machine: Machine, *, shared: bool = False
+    problem: Problem,
+    plan: WinogradPlan,
+    combinations: Sequence[tuple[Filter, ...]],
+    machine: Machine,
 ) -> float:
-    """Estimated cycles, of all threads together, of combining all taps, as measured.
+    """Estimated cycles of combining all taps once, as measured.
 
-    A pair of channels has `products` of them.  Lines that another core has read (`shared`) are slow
-    to write.
+    Lines that another core has read, as those of all threads together, are slow to write.
     """
-    parts = plan.parts
+    parts, shared = plan.parts, plan.shares == 0
+    products = sum(prod(len(f.terms) * len(f.first_taps) for f in kinds) for kinds in combinations)
     pairs = problem.geometry.groups * problem.in_channels * problem.out_channels
     size = pairs * products * byte_width(problem.acc_dtype)
-    near = size <= machine.l2 * (1 if shared else parts) or (shared and machine.threads == 1)
+    # Each slice of the kernel is made from the same lines.
+    slices = plan.slices(problem) if plan.by_slice else 1
+    near = size <= machine.l2 * (1 if shared else parts * slices)
+    near = near or (shared and machine.threads == 1)
     if machine.vector_bytes < 64:
         copied, each = 0.0, (2.2 if near else 3.5) if shared else (1.5 if near else 2.2)
     else:
@@ -302,12 +312,14 @@ def _combining_cycles(
         if shared and machine.threads > 1:
             # The further away the other core's copy is, the sooner it is given up.
             each = 6.0 if near else 5.0 if size <= 4 * parts * machine.l2 else 4.0
-        copied = 1.4 if pairs * problem.geometry.taps * 4 <= 16 * machine.l2 else 2.4
+        stored = pairs * problem.geometry.taps * 4
+        near = stored <= machine.l2 * (machine.threads if plan.shares == 1 else 1)
+        copied = 1.4 if near else 2.6 if stored <= 16 * machine.l2 else 3.4
     if square_size(problem, plan.channels, plan.lanes):
         copied -= 0.9
     else:
         copied += _widening_cycles(problem.dtypes[1], problem.acc_dtype)
-    return pairs * (problem.geometry.taps * copied + products * each)
+    return pairs * (problem.geometry.taps * copied * slices + products * each)
 
 
 def _tile_of(problem: Problem) -> tuple[int, ...]:
@@ -333,22 +345,25 @@ def _most_terms(combinations: Sequence[tuple[Filter, ...]]) -> int:
 
 
 def _winograd_loops(
-    problem: Problem, tiles: tuple[int, ...], machine: Machine
-) -> Iterator[tuple[tuple[int, ...], int, int, bool]]:
+    problem: Problem, plan: WinogradPlan, machine: Machine
+) -> Iterator[tuple[tuple[int, ...], int, int, int, bool]]:
     """Candidates: a block of tiles, parts of the output channels, the shares of a part if these are
-    tasks, and whether all inputs are combined before them."""
+    tasks, how many parts are one, and whether slices of the kernel come one after the other."""
+    tiles = nominal(plan.tiles(problem))
     blocks = list(_blocks(tiles, problem.lanes(machine)))
+    orders = (False, True)[: 1 + (plan.slices(problem) > 1 and not problem.prepacked)]
     for block, parts in product(blocks, (1,) if problem.prepacked else (1, 2, 4, 8)):
-        yield block, parts, 0, False
+        yield block, parts, 0, 1, False
         if problem.is_static and not problem.prepacked and machine.threads > 1:
-            yield block, parts, machine.threads, False
+            yield from ((block, parts, machine.threads, 1, order) for order in orders)
     if not problem.is_static:
         return
-    for each in (1, 2, 4, 8, 16):
-        parts = each * machine.threads
-        yield tiles, parts, 1, True
+    # Tasks for one group.
+    tasks = -(-machine.threads // problem.geometry.groups)
+    for per_task, order in product((1,) if problem.prepacked else (1, 2, 4, 8, 16), orders):
+        yield tiles, tasks * per_task, 1, per_task, order
         if not problem.prepacked:
-            yield from ((block, parts, 1, False) for block in blocks)
+            yield from ((block, tasks * per_task, 1, 1, order) for block in blocks)
 
 
 def _winograd_bytes(
@@ -359,17 +374,28 @@ def _winograd_bytes(
 ) -> int:
     """Memory that the kernel needs beside its operands."""
     blocks = -(-problem.out_channels // (plan.channels * plan.parts))
-    # Of one phase; some are empty.
-    rows = [
-        prod(len(f.terms) for f in kinds) * problem.in_channels
-        + prod(len(f.points) for f in kinds) * plan.gap(problem)
-        for kinds in combinations
-    ]
-    taps = sum(n * prod(len(f.first_taps) for f in kinds) for n, kinds in zip(rows, combinations))
-    combined = blocks * plan.channels * taps
+    # Rows of the taps, and of the inputs, of a slice of each kind, and how many slices there are.
+    slices: dict[tuple[Filter, Filter], tuple[int, int, int]] = {}
+    most = 0
+    for depth, height, last in combinations:
+        kinds = depth, height, last
+        # Of one phase; some are empty.
+        rows = prod(len(f.terms) for f in kinds) * problem.in_channels
+        rows += prod(len(f.points) for f in kinds) * plan.gap(problem)
+        most = max(most, rows)
+        number = len(depth.first_taps) * len(height.first_taps)
+        phases = len(depth.phases) * len(height.phases) * len(last.phases) // number
+        taps, inputs, _ = slices.get((depth, height), (0, 0, 0))
+        taps, inputs = taps + rows * len(last.first_taps), inputs + rows * phases
+        slices[depth, height] = taps, inputs, number
+    if plan.by_slice:
+        rows = max(taps for taps, _, _ in slices.values())
+    else:
+        rows = sum(taps * number for taps, _, number in slices.values())
+    combined = blocks * plan.channels * rows
     width = plan.vectors * plan.lanes
     points = max(prod(len(f.points) for f in kinds) for kinds in combinations)
-    outputs = prod(f[0].out_step * f[0].tile for f in plan.filters(problem))
+    outputs = prod(plan.tile) * combinations[0][2].out_step
     task = points * plan.pass_blocks * plan.channels * width
     task += -(-blocks // plan.splits) * plan.channels * outputs * plan.pitch
     task += max(prod(_input_rows(kinds, plan.block)) for kinds in combinations) + plan.lanes
@@ -383,13 +409,11 @@ def _winograd_bytes(
         task += combined
     else:
         shared += combined
-    if plan.inputs_first:
-        for n, kinds in zip(rows, combinations):
-            shared += n * prod(len(f.phases) for f in kinds) * plan.pitch
-        # Each task has the rows of one channel.
-        task += _most_terms(combinations) * plan.pitch
-    else:
-        task += max(rows) * plan.pitch
+    if plan.inputs_first and plan.by_slice:
+        most = max(inputs for _, inputs, _ in slices.values())
+    elif plan.inputs_first:
+        most = sum(inputs * number for _, inputs, number in slices.values())
+    task += most * plan.pitch
     threads = machine.threads if plan.parallel else 1
     return byte_width(problem.acc_dtype) * (shared * problem.geometry.groups + threads * task)
 
@@ -409,6 +433,7 @@ def _winograd_cycles(
     outputs = prod(plan.tile)
     values = _most_terms(combinations) * problem.in_channels
     values *= rounds * plan.vectors * lanes * width
+    slices = plan.slices(problem) if plan.by_slice else 1
     combined, total = 0.0, 1000.0
     for depth, height, last in combinations:
         phases = prod(len(f.phases) for f in (depth, height, last))
@@ -427,10 +452,13 @@ def _winograd_cycles(
         read, held = 0.0, weights * phases * plan.splits
         if problem.prepacked:
             read, held = weights, held * plan.parts
-        products *= 1.05 if held <= 16 * machine.l2 else 1.3
+        elif plan.shares:
+            held *= machine.threads / slices
+        # What cores share behind their second caches.
+        products *= 1.05 if held <= 12 * machine.l2 else 1.3
         if plan.inputs_first:
             inputs = prod(terms) * problem.in_channels * rounds * plan.vectors * lanes * width
-            read, held = read + inputs, max(held, inputs * phases)
+            read, held = read + inputs, max(held, inputs * phases / slices)
         if held > 16 * machine.l2:
             # From memory, as fast as a core was measured to read it.
             products = max(products, read / 2.5)
@@ -593,7 +621,9 @@ def _plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPla
             products *= 1.12  # as measured
         products *= 1.1 if machine.vector_bytes >= 64 else 1.0  # as measured
         # Weights come from far away, once per task.
-        weights = k * vectors * (3.0 if c * k * taps * 4 <= machine.l2 else 8.0)
+        stored = c * k * taps * 4
+        far = 10.0 if stored <= 16 * machine.l2 else 20.0
+        weights = k * vectors * (3.0 if stored <= machine.l2 else far)
         sums = -(-k // k_block) * tiles * m_tile * vectors * 2.0
         scatter = positions * c_block * taps * 1.3
         scatter += images * c_block * (held * 0.5 + prod(geometry.x_size) + 20)
@@ -601,6 +631,9 @@ def _plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPla
         tasks = n // images * geometry.groups * -(-c // c_block)
         cost = -(-tasks // machine.threads) * task
         parallel = tasks * task >= PARALLEL_CYCLES
+        rows = tiles * m_tile
+        floats = k_block * (vectors * lanes + rows) + rows * vectors * lanes + held
+        cost *= _memory_price(problem, floats * byte_width(problem.acc_dtype), machine)
         if best is None or cost < best[0]:
             sizes = (images, positions, held, lanes, c_block, k_block, m_tile, width)
             best = cost, ScatterPlan(*sizes, parallel)

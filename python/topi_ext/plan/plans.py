@@ -307,9 +307,12 @@ class WinogradPlan(Tiled):
         Into how many tasks the positions of a part are divided, each of which combines the taps of
         the part for itself; then `splits` is 1.  Zero: all threads combine them together, and
         blocks of positions are tasks.
-    inputs_first : bool
-        Whether the inputs of all positions, which then are one block, are combined before parts
-        that are tasks begin, instead of by each of them.
+    per_task : int
+        Parts that a task computes one after the other, if `shares` is not zero.  Of more than one,
+        all positions are one block, whose inputs the task combines once, and `shares` is 1.
+    by_slice : bool
+        Whether a task computes the rows that one slice of the kernel serves before those of the
+        next, for less memory, if `shares` is not zero.
     streamed : bool
         Whether the result is written past the caches.
     least, tasks : int
@@ -328,10 +331,22 @@ class WinogradPlan(Tiled):
     parallel: bool = True
     parts: int = 1
     shares: int = 0
-    inputs_first: bool = False
+    per_task: int = 1
+    by_slice: bool = False
     streamed: bool = False
     least: int = 0
     tasks: int = 1
+
+    def slices(self, problem: Problem) -> int:
+        """Slices of the kernel along depth and height: the rows of a phase need one."""
+        return prod(
+            sum(len(f.first_taps) for f in filters) for filters in self.filters(problem)[:2]
+        )
+
+    @property
+    def inputs_first(self) -> bool:
+        """Whether all inputs of a task are combined before its parts begin."""
+        return self.per_task > 1
 
     def gap(self, problem: Problem) -> int:
         """Rows that stay empty behind those of a point: one for each input channel and term.
