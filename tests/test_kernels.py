@@ -263,9 +263,11 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
     splits = number(min(3, -(-problem.out_channels // channels)))
     depth, packed = number(problem.in_channels), not problem.weights_are_rows or draw(st.booleans())
     first, tiled = draw(st.booleans()), window.extent == window.block and draw(st.booleans())
+    whole_rows = problem.transposed and not tiled and draw(st.booleans())
     return GatherPlan(
         window, lanes, channels, vectors, splits, depth, packed, parallel, spread,
         tiles_first=first, tiled=tiled, streamed=STREAMS and draw(st.booleans()),
+        whole_rows=whole_rows,
     )  # fmt: skip
 
 

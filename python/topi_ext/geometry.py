@@ -132,6 +132,15 @@ class Gather:
         groups = (TapGroup(0, rest, taps + 1), TapGroup(rest, self.tap_step - rest, taps))
         return tuple(group for group in groups if group.phases and group.taps)
 
+    @property
+    def reads(self) -> dict[int, list[tuple[int, int]]]:
+        """By how far the read is shifted, the phases that do so and the tap of each."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for tap in range(self.kernel):
+            phase = self.phase_of(tap)
+            found.setdefault(self.shift_of(phase, tap), []).append((phase, tap))
+        return found
+
     def phase_of(self, first_tap: Any) -> Any:
         """The phase (its offset) whose smallest tap is `first_tap`."""
         return (self.dilation * first_tap - self.pad_before) % self.stride if self.transposed else 0

@@ -19,6 +19,11 @@ then stays in the first cache while all blocks of output channels pass over it. 
 shifted (1x1 kernels, kernels as large as the stride), the panel may be `tiled`: what a tile reads
 of all planes lies together, and comes as fast from a cache that is further away.
 
+Of few output channels, a tile may have all phases of its rows (`whole_rows`): their taps read the
+same data, which then is loaded once for all of them::
+
+    accumulators[channels][phases of the row][vectors] += weight * panel
+
 ``conv`` may read its weights where they are: a row of each output channel; and for small images it
 may give each tap a plane of the panel, so that no lane is lost between rows and images.
 """
@@ -147,7 +152,13 @@ class GatherKernel:
         self.gathers = plan.gathers(problem)
         self.blocks = -(-problem.out_channels // plan.channels)
         self.phases = prod(gather.out_step for gather in problem.gathers)
-        self.combinations = list(product(*(problem.gathers[axis].groups for axis in SPATIAL)))
+        groups = [problem.gathers[axis].groups for axis in SPATIAL]
+        self.tap_steps = [problem.gathers[axis].tap_step for axis in SPATIAL]
+        if plan.whole_rows:
+            # One piece of code for all phases along a row, which know their taps.
+            groups[-1] = (TapGroup(0, 1, problem.gathers[-1].kernel),)
+            self.tap_steps[-1] = 1
+        self.combinations = list(product(*groups))
         self.block_weights = self.steps.number * problem.geometry.taps * self.steps.weights
         self.packed_elements = problem.geometry.groups * self.blocks * self.block_weights
         self.chunks = -(-self.steps.number // plan.depth)
@@ -282,8 +293,8 @@ class GatherKernel:
     ) -> list[Expr]:
         """Along the three axes of the kernel, the taps of a phase."""
         return [
-            tap_group.first_tap + phase + tap * self.gathers[axis].tap_step
-            for tap_group, phase, tap, axis in zip(combination, phases, taps, SPATIAL)
+            tap_group.first_tap + phase + tap * step
+            for tap_group, phase, tap, step in zip(combination, phases, taps, self.tap_steps)
         ]
 
     def _weight(self, group: Expr, block: Expr, o: int, step: Expr, taps: Sequence[Expr]) -> Expr:
@@ -432,29 +443,47 @@ class GatherKernel:
         vectors: int,
     ) -> None:
         """accumulators[channels][vectors] += weight * panel, over input channels and taps."""
-        plan, channels, lanes = self.plan, self.plan.channels, self.plan.lanes
-        tiles = list(product(range(channels), range(vectors)))
+        plan, lanes = self.plan, self.plan.lanes
+        last = self.gathers[-1]
+        in_row = sorted({p for users in last.reads.values() for p, _ in users})
+        tiles = list(
+            product(range(plan.channels), in_row if plan.whole_rows else (0,), range(vectors))
+        )
         acc = dict(zip(tiles, emit.registers(len(tiles), lanes, self.dtype)))
         zero = emit.broadcast(emit.constant(0, self.dtype), lanes)
         number, data_of = self._phase(combination, phases)
         places = {
-            (o, v): emit.lanes_of(
-                sums.place + (o * self.phases + number) * self.row + start + v * lanes, lanes
+            (o, p, v): emit.lanes_of(
+                sums.place + (o * self.phases + number + p) * self.row + start + v * lanes, lanes
             )
-            for o, v in tiles
+            for o, p, v in tiles
         }
         for tile, (register, index) in acc.items():
             emit.store(register, index, zero if sums.fresh else sums.held[places[tile]])
         weight_of = self._weights_of_tile(sums, combination, phases)
 
-        def step(channel: Expr, taps: Sequence[Expr]) -> None:
-            x = data_of(channel, taps) + (start * self.planes if plan.tiled else start)
-            for (o, v), (register, index) in acc.items():
+        def add(channel: Expr, taps: Sequence[Expr], x: Expr, p: int) -> None:
+            for o, v in product(range(plan.channels), range(vectors)):
+                register, index = acc[o, p, v]
                 weight = emit.broadcast(weight_of(o, channel, taps), lanes)
                 row = sums.panel[emit.lanes_of(x + v * lanes, lanes)]
                 emit.store(register, index, self._add_products(register[index], weight, row))
 
-        self._over_taps(sums.count, combination, step)
+        def step(channel: Expr, taps: Sequence[Expr]) -> None:
+            x = data_of(channel, taps) + (start * self.planes if plan.tiled else start)
+            add(channel, taps, x, 0)
+
+        def step_of_row(channel: Expr, outer: Sequence[Expr]) -> None:
+            first = data_of(channel, (*outer, 0)) + start
+            for shift, users in last.reads.items():
+                for p, tap in users:
+                    add(channel, (*outer, tap), first + shift, p)
+
+        if plan.whole_rows:
+            outer = [group.taps for group in combination[:-1]]
+            emit.nest((sums.count, *outer), lambda i, *taps: step_of_row(i, taps))
+        else:
+            self._over_taps(sums.count, combination, step)
         for tile, (register, index) in acc.items():
             emit.store(sums.held, places[tile], register[index])
 
@@ -465,13 +494,18 @@ class GatherKernel:
     def _phase(
         self, combination: Sequence[TapGroup], phases: Sequence[Expr]
     ) -> tuple[Expr, Callable[[Expr, Sequence[Expr]], Expr]]:
-        """The number of a phase, and where its first position reads a plane, by tap."""
+        """The number of a phase, and where its first position reads a plane, by tap.
+
+        Of a whole row: that of its first phase, and where a tap that is not shifted reads.
+        """
         firsts = [group.first_tap + phase for group, phase in zip(combination, phases)]
         offsets = [emit.let(self.gathers[axis].phase_of(f)) for axis, f in zip(SPATIAL, firsts)]
         bases = [
             emit.let(self.gathers[axis].shift_of(offset, first))
             for axis, offset, first in zip(SPATIAL, offsets, firsts)
         ]
+        if self.plan.whole_rows:
+            offsets[-1] = bases[-1] = 0
         phase: Expr = 0
         for axis, offset in zip(SPATIAL, offsets):
             phase = phase * self.gathers[axis].out_step + offset

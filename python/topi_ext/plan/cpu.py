@@ -47,6 +47,9 @@ What cores share behind these is seldom larger."""
 MOST_KINDS = 4
 """Kinds of phases that a kernel which saves products writes out: with eight, 3 s to build."""
 
+FEW_CHANNELS = 8
+"""With so many output channels, register tiles of one phase load little for their products."""
+
 TILED_CHANNELS = 16
 """Least input channels for which rearranging a panel by register tiles pays."""
 
@@ -116,14 +119,22 @@ def _plan_gather(problem: Problem, machine: Machine) -> tuple[float, GatherPlan]
     kinds = prod(len(gather.groups) for gather in problem.gathers)
     best: tuple[float, float, GatherPlan] | None = None
     may_spread = problem.is_static and not problem.transposed and problem.geometry.taps > 1
-    for block, spread in product(_blocks(positions, lanes), (False, True)[: 1 + may_spread]):
+    orders = [(False, False)]
+    orders += [(True, False)] if may_spread else []
+    orders += [(False, True)] if _may_take_rows(problem, machine) else []
+    for block, (spread, whole_rows) in product(_blocks(positions, lanes), orders):
         window = Window.of(block, problem.spread_gathers if spread else problem.gathers)
         vectors = -(-window.length // lanes)
-        channels, width = _register_tile(problem.out_channels, vectors, machine, kinds)
+        channels, width = (
+            _row_tile(problem, vectors, machine)
+            if whole_rows
+            else _register_tile(problem.out_channels, vectors, machine, kinds)
+        )
         counts = [-(-p // b) for p, b in zip(positions, block)]
         tasks = problem.geometry.groups * prod(counts)
         blocks = -(-problem.out_channels // channels)
         may_tile = window.extent == window.block and problem.in_channels >= TILED_CHANNELS
+        may_tile = may_tile and not whole_rows
         for splits, depth, tiles_first, tiled in product(
             _splits(tasks, blocks, machine), _depths(problem.in_channels), (False, True),
             (False, True)[: 1 + may_tile],
@@ -131,6 +142,7 @@ def _plan_gather(problem: Problem, machine: Machine) -> tuple[float, GatherPlan]
             plan = GatherPlan(
                 window, lanes, channels, width, splits, depth, packed, spread=spread,
                 tasks=2 * machine.threads, tiles_first=tiles_first, tiled=tiled,
+                whole_rows=whole_rows,
             )  # fmt: skip
             cycles = _gather_cycles(problem, plan, machine)
             if cycles is None:
@@ -771,7 +783,14 @@ def _gather_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> floa
     vectors = -(-window.length // lanes)
     full, tail = divmod(vectors, plan.vectors)
     shifted = window.extent != window.block
-    step = _row_cycles(plan.channels, vectors, plan.vectors, machine, shifted=shifted)
+    if plan.whole_rows:
+        last = gathers[-1]
+        step = full * _whole_row_cycles(last, plan.channels, plan.vectors, machine)
+        step += _whole_row_cycles(last, plan.channels, tail, machine) if tail else 0
+        step /= last.kernel
+        busy = busy // sum(group.phases for group in last.groups)
+    else:
+        step = _row_cycles(plan.channels, vectors, plan.vectors, machine, shifted=shifted)
     # Above half of the cache times vary from run to run, by up to 1.4 as measured.
     spill = 1.0 if panel <= machine.l2 // 2 else 1.15 if panel <= machine.l2 * 3 // 4 else 1.3
     if plan.spread:
@@ -1094,6 +1113,40 @@ def _register_tile(
         if best is None or cycles < best[0]:
             best = (cycles, channels, width)
     return best[1:] if best else (1, 1)
+
+
+def _may_take_rows(problem: Problem, machine: Machine) -> bool:
+    """Whether a register tile has room for all phases of a row, of one output channel."""
+    last = problem.gathers[-1]
+    phases = sum(group.phases for group in last.groups)
+    few = problem.out_channels < FEW_CHANNELS
+    return few and 1 < phases <= machine.registers // 2 - 4
+
+
+def _row_tile(problem: Problem, vectors: int, machine: Machine) -> tuple[int, int]:
+    """Output channels and vectors of the cheapest register tile of whole rows."""
+    last, usable = problem.gathers[-1], machine.registers - (machine.registers - 16) // 4
+    phases = sum(group.phases for group in last.groups)
+    best: tuple[float, int, int] | None = None
+    for channels, width in product(range(1, problem.out_channels + 1), range(1, 9)):
+        fits = (channels * phases + 1) * width < usable
+        if width > vectors or not (fits or channels == width == 1):
+            continue
+        full, tail = divmod(vectors, width)
+        cycles = full * _whole_row_cycles(last, channels, width, machine)
+        cycles += _whole_row_cycles(last, channels, tail, machine) if tail else 0
+        cycles *= -(-problem.out_channels // channels)
+        if best is None or cycles < best[0]:
+            best = cycles, channels, width
+    return best[1:] if best else (1, 1)
+
+
+def _whole_row_cycles(gather: Gather, channels: int, vectors: int, machine: Machine) -> float:
+    """Cycles of all taps along a row, for one tap along the other axes."""
+    products = gather.kernel * channels * vectors / machine.fmas
+    rows = len(gather.reads) * vectors * (2 if machine.vector_bytes >= 64 else 1)
+    # Somewhat more, as measured, than the same products in tiles of one phase.
+    return 1.05 * max(products, (rows + gather.kernel * channels) * 0.78, 4.0) + 0.4
 
 
 def _row_cycles(

@@ -114,6 +114,9 @@ class GatherPlan:
         windows without a halo, in which no tap is shifted.
     streamed : bool
         Whether the result is written past the caches.
+    whole_rows : bool
+        Whether a register tile of a ``conv_transpose`` has all phases of its rows: what they read
+        is loaded once for all of them.
     """
 
     window: Window
@@ -130,6 +133,7 @@ class GatherPlan:
     unrolled: int = UNROLLED_TAPS
     tiled: bool = False
     streamed: bool = False
+    whole_rows: bool = False
 
     def copies_squares(self, problem: Problem) -> bool:
         """Whether weights are transposed in registers before they are packed.
