@@ -345,7 +345,8 @@ class GatherKernel:
         fresh = self.chunks == 1
         elements = self.block_held * (self.per_split if self.holds_all else 1)
         held = emit.scratch(self.held_room, self.dtype)
-        if not fresh or any(gather.has_empty_phase for gather in self.gathers):
+        # Rows without taps are not read.
+        if not fresh or self.gathers[-1].has_empty_phase:
             emit.fill(held, 0, elements, emit.constant(0, self.dtype))
 
         def blocks(step: Callable[[Expr, Expr], None]) -> None:
@@ -585,6 +586,13 @@ class GatherKernel:
         origin = [f * s for f, s in zip(self.first, steps)]
         last = steps[-1]
         present = [emit.least(e, size - o) for e, size, o in zip(extent, sizes, origin)]
+        zero = emit.constant(0, self.dtype)
+        # Of axes with phases that have no taps, whether a phase has some.
+        filled = {
+            axis: emit.table([int(bool(phase.taps)) for phase in gather.phases])
+            for axis, gather in enumerate(self.gathers[:-1])
+            if gather.has_empty_phase
+        }
 
         def channel(o: Expr) -> None:
             number = block * plan.channels + o
@@ -596,8 +604,9 @@ class GatherKernel:
         def row(o: Expr, number: Expr, outer: Sequence[Expr]) -> None:
             phase: Expr = o
             flat: Expr = 0
-            for u, s, step in zip(outer, steps, self.window.steps):
-                phase, flat = phase * s + emit.let(u % s), flat + emit.let(u // s) * step
+            offsets = [emit.let(u % s) for u, s in zip(outer, steps)]
+            for u, s, offset, step in zip(outer, steps, offsets, self.window.steps):
+                phase, flat = phase * s + offset, flat + emit.let(u // s) * step
             where = [a + u for a, u in zip(origin, (*outer, 0))]
             all_channels = group * problem.out_channels + number
             written = self.result.row(all_channels, where)
@@ -613,9 +622,15 @@ class GatherKernel:
                 else:
                     emit.loop(last, lambda a: element(position, a))
 
-            count = present[-1] // last
-            emit.loop(count, whole)
-            emit.loop(present[-1] % last, lambda a: element(count, a))
+            def interleave() -> None:
+                count = present[-1] // last
+                emit.loop(count, whole)
+                emit.loop(present[-1] % last, lambda a: element(count, a))
+
+            has_taps = emit.both(*(is_filled(offsets[a]) > 0 for a, is_filled in filled.items()))
+            emit.when(
+                has_taps, interleave, lambda: emit.loop(present[-1], lambda i: written.put(i, zero))
+            )
             written.end(present[-1])
 
         emit.loop(plan.channels, channel)
