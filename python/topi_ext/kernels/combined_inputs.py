@@ -86,15 +86,18 @@ class CombinedInputs:
 
         def combine(lanes: int, row: Expr, term: Expr, *place: Expr) -> None:
             """One row of tiles: all terms, or those with this one along depth."""
-            at_height = {x: along_height.place(place[2], x) for x in height.reach}
+            at_height = {x: along_height.place(x) for x in height.reach}
+            corner = [place[1] * depth.tile, place[2] * height.tile]
             if depth.is_direct:
                 of_depth: list[Combination] = [((0, 1),)]
-                at_depth = {0: along_depth.place_of(place[1], read_along_depth, term)}
+                at_depth: dict[int, Expr] = {0: 0}
+                corner[0] = corner[0] + along_depth.place_of(read_along_depth, term)
             else:
                 of_depth = [t.inputs for t in depth.terms]
-                at_depth = {x: along_depth.place(place[1], x) for x in depth.reach}
+                at_depth = {x: along_depth.place(x) for x in depth.reach}
+            source = emit.origin(rows.start((place[0], *corner)))
             sources = {
-                (d, h): emit.let(rows.start((place[0], at_d, at_h)))
+                (d, h): _beyond(source, rows.start((0, at_d, at_h)))
                 for (d, at_d), (h, at_h) in product(at_depth.items(), at_height.items())
             }
             mixtures = [
@@ -102,8 +105,13 @@ class CombinedInputs:
                 for some_depth, t in product(of_depth, height.terms)
             ]
             flat = emit.let(((place[0] * block[1] + place[1]) * block[2] + place[2]) * block[3])
-            firsts = [first + term * step for first, step in zip(first_rows, steps)]
-            into = [emit.origin((first + row) * self.pitch + flat) for first in firsts]
+            # Rows of terms are often equally far apart, from one term along depth to the next.
+            common = steps[0] if len(set(steps)) == 1 else 0
+            start = emit.origin((row + term * common) * self.pitch + flat)
+            into = [
+                _beyond(start, (first + (term * step if step != common else 0)) * self.pitch)
+                for first, step in zip(first_rows, steps)
+            ]
 
             def some(i: Expr) -> None:
                 read = {
@@ -215,15 +223,15 @@ class _Axis:
         # Of a block of unknown shape, for each of its tiles.
         self.most = (self.tile + max(filter_.beyond, 0)) * len(self.residues)
 
-    def place(self, tile: Expr, x: int) -> Expr:
-        """The number of the input `x` of a tile."""
-        return self.residues.index(x % self.step) * self.count + tile * self.tile + x // self.step
+    def place(self, x: int) -> Expr:
+        """The number of the input `x` of the first tile."""
+        return self.residues.index(x % self.step) * self.count + x // self.step
 
-    def place_of(self, tile: Expr, inputs: Sequence[int], i: Expr) -> Expr:
+    def place_of(self, inputs: Sequence[int], i: Expr) -> Expr:
         """That of ``inputs[i]``."""
         residues = emit.table([self.residues.index(x % self.step) for x in inputs])
         steps = emit.table([x // self.step for x in inputs])
-        return residues(i) * self.count + tile * self.tile + steps(i)
+        return residues(i) * self.count + steps(i)
 
     def input_of(self, number: Expr) -> Expr:
         """How far the input of this number lies behind the first."""
@@ -282,6 +290,11 @@ class _Rows:
         return emit.shuffled(
             vectors[first : last + 1], range(start, start + lanes * self.step, self.step)
         )
+
+
+def _beyond(origin: Expr, offset: Expr) -> Expr:
+    """The place `offset` behind an origin; TVM takes long over kernels with many origins."""
+    return origin + offset if isinstance(offset, int) else emit.origin(origin + offset)
 
 
 def _some(start: Expr, lanes: int) -> Expr:
