@@ -463,22 +463,28 @@ class GatherKernel:
             emit.store(register, index, zero if sums.fresh else sums.held[places[tile]])
         weight_of = self._weights_of_tile(sums, combination, phases)
 
-        def add(channel: Expr, taps: Sequence[Expr], x: Expr, p: int) -> None:
-            for o, v in product(range(plan.channels), range(vectors)):
-                register, index = acc[o, p, v]
-                weight = emit.broadcast(weight_of(o, channel, taps), lanes)
-                row = sums.panel[emit.lanes_of(x + v * lanes, lanes)]
-                emit.store(register, index, self._add_products(register[index], weight, row))
+        def rows_at(x: Expr) -> list[Expr]:
+            places = (emit.lanes_of(x + v * lanes, lanes) for v in range(vectors))
+            return [emit.let(sums.panel[place]) for place in places]
+
+        def add(channel: Expr, taps: Sequence[Expr], rows: Sequence[Expr], p: int) -> None:
+            for o in range(plan.channels):
+                weight = emit.let(weight_of(o, channel, taps))
+                for v, row in enumerate(rows):
+                    register, index = acc[o, p, v]
+                    total = self._add_products(register[index], emit.broadcast(weight, lanes), row)
+                    emit.store(register, index, total)
 
         def step(channel: Expr, taps: Sequence[Expr]) -> None:
             x = data_of(channel, taps) + (start * self.planes if plan.tiled else start)
-            add(channel, taps, x, 0)
+            add(channel, taps, rows_at(x), 0)
 
         def step_of_row(channel: Expr, outer: Sequence[Expr]) -> None:
             first = data_of(channel, (*outer, 0)) + start
             for shift, users in last.reads.items():
+                rows = rows_at(first + shift)
                 for p, tap in users:
-                    add(channel, (*outer, tap), first + shift, p)
+                    add(channel, (*outer, tap), rows, p)
 
         if plan.whole_rows:
             outer = [group.taps for group in combination[:-1]]

@@ -58,10 +58,13 @@ def add_products(
         emit.store(register, index, zero if fresh else into[at])
 
     def add(value_of: Callable[[int], Expr], start: Expr) -> None:
-        for (o, v), (register, index) in sums.items():
-            value = emit.broadcast(values[value_of(o)], lanes)
-            row = rows[emit.lanes_of(start + v * lanes, lanes)]
-            emit.store(register, index, register[index] + value * row)
+        row = [emit.let(rows[emit.lanes_of(start + v * lanes, lanes)]) for v in range(vectors)]
+        for o in range(len(places)):
+            value = emit.let(values[value_of(o)])
+            for v in range(vectors):
+                register, index = sums[o, v]
+                product_ = emit.broadcast(value, lanes) * row[v]
+                emit.store(register, index, register[index] + product_)
 
     def run(*outer: Expr) -> None:
         starts = [emit.chosen(value_at(o, *outer, 0)) for o in range(len(places))]
