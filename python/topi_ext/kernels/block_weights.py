@@ -98,12 +98,17 @@ class BlockWeights:
             o = emit.let(emit.least(number * size, channels - size))
             rows = [emit.origin(row(i, o + k)) for k in range(size)]
             start = emit.origin(i * channels + o)
-            for done in range(0, taps, size):
-                tap = min(done, taps - size)
+
+            def some(number: Expr) -> None:
+                # The last ones overlap those before.
+                tap = emit.let(emit.least(number * size, taps - size))
                 vectors = [self._vector(place + tap, size) for place in rows]
-                for number, vector in enumerate(transposed(vectors), tap):
-                    if number >= done:
-                        emit.store(into, emit.lanes_of(start + number * self.pitch, size), vector)
+                place = emit.origin(start + tap * self.pitch)
+                for i, vector in enumerate(transposed(vectors)):
+                    into_row = emit.lanes_of(place + i * self.pitch, size)
+                    emit.store(into, into_row, vector)
+
+            emit.loop(-(-taps // size), some)
 
         emit.nest((self.count, -(-channels // size)), square)
 

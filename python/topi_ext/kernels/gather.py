@@ -117,6 +117,19 @@ class Steps(NamedTuple):
 
 
 @dataclass(frozen=True)
+class AnyTaps(TapGroup):
+    """One of the phases of two groups, which run the same code: its taps are counted at run time.
+
+    Attributes
+    ----------
+    groups : tuple of TapGroup
+        The two groups.
+    """
+
+    groups: tuple[TapGroup, ...] = ()
+
+
+@dataclass(frozen=True)
 class Sums:
     """What the tiles of one block sum up: a chunk of input channels, and where the sums are."""
 
@@ -159,6 +172,8 @@ class GatherKernel:
             groups[-1] = (TapGroup(0, 1, problem.gathers[-1].kernel),)
             self.tap_steps[-1] = 1
         self.combinations = list(product(*groups))
+        # Along depth, phases with different numbers of taps share code: it takes long to build.
+        self.depth_groups, self.kinds = groups[0], list(product(*groups[1:]))
         self.block_weights = self.steps.number * problem.geometry.taps * self.steps.weights
         self.packed_elements = problem.geometry.groups * self.blocks * self.block_weights
         self.chunks = -(-self.steps.number // plan.depth)
@@ -236,8 +251,13 @@ class GatherKernel:
             if copied:
                 self._pack_copied(copied, packed, group, block)
             else:
-                weight = partial(self._weight, group, block)
-                self._pack_steps(packed, task, 0, self.steps.number, weight)
+                self._pack_steps(
+                    packed,
+                    task,
+                    0,
+                    self.steps.number,
+                    lambda step, taps: partial(self._weight, group, block, step, taps),
+                )
 
     def _copied_weights(self) -> BlockWeights | None:
         """A copy of some of a block's weights, where packing is faster by way of it."""
@@ -256,12 +276,12 @@ class GatherKernel:
             first = emit.let(emit.least(number * copied.count, problem.in_channels - copied.count))
             copied.copy(held, group, block, first)
 
-            def weight(o: int, step: Expr, taps: Sequence[Expr]) -> Expr:
+            def weights(step: Expr, taps: Sequence[Expr]) -> Callable[[int], Expr]:
                 row = tap_number(problem, taps) * copied.pitch + (step - first) * copied.channels
-                return held[row + o]
+                return lambda o: held[row + o]
 
             task = group * self.blocks + block
-            self._pack_steps(packed, task, first, copied.count, weight)
+            self._pack_steps(packed, task, first, copied.count, weights)
 
         emit.loop(-(-problem.in_channels // copied.count), chunk)
 
@@ -271,17 +291,18 @@ class GatherKernel:
         block: Expr,
         first: Expr,
         count: int,
-        weight: Callable[[int, Expr, Sequence[Expr]], Expr],
+        weights: Callable[[Expr, Sequence[Expr]], Callable[[int], Expr]],
     ) -> None:
-        """``weight(output channel of the block, step, taps)`` for `count` steps from `first` on."""
+        """``weights(step, taps)(output channel of the block)`` for `count` steps from `first` on."""
 
         def element(combination: Sequence[TapGroup], i: Expr, *rest: Expr) -> None:
             phases, taps = rest[:3], rest[3:]
             numbers = self.tap_numbers(combination, phases, taps)
             into = self._weights_of(block, combination, phases)
             into = into + self._weight_step(combination, first + i, taps)
+            weight = weights(first + i, numbers)
             for o in range(self.plan.channels):
-                emit.store(packed, into + o, weight(o, first + i, numbers))
+                emit.store(packed, into + o, weight(o))
 
         for combination in self.combinations:
             phases = (tap_group.phases for tap_group in combination)
@@ -297,7 +318,7 @@ class GatherKernel:
             for tap_group, phase, tap, step in zip(combination, phases, taps, self.tap_steps)
         ]
 
-    def _weight(self, group: Expr, block: Expr, o: int, step: Expr, taps: Sequence[Expr]) -> Expr:
+    def _weight(self, group: Expr, block: Expr, step: Expr, taps: Sequence[Expr], o: int) -> Expr:
         """What one step multiplies by, or zero beyond the last output channel."""
         out_channel = block * self.plan.channels + o
         inside: Expr = True
@@ -319,6 +340,16 @@ class GatherKernel:
         self, block: Expr, combination: Sequence[TapGroup], phases: Sequence[Expr]
     ) -> Expr:
         """Offset of the packed weights of one phase."""
+        depth, *kind = combination
+        if isinstance(depth, AnyTaps):
+            one, other = depth.groups
+            left = phases[0] - one.phases
+            offset = emit.choose(
+                phases[0] < one.phases,
+                lambda: self._weights_of(block, (one, *kind), phases),
+                self._weights_of(block, (other, *kind), (left, *phases[1:])),
+            )
+            return emit.let(offset)
         before = 0
         for other in self.combinations[: self.combinations.index(tuple(combination))]:
             before += prod(group.phases * group.taps for group in other)
@@ -370,10 +401,9 @@ class GatherKernel:
 
             def products(number: Expr, place: Expr, tiles: Callable[..., None]) -> None:
                 sums = Sums(group, number, first, count, panel, held, place, fresh)
-                for combination in self.combinations:
-                    emit.nest(
-                        [tap_group.phases for tap_group in combination],
-                        lambda *phases, c=combination: tiles(partial(self._tile, sums, c, phases)),
+                for kind in self.kinds:
+                    self._over_phases(
+                        kind, lambda c, *phases: tiles(partial(self._tile, sums, c, phases))
                     )
 
             def block(number: Expr, place: Expr) -> None:
@@ -395,6 +425,20 @@ class GatherKernel:
         emit.loop(self.chunks, chunk)
         if self.holds_all:
             blocks(lambda number, place: self._copy_out(group, number, held, place))
+
+    def _over_phases(self, kind: Sequence[TapGroup], step: Callable[..., None]) -> None:
+        """``step(combination, *phases)`` for all phases of depth, and of these groups."""
+        groups = self.depth_groups
+        inner = [group.phases for group in kind]
+
+        def of_depth(depth: Expr) -> None:
+            one = groups[0]
+            if len(groups) > 1:
+                taps = emit.choose(depth < one.phases, lambda: groups[0].taps, groups[1].taps)
+                one = AnyTaps(0, one.phases + groups[1].phases, emit.let(taps), tuple(groups))
+            emit.nest(inner, lambda *phases: step((one, *kind), depth, *phases))
+
+        emit.loop(sum(group.phases for group in groups), of_depth)
 
     def _pack_data(self, panel: Array, group: Expr, first: Expr, count: Expr) -> None:
         """Fill the panel with `count` steps of a group's input channels."""
@@ -545,9 +589,9 @@ class GatherKernel:
         """``step(i, taps)`` for `count` steps and all taps of a phase."""
         counts = [group.taps for group in combination]
         unrolled = len(counts)
-        # Every combination is code of its own.
-        limit = self.plan.unrolled // len(self.combinations)
-        while unrolled and prod(counts[unrolled - 1 :]) <= limit:
+        # Every kind is code of its own.
+        limit, least = self.plan.unrolled // len(self.kinds), len(self.depth_groups) - 1
+        while unrolled > least and prod(counts[unrolled - 1 :]) <= limit:
             unrolled -= 1
 
         def over_taps(i: Expr, *outer: Expr) -> None:
