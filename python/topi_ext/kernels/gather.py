@@ -293,7 +293,7 @@ class GatherKernel:
         count: int,
         weights: Callable[[Expr, Sequence[Expr]], Callable[[int], Expr]],
     ) -> None:
-        """``weights(step, taps)(output channel)``, of the block, for `count` steps from `first` on."""
+        """``weights(step, taps)(output channel)`` for `count` steps from `first` on, of a block."""
 
         def element(combination: Sequence[TapGroup], i: Expr, *rest: Expr) -> None:
             phases, taps = rest[:3], rest[3:]
