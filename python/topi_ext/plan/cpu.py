@@ -259,8 +259,9 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
         blocks = -(-problem.out_channels // channels)
         if parts > blocks:
             continue
-        # None of them empty.
+        # None of them empty, and as many in one task as in another.
         parts, blocks = -(-blocks // -(-blocks // parts)), -(-blocks // parts)
+        per_task = -(-parts // -(-parts // per_task))
         tasks = geometry.groups * (-(-parts // per_task) * shares if alone else positions)
         splits = 1
         if tasks < 2 * machine.threads and not alone:
