@@ -18,10 +18,10 @@ taps that it needs.  For some input channels of a block at a time::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import accumulate, product
 from math import prod
 
 from .. import emit
@@ -106,25 +106,23 @@ class CombinedTaps:
     def block_elements(self) -> int:
         """Of one block."""
         if self.by_slice:
-            rows = max(self._rows_before(kind)[-1] for kind in self.row_phases.kinds)
+            rows = max(self.rows_before(kind, _first_taps)[-1] for kind in self.row_phases.kinds)
         else:
             rows = sum(rows * phases for rows, phases in zip(self.rows, self.phases))
         return rows * self.plan.channels
 
-    def _rows_before(self, kind: Pair) -> list[int]:
-        """The rows of a slice that lie before those of each filter along the row, and all."""
-        before = [0]
-        for last in self.filters[2]:
-            index = self.kinds.index((*kind, last))
-            before.append(before[-1] + self.rows[index] * len(last.first_taps))
-        return before
+    def rows_before(self, kind: Pair, count: Callable[[Filter], int]) -> list[int]:
+        """Of one phase along depth and height, with `count` times the rows of each filter along the
+        row: those before each of them, and all."""
+        rows = (self.rows[self.kinds.index((*kind, last))] for last in self.filters[2])
+        return [0, *accumulate(n * count(last) for n, last in zip(rows, self.filters[2]))]
 
     def offset_of(self, block: Expr, filters: Sequence[Filter], numbers: Sequence[Expr]) -> Expr:
         """Offset of the combined taps of the phases with these first taps."""
         index = self.kinds.index(tuple(filters))
         depth, height, last = filters
         if self.by_slice:
-            before = self._rows_before((depth, height))[self.filters[2].index(last)]
+            before = self.rows_before((depth, height), _first_taps)[self.filters[2].index(last)]
             number = numbers[2]
         else:
             before = sum(self.rows[i] * self.phases[i] for i in range(index))
@@ -214,6 +212,7 @@ class CombinedTaps:
             self.row_phases.of_kind(number, kind)
 
         def block(b: Expr) -> None:
+            # All taps, also of one slice: they share cache lines.
             copied.copy(raw, group, first_block + b, first)
             start = self.block_held(group, first_block, b) * self.block_elements
             start = start + first * plan.channels
@@ -234,3 +233,7 @@ class CombinedTaps:
             parts = [term.taps for term in f.terms]
             values = combined_along(values, axis, parts, self.dtype, lanes)
         return values
+
+
+def _first_taps(last: Filter) -> int:
+    return len(last.first_taps)

@@ -21,12 +21,12 @@ over input channels of one product, and the points are combined to outputs by ad
     where an output was infinite or NaN: compute all of them directly
 
 Threads may share the parts, and some `shares` of their positions, instead of blocks of positions.
-Taps then are combined by the thread that reads them, so that no other core has to give up a line,
-and only those of one slice of the kernel are held: of what the rows of a phase need.  If a task has
-several parts, all positions are one block, whose inputs it combines once::
+Taps then are combined by the thread that reads them, so that no other core has to give up a line.
+Those of one slice of the kernel may be held at a time (`by_slice`): what the rows of a phase need.
+If a task has several parts, all positions are one block, whose inputs it combines once::
 
     parallel (group, `per_task` parts of the output channels, share of the blocks of positions):
-        for each slice of the kernel:
+        for each slice of the kernel, or all of them at once:
             where there are several parts: combine all inputs             -> inputs
             for each part:
                 combine the taps                                          -> combined
@@ -140,14 +140,13 @@ class _Winograd:
         # Of the phases of a row.
         self.outputs = prod(self.tile) * self.out_steps[-1]
         self.room, self.pitch = prod(plan.block), plan.pitch
-        # Where the rows of combined inputs of each slice begin, and how many are held.
-        self._slices = [0]
-        for pair, phases in self.row_phases.phases_of_slices():
-            self._slices.append(phases * self._rows_before(pair)[-1])
-        if plan.by_slice:
-            self._slices = [0, max(self._slices)]
-        else:
-            self._slices = list(accumulate(self._slices))
+        # Rows of combined inputs of each slice: where they begin, and how many are held.
+        rows = [
+            phases * self._rows_before(pair)[-1]
+            for pair, phases in self.row_phases.phases_of_slices()
+        ]
+        self.first_rows = [0] * len(rows) if plan.by_slice else [0, *accumulate(rows[:-1])]
+        self.held_rows = max(rows) if plan.by_slice else sum(rows)
 
     def pays(self) -> Expr:
         """Whether there are enough tiles to pay for combining the taps."""
@@ -209,7 +208,7 @@ class _Winograd:
     ) -> None:
         """A share of some parts of the output channels, by one thread."""
         plan = self.plan
-        self.inputs = self._rows(self._slices[-1] if plan.inputs_first else max(self.taps.rows))
+        self.inputs = self._rows(self.held_rows if plan.inputs_first else max(self.taps.rows))
 
         def part(slice_: Expr | None, i: Expr) -> None:
             first = emit.let((number * plan.per_task + i) * self.taps.part_blocks)
@@ -341,7 +340,7 @@ class _Winograd:
         def of_slice(slice_: Expr) -> None:
             before: Expr = 0
             if self.plan.inputs_first:
-                before = emit.let(emit.table(self._slices[:-1])(slice_))
+                before = emit.let(emit.table(self.first_rows)(slice_))
 
             def phase(phase: Expr, number: Expr) -> None:
                 self.row_phases.of_kind(
@@ -361,11 +360,7 @@ class _Winograd:
 
     def _rows_before(self, pair: Pair) -> list[int]:
         """Of one phase of rows, those that lie before each filter along the row, and all."""
-        before = [0]
-        for last in self.filters[2]:
-            index = self.taps.kinds.index((*pair, last))
-            before.append(before[-1] + self.taps.rows[index] * len(last.phases))
-        return before
+        return self.taps.rows_before(pair, lambda last: len(last.phases))
 
     def _row_of(self, filters: Sequence[Filter], last_phase: Expr) -> Expr:
         """The first row of a phase, of those of its phase of rows."""

@@ -47,6 +47,9 @@ What cores share behind these is seldom larger."""
 MOST_KINDS = 4
 """Kinds of phases that a kernel which saves products writes out: with eight, 3 s to build."""
 
+MOST_ROW_TAPS = 64
+"""Longest kernel along a row whose taps are all written out."""
+
 FEW_CHANNELS = 8
 """With so many output channels, register tiles of one phase load little for their products."""
 
@@ -179,9 +182,12 @@ def _gather_elements(problem: Problem, plan: GatherPlan, busy: int) -> int:
     slots, phases = prod(g.slots for g in gathers), prod(g.out_step for g in gathers)
     row = -(-plan.window.length // lanes) * lanes
     blocks = -(-problem.out_channels // plan.channels)
-    pitch = plan.window.pitch(lanes)
-    task = plan.depth * slots * (row if plan.tiled else pitch)
-    task += slots * pitch if plan.tiled else 0
+    pitch, width = plan.window.pitch(lanes), plan.vectors * lanes
+    if plan.tiled:
+        # Whole register tiles, and the planes of one channel from which they are made.
+        task = plan.depth * slots * -(-row // width) * width + slots * pitch + width
+    else:
+        task = plan.depth * slots * pitch
     together = (
         -(-blocks // plan.splits) if plan.depth < problem.in_channels or plan.tiles_first else 1
     )
@@ -214,7 +220,9 @@ def _depths(channels: int) -> list[int]:
 def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradPlan] | None:
     """Fewer products: the plan of :mod:`topi_ext.kernels.winograd`, and its cycles.
 
-    None for integers, whose sums have to be exact, and where no two taps are neighbours.
+    None for integers, whose sums have to be exact, where no two taps are neighbours or a phase has
+    none, for more kinds of phases or terms than are written out, and where the direct sum for data
+    that is not finite would take more memory than operands and result.
     """
     if not problem.acc_dtype.startswith("float"):
         return None
@@ -230,9 +238,13 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
     room = problem.elements * 1023 // 1024
     if problem.is_static:
         # Half as fast as it could be, and built sooner: no last tile, no taps written out.
-        direct = replace(direct, channels=min(4, direct.channels), vectors=1, unrolled=1)
+        direct = replace(
+            direct, channels=min(4, direct.channels), vectors=1, unrolled=1, whole_rows=False
+        )
+        counts = (-(-p // b) for p, b in zip(nominal(problem.positions), direct.window.block))
+        busy = min(machine.threads, problem.geometry.groups * prod(counts) * direct.splits)
         held, depth = min(
-            (_gather_elements(as_stored, replace(direct, depth=depth), machine.threads), -depth)
+            (_gather_elements(as_stored, replace(direct, depth=depth), busy), -depth)
             for depth in {direct.depth, *_depths(problem.in_channels)}
         )
         if held > room:
@@ -259,7 +271,7 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
         blocks = -(-problem.out_channels // channels)
         if parts > blocks:
             continue
-        # None of them empty, and as many in one task as in another.
+        # None of them empty, and about as many in one task as in another.
         parts, blocks = -(-blocks // -(-blocks // parts)), -(-blocks // parts)
         per_task = -(-parts // -(-parts // per_task))
         tasks = geometry.groups * (-(-parts // per_task) * shares if alone else positions)
@@ -273,7 +285,8 @@ def _plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradP
             parts=parts, shares=shares, per_task=per_task, by_slice=by_slice,
             tasks=2 * machine.threads,
         )  # fmt: skip
-        if _winograd_bytes(problem, plan, combinations, machine) > room * 4:
+        busy = min(machine.threads, tasks * splits)
+        if _winograd_elements(problem, plan, combinations, busy) > room:
             continue
         # What a task combines has to be near.
         if per_task == 1 and values * plan.pitch > machine.l2 * 2:
@@ -361,7 +374,7 @@ def _winograd_loops(
     problem: Problem, plan: WinogradPlan, machine: Machine
 ) -> Iterator[tuple[tuple[int, ...], int, int, int, bool]]:
     """Candidates: a block of tiles, parts of the output channels, the shares of a part if these are
-    tasks, how many parts are one, and whether slices of the kernel come one after the other."""
+    tasks, how many parts are one task, and whether slices of the kernel come one by one."""
     tiles = nominal(plan.tiles(problem))
     blocks = list(_blocks(tiles, problem.lanes(machine)))
     orders = (False, True)[: 1 + (plan.slices(problem) > 1 and not problem.prepacked)]
@@ -379,16 +392,18 @@ def _winograd_loops(
             yield from ((block, tasks * per_task, 1, 1, order) for block in blocks)
 
 
-def _winograd_bytes(
+def _winograd_elements(
     problem: Problem,
     plan: WinogradPlan,
     combinations: Sequence[tuple[Filter, ...]],
-    machine: Machine,
+    busy: int,
 ) -> int:
-    """Memory that the kernel needs beside its operands."""
+    """What the kernel holds beside its operands while `busy` tasks run."""
     blocks = -(-problem.out_channels // (plan.channels * plan.parts))
     # Rows of the taps, and of the inputs, of a slice of each kind, and how many slices there are.
     slices: dict[tuple[Filter, Filter], tuple[int, int, int]] = {}
+    # Rows of data as they are, for each filter along the row.
+    raw: dict[tuple[Filter, Filter], int] = {}
     most = 0
     for depth, height, last in combinations:
         kinds = depth, height, last
@@ -396,6 +411,9 @@ def _winograd_bytes(
         rows = prod(len(f.terms) for f in kinds) * problem.in_channels
         rows += prod(len(f.points) for f in kinds) * plan.gap(problem)
         most = max(most, rows)
+        raw[depth, height] = raw.get((depth, height), 0) + plan.lanes
+        raw[depth, height] += prod(_input_rows(kinds, plan.block))
+        # Each first tap is that of as many phases.
         number = len(depth.first_taps) * len(height.first_taps)
         phases = len(depth.phases) * len(height.phases) * len(last.phases) // number
         taps, inputs, _ = slices.get((depth, height), (0, 0, 0))
@@ -411,7 +429,7 @@ def _winograd_bytes(
     outputs = prod(plan.tile) * combinations[0][2].out_step
     task = points * plan.pass_blocks * plan.channels * width
     task += -(-blocks // plan.splits) * plan.channels * outputs * plan.pitch
-    task += max(prod(_input_rows(kinds, plan.block)) for kinds in combinations) + plan.lanes
+    task += max(raw.values())
     shared = 0
     if problem.prepacked:
         combined = 0
@@ -427,8 +445,7 @@ def _winograd_bytes(
     elif plan.inputs_first:
         most = sum(inputs * number for _, inputs, number in slices.values())
     task += most * plan.pitch
-    threads = machine.threads if plan.parallel else 1
-    return byte_width(problem.acc_dtype) * (shared * problem.geometry.groups + threads * task)
+    return shared * problem.geometry.groups + busy * task
 
 
 def _winograd_cycles(
@@ -789,8 +806,9 @@ def _gather_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> floa
         step = full * _whole_row_cycles(last, plan.channels, plan.vectors, machine)
         step += _whole_row_cycles(last, plan.channels, tail, machine) if tail else 0
         step /= last.kernel
-        busy = busy // sum(group.phases for group in last.groups)
+        passes = busy // sum(group.phases for group in last.groups)
     else:
+        passes = busy
         step = _row_cycles(plan.channels, vectors, plan.vectors, machine, shifted=shifted)
     # Above half of the cache times vary from run to run, by up to 1.4 as measured.
     spill = 1.0 if panel <= machine.l2 // 2 else 1.15 if panel <= machine.l2 * 3 // 4 else 1.3
@@ -821,7 +839,7 @@ def _gather_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> floa
         compute += tiles * chunks * taken * (0.03 if near else 0.06 if plan.tiled else 0.15)
     elif not plan.tiled and panel + plan.depth * taps * plan.channels * width > machine.l1 * 3 // 4:
         # What one block of output channels reads: the panel, once per phase that has taps.
-        lines = slots * busy * (vectors + tiles)
+        lines = slots * passes * (vectors + tiles)
         # Planes that one tap reads come in order, and most of the way is hidden.
         slice_ = plan.depth * taps * (plan.vectors * lanes + plan.channels) * width
         has_one_tap = slots == 1 and taps <= phases
@@ -1120,7 +1138,7 @@ def _may_take_rows(problem: Problem, machine: Machine) -> bool:
     """Whether a register tile has room for all phases of a row, of one output channel."""
     last = problem.gathers[-1]
     phases = sum(group.phases for group in last.groups)
-    few = problem.out_channels < FEW_CHANNELS
+    few = problem.out_channels < FEW_CHANNELS and last.kernel <= MOST_ROW_TAPS
     return few and 1 < phases <= machine.registers // 2 - 4
 
 
@@ -1131,6 +1149,7 @@ def _row_tile(problem: Problem, vectors: int, machine: Machine) -> tuple[int, in
     best: tuple[float, int, int] | None = None
     for channels, width in product(range(1, problem.out_channels + 1), range(1, 9)):
         fits = (channels * phases + 1) * width < usable
+        fits = fits and channels * width * last.kernel <= 4 * MOST_ROW_TAPS
         if width > vectors or not (fits or channels == width == 1):
             continue
         full, tail = divmod(vectors, width)

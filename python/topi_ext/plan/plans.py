@@ -306,7 +306,8 @@ class WinogradPlan(Tiled):
     parallel : bool
         Whether threads share the tasks.
     parts : int
-        Parts of the output channels that are computed one after the other, for less memory.
+        Parts of the output channels: tasks, or one after the other, for less memory, if `shares` is
+        zero.
     shares : int
         Into how many tasks the positions of a part are divided, each of which combines the taps of
         the part for itself; then `splits` is 1.  Zero: all threads combine them together, and
