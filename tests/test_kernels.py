@@ -361,6 +361,26 @@ def test_weights_transposed_in_registers() -> None:
     run_all(made, chosen)
 
 
+def test_slices_of_the_kernel_and_inputs_combined_once() -> None:
+    """Several parts in a task, which do not divide evenly, of phases of more than one kind."""
+    made, chosen = [], []
+    for kernel, stride, dilation in (((3, 4), (2, 2), (1, 1)), ((4, 3), (2, 2), (3, 1))):
+        case = Case(
+            "conv_transpose", (5, 6), kernel, 2, ins=10, outs=12, groups=2, stride=stride,
+            dilation=dilation, padding=(1,) * 4,
+        )  # fmt: skip
+        one = FaceCase(case.op, geometry_of(case), case.n)
+        problem = problem_of(one)
+        for by_slice in (False, True):
+            plan = WinogradPlan(
+                (1, 2, 2), (1,) * 4, 8, 2, 1, 1, 1, None, parts=3, shares=1, per_task=2,
+                by_slice=by_slice,
+            )  # fmt: skip
+            made.append(kernel_of(problem, replace(plan, block=plan.tiles(problem))))
+            chosen.append(one)
+    run_all(made, chosen)
+
+
 def test_panels_by_register_tile() -> None:
     """Of several tiles, chunks of channels and blocks, none of which the last one fills."""
     made, chosen = [], []
