@@ -490,10 +490,10 @@ class GatherKernel:
         """accumulators[channels][vectors] += weight * panel, over input channels and taps."""
         plan, lanes = self.plan, self.plan.lanes
         last = self.gathers[-1]
-        in_row = sorted({p for users in last.reads.values() for p, _ in users})
-        tiles = list(
-            product(range(plan.channels), in_row if plan.whole_rows else (0,), range(vectors))
-        )
+        in_row = [0]
+        if plan.whole_rows:
+            in_row = [number for number, phase in enumerate(last.phases) if phase.taps]
+        tiles = list(product(range(plan.channels), in_row, range(vectors)))
         acc = dict(zip(tiles, emit.registers(len(tiles), lanes, self.dtype)))
         zero = emit.broadcast(emit.constant(0, self.dtype), lanes)
         number, data_of = self._phase(combination, phases)

@@ -62,26 +62,26 @@ class RowPhases:
 
     def numbers(self, phase: Expr) -> list[Expr]:
         """Of a phase, its numbers among those of its filters along depth and height."""
-        pairs = [pair for phases in self._phases for pair in phases]
-        return [emit.let(emit.table(column)(phase)) for column in zip(*pairs)]
+        return _looked_up([pair for phases in self._phases for pair in phases], phase)
 
     def offsets(self, phase: Expr) -> list[Expr]:
         """Of a phase, which rows are its own, along depth and height."""
-        columns = zip(
-            *(
-                [f.phases[i][0] for f, i in zip(self.kinds[number], pair)]
-                for (number, _), phases in zip(self._slices, self._phases)
-                for pair in phases
-            )
-        )
-        return [emit.let(emit.table(column)(phase)) for column in columns]
+        offsets = [
+            [f.phases[i][0] for f, i in zip(self.kinds[number], pair)]
+            for (number, _), phases in zip(self._slices, self._phases)
+            for pair in phases
+        ]
+        return _looked_up(offsets, phase)
 
     def first_taps(self, slice_: Expr) -> list[Expr]:
         """Of a slice, the numbers of its first taps among those of its filters."""
-        columns = zip(
-            *(
-                [f.first_taps.index(tap) for f, tap in zip(self.kinds[number], taps)]
-                for number, taps in self._slices
-            )
-        )
-        return [emit.let(emit.table(column)(slice_)) for column in columns]
+        numbers = [
+            [f.first_taps.index(tap) for f, tap in zip(self.kinds[number], taps)]
+            for number, taps in self._slices
+        ]
+        return _looked_up(numbers, slice_)
+
+
+def _looked_up(rows: Sequence[Sequence[int]], number: Expr) -> list[Expr]:
+    """The row of this number, when the kernel runs."""
+    return [emit.let(emit.table(column)(number)) for column in zip(*rows)]

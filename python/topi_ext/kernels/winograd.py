@@ -277,15 +277,9 @@ class _Winograd:
         present = emit.least(self.taps.part_blocks, self.taps.blocks - first_block) - first
         count = emit.let(emit.most(emit.least(present, self.per_split), 0))
 
-        def of_phase(
-            filters: Sequence[Filter], row_phase: Expr, first_row: Expr, last_phase: Expr
-        ) -> None:
-            phases = [*self.row_phases.numbers(row_phase), last_phase]
-            row: Expr = 0
-            if plan.inputs_first:
-                row = emit.let(first_row + self._row_of(filters, last_phase))
-            else:
-                self._combine_rows(group, filters, phases, 0)
+        def of_phase(filters: Sequence[Filter], phases: Sequence[Expr], row: Expr) -> None:
+            if not plan.inputs_first:
+                self._combine_rows(group, filters, phases, row)
             numbers = [
                 emit.table([f.first_taps.index(first) for _, _, first in f.phases])(i)
                 for f, i in zip(filters, phases)
@@ -298,15 +292,10 @@ class _Winograd:
                 taps = self.taps.offset_of(place, filters, numbers)
                 emit.loop(
                     self.rounds,
-                    lambda r: self._round(filters, last_phase, row, emit.let(taps), start, part, r),
+                    lambda r: self._round(filters, phases[-1], row, emit.let(taps), start, part, r),
                 )
 
             emit.loop(emit.ceil_div(self.per_split, plan.pass_blocks), one_pass)
-
-        def of_rows(row_phase: Expr, pair: Pair, first_row: Expr) -> None:
-            for last in self.filters[2]:
-                filters = (*pair, last)
-                emit.loop(len(last.phases), partial(of_phase, filters, row_phase, first_row))
 
         def copy_out(row_phase: Expr) -> None:
             offsets = self.row_phases.offsets(row_phase)
@@ -316,7 +305,7 @@ class _Winograd:
             )
 
         with self.result.task(self.block[-1] * self.tile[-1] * self.out_steps[-1]):
-            self._over_row_phases(slice_, of_rows, copy_out)
+            self._over_phases(slice_, of_phase, copy_out)
         self.finite.report(directly)
 
     # ------------------------------------------------------------ inputs
@@ -328,30 +317,35 @@ class _Winograd:
         emit.loop(rows, lambda i: emit.fill(made, i * self.pitch + self.positions, tail, zero))
         return made
 
-    def _over_row_phases(
+    def _over_phases(
         self,
         slice_: Expr | None,
-        of_kind: Callable[[Expr, Pair, Expr], None],
+        of_phase: Callable[[Sequence[Filter], Sequence[Expr], Expr], None],
         then: Callable[[Expr], None] = lambda _: None,
     ) -> None:
-        """``of_kind(phase, its kind, its first row of inputs)`` and ``then(phase)``, for the phases
-        of rows of a slice, or of all."""
+        """``of_phase(filters, its numbers in them, its first row of inputs)`` for the phases of a
+        slice, or of all, and ``then(phase)`` after those of a phase of rows."""
 
         def of_slice(slice_: Expr) -> None:
-            before: Expr = 0
-            if self.plan.inputs_first:
-                before = emit.let(emit.table(self.first_rows)(slice_))
+            before = emit.let(emit.table(self.first_rows)(slice_)) if self.plan.inputs_first else 0
 
-            def phase(phase: Expr, number: Expr) -> None:
-                self.row_phases.of_kind(
-                    slice_,
-                    lambda pair: of_kind(
-                        phase, pair, before + number * self._rows_before(pair)[-1]
-                    ),
-                )
-                then(phase)
+            def of_rows(row_phase: Expr, number: Expr) -> None:
+                def along_row(filters: Sequence[Filter], first: int, i: Expr) -> None:
+                    phases, row = [*self.row_phases.numbers(row_phase), i], 0
+                    if self.plan.inputs_first:
+                        each = self.taps.rows[self.taps.kinds.index(tuple(filters))]
+                        of_pair = number * self._rows_before(filters[:2])[-1]
+                        row = emit.let(before + of_pair + first + i * each)
+                    of_phase(filters, phases, row)
 
-            self.row_phases.over_phases(slice_, phase)
+                def kind(pair: Pair) -> None:
+                    for last, first in zip(self.filters[2], self._rows_before(pair)):
+                        emit.loop(len(last.phases), partial(along_row, (*pair, last), first))
+
+                self.row_phases.of_kind(slice_, kind)
+                then(row_phase)
+
+            self.row_phases.over_phases(slice_, of_rows)
 
         if slice_ is None:
             emit.loop(self.row_phases.slices, of_slice)
@@ -362,26 +356,10 @@ class _Winograd:
         """Of one phase of rows, those that lie before each filter along the row, and all."""
         return self.taps.rows_before(pair, lambda last: len(last.phases))
 
-    def _row_of(self, filters: Sequence[Filter], last_phase: Expr) -> Expr:
-        """The first row of a phase, of those of its phase of rows."""
-        depth, height, last = filters
-        before = self._rows_before((depth, height))[self.filters[2].index(last)]
-        return before + last_phase * self.taps.rows[self.taps.kinds.index((depth, height, last))]
-
     def _combine_inputs(self, group: Expr, slice_: Expr | None) -> None:
         """Those of all positions, which are one block, for one slice of the kernel or for all."""
         self.first: Sequence[Expr] = [0] * len(self.block)
-
-        def of_rows(row_phase: Expr, pair: Pair, first_row: Expr) -> None:
-            def of_phase(filters: Sequence[Filter], last_phase: Expr) -> None:
-                phases = [*self.row_phases.numbers(row_phase), last_phase]
-                row = emit.let(first_row + self._row_of(filters, last_phase))
-                self._combine_rows(group, filters, phases, row)
-
-            for last in self.filters[2]:
-                emit.loop(len(last.phases), partial(of_phase, (*pair, last)))
-
-        self._over_row_phases(slice_, of_rows)
+        self._over_phases(slice_, partial(self._combine_rows, group))
 
     def _combine_rows(
         self, group: Expr, filters: Sequence[Filter], phases: Sequence[Expr], first_row: Expr

@@ -803,9 +803,7 @@ def _gather_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> floa
     shifted = window.extent != window.block
     if plan.whole_rows:
         last = gathers[-1]
-        step = full * _whole_row_cycles(last, plan.channels, plan.vectors, machine)
-        step += _whole_row_cycles(last, plan.channels, tail, machine) if tail else 0
-        step /= last.kernel
+        step = _whole_row_cycles(last, plan.channels, vectors, plan.vectors, machine) / last.kernel
         passes = busy // sum(group.phases for group in last.groups)
     else:
         passes = busy
@@ -1152,21 +1150,26 @@ def _row_tile(problem: Problem, vectors: int, machine: Machine) -> tuple[int, in
         fits = fits and channels * width * last.kernel <= 4 * MOST_ROW_TAPS
         if width > vectors or not (fits or channels == width == 1):
             continue
-        full, tail = divmod(vectors, width)
-        cycles = full * _whole_row_cycles(last, channels, width, machine)
-        cycles += _whole_row_cycles(last, channels, tail, machine) if tail else 0
+        cycles = _whole_row_cycles(last, channels, vectors, width, machine)
         cycles *= -(-problem.out_channels // channels)
         if best is None or cycles < best[0]:
             best = cycles, channels, width
     return best[1:] if best else (1, 1)
 
 
-def _whole_row_cycles(gather: Gather, channels: int, vectors: int, machine: Machine) -> float:
-    """Cycles of all taps along a row, for one tap along the other axes."""
-    products = gather.kernel * channels * vectors / machine.fmas
-    rows = len(gather.reads) * vectors * (2 if machine.vector_bytes >= 64 else 1)
-    # Somewhat more, as measured, than the same products in tiles of one phase.
-    return 1.05 * max(products, (rows + gather.kernel * channels) * 0.78, 4.0) + 0.4
+def _whole_row_cycles(
+    gather: Gather, channels: int, vectors: int, width: int, machine: Machine
+) -> float:
+    """Cycles of all taps along a row of `vectors` vectors, for one tap along the other axes."""
+
+    def tile(count: int) -> float:
+        products = gather.kernel * channels * count / machine.fmas
+        rows = len(gather.reads) * count * (2 if machine.vector_bytes >= 64 else 1)
+        # Somewhat more, as measured, than the same products in tiles of one phase.
+        return 1.05 * max(products, (rows + gather.kernel * channels) * 0.78, 4.0) + 0.4
+
+    full, tail = divmod(vectors, width)
+    return full * tile(width) + (tile(tail) if tail else 0)
 
 
 def _row_cycles(
