@@ -275,6 +275,23 @@ def loop(extent: Expr, step: Callable[[Expr], None]) -> None:
         step(i)
 
 
+def tiles(count: int, size: int, step: Callable[[Expr, int], None]) -> None:
+    """``step(first, size)`` for the tiles of `count`, of which the last may be smaller."""
+    full, tail = divmod(count, size)
+    loop(full, lambda i: step(i * size, size))
+    if tail:
+        step(full * size, tail)
+
+
+def tiles_then_ones(count: Expr, size: int, step: Callable[[Expr, int], None]) -> None:
+    """``step(first, size)`` for whole tiles of `count`, and ``step(first, 1)`` for what is left."""
+    whole = count // size
+    loop(whole, lambda i: step(i * size, size))
+    if size > 1 and (not isinstance(count, int) or count % size):
+        done = whole * size
+        loop(count - done, lambda i: step(done + i, 1))
+
+
 def share_of(count: int, shares: int, number: Expr, step: Callable[[Expr], None]) -> None:
     """``step(i)`` for the part of all i below `count` that is share `number` of so many."""
     each = -(-count // shares)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd
 from typing import Any
 
@@ -111,6 +112,7 @@ class Filter:
         return self.reach[-1] // self.in_step + 1 - self.tile
 
 
+@lru_cache(maxsize=1024)
 def filters_of(gather: Gather, tile: int) -> tuple[Filter, ...]:
     """How `gather` is computed in tiles of one output (directly) or of two.
 

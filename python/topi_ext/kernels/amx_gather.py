@@ -39,6 +39,7 @@ from . import ATTRIBUTES, TAPS, gather
 from .gather import GatherKernel, Steps, Sums
 from .operands import (
     Packed,
+    as_stored,
     gather_arguments,
     packed_weight,
     stored_sizes,
@@ -165,10 +166,8 @@ class AmxGather(GatherKernel):
         source, result = ("O", "I") if problem.transposed else ("I", "O")
         taps = dict(zip(TAPS, problem.geometry.kernel))
         extents = {source: present, result: _CHUNK, **taps}
-        order = sorted(extents, key=lambda letter: -self.weight.strides.get(letter, 0))
 
-        def element(*numbers: Expr) -> None:
-            at = dict(zip(order, numbers))
+        def element(at: dict[str, Expr]) -> None:
             place = [at[letter] for letter in TAPS]
             out_channel = first + at[result]
             if problem.out_channels % self.plan.channels:
@@ -179,7 +178,7 @@ class AmxGather(GatherKernel):
             into = at[source] * pitch + at[result] * problem.geometry.taps
             emit.store(raw, into + tap_number(self.problem, place), both)
 
-        emit.nest([extents[letter] for letter in order], element)
+        as_stored(self.weight, extents, element)
         if number % TILE:
             zero = emit.constant(0, PAIR)
             emit.fill(raw, present * pitch, (TILE - present) * pitch, zero)

@@ -25,7 +25,7 @@ from ..emit import Array, Expr, Operand
 from ..plan.plans import square_size
 from ..plan.problem import Problem
 from . import TAPS
-from .operands import tap_number, weight_index
+from .operands import as_stored, tap_number, weight_index
 
 Row = Callable[[Expr, Expr], Expr]
 """Where the first tap between an input and an output channel is stored."""
@@ -130,10 +130,8 @@ class BlockWeights:
             result: self.channels,
             **dict(zip(TAPS, problem.geometry.kernel)),
         }
-        order = sorted(extents, key=lambda letter: -weight.strides.get(letter, 0))
 
-        def element(*numbers: Expr) -> None:
-            at = dict(zip(order, numbers))
+        def element(at: dict[str, Expr]) -> None:
             taps = [at[letter] for letter in TAPS]
             first_tap = row(at[source], at[result])
             value = weight.load(first_tap + weight.at(TAPS, *taps), self.dtype)
@@ -142,7 +140,7 @@ class BlockWeights:
             place = tap_number(problem, taps) * self.pitch
             emit.store(into, place + at[source] * self.channels + at[result], value)
 
-        emit.nest([extents[letter] for letter in order], element)
+        as_stored(weight, extents, element)
 
 
 def transposed(rows: Sequence[Expr]) -> list[Expr]:

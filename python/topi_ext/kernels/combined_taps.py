@@ -18,21 +18,22 @@ taps that it needs.  For some input channels of a block at a time::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, product
+from itertools import product
 from math import prod
 
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..filtering import Filter
+from ..plan.combined_rows import CombinedRows, Pair
 from ..plan.plans import WinogradPlan
 from ..plan.problem import Problem
 from .block_weights import BlockWeights
 from .combinations import combined_along
 from .operands import tap_number
-from .row_phases import Pair, RowPhases
+from .row_phases import RowPhases
 
 
 class CombinedTaps:
@@ -40,47 +41,35 @@ class CombinedTaps:
 
     Attributes
     ----------
-    kinds : list of tuple of Filter
-        Phases that are computed alike: a filter for each spatial axis.
+    rows : CombinedRows
+        How they are laid out.
     row_phases : RowPhases
-        Those along depth and height.
-    by_slice : bool
-        Whether only the taps of one slice are held.
+        The phases along depth and height.
     blocks, part_blocks : int
         Blocks of output channels, of a group and of one part of it.
     held_blocks, held_groups : int
         How many blocks of a group are held at a time, and of how many groups.
     chunks : int
         Into how many the input channels are divided while taps are combined.
-    rows : list of int
-        For each kind, rows of a block and phase.
+    block_elements : int
+        Combined taps of a block that are held at a time.
     """
 
     def __init__(self, problem: Problem, plan: WinogradPlan, weight: Operand | None = None):
         self.problem, self.plan, self.weight = problem, plan, weight
         self.dtype = problem.acc_dtype
-        self.filters = plan.filters(problem)
-        self.kinds = list(product(*self.filters))
-        self.row_phases = RowPhases(self.filters)
+        self.rows = CombinedRows(problem, plan)
+        self.row_phases = RowPhases(self.rows.slices)
         self.blocks = -(-problem.out_channels // plan.channels)
         self.part_blocks = -(-self.blocks // plan.parts)
         each_task = plan.shares > 0 and not problem.prepacked
-        self.by_slice = each_task and plan.by_slice
         self.held_blocks = self.blocks if problem.prepacked else self.part_blocks
         self.held_groups = 1 if each_task else problem.geometry.groups
         self.chunk = min(problem.in_channels, 16)
         self.chunks = -(-problem.in_channels // self.chunk)
-        self.rows = [self.starts(filters)[-1] for filters in self.kinds]
-        self.phases = [prod(len(f.first_taps) for f in filters) for filters in self.kinds]
+        self.block_elements = self.rows.taps_held * plan.channels
 
     # ------------------------------------------------------------ where they are
-
-    def starts(self, filters: Sequence[Filter]) -> list[int]:
-        """The first row of each point, and how many rows there are; behind each some are empty."""
-        starts, gap = [0], self.plan.gap(self.problem)
-        for points in product(*(f.points for f in filters)):
-            starts.append(starts[-1] + prod(map(len, points)) * self.problem.in_channels + gap)
-        return starts
 
     def rows_of(self, filters: Sequence[Filter]) -> dict[tuple[int, ...], int]:
         """For each product of terms its first row.
@@ -92,7 +81,7 @@ class CombinedTaps:
         for f, left in zip(filters, numbers):
             by_point.append([[left.pop(0) for _ in terms] for terms in f.points])
         rows = {}
-        for start, points in zip(self.starts(filters), product(*by_point)):
+        for start, points in zip(self.rows.starts(filters), product(*by_point)):
             for number, terms in enumerate(product(*points)):
                 rows[terms] = start + number * self.problem.in_channels
         return dict(sorted(rows.items()))
@@ -102,35 +91,26 @@ class CombinedTaps:
         """Number of combined taps that are held at a time."""
         return self.held_groups * self.held_blocks * self.block_elements
 
-    @property
-    def block_elements(self) -> int:
-        """Of one block."""
-        if self.by_slice:
-            rows = max(self.rows_before(kind, _first_taps)[-1] for kind in self.row_phases.kinds)
-        else:
-            rows = sum(rows * phases for rows, phases in zip(self.rows, self.phases))
-        return rows * self.plan.channels
-
-    def rows_before(self, kind: Pair, count: Callable[[Filter], int]) -> list[int]:
-        """Of one phase along depth and height, with `count` times the rows of each filter along the
-        row: those before each of them, and all."""
-        rows = (self.rows[self.kinds.index((*kind, last))] for last in self.filters[2])
-        return [0, *accumulate(n * count(last) for n, last in zip(rows, self.filters[2]))]
-
     def offset_of(self, block: Expr, filters: Sequence[Filter], numbers: Sequence[Expr]) -> Expr:
         """Offset of the combined taps of the phases with these first taps."""
-        index = self.kinds.index(tuple(filters))
         depth, height, last = filters
-        if self.by_slice:
-            before = self.rows_before((depth, height), _first_taps)[self.filters[2].index(last)]
-            number = numbers[2]
-        else:
-            before = sum(self.rows[i] * self.phases[i] for i in range(index))
-            number = 0
+        before = self.rows.taps_before((depth, height))[self.rows.filters[2].index(last)]
+        number = numbers[2]
+        if not self.rows.taps_by_slice:
+            # Of all phases those that are computed alike lie together.
+            before, number = self._phases_before(filters), 0
             for f, i in zip(filters, numbers):
                 number = number * len(f.first_taps) + i
-        rows = number * self.rows[index] + before
+        rows = number * self.rows.of_phase(filters) + before
         return block * self.block_elements + rows * self.plan.channels
+
+    def _phases_before(self, filters: Sequence[Filter]) -> int:
+        """Rows of all phases of the kinds before this one."""
+        kinds = list(product(*self.rows.filters))
+        before = kinds[: kinds.index(tuple(filters))]
+        return sum(
+            self.rows.of_phase(kind) * prod(len(f.first_taps) for f in kind) for kind in before
+        )
 
     def block_held(self, group: Expr, first_block: Expr, number: Expr) -> Expr:
         """Where a block of the part that begins with `first_block` is, among those held."""
@@ -201,25 +181,25 @@ class CombinedTaps:
             emit.nest((depth.loops, rest), lambda term, i: some(term, run - rest + i, 1))
 
         def of_slice(start: Expr, number: Expr) -> None:
-            def kind(pair: Pair) -> None:
+            def of_pair(pair: Pair) -> None:
                 at = self.row_phases.first_taps(number)
-                for last in self.filters[2]:
+                for last in self.rows.filters[2]:
                     emit.nest(
                         (len(last.first_taps),),
                         partial(of_phase, start, (*pair, last), *at),
                     )
 
-            self.row_phases.of_kind(number, kind)
+            self.row_phases.of_pair(number, of_pair)
 
         def block(b: Expr) -> None:
             # All taps, also of one slice: they share cache lines.
             copied.copy(raw, group, first_block + b, first)
             start = self.block_held(group, first_block, b) * self.block_elements
             start = start + first * plan.channels
-            if self.by_slice:
+            if self.rows.taps_by_slice:
                 of_slice(start, slice_)
             else:
-                emit.loop(self.row_phases.slices, partial(of_slice, start))
+                emit.loop(len(self.rows.slices), partial(of_slice, start))
 
         emit.loop(self.held_blocks, block)
 
@@ -233,7 +213,3 @@ class CombinedTaps:
             parts = [term.taps for term in f.terms]
             values = combined_along(values, axis, parts, self.dtype, lanes)
         return values
-
-
-def _first_taps(last: Filter) -> int:
-    return len(last.first_taps)

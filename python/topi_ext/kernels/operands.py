@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from .. import emit
@@ -68,6 +68,14 @@ def weight_index(
     if problem.transposed:
         outer, inner = inner, outer
     return weight.at("OI" + TAPS, group * problem.geometry.k_per_group + outer, inner, *taps)
+
+
+def as_stored(
+    weight: Operand, extents: dict[str, Expr], step: Callable[[dict[str, Expr]], None]
+) -> None:
+    """``step(numbers along these axes)``, in the order in which `weight` is stored."""
+    order = sorted(extents, key=lambda letter: -weight.strides.get(letter, 0))
+    emit.nest([extents[letter] for letter in order], lambda *at: step(dict(zip(order, at))))
 
 
 def tap_number(problem: Problem, taps: Sequence[Expr]) -> Expr:

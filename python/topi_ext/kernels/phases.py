@@ -103,10 +103,7 @@ class _Phases:
 
     def _over_vectors(self, step: Callable[[Expr, int], None]) -> None:
         """``step(first vector, vectors)`` for each tile of vectors."""
-        full, tail = divmod(self.vectors, self.plan.vectors)
-        emit.loop(full, lambda i: step(i * self.plan.vectors, self.plan.vectors))
-        if tail:
-            step(full * self.plan.vectors, tail)
+        emit.tiles(self.vectors, self.plan.vectors, step)
 
     def _row_at(self, first: Expr, vectors: int, outer: Sequence[Expr], k: Expr, t: Expr) -> Expr:
         """rows[row of the kernel][tile of vectors][channel of y][t][vectors]."""

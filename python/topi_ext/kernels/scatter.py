@@ -130,10 +130,7 @@ class Scatter:
 
     def _over_vectors(self, step: Callable[[Expr, int], None]) -> None:
         """``step(first vector, vectors)`` for each tile of vectors."""
-        full, tail = divmod(self.vectors, self.plan.vectors)
-        emit.loop(full, lambda i: step(i * self.plan.vectors, self.plan.vectors))
-        if tail:
-            step(full * self.plan.vectors, tail)
+        emit.tiles(self.vectors, self.plan.vectors, step)
 
     def _copy_weights(self, first_k: Expr, depth: int, first_c: Expr, count: Expr) -> None:
         """rows[tile of vectors][channel of y][lanes] of the weights, in their order in memory."""

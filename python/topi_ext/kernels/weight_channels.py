@@ -101,10 +101,7 @@ class _Channels:
 
     def _over_vectors(self, step: Callable[[Expr, int], None]) -> None:
         """``step(first vector, vectors)`` for each tile of vectors."""
-        full, tail = divmod(self.vectors, self.plan.vectors)
-        emit.loop(full, lambda i: step(i * self.plan.vectors, self.plan.vectors))
-        if tail:
-            step(full * self.plan.vectors, tail)
+        emit.tiles(self.vectors, self.plan.vectors, step)
 
     def _place(self, position: tuple[Expr, ...], first: Expr, vectors: int) -> Expr:
         """Where a position of a tile of vectors is: rows[tile][position][lanes]."""
@@ -168,11 +165,7 @@ class _Channels:
                     lambda *taps: tap(vector, vectors, c, cs, *taps),
                 )
 
-            whole = c_count // plan.c_tile
-            emit.loop(whole, lambda i: tile(i * plan.c_tile, plan.c_tile))
-            if plan.c_tile > 1 and (not isinstance(c_count, int) or c_count % plan.c_tile):
-                done = whole * plan.c_tile
-                emit.loop(c_count - done, lambda i: tile(done + i, 1))
+            emit.tiles_then_ones(c_count, plan.c_tile, tile)
 
         self._over_vectors(channels)
 

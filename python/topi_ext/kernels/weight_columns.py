@@ -176,9 +176,10 @@ class _Columns:
     ) -> None:
         """held[rows[o]][column] (+)= sum over positions of values * columns."""
         plan = self.plan
-        lanes, width = plan.lanes, plan.vectors * plan.lanes
+        lanes = plan.lanes
 
-        def tile(start: Expr, vectors: int) -> None:
+        def tile(vector: Expr, vectors: int) -> None:
+            start = vector * lanes
             places = [row + start for row in rows]
             add_products(
                 (self.positions,),
@@ -193,10 +194,7 @@ class _Columns:
                 fresh=fresh,
             )
 
-        full, tail = divmod(self.vectors, plan.vectors)
-        emit.loop(full, lambda i: tile(i * width, plan.vectors))
-        if tail:
-            tile(full * width, tail)
+        emit.tiles(self.vectors, plan.vectors, tile)
 
     def _write(
         self, held: Array, place: Expr, k: Expr, present: Expr, first_c: Expr, count: Expr

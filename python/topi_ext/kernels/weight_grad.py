@@ -168,57 +168,28 @@ class _WeightGrad:
         geometry, plan = self.problem.geometry, self.plan
         last = geometry.kernel[-1]
 
-        def over(count: Expr, most: int, tile: int, step: Callable[[Expr, int], None]) -> None:
-            """``step(first, size)`` for tiles of `tile`, then one by one for what is left."""
-            emit.loop(count // tile, lambda i: step(i * tile, tile))
-            if tile > 1 and (not isinstance(count, int) or count % tile):
-                done = count // tile * tile
-                emit.loop(count - done, lambda i: step(done + i, 1))
-
         def over_taps(k: Expr, ks: int, c: Expr, cs: int, depth: Expr, height: Expr) -> None:
+            def tile(first: Expr, taps: int) -> None:
+                self._tile(rows, panel, partial, (k, ks), (c, cs), (depth, height, first), taps)
+
             full, rest = divmod(last, plan.tap_tile)
             if full * plan.tap_tile <= 16:
                 for i in range(full):
-                    self._tile(
-                        rows,
-                        panel,
-                        partial,
-                        (k, ks),
-                        (c, cs),
-                        (depth, height, i * plan.tap_tile),
-                        plan.tap_tile,
-                    )
+                    tile(i * plan.tap_tile, plan.tap_tile)
             else:
-                emit.loop(
-                    full,
-                    lambda i: self._tile(
-                        rows,
-                        panel,
-                        partial,
-                        (k, ks),
-                        (c, cs),
-                        (depth, height, i * plan.tap_tile),
-                        plan.tap_tile,
-                    ),
-                )
+                emit.loop(full, lambda i: tile(i * plan.tap_tile, plan.tap_tile))
             if rest:
-                self._tile(
-                    rows, panel, partial, (k, ks), (c, cs), (depth, height, last - rest), rest
-                )
+                tile(last - rest, rest)
 
-        over(
+        def channels_of_y(c: Expr, cs: int, *row: Expr) -> None:
+            emit.tiles_then_ones(
+                self.k_count, plan.k_tile, lambda k, ks: over_taps(k, ks, c, cs, *row)
+            )
+
+        emit.tiles_then_ones(
             self.c_count,
-            plan.c_block,
             plan.c_tile,
-            lambda c, cs: emit.nest(
-                geometry.kernel[:-1],
-                lambda depth, height: over(
-                    self.k_count,
-                    plan.k_block,
-                    plan.k_tile,
-                    lambda k, ks: over_taps(k, ks, c, cs, depth, height),
-                ),
-            ),
+            lambda c, cs: emit.nest(geometry.kernel[:-1], lambda *row: channels_of_y(c, cs, *row)),
         )
 
     def _tile(

@@ -352,19 +352,12 @@ class _WeightTiles:
 
         def of_term(term: Expr) -> None:
             point = emit.let(point_of(term))
-            full, tail = divmod(self.vectors, plan.vectors)
 
             def channels(vector: Expr, vectors: int) -> None:
                 at = partial(tile, term, point, vector, vectors)
-                whole = count // plan.c_tile
-                emit.loop(whole, lambda i: at(i * plan.c_tile, plan.c_tile))
-                if plan.c_tile > 1 and (not isinstance(count, int) or count % plan.c_tile):
-                    done = whole * plan.c_tile
-                    emit.loop(count - done, lambda i: at(done + i, 1))
+                emit.tiles_then_ones(count, plan.c_tile, at)
 
-            emit.loop(full, lambda i: channels(i * plan.vectors, plan.vectors))
-            if tail:
-                channels(full * plan.vectors, tail)
+            emit.tiles(self.vectors, plan.vectors, channels)
 
         emit.loop(self.terms, of_term)
 

@@ -41,7 +41,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, product
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -49,6 +49,7 @@ from .. import emit
 from ..emit import Array, Expr, Operand
 from ..filtering import Filter
 from ..geometry import Gather
+from ..plan.combined_rows import Pair
 from ..plan.plans import Window, WinogradPlan
 from ..plan.problem import Problem
 from . import ATTRIBUTES, gather
@@ -59,7 +60,6 @@ from .finite import Finite
 from .operands import Packed, copied_weight, gather_arguments, packed_weight, stored_weight
 from .panel import FittedWindow
 from .products import add_products
-from .row_phases import Pair
 from .rows import Result
 
 
@@ -131,7 +131,8 @@ class _Winograd:
         self.weight, self.data, self.out, self.extra = weight, data, out, extra
         self.dtype = problem.acc_dtype
         self.taps = CombinedTaps(problem, plan, weight)
-        self.filters, self.row_phases = self.taps.filters, self.taps.row_phases
+        self.rows, self.row_phases = self.taps.rows, self.taps.row_phases
+        self.filters = self.rows.filters
         self.tile = [filters[0].tile for filters in self.filters]
         self.in_steps = [filters[0].in_step * filters[0].tile for filters in self.filters]
         self.out_steps = [filters[0].out_step for filters in self.filters]
@@ -140,13 +141,6 @@ class _Winograd:
         # Of the phases of a row.
         self.outputs = prod(self.tile) * self.out_steps[-1]
         self.room, self.pitch = prod(plan.block), plan.pitch
-        # Rows of combined inputs of each slice: where they begin, and how many are held.
-        rows = [
-            phases * self._rows_before(pair)[-1]
-            for pair, phases in self.row_phases.phases_of_slices()
-        ]
-        self.first_rows = [0] * len(rows) if plan.by_slice else [0, *accumulate(rows[:-1])]
-        self.held_rows = max(rows) if plan.by_slice else sum(rows)
 
     def pays(self) -> Expr:
         """Whether there are enough tiles to pay for combining the taps."""
@@ -208,7 +202,7 @@ class _Winograd:
     ) -> None:
         """A share of some parts of the output channels, by one thread."""
         plan = self.plan
-        self.inputs = self._rows(self.held_rows if plan.inputs_first else max(self.taps.rows))
+        self.inputs = self._inputs()
 
         def part(slice_: Expr | None, i: Expr) -> None:
             first = emit.let((number * plan.per_task + i) * self.taps.part_blocks)
@@ -236,7 +230,7 @@ class _Winograd:
             emit.loop(plan.per_task, partial(present, slice_))
 
         if plan.by_slice:
-            emit.loop(self.row_phases.slices, of_slice)
+            emit.loop(len(self.rows.slices), of_slice)
         else:
             of_slice(None)
 
@@ -249,7 +243,7 @@ class _Winograd:
             number_of = emit.let if self.problem.is_static else emit.chosen
             digits = emit.unravel(task, extents)
             image, group, depth, height, width, split = map(number_of, digits)
-            self.inputs = self._rows(max(self.taps.rows))
+            self.inputs = self._inputs()
             self._task((image, depth, height, width), group, first, split, None, directly)
 
     # ------------------------------------------------------------ one task
@@ -266,7 +260,7 @@ class _Winograd:
         """The outputs of one block of tiles and of one split of a part: of one slice, or of all."""
         plan = self.plan
         self.first = [i * b for i, b in zip(numbers, self.block)]
-        most = max(prod(len(f.points) for f in filters) for filters in self.taps.kinds)
+        most = max(prod(len(f.points) for f in filters) for filters in product(*self.filters))
         most_blocks = self.per_split if isinstance(self.per_split, int) else self.taps.part_blocks
         self.points = emit.scratch(most * plan.pass_blocks * self.block_width, self.dtype)
         self.held = emit.scratch(
@@ -310,8 +304,9 @@ class _Winograd:
 
     # ------------------------------------------------------------ inputs
 
-    def _rows(self, rows: int) -> Array:
+    def _inputs(self) -> Array:
         """Room for rows of combined inputs, with zeros behind the last tile."""
+        rows = self.rows.inputs_held
         made = emit.scratch(rows * self.pitch, self.dtype)
         tail, zero = self.pitch - self.positions, emit.constant(0, self.dtype)
         emit.loop(rows, lambda i: emit.fill(made, i * self.pitch + self.positions, tail, zero))
@@ -327,34 +322,32 @@ class _Winograd:
         slice, or of all, and ``then(phase)`` after those of a phase of rows."""
 
         def of_slice(slice_: Expr) -> None:
-            before = emit.let(emit.table(self.first_rows)(slice_)) if self.plan.inputs_first else 0
+            before: Expr = 0
+            if self.plan.inputs_first:
+                before = emit.let(emit.table(self.rows.first_inputs)(slice_))
 
             def of_rows(row_phase: Expr, number: Expr) -> None:
                 def along_row(filters: Sequence[Filter], first: int, i: Expr) -> None:
                     phases, row = [*self.row_phases.numbers(row_phase), i], 0
                     if self.plan.inputs_first:
-                        each = self.taps.rows[self.taps.kinds.index(tuple(filters))]
-                        of_pair = number * self._rows_before(filters[:2])[-1]
-                        row = emit.let(before + of_pair + first + i * each)
+                        each = self.rows.of_phase(filters)
+                        of_rows = number * self.rows.inputs_before((filters[0], filters[1]))[-1]
+                        row = emit.let(before + of_rows + first + i * each)
                     of_phase(filters, phases, row)
 
-                def kind(pair: Pair) -> None:
-                    for last, first in zip(self.filters[2], self._rows_before(pair)):
+                def of_pair(pair: Pair) -> None:
+                    for last, first in zip(self.filters[2], self.rows.inputs_before(pair)):
                         emit.loop(len(last.phases), partial(along_row, (*pair, last), first))
 
-                self.row_phases.of_kind(slice_, kind)
+                self.row_phases.of_pair(slice_, of_pair)
                 then(row_phase)
 
             self.row_phases.over_phases(slice_, of_rows)
 
         if slice_ is None:
-            emit.loop(self.row_phases.slices, of_slice)
+            emit.loop(len(self.rows.slices), of_slice)
         else:
             of_slice(slice_)
-
-    def _rows_before(self, pair: Pair) -> list[int]:
-        """Of one phase of rows, those that lie before each filter along the row, and all."""
-        return self.taps.rows_before(pair, lambda last: len(last.phases))
 
     def _combine_inputs(self, group: Expr, slice_: Expr | None) -> None:
         """Those of all positions, which are one block, for one slice of the kernel or for all."""
@@ -387,7 +380,7 @@ class _Winograd:
         """The outputs of some vectors of tiles, of `count` blocks of channels."""
         plan = self.plan
         counts = [prod(map(len, points)) for points in product(*(f.points for f in filters))]
-        terms_of, start_of = emit.table(counts), emit.table(self.taps.starts(filters)[:-1])
+        terms_of, start_of = emit.table(counts), emit.table(self.rows.starts(filters)[:-1])
 
         def point(p: Expr) -> None:
             terms, start = terms_of(p), emit.let(start_of(p))

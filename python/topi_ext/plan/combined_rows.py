@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of combined taps and of combined inputs: how a plan that saves products lays them out.
+
+Rows of the result of one phase along depth and height need a slice of the kernel: some of its taps
+along these axes, with all taps along a row.  Phases of a stride need one each, those that differ by
+the residue of a dilation the same.  What the rows of a slice need can be made, used and dropped
+before those of the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import accumulate, product
+from math import prod
+from typing import NamedTuple
+
+from ..filtering import Filter
+from .plans import WinogradPlan
+from .problem import Problem
+
+Pair = tuple[Filter, Filter]
+"""The filters along depth and height."""
+
+
+class Slice(NamedTuple):
+    """A slice of the kernel.
+
+    Attributes
+    ----------
+    pair : Pair
+        How depth and height are computed.
+    first_taps : tuple of int
+        Its first taps along depth and height.
+    phases : tuple
+        The phases of rows that need it: their numbers among those of the two filters.
+    """
+
+    pair: Pair
+    first_taps: tuple[int, int]
+    phases: tuple[tuple[int, int], ...]
+
+
+@lru_cache(maxsize=256)
+def slices_of(filters: Sequence[Sequence[Filter]]) -> tuple[Slice, ...]:
+    """The slices of a kernel, those that are computed alike beside each other."""
+    slices = []
+    for depth, height in product(*filters[:2]):
+        for taps in product(depth.first_taps, height.first_taps):
+            of_depth, of_height = (
+                [i for i, phase in enumerate(f.phases) if phase[2] == tap]
+                for f, tap in zip((depth, height), taps)
+            )
+            slices.append(Slice((depth, height), taps, tuple(product(of_depth, of_height))))
+    return tuple(slices)
+
+
+class CombinedRows:
+    """Rows of one block of output channels, and of one block of tiles.
+
+    Attributes
+    ----------
+    filters : tuple
+        How each spatial axis is computed, in one way or more.
+    slices : tuple of Slice
+        Those of the kernel.
+    taps_by_slice : bool
+        Whether the taps of only one slice are held at a time; if they come packed, all are.
+    """
+
+    def __init__(self, problem: Problem, plan: WinogradPlan):
+        self.filters = plan.filters(problem)
+        self.slices = slices_of(self.filters)
+        self.taps_by_slice = plan.by_slice and not problem.prepacked
+        self._plan, self._in_channels, self._gap = plan, problem.in_channels, plan.gap(problem)
+
+    def starts(self, filters: Sequence[Filter]) -> list[int]:
+        """Of a phase, the first row of each point, and how many there are; behind each some are
+        empty."""
+        points = (prod(map(len, at)) for at in product(*(f.points for f in filters)))
+        return [0, *accumulate(terms * self._in_channels + self._gap for terms in points)]
+
+    def of_phase(self, filters: Sequence[Filter]) -> int:
+        """How many rows a phase has: as many inputs as taps."""
+        return self.starts(filters)[-1]
+
+    @property
+    def most_of_phase(self) -> int:
+        """Of the phase that has most."""
+        return max(map(self.of_phase, product(*self.filters)))
+
+    def taps_before(self, pair: Pair) -> list[int]:
+        """Rows of the taps of a slice before those of each filter along the row, and all."""
+        return self._before(pair, lambda last: len(last.first_taps))
+
+    def inputs_before(self, pair: Pair) -> list[int]:
+        """Rows of the inputs of one phase of rows, likewise."""
+        return self._before(pair, lambda last: len(last.phases))
+
+    def _before(self, pair: Pair, count: Callable[[Filter], int]) -> list[int]:
+        return [0, *accumulate(self.of_phase((*pair, f)) * count(f) for f in self.filters[2])]
+
+    @property
+    def taps_held(self) -> int:
+        """Rows of taps that are held at a time."""
+        of_slices = [self.taps_before(one.pair)[-1] for one in self.slices]
+        return max(of_slices) if self.taps_by_slice else sum(of_slices)
+
+    @property
+    def inputs_held(self) -> int:
+        """Rows of inputs that are held at a time."""
+        if not self._plan.inputs_first:
+            return self.most_of_phase
+        of_slices = self._inputs_of_slices
+        return max(of_slices) if self._plan.by_slice else sum(of_slices)
+
+    @property
+    def first_inputs(self) -> list[int]:
+        """The first row of the inputs of each slice, if all are combined before parts begin."""
+        if self._plan.by_slice:
+            return [0] * len(self.slices)
+        return [0, *accumulate(self._inputs_of_slices[:-1])]
+
+    @property
+    def _inputs_of_slices(self) -> list[int]:
+        return [len(one.phases) * self.inputs_before(one.pair)[-1] for one in self.slices]

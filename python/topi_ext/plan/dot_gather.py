@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of :mod:`topi_ext.kernels.dot_gather`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .gather import plan_gather
+from .plans import DotPlan
+from .problem import Machine, Problem
+
+
+def plan_dot(problem: Problem, machine: Machine) -> tuple[float, DotPlan] | None:
+    """Products of pairs: the plan of :mod:`topi_ext.kernels.dot_gather`, and its cycles.
+
+    None where a processor has none, for other dtypes, and for an odd number of input channels, of
+    which pairs can't be made.
+    """
+    if not machine.dots or problem.dtypes[:2] != ("bfloat16",) * 2 or problem.in_channels % 2:
+        return None
+    # One vector a cycle; else as numbers of float32, half as many.
+    cycles, gather = plan_gather(problem.in_pairs, replace(machine, fmas=1))
+    return cycles, DotPlan(gather)

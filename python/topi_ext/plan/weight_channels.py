@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of :mod:`topi_ext.kernels.weight_channels`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from math import prod
+
+from ..dtypes import byte_width
+from .cost import (
+    PARALLEL_CYCLES,
+    candidate_blocks,
+    candidate_channels,
+    cheapest,
+    memory_price,
+    pack_cycles,
+    register_tile,
+    row_cycles,
+)
+from .plans import ChannelsPlan, Window
+from .problem import Machine, Problem, nominal
+
+
+def plan_channels(problem: Problem, machine: Machine) -> tuple[float, ChannelsPlan] | None:
+    """Lanes over channels of y: the plan of :mod:`topi_ext.kernels.weight_channels`.
+
+    None for images of which no block is small enough.
+    """
+    return cheapest(_plans(problem, machine))
+
+
+def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ChannelsPlan]]:
+    """Candidates, and their cycles."""
+    geometry, lanes = problem.geometry, problem.lanes(machine)
+    c, k, taps = geometry.c_per_group, geometry.k_per_group, geometry.taps
+    slots = prod(g.slots for g in problem.gathers)
+    width = byte_width(problem.acc_dtype)
+    positions = nominal(problem.positions)
+    for k_block in candidate_channels(k, lanes):
+        vectors = -(-k_block // lanes)
+        # The tile is one of channels alone: of neighbouring taps LLVM would keep what the next
+        # position reads again in registers, and spill.
+        c_tile, v_tile = register_tile(c, vectors, machine)
+        full, tail = divmod(vectors, v_tile)
+        step = row_cycles(c_tile, vectors, v_tile, machine)
+        for block, c_block in product(
+            candidate_blocks(positions, lanes), candidate_channels(c, c_tile)
+        ):
+            size, rows = prod(block), prod(block[:-1])
+            if size > 1024:
+                continue
+            window = Window.of(block, problem.gathers)
+            pack = pack_cycles(problem.gathers, window, c_block)
+            turn = k_block * (size * 1.5 + rows * 5)
+            # What is left over of the tiles goes one channel at a time.
+            tiles = (c_block // c_tile + c_block % c_tile) * taps
+            overhead = (full + bool(tail)) * (rows * 5 + c_tile * v_tile * 2 + 10)
+            products = tiles * (size * step + overhead)
+            held = c_block * slots * window.pitch(lanes) + size * vectors * lanes
+            if held * width > machine.l2 // 2:
+                products *= 1.4
+            products *= 1.12 if machine.vector_bytes >= 64 else 1.0  # as measured
+            counts = prod(-(-p // b) for p, b in zip(positions, block))
+            # Weights of one tap are far apart.
+            write = k_block * c_block * (taps * 2.0 + 6.0)
+            task = 1000 + counts * (pack + turn + products) + write
+            tasks = geometry.groups * -(-k // k_block) * -(-c // c_block)
+            cost = -(-tasks // machine.threads) * task
+            held += c_block * taps * vectors * lanes
+            cost *= memory_price(problem, held * width, machine)
+            parallel = not problem.is_static or tasks * task >= PARALLEL_CYCLES
+            yield cost, ChannelsPlan(window, lanes, k_block, c_block, c_tile, v_tile, parallel)

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of :mod:`topi_ext.kernels.winograd`, which saves products."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from math import prod
+from typing import NamedTuple
+
+from ..dtypes import byte_width
+from ..filtering import Filter
+from .combined_rows import CombinedRows
+from .cost import (
+    PARALLEL_CYCLES,
+    candidate_blocks,
+    candidate_depths,
+    cheapest,
+    register_tile,
+    tile_cycles,
+    widening_cycles,
+)
+from .gather import gather_elements, plan_gather
+from .output_tiles import MOST_TERMS, combined_inputs_cycles, input_rows, tile_of
+from .plans import GatherPlan, WinogradPlan, square_size
+from .problem import Machine, Problem, nominal
+
+MOST_KINDS = 4
+"""Kinds of phases that a kernel which saves products writes out: with eight, 3 s to build."""
+
+
+def plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradPlan] | None:
+    """Fewer products: the plan of :mod:`topi_ext.kernels.winograd`, and its cycles.
+
+    None for integers, whose sums have to be exact, where no two taps are neighbours or a phase has
+    none, for more kinds of phases or terms than are written out, and where the direct sum for data
+    that is not finite would take more memory than operands and result.
+    """
+    if not problem.acc_dtype.startswith("float"):
+        return None
+    if any(gather.has_empty_phase for gather in problem.gathers):
+        return None
+    tile = tile_of(problem)
+    if 2 not in tile:
+        return None
+    direct = _direct(problem, machine)
+    if direct is None:
+        return None
+    # The blocks follow.
+    plan = WinogradPlan(tile, (1,) * 4, problem.lanes(machine), 1, 1, 1, 1, direct)
+    combinations = list(product(*plan.filters(problem)))
+    if len(combinations) > MOST_KINDS:
+        return None
+    # Along depth, where tiles have one output, terms are a loop.
+    if sum(prod(len(f.terms) for f in kinds[1:]) for kinds in combinations) > MOST_TERMS:
+        return None
+    return cheapest(_plans(problem, plan, combinations, machine))
+
+
+def _room(problem: Problem) -> int:
+    """What may be held: no more than operands and result take, with some left for tables."""
+    return problem.elements * 1023 // 1024
+
+
+def _direct(problem: Problem, machine: Machine) -> GatherPlan | None:
+    """The sum for data that is not finite, or None where there is no room for it."""
+    # Its weights come as they are.
+    as_stored = replace(problem, prepacked=False)
+    plan = plan_gather(as_stored, machine)[1]
+    if not problem.is_static:
+        return plan
+    # Half as fast as it could be, and built sooner: no last tile, no taps written out.
+    plan = replace(plan, channels=min(4, plan.channels), vectors=1, unrolled=1, whole_rows=False)
+    counts = (-(-p // b) for p, b in zip(nominal(problem.positions), plan.window.block))
+    busy = min(machine.threads, problem.geometry.groups * prod(counts) * plan.splits)
+    held, depth = min(
+        (gather_elements(as_stored, replace(plan, depth=depth), busy), -depth)
+        for depth in {plan.depth, *candidate_depths(problem.in_channels)}
+    )
+    return replace(plan, depth=-depth) if held <= _room(problem) else None
+
+
+def _plans(
+    problem: Problem,
+    template: WinogradPlan,
+    combinations: Sequence[tuple[Filter, ...]],
+    machine: Machine,
+) -> Iterator[tuple[float, WinogradPlan]]:
+    """Candidates, and their cycles."""
+    values = _most_terms(combinations) * problem.in_channels * byte_width(problem.acc_dtype)
+    for loops in _loops(problem, template, machine):
+        plan = _with_loops(problem, template, combinations, loops, machine)
+        if plan is None:
+            continue
+        tasks = _tasks(problem, plan)
+        if _elements(problem, plan, combinations, min(machine.threads, tasks)) > _room(problem):
+            continue
+        # What a task combines has to be near.
+        if plan.per_task == 1 and values * plan.pitch > machine.l2 * 2:
+            continue
+        inputs, cycles = _task_cycles(problem, plan, combinations, machine)
+        combining = 0.0
+        if not problem.prepacked:
+            combining = _combining_cycles(problem, plan, combinations, machine)
+        if plan.shares:
+            combining /= problem.geometry.groups * plan.parts
+            turns = -(-_positions(problem, plan) // plan.shares)
+            task = inputs * turns + plan.per_task * (cycles * turns + combining)
+            cost = -(-tasks // machine.threads) * task
+        else:
+            task = cycles + inputs
+            cost = -(-tasks // machine.threads) * task * plan.parts + combining / machine.threads
+        is_small = problem.is_static and tasks * task < PARALLEL_CYCLES
+        yield cost, replace(plan, parallel=not is_small)
+
+
+def _positions(problem: Problem, plan: WinogradPlan) -> int:
+    """Blocks of tiles."""
+    return prod(-(-p // b) for p, b in zip(nominal(plan.tiles(problem)), plan.block))
+
+
+def _tasks(problem: Problem, plan: WinogradPlan) -> int:
+    """Tasks that may run at once."""
+    if plan.shares:
+        return problem.geometry.groups * -(-plan.parts // plan.per_task) * plan.shares
+    return problem.geometry.groups * _positions(problem, plan) * plan.splits
+
+
+class Loops(NamedTuple):
+    """A block of tiles, and how tasks go over parts of the output channels, as of WinogradPlan."""
+
+    block: tuple[int, ...]
+    parts: int = 1
+    shares: int = 0
+    per_task: int = 1
+    by_slice: bool = False
+
+
+def _with_loops(
+    problem: Problem,
+    template: WinogradPlan,
+    combinations: Sequence[tuple[Filter, ...]],
+    loops: Loops,
+    machine: Machine,
+) -> WinogradPlan | None:
+    """The plan with these loops, or None for more parts than there are blocks of channels."""
+    vectors = -(-prod(loops.block) // template.lanes)
+    channels, width = register_tile(problem.out_channels, vectors, machine)
+    blocks = -(-problem.out_channels // channels)
+    if loops.parts > blocks:
+        return None
+    # None of them empty, and about as many in one task as in another.
+    parts, blocks = -(-blocks // -(-blocks // loops.parts)), -(-blocks // loops.parts)
+    loops = loops._replace(parts=parts, per_task=-(-parts // -(-parts // loops.per_task)))
+    plan = replace(
+        template, **loops._asdict(), channels=channels, vectors=width, tasks=2 * machine.threads
+    )
+    splits, tasks = 1, _tasks(problem, plan)
+    if tasks < 2 * machine.threads and not loops.shares:
+        splits = min(blocks, -(-2 * machine.threads // tasks))
+    most = max(prod(len(f.points) for f in combination) for combination in combinations)
+    held = most * channels * width * template.lanes * byte_width(problem.acc_dtype)
+    passes = -(-blocks * held // (splits * machine.l2 // 3))
+    return replace(plan, splits=splits, pass_blocks=-(-blocks // (splits * passes)))
+
+
+def _loops(problem: Problem, plan: WinogradPlan, machine: Machine) -> Iterator[Loops]:
+    """Candidates; the shares of a part are tasks, or there are none."""
+    tiles = nominal(plan.tiles(problem))
+    blocks = list(candidate_blocks(tiles, plan.lanes))
+    orders = (False, True)[: 1 + (plan.slices(problem) > 1 and not problem.prepacked)]
+    for block, parts in product(blocks, (1,) if problem.prepacked else (1, 2, 4, 8)):
+        yield Loops(block, parts)
+        if problem.is_static and not problem.prepacked and machine.threads > 1:
+            for order in orders:
+                yield Loops(block, parts, machine.threads, by_slice=order)
+    if not problem.is_static:
+        return
+    # Tasks for one group.
+    tasks = -(-machine.threads // problem.geometry.groups)
+    for per_task, order in product((1,) if problem.prepacked else (1, 2, 4, 8, 16), orders):
+        yield Loops(tiles, tasks * per_task, 1, per_task, order)
+        if not problem.prepacked:
+            for block in blocks:
+                yield Loops(block, tasks * per_task, 1, 1, order)
+
+
+def _elements(
+    problem: Problem,
+    plan: WinogradPlan,
+    combinations: Sequence[tuple[Filter, ...]],
+    busy: int,
+) -> int:
+    """What the kernel holds beside its operands while `busy` tasks run."""
+    blocks = -(-problem.out_channels // (plan.channels * plan.parts))
+    rows = CombinedRows(problem, plan)
+    width = plan.vectors * plan.lanes
+    points = max(prod(len(f.points) for f in kinds) for kinds in combinations)
+    outputs = prod(plan.tile) * combinations[0][2].out_step
+    task = points * plan.pass_blocks * plan.channels * width
+    task += -(-blocks // plan.splits) * plan.channels * outputs * plan.pitch
+    task += rows.inputs_held * plan.pitch
+    # Rows of data as they are, for each filter along the row.
+    raw: dict[tuple[Filter, ...], int] = {}
+    for *pair, last in combinations:
+        read = plan.lanes + prod(input_rows((*pair, last), plan.block))
+        raw[tuple(pair)] = raw.get(tuple(pair), 0) + read
+    task += max(raw.values())
+    if problem.prepacked:
+        return busy * task
+    combined = blocks * plan.channels * rows.taps_held
+    # The weights of a block and 16 input channels are copied before they are combined.
+    task += problem.geometry.taps * 16 * plan.channels
+    if plan.shares:
+        return busy * (task + combined)
+    return problem.geometry.groups * combined + busy * task
+
+
+def _task_cycles(
+    problem: Problem,
+    plan: WinogradPlan,
+    combinations: Sequence[tuple[Filter, ...]],
+    machine: Machine,
+) -> tuple[float, float]:
+    """Estimated cycles of one task: of combining its inputs, and all others."""
+    lanes, block, width = plan.lanes, plan.block, byte_width(problem.acc_dtype)
+    vectors = -(-prod(block) // lanes)
+    rounds = -(-vectors // plan.vectors)
+    tile_rows = prod(block[:-1])
+    blocks = -(-problem.out_channels // plan.channels) / (plan.splits * plan.parts)
+    outputs = prod(plan.tile)
+    values = _most_terms(combinations) * problem.in_channels
+    values *= rounds * plan.vectors * lanes * width
+    slices = plan.slices(problem) if plan.by_slice else 1
+    combined, total = 0.0, 1000.0
+    for depth, height, last in combinations:
+        phases = prod(len(f.phases) for f in (depth, height, last))
+        terms = [len(f.terms) for f in (depth, height, last)]
+        points = prod(len(f.points) for f in (depth, height, last))
+        channel = combined_inputs_cycles((depth, height, last), block, lanes)
+        if values > machine.l2 // 4:
+            # Taps come through the same cache.
+            channel += prod(terms) * prod(block) * 0.5
+        combined += phases * problem.in_channels * channel
+        step = tile_cycles(plan.channels, plan.vectors, machine)
+        products = prod(terms) * problem.in_channels * blocks * rounds * step
+        if values > machine.l2 * 3 // 4:
+            products *= 1.15
+        weights = prod(terms) * problem.in_channels * blocks * plan.channels * width
+        read, held = 0.0, weights * phases * plan.splits
+        if problem.prepacked:
+            read, held = weights, held * plan.parts
+        elif plan.shares:
+            held *= machine.threads / slices
+        # What cores share behind their second caches.
+        products *= 1.05 if held <= 12 * machine.l2 else 1.3
+        if plan.inputs_first:
+            inputs = prod(terms) * problem.in_channels * rounds * plan.vectors * lanes * width
+            read, held = read + inputs, max(held, inputs * phases / slices)
+        if held > 16 * machine.l2:
+            # From memory, as fast as a core was measured to read it.
+            products = max(products, read / 2.5)
+        sums = points * blocks * rounds * (10 + 3.0 * plan.channels * plan.vectors)
+        sums += blocks * plan.channels * outputs * rounds * plan.vectors * 6
+        stride = last.out_step * last.tile
+        copy = blocks * plan.channels * prod(block) * outputs * (0.6 if stride <= 2 else 1.2)
+        copy += blocks * plan.channels * tile_rows * prod(plan.tile[:-1]) * 12
+        total += phases * (products + sums + copy)
+    return combined, total
+
+
+def _combining_cycles(
+    problem: Problem,
+    plan: WinogradPlan,
+    combinations: Sequence[tuple[Filter, ...]],
+    machine: Machine,
+) -> float:
+    """Estimated cycles of combining all taps once, as measured.
+
+    Lines that another core has read, as those of all threads together, are slow to write.
+    """
+    parts, shared = plan.parts, plan.shares == 0
+    products = sum(prod(len(f.terms) * len(f.first_taps) for f in kinds) for kinds in combinations)
+    pairs = problem.geometry.groups * problem.in_channels * problem.out_channels
+    size = pairs * products * byte_width(problem.acc_dtype)
+    # Each slice of the kernel is made from the same lines.
+    slices = plan.slices(problem) if plan.by_slice else 1
+    near = size <= machine.l2 * (1 if shared else parts * slices)
+    near = near or (shared and machine.threads == 1)
+    if machine.vector_bytes < 64:
+        copied, each = 0.0, (2.2 if near else 3.5) if shared else (1.5 if near else 2.2)
+    else:
+        each = 0.2 if near else 0.3
+        if shared and machine.threads > 1:
+            # The further away the other core's copy is, the sooner it is given up.
+            each = 6.0 if near else 5.0 if size <= 4 * parts * machine.l2 else 4.0
+        stored = pairs * problem.geometry.taps * 4
+        near = stored <= machine.l2 * (machine.threads if plan.shares == 1 else 1)
+        copied = 1.4 if near else 2.6 if stored <= 16 * machine.l2 else 3.4
+    if square_size(problem, plan.channels, plan.lanes):
+        copied -= 0.9
+    else:
+        copied += widening_cycles(problem.dtypes[1], problem.acc_dtype)
+    return pairs * (problem.geometry.taps * copied * slices + products * each)
+
+
+def _most_terms(combinations: Sequence[tuple[Filter, ...]]) -> int:
+    """Rows of combined inputs for one input channel, of the phases that have most."""
+    return max(prod(len(f.terms) for f in combination) for combination in combinations)
