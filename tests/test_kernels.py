@@ -232,9 +232,16 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
     by_phases = problem.face == "conv_transpose" and g.stride[-1] >= lanes and no_zeros
     if by_phases and min(problem.x_sizes) and draw(st.booleans()):
         c_block = number(g.c_per_group)
-        vectors = number(min(3, c_block * -(-g.stride[-1] // lanes)))
-        streamed = STREAMS and draw(st.booleans())
-        return PhasesPlan(number(problem.n), lanes, c_block, number(4), vectors, parallel, streamed)
+        whole, rest = divmod(g.stride[-1], lanes)
+        splits = number(whole) if c_block == 1 and not rest else 1
+        splits = math.gcd(whole, splits)
+        vectors = number(min(3, c_block * -(-g.stride[-1] // (lanes * splits))))
+        images, has_one_row = number(problem.n), math.prod(problem.x_sizes[1:-1]) == 1
+        chunks = number(min(3, g.k_per_group)) if images == 1 and has_one_row else 1
+        streamed = STREAMS and splits == 1 and draw(st.booleans())
+        return PhasesPlan(
+            images, lanes, c_block, number(4), vectors, parallel, streamed, splits, chunks
+        )
     # Outer axes are cut first; what is cut leaves blocks that are not full.
     block = [1, 1, 1, 1]
     for axis in (3, 2, 1, 0):
@@ -405,8 +412,8 @@ def test_lanes_over_phases() -> None:
     """Strides that no vector divides, sizes that no tile divides, padding of either sign."""
     made, chosen = [], []
     for case in (
-        Case("conv_transpose", (9,), (16,), 2, ins=6, outs=5, stride=(8,), padding=(4, 4)),
-        Case("conv_transpose", (9,), (24,), ins=6, outs=5, stride=(8,), padding=(-3, 9),
+        Case("conv_transpose", (9,), (16,), 2, ins=7, outs=5, stride=(8,), padding=(4, 4)),
+        Case("conv_transpose", (9,), (24,), ins=7, outs=5, stride=(8,), padding=(-3, 9),
              output_padding=(3,)),
         Case("conv_transpose", (5, 9), (8, 20), 3, ins=6, outs=4, groups=2, stride=(4, 10),
              padding=(2, 5, 2, 5), output_padding=(1, 0)),
@@ -417,7 +424,12 @@ def test_lanes_over_phases() -> None:
     ):  # fmt: skip
         one = FaceCase(case.op, geometry_of(case), case.n)
         problem = problem_of(one)
-        for plan in (PhasesPlan(2, 8, 2, 4, 3), PhasesPlan(1, 4, 1, 3, 1, parallel=False)):
+        plans = [PhasesPlan(2, 8, 2, 4, 3), PhasesPlan(1, 4, 1, 3, 1, parallel=False)]
+        if one.geometry.stride[-1] == 8:
+            # Two vectors of phases; of seven channels of y four, then three.
+            chunks = 2 if math.prod(problem.x_sizes[1:-1]) == 1 else 1
+            plans.append(PhasesPlan(1, 4, 1, 3, 1, splits=2, chunks=chunks))
+        for plan in plans:
             made.append(kernel_of(problem, plan))
             chosen.append(one)
     run_all(made, chosen)

@@ -5,7 +5,7 @@ Output ``q*s + a`` of a row is a sum over taps ``a + t*s`` of inputs ``q - t``: 
 phases read the same inputs, and taps that are neighbours.  With as many phases as a vector has
 lanes, or more, outputs leave the registers in the order in which they are stored::
 
-    parallel (block of images, group, block of channels of x):
+    parallel (block of images, group, block of channels of x, split of their phases):
         copy the weights: a vector is some phases of one channel            -> rows
         for each image:
             copy its values, with zeros around                              -> values
@@ -14,6 +14,9 @@ lanes, or more, outputs leave the registers in the order in which they are store
                     for each row and channel of y, each t:
                         accumulators[m_tile][vectors] += values * rows      -> held
                 cut the padding off                                         -> out
+
+A task that has but one row of one image may do so for a chunk of the channels of y after the other:
+then it holds the weights of one chunk at a time.
 """
 
 from __future__ import annotations
@@ -62,42 +65,71 @@ class _Phases:
         self.stride = g.stride[-1]
         self.taps = plan.taps(g)
         self.first, self.extent = plan.reads(g)
-        # Vectors of a channel, and of all channels of a task.
-        self.each = -(-self.stride // plan.lanes)
+        # Vectors of a channel and split, and of all channels of a task.
+        self.each = -(-self.stride // (plan.lanes * plan.splits))
         self.vectors = plan.c_block * self.each
         self.row = self.vectors * plan.lanes
         self.tiles = -(-plan.positions(g) // plan.m_tile)
+        self.k_block = -(-g.k_per_group // plan.chunks)
 
     def emit(self) -> None:
         """The whole kernel."""
         problem, plan, g = self.problem, self.plan, self.problem.geometry
         blocks = -(-g.c_per_group // plan.c_block)
-        extents = (-(-problem.n // plan.images), g.groups, blocks)
+        extents = (-(-problem.n // plan.images), g.groups, blocks, plan.splits)
         tasks = emit.tasks(prod(extents), plan.parallel)
         with self.result.kernel(), tasks as task, self.result.task(problem.x_sizes[-1]):
-            images, group, block = map(emit.let, emit.unravel(task, extents))
+            images, group, block, split = map(emit.let, emit.unravel(task, extents))
             first_c = block * plan.c_block
-            terms = g.k_per_group * self.taps[-1]
+            self.first_phase = split * (self.each * plan.lanes)
+            terms = self.k_block * self.taps[-1]
             self.rows = emit.scratch(prod(g.kernel[:-1]) * terms * self.row, self.dtype)
             # The last tile may read behind the last row.
-            room = g.k_per_group * prod(self.extent) + plan.m_tile
+            room = self.k_block * prod(self.extent) + plan.m_tile
             self.values = emit.scratch(room, self.dtype)
             self.held = emit.scratch(self.tiles * plan.m_tile * self.row, self.dtype)
-            self._copy_weights(group, first_c)
             emit.fill(self.values, 0, room, emit.constant(0, self.dtype))
+            if plan.chunks == 1:
+                self._images(images, group, first_c)
+            else:
+                self._chunks(images, group, first_c)
 
-            def image(i: Expr) -> None:
-                number = emit.let(images * plan.images + i)
+    def _images(self, images: Expr, group: Expr, first_c: Expr) -> None:
+        """All rows of some images."""
+        problem, plan, g = self.problem, self.plan, self.problem.geometry
+        self._copy_weights(group, 0, g.k_per_group, first_c)
 
-                def present() -> None:
-                    self._copy_values(number, group * g.k_per_group)
-                    emit.nest(
-                        problem.x_sizes[1:-1], lambda *at: self._row(number, group, first_c, at)
-                    )
+        def image(i: Expr) -> None:
+            number = emit.let(images * plan.images + i)
 
-                emit.when(True if problem.n % plan.images == 0 else number < problem.n, present)
+            def row(*at: Expr) -> None:
+                self._products(at, g.k_per_group, fresh=True)
+                self._write(number, group, first_c, at)
 
-            emit.loop(plan.images, image)
+            def present() -> None:
+                self._copy_values(number, group, 0, g.k_per_group)
+                emit.nest(problem.x_sizes[1:-1], row)
+
+            emit.when(True if problem.n % plan.images == 0 else number < problem.n, present)
+
+        emit.loop(plan.images, image)
+
+    def _chunks(self, image: Expr, group: Expr, first_c: Expr) -> None:
+        """The only row of an image, chunk by chunk of the channels of y."""
+        g, row = self.problem.geometry, (0, 0)
+
+        def chunk(first: Expr, count: int, *, fresh: bool) -> None:
+            self._copy_weights(group, first, count, first_c)
+            self._copy_values(image, group, first, count)
+            self._products(row, count, fresh=fresh)
+
+        # The first chunk starts the sums, the others go on.
+        chunk(0, self.k_block, fresh=True)
+        full, rest = divmod(g.k_per_group, self.k_block)
+        emit.loop(full - 1, lambda i: chunk((i + 1) * self.k_block, self.k_block, fresh=False))
+        if rest:
+            chunk(full * self.k_block, rest, fresh=False)
+        self._write(image, group, first_c, row)
 
     # ------------------------------------------------------------ operands
 
@@ -109,12 +141,13 @@ class _Phases:
         """rows[row of the kernel][tile of vectors][channel of y][t][vectors]."""
         depth, height = outer
         number = depth * self.problem.geometry.kernel[1] + height
-        terms = self.problem.geometry.k_per_group * self.taps[-1]
+        terms = self.k_block * self.taps[-1]
         place = number * (terms * self.row) + first * (terms * self.plan.lanes)
         return place + (k * self.taps[-1] + t) * (vectors * self.plan.lanes)
 
-    def _copy_weights(self, group: Expr, first_c: Expr) -> None:
-        """Read as they are usually stored; zeros fill the last vector of a stride."""
+    def _copy_weights(self, group: Expr, first_k: Expr, count: int, first_c: Expr) -> None:
+        """Of `count` channels of y, read as they are usually stored; zeros fill the last vector of
+        a stride."""
         g, lanes = self.problem.geometry, self.plan.lanes
         stride = self.weight.strides.get(TAPS[-1], 1)
 
@@ -122,14 +155,14 @@ class _Phases:
             def one(v: Expr, depth: Expr, height: Expr, t: Expr) -> None:
                 number = first + v
                 c = emit.least(first_c + number // self.each, g.c_per_group - 1)
-                phase = emit.let(number % self.each * lanes)
+                phase = emit.let(self.first_phase + number % self.each * lanes)
                 place = self._row_at(first, vectors, (depth, height), k, t) + v * lanes
                 into = emit.origin(place)
                 tap = t * self.stride + phase
                 count: Expr = lanes
                 if self.stride % lanes:
                     count = emit.let(emit.least(self.stride - phase, lanes))
-                outer_k = group * g.k_per_group + k
+                outer_k = group * g.k_per_group + first_k + k
                 where = (outer_k, c, depth, height, tap)
                 source = emit.origin(self.weight.at("OI" + TAPS, *where))
 
@@ -144,9 +177,9 @@ class _Phases:
 
             emit.nest((vectors, *g.kernel[:-1], self.taps[-1]), one)
 
-        emit.loop(g.k_per_group, lambda k: self._over_vectors(partial(tile, k)))
+        emit.loop(count, lambda k: self._over_vectors(partial(tile, k)))
 
-    def _copy_values(self, image: Expr, first_k: Expr) -> None:
+    def _copy_values(self, image: Expr, group: Expr, first_k: Expr, count: int) -> None:
         """values[channel of y][depth][height][width], from `first` on; zeros around stay zero."""
         g = self.problem.geometry
         low = [max(0, a) for a in self.first]
@@ -159,7 +192,8 @@ class _Phases:
                 place = place * e + (at + a - b)
             into = emit.origin(place)
             where = [at + a for at, a in zip((*outer, 0), low)]
-            source = emit.origin(self.y.at("C" + DATA, first_k + k, image, *where))
+            channel = group * g.k_per_group + first_k + k
+            source = emit.origin(self.y.at("C" + DATA, channel, image, *where))
 
             def element(i: Expr) -> None:
                 value = self.y.load(source + i * stride, self.dtype)
@@ -167,11 +201,12 @@ class _Phases:
 
             emit.loop(max(0, high[-1] - low[-1]), element)
 
-        emit.nest((g.k_per_group, *(max(0, b - a) for a, b in zip(low[:-1], high[:-1]))), run)
+        emit.nest((count, *(max(0, b - a) for a, b in zip(low[:-1], high[:-1]))), run)
 
     # ------------------------------------------------------------ one row of x
 
-    def _row(self, image: Expr, group: Expr, first_c: Expr, at: Sequence[Expr]) -> None:
+    def _products(self, at: Sequence[Expr], count: int, *, fresh: bool) -> None:
+        """held[position][vectors] (+)= sum over taps and `count` channels of y."""
         g, plan = self.problem.geometry, self.plan
         unpadded = [emit.let(o + pad) for o, pad in zip(at, g.pad_before)]
         phases = [emit.let(u % s) for u, s in zip(unpadded, g.stride)]
@@ -187,7 +222,7 @@ class _Phases:
         def tile(first: Expr, vectors: int, number: Expr) -> None:
             q = number * plan.m_tile
             add_products(
-                (*self.taps[:-1], g.k_per_group, self.taps[-1]),
+                (*self.taps[:-1], count, self.taps[-1]),
                 self.values,
                 lambda o, *term: value_at(q + o, *term),
                 self.rows,
@@ -202,13 +237,12 @@ class _Phases:
                 [(q + o) * self.row + first * plan.lanes for o in range(plan.m_tile)],
                 vectors,
                 plan.lanes,
-                fresh=True,
+                fresh=fresh,
             )
 
         self._over_vectors(
             lambda first, vectors: emit.loop(self.tiles, lambda i: tile(first, vectors, i))
         )
-        self._write(image, group, first_c, at)
 
     def _write(self, image: Expr, group: Expr, first_c: Expr, at: Sequence[Expr]) -> None:
         """The row of each channel of the block."""
@@ -216,23 +250,26 @@ class _Phases:
         size, step, room = problem.x_sizes[-1], self.stride, self.each * plan.lanes
         # The first output is the phase `skip` of the first position.
         skip = g.pad_before[-1] % step
+        phases = step // plan.splits
 
         def channel(c: Expr) -> None:
             number = group * g.c_per_group + first_c + c
             written = self.result.row(number, (image, *at, 0))
 
-            def some(q: Expr, first: int, count: Expr) -> None:
-                source = emit.origin(q * self.row + c * room + first)
+            def some(q: Expr, first: Expr, end: Expr) -> None:
+                """The phases of this task from `first` to `end`, of position q."""
+                first = emit.most(first, self.first_phase)
+                count = emit.most(emit.least(end, self.first_phase + phases) - first, 0)
+                source = emit.origin(q * self.row + c * room + (first - self.first_phase))
                 begin = emit.let(q * step + (first - skip))
-
                 emit.loop(count, lambda i: written.put(begin + i, self.held[source + i]))
 
             head = min(size, step - skip) if skip else 0
             if head:
-                some(0, skip, head)
+                some(0, skip, skip + head)
             whole, tail = divmod(size - head, step)
             begin = 1 if head else 0
-            emit.loop(whole, lambda q: some(q + begin, 0, step))
+            emit.loop(whole, lambda q: some(q + begin, self.first_phase, self.first_phase + phases))
             if tail:
                 some(whole + begin, 0, tail)
             written.end(size)

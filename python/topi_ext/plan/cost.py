@@ -129,7 +129,7 @@ def widening_cycles(dtype: str, wanted: str) -> float:
     return 0.0 if dtype == wanted else 3.0 if dtype == "float16" else 1.5
 
 
-def memory_price(problem: Problem, held: int, machine: Machine) -> float:
-    """What a plan costs more if its tasks hold more bytes than operands and result take."""
+def memory_price(problem: Problem, held: int, tasks: int, machine: Machine) -> float:
+    """What a plan costs more if tasks that run hold more bytes than operands and result take."""
     limit = problem.elements * byte_width(problem.acc_dtype) * 15 // 16
-    return 4.0 if machine.threads * held > limit else 1.0
+    return 4.0 if min(tasks, machine.threads) * held > limit else 1.0

@@ -36,6 +36,8 @@ What cores share behind these is seldom larger."""
 def choose(problem: Problem, machine: Machine) -> Plan:
     """The plan that takes the fewest cycles, by estimate, of every kernel that serves `problem`."""
     plan = _fastest(problem, machine)
+    if isinstance(plan, PhasesPlan) and plan.splits > 1:
+        return plan  # tasks share rows
     if isinstance(plan, (GatherPlan, WinogradPlan, PhasesPlan)) and _streams(problem, machine):
         return replace(plan, streamed=True)
     return plan

@@ -12,6 +12,7 @@ from .cost import (
     PARALLEL_CYCLES,
     candidate_channels,
     cheapest,
+    divisors,
     memory_price,
     register_tile,
     row_cycles,
@@ -42,31 +43,45 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, PhasesPl
     width = byte_width(problem.acc_dtype)
     k, stride = geometry.k_per_group, geometry.stride[-1]
     taps, positions = PhasesPlan.taps(geometry), PhasesPlan.positions(geometry)
-    values = k * prod(PhasesPlan.reads(geometry)[1])
+    reads = PhasesPlan.reads(geometry)[1]
     out_rows = prod(geometry.x_size[:-1])
     for images, c_block in product(
         sorted({-(-problem.n // i) for i in (1, 2, 4, 8, 16, 64)}),
         candidate_channels(geometry.c_per_group, 1),
     ):
-        vectors = c_block * -(-stride // lanes)
-        m_tile, tile = register_tile(positions, vectors, machine)
-        tiles = -(-positions // m_tile)
-        weights = prod(geometry.kernel[:-1]) * k * taps[-1] * vectors * lanes
-        held = weights + values + tiles * m_tile * vectors * lanes
-        full, tail = divmod(vectors, tile)
-        step = row_cycles(m_tile, vectors, tile, machine)
-        # As measured: values of many channels are far apart.
-        step *= 1.4 if k >= lanes else 1.0
-        overhead = (full + bool(tail)) * (m_tile * tile * 1.5 + 15)
-        row = tiles * (prod(taps) * k * step + overhead)
-        row += c_block * geometry.x_size[-1] * 0.4 + c_block * positions * 6
-        # From a cache that is further away they come as they are needed.
-        near = weights // prod(geometry.kernel[:-1]) * prod(taps[:-1])
-        row *= 1.0 if near * width <= machine.l2 else 1.2
-        copies = weights * (1.2 if stride % lanes == 0 else 2.4)
-        task = 1000 + copies + images * (values * 1.0 + out_rows * row)
         tasks = -(-problem.n // images) * geometry.groups * -(-geometry.c_per_group // c_block)
-        cost = -(-tasks // machine.threads) * task
-        cost *= memory_price(problem, held * width, machine)
-        parallel = tasks * task >= PARALLEL_CYCLES
-        yield cost, PhasesPlan(images, lanes, c_block, m_tile, tile, parallel)
+        may_split = c_block == 1 and stride % lanes == 0 and tasks < 2 * machine.threads
+        may_chunk = images == out_rows == 1
+        for splits, chunks, widest in product(
+            [i for i in divisors(stride // lanes) if i == 1 or may_split],
+            [i for i in (1, 2, 4, 8, 16) if i == 1 or (may_chunk and k // i >= lanes)],
+            (3, 4, 8),
+        ):
+            vectors = c_block * -(-stride // (lanes * splits))
+            m_tile, tile = register_tile(positions, min(vectors, widest), machine)
+            tiles, at_once = -(-positions // m_tile), -(-k // chunks)
+            copied = prod(geometry.kernel[:-1]) * at_once * taps[-1] * vectors * lanes
+            values = at_once * prod(reads)
+            held = copied + values + tiles * m_tile * vectors * lanes
+            full, tail = divmod(vectors, tile)
+            step = row_cycles(m_tile, vectors, tile, machine)
+            # A tile of vectors stays in the first cache with values, of which it reads two lines for
+            # each channel; or both come from the next one, as measured.
+            if at_once * (prod(taps) * tile * lanes * width + 128) > machine.l1 * 3 // 4:
+                step = max(step, vectors * 2.5)
+                # Values of neighbouring channels are further apart than these lines.
+                step += (full + bool(tail)) * 20.0 / taps[-1] if reads[-1] * width > 128 else 0.0
+            overhead = (full + bool(tail)) * (m_tile * tile * 1.5 + 15)
+            row = tiles * (prod(taps) * k * step + chunks * overhead)
+            row += c_block * (geometry.x_size[-1] * 0.4 / splits + positions * 6)
+            # From a cache that is further away they come as they are needed.
+            near = copied // prod(geometry.kernel[:-1]) * prod(taps[:-1])
+            row *= 1.0 if near * width <= machine.l2 else 1.2
+            copies = copied * (1.2 if stride % lanes == 0 else 2.4)
+            task = 1000 + chunks * (copies + images * values) + images * out_rows * row
+            count = tasks * splits
+            cost = -(-count // machine.threads) * task
+            cost *= memory_price(problem, held * width, count, machine)
+            parallel = count * task >= PARALLEL_CYCLES
+            sizes = images, lanes, c_block, m_tile, tile, parallel
+            yield cost, PhasesPlan(*sizes, splits=splits, chunks=chunks)

@@ -217,6 +217,11 @@ class PhasesPlan:
         Whether threads share the tasks.
     streamed : bool
         Whether the result is written past the caches.
+    splits : int
+        Into how many tasks the phases of one channel are divided: equal numbers of whole vectors.
+    chunks : int
+        Into how many parts the channels of y are divided, which are summed one after the other; of
+        tasks that have one row of one image.
     """
 
     images: int
@@ -226,6 +231,8 @@ class PhasesPlan:
     vectors: int
     parallel: bool = True
     streamed: bool = False
+    splits: int = 1
+    chunks: int = 1
 
     @staticmethod
     def taps(geometry: Geometry) -> tuple[int, ...]:

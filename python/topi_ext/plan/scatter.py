@@ -69,7 +69,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ScatterP
         parallel = tasks * task >= PARALLEL_CYCLES
         rows = tiles * m_tile
         floats = k_block * (vectors * lanes + rows) + rows * vectors * lanes + held
-        cost *= memory_price(problem, floats * byte_width(problem.acc_dtype), machine)
+        cost *= memory_price(problem, floats * byte_width(problem.acc_dtype), tasks, machine)
         sizes = (images, positions, held, lanes, c_block, k_block, m_tile, width)
         yield cost, ScatterPlan(*sizes, parallel)
 

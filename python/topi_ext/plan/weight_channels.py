@@ -68,6 +68,6 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, Channels
             tasks = geometry.groups * -(-k // k_block) * -(-c // c_block)
             cost = -(-tasks // machine.threads) * task
             held += c_block * taps * vectors * lanes
-            cost *= memory_price(problem, held * width, machine)
+            cost *= memory_price(problem, held * width, tasks, machine)
             parallel = not problem.is_static or tasks * task >= PARALLEL_CYCLES
             yield cost, ChannelsPlan(window, lanes, k_block, c_block, c_tile, v_tile, parallel)

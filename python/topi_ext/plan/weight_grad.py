@@ -65,7 +65,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, WeightGr
             chunks = prod(-(-p // b) for p, b in zip(positions, block))
             task = chunks * chunk + k_block * c_block * taps * 6.0 + 1000
             cost = -(-tasks // machine.threads) * task
-            cost *= memory_price(problem, panels + partial, machine)
+            cost *= memory_price(problem, panels + partial, tasks, machine)
             parallel = not problem.is_static or tasks * task >= PARALLEL_CYCLES
             plan = WeightGradPlan(
                 window, lanes, k_block, c_block, k_tile, c_tile, tap_tile, parallel
