@@ -116,19 +116,16 @@ class _Phases:
 
     def _chunks(self, image: Expr, group: Expr, first_c: Expr) -> None:
         """The only row of an image, chunk by chunk of the channels of y."""
-        g, row = self.problem.geometry, (0, 0)
+        k, row = self.problem.geometry.k_per_group, (0, 0)
+        room = self.tiles * self.plan.m_tile * self.row
+        emit.fill(self.held, 0, room, emit.constant(0, self.dtype))
 
-        def chunk(first: Expr, count: int, *, fresh: bool) -> None:
+        def chunk(first: Expr, count: int) -> None:
             self._copy_weights(group, first, count, first_c)
             self._copy_values(image, group, first, count)
-            self._products(row, count, fresh=fresh)
+            self._products(row, count, fresh=False)
 
-        # The first chunk starts the sums, the others go on.
-        chunk(0, self.k_block, fresh=True)
-        full, rest = divmod(g.k_per_group, self.k_block)
-        emit.loop(full - 1, lambda i: chunk((i + 1) * self.k_block, self.k_block, fresh=False))
-        if rest:
-            chunk(full * self.k_block, rest, fresh=False)
+        emit.tiles(k, self.k_block, chunk)
         self._write(image, group, first_c, row)
 
     # ------------------------------------------------------------ operands

@@ -12,16 +12,37 @@ from .plans import row_lanes
 from .problem import Problem
 
 MOST_TERMS = 128
-"""Terms of a tile, one for each kind of phase, that a kernel writes out."""
+"""Terms of a tile, one for each kind of phase, that a kernel writes out: a matter of build time."""
+
+Tile = tuple[int, ...]
+"""Outputs of a tile along depth, height and width: one or two."""
 
 
-def tile_of(problem: Problem) -> tuple[int, ...]:
-    """Outputs of a tile along depth, height and width."""
-    axes = zip(problem.gathers[2:], problem.positions[2:])
-    can_save = (
-        _saves_products(gather) and not (isinstance(p, int) and p < 2) for gather, p in axes
+def candidate_tiles(problem: Problem) -> list[Tile]:
+    """Candidates: two outputs along all axes on which that saves products, or on less."""
+    axes = zip(problem.gathers[1:], problem.positions[1:])
+    depth, height, width = (
+        2 if _saves_products(gather) and not (isinstance(p, int) and p < 2) else 1
+        for gather, p in axes
     )
-    return (1, *(2 if can else 1 for can in can_save))
+    found = {(depth, height, width)}
+    if depth > 1:
+        # Terms along depth are then a loop, or there are fewer of them along the row.
+        found |= {(1, height, width), (depth, height, 1)}
+    return sorted(tile for tile in found if 2 in tile)
+
+
+def written_terms(combinations: Sequence[Sequence[Filter]]) -> float:
+    """Terms that are written out, of all kinds of phases.
+
+    Where depth has no tiles they are a loop along it; where rows have none, terms along them take
+    no additions, and count half.
+    """
+    number = 0.0
+    for depth, height, last in combinations:
+        written = len(height.terms) * len(last.terms) / (2 if last.is_direct else 1)
+        number += written * (1 if depth.is_direct else len(depth.terms))
+    return number
 
 
 def _saves_products(gather: Gather) -> bool:

@@ -65,13 +65,14 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, PhasesPl
             held = copied + values + tiles * m_tile * vectors * lanes
             full, tail = divmod(vectors, tile)
             step = row_cycles(m_tile, vectors, tile, machine)
-            # A tile of vectors stays in the first cache with values, of which it reads two lines for
-            # each channel; or both come from the next one, as measured.
+            # A tile of vectors stays in the first cache with values, of which it reads two lines
+            # for each channel; or both come from the next one, as measured.
             if at_once * (prod(taps) * tile * lanes * width + 128) > machine.l1 * 3 // 4:
                 step = max(step, vectors * 2.5)
                 # Values of neighbouring channels are further apart than these lines.
                 step += (full + bool(tail)) * 20.0 / taps[-1] if reads[-1] * width > 128 else 0.0
             overhead = (full + bool(tail)) * (m_tile * tile * 1.5 + 15)
+            step *= 1.2 if chunks > 1 else 1.0  # as measured
             row = tiles * (prod(taps) * k * step + chunks * overhead)
             row += c_block * (geometry.x_size[-1] * 0.4 / splits + positions * 6)
             # From a cache that is further away they come as they are needed.

@@ -57,8 +57,8 @@ def _plan_many_tiles(problem: Problem, machine: Machine) -> WinogradPlan | None:
     if plan is None:
         return None
     for known in _squares(problem, 1):
-        found = plan_winograd(known, machine)
-        if found and found[1].tile == plan[1].tile and found[0] < plan_gather(known, machine)[0]:
+        found = plan_winograd(known, machine, [plan[1].tile])
+        if found and found[0] < plan_gather(known, machine)[0]:
             return replace(plan[1], least=prod(found[1].tiles(known)))
     return None
 

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from math import prod
 
 from ..dtypes import byte_width
-from ..filtering import Filter
 from .cost import (
     PARALLEL_CYCLES,
     candidate_blocks,
@@ -18,7 +17,13 @@ from .cost import (
     register_tile,
     row_cycles,
 )
-from .output_tiles import MOST_TERMS, combined_inputs_cycles, input_rows, tile_of
+from .output_tiles import (
+    MOST_TERMS,
+    candidate_tiles,
+    combined_inputs_cycles,
+    input_rows,
+    written_terms,
+)
 from .plans import WeightTilesPlan
 from .problem import Machine, Problem, nominal
 from .weight_grad import plan_sums
@@ -32,8 +37,8 @@ def plan_weight_tiles(problem: Problem, machine: Machine) -> tuple[float, Weight
     """
     if not (problem.acc_dtype.startswith("float") and problem.is_static):
         return None
-    tile = tile_of(problem)
-    if 2 not in tile or min(problem.y_sizes) < 1:
+    tiles = candidate_tiles(problem)
+    if not tiles or min(problem.y_sizes) < 1:
         return None
     lanes = problem.lanes(machine)
     vectors = -(-problem.geometry.k_per_group // lanes)
@@ -41,17 +46,18 @@ def plan_weight_tiles(problem: Problem, machine: Machine) -> tuple[float, Weight
     # Slower than it could be, and built sooner.
     direct = replace(plan_sums(problem, machine)[1], k_tile=2, c_tile=1, tap_tile=1)
     # The blocks follow.
-    plan = WeightTilesPlan(tile, (1,) * 4, lanes, c_tile, c_tile, v_tile, direct)
-    filters = [of_axis[0] for of_axis in plan.filters(problem)]
-    if prod(len(f.terms) for f in filters[1:]) > MOST_TERMS:
-        return None
-    return cheapest(_plans(problem, plan, filters, machine))
+    one = WeightTilesPlan(tiles[0], (1,) * 4, lanes, c_tile, c_tile, v_tile, direct)
+    templates = (replace(one, tile=tile) for tile in tiles)
+    return cheapest(chain.from_iterable(_plans(problem, plan, machine) for plan in templates))
 
 
 def _plans(
-    problem: Problem, plan: WeightTilesPlan, filters: Sequence[Filter], machine: Machine
+    problem: Problem, plan: WeightTilesPlan, machine: Machine
 ) -> Iterator[tuple[float, WeightTilesPlan]]:
-    """Candidates, and their cycles."""
+    """Candidates with the tile of this one, and their cycles."""
+    filters = [of_axis[0] for of_axis in plan.filters(problem)]
+    if written_terms([filters]) > MOST_TERMS:
+        return
     geometry, lanes, tile = problem.geometry, plan.lanes, plan.tile
     c, width = geometry.c_per_group, byte_width(problem.acc_dtype)
     c_tile, v_tile = plan.c_tile, plan.vectors

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from math import prod
 from typing import NamedTuple
 
@@ -22,7 +22,14 @@ from .cost import (
     widening_cycles,
 )
 from .gather import gather_elements, plan_gather
-from .output_tiles import MOST_TERMS, combined_inputs_cycles, input_rows, tile_of
+from .output_tiles import (
+    MOST_TERMS,
+    Tile,
+    candidate_tiles,
+    combined_inputs_cycles,
+    input_rows,
+    written_terms,
+)
 from .plans import GatherPlan, WinogradPlan, square_size
 from .problem import Machine, Problem, nominal
 
@@ -30,8 +37,12 @@ MOST_KINDS = 4
 """Kinds of phases that a kernel which saves products writes out: with eight, 3 s to build."""
 
 
-def plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradPlan] | None:
+def plan_winograd(
+    problem: Problem, machine: Machine, tiles: Sequence[Tile] | None = None
+) -> tuple[float, WinogradPlan] | None:
     """Fewer products: the plan of :mod:`topi_ext.kernels.winograd`, and its cycles.
+
+    Of these `tiles`, or of those that may pay.
 
     None for integers, whose sums have to be exact, where no two taps are neighbours or a phase has
     none, for more kinds of phases or terms than are written out, and where the direct sum for data
@@ -41,21 +52,14 @@ def plan_winograd(problem: Problem, machine: Machine) -> tuple[float, WinogradPl
         return None
     if any(gather.has_empty_phase for gather in problem.gathers):
         return None
-    tile = tile_of(problem)
-    if 2 not in tile:
-        return None
-    direct = _direct(problem, machine)
+    tiles = candidate_tiles(problem) if tiles is None else tiles
+    direct = _direct(problem, machine) if tiles else None
     if direct is None:
         return None
     # The blocks follow.
-    plan = WinogradPlan(tile, (1,) * 4, problem.lanes(machine), 1, 1, 1, 1, direct)
-    combinations = list(product(*plan.filters(problem)))
-    if len(combinations) > MOST_KINDS:
-        return None
-    # Along depth, where tiles have one output, terms are a loop.
-    if sum(prod(len(f.terms) for f in kinds[1:]) for kinds in combinations) > MOST_TERMS:
-        return None
-    return cheapest(_plans(problem, plan, combinations, machine))
+    one = WinogradPlan(tiles[0], (1,) * 4, problem.lanes(machine), 1, 1, 1, 1, direct)
+    templates = (replace(one, tile=tile) for tile in tiles)
+    return cheapest(chain.from_iterable(_plans(problem, plan, machine) for plan in templates))
 
 
 def _room(problem: Problem) -> int:
@@ -82,12 +86,12 @@ def _direct(problem: Problem, machine: Machine) -> GatherPlan | None:
 
 
 def _plans(
-    problem: Problem,
-    template: WinogradPlan,
-    combinations: Sequence[tuple[Filter, ...]],
-    machine: Machine,
+    problem: Problem, template: WinogradPlan, machine: Machine
 ) -> Iterator[tuple[float, WinogradPlan]]:
-    """Candidates, and their cycles."""
+    """Candidates with the tile of this one, and their cycles."""
+    combinations = list(product(*template.filters(problem)))
+    if len(combinations) > MOST_KINDS or written_terms(combinations) > MOST_TERMS:
+        return
     values = _most_terms(combinations) * problem.in_channels * byte_width(problem.acc_dtype)
     for loops in _loops(problem, template, machine):
         plan = _with_loops(problem, template, combinations, loops, machine)
