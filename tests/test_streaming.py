@@ -18,7 +18,7 @@ from test_kernels import STREAMS, built, kernel_of, problem_of, run_all
 from topi_ext import select, tvm_compat
 from topi_ext.epilogue import Step
 from topi_ext.layout import Layouts
-from topi_ext.plan.cpu import STREAMED_CACHES, choose
+from topi_ext.plan.cpu import STREAMED_CACHES, STREAMED_ROW, choose
 from topi_ext.plan.plans import GatherPlan, PhasesPlan, Plan, Window, WinogradPlan
 from topi_ext.plan.problem import Machine, Problem
 
@@ -80,12 +80,24 @@ def test_epilogue() -> None:
         np.testing.assert_allclose(out.numpy(), want, rtol=1e-5, atol=1e-5)
 
 
-def large(face: str = "conv_transpose", **changes: object) -> Problem:
-    """Of exactly the size from which results are streamed."""
-    rows = STREAMED_CACHES * MACHINE.l2 * MACHINE.threads // (64 * 512 * 4)
-    geometry = geometry_of(Case("conv", (rows, 512), (1, 1), ins=64, outs=64))
+def large(face: str = "conv_transpose", row: int = 512, **changes: object) -> Problem:
+    """Of the size from which results are streamed, and not more than a row larger."""
+    rows = -(-STREAMED_CACHES * MACHINE.l2 * MACHINE.threads // (64 * row * 4))
+    geometry = geometry_of(Case("conv", (rows, row), (1, 1), ins=64, outs=64))
     case = FaceCase(face, geometry, 1, **changes)
     return problem_of(case)
+
+
+def test_rows_that_share_cache_lines_are_not_streamed() -> None:
+    """Short rows of whole vectors are, and long ones that end within a vector."""
+    vector = MACHINE.vector_bytes // 4
+    for row, is_streamed in (
+        (2 * vector, True),
+        (2 * vector - 4, False),
+        (STREAMED_ROW * vector - 1, False),
+        (STREAMED_ROW * vector + 1, True),
+    ):
+        assert choose(large(row=row), MACHINE).streamed == is_streamed
 
 
 def test_what_is_streamed() -> None:

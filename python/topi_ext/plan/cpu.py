@@ -31,6 +31,11 @@ STREAMED_CACHES = 16
 
 What cores share behind these is seldom larger."""
 
+STREAMED_ROW = 20
+"""Least vectors of a row that is written so, unless it consists of whole ones.
+
+The others lie in cache lines that rows share, which are slow to write in both ways."""
+
 
 @lru_cache(maxsize=1024)
 def choose(problem: Problem, machine: Machine) -> Plan:
@@ -75,6 +80,9 @@ def _streams(problem: Problem, machine: Machine) -> bool:
     if not (machine.streams and problem.is_static and problem.rows_are_runs):
         return False
     if problem.dtypes[2] != problem.acc_dtype or not problem.acc_dtype.startswith("float"):
+        return False
+    row, lanes = problem.out_sizes[-1], problem.lanes(machine)
+    if row % lanes and row < STREAMED_ROW * lanes:
         return False
     channels = problem.geometry.groups * problem.out_channels
     size = channels * prod(problem.out_sizes) * byte_width(problem.acc_dtype)
