@@ -18,7 +18,7 @@ from test_kernels import STREAMS, built, kernel_of, problem_of, run_all
 from topi_ext import select, tvm_compat
 from topi_ext.epilogue import Step
 from topi_ext.layout import Layouts
-from topi_ext.plan.cpu import STREAMED_CACHES, STREAMED_ROW, choose
+from topi_ext.plan.cpu import CACHE_LINE, STREAMED_CACHES, STREAMED_ROW, choose
 from topi_ext.plan.plans import GatherPlan, PhasesPlan, Plan, Window, WinogradPlan
 from topi_ext.plan.problem import Machine, Problem
 
@@ -90,12 +90,12 @@ def large(face: str = "conv_transpose", row: int = 512, **changes: object) -> Pr
 
 def test_rows_that_share_cache_lines_are_not_streamed() -> None:
     """Short rows of whole vectors are, and long ones that end within a vector."""
-    vector = MACHINE.vector_bytes // 4
+    line = CACHE_LINE // 4
     for row, is_streamed in (
-        (2 * vector, True),
-        (2 * vector - 4, False),
-        (STREAMED_ROW * vector - 1, False),
-        (STREAMED_ROW * vector + 1, True),
+        (3 * line, True),
+        (3 * line - MACHINE.vector_bytes // 8, False),
+        (STREAMED_ROW * line - 1, False),
+        (STREAMED_ROW * line + 1, True),
     ):
         assert choose(large(row=row), MACHINE).streamed == is_streamed
 

@@ -156,9 +156,9 @@ class _Phases:
                 place = self._row_at(first, vectors, (depth, height), k, t) + v * lanes
                 into = emit.origin(place)
                 tap = t * self.stride + phase
-                count: Expr = lanes
+                present: Expr = lanes
                 if self.stride % lanes:
-                    count = emit.let(emit.least(self.stride - phase, lanes))
+                    present = emit.let(emit.least(self.stride - phase, lanes))
                 outer_k = group * g.k_per_group + first_k + k
                 where = (outer_k, c, depth, height, tap)
                 source = emit.origin(self.weight.at("OI" + TAPS, *where))
@@ -167,10 +167,10 @@ class _Phases:
                     value = self.weight.load(source + i * stride, self.dtype)
                     emit.store(self.rows, into + i, value)
 
-                emit.loop(count, element)
-                if not isinstance(count, int):
+                emit.loop(present, element)
+                if not isinstance(present, int):
                     zero = emit.constant(0, self.dtype)
-                    emit.fill(self.rows, into + count, lanes - count, zero)
+                    emit.fill(self.rows, into + present, lanes - present, zero)
 
             emit.nest((vectors, *g.kernel[:-1], self.taps[-1]), one)
 

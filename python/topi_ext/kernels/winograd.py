@@ -331,8 +331,8 @@ class _Winograd:
                     phases, row = [*self.row_phases.numbers(row_phase), i], 0
                     if self.plan.inputs_first:
                         each = self.rows.of_phase(filters)
-                        of_rows = number * self.rows.inputs_before((filters[0], filters[1]))[-1]
-                        row = emit.let(before + of_rows + first + i * each)
+                        of_phase_of_rows = self.rows.inputs_before((filters[0], filters[1]))[-1]
+                        row = emit.let(before + number * of_phase_of_rows + first + i * each)
                     of_phase(filters, phases, row)
 
                 def of_pair(pair: Pair) -> None:

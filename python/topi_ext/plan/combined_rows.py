@@ -62,17 +62,19 @@ class CombinedRows:
     ----------
     filters : tuple
         How each spatial axis is computed, in one way or more.
-    slices : tuple of Slice
-        Those of the kernel.
     taps_by_slice : bool
         Whether the taps of only one slice are held at a time; if they come packed, all are.
     """
 
     def __init__(self, problem: Problem, plan: WinogradPlan):
         self.filters = plan.filters(problem)
-        self.slices = slices_of(self.filters)
         self.taps_by_slice = plan.by_slice and not problem.prepacked
         self._plan, self._in_channels, self._gap = plan, problem.in_channels, plan.gap(problem)
+
+    @property
+    def slices(self) -> tuple[Slice, ...]:
+        """Those of the kernel."""
+        return slices_of(self.filters)
 
     def starts(self, filters: Sequence[Filter]) -> list[int]:
         """Of a phase, the first row of each point, and how many there are; behind each some are
@@ -103,24 +105,35 @@ class CombinedRows:
     @property
     def taps_held(self) -> int:
         """Rows of taps that are held at a time."""
-        of_slices = [self.taps_before(one.pair)[-1] for one in self.slices]
-        return max(of_slices) if self.taps_by_slice else sum(of_slices)
+        return self._held(self.taps_before, self.taps_by_slice)
 
     @property
     def inputs_held(self) -> int:
         """Rows of inputs that are held at a time."""
         if not self._plan.inputs_first:
             return self.most_of_phase
-        of_slices = self._inputs_of_slices
-        return max(of_slices) if self._plan.by_slice else sum(of_slices)
+        return self._held(self._inputs_of_slice, self._plan.by_slice)
+
+    def _held(self, rows_before: Callable[[Pair], Sequence[int]], by_slice: bool) -> int:
+        """Of all slices, or of that which has most; there may be a thousand, of very few pairs."""
+        rows = [
+            (rows_before(pair)[-1], _slices_of(pair))
+            for pair in product(self.filters[0], self.filters[1])
+        ]
+        return max(most for most, _ in rows) if by_slice else sum(n * count for n, count in rows)
 
     @property
     def first_inputs(self) -> list[int]:
         """The first row of the inputs of each slice, if all are combined before parts begin."""
         if self._plan.by_slice:
             return [0] * len(self.slices)
-        return [0, *accumulate(self._inputs_of_slices[:-1])]
+        return [0, *accumulate(self._inputs_of_slice(one.pair)[-1] for one in self.slices[:-1])]
 
-    @property
-    def _inputs_of_slices(self) -> list[int]:
-        return [len(one.phases) * self.inputs_before(one.pair)[-1] for one in self.slices]
+    def _inputs_of_slice(self, pair: Pair) -> list[int]:
+        # Each of its slices is that of as many phases.
+        phases = prod(len(f.phases) for f in pair) // _slices_of(pair)
+        return [phases * rows for rows in self.inputs_before(pair)]
+
+
+def _slices_of(pair: Pair) -> int:
+    return prod(len(f.first_taps) for f in pair)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of the CPU kernels: blocks and register tiles from sizes, caches, registers and cores.
+"""Which kernel, by which plan: the one that takes the fewest cycles by the planners' estimates.
 
-A plan follows from an estimate of cycles, never from a table of shapes.  Sizes that are symbolic
-enter the estimate with a nominal value; the kernel is right for every size.
+These follow from sizes, caches, registers and cores, never from a table of shapes.  Sizes that are
+symbolic enter them with a nominal value; the kernel is right for every size.
 """
 
 from __future__ import annotations
@@ -31,10 +31,13 @@ STREAMED_CACHES = 16
 
 What cores share behind these is seldom larger."""
 
-STREAMED_ROW = 20
-"""Least vectors of a row that is written so, unless it consists of whole ones.
+CACHE_LINE = 64
+"""Bytes of a line of any cache."""
 
-The others lie in cache lines that rows share, which are slow to write in both ways."""
+STREAMED_ROW = 20
+"""Least cache lines of a row that is written so, unless it consists of whole ones.
+
+Lines that rows share are slow to write in both ways."""
 
 
 @lru_cache(maxsize=1024)
@@ -81,8 +84,8 @@ def _streams(problem: Problem, machine: Machine) -> bool:
         return False
     if problem.dtypes[2] != problem.acc_dtype or not problem.acc_dtype.startswith("float"):
         return False
-    row, lanes = problem.out_sizes[-1], problem.lanes(machine)
-    if row % lanes and row < STREAMED_ROW * lanes:
+    row = problem.out_sizes[-1] * byte_width(problem.acc_dtype)
+    if row % CACHE_LINE and row < STREAMED_ROW * CACHE_LINE:
         return False
     channels = problem.geometry.groups * problem.out_channels
     size = channels * prod(problem.out_sizes) * byte_width(problem.acc_dtype)

@@ -72,7 +72,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, PhasesPl
                 # Values of neighbouring channels are further apart than these lines.
                 step += (full + bool(tail)) * 20.0 / taps[-1] if reads[-1] * width > 128 else 0.0
             overhead = (full + bool(tail)) * (m_tile * tile * 1.5 + 15)
-            step *= 1.2 if chunks > 1 else 1.0  # as measured
+            step *= 1.35 if chunks > 1 else 1.0  # as measured
             row = tiles * (prod(taps) * k * step + chunks * overhead)
             row += c_block * (geometry.x_size[-1] * 0.4 / splits + positions * 6)
             # From a cache that is further away they come as they are needed.

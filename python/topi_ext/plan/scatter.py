@@ -44,9 +44,11 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ScatterP
         if bytes_held > machine.l2 // 2 or held > image_room(problem, machine):
             continue
         m_tile, width = register_tile(positions, vectors, machine)
+        tasks = n // images * geometry.groups * -(-c // c_block)
         # As many channels at a time as are near, and as operands and result have room for.
         near = machine.l2 // 4 // (vectors * machine.vector_bytes)
-        room = problem.elements * 15 // 16 // machine.threads - (positions * vectors * lanes + held)
+        room = problem.elements * 15 // 16 // min(tasks, machine.threads)
+        room -= positions * vectors * lanes + held
         most = max(16, min(96, near, room // (vectors * lanes + positions)))
         k_block = -(-k // -(-k // most))
         tiles = -(-positions // m_tile)
@@ -64,7 +66,6 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ScatterP
         scatter = positions * c_block * taps * 1.3
         scatter += images * c_block * (held * 0.5 + prod(geometry.x_size) + 20)
         task = 1000 + products + weights + sums + scatter
-        tasks = n // images * geometry.groups * -(-c // c_block)
         cost = -(-tasks // machine.threads) * task
         parallel = tasks * task >= PARALLEL_CYCLES
         rows = tiles * m_tile

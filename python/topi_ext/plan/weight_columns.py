@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import product
 from math import prod
 
+from ..dtypes import byte_width
 from .cost import (
     PARALLEL_CYCLES,
     candidate_channels,
@@ -45,7 +46,9 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ColumnsP
         splits = min(splits, -(-k // k_tile))
         tiles = -(-k // (k_tile * splits))
         step = row_cycles(k_tile, vectors, width, machine)
-        rows = k_tile * (positions * 4 + vectors * (4 if chunks == 1 else 8))
+        # Sums that go on are read as well, from where a task's share of them fits.
+        is_far = c_block * taps * -(-k // splits) * byte_width(problem.acc_dtype) > machine.l2
+        rows = k_tile * (positions * 4 + vectors * (4 if chunks == 1 else 16 if is_far else 8))
         spread = (
             positions * c_block * (taps // geometry.kernel[-1]) * (4 + 1.5 * geometry.kernel[-1])
         )

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which plan is chosen for what, where another one would be a cliff."""
+
+from __future__ import annotations
+
+import pytest
+
+from helpers.cases import Case, geometry_of
+from helpers.faces import FaceCase
+from test_kernels import problem_of
+from topi_ext.plan.combined_rows import CombinedRows
+from topi_ext.plan.cpu import choose
+from topi_ext.plan.output_tiles import candidate_tiles
+from topi_ext.plan.plans import GatherPlan, PhasesPlan, Window, WinogradPlan
+from topi_ext.plan.problem import Machine, Problem
+from topi_ext.plan.winograd import plan_winograd
+
+MACHINE = Machine(vector_bytes=64, registers=32, fmas=1, threads=2, l2=1 << 20, streams=True)
+
+
+def problem_for(size: tuple[int, ...], kernel: tuple[int, ...], **case: object) -> Problem:
+    """A transposed convolution of one image."""
+    geometry = geometry_of(Case("conv_transpose", size, kernel, **case))
+    return problem_of(FaceCase("conv_transpose", geometry, 1))
+
+
+def test_one_channel_of_one_image_is_shared_by_its_phases() -> None:
+    """An inverse Fourier transform: neither images nor channels are enough tasks."""
+    problem = problem_for((100,), (1024,), ins=1026, outs=1, stride=(256,), padding=(384, 384))
+    plan = choose(problem, MACHINE)
+    assert isinstance(plan, PhasesPlan) and plan.splits >= MACHINE.threads
+
+
+def test_rows_of_several_tasks_are_not_streamed() -> None:
+    """Each would write all of them."""
+    problem = problem_for((40_000,), (256,), ins=2, outs=1, stride=(256,))
+    plan = choose(problem, MACHINE)
+    assert isinstance(plan, PhasesPlan) and plan.splits > 1 and not plan.streamed
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "tile"),
+    [
+        ((3, 3, 3), (1, 1, 1), (2, 2, 2)),
+        ((4, 4, 4), (2, 2, 2), (2, 2, 2)),
+        ((1, 3, 3), (1, 1, 1), (1, 2, 2)),
+        ((3, 3, 1), (1, 1, 1), (2, 2, 1)),
+    ],
+)
+def test_tiles_along_depth(kernel: tuple, stride: tuple, tile: tuple) -> None:
+    """Where they save products."""
+    problem = problem_for((16, 16, 16), kernel, ins=48, outs=48, stride=stride)
+    assert tile in candidate_tiles(problem)
+    plan = choose(problem, MACHINE)
+    assert isinstance(plan, WinogradPlan) and plan.tile == tile
+
+
+def test_no_tile_has_more_terms_than_are_written_out() -> None:
+    """Of 7 x 7 x 4 for two outputs along each axis: no plan, though it would be the fastest."""
+    problem = problem_for((16, 16, 16), (3, 5, 5), ins=48, outs=48)
+    assert plan_winograd(problem, MACHINE, [(2, 2, 2)]) is None
+    assert plan_winograd(problem, MACHINE, [(2, 2, 1)]) is not None
+
+
+@pytest.mark.parametrize("by_slice", [False, True])
+@pytest.mark.parametrize("per_task", [1, 2])
+def test_rows_that_are_held(by_slice: bool, per_task: int) -> None:
+    """Their number by kinds of phases is the sum, or the maximum, over slices of the kernel."""
+    for kernel, stride in (((3, 3), (2, 2)), ((5, 4), (3, 2)), ((64, 64), (32, 32))):
+        problem = problem_for((8, 8), kernel, ins=5, outs=4, stride=stride)
+        direct = GatherPlan(Window.of((1, 1, 8, 8), problem.gathers), 8, 2, 1, 1, 5)
+        plan = WinogradPlan(
+            (1, 2, 2), (1, 1, 4, 4), 8, 2, 1, 1, 1, direct,
+            shares=1, parts=per_task, per_task=per_task, by_slice=by_slice,
+        )  # fmt: skip
+        rows = CombinedRows(problem, plan)
+        assert len(rows.slices) == plan.slices(problem) == stride[0]
+        together = max if by_slice else sum
+        taps = together(rows.taps_before(one.pair)[-1] for one in rows.slices)
+        inputs = [len(one.phases) * rows.inputs_before(one.pair)[-1] for one in rows.slices]
+        assert rows.taps_held == taps
+        assert rows.inputs_held == (together(inputs) if per_task > 1 else rows.most_of_phase)
+        assert rows.first_inputs == [0 if by_slice else sum(inputs[:i]) for i in range(len(inputs))]
