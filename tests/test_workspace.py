@@ -29,6 +29,8 @@ SOME = {
     # Every third: the rest would take longer than it tells.
     "more_decoders": slice(0, None, 3),
     "more_encoders": slice(0, None, 3),
+    "further_decoders": slice(1, None, 3),
+    "further_encoders": slice(1, None, 3),
 }
 
 

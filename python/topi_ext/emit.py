@@ -172,17 +172,22 @@ def body(*arguments: tuple[Any, ...]) -> Iterator[list[Operand]]:
 def scratch(elements: Expr, dtype: str) -> Array:
     """Memory of the enclosing loop body; what it holds at first is undefined."""
     _scratch[-1].add(elements, dtype)
+    return _array(elements, dtype)
+
+
+def _array(elements: Expr, dtype: str) -> Array:
     return Array(tvm_compat.allocate(wide(elements), dtype), dtype)
 
 
 def registers(vectors: int, lanes: int, dtype: str) -> list[tuple[Array, Expr]]:
     """`vectors` vectors in registers: for each, the array that holds it and its index there.
 
+    They are no memory, and not counted as such.
     Each is an array of its own.  TVM puts arrays whose use has ended and new ones into the same
     memory if one is at most 16 times the other: registers in what was a row of data would stay
     memory, and be written back where LLVM needs the registers for something else.
     """
-    return [(scratch(lanes, dtype), lanes_of(0, lanes)) for _ in range(vectors)]
+    return [(_array(lanes, dtype), lanes_of(0, lanes)) for _ in range(vectors)]
 
 
 def table(values: Sequence[float], dtype: str = "int64") -> Callable[[Expr], Expr]:
