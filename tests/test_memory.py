@@ -46,6 +46,10 @@ SHAPES = {
     # Weights outnumber positions: the inputs of all of them are combined first.
     "deep": Case(C, (4, 6), (3, 3), 4, ins=128, outs=248, padding=(1,) * 4),
     "vocoder": Case(T, (32,), (16,), ins=64, outs=32, stride=(8,), padding=(4, 4)),
+    # One channel of one image: tasks share its rows.
+    "spectrum": Case(T, (33,), (64,), 1, ins=128, outs=1, stride=(32,), padding=(16, 15)),
+    # Tiles of two outputs along depth as well.
+    "cube": Case(C, (7, 16, 17), (3, 3, 3), 1, ins=64, outs=64, padding=(1,) * 6),
     "long": Case(C, (4096,), (9,), ins=4, outs=16, stride=(4,), padding=(4, 4)),
     "volume": Case(
         "conv_transpose", (4, 4, 8), (2, 3, 2), ins=8, outs=16, groups=2, stride=(2,) * 3
