@@ -21,7 +21,7 @@ then it holds the weights of one chunk at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -130,10 +130,6 @@ class _Phases:
 
     # ------------------------------------------------------------ operands
 
-    def _over_vectors(self, step: Callable[[Expr, int], None]) -> None:
-        """``step(first vector, vectors)`` for each tile of vectors."""
-        emit.tiles(self.vectors, self.plan.vectors, step)
-
     def _row_at(self, first: Expr, vectors: int, outer: Sequence[Expr], k: Expr, t: Expr) -> Expr:
         """rows[row of the kernel][tile of vectors][channel of y][t][vectors]."""
         depth, height = outer
@@ -174,7 +170,7 @@ class _Phases:
 
             emit.nest((vectors, *g.kernel[:-1], self.taps[-1]), one)
 
-        emit.loop(count, lambda k: self._over_vectors(partial(tile, k)))
+        emit.loop(count, lambda k: emit.tiles(self.vectors, self.plan.vectors, partial(tile, k)))
 
     def _copy_values(self, image: Expr, group: Expr, first_k: Expr, count: int) -> None:
         """values[channel of y][depth][height][width], from `first` on; zeros around stay zero."""
@@ -237,8 +233,10 @@ class _Phases:
                 fresh=fresh,
             )
 
-        self._over_vectors(
-            lambda first, vectors: emit.loop(self.tiles, lambda i: tile(first, vectors, i))
+        emit.tiles(
+            self.vectors,
+            self.plan.vectors,
+            lambda first, vectors: emit.loop(self.tiles, lambda i: tile(first, vectors, i)),
         )
 
     def _write(self, image: Expr, group: Expr, first_c: Expr, at: Sequence[Expr]) -> None:

@@ -20,7 +20,7 @@ of columns (channel, tap), which are added up where they overlap::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -128,10 +128,6 @@ class Scatter:
 
     # ------------------------------------------------------------ operands
 
-    def _over_vectors(self, step: Callable[[Expr, int], None]) -> None:
-        """``step(first vector, vectors)`` for each tile of vectors."""
-        emit.tiles(self.vectors, self.plan.vectors, step)
-
     def _copy_weights(self, first_k: Expr, depth: int, first_c: Expr, count: Expr) -> None:
         """rows[tile of vectors][channel of y][lanes] of the weights, in their order in memory."""
         geometry, lanes = self.problem.geometry, self.plan.lanes
@@ -161,7 +157,7 @@ class Scatter:
                     ),
                 )
 
-            self._over_vectors(tile)
+            emit.tiles(self.vectors, self.plan.vectors, tile)
 
         def gathered(k: Expr, c: Expr, *taps: Expr) -> None:
             column = c
@@ -215,8 +211,10 @@ class Scatter:
                 fresh=fresh,
             )
 
-        self._over_vectors(
-            lambda first, vectors: emit.loop(self.tiles, lambda t: tile(first, vectors, t))
+        emit.tiles(
+            self.vectors,
+            self.plan.vectors,
+            lambda first, vectors: emit.loop(self.tiles, lambda t: tile(first, vectors, t)),
         )
 
     def _scatter(self, channel: Expr, count: Expr) -> None:

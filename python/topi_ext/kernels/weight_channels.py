@@ -17,7 +17,6 @@ broadcast, and stride, dilation and taps are arithmetic of addresses. No column 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -99,10 +98,6 @@ class _Channels:
         emit.nest(counts, block)
         self._write(partial, first_k, k_count, first_c, c_count)
 
-    def _over_vectors(self, step: Callable[[Expr, int], None]) -> None:
-        """``step(first vector, vectors)`` for each tile of vectors."""
-        emit.tiles(self.vectors, self.plan.vectors, step)
-
     def _place(self, position: tuple[Expr, ...], first: Expr, vectors: int) -> Expr:
         """Where a position of a tile of vectors is: rows[tile][position][lanes]."""
         index = sum(p * step for p, step in zip(position, self.steps))
@@ -130,7 +125,7 @@ class _Channels:
 
             emit.loop(lanes, channel)
 
-        self._over_vectors(tile)
+        emit.tiles(self.vectors, self.plan.vectors, tile)
 
     def _products(
         self, panel: Array, rows: Array, partial: Array, c_count: Expr, present: list[Expr]
@@ -167,7 +162,7 @@ class _Channels:
 
             emit.tiles_then_ones(c_count, plan.c_tile, tile)
 
-        self._over_vectors(channels)
+        emit.tiles(self.vectors, self.plan.vectors, channels)
 
     def _weight(self, c: Expr, tap: tuple[Expr, ...]) -> Expr:
         """Where the row of channels of y of one weight is."""

@@ -8,7 +8,14 @@ from dataclasses import replace
 from itertools import product
 from math import prod
 
-from .cost import PARALLEL_CYCLES, candidate_blocks, candidate_splits, cheapest, pack_cycles
+from .cost import (
+    PARALLEL_CYCLES,
+    blocks_in,
+    candidate_blocks,
+    candidate_splits,
+    cheapest,
+    pack_cycles,
+)
 from .gather import plan_gather
 from .plans import TILE, AmxPlan, GatherPlan, Window
 from .problem import Machine, Problem, nominal
@@ -37,7 +44,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, AmxPlan]
     packing = 0.0 if problem.prepacked else problem.weights * 1.2 / machine.threads
     for block in candidate_blocks(positions, TILE):
         window = Window.of(block, problem.gathers)
-        tasks = problem.geometry.groups * prod(-(-p // b) for p, b in zip(positions, block))
+        tasks = problem.geometry.groups * blocks_in(positions, block)
         depths = sorted({-(-steps // i) for i in (1, 2, 4, 8, 16)})
         for splits, depth, tiles_first in product(
             candidate_splits(tasks, blocks, machine), depths, (False, True)

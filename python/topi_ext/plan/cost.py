@@ -12,7 +12,6 @@ from itertools import product
 from math import prod
 from typing import TypeVar
 
-from ..dtypes import byte_width
 from ..geometry import Gather
 from .plans import Window
 from .problem import Machine, Problem
@@ -48,6 +47,11 @@ def candidate_blocks(positions: Sequence[int], lanes: int) -> Iterator[tuple[int
                         yield (i, d, h, w)
 
 
+def blocks_in(sizes: Sequence[int], block: Sequence[int]) -> int:
+    """How many such blocks cover these sizes."""
+    return prod(-(-size // part) for size, part in zip(sizes, block))
+
+
 def candidate_channels(channels: int, tile: int) -> list[int]:
     """Candidates: the channels in equal parts, each whole tiles."""
     parts = {-(-channels // i) for i in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)}
@@ -55,6 +59,7 @@ def candidate_channels(channels: int, tile: int) -> list[int]:
 
 
 def divisors(n: int) -> list[int]:
+    """Candidates: equal parts of `n`."""
     return [i for i in range(1, min(n, 4096) + 1) if n % i == 0]
 
 
@@ -129,7 +134,11 @@ def widening_cycles(dtype: str, wanted: str) -> float:
     return 0.0 if dtype == wanted else 3.0 if dtype == "float16" else 1.5
 
 
-def memory_price(problem: Problem, held: int, tasks: int, machine: Machine) -> float:
-    """What a plan costs more if tasks that run hold more bytes than operands and result take."""
-    limit = problem.elements * byte_width(problem.acc_dtype) * 15 // 16
-    return 4.0 if min(tasks, machine.threads) * held > limit else 1.0
+def room_for(problem: Problem) -> int:
+    """Elements that tasks together may hold: those of operands and result, less some for tables."""
+    return problem.elements * 15 // 16
+
+
+def memory_price(problem: Problem, held: int) -> float:
+    """What a plan costs more, so that it is the last choice, if its tasks hold more than that."""
+    return 4.0 if held > room_for(problem) else 1.0

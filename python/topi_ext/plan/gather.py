@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from itertools import product
 from math import prod
 
@@ -12,9 +13,11 @@ from ..dtypes import byte_width
 from ..geometry import Gather
 from .cost import (
     PARALLEL_CYCLES,
+    blocks_in,
     candidate_blocks,
     candidate_depths,
     candidate_splits,
+    memory_price,
     pack_cycles,
     register_tile,
     row_cycles,
@@ -33,6 +36,7 @@ TILED_CHANNELS = 16
 """Least input channels for which rearranging a panel by register tiles pays."""
 
 
+@lru_cache(maxsize=64)
 def plan_gather(problem: Problem, machine: Machine) -> tuple[float, GatherPlan]:
     """Lanes over positions: the plan of :mod:`topi_ext.kernels.gather`, and its cycles."""
     cost, plan = min(
@@ -58,7 +62,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, GatherPl
             if whole_rows
             else register_tile(problem.out_channels, vectors, machine, kinds)
         )
-        tasks = problem.geometry.groups * _positions(problem, window)
+        tasks = problem.geometry.groups * blocks_in(positions, block)
         blocks = -(-problem.out_channels // channels)
         may_tile = window.extent == window.block and problem.in_channels >= TILED_CHANNELS
         may_tile = may_tile and not whole_rows
@@ -81,18 +85,18 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, GatherPl
             yield -(-tasks * splits // machine.threads) * cycles, plan
 
 
-def _positions(problem: Problem, window: Window) -> int:
-    """Blocks of positions."""
-    return prod(-(-p // b) for p, b in zip(nominal(problem.positions), window.block))
+def gather_tasks(problem: Problem, plan: GatherPlan) -> int:
+    """Tasks that may run at once."""
+    blocks = blocks_in(nominal(problem.positions), plan.window.block)
+    return problem.geometry.groups * blocks * plan.splits
 
 
 def _price(problem: Problem, plan: GatherPlan, machine: Machine) -> float:
-    """What makes a plan that holds more than operands and result take the last choice."""
+    """That of its memory, of known sizes."""
     if not problem.is_static:
         return 1.0
-    tasks = problem.geometry.groups * _positions(problem, plan.window) * plan.splits
-    busy = min(machine.threads if plan.parallel else 1, tasks)
-    return 4.0 if gather_elements(problem, plan, busy) > problem.elements * 15 // 16 else 1.0
+    busy = min(machine.threads if plan.parallel else 1, gather_tasks(problem, plan))
+    return memory_price(problem, gather_elements(problem, plan, busy))
 
 
 def _packing_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> float:

@@ -82,7 +82,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, PhasesPl
             task = 1000 + chunks * (copies + images * values) + images * out_rows * row
             count = tasks * splits
             cost = -(-count // machine.threads) * task
-            cost *= memory_price(problem, held * width, count, machine)
+            cost *= memory_price(problem, min(count, machine.threads) * held)
             parallel = count * task >= PARALLEL_CYCLES
             sizes = images, lanes, c_block, m_tile, tile, parallel
             yield cost, PhasesPlan(*sizes, splits=splits, chunks=chunks)

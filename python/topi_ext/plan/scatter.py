@@ -15,6 +15,7 @@ from .cost import (
     divisors,
     memory_price,
     register_tile,
+    room_for,
     row_cycles,
     widening_cycles,
 )
@@ -47,8 +48,8 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ScatterP
         tasks = n // images * geometry.groups * -(-c // c_block)
         # As many channels at a time as are near, and as operands and result have room for.
         near = machine.l2 // 4 // (vectors * machine.vector_bytes)
-        room = problem.elements * 15 // 16 // min(tasks, machine.threads)
-        room -= positions * vectors * lanes + held
+        busy = min(tasks, machine.threads)
+        room = room_for(problem) // busy - (positions * vectors * lanes + held)
         most = max(16, min(96, near, room // (vectors * lanes + positions)))
         k_block = -(-k // -(-k // most))
         tiles = -(-positions // m_tile)
@@ -70,7 +71,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ScatterP
         parallel = tasks * task >= PARALLEL_CYCLES
         rows = tiles * m_tile
         floats = k_block * (vectors * lanes + rows) + rows * vectors * lanes + held
-        cost *= memory_price(problem, floats * byte_width(problem.acc_dtype), tasks, machine)
+        cost *= memory_price(problem, busy * floats)
         sizes = (images, positions, held, lanes, c_block, k_block, m_tile, width)
         yield cost, ScatterPlan(*sizes, parallel)
 

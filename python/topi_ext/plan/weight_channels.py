@@ -10,6 +10,7 @@ from math import prod
 from ..dtypes import byte_width
 from .cost import (
     PARALLEL_CYCLES,
+    blocks_in,
     candidate_blocks,
     candidate_channels,
     cheapest,
@@ -25,7 +26,7 @@ from .problem import Machine, Problem, nominal
 def plan_channels(problem: Problem, machine: Machine) -> tuple[float, ChannelsPlan] | None:
     """Lanes over channels of y: the plan of :mod:`topi_ext.kernels.weight_channels`.
 
-    None for images of which no block is small enough.
+    With its cycles.  None for images of which no block is small enough.
     """
     return cheapest(_plans(problem, machine))
 
@@ -61,13 +62,13 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, Channels
             if held * width > machine.l2 // 2:
                 products *= 1.4
             products *= 1.12 if machine.vector_bytes >= 64 else 1.0  # as measured
-            counts = prod(-(-p // b) for p, b in zip(positions, block))
+            counts = blocks_in(positions, block)
             # Weights of one tap are far apart.
             write = k_block * c_block * (taps * 2.0 + 6.0)
             task = 1000 + counts * (pack + turn + products) + write
             tasks = geometry.groups * -(-k // k_block) * -(-c // c_block)
             cost = -(-tasks // machine.threads) * task
             held += c_block * taps * vectors * lanes
-            cost *= memory_price(problem, held * width, tasks, machine)
+            cost *= memory_price(problem, min(tasks, machine.threads) * held)
             parallel = not problem.is_static or tasks * task >= PARALLEL_CYCLES
             yield cost, ChannelsPlan(window, lanes, k_block, c_block, c_tile, v_tile, parallel)

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import product
 from math import prod
 
 from ..dtypes import byte_width
 from .cost import (
     PARALLEL_CYCLES,
+    blocks_in,
     candidate_blocks,
     candidate_channels,
     cheapest,
@@ -20,6 +22,7 @@ from .plans import WeightGradPlan, Window
 from .problem import Machine, Problem, nominal
 
 
+@lru_cache(maxsize=64)
 def plan_sums(problem: Problem, machine: Machine) -> tuple[float, WeightGradPlan]:
     """Lanes over positions: the plan of :mod:`topi_ext.kernels.weight_grad`, and its cycles."""
     found = cheapest(_plans(problem, machine))
@@ -33,14 +36,14 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, WeightGr
     geometry, lanes = problem.geometry, problem.lanes(machine)
     c, k, taps = geometry.c_per_group, geometry.k_per_group, geometry.taps
     last = geometry.kernel[-1]
-    accumulators = machine.registers - 4
+    accumulators, width = machine.registers - 4, byte_width(problem.acc_dtype)
     tap_tile = last if last <= 4 else min(range(4, 1, -1), key=lambda t: -(-last // t) * t)
     c_tile = max(1, min(c, 4 // tap_tile))
     k_tile = max(1, min(k, accumulators // (c_tile * tap_tile), 6))
     positions = nominal(problem.positions)
     for block in candidate_blocks(positions, lanes):
         window = Window.of(block, problem.gathers)
-        planes = window.pitch(lanes) * byte_width(problem.acc_dtype)
+        planes = window.pitch(lanes) * width
         for k_block, c_block in product(
             candidate_channels(k, k_tile), candidate_channels(c, c_tile)
         ):
@@ -62,10 +65,11 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, WeightGr
             # As measured, beside the kernel that follows.
             near = 1.1 if machine.vector_bytes >= 64 else 1.25
             chunk = pack + cycles * (near if panels + partial <= machine.l2 else 2.0)
-            chunks = prod(-(-p // b) for p, b in zip(positions, block))
+            chunks = blocks_in(positions, block)
             task = chunks * chunk + k_block * c_block * taps * 6.0 + 1000
             cost = -(-tasks // machine.threads) * task
-            cost *= memory_price(problem, panels + partial, tasks, machine)
+            held = (panels + partial) // width
+            cost *= memory_price(problem, min(tasks, machine.threads) * held)
             parallel = not problem.is_static or tasks * task >= PARALLEL_CYCLES
             plan = WeightGradPlan(
                 window, lanes, k_block, c_block, k_tile, c_tile, tap_tile, parallel

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain, product
+from itertools import product
 from math import prod
 
 from ..dtypes import byte_width
@@ -15,6 +15,7 @@ from .cost import (
     candidate_channels,
     cheapest,
     register_tile,
+    room_for,
     row_cycles,
 )
 from .output_tiles import (
@@ -47,8 +48,9 @@ def plan_weight_tiles(problem: Problem, machine: Machine) -> tuple[float, Weight
     direct = replace(plan_sums(problem, machine)[1], k_tile=2, c_tile=1, tap_tile=1)
     # The blocks follow.
     one = WeightTilesPlan(tiles[0], (1,) * 4, lanes, c_tile, c_tile, v_tile, direct)
-    templates = (replace(one, tile=tile) for tile in tiles)
-    return cheapest(chain.from_iterable(_plans(problem, plan, machine) for plan in templates))
+    return cheapest(
+        plan for tile in tiles for plan in _plans(problem, replace(one, tile=tile), machine)
+    )
 
 
 def _plans(
@@ -63,7 +65,6 @@ def _plans(
     c_tile, v_tile = plan.c_tile, plan.vectors
     vectors = -(-geometry.k_per_group // lanes)
     terms, points = (prod(len(f.terms) for f in filters), prod(len(f.points) for f in filters))
-    limit = problem.elements * width * 15 // 16
     step = row_cycles(c_tile, vectors, v_tile, machine)
     sums = (terms * vectors + 1) * lanes
     write = vectors * (terms * 3 + geometry.taps * lanes * 2.0)
@@ -82,7 +83,7 @@ def _plans(
         held = rows + busy * inputs + sums * c_block * (busy if passes == 1 else tasks)
         if shares > 1:
             held = busy * (rows + inputs) + sums * c_block * tasks * shares
-        if held * width > limit or (max(parts, shares) > 1 and passes == 1):
+        if held > room_for(problem) or (max(parts, shares) > 1 and passes == 1):
             continue
         line, tile_rows = block[3] * tile[2], prod(block[:-1])
         turn = tile_rows * prod(tile[:-1]) * (lanes * (10 + line * 1.2) + line)

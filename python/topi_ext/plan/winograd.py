@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, product
+from itertools import product
 from math import prod
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from ..filtering import Filter
 from .combined_rows import CombinedRows
 from .cost import (
     PARALLEL_CYCLES,
+    blocks_in,
     candidate_blocks,
     candidate_depths,
     cheapest,
@@ -21,7 +22,7 @@ from .cost import (
     tile_cycles,
     widening_cycles,
 )
-from .gather import gather_elements, plan_gather
+from .gather import gather_elements, gather_tasks, plan_gather
 from .output_tiles import (
     MOST_TERMS,
     Tile,
@@ -58,8 +59,9 @@ def plan_winograd(
         return None
     # The blocks follow.
     one = WinogradPlan(tiles[0], (1,) * 4, problem.lanes(machine), 1, 1, 1, 1, direct)
-    templates = (replace(one, tile=tile) for tile in tiles)
-    return cheapest(chain.from_iterable(_plans(problem, plan, machine) for plan in templates))
+    return cheapest(
+        plan for tile in tiles for plan in _plans(problem, replace(one, tile=tile), machine)
+    )
 
 
 def _room(problem: Problem) -> int:
@@ -76,8 +78,7 @@ def _direct(problem: Problem, machine: Machine) -> GatherPlan | None:
         return plan
     # Half as fast as it could be, and built sooner: no last tile, no taps written out.
     plan = replace(plan, channels=min(4, plan.channels), vectors=1, unrolled=1, whole_rows=False)
-    counts = (-(-p // b) for p, b in zip(nominal(problem.positions), plan.window.block))
-    busy = min(machine.threads, problem.geometry.groups * prod(counts) * plan.splits)
+    busy = min(machine.threads, gather_tasks(problem, plan))
     held, depth = min(
         (gather_elements(as_stored, replace(plan, depth=depth), busy), -depth)
         for depth in {plan.depth, *candidate_depths(problem.in_channels)}
@@ -121,7 +122,7 @@ def _plans(
 
 def _positions(problem: Problem, plan: WinogradPlan) -> int:
     """Blocks of tiles."""
-    return prod(-(-p // b) for p, b in zip(nominal(plan.tiles(problem)), plan.block))
+    return blocks_in(nominal(plan.tiles(problem)), plan.block)
 
 
 def _tasks(problem: Problem, plan: WinogradPlan) -> int:
