@@ -17,7 +17,7 @@ text serves static and symbolic sizes.  Loops over one element disappear.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from . import tvm_compat
@@ -163,20 +163,27 @@ def body(*arguments: tuple[Any, ...]) -> Iterator[list[Operand]]:
                 elements = elements * size
             flat = tvm_compat.flat_alias(buffer, wide(elements), dtype)
             operands.append(Operand(flat, dtype, order, shape))
-        yield operands
+        is_static = all(isinstance(size, int) for _, _, shape, _ in arguments for size in shape)
+        with nullcontext() if is_static else _room_for_sizes():
+            yield operands
 
 
 # -------------------------------------------------------------------- memory
 
 
+STACK_BYTES = 992
+"""What TVM leaves on the stack, where LLVM may make registers of it."""
+
+
 def scratch(elements: Expr, dtype: str) -> Array:
     """Memory of the enclosing loop body; what it holds at first is undefined."""
     _scratch[-1].add(elements, dtype)
-    return _array(elements, dtype)
+    is_small = isinstance(elements, int) and elements * byte_width(dtype) <= STACK_BYTES
+    return _array(elements, dtype, hidden=not is_small)
 
 
-def _array(elements: Expr, dtype: str) -> Array:
-    return Array(tvm_compat.allocate(wide(elements), dtype), dtype)
+def _array(elements: Expr, dtype: str, *, hidden: bool = False) -> Array:
+    return Array(tvm_compat.allocate(wide(elements), dtype, hidden=hidden), dtype)
 
 
 def registers(vectors: int, lanes: int, dtype: str) -> list[tuple[Array, Expr]]:
@@ -266,7 +273,8 @@ def tasks(extent: Expr, parallel: bool) -> Iterator[Expr]:
     kind = script.parallel if parallel else script.serial
     outer, _scratch[-1].in_task = _scratch[-1].in_task, parallel or _scratch[-1].in_task
     with statements(kind(wide(0), wide(extent))) as i:
-        yield i
+        with _room_for_sizes() if _sizes else nullcontext():
+            yield i
     _scratch[-1].in_task = outer
 
 
@@ -297,13 +305,14 @@ def tiles_then_ones(count: Expr, size: int, step: Callable[[Expr, int], None]) -
         loop(count - done, lambda i: step(done + i, 1))
 
 
-def share_of(count: int, shares: int, number: Expr, step: Callable[[Expr], None]) -> None:
+def share_of(count: Expr, shares: int, number: Expr, step: Callable[[Expr], None]) -> None:
     """``step(i)`` for the part of all i below `count` that is share `number` of so many."""
-    each = -(-count // shares)
+    each = ceil_div(count, shares)
+    is_even = shares == 1 or (isinstance(count, int) and count % shares == 0)
 
     def one(i: Expr) -> None:
         place = let(number * each + i)
-        when(True if count % shares == 0 else place < count, lambda: step(place))
+        when(True if is_even else place < count, lambda: step(place))
 
     loop(each, one)
 
@@ -342,7 +351,38 @@ def chosen(value: Expr) -> Expr:
     For sizes that a kernel chooses when it runs: TVM would put their divisions and minima into
     every index that uses them, and then simplify for minutes. It does not look into memory.
     """
-    return value if isinstance(value, int) else let(settled(wide(value), "int64"))
+    if isinstance(value, int):
+        return value
+    number = next(_sizes[-1].free, None) if _sizes else None
+    if number is None:
+        return let(settled(wide(value), "int64"))
+    store(_sizes[-1].held, number, wide(value))
+    return let(_sizes[-1].held[number])
+
+
+class _Sizes:
+    """Room for what is chosen, of a kernel of symbolic sizes or of one of its tasks.
+
+    One hidden array: TVM takes long over many small ones.
+    """
+
+    def __init__(self) -> None:
+        count = STACK_BYTES // byte_width("int64")
+        self.held = _array(count, "int64", hidden=True)
+        self.free = iter(range(count))
+
+
+_sizes: list[_Sizes] = []
+"""Of the kernels and tasks that are being built, the innermost last."""
+
+
+@contextmanager
+def _room_for_sizes() -> Iterator[None]:
+    _sizes.append(_Sizes())
+    try:
+        yield
+    finally:
+        _sizes.pop()
 
 
 def nest(extents: Sequence[Expr], step: Callable[..., None]) -> None:

@@ -166,10 +166,24 @@ def reinterpret(value: Any, dtype: str) -> Any:
     return tir.call_intrin(dtype, _REINTERPRET, value)
 
 
-def allocate(elements: Any, dtype: str) -> Any:
-    """A buffer that lives until the enclosing statements end."""
+def allocate(elements: Any, dtype: str, *, hidden: bool = False) -> Any:
+    """A buffer that lives until the enclosing statements end.
+
+    Parameters
+    ----------
+    hidden : bool
+        Whether it is reached by its address.  TVM's CompactBufferAllocation evaluates each access
+        to memory that a function allocates over all loops and variables in scope, which takes
+        longer than all other passes; it looks at none that goes through an address.
+    """
     if not _LETS_ARE_FRAMES:
-        return script.alloc_buffer((elements,), dtype)
+        made = script.alloc_buffer((elements,), dtype)
+        if not hidden:
+            return made
+        place = script.bind(tir.address_of(made[tir.IntImm("int64", 0)]))
+        # The last use that TVM sees: until here it gives the memory to nothing else.
+        _open[-1].callback(lambda: script.evaluate(made.data))
+        return script.decl_buffer((elements,), dtype, data=place)
     data = _open[-1].enter_context(script.allocate([elements], dtype, "global"))
     return tir.decl_buffer((elements,), dtype, data=data)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -16,6 +16,8 @@ from tvm import relax
 
 import relax_ext
 from topi_ext import tvm_compat
+from topi_ext.geometry import conv_size
+from topi_ext.tvm_compat import tir
 
 from .cases import OPERANDS, Case
 from .engines import UnavailableError
@@ -59,6 +61,12 @@ def warm_up(target: Any) -> None:
 def build_ours(case: Case, face: str, dtype: str, target: Any) -> Built:
     """The operator in a module of its own, through plain ``tvm.compile``."""
     return _build(OPERANDS[face], _forward(case, face, dtype), target)
+
+
+def build_symbolic(case: Case, face: str, dtype: str, target: Any) -> Built:
+    """Ours for any batch and any spatial sizes, through plain ``tvm.compile``."""
+    params = _parameters(_of_any_size(case, face), OPERANDS[face], dtype)
+    return _build(OPERANDS[face], _module(params, lambda _: _call(case, face, *params)), target)
 
 
 def build_prepacked(case: Case, face: str, dtype: str, target: Any, weight: Tensor) -> Built:
@@ -110,7 +118,7 @@ def _forward(case: Case, face: str, dtype: str) -> Any:
 
 
 def _call(case: Case, face: str, first: Any, second: Any) -> Any:
-    g = case.as_conv() if face == "conv" else case.geometry
+    g = case.geometry if face == "conv_transpose" else case.as_conv()
     window = {
         "strides": list(g.stride),
         "padding": list(g.padding),
@@ -138,6 +146,18 @@ def _stock_weight_grad(case: Case, dtype: str) -> Any:
         return rule(relax.Var("forward", tvm_compat.type_of(forward)), forward, y, bb)[1]
 
     return _module(params, weight_part)
+
+
+def _of_any_size(case: Case, face: str) -> Case:
+    """The case with variables for its batch and the sizes of its data, whence those of the rest."""
+    g = case.as_conv()
+    size = tuple(tir.Var(f"size{axis}", "int64") for axis in range(g.rank))
+    if face == "conv_transpose":
+        sizes = {"y_size": size}
+    else:
+        y = tuple(conv_size(*axis) for axis in zip(size, *g.window))
+        sizes = {"x_size": size, "y_size": y}
+    return replace(case, n=tir.Var("n", "int64"), geometry=replace(g, **sizes))
 
 
 def _parameters(case: Case, roles: str, dtype: str) -> list[Any]:

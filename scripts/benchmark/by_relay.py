@@ -78,6 +78,17 @@ def build_prepacked(case: Case, face: str, dtype: str, target: Any, weight: Tens
     raise UnavailableError("weights are packed ahead in Relax only")
 
 
+def build_symbolic(case: Case, face: str, dtype: str, target: Any) -> Built:
+    """The graph executor takes no symbolic sizes.
+
+    Raises
+    ------
+    UnavailableError
+        Always.
+    """
+    raise UnavailableError("sizes known at run time are timed in Relax only")
+
+
 def kernel(func: Any, target: Any) -> Callable[..., None]:
     """A PrimFunc, compiled; it takes arrays."""
     return tvm.build(func, target=target)

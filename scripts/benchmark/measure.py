@@ -68,6 +68,7 @@ def measure(case: Case, face: str, bench: Bench) -> Row:
         "prepacked": lambda: tvm_run(partial(tvm.build_prepacked, weight=tensors["w"])),
         "torch": lambda: by_torch.rival(case, face, tensors),
         "stock": lambda: tvm_run(tvm.build_stock),
+        "symbolic": lambda: tvm_run(tvm.build_symbolic),
     }
     tolerance = allowed(case.terms(face), dtype)
     for name, make in makers.items():
@@ -100,7 +101,7 @@ def measure(case: Case, face: str, bench: Bench) -> Row:
     if "torch" in ms and bench.by_default:
         ms["torch_default"] = bench.by_default.ms(case, face, dtype)
     ours, error = ms.get("ours"), errors.get("ours")
-    found_errors = [error, errors.get("prepacked", 0.0)]
+    found_errors = [error, errors.get("prepacked", 0.0), errors.get("symbolic", 0.0)]
     flops = 2 * case.products
     moved = sum(math.prod(case.shape(role)) for role in "xwy") * tensors["w"].element_size()
     return {
@@ -114,10 +115,12 @@ def measure(case: Case, face: str, bench: Bench) -> Row:
         "ours_ms": ours,
         "ours_prepacked_ms": ms.get("prepacked"),
         "stock_ms": ms.get("stock"),
+        "symbolic_ms": ms.get("symbolic"),
         "ratio_torch": ratio(ms.get("torch"), ours),
         "ratio_torch_prepacked": ratio(ms.get("torch"), ms.get("prepacked")),
         "ratio_torch_default": ratio(ms.get("torch_default"), ours),
         "ratio_stock": ratio(ms.get("stock"), ours),
+        "ratio_symbolic": ratio(ms.get("symbolic"), ours),
         "torch_best_ms": times["torch"].best_ms if "torch" in times else None,
         "ours_best_ms": times["ours"].best_ms if "ours" in times else None,
         "max_rel_error": finite(error),
@@ -132,6 +135,7 @@ def measure(case: Case, face: str, bench: Bench) -> Row:
         "workspace_bytes": workspace(case, face, dtype, target, options.threads),
         "operand_bytes": moved,
         "stock_build_s": builds.get("stock"),
+        "symbolic_build_s": builds.get("symbolic"),
         "others_cores": neighbours.cores,
         "reference": str(want.dtype).removeprefix("torch."),
         "notes": notes,

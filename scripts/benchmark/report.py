@@ -17,6 +17,7 @@ RATIOS = {
     "torch / ours with packed weights": "torch_prepacked",
     "torch by default malloc / ours": "torch_default",
     "stock / ours": "stock",
+    "sizes known when it runs / known when it is built": "symbolic",
 }
 """What the summary says, and its keys."""
 

@@ -25,7 +25,7 @@ def _face(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "wrong": [row["name"] for row in rows if row["wrong"]],
         **{
             rival: _rival(rows, f"ratio_{rival}")
-            for rival in ("torch", "torch_prepacked", "torch_default", "stock")
+            for rival in ("torch", "torch_prepacked", "torch_default", "stock", "symbolic")
         },
         "worst_error": _named(worst, "max_rel_error"),
         "build_s_median": median(builds) if builds else None,

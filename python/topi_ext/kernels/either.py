@@ -4,7 +4,7 @@
 ::
 
     if an image has few positions:    the kernel of small images, scatter.py
-    else:                             the kernel of all others, gather.py or winograd.py
+    else:                             the kernel of all others: gather.py, winograd.py or phases.py
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ from __future__ import annotations
 from typing import Any
 
 from .. import emit
-from ..plan.plans import EitherPlan, WinogradPlan
+from ..plan.plans import EitherPlan, GatherPlan, PhasesPlan, WinogradPlan
 from ..plan.problem import Problem
-from . import ATTRIBUTES, gather, scatter, winograd
+from . import ATTRIBUTES, gather, phases, scatter, winograd
 from .operands import gather_arguments
+
+_LARGE = {GatherPlan: gather, WinogradPlan: winograd, PhasesPlan: phases}
 
 
 def build(problem: Problem, plan: EitherPlan) -> Any:
     """The PrimFunc ``(y, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
     with emit.kernel(ATTRIBUTES) as made:
         with emit.body(*gather_arguments(problem)) as operands:
-            large = winograd if isinstance(plan.large, WinogradPlan) else gather
+            large = _LARGE[type(plan.large)]
             small = scatter.kernel_of(problem, plan.small, operands)
             emit.when(
                 small.fits(),

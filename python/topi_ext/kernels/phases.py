@@ -40,9 +40,14 @@ def build(problem: Problem, plan: PhasesPlan) -> Any:
     """The PrimFunc ``(y, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
     with emit.kernel(ATTRIBUTES) as made:
         with emit.body(*gather_arguments(problem)) as operands:
-            y, weight, *extra, out = operands
-            _Phases(problem, plan, y, weight, out, extra).emit()
+            emit_body(problem, plan, operands)
     return made[0]
+
+
+def emit_body(problem: Problem, plan: PhasesPlan, operands: Sequence[Operand]) -> None:
+    """What that PrimFunc does, with its arguments as `operands`."""
+    y, weight, *extra, out = operands
+    _Phases(problem, plan, y, weight, out, extra).emit()
 
 
 class _Phases:
@@ -64,22 +69,25 @@ class _Phases:
         g = problem.geometry
         self.stride = g.stride[-1]
         self.taps = plan.taps(g)
-        self.first, self.extent = plan.reads(g)
+        self.first, extent = plan.reads(g)
+        self.extent = [emit.chosen(count) for count in extent]
         # Vectors of a channel and split, and of all channels of a task.
         self.each = -(-self.stride // (plan.lanes * plan.splits))
         self.vectors = plan.c_block * self.each
         self.row = self.vectors * plan.lanes
-        self.tiles = -(-plan.positions(g) // plan.m_tile)
+        self.positions = emit.chosen(self.extent[-1] - (self.taps[-1] - 1))
+        self.tiles = emit.chosen(emit.ceil_div(self.positions, plan.m_tile))
         self.k_block = -(-g.k_per_group // plan.chunks)
 
     def emit(self) -> None:
         """The whole kernel."""
         problem, plan, g = self.problem, self.plan, self.problem.geometry
         blocks = -(-g.c_per_group // plan.c_block)
-        extents = (-(-problem.n // plan.images), g.groups, blocks, plan.splits)
+        extents = (emit.ceil_div(problem.n, plan.images), g.groups, blocks, plan.splits)
         tasks = emit.tasks(prod(extents), plan.parallel)
         with self.result.kernel(), tasks as task, self.result.task(problem.x_sizes[-1]):
-            images, group, block, split = map(emit.let, emit.unravel(task, extents))
+            number_of = emit.let if problem.is_static else emit.chosen
+            images, group, block, split = map(number_of, emit.unravel(task, extents))
             first_c = block * plan.c_block
             self.first_phase = split * (self.each * plan.lanes)
             terms = self.k_block * self.taps[-1]
@@ -110,7 +118,8 @@ class _Phases:
                 self._copy_values(number, group, 0, g.k_per_group)
                 emit.nest(problem.x_sizes[1:-1], row)
 
-            emit.when(True if problem.n % plan.images == 0 else number < problem.n, present)
+            is_even = plan.images == 1 or problem.n % plan.images == 0
+            emit.when(True if is_even else number < problem.n, present)
 
         emit.loop(plan.images, image)
 
@@ -176,7 +185,8 @@ class _Phases:
         """values[channel of y][depth][height][width], from `first` on; zeros around stay zero."""
         g = self.problem.geometry
         low = [max(0, a) for a in self.first]
-        high = [min(size, a + e) for size, a, e in zip(g.y_size, self.first, self.extent)]
+        high = [emit.least(size, a + e) for size, a, e in zip(g.y_size, self.first, self.extent)]
+        present = [emit.chosen(emit.most(b - a, 0)) for a, b in zip(low, high)]
         stride = self.y.strides[DATA[-1]]
 
         def run(k: Expr, *outer: Expr) -> None:
@@ -192,9 +202,9 @@ class _Phases:
                 value = self.y.load(source + i * stride, self.dtype)
                 emit.store(self.values, into + i, value)
 
-            emit.loop(max(0, high[-1] - low[-1]), element)
+            emit.loop(present[-1], element)
 
-        emit.nest((count, *(max(0, b - a) for a, b in zip(low[:-1], high[:-1]))), run)
+        emit.nest((count, *present[:-1]), run)
 
     # ------------------------------------------------------------ one row of x
 
@@ -212,8 +222,7 @@ class _Phases:
             place = place * self.extent[1] + starts[1] - height
             return place * self.extent[2] + o + last - t
 
-        def tile(first: Expr, vectors: int, number: Expr) -> None:
-            q = number * plan.m_tile
+        def tile(first: Expr, vectors: int, q: Expr, size: int) -> None:
             add_products(
                 (*self.taps[:-1], count, self.taps[-1]),
                 self.values,
@@ -227,17 +236,22 @@ class _Phases:
                     t,
                 ),
                 self.held,
-                [(q + o) * self.row + first * plan.lanes for o in range(plan.m_tile)],
+                [(q + o) * self.row + first * plan.lanes for o in range(size)],
                 vectors,
                 plan.lanes,
                 fresh=fresh,
+                steps=None if self.problem.is_static else (-1, vectors * plan.lanes),
             )
 
-        emit.tiles(
-            self.vectors,
-            self.plan.vectors,
-            lambda first, vectors: emit.loop(self.tiles, lambda i: tile(first, vectors, i)),
-        )
+        def tiles(first: Expr, vectors: int) -> None:
+            # Of known sizes a last one is as large as the others.
+            if self.problem.is_static:
+                m_tile = plan.m_tile
+                emit.loop(self.tiles, lambda i: tile(first, vectors, i * m_tile, m_tile))
+            else:
+                emit.tiles_then_ones(self.positions, plan.m_tile, partial(tile, first, vectors))
+
+        emit.tiles(self.vectors, self.plan.vectors, tiles)
 
     def _write(self, image: Expr, group: Expr, first_c: Expr, at: Sequence[Expr]) -> None:
         """The row of each channel of the block."""
@@ -259,13 +273,14 @@ class _Phases:
                 begin = emit.let(q * step + (first - skip))
                 emit.loop(count, lambda i: written.put(begin + i, self.held[source + i]))
 
-            head = min(size, step - skip) if skip else 0
-            if head:
+            head = emit.chosen(emit.least(size, step - skip)) if skip else 0
+            begin = 1 if skip else 0
+            if skip:
                 some(0, skip, skip + head)
-            whole, tail = divmod(size - head, step)
-            begin = 1 if head else 0
+            whole = emit.chosen(emit.quotient(size - head, step))
+            tail = emit.chosen(size - head - whole * step)
             emit.loop(whole, lambda q: some(q + begin, self.first_phase, self.first_phase + phases))
-            if tail:
+            if not (isinstance(tail, int) and tail == 0):
                 some(whole + begin, 0, tail)
             written.end(size)
 

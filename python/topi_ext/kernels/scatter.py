@@ -20,7 +20,8 @@ of columns (channel, tap), which are added up where they overlap::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -75,8 +76,9 @@ class Scatter:
         self.held = emit.chosen(prod(self.extent))
 
     def fits(self) -> Expr:
-        """Whether an image of y has few enough positions for the plan, and the room for them."""
-        return emit.both(self.size <= self.plan.most, self.held <= self.plan.held)
+        """Whether images of y have few enough positions for the plan, and the room for them."""
+        total = self.problem.n * self.size
+        return emit.both(total <= self.plan.most, self.held <= self.plan.held)
 
     def emit(self) -> None:
         """The whole kernel."""
@@ -98,7 +100,6 @@ class Scatter:
                 images if problem.is_static else emit.chosen(emit.least(images, n - self.image))
             )
             self.positions = emit.chosen(self.images * self.size)
-            self.tiles = emit.chosen(emit.ceil_div(self.positions, plan.m_tile))
             room = -(-plan.positions // plan.m_tile) * plan.m_tile
             first_c = block * plan.c_block
             count: Expr = plan.c_block
@@ -168,44 +169,54 @@ class Scatter:
 
         emit.loop(depth, weights_of)
 
+    def _tiles(self, step: Callable[[Expr, int], None]) -> None:
+        """``step(first, size)`` for the tiles of positions.
+
+        Of known sizes a last one is as large as the others; else single positions are what is left.
+        """
+        m_tile = self.plan.m_tile
+        if self.problem.is_static:
+            emit.loop(-(-self.positions // m_tile), lambda t: step(t * m_tile, m_tile))
+        else:
+            emit.tiles_then_ones(self.positions, m_tile, step)
+
     def _pack_values(self, first_k: Expr, depth: int) -> None:
         """values[tile of positions][channel of y][position]; beyond the last, the last again."""
-        m_tile = self.plan.m_tile
 
-        def position(tile: Expr, o: Expr) -> None:
-            number = tile * m_tile + o
-            if not isinstance(self.positions, int) or self.positions % m_tile:
+        def position(first: Expr, size: int, o: Expr) -> None:
+            number = first + o
+            if self.problem.is_static and self.positions % size:
                 number = emit.least(number, self.positions - 1)
             inner, *rest = emit.unravel(emit.let(number), (self.images, *self.y_size))
             source = emit.let(self.y.at("C" + DATA, first_k, self.image + inner, *rest))
-            into = tile * (m_tile * depth) + o
+            into = first * depth + o
             emit.loop(
                 depth,
                 lambda k: emit.store(
                     self.values,
-                    into + k * m_tile,
+                    into + k * size,
                     self.y.load(source + k * self.y.strides["C"], self.dtype),
                 ),
             )
 
-        emit.nest((self.tiles, m_tile), position)
+        self._tiles(lambda first, size: emit.loop(size, partial(position, first, size)))
 
     # ------------------------------------------------------------ arithmetic
 
     def _products(self, depth: int, *, fresh: bool) -> None:
         """columns[position][channel of x, tap] (+)= sum over channels of y of values * rows."""
-        m_tile, lanes = self.plan.m_tile, self.plan.lanes
+        lanes = self.plan.lanes
 
-        def tile(first: Expr, vectors: int, number: Expr) -> None:
-            start = number * (m_tile * self.row) + first * lanes
+        def tile(first: Expr, vectors: int, position: Expr, size: int) -> None:
+            start = position * self.row + first * lanes
             add_products(
                 (depth,),
                 self.values,
-                lambda o, k: (number * depth + k) * m_tile + o,
+                lambda o, k: position * depth + k * size + o,
                 self.rows,
                 lambda k: (first * depth + k * vectors) * lanes,
                 self.columns,
-                [start + o * self.row for o in range(m_tile)],
+                [start + o * self.row for o in range(size)],
                 vectors,
                 lanes,
                 fresh=fresh,
@@ -214,7 +225,7 @@ class Scatter:
         emit.tiles(
             self.vectors,
             self.plan.vectors,
-            lambda first, vectors: emit.loop(self.tiles, lambda t: tile(first, vectors, t)),
+            lambda first, vectors: self._tiles(partial(tile, first, vectors)),
         )
 
     def _scatter(self, channel: Expr, count: Expr) -> None:

@@ -152,18 +152,20 @@ class _Winograd:
         """Choose the blocks, and say how many there are along the four axes."""
         problem, plan = self.problem, self.plan
         tiles = plan.tiles(problem)
+        self.splits: Expr = plan.splits
         if problem.is_static:
-            self.block, self.splits = plan.block, plan.splits
+            self.block = plan.block
         else:
             tiles = [emit.chosen(emit.most(count, 1)) for count in tiles]
             dense = (Gather(False, 1, 1, 1, 0),) * 4
             blocks = -(-plan.tasks // (problem.geometry.groups * self.taps.part_blocks))
+            blocks = plan.shares or blocks
             window = FittedWindow(Window.of(plan.block, dense), tiles, dense, plan.lanes, blocks)
             self.block = window.block
         self.positions = emit.chosen(prod(self.block))
         self.rounds = emit.chosen(emit.ceil_div(self.positions, self.width))
         counts = [emit.chosen(emit.ceil_div(p, b)) for p, b in zip(tiles, self.block)]
-        if not problem.is_static:
+        if not problem.is_static and not plan.shares:
             tasks = emit.chosen(prod(counts, start=problem.geometry.groups))
             wanted = emit.chosen(emit.ceil_div(plan.tasks, tasks))
             self.splits = emit.chosen(emit.least(wanted, self.taps.part_blocks))

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from math import prod
 
@@ -27,62 +28,99 @@ def plan_phases(problem: Problem, machine: Machine) -> tuple[float, PhasesPlan] 
     None for ``conv``, dilation, sizes that are symbolic or empty, strides below a vector, and where
     phases have different numbers of taps: products with zeros would turn infinity into NaN.
     """
-    geometry, lanes = problem.geometry, problem.lanes(machine)
-    if not (problem.transposed and problem.is_static) or geometry.stride[-1] < lanes:
-        return None
-    if min(problem.x_sizes) < 1 or max(geometry.dilation) > 1:
-        return None
-    if any(k % s for k, s in zip(geometry.kernel, geometry.stride)):
+    if not (problem.is_static and _serves(problem, machine)) or min(problem.x_sizes) < 1:
         return None
     return cheapest(_plans(problem, machine))
 
 
 def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, PhasesPlan]]:
     """Candidates, and their cycles."""
+    for images in sorted({-(-problem.n // i) for i in (1, 2, 4, 8, 16, 64)}):
+        for plan in _candidates(problem, images, machine):
+            tasks, task, held = _cycles(problem, plan, machine)
+            cost = -(-tasks // machine.threads) * task
+            cost *= memory_price(problem, min(tasks, machine.threads) * held)
+            yield cost, replace(plan, parallel=tasks * task >= PARALLEL_CYCLES)
+
+
+def phases_of_any_size(
+    problem: Problem, known: Sequence[Problem], machine: Machine
+) -> Iterator[tuple[PhasesPlan, list[float]]]:
+    """Of symbolic sizes, plans with one image in a task, and their cycles for all `known` sizes."""
+    if not _serves(problem, machine):
+        return
+    for plan in _candidates(problem, 1, machine):
+        rated = (_cycles(one, plan, machine) for one in known)
+        yield plan, [-(-tasks // machine.threads) * task for tasks, task, _ in rated]
+
+
+def _serves(problem: Problem, machine: Machine) -> bool:
+    """Whether the kernel computes it, and phases fill vectors."""
+    geometry = problem.geometry
+    if not problem.transposed or geometry.stride[-1] < problem.lanes(machine):
+        return False
+    evenly = all(k % s == 0 for k, s in zip(geometry.kernel, geometry.stride))
+    return evenly and max(geometry.dilation) == 1
+
+
+def _candidates(problem: Problem, images: int, machine: Machine) -> Iterator[PhasesPlan]:
+    """Candidates with so many images in a task."""
     geometry, lanes = problem.geometry, problem.lanes(machine)
-    width = byte_width(problem.acc_dtype)
     k, stride = geometry.k_per_group, geometry.stride[-1]
-    taps, positions = PhasesPlan.taps(geometry), PhasesPlan.positions(geometry)
-    reads = PhasesPlan.reads(geometry)[1]
-    out_rows = prod(geometry.x_size[:-1])
-    for images, c_block in product(
-        sorted({-(-problem.n // i) for i in (1, 2, 4, 8, 16, 64)}),
-        candidate_channels(geometry.c_per_group, 1),
-    ):
-        tasks = -(-problem.n // images) * geometry.groups * -(-geometry.c_per_group // c_block)
-        may_split = c_block == 1 and stride % lanes == 0 and tasks < 2 * machine.threads
-        may_chunk = images == out_rows == 1
+    # Of symbolic sizes, as if there were many positions, and rows.
+    positions, is_row, are_few = lanes, False, True
+    if problem.is_static:
+        positions = PhasesPlan.positions(geometry)
+        is_row = images == prod(geometry.x_size[:-1]) == 1
+        are_few = _tasks(problem, images, 1) < 2 * machine.threads
+    for c_block in candidate_channels(geometry.c_per_group, 1):
+        may_split = c_block == 1 and stride % lanes == 0 and are_few
         for splits, chunks, widest in product(
             [i for i in divisors(stride // lanes) if i == 1 or may_split],
-            [i for i in (1, 2, 4, 8, 16) if i == 1 or (may_chunk and k // i >= lanes)],
+            [i for i in (1, 2, 4, 8, 16) if i == 1 or (is_row and k // i >= lanes)],
             (3, 4, 8),
         ):
             vectors = c_block * -(-stride // (lanes * splits))
             m_tile, tile = register_tile(positions, min(vectors, widest), machine)
-            tiles, at_once = -(-positions // m_tile), -(-k // chunks)
-            copied = prod(geometry.kernel[:-1]) * at_once * taps[-1] * vectors * lanes
-            values = at_once * prod(reads)
-            held = copied + values + tiles * m_tile * vectors * lanes
-            full, tail = divmod(vectors, tile)
-            step = row_cycles(m_tile, vectors, tile, machine)
-            # A tile of vectors stays in the first cache with values, of which it reads two lines
-            # for each channel; or both come from the next one, as measured.
-            if at_once * (prod(taps) * tile * lanes * width + 128) > machine.l1 * 3 // 4:
-                step = max(step, vectors * 2.5)
-                # Values of neighbouring channels are further apart than these lines.
-                step += (full + bool(tail)) * 20.0 / taps[-1] if reads[-1] * width > 128 else 0.0
-            overhead = (full + bool(tail)) * (m_tile * tile * 1.5 + 15)
-            step *= 1.35 if chunks > 1 else 1.0  # as measured
-            row = tiles * (prod(taps) * k * step + chunks * overhead)
-            row += c_block * (geometry.x_size[-1] * 0.4 / splits + positions * 6)
-            # From a cache that is further away they come as they are needed.
-            near = copied // prod(geometry.kernel[:-1]) * prod(taps[:-1])
-            row *= 1.0 if near * width <= machine.l2 else 1.2
-            copies = copied * (1.2 if stride % lanes == 0 else 2.4)
-            task = 1000 + chunks * (copies + images * values) + images * out_rows * row
-            count = tasks * splits
-            cost = -(-count // machine.threads) * task
-            cost *= memory_price(problem, min(count, machine.threads) * held)
-            parallel = count * task >= PARALLEL_CYCLES
-            sizes = images, lanes, c_block, m_tile, tile, parallel
-            yield cost, PhasesPlan(*sizes, splits=splits, chunks=chunks)
+            yield PhasesPlan(images, lanes, c_block, m_tile, tile, splits=splits, chunks=chunks)
+
+
+def _tasks(problem: Problem, images: int, c_block: int) -> int:
+    """Tasks, but for splits."""
+    geometry = problem.geometry
+    return -(-problem.n // images) * geometry.groups * -(-geometry.c_per_group // c_block)
+
+
+def _cycles(
+    problem: Problem, plan: PhasesPlan, machine: Machine
+) -> tuple[int, float, int]:
+    """Of known sizes, the number of tasks, estimated cycles of one, and elements that it holds."""
+    geometry, lanes, m_tile = problem.geometry, plan.lanes, plan.m_tile
+    width = byte_width(problem.acc_dtype)
+    k, stride = geometry.k_per_group, geometry.stride[-1]
+    taps, positions = PhasesPlan.taps(geometry), PhasesPlan.positions(geometry)
+    reads = PhasesPlan.reads(geometry)[1]
+    vectors = plan.c_block * -(-stride // (lanes * plan.splits))
+    tiles, at_once = -(-positions // m_tile), -(-k // plan.chunks)
+    copied = prod(geometry.kernel[:-1]) * at_once * taps[-1] * vectors * lanes
+    values = at_once * prod(reads)
+    held = copied + values + tiles * m_tile * vectors * lanes
+    full, tail = divmod(vectors, plan.vectors)
+    step = row_cycles(m_tile, vectors, plan.vectors, machine)
+    # A tile of vectors stays in the first cache with values, of which it reads two lines for each
+    # channel; or both come from the next one, as measured.
+    if at_once * (prod(taps) * plan.vectors * lanes * width + 128) > machine.l1 * 3 // 4:
+        step = max(step, vectors * 2.5)
+        # Values of neighbouring channels are further apart than these lines.
+        step += (full + bool(tail)) * 20.0 / taps[-1] if reads[-1] * width > 128 else 0.0
+    overhead = (full + bool(tail)) * (m_tile * plan.vectors * 1.5 + 15)
+    step *= 1.35 if plan.chunks > 1 else 1.0  # as measured
+    row = tiles * (prod(taps) * k * step + plan.chunks * overhead)
+    row += plan.c_block * (geometry.x_size[-1] * 0.4 / plan.splits + positions * 6)
+    # From a cache that is further away they come as they are needed.
+    near = copied // prod(geometry.kernel[:-1]) * prod(taps[:-1])
+    row *= 1.0 if near * width <= machine.l2 else 1.2
+    copies = copied * (1.2 if stride % lanes == 0 else 2.4)
+    rows = plan.images * prod(geometry.x_size[:-1])
+    task = 1000 + plan.chunks * (copies + plan.images * values) + rows * row
+    return _tasks(problem, plan.images, plan.c_block) * plan.splits, task, held

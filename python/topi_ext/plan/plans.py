@@ -158,7 +158,7 @@ class ScatterPlan:
     positions, held : int
         Room of a task: positions of y, and elements of an image of x with its padding.
     most : int
-        Of symbolic sizes, the most positions of an image that the plan serves.
+        Of symbolic sizes, the most positions of all images together that the plan serves.
     lanes : int
         Elements per vector.
     c_block : int
@@ -266,12 +266,12 @@ class EitherPlan:
     ----------
     small : ScatterPlan
         For the images that it serves.
-    large : GatherPlan or WinogradPlan
+    large : GatherPlan, WinogradPlan or PhasesPlan
         For all others.
     """
 
     small: ScatterPlan
-    large: GatherPlan | WinogradPlan
+    large: GatherPlan | WinogradPlan | PhasesPlan
 
 
 class Tiled:

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from math import prod
 
@@ -36,44 +37,97 @@ def plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPlan
 def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ScatterPlan]]:
     """Candidates, and their cycles."""
     geometry, lanes = problem.geometry, problem.lanes(machine)
-    n, size, taps = problem.y_sizes[0], prod(geometry.y_size), geometry.taps
-    k, c = geometry.k_per_group, geometry.c_per_group
+    n, size = problem.n, prod(geometry.y_size)
     held = prod(ScatterPlan.extents(geometry))
-    for images, c_block in product(divisors(n), candidate_channels(c, 1)):
-        positions, vectors = images * size, -(-c_block * taps // lanes)
+    for images, c_block in product(divisors(n), candidate_channels(geometry.c_per_group, 1)):
+        positions, vectors = images * size, -(-c_block * geometry.taps // lanes)
         bytes_held = positions * vectors * machine.vector_bytes
         if bytes_held > machine.l2 // 2 or held > image_room(problem, machine):
             continue
         m_tile, width = register_tile(positions, vectors, machine)
-        tasks = n // images * geometry.groups * -(-c // c_block)
-        # As many channels at a time as are near, and as operands and result have room for.
-        near = machine.l2 // 4 // (vectors * machine.vector_bytes)
-        busy = min(tasks, machine.threads)
+        # As many channels at a time as operands and result have room for.
+        busy = min(_tasks(problem, images, c_block), machine.threads)
         room = room_for(problem) // busy - (positions * vectors * lanes + held)
-        most = max(16, min(96, near, room // (vectors * lanes + positions)))
-        k_block = -(-k // -(-k // most))
-        tiles = -(-positions // m_tile)
-        step = row_cycles(m_tile, vectors, width, machine)
-        value = 2.0 + widening_cycles(problem.dtypes[0], problem.acc_dtype)
-        products = k * tiles * (step + m_tile * value)
-        if bytes_held > machine.l2 // 4:
-            products *= 1.12  # as measured
-        products *= 1.1 if machine.vector_bytes >= 64 else 1.0  # as measured
-        # Weights come from far away, once per task.
-        stored = c * k * taps * 4
-        far = 10.0 if stored <= 16 * machine.l2 else 20.0
-        weights = k * vectors * (3.0 if stored <= machine.l2 else far)
-        sums = -(-k // k_block) * tiles * m_tile * vectors * 2.0
-        scatter = positions * c_block * taps * 1.3
-        scatter += images * c_block * (held * 0.5 + prod(geometry.x_size) + 20)
-        task = 1000 + products + weights + sums + scatter
-        cost = -(-tasks // machine.threads) * task
-        parallel = tasks * task >= PARALLEL_CYCLES
-        rows = tiles * m_tile
+        k_block = _chunk(problem, vectors, machine, room // (vectors * lanes + positions))
+        plan = ScatterPlan(images, positions, held, lanes, c_block, k_block, m_tile, width)
+        cycles, of_tasks = _cycles(problem, plan, machine)
+        rows = -(-positions // m_tile) * m_tile
         floats = k_block * (vectors * lanes + rows) + rows * vectors * lanes + held
-        cost *= memory_price(problem, busy * floats)
-        sizes = (images, positions, held, lanes, c_block, k_block, m_tile, width)
-        yield cost, ScatterPlan(*sizes, parallel)
+        cycles *= memory_price(problem, busy * floats)
+        yield cycles, replace(plan, parallel=of_tasks >= PARALLEL_CYCLES)
+
+
+def _tasks(problem: Problem, images: int, c_block: int) -> int:
+    geometry = problem.geometry
+    return -(-problem.n // images) * geometry.groups * -(-geometry.c_per_group // c_block)
+
+
+def _chunk(problem: Problem, vectors: int, machine: Machine, most: int = 96) -> int:
+    """Channels at a time: as many as are near, in equal parts."""
+    near, k = machine.l2 // 4 // (vectors * machine.vector_bytes), problem.geometry.k_per_group
+    return -(-k // -(-k // max(16, min(96, near, most))))
+
+
+def _cycles(
+    problem: Problem, plan: ScatterPlan, machine: Machine, *, ones: bool = False
+) -> tuple[float, float]:
+    """Estimated cycles until the kernel is done, and of all tasks together.
+
+    What is left of whole tiles of positions is one more tile, or single positions (`ones`).
+    """
+    geometry, c_block, m_tile = problem.geometry, plan.c_block, plan.m_tile
+    k, taps = geometry.k_per_group, geometry.taps
+    positions, vectors = plan.images * prod(geometry.y_size), -(-c_block * taps // plan.lanes)
+    bytes_held = positions * vectors * machine.vector_bytes
+    tasks, tiles = _tasks(problem, plan.images, c_block), -(-positions // m_tile)
+    single = positions % m_tile if ones else 0
+    tiles -= single > 0
+    value = 2.0 + widening_cycles(problem.dtypes[0], problem.acc_dtype)
+    products = k * tiles * (row_cycles(m_tile, vectors, plan.vectors, machine) + m_tile * value)
+    products += k * single * (row_cycles(1, vectors, plan.vectors, machine) + value)
+    if bytes_held > machine.l2 // 4:
+        products *= 1.12  # as measured
+    products *= 1.1 if machine.vector_bytes >= 64 else 1.0  # as measured
+    # Weights come from far away, once per task.
+    stored = geometry.c_per_group * k * taps * 4
+    far = 10.0 if stored <= 16 * machine.l2 else 20.0
+    weights = k * vectors * (3.0 if stored <= machine.l2 else far)
+    sums = -(-k // plan.k_block) * (tiles * m_tile + single) * vectors * 2.0
+    scatter = positions * c_block * taps * 1.3
+    scatter += plan.images * c_block * (plan.held * 0.5 + prod(geometry.x_size) + 20)
+    task = 1000 + products + weights + sums + scatter
+    return -(-tasks // machine.threads) * task, tasks * task
+
+
+def scatter_of_any_size(
+    problem: Problem, known: Sequence[Problem], machine: Machine
+) -> Iterator[tuple[ScatterPlan, list[float]]]:
+    """Of symbolic sizes, plans for small images, and the cycles of each for all `known` sizes.
+
+    They are infinite for what a task has no room for.  None for ``conv``.
+    """
+    if not problem.transposed:
+        return
+    geometry, lanes = problem.geometry, problem.lanes(machine)
+    held = image_room(problem, machine)
+    for c_block in candidate_channels(geometry.c_per_group, 1):
+        vectors = -(-c_block * geometry.taps // lanes)
+        positions = machine.l2 // 2 // (vectors * machine.vector_bytes)
+        if positions < 1:
+            continue
+        m_tile, width = register_tile(positions, vectors, machine)
+        k_block = _chunk(problem, vectors, machine)
+        plan = ScatterPlan(1, positions, held, lanes, c_block, k_block, m_tile, width)
+        yield plan, [_fitted_cycles(one, plan, machine) for one in known]
+
+
+def _fitted_cycles(known: Problem, plan: ScatterPlan, machine: Machine) -> float:
+    """Estimated cycles of a plan for symbolic sizes: it has as many images in a task as fit."""
+    size, held = prod(known.geometry.y_size), prod(ScatterPlan.extents(known.geometry))
+    if size > plan.positions or held > plan.held:
+        return float("inf")
+    images = -(-known.n // -(-known.n // (plan.positions // size)))
+    return _cycles(known, replace(plan, images=images, held=held), machine, ones=True)[0]
 
 
 def image_room(problem: Problem, machine: Machine) -> int:

@@ -1,79 +1,119 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans for sizes that are symbolic: which kernel is fastest, the kernel asks the sizes."""
+"""Plans for sizes that are symbolic: of kernels for small and large ones the kernel takes one.
+
+Plans are rated by what they are estimated to take for many sizes: the best are the fastest in
+geometric mean.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
+from itertools import product
+from math import ceil, log, prod, sqrt
+from typing import NamedTuple
 
 from ..geometry import conv_transpose_size
 from .gather import plan_gather
-from .plans import EitherPlan, GatherPlan, ScatterPlan, WinogradPlan
-from .problem import NOMINAL, Machine, Problem
-from .scatter import image_room, plan_scatter
-from .winograd import plan_winograd
+from .phases import phases_of_any_size
+from .plans import EitherPlan, GatherPlan, PhasesPlan, Plan, WinogradPlan
+from .problem import Machine, Problem
+from .scatter import scatter_of_any_size
+from .winograd import winograd_of_any_size
+
+BATCHES = (1, 8)
+"""Numbers of images for which plans are rated where other sizes are symbolic as well."""
+
+MOST_POSITIONS = 1 << 14
+"""Positions of y up to which plans are rated: those of more images cost the same each."""
 
 
 def plan_for_any_size(
     problem: Problem, gather: GatherPlan, machine: Machine
-) -> EitherPlan | WinogradPlan | GatherPlan:
-    """Of symbolic sizes, plans that the kernel chooses from when it knows them."""
-    large = _plan_many_tiles(problem, machine) or gather
-    small = _plan_small(problem, machine)
-    return EitherPlan(small, large) if small else large
+) -> Plan:
+    """Of symbolic sizes, the plan, or plans that the kernel chooses from when it knows them."""
+    known = _known(problem)
+    if not known:
+        return gather
+    direct = [plan_gather(one, machine)[0] for one in known]
+    split = _Split.of([1] * len(known), direct, direct)
+    large: GatherPlan | WinogradPlan | PhasesPlan = gather
+    for winograd, cycles in winograd_of_any_size(problem, known, machine):
+        tiles = [prod(winograd.tiles(one)) for one in known]
+        found = _Split.of(tiles, direct, cycles)
+        if found.total < split.total:
+            split, large = found, replace(winograd, least=found.threshold)
+    for phases, cycles in phases_of_any_size(problem, known, machine):
+        found = _Split.of([1] * len(known), cycles, cycles)
+        if found.total < split.total:
+            split, large = found, phases
+    best: Plan = large
+    if not problem.prepacked:
+        positions, of_large = [prod(one.y_sizes) for one in known], split.cycles
+        for scatter, cycles in scatter_of_any_size(problem, known, machine):
+            found = _Split.of(positions, cycles, of_large)
+            if found.total < split.total:
+                split = found
+                best = EitherPlan(replace(scatter, most=found.threshold - 1), large)
+    return best
 
 
-def _plan_small(problem: Problem, machine: Machine) -> ScatterPlan | None:
-    """Of symbolic sizes, the plan of small images, where there is one.
+class _Split(NamedTuple):
+    """Which of two plans serves which sizes.
 
-    It is that of the largest square image for which the scatter kernel takes fewer cycles than the
-    other, with room for images that are longer or more.
+    Attributes
+    ----------
+    total : float
+        Sum of the logarithms of `cycles`: the less the better.
+    threshold : int
+        The least measure of a size that the second plan serves.
+    cycles : sequence
+        What each size takes.
     """
-    if problem.prepacked or not problem.transposed:
-        return None
+
+    total: float
+    threshold: int
+    cycles: Sequence[float]
+
+    @classmethod
+    def of(
+        cls, measures: Sequence[int], below: Sequence[float], above: Sequence[float]
+    ) -> _Split:
+        """The best for sizes with these measures, of plans that take so many cycles."""
+        order = sorted(range(len(measures)), key=measures.__getitem__)
+        logs = [[log(cycles[i]) for i in order] for cycles in (below, above)]
+        ends = [0, *(measures[i] for i in order), 0]
+        found = []
+        for count in range(len(order) + 1):
+            before, after = ends[count], ends[count + 1]
+            if before != after:
+                total = sum(logs[0][:count]) + sum(logs[1][count:])
+                # Between two sizes in the middle.
+                threshold = before + 1 if count == len(order) else ceil(sqrt(before * after))
+                found.append((total, threshold, count))
+        total, threshold, count = min(found)
+        served = {i: below[i] for i in order[:count]} | {i: above[i] for i in order[count:]}
+        return cls(total, threshold, [served[i] for i in range(len(order))])
+
+
+def _known(problem: Problem) -> list[Problem]:
+    """The problem with its symbolic sizes known: squares of y, or larger and larger batches."""
     g = problem.geometry
-    found: ScatterPlan | None = None
-    for known in _squares(problem, NOMINAL[0]):
-        scatter = plan_scatter(known, machine)
-        if scatter is None:
-            break
-        if scatter[0] < plan_gather(known, machine)[0]:
-            found = replace(scatter[1], most=prod(known.geometry.y_size))
-    if found is None:
-        return None
-    vectors = -(-found.c_block * g.taps // found.lanes)
-    positions = max(found.most, machine.l2 // 2 // (vectors * machine.vector_bytes))
-    held = image_room(problem, machine)
-    return replace(found, positions=positions, held=held, parallel=True)
-
-
-def _plan_many_tiles(problem: Problem, machine: Machine) -> WinogradPlan | None:
-    """Of symbolic sizes, the plan that saves products where there are enough tiles.
-
-    Enough are those of the smallest square image for which it takes fewer cycles.
-    """
-    plan = plan_winograd(problem, machine)
-    if plan is None:
-        return None
-    for known in _squares(problem, 1):
-        found = plan_winograd(known, machine, [plan[1].tile])
-        if found and found[0] < plan_gather(known, machine)[0]:
-            return replace(plan[1], least=prod(found[1].tiles(known)))
-    return None
-
-
-def _squares(problem: Problem, n: int) -> Iterator[Problem]:
-    """The problem with symbolic sizes known: y as 1x1, 2x2, 4x4 image, and so on, n of them."""
-    g = problem.geometry
-    for exponent in range(9):
-        y = [2**exponent if not isinstance(size, int) else size for size in g.y_size]
-        x = [
-            size if isinstance(size, int) else conv_transpose_size(*axis)
-            for size, axis in zip(g.x_size, zip(y, *g.window))
-        ]
+    axes = sum(not isinstance(length, int) for length in g.y_size)
+    # Each twice as many positions as the one before it.
+    doublings = range(MOST_POSITIONS.bit_length())
+    sizes = sorted({round(2 ** (exponent / max(1, axes))) for exponent in doublings})
+    found = []
+    for size, n in product(sizes, BATCHES if axes else sizes):
+        y = tuple(length if isinstance(length, int) else size for length in g.y_size)
+        x = tuple(
+            length if isinstance(length, int) else conv_transpose_size(*axis)
+            for length, axis in zip(g.x_size, zip(y, *g.window))
+        )
         if min(x) >= 1:
-            batch = problem.n if isinstance(problem.n, int) else n
-            yield replace(problem, geometry=replace(g, x_size=tuple(x), y_size=tuple(y)), n=batch)
-        if all(isinstance(size, int) for size in g.y_size):
-            break
+            n = problem.n if isinstance(problem.n, int) else n
+            found.append(replace(problem, geometry=replace(g, x_size=x, y_size=y), n=n))
+    smallest = min((prod(one.y_sizes) for one in found), default=0)
+    most = max(MOST_POSITIONS, smallest)
+    known = {one: prod(one.y_sizes) for one in found if prod(one.y_sizes) <= most}
+    return sorted(known, key=known.__getitem__)

@@ -34,6 +34,9 @@ from .output_tiles import (
 from .plans import GatherPlan, WinogradPlan, square_size
 from .problem import Machine, Problem, nominal
 
+ROOMS = (1, 2, 4, 8, 16)
+"""Of symbolic sizes, vectors of tiles that a block has room for."""
+
 MOST_KINDS = 4
 """Kinds of phases that a kernel which saves products writes out: with eight, 3 s to build."""
 
@@ -64,6 +67,76 @@ def plan_winograd(
     )
 
 
+def winograd_of_any_size(
+    problem: Problem, known: Sequence[Problem], machine: Machine
+) -> Iterator[tuple[WinogradPlan, list[float]]]:
+    """Of symbolic sizes, plans that save products, and the cycles of each for all `known` sizes.
+
+    None for what :func:`plan_winograd` has none for.
+    """
+    if not problem.acc_dtype.startswith("float"):
+        return
+    if any(gather.has_empty_phase for gather in problem.gathers):
+        return
+    lanes = problem.lanes(machine)
+    direct = plan_gather(replace(problem, prepacked=False), machine)[1]
+    one = WinogradPlan((1,) * 3, (1,) * 4, lanes, 1, 1, 1, 1, direct)
+    shapes = {register_tile(problem.out_channels, vectors, machine) for vectors in (1, 2, 3, 4)}
+    loops = list(_loops_of_any_size(problem, machine))
+    for tile in candidate_tiles(problem):
+        template = replace(one, tile=tile)
+        combinations = _combinations(problem, template)
+        if not combinations:
+            continue
+        for block, order, shape in product(ROOMS, loops, shapes):
+            room = order._replace(block=(1, 1, 1, block * lanes))
+            plan = _with_loops(problem, template, combinations, room, shape, machine)
+            if plan is None or not _fits(known[-1], plan, combinations, machine):
+                continue
+            yield plan, [_fitted_cycles(one, plan, combinations, machine) for one in known]
+
+
+def _fitted_cycles(
+    known: Problem,
+    plan: WinogradPlan,
+    combinations: Sequence[tuple[Filter, ...]],
+    machine: Machine,
+) -> float:
+    """Estimated cycles of a plan for symbolic sizes, whose block fits the known ones."""
+    block = fitted_block(plan.tiles(known), prod(plan.block), plan.shares or plan.tasks)
+    return _cycles(known, replace(plan, block=block), combinations, machine)[0]
+
+
+def _loops_of_any_size(problem: Problem, machine: Machine) -> Iterator[Loops]:
+    """Candidates: blocks of positions are tasks, or shares of parts are."""
+    yield Loops((1,) * 4)
+    tasks = -(-machine.threads // problem.geometry.groups)
+    for parts in sorted({tasks * count for count in (1, 2, 4, 8)} | {1, -(-tasks // 2)}):
+        shares = -(-tasks // parts)
+        orders = (False,) if problem.prepacked else (False, True)
+        if not (problem.prepacked and parts > tasks):
+            for order in orders:
+                yield Loops((1,) * 4, parts, shares, by_slice=order)
+
+
+def fitted_block(sizes: Sequence[int], room: int, blocks: int) -> tuple[int, ...]:
+    """The block that a kernel chooses when it runs: as many whole rows, planes and images as there
+    is room for, in equal parts, and so many `blocks` if there are enough."""
+    wanted, share = blocks, []
+    for size in sizes[:-1]:
+        parts = min(size, wanted)
+        share.append(-(-size // parts))
+        wanted = -(-wanted // parts)
+    block, inner = [1, 1, 1, 1], 1
+    for axis, most in zip((3, 2, 1, 0), (sizes[3], *reversed(share))):
+        parts = -(-sizes[axis] // max(1, min(room // inner, most)))
+        block[axis] = -(-sizes[axis] // parts)
+        inner *= block[axis]
+        if parts > 1:
+            break
+    return tuple(block)
+
+
 def _room(problem: Problem) -> int:
     """What may be held: no more than operands and result take, with some left for tables."""
     return problem.elements * 1023 // 1024
@@ -74,8 +147,6 @@ def _direct(problem: Problem, machine: Machine) -> GatherPlan | None:
     # Its weights come as they are.
     as_stored = replace(problem, prepacked=False)
     plan = plan_gather(as_stored, machine)[1]
-    if not problem.is_static:
-        return plan
     # Half as fast as it could be, and built sooner: no last tile, no taps written out.
     plan = replace(plan, channels=min(4, plan.channels), vectors=1, unrolled=1, whole_rows=False)
     busy = min(machine.threads, gather_tasks(problem, plan))
@@ -90,34 +161,58 @@ def _plans(
     problem: Problem, template: WinogradPlan, machine: Machine
 ) -> Iterator[tuple[float, WinogradPlan]]:
     """Candidates with the tile of this one, and their cycles."""
-    combinations = list(product(*template.filters(problem)))
+    combinations = _combinations(problem, template)
+    for loops in _loops(problem, template, machine) if combinations else ():
+        vectors = -(-prod(loops.block) // template.lanes)
+        tile = register_tile(problem.out_channels, vectors, machine)
+        plan = _with_loops(problem, template, combinations, loops, tile, machine)
+        if plan and _fits(problem, plan, combinations, machine):
+            cycles, of_tasks = _cycles(problem, plan, combinations, machine)
+            yield cycles, replace(plan, parallel=of_tasks >= PARALLEL_CYCLES)
+
+
+def _combinations(problem: Problem, plan: WinogradPlan) -> list[tuple[Filter, ...]]:
+    """How the kinds of phases are computed; none where there is too much to be written out."""
+    combinations = list(product(*plan.filters(problem)))
     if len(combinations) > MOST_KINDS or written_terms(combinations) > MOST_TERMS:
-        return
+        return []
+    return combinations
+
+
+def _fits(
+    problem: Problem,
+    plan: WinogradPlan,
+    combinations: Sequence[tuple[Filter, ...]],
+    machine: Machine,
+) -> bool:
+    """Whether there is room for what it holds, and what a task combines is near."""
+    busy = min(machine.threads, _tasks(problem, plan))
+    if _elements(problem, plan, combinations, busy) > _room(problem):
+        return False
     values = _most_terms(combinations) * problem.in_channels * byte_width(problem.acc_dtype)
-    for loops in _loops(problem, template, machine):
-        plan = _with_loops(problem, template, combinations, loops, machine)
-        if plan is None:
-            continue
-        tasks = _tasks(problem, plan)
-        if _elements(problem, plan, combinations, min(machine.threads, tasks)) > _room(problem):
-            continue
-        # What a task combines has to be near.
-        if plan.per_task == 1 and values * plan.pitch > machine.l2 * 2:
-            continue
-        inputs, cycles = _task_cycles(problem, plan, combinations, machine)
-        combining = 0.0
-        if not problem.prepacked:
-            combining = _combining_cycles(problem, plan, combinations, machine)
-        if plan.shares:
-            combining /= problem.geometry.groups * plan.parts
-            turns = -(-_positions(problem, plan) // plan.shares)
-            task = inputs * turns + plan.per_task * (cycles * turns + combining)
-            cost = -(-tasks // machine.threads) * task
-        else:
-            task = cycles + inputs
-            cost = -(-tasks // machine.threads) * task * plan.parts + combining / machine.threads
-        is_small = problem.is_static and tasks * task < PARALLEL_CYCLES
-        yield cost, replace(plan, parallel=not is_small)
+    return plan.per_task > 1 or values * plan.pitch <= machine.l2 * 2
+
+
+def _cycles(
+    problem: Problem,
+    plan: WinogradPlan,
+    combinations: Sequence[tuple[Filter, ...]],
+    machine: Machine,
+) -> tuple[float, float]:
+    """Estimated cycles until the kernel is done, and of all its tasks but for combining taps."""
+    tasks = _tasks(problem, plan)
+    inputs, cycles = _task_cycles(problem, plan, combinations, machine)
+    combining = 0.0
+    if not problem.prepacked:
+        combining = _combining_cycles(problem, plan, combinations, machine)
+    if plan.shares:
+        combining /= problem.geometry.groups * plan.parts
+        turns = -(-_positions(problem, plan) // plan.shares)
+        task = inputs * turns + plan.per_task * (cycles * turns + combining)
+        return -(-tasks // machine.threads) * task, tasks * task
+    task = cycles + inputs
+    cost = -(-tasks // machine.threads) * task * plan.parts + combining / machine.threads
+    return cost, tasks * task
 
 
 def _positions(problem: Problem, plan: WinogradPlan) -> int:
@@ -147,11 +242,12 @@ def _with_loops(
     template: WinogradPlan,
     combinations: Sequence[tuple[Filter, ...]],
     loops: Loops,
+    tile: tuple[int, int],
     machine: Machine,
 ) -> WinogradPlan | None:
-    """The plan with these loops, or None for more parts than there are blocks of channels."""
-    vectors = -(-prod(loops.block) // template.lanes)
-    channels, width = register_tile(problem.out_channels, vectors, machine)
+    """The plan with these loops and this register tile, or None for more parts than there are
+    blocks of channels."""
+    channels, width = tile
     blocks = -(-problem.out_channels // channels)
     if loops.parts > blocks:
         return None
