@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel of ``conv_transpose`` for sizes that are not known: two kernels, one of which runs.
+"""The kernel for sizes that are not known: two kernels, one of which runs.
 
 ::
 
-    if an image has few positions:    the kernel of small images, scatter.py
-    else:                             the kernel of all others: gather.py, winograd.py or phases.py
+    if there are few positions:       the kernel of these: scatter.py, of a weight gradient
+                                      weight_columns.py
+    else:                             the kernel of all others
 """
 
 from __future__ import annotations
@@ -12,20 +13,51 @@ from __future__ import annotations
 from typing import Any
 
 from .. import emit
-from ..plan.plans import EitherPlan, GatherPlan, PhasesPlan, WinogradPlan
+from ..plan.plans import (
+    ChannelsPlan,
+    ColumnsPlan,
+    EitherPlan,
+    GatherPlan,
+    PhasesPlan,
+    ScatterPlan,
+    WeightGradPlan,
+    WeightTilesPlan,
+    WinogradPlan,
+)
 from ..plan.problem import Problem
-from . import ATTRIBUTES, gather, phases, scatter, winograd
-from .operands import gather_arguments
+from . import (
+    ATTRIBUTES,
+    gather,
+    phases,
+    scatter,
+    weight_channels,
+    weight_columns,
+    weight_grad,
+    weight_tiles,
+    winograd,
+)
+from .operands import gather_arguments, weight_grad_arguments
 
-_LARGE = {GatherPlan: gather, WinogradPlan: winograd, PhasesPlan: phases}
+_SMALL: dict[type, Any] = {ScatterPlan: scatter, ColumnsPlan: weight_columns}
+
+_LARGE: dict[type, Any] = {
+    GatherPlan: gather,
+    WinogradPlan: winograd,
+    PhasesPlan: phases,
+    WeightGradPlan: weight_grad,
+    ChannelsPlan: weight_channels,
+    WeightTilesPlan: weight_tiles,
+}
 
 
 def build(problem: Problem, plan: EitherPlan) -> Any:
-    """The PrimFunc ``(y, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
+    """The PrimFunc of the face, scheduled by `plan`."""
+    is_weight = problem.face == "conv_weight_grad"
     with emit.kernel(ATTRIBUTES) as made:
-        with emit.body(*gather_arguments(problem)) as operands:
+        arguments = weight_grad_arguments(problem) if is_weight else gather_arguments(problem)
+        with emit.body(*arguments) as operands:
+            small = _SMALL[type(plan.small)].kernel_of(problem, plan.small, operands)
             large = _LARGE[type(plan.large)]
-            small = scatter.kernel_of(problem, plan.small, operands)
             emit.when(
                 small.fits(),
                 small.emit,

@@ -91,6 +91,14 @@ class FittedWindow:
         return (-(-self._room.elements // lanes) + 1) * lanes
 
 
+def fitted_block(
+    room: Sequence[int], tiles: Sequence[Expr], lanes: int, blocks: int
+) -> tuple[Expr, ...]:
+    """The block of a :class:`FittedWindow` of what has no halo, `tiles` along the four axes."""
+    dense = (Gather(False, 1, 1, 1, 0),) * 4
+    return FittedWindow(Window.of(room, dense), tiles, dense, lanes, blocks).block
+
+
 def window_of(
     problem: Problem, planned: Window, gathers: Sequence[Gather], lanes: int, blocks: int = 1
 ) -> Window | FittedWindow:

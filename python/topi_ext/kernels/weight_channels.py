@@ -33,7 +33,12 @@ from .weight_grad import weight_function
 
 def build(problem: Problem, plan: ChannelsPlan) -> Any:
     """The PrimFunc ``(x, y, out)`` of `problem`, scheduled by `plan`."""
-    return weight_function(problem, lambda *operands: _Channels(problem, plan, *operands).emit())
+    return weight_function(problem, lambda operands: emit_body(problem, plan, operands))
+
+
+def emit_body(problem: Problem, plan: ChannelsPlan, operands: Sequence[Operand]) -> None:
+    """What that PrimFunc does, with its arguments as `operands`."""
+    _Channels(problem, plan, *operands).emit()
 
 
 class _Channels:

@@ -32,19 +32,28 @@ from .weight_grad import weight_function
 
 def build(problem: Problem, plan: ColumnsPlan) -> Any:
     """The PrimFunc ``(x, y, out)`` of `problem`, scheduled by `plan`."""
-    return weight_function(problem, lambda *operands: _Columns(problem, plan, *operands).emit())
+    return weight_function(problem, lambda operands: kernel_of(problem, plan, operands).emit())
 
 
-class _Columns:
+def kernel_of(problem: Problem, plan: ColumnsPlan, operands: Sequence[Operand]) -> Columns:
+    """The kernel with the arguments of that PrimFunc as `operands`."""
+    return Columns(problem, plan, *operands)
+
+
+class Columns:
     """One kernel while it is being emitted."""
 
     def __init__(self, problem: Problem, plan: ColumnsPlan, x: Operand, y: Operand, out: Operand):
         self.problem, self.plan = problem, plan
         self.x, self.y, self.out = x, y, out
         self.dtype = problem.acc_dtype
-        self.positions = plan.images * prod(problem.geometry.y_size)
-        self.sizes = (plan.images, *problem.geometry.y_size)
-        self.chunks = problem.y_sizes[0] // plan.images
+        # Of symbolic sizes all images are one chunk.
+        self.images, self.chunks = problem.n, 1
+        if problem.is_static:
+            self.images, self.chunks = plan.images, problem.n // plan.images
+        self.sizes = [emit.chosen(size) for size in (self.images, *problem.geometry.y_size)]
+        self.positions = emit.chosen(prod(self.sizes))
+        self.room = self.positions if problem.is_static else plan.most
         self.vectors = -(-plan.c_block * problem.geometry.taps // plan.lanes)
         self.row = self.vectors * plan.lanes
         self.weights = ("I" + TAPS, (problem.geometry.c_per_group, *problem.geometry.kernel))
@@ -56,6 +65,10 @@ class _Columns:
             and problem.geometry.c_per_group % plan.c_block == 0
             and plan.c_block * problem.geometry.taps == self.row
         )
+
+    def fits(self) -> Expr:
+        """Whether there are few enough positions for the plan."""
+        return self.positions <= self.plan.most
 
     def emit(self) -> None:
         """The whole kernel."""
@@ -71,8 +84,8 @@ class _Columns:
             count: Expr = plan.c_block
             if geometry.c_per_group % plan.c_block:
                 count = emit.let(emit.least(count, geometry.c_per_group - first_c))
-            columns = emit.scratch(self.positions * self.row, self.dtype)
-            values = emit.scratch(self.positions * plan.k_tile, self.dtype)
+            columns = emit.scratch(self.room * self.row, self.dtype)
+            values = emit.scratch(self.room * plan.k_tile, self.dtype)
             if not self.direct:
                 held = emit.scratch((per_split if many else 1) * plan.k_tile * self.row, self.dtype)
 
@@ -103,7 +116,7 @@ class _Columns:
                 self._write(held, rows_of(i, first_k)[1][0], k, present, first_c, count)
 
             def chunk(number: Expr) -> None:
-                image = number * plan.images
+                image = number * self.images
                 self._spread(columns, image, group * geometry.c_per_group + first_c, count)
 
                 def tile(i: Expr, first_k: Expr) -> None:
@@ -163,7 +176,7 @@ class _Columns:
             if geometry.k_per_group % k_tile:
                 k = emit.least(k, geometry.k_per_group - 1)
             index = inner
-            for p, size in zip(rest, geometry.y_size):
+            for p, size in zip(rest, self.sizes[1:]):
                 index = index * size + p
             k = group * geometry.k_per_group + k
             source = self.y.at("C" + DATA, k, image + inner, *rest)

@@ -34,19 +34,19 @@ from .panel import Panel, pack, window_of
 
 def build(problem: Problem, plan: WeightGradPlan) -> Any:
     """The PrimFunc ``(x, y, out)`` of `problem`, scheduled by `plan`."""
-    return weight_function(problem, lambda *operands: emit_body(problem, plan, *operands))
+    return weight_function(problem, lambda operands: emit_body(problem, plan, operands))
 
 
-def emit_body(problem: Problem, plan: WeightGradPlan, *operands: Operand) -> None:
+def emit_body(problem: Problem, plan: WeightGradPlan, operands: Sequence[Operand]) -> None:
     """What that PrimFunc does, with its arguments as `operands`."""
     _WeightGrad(problem, plan, *operands).emit()
 
 
-def weight_function(problem: Problem, fill: Callable[[Operand, Operand, Operand], None]) -> Any:
+def weight_function(problem: Problem, fill: Callable[[Sequence[Operand]], None]) -> Any:
     """The PrimFunc of a weight gradient whose body `fill` emits."""
     with emit.kernel(ATTRIBUTES) as made:
         with emit.body(*weight_grad_arguments(problem)) as operands:
-            fill(*operands)
+            fill(operands)
     return made[0]
 
 

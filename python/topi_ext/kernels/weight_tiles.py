@@ -40,7 +40,7 @@ written again by another::
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
 from math import prod
 from typing import Any
@@ -53,6 +53,7 @@ from . import DATA
 from .combinations import combined_along
 from .combined_inputs import CombinedInputs
 from .finite import Finite
+from .panel import fitted_block
 from .products import add_products
 from .weight_channels import present, write_turned
 from .weight_grad import emit_body as emit_directly
@@ -61,15 +62,16 @@ from .weight_grad import weight_function
 
 def build(problem: Problem, plan: WeightTilesPlan) -> Any:
     """The PrimFunc ``(x, y, out)`` of `problem`, scheduled by `plan`."""
+    return weight_function(problem, lambda operands: emit_body(problem, plan, operands))
 
-    def fill(*operands: Operand) -> None:
-        # Not zero where the weights have to be computed directly.
-        directly = emit.scratch(1, "int64")
-        emit.store(directly, 0, emit.wide(0))
-        emit.when(directly[0] < 1, lambda: _WeightTiles(problem, plan, directly, *operands).emit())
-        emit.when(directly[0] > 0, lambda: emit_directly(problem, plan.direct, *operands))
 
-    return weight_function(problem, fill)
+def emit_body(problem: Problem, plan: WeightTilesPlan, operands: Sequence[Operand]) -> None:
+    """What that PrimFunc does, with its arguments as `operands`."""
+    # Not zero where the weights have to be computed directly.
+    directly = emit.scratch(1, "int64")
+    emit.store(directly, 0, emit.wide(0))
+    emit.when(directly[0] < 1, lambda: _WeightTiles(problem, plan, directly, *operands).emit())
+    emit.when(directly[0] > 0, lambda: emit_directly(problem, plan.direct, operands))
 
 
 class _WeightTiles:
@@ -91,12 +93,23 @@ class _WeightTiles:
         self.filters = [filters[0] for filters in plan.filters(problem)]
         self.vectors = -(-problem.geometry.k_per_group // plan.lanes)
         self.row = self.vectors * plan.lanes
-        self.tiles = prod(plan.block)
+        # Tiles of a block that there is room for, and that there are.
+        self.room, self.block = prod(plan.block), self._block()
+        self.tiles = emit.chosen(prod(self.block))
         self.points = list(product(*(range(len(f.points)) for f in self.filters)))
         self.terms = prod(len(f.terms) for f in self.filters)
-        self.is_single = plan.shares == 1 and plan.passes(problem) == 1
+        is_static = problem.is_static
+        self.is_single = is_static and plan.shares == 1 and plan.passes(problem) == 1
         # One vector more, so that the sums of channels are not a power of two apart.
         self.channel_sums = self.terms * self.row + plan.lanes
+
+    def _block(self) -> Sequence[Expr]:
+        """The planned block; of symbolic sizes one that fits into its room."""
+        plan, problem = self.plan, self.problem
+        if problem.is_static:
+            return plan.block
+        tiles = [emit.chosen(emit.most(count, 1)) for count in plan.tiles(problem)]
+        return fitted_block(plan.block, tiles, plan.lanes, plan.shares)
 
     def emit(self) -> None:
         """The whole kernel."""
@@ -109,18 +122,19 @@ class _WeightTiles:
 
     def _rows(self) -> Array:
         """Room for the combined outputs of a block of tiles."""
-        return emit.scratch(len(self.points) * self.tiles * self.row, self.dtype)
+        return emit.scratch(len(self.points) * self.room * self.row, self.dtype)
 
     @property
     def _blocks(self) -> int:
         """Blocks of channels of x in a part."""
         return -(-self.problem.geometry.c_per_group // (self.plan.c_block * self.plan.parts))
 
-    @property
-    def _extents(self) -> list[int]:
+    @cached_property
+    def _extents(self) -> list[Expr]:
         """Phases, and blocks of tiles."""
-        tiles = zip(self.plan.tiles(self.problem), self.plan.block)
-        return [*(len(f.phases) for f in self.filters), *(-(-n // size) for n, size in tiles)]
+        tiles = zip(self.plan.tiles(self.problem), self.block)
+        blocks = (emit.chosen(emit.ceil_div(count, size)) for count, size in tiles)
+        return [*(len(f.phases) for f in self.filters), *blocks]
 
     def _block_of(self, part: Expr, number: Expr, step: Callable[[Expr, Expr], None]) -> None:
         """``step(first channel, where its sums are)`` for one block of channels of x."""
@@ -149,9 +163,9 @@ class _WeightTiles:
             self._of_blocks(part, lambda _, held: self._clear(sums, held, 1))
 
         def one_pass(*numbers: Expr) -> None:
-            phases, first = numbers[:3], [n * b for n, b in zip(numbers[3:], plan.block)]
-            with emit.tasks(self.vectors * prod(plan.block[:3]), plan.parallel) as task:
-                place = emit.unravel(task, (self.vectors, *plan.block[:3]))
+            phases, first = numbers[:3], [n * b for n, b in zip(numbers[3:], self.block)]
+            with emit.tasks(emit.chosen(self.vectors * prod(self.block[:3])), plan.parallel) as task:
+                place = emit.unravel(task, (self.vectors, *self.block[:3]))
                 self._combine_outputs(rows, group, phases, first, *map(emit.let, place))
             self._of_blocks(
                 part,
@@ -167,13 +181,13 @@ class _WeightTiles:
         plan = self.plan
         size = self._blocks * plan.c_block * self.channel_sums
         sums = emit.scratch(plan.shares * size, self.dtype)
-        passes = prod(self._extents)
+        passes = emit.chosen(prod(self._extents))
 
         def one_pass(rows: Array, start: Expr, number: Expr) -> None:
             numbers = [emit.let(i) for i in emit.unravel(number, self._extents)]
-            phases, first = numbers[:3], [n * b for n, b in zip(numbers[3:], plan.block)]
+            phases, first = numbers[:3], [n * b for n, b in zip(numbers[3:], self.block)]
             emit.nest(
-                (self.vectors, *plan.block[:3]),
+                (self.vectors, *self.block[:3]),
                 lambda *place: self._combine_outputs(rows, group, phases, first, *place),
             )
 
@@ -213,11 +227,12 @@ class _WeightTiles:
         *numbers: Expr,
     ) -> None:
         """rows[point][tile of vectors][tile][lanes] of one row of tiles and one vector."""
-        problem, lanes, block = self.problem, self.plan.lanes, self.plan.block
+        problem, lanes, block = self.problem, self.plan.lanes, self.block
         tile = self.plan.tile
         channels = problem.geometry.k_per_group
         line = block[3] * tile[2]
-        turned = emit.scratch(tile[0] * tile[1] * line * lanes, self.dtype)
+        longest = line if problem.is_static else self.room * tile[2]
+        turned = emit.scratch(tile[0] * tile[1] * longest * lanes, self.dtype)
         zeros = emit.broadcast(emit.constant(0, self.dtype), lanes)
         steps = [f.out_step for f in self.filters]
         offsets = [
@@ -264,7 +279,7 @@ class _WeightTiles:
             turn(e)
         vectors = [self._tile_of(v) for v in range(self.vectors)]
         start_of, count_of, number_of = (emit.table([v[i] for v in vectors]) for i in range(3))
-        into = emit.let(start_of(vector) * (self.tiles * lanes) + number_of(vector) * lanes)
+        into = emit.let(start_of(vector) * (self.room * lanes) + number_of(vector) * lanes)
         step = emit.let(count_of(vector) * lanes)
         flat = emit.let(((numbers[0] * block[1] + numbers[1]) * block[2] + numbers[2]) * block[3])
 
@@ -286,7 +301,7 @@ class _WeightTiles:
                 ]
                 values = combined_along(values, axis, of_point, self.dtype, lanes)
             for number, point in enumerate(self.points):
-                place = into + number * (self.tiles * self.row) + (flat + q) * step
+                place = into + number * (self.room * self.row) + (flat + q) * step
                 emit.store(rows, emit.lanes_of(place, lanes), values[point])
 
         emit.loop(block[3], one_tile)
@@ -313,7 +328,7 @@ class _WeightTiles:
         count = present(first_c, problem.geometry.c_per_group, plan.c_block)
         inputs = emit.scratch(self.terms * plan.c_block * plan.pitch, self.dtype)
         combined = CombinedInputs(
-            problem, self.x, first, plan.block, self.tiles, plan.pitch, plan.lanes
+            problem, self.x, first, self.block, self.room, plan.pitch, plan.lanes
         )
         first_rows = [t * plan.c_block for t in range(self.terms)]
         tiles = combined.rows_into(inputs, first_rows, group, self.filters, phases)
@@ -334,7 +349,7 @@ class _WeightTiles:
         point_of = emit.table([self.points.index(at) for at in product(*numbers)])
 
         def tile(term: Expr, point: Expr, vector: Expr, vectors: int, c: Expr, cs: int) -> None:
-            row = emit.let(point * (self.tiles * self.row) + vector * (self.tiles * lanes))
+            row = emit.let(point * (self.room * self.row) + vector * (self.room * lanes))
             values = emit.let((term * plan.c_block + c) * plan.pitch)
             place = emit.let(held + c * self.channel_sums + term * self.row + vector * lanes)
             add_products(

@@ -48,9 +48,8 @@ from typing import Any
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..filtering import Filter
-from ..geometry import Gather
 from ..plan.combined_rows import Pair
-from ..plan.plans import Window, WinogradPlan
+from ..plan.plans import WinogradPlan
 from ..plan.problem import Problem
 from . import ATTRIBUTES, gather
 from .combinations import combined_along
@@ -58,7 +57,7 @@ from .combined_inputs import CombinedInputs
 from .combined_taps import CombinedTaps
 from .finite import Finite
 from .operands import Packed, copied_weight, gather_arguments, packed_weight, stored_weight
-from .panel import FittedWindow
+from .panel import fitted_block
 from .products import add_products
 from .rows import Result
 
@@ -157,11 +156,8 @@ class _Winograd:
             self.block = plan.block
         else:
             tiles = [emit.chosen(emit.most(count, 1)) for count in tiles]
-            dense = (Gather(False, 1, 1, 1, 0),) * 4
             blocks = -(-plan.tasks // (problem.geometry.groups * self.taps.part_blocks))
-            blocks = plan.shares or blocks
-            window = FittedWindow(Window.of(plan.block, dense), tiles, dense, plan.lanes, blocks)
-            self.block = window.block
+            self.block = fitted_block(plan.block, tiles, plan.lanes, plan.shares or blocks)
         self.positions = emit.chosen(prod(self.block))
         self.rounds = emit.chosen(emit.ceil_div(self.positions, self.width))
         counts = [emit.chosen(emit.ceil_div(p, b)) for p, b in zip(tiles, self.block)]

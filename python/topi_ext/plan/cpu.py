@@ -19,7 +19,7 @@ from .phases import plan_phases
 from .plans import GatherPlan, PhasesPlan, Plan, WinogradPlan
 from .problem import Machine, Problem
 from .scatter import plan_scatter
-from .symbolic import plan_for_any_size
+from .symbolic import plan_for_any_size, plan_weights_of_any_size
 from .weight_channels import plan_channels
 from .weight_columns import plan_columns
 from .weight_grad import plan_sums
@@ -55,6 +55,8 @@ def _fastest(problem: Problem, machine: Machine) -> Plan:
     """The one of fewest cycles, whose result stays in the caches."""
     found: list[tuple[float, Plan] | None]
     if problem.face == "conv_weight_grad":
+        if not problem.is_static:
+            return plan_weights_of_any_size(problem, machine)
         found = [
             plan_sums(problem, machine),
             plan_channels(problem, machine),

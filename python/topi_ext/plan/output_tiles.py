@@ -14,6 +14,9 @@ from .problem import Problem
 MOST_TERMS = 128
 """Terms of a tile, one for each kind of phase, that a kernel writes out: a matter of build time."""
 
+ROOMS = (1, 2, 4, 8, 16)
+"""Of symbolic sizes, vectors of tiles that a block has room for."""
+
 Tile = tuple[int, ...]
 """Outputs of a tile along depth, height and width: one or two."""
 
@@ -72,3 +75,21 @@ def input_rows(filters: Sequence[Filter], block: Sequence[int]) -> tuple[int, in
     for f, tiles in zip(filters[:2], block[1:3]):
         rows *= len(f.residues) * (tiles * f.tile + f.beyond)
     return rows, filters[2].span(block[3])
+
+
+def fitted_block(sizes: Sequence[int], room: int, blocks: int) -> tuple[int, ...]:
+    """The block that a kernel chooses when it runs: as many whole rows, planes and images as there
+    is room for, in equal parts, and so many `blocks` if there are enough."""
+    wanted, share = blocks, []
+    for size in sizes[:-1]:
+        parts = min(size, wanted)
+        share.append(-(-size // parts))
+        wanted = -(-wanted // parts)
+    block, inner = [1, 1, 1, 1], 1
+    for axis, most in zip((3, 2, 1, 0), (sizes[3], *reversed(share))):
+        parts = -(-sizes[axis] // max(1, min(room // inner, most)))
+        block[axis] = -(-sizes[axis] // parts)
+        inner *= block[axis]
+        if parts > 1:
+            break
+    return tuple(block)

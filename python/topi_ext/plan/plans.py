@@ -258,22 +258,6 @@ class PhasesPlan:
         return cls.reads(geometry)[1][-1] - (cls.taps(geometry)[-1] - 1)
 
 
-@dataclass(frozen=True)
-class EitherPlan:
-    """Plan of ``conv_transpose`` for symbolic sizes, which choose one of two when the kernel runs.
-
-    Attributes
-    ----------
-    small : ScatterPlan
-        For the images that it serves.
-    large : GatherPlan, WinogradPlan or PhasesPlan
-        For all others.
-    """
-
-    small: ScatterPlan
-    large: GatherPlan | WinogradPlan | PhasesPlan
-
-
 class Tiled:
     """What plans have in common that compute in tiles of one output along an axis, or of two."""
 
@@ -469,7 +453,7 @@ class ColumnsPlan:
     Attributes
     ----------
     images : int
-        Images whose positions are held at a time; divides the batch.
+        Images whose positions are held at a time; divides the batch.  Of symbolic sizes all are.
     lanes : int
         Elements per vector.
     c_block : int
@@ -480,6 +464,8 @@ class ColumnsPlan:
         Register tile: channels of y by vectors of (channel of x, tap).
     parallel : bool
         Whether threads share the tasks.
+    most : int
+        Of symbolic sizes, the most positions of all images together that the plan serves.
     """
 
     images: int
@@ -489,6 +475,7 @@ class ColumnsPlan:
     k_tile: int
     vectors: int
     parallel: bool = True
+    most: int = 0
 
 
 @dataclass(frozen=True)
@@ -541,6 +528,24 @@ class WeightTilesPlan(Tiled):
         """Distance of two rows of combined inputs: never a power of two of cache lines."""
         vectors = -(-prod(self.block) // self.lanes)
         return (vectors + 1 - vectors % 2) * self.lanes
+
+
+@dataclass(frozen=True)
+class EitherPlan:
+    """Plan for symbolic sizes, which choose one of two when the kernel runs.
+
+    Attributes
+    ----------
+    small : ScatterPlan or ColumnsPlan
+        For what it serves.
+    large : GatherPlan, WinogradPlan, PhasesPlan, WeightGradPlan, ChannelsPlan or WeightTilesPlan
+        For everything else.
+    """
+
+    small: ScatterPlan | ColumnsPlan
+    large: (
+        GatherPlan | WinogradPlan | PhasesPlan | WeightGradPlan | ChannelsPlan | WeightTilesPlan
+    )
 
 
 Plan = Union[

@@ -16,9 +16,22 @@ from typing import NamedTuple
 from ..geometry import conv_transpose_size
 from .gather import plan_gather
 from .phases import phases_of_any_size
-from .plans import EitherPlan, GatherPlan, PhasesPlan, Plan, WinogradPlan
+from .plans import (
+    ChannelsPlan,
+    EitherPlan,
+    GatherPlan,
+    PhasesPlan,
+    Plan,
+    WeightGradPlan,
+    WeightTilesPlan,
+    WinogradPlan,
+)
 from .problem import Machine, Problem
 from .scatter import scatter_of_any_size
+from .weight_channels import plan_channels
+from .weight_columns import columns_of_any_size
+from .weight_grad import plan_sums
+from .weight_tiles import weight_tiles_of_any_size
 from .winograd import winograd_of_any_size
 
 BATCHES = (1, 8)
@@ -56,6 +69,35 @@ def plan_for_any_size(
                 split = found
                 best = EitherPlan(replace(scatter, most=found.threshold - 1), large)
     return best
+
+
+def plan_weights_of_any_size(problem: Problem, machine: Machine) -> Plan:
+    """The same of a weight gradient."""
+    known = _known(problem)
+    direct = [_plan_directly(one, machine) for one in [problem, *known]]
+    large: WeightGradPlan | ChannelsPlan | WeightTilesPlan = direct[0][1]
+    split = _Split.of([1] * len(known), *[[cycles for cycles, _ in direct[1:]]] * 2)
+    for tiles, cycles in weight_tiles_of_any_size(problem, known, machine):
+        found = _Split.of([1] * len(known), cycles, cycles)
+        if found.total < split.total:
+            split, large = found, tiles
+    best: Plan = large
+    positions, of_large = [prod(one.y_sizes) for one in known], split.cycles
+    for columns, cycles in columns_of_any_size(problem, known, machine):
+        found = _Split.of(positions, cycles, of_large)
+        if found.total < split.total:
+            split = found
+            most = min(columns.most, found.threshold - 1)
+            best = EitherPlan(replace(columns, most=most), large)
+    return best
+
+
+def _plan_directly(
+    problem: Problem, machine: Machine
+) -> tuple[float, WeightGradPlan | ChannelsPlan]:
+    """The plan of the fewest cycles that saves no products."""
+    sums, channels = plan_sums(problem, machine), plan_channels(problem, machine)
+    return min(sums, channels or sums, key=lambda one: one[0])
 
 
 class _Split(NamedTuple):

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
-from math import prod
+from math import inf, prod
 
 from ..dtypes import byte_width
 from .cost import (
@@ -30,31 +31,71 @@ def plan_columns(problem: Problem, machine: Machine) -> tuple[float, ColumnsPlan
     return cheapest(_plans(problem, machine))
 
 
+def columns_of_any_size(
+    problem: Problem, known: Sequence[Problem], machine: Machine
+) -> Iterator[tuple[ColumnsPlan, list[float]]]:
+    """Of symbolic sizes, plans for few positions, and the cycles of each for all `known` sizes.
+
+    They are infinite for what a task has no room for.
+    """
+    for c_block in candidate_channels(problem.geometry.c_per_group, 1):
+        most = _room(problem, c_block, machine)
+        if most:
+            plan = _plan(problem, 1, c_block, machine)
+            cycles = [
+                _cycles(one, replace(plan, images=one.n), machine)[0]
+                if prod(one.y_sizes) <= most
+                else inf
+                for one in known
+            ]
+            yield replace(plan, most=most), cycles
+
+
+def _vectors(problem: Problem, c_block: int, machine: Machine) -> int:
+    """Vectors of a row of columns."""
+    return -(-c_block * problem.geometry.taps // problem.lanes(machine))
+
+
+def _room(problem: Problem, c_block: int, machine: Machine) -> int:
+    """Positions whose columns a task holds at most."""
+    return machine.l2 // 2 // (_vectors(problem, c_block, machine) * machine.vector_bytes)
+
+
 def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ColumnsPlan]]:
     """Candidates, and their cycles."""
-    geometry, lanes = problem.geometry, problem.lanes(machine)
-    n, taps = problem.y_sizes[0], geometry.taps
-    c, k = geometry.c_per_group, geometry.k_per_group
-    for images, c_block in product(divisors(n), candidate_channels(c, 1)):
-        positions, chunks = images * prod(geometry.y_size), n // images
-        vectors = -(-c_block * taps // lanes)
-        if positions * vectors * machine.vector_bytes > machine.l2 // 2:
-            continue
-        k_tile, width = register_tile(k, vectors, machine)
-        tasks = geometry.groups * -(-c // c_block)
-        splits = 1 if tasks >= 2 * machine.threads else -(-2 * machine.threads // tasks)
-        splits = min(splits, -(-k // k_tile))
-        tiles = -(-k // (k_tile * splits))
-        step = row_cycles(k_tile, vectors, width, machine)
-        # Sums that go on are read as well, from where a task's share of them fits.
-        is_far = c_block * taps * -(-k // splits) * byte_width(problem.acc_dtype) > machine.l2
-        rows = k_tile * (positions * 4 + vectors * (4 if chunks == 1 else 16 if is_far else 8))
-        spread = (
-            positions * c_block * (taps // geometry.kernel[-1]) * (4 + 1.5 * geometry.kernel[-1])
-        )
-        chunk = spread + tiles * (positions * step + rows)
-        chunk *= 0.9 if machine.vector_bytes >= 64 else 1.0  # as measured
-        task = 1000 + chunks * chunk
-        cost = -(-tasks * splits // machine.threads) * task
-        parallel = tasks * splits * task >= PARALLEL_CYCLES
-        yield cost, ColumnsPlan(images, lanes, c_block, splits, k_tile, width, parallel)
+    c, size = problem.geometry.c_per_group, prod(problem.geometry.y_size)
+    for images, c_block in product(divisors(problem.n), candidate_channels(c, 1)):
+        if images * size <= _room(problem, c_block, machine):
+            plan = _plan(problem, images, c_block, machine)
+            cycles, of_tasks = _cycles(problem, plan, machine)
+            yield cycles, replace(plan, parallel=of_tasks >= PARALLEL_CYCLES)
+
+
+def _plan(problem: Problem, images: int, c_block: int, machine: Machine) -> ColumnsPlan:
+    """The plan with as many splits as there have to be tasks."""
+    geometry = problem.geometry
+    vectors = _vectors(problem, c_block, machine)
+    k_tile, width = register_tile(geometry.k_per_group, vectors, machine)
+    tasks = geometry.groups * -(-geometry.c_per_group // c_block)
+    splits = 1 if tasks >= 2 * machine.threads else -(-2 * machine.threads // tasks)
+    splits = min(splits, -(-geometry.k_per_group // k_tile))
+    return ColumnsPlan(images, problem.lanes(machine), c_block, splits, k_tile, width)
+
+
+def _cycles(problem: Problem, plan: ColumnsPlan, machine: Machine) -> tuple[float, float]:
+    """Estimated cycles until the kernel is done, and of all tasks together."""
+    geometry, c_block, k_tile = problem.geometry, plan.c_block, plan.k_tile
+    k, taps = geometry.k_per_group, geometry.taps
+    positions, chunks = plan.images * prod(geometry.y_size), problem.n // plan.images
+    vectors = _vectors(problem, c_block, machine)
+    tasks = geometry.groups * -(-geometry.c_per_group // c_block) * plan.splits
+    tiles = -(-k // (k_tile * plan.splits))
+    step = row_cycles(k_tile, vectors, plan.vectors, machine)
+    # Sums that go on are read as well, from where a task's share of them fits.
+    is_far = c_block * taps * -(-k // plan.splits) * byte_width(problem.acc_dtype) > machine.l2
+    rows = k_tile * (positions * 4 + vectors * (4 if chunks == 1 else 16 if is_far else 8))
+    spread = positions * c_block * (taps // geometry.kernel[-1]) * (4 + 1.5 * geometry.kernel[-1])
+    chunk = spread + tiles * (positions * step + rows)
+    chunk *= 0.9 if machine.vector_bytes >= 64 else 1.0  # as measured
+    task = 1000 + chunks * chunk
+    return -(-tasks // machine.threads) * task, tasks * task

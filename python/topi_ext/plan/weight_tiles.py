@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from math import prod
 
 from ..dtypes import byte_width
+from ..filtering import Filter
 from .cost import (
     PARALLEL_CYCLES,
     candidate_blocks,
@@ -20,14 +21,19 @@ from .cost import (
 )
 from .output_tiles import (
     MOST_TERMS,
+    ROOMS,
     candidate_tiles,
     combined_inputs_cycles,
+    fitted_block,
     input_rows,
     written_terms,
 )
 from .plans import WeightTilesPlan
 from .problem import Machine, Problem, nominal
 from .weight_grad import plan_sums
+
+FAR_SUMS = 6
+"""Second caches that sums of all channels fill if they are far away."""
 
 
 def plan_weight_tiles(problem: Problem, machine: Machine) -> tuple[float, WeightTilesPlan] | None:
@@ -36,77 +42,140 @@ def plan_weight_tiles(problem: Problem, machine: Machine) -> tuple[float, Weight
     None for integers, whose sums have to be exact, for symbolic sizes, and where no two taps are
     neighbours.
     """
-    if not (problem.acc_dtype.startswith("float") and problem.is_static):
+    if not problem.is_static or min(problem.y_sizes) < 1:
         return None
-    tiles = candidate_tiles(problem)
-    if not tiles or min(problem.y_sizes) < 1:
-        return None
+    return cheapest(_plans(problem, machine))
+
+
+def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, WeightTilesPlan]]:
+    """Candidates, and their cycles."""
+    for one in _tiled(problem, machine):
+        blocks = candidate_blocks(nominal(one.tiles(problem)), one.lanes)
+        for block, plan in product(blocks, _candidates(problem, one, (1, 2, 4), machine)):
+            plan = replace(plan, block=block)
+            is_single = plan.passes(problem) == 1
+            if is_single and max(plan.parts, plan.shares) > 1:
+                continue
+            if _elements(problem, plan, machine) <= room_for(problem):
+                cost = _cycles(problem, plan, machine, is_single=is_single)
+                yield cost, replace(plan, parallel=cost * machine.threads >= PARALLEL_CYCLES)
+
+
+def weight_tiles_of_any_size(
+    problem: Problem, known: Sequence[Problem], machine: Machine
+) -> Iterator[tuple[WeightTilesPlan, list[float]]]:
+    """Of symbolic sizes, plans that save products, and their cycles for all `known` sizes.
+
+    None for what :func:`plan_weight_tiles` has none for.
+    """
+    for one in _tiled(problem, machine):
+        rooms = [(1, 1, 1, vectors * one.lanes) for vectors in ROOMS]
+        for room, plan in product(rooms, _candidates(problem, one, (1,), machine)):
+            plan = replace(plan, block=room)
+            if _elements(known[-1], plan, machine) <= room_for(known[-1]):
+                yield plan, [_fitted_cycles(size, plan, machine) for size in known]
+
+
+def _fitted_cycles(known: Problem, plan: WeightTilesPlan, machine: Machine) -> float:
+    """Estimated cycles of a plan for symbolic sizes, whose block fits the known ones."""
+    block = fitted_block(plan.tiles(known), prod(plan.block), plan.shares)
+    return _cycles(known, replace(plan, block=block), machine, is_single=False)
+
+
+def _tiled(problem: Problem, machine: Machine) -> Iterator[WeightTilesPlan]:
+    """Plans with the tiles that may pay, of which the blocks follow."""
+    tiles = candidate_tiles(problem) if problem.acc_dtype.startswith("float") else []
+    if not tiles:
+        return
     lanes = problem.lanes(machine)
     vectors = -(-problem.geometry.k_per_group // lanes)
     c_tile, v_tile = register_tile(problem.geometry.c_per_group, vectors, machine)
     # Slower than it could be, and built sooner.
     direct = replace(plan_sums(problem, machine)[1], k_tile=2, c_tile=1, tap_tile=1)
-    # The blocks follow.
-    one = WeightTilesPlan(tiles[0], (1,) * 4, lanes, c_tile, c_tile, v_tile, direct)
-    return cheapest(
-        plan for tile in tiles for plan in _plans(problem, replace(one, tile=tile), machine)
-    )
+    for tile in tiles:
+        plan = WeightTilesPlan(tile, (1,) * 4, lanes, c_tile, c_tile, v_tile, direct)
+        if written_terms([_filters(problem, plan)]) <= MOST_TERMS:
+            yield plan
 
 
-def _plans(
-    problem: Problem, plan: WeightTilesPlan, machine: Machine
-) -> Iterator[tuple[float, WeightTilesPlan]]:
-    """Candidates with the tile of this one, and their cycles."""
-    filters = [of_axis[0] for of_axis in plan.filters(problem)]
-    if written_terms([filters]) > MOST_TERMS:
-        return
-    geometry, lanes, tile = problem.geometry, plan.lanes, plan.tile
-    c, width = geometry.c_per_group, byte_width(problem.acc_dtype)
-    c_tile, v_tile = plan.c_tile, plan.vectors
-    vectors = -(-geometry.k_per_group // lanes)
+def _filters(problem: Problem, plan: WeightTilesPlan) -> list[Filter]:
+    """How each axis is computed: a gather from x to y has one kind of phases."""
+    return [of_axis[0] for of_axis in plan.filters(problem)]
+
+
+def _candidates(
+    problem: Problem, plan: WeightTilesPlan, parts: Sequence[int], machine: Machine
+) -> Iterator[WeightTilesPlan]:
+    """The plan with other channels, parts and shares."""
+    channels = candidate_channels(problem.geometry.c_per_group, plan.c_tile)
+    for c_block, count, shares in product(channels, parts, sorted({1, machine.threads})):
+        yield replace(plan, c_block=c_block, parts=count, shares=shares)
+
+
+def _sizes(problem: Problem, plan: WeightTilesPlan) -> tuple[int, int, int]:
+    """Elements of the combined outputs of a block, of the inputs of a task, and of the sums of one
+    channel of x."""
+    filters = _filters(problem, plan)
     terms, points = (prod(len(f.terms) for f in filters), prod(len(f.points) for f in filters))
-    step = row_cycles(c_tile, vectors, v_tile, machine)
-    sums = (terms * vectors + 1) * lanes
+    vectors = -(-problem.geometry.k_per_group // plan.lanes)
+    rows = points * prod(plan.block) * vectors * plan.lanes
+    inputs = terms * plan.c_block * plan.pitch + prod(input_rows(filters, plan.block)) + plan.lanes
+    return rows, inputs, (terms * vectors + 1) * plan.lanes
+
+
+def _tasks(problem: Problem, plan: WeightTilesPlan) -> int:
+    """Blocks of channels of x in a part."""
+    return -(-problem.geometry.c_per_group // (plan.c_block * plan.parts))
+
+
+def _elements(problem: Problem, plan: WeightTilesPlan, machine: Machine) -> int:
+    """What the kernel holds beside its operands."""
+    rows, inputs, sums = _sizes(problem, plan)
+    tasks = _tasks(problem, plan)
+    if plan.shares > 1:
+        busy = min(machine.threads, plan.shares)
+        return busy * (rows + inputs) + sums * plan.c_block * tasks * plan.shares
+    busy = min(machine.threads, tasks)
+    is_single = plan.passes(problem) == 1
+    return rows + busy * inputs + sums * plan.c_block * (busy if is_single else tasks)
+
+
+def _cycles(
+    problem: Problem, plan: WeightTilesPlan, machine: Machine, *, is_single: bool
+) -> float:
+    """Estimated cycles; of a single pass sums are written once."""
+    geometry, lanes, tile, block = problem.geometry, plan.lanes, plan.tile, plan.block
+    filters, c_block, shares = _filters(problem, plan), plan.c_block, plan.shares
+    width = byte_width(problem.acc_dtype)
+    rows, inputs, sums = _sizes(problem, plan)
+    tasks, passes = _tasks(problem, plan), plan.passes(problem)
+    terms, points = (prod(len(f.terms) for f in filters), prod(len(f.points) for f in filters))
+    vectors = -(-geometry.k_per_group // lanes)
+    step = row_cycles(plan.c_tile, vectors, plan.vectors, machine)
     write = vectors * (terms * 3 + geometry.taps * lanes * 2.0)
-    for block, c_block, parts, shares in product(
-        candidate_blocks(nominal(plan.tiles(problem)), lanes),
-        candidate_channels(c, c_tile),
-        (1, 2, 4),
-        sorted({1, machine.threads}),
-    ):
-        plan = replace(plan, block=block, c_block=c_block, parts=parts, shares=shares)
-        tiles, passes = prod(block), plan.passes(problem)
-        rows = points * tiles * vectors * lanes
-        inputs = terms * c_block * plan.pitch + prod(input_rows(filters, block)) + lanes
-        tasks = -(-c // (c_block * parts))
-        busy = min(machine.threads, tasks if shares == 1 else shares)
-        held = rows + busy * inputs + sums * c_block * (busy if passes == 1 else tasks)
-        if shares > 1:
-            held = busy * (rows + inputs) + sums * c_block * tasks * shares
-        if held > room_for(problem) or (max(parts, shares) > 1 and passes == 1):
-            continue
-        line, tile_rows = block[3] * tile[2], prod(block[:-1])
-        turn = tile_rows * prod(tile[:-1]) * (lanes * (10 + line * 1.2) + line)
-        outputs = vectors * (turn + tiles * points * 2.5)
-        # What is left over of the tiles goes one channel at a time.
-        register_tiles = c_block // c_tile + c_block % c_tile
-        task = 1000 + c_block * combined_inputs_cycles(filters, block, lanes)
-        # From a cache that is further away, and not of this core alone.
-        near = rows + inputs + (sums * c_block * tasks if shares > 1 else 0)
-        far = 1.0 if near * width <= machine.l2 * 3 // 4 else 1.4
-        task += terms * register_tiles * tiles * step * far
-        task += terms * c_block * vectors * (2.0 if passes == 1 else 5.0)
-        turns = -(-tasks // machine.threads)
-        written = turns * c_block * write
-        if shares > 1:
-            added = turns * c_block * sums * shares * 0.5
-            cost = -(-passes // shares) * (outputs + tasks * task)
-            cost *= 1.1 if machine.vector_bytes >= 64 else 1.0  # as measured
-            cost += added + written + 30000
-        else:
-            # Lines that the other cores have read are slow to write.
-            if machine.threads > 1:
-                outputs += rows * (4.0 if machine.vector_bytes >= 64 else 1.0)
-            cost = passes * (outputs / machine.threads + turns * task + 15000) + written
-        cost *= geometry.groups * parts * 1.1
-        yield cost, replace(plan, parallel=cost * machine.threads >= PARALLEL_CYCLES)
+    line, tile_rows = block[3] * tile[2], prod(block[:-1])
+    turn = tile_rows * prod(tile[:-1]) * (lanes * (10 + line * 1.2) + line)
+    outputs = vectors * (turn + prod(block) * points * 2.5)
+    # What is left over of the tiles goes one channel at a time.
+    register_tiles = c_block // plan.c_tile + c_block % plan.c_tile
+    task = 1000 + c_block * combined_inputs_cycles(filters, block, lanes)
+    # From a cache that is further away, and not of this core alone.
+    near = rows + inputs + (sums * c_block * tasks if shares > 1 else 0)
+    far = 1.0 if near * width <= machine.l2 * 3 // 4 else 1.4
+    task += terms * register_tiles * prod(block) * step * far
+    # Sums that go on are read as well, from where those of all channels fit; of symbolic sizes all do.
+    is_far = sums * c_block * tasks * width > FAR_SUMS * machine.l2
+    task += terms * c_block * vectors * (2.0 if is_single else 16.0 if is_far else 5.0)
+    turns = -(-tasks // machine.threads)
+    written = turns * c_block * write
+    if shares > 1:
+        added = turns * c_block * sums * shares * 0.5
+        cost = -(-passes // shares) * (outputs + tasks * task)
+        cost *= 1.1 if machine.vector_bytes >= 64 else 1.0  # as measured
+        cost += added + written + 30000
+    else:
+        # Lines that the other cores have read are slow to write.
+        if machine.threads > 1:
+            outputs += rows * (4.0 if machine.vector_bytes >= 64 else 1.0)
+        cost = passes * (outputs / machine.threads + turns * task + 15000) + written
+    return cost * geometry.groups * plan.parts * 1.1

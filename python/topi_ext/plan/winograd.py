@@ -25,17 +25,16 @@ from .cost import (
 from .gather import gather_elements, gather_tasks, plan_gather
 from .output_tiles import (
     MOST_TERMS,
+    ROOMS,
     Tile,
     candidate_tiles,
     combined_inputs_cycles,
+    fitted_block,
     input_rows,
     written_terms,
 )
 from .plans import GatherPlan, WinogradPlan, square_size
 from .problem import Machine, Problem, nominal
-
-ROOMS = (1, 2, 4, 8, 16)
-"""Of symbolic sizes, vectors of tiles that a block has room for."""
 
 MOST_KINDS = 4
 """Kinds of phases that a kernel which saves products writes out: with eight, 3 s to build."""
@@ -117,24 +116,6 @@ def _loops_of_any_size(problem: Problem, machine: Machine) -> Iterator[Loops]:
         if not (problem.prepacked and parts > tasks):
             for order in orders:
                 yield Loops((1,) * 4, parts, shares, by_slice=order)
-
-
-def fitted_block(sizes: Sequence[int], room: int, blocks: int) -> tuple[int, ...]:
-    """The block that a kernel chooses when it runs: as many whole rows, planes and images as there
-    is room for, in equal parts, and so many `blocks` if there are enough."""
-    wanted, share = blocks, []
-    for size in sizes[:-1]:
-        parts = min(size, wanted)
-        share.append(-(-size // parts))
-        wanted = -(-wanted // parts)
-    block, inner = [1, 1, 1, 1], 1
-    for axis, most in zip((3, 2, 1, 0), (sizes[3], *reversed(share))):
-        parts = -(-sizes[axis] // max(1, min(room // inner, most)))
-        block[axis] = -(-sizes[axis] // parts)
-        inner *= block[axis]
-        if parts > 1:
-            break
-    return tuple(block)
 
 
 def _room(problem: Problem) -> int:
