@@ -144,13 +144,22 @@ class CombinedInputs:
         def tiles(channel: Expr, row: Expr) -> None:
             copy(channel)
 
-            def each(lanes: int) -> None:
+            def by(lanes: int) -> None:
                 emit.nest((depth.loops, *block[:3]), lambda *at: combine(lanes, row, *at))
 
+            def by_some(lanes: int, *narrower: int) -> None:
+                if narrower:
+                    emit.when(block[3] >= lanes, lambda: by(lanes), lambda: by_some(*narrower))
+                else:
+                    by(lanes)
+
             if isinstance(block[3], int):
-                each(row_lanes(block[3], self.lanes))
+                by(row_lanes(block[3], self.lanes))
             else:
-                emit.when(block[3] >= self.lanes, lambda: each(self.lanes), lambda: each(1))
+                # As wide as the row allows.
+                halves = range(self.lanes.bit_length())
+                widths = (self.lanes >> i for i in halves if self.lanes >> i >= 4)
+                by_some(*widths, 1)
 
         return tiles
 

@@ -170,6 +170,20 @@ class Panel:
         )
 
 
+MOST_STEP = 4
+"""Longest step of elements that are read as vectors, of which most is dropped."""
+
+
+def every(source: Array, start: Expr, step: int, lanes: int) -> Expr:
+    """A vector of elements of `source` that are `step` apart; none is read behind the last."""
+    if step == 1:
+        return source[emit.lanes_of(start, lanes)]
+    begins = [i * lanes for i in range(step - 1)] + [(lanes - 1) * (step - 1)]
+    read = [emit.let(source[emit.lanes_of(start + begin, lanes)]) for begin in begins]
+    vectors = [min(i * step // lanes, step - 1) for i in range(lanes)]
+    return emit.shuffled(read, [v * lanes + i * step - begins[v] for i, v in enumerate(vectors)])
+
+
 def pack(
     panel: Panel,
     into: Array,
@@ -195,6 +209,8 @@ def pack(
     gathers, extent = panel.gathers, panel.window.extent
     zero = emit.constant(0, into.dtype)
     step = source.strides[DATA[-1]] * gathers[-1].in_step
+    is_near = source.strides[DATA[-1]] == 1 and gathers[-1].in_step <= MOST_STEP
+    in_vectors = is_near and source.dtype == into.dtype
 
     def plane(c: Expr, *slots: Expr) -> None:
         base = panel.plane(c, slots)
@@ -231,6 +247,24 @@ def pack(
                 lambda e: emit.store(into, flat + e, source.load(origin + e * step, into.dtype)),
             )
 
+        def copy_vectors(flat: Expr, origin: Expr, count: Expr) -> None:
+            """The same by vectors, of which the last overlaps the one before it."""
+            lanes = panel.lanes
+
+            def vector(i: Expr) -> None:
+                at = emit.let(emit.least(i * lanes, count - lanes))
+                value = every(source, emit.let(origin + at * step), step, lanes)
+                emit.store(into, emit.lanes_of(flat + at, lanes), value)
+
+            emit.when(
+                count >= lanes,
+                lambda: emit.loop(emit.ceil_div(count, lanes), vector),
+                lambda: copy(flat, origin, count),
+            )
+
+        # LLVM's own loops suit long rows, and read elements that are apart one by one.
+        some = copy_vectors if in_vectors else copy
+
         def all_rows() -> None:
             low = emit.let(emit.least(emit.most(begins[-1], 0), extent[-1]))
             high = emit.let(emit.least(emit.most(limits[-1], low), extent[-1]))
@@ -241,7 +275,7 @@ def pack(
                 def fill() -> None:
                     origin = source_of(outer, low)
                     emit.fill(into, flat, low, zero)
-                    copy(flat + low, origin, high - low)
+                    some(emit.let(flat + low), origin, emit.let(high - low))
                     emit.fill(into, flat + high, extent[-1] - high, zero)
 
                 inside = emit.both(
@@ -268,23 +302,11 @@ def pack(
                 for bounds in (begins, limits)
             )
             count = emit.let(high[-1] - low[-1])
-            is_run = isinstance(step, int) and step == 1 and source.dtype == into.dtype
 
             def row(*numbers: Expr) -> None:
                 outer = [a + i for a, i in zip(low, numbers)]
                 flat, origin = row_of(outer, low[-1]), source_of(outer, low[-1])
-
-                def vector(i: Expr) -> None:
-                    # The last one overlaps the one before it.
-                    at = emit.let(emit.least(i * lanes, count - lanes))
-                    value = source[emit.lanes_of(origin + at, lanes)]
-                    emit.store(into, emit.lanes_of(flat + at, lanes), value)
-
-                emit.when(
-                    count >= lanes if is_run else False,
-                    lambda: emit.loop(emit.ceil_div(count, lanes), vector),
-                    lambda: copy(flat, origin, count),
-                )
+                some(flat, origin, count)
 
             emit.nest([emit.let(b - a) for a, b in zip(low[:-1], high[:-1])], row)
 

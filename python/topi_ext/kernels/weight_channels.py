@@ -17,6 +17,7 @@ broadcast, and stride, dilation and taps are arithmetic of addresses. No column 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 

@@ -164,7 +164,9 @@ class _WeightTiles:
 
         def one_pass(*numbers: Expr) -> None:
             phases, first = numbers[:3], [n * b for n, b in zip(numbers[3:], self.block)]
-            with emit.tasks(emit.chosen(self.vectors * prod(self.block[:3])), plan.parallel) as task:
+            with emit.tasks(
+                emit.chosen(self.vectors * prod(self.block[:3])), plan.parallel
+            ) as task:
                 place = emit.unravel(task, (self.vectors, *self.block[:3]))
                 self._combine_outputs(rows, group, phases, first, *map(emit.let, place))
             self._of_blocks(

@@ -121,7 +121,9 @@ def pack_cycles(gathers: Sequence[Gather], window: Window, channels: int) -> flo
     """Estimated cycles of packing one window: rows begin, elements follow."""
     slots = prod(gather.slots for gather in gathers)
     # Elements far apart each take a cache line.
-    element = 0.6 if gathers[-1].in_step <= 4 else 3.0
+    step = gathers[-1].in_step
+    element = 0.6 if step == 1 or gathers[-1].spread else 0.25
+    element = element if step <= 4 else 3.0
     cycles = channels * slots * (prod(window.extent[:-1]) * 10 + window.elements * element)
     # One after the other, the taps read the same rows; with a step they do so one by one.
     if gathers[-1].spread and gathers[-1].in_step == 1:

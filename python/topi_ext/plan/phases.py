@@ -87,13 +87,11 @@ def _candidates(problem: Problem, images: int, machine: Machine) -> Iterator[Pha
 
 def _tasks(problem: Problem, images: int, c_block: int) -> int:
     """Tasks, but for splits."""
-    geometry = problem.geometry
-    return -(-problem.n // images) * geometry.groups * -(-geometry.c_per_group // c_block)
+    geometry, n = problem.geometry, int(problem.n)
+    return -(-n // images) * geometry.groups * -(-geometry.c_per_group // c_block)
 
 
-def _cycles(
-    problem: Problem, plan: PhasesPlan, machine: Machine
-) -> tuple[int, float, int]:
+def _cycles(problem: Problem, plan: PhasesPlan, machine: Machine) -> tuple[int, float, int]:
     """Of known sizes, the number of tasks, estimated cycles of one, and elements that it holds."""
     geometry, lanes, m_tile = problem.geometry, plan.lanes, plan.m_tile
     width = byte_width(problem.acc_dtype)

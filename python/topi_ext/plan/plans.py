@@ -543,9 +543,7 @@ class EitherPlan:
     """
 
     small: ScatterPlan | ColumnsPlan
-    large: (
-        GatherPlan | WinogradPlan | PhasesPlan | WeightGradPlan | ChannelsPlan | WeightTilesPlan
-    )
+    large: GatherPlan | WinogradPlan | PhasesPlan | WeightGradPlan | ChannelsPlan | WeightTilesPlan
 
 
 Plan = Union[

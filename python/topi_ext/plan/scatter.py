@@ -58,8 +58,8 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ScatterP
 
 
 def _tasks(problem: Problem, images: int, c_block: int) -> int:
-    geometry = problem.geometry
-    return -(-problem.n // images) * geometry.groups * -(-geometry.c_per_group // c_block)
+    geometry, n = problem.geometry, int(problem.n)
+    return -(-n // images) * geometry.groups * -(-geometry.c_per_group // c_block)
 
 
 def _chunk(problem: Problem, vectors: int, machine: Machine, most: int = 96) -> int:

@@ -41,9 +41,7 @@ MOST_POSITIONS = 1 << 14
 """Positions of y up to which plans are rated: those of more images cost the same each."""
 
 
-def plan_for_any_size(
-    problem: Problem, gather: GatherPlan, machine: Machine
-) -> Plan:
+def plan_for_any_size(problem: Problem, gather: GatherPlan, machine: Machine) -> Plan:
     """Of symbolic sizes, the plan, or plans that the kernel chooses from when it knows them."""
     known = _known(problem)
     if not known:
@@ -118,9 +116,7 @@ class _Split(NamedTuple):
     cycles: Sequence[float]
 
     @classmethod
-    def of(
-        cls, measures: Sequence[int], below: Sequence[float], above: Sequence[float]
-    ) -> _Split:
+    def of(cls, measures: Sequence[int], below: Sequence[float], above: Sequence[float]) -> _Split:
         """The best for sizes with these measures, of plans that take so many cycles."""
         order = sorted(range(len(measures)), key=measures.__getitem__)
         logs = [[log(cycles[i]) for i in order] for cycles in (below, above)]

@@ -140,9 +140,7 @@ def _elements(problem: Problem, plan: WeightTilesPlan, machine: Machine) -> int:
     return rows + busy * inputs + sums * plan.c_block * (busy if is_single else tasks)
 
 
-def _cycles(
-    problem: Problem, plan: WeightTilesPlan, machine: Machine, *, is_single: bool
-) -> float:
+def _cycles(problem: Problem, plan: WeightTilesPlan, machine: Machine, *, is_single: bool) -> float:
     """Estimated cycles; of a single pass sums are written once."""
     geometry, lanes, tile, block = problem.geometry, plan.lanes, plan.tile, plan.block
     filters, c_block, shares = _filters(problem, plan), plan.c_block, plan.shares
@@ -163,7 +161,7 @@ def _cycles(
     near = rows + inputs + (sums * c_block * tasks if shares > 1 else 0)
     far = 1.0 if near * width <= machine.l2 * 3 // 4 else 1.4
     task += terms * register_tiles * prod(block) * step * far
-    # Sums that go on are read as well, from where those of all channels fit; of symbolic sizes all do.
+    # Sums that go on are read as well, from where those of all channels fit.
     is_far = sums * c_block * tasks * width > FAR_SUMS * machine.l2
     task += terms * c_block * vectors * (2.0 if is_single else 16.0 if is_far else 5.0)
     turns = -(-tasks // machine.threads)
