@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ sys.path.insert(0, str(SCRIPTS))
 
 from benchmark import by_relax, by_torch, measure, session, summary, timing  # noqa: E402
 from benchmark.arguments import parse  # noqa: E402
-from benchmark.cases import FACES, Case, read_cases  # noqa: E402
+from benchmark.cases import FACES, RESULT, Case, read_cases  # noqa: E402
 
 # What readers of the JSON rely on.
 KEYS = {
@@ -35,10 +36,12 @@ KEYS = {
     "ours_ms",
     "ours_prepacked_ms",
     "stock_ms",
+    "symbolic_ms",
     "ratio_torch",
     "ratio_torch_prepacked",
     "ratio_torch_default",
     "ratio_stock",
+    "ratio_symbolic",
     "max_rel_error",
     "build_s",
     "workspace_bytes",
@@ -107,11 +110,11 @@ def options(tmp_path: Path, *more: str, entries: object = SMALL) -> Any:
 
 @pytest.mark.slow
 def test_command_line(tmp_path: Path) -> None:
-    """As a user runs it: all faces, both rivals, table, JSON and plot."""
+    """As a user runs it: all faces, all rivals, table, JSON and plot."""
     out, plot = tmp_path / "out" / "rows.json", tmp_path / "plot.png"
     command = [sys.executable, str(SCRIPTS / "bench.py"), "--face", "all", "--threads", "1"]
     command += ["--cases", str(written(tmp_path, SMALL)), "--time-budget", "0.001"]
-    command += ["--json", str(out), "--plot", str(plot)]
+    command += ["--json", str(out), "--plot", str(plot), "--rivals", "torch,stock,symbolic"]
     environment = {key: value for key, value in os.environ.items() if "TUNABLES" not in key}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
@@ -126,6 +129,7 @@ def test_command_line(tmp_path: Path) -> None:
         assert row["dtype"] == "float32"
         assert 0 <= row["max_rel_error"] <= row["tolerance"] < 1e-5
         assert row["ours_ms"] > 0 and row["build_s"] > 0 and row["workspace_bytes"] >= 0
+        assert row["ratio_symbolic"] == pytest.approx(row["symbolic_ms"] / row["ours_ms"])
         assert (row["ours_prepacked_ms"] is None) == (row["face"] == "conv_weight_grad")
         assert (row["torch_default_ms"] is None) == (row["torch_ms"] is None)
         assert 0 < row["share_of_peak"] < 1 and 0 < row["share_of_bandwidth"] < 1
@@ -188,6 +192,25 @@ def test_a_failing_build_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert row["notes"] == ["ours fails: RuntimeError: no such kernel"]
 
 
+@pytest.mark.usefixtures("threads_restored")
+def test_a_wrong_result_of_any_size_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is ours, though it stands among the rivals."""
+
+    def spoilt(case: Case, face: str, *_: object) -> Any:
+        zeros = torch.zeros(case.shape(RESULT[face]))
+        return SimpleNamespace(seconds=0.0, bound=lambda _: lambda: zeros)
+
+    out = tmp_path / "rows.json"
+    asked = options(tmp_path, "--only", "up1d", "--rivals", "symbolic", "--json", str(out))
+    assert session.run(asked) == 0
+    monkeypatch.setattr(by_relax, "build_symbolic", spoilt)
+    assert session.run(asked) == 1
+    (row,) = json.loads(out.read_text())["rows"]
+    assert row["wrong"] and row["notes"] == ["symbolic is off by 1.0e+00"]
+
+
 @pytest.mark.parametrize("face", FACES)
 def test_reference_and_rival_compute_the_face(face: str, tmp_path: Path) -> None:
     """Both against the tests' own oracle; the rival where PyTorch can state the padding."""
@@ -231,8 +254,9 @@ def test_relative_error() -> None:
 
 def test_summary() -> None:
     base = {"face": "conv", "wrong": False, "max_rel_error": 0.0, "tolerance": 1.0, "build_s": 1.0}
-    rivals = ("ratio_torch_prepacked", "ratio_torch_default", "ratio_stock", "others_cores")
-    base |= {**dict.fromkeys(rivals), "workspace_bytes": 50, "operand_bytes": 100}
+    rivals = ("torch_prepacked", "torch_default", "stock", "symbolic")
+    base |= dict.fromkeys([*(f"ratio_{rival}" for rival in rivals), "others_cores"])
+    base |= {"workspace_bytes": 50, "operand_bytes": 100}
     rows = [
         {**base, "name": "a", "ratio_torch": 4.0},
         {**base, "name": "b", "ratio_torch": 0.25, "workspace_bytes": 75},

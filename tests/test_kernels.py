@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from helpers.cases import Case, any_case, cases, geometry_of
 from helpers.compare import numpy_dtype
 from helpers.faces import OPERANDS, FaceCase
+from helpers.guarded import symbolic
 from helpers.profile import FUZZ, compiling
 from topi_ext import select, tvm_compat
 from topi_ext.kernels import gather, weight_tiles, winograd
@@ -33,6 +34,7 @@ from topi_ext.plan.cpu import choose
 from topi_ext.plan.plans import (
     ChannelsPlan,
     ColumnsPlan,
+    EitherPlan,
     GatherPlan,
     PhasesPlan,
     ScatterPlan,
@@ -745,6 +747,49 @@ def test_symbolic_sizes_bind_to_the_operands() -> None:
     module, rng = tvm.compile(tvm.IRModule(kernels), HOST), np.random.default_rng(0)
     for name, case in runs:
         run(module[name], case, rng)
+
+
+def free(case: FaceCase) -> Problem:
+    """The problem with sizes that the kernel knows when it runs."""
+    geometry, n = symbolic(case)
+    return Problem(case.face, geometry.as_rank3(), case.orders, n, case.dtypes)
+
+
+@st.composite
+def plans_of_any_size(draw: st.DrawFn, case: FaceCase) -> object:
+    """Any plan that makes sense for symbolic sizes; of two kernels each serves some sizes."""
+    known, room = problem_of(case), draw(st.integers(1, 40))
+    plan = draw(plans(known))
+    if isinstance(plan, (WinogradPlan, WeightTilesPlan)):
+        plan = replace(plan, block=(1, 1, 1, room))
+    if isinstance(plan, WinogradPlan):
+        return replace(plan, splits=1, per_task=1, streamed=False, tasks=draw(st.integers(1, 5)))
+    if isinstance(plan, PhasesPlan):
+        return replace(plan, images=1, chunks=1, streamed=False)
+    if isinstance(plan, (ScatterPlan, ColumnsPlan)):
+        if isinstance(plan, ScatterPlan):
+            held = draw(st.sampled_from([plan.held, 2000]))
+            plan = replace(plan, positions=room, held=held, most=draw(st.integers(0, 3 * room)))
+        else:
+            plan = replace(plan, most=room)
+        nominal = choose(replace(free(case), prepacked=True), MACHINES["sse"])
+        return EitherPlan(plan, nominal.large if isinstance(nominal, EitherPlan) else nominal)
+    return choose(free(case), draw(st.sampled_from(list(MACHINES.values()))))
+
+
+@pytest.mark.parametrize("face", FACES)
+@compiling(2)
+@given(data=st.data(), some=st.lists(st.one_of(any_case, wide), min_size=4, max_size=4), seed=seeds)
+def test_any_plan_of_any_size(face: str, data, some: list[Case], seed: int) -> None:
+    """Rooms, shares and thresholds that fit nothing; each kernel runs three sizes."""
+    chosen = [FaceCase(face, geometry_of(case), case.n) for case in some]
+    plan = [data.draw(plans_of_any_size(case)) for case in chosen]
+    kernels = built([kernel_of(free(c), p) for c, p in zip(chosen, plan)])
+    rng = np.random.default_rng(seed)
+    for number, case in enumerate(some):
+        for grow, n in ((0, case.n), (3, 1), (11, 3)):
+            size = tuple(length + grow for length in case.size)
+            run(kernels[f"f{number}"], FaceCase(face, geometry_of(case.with_(size=size)), n), rng)
 
 
 # ------------------------------------------------------------------------------ threads

@@ -68,6 +68,8 @@ s_tir = getattr(tvm, "s_tir", None) or tvm.tir
 _arith = getattr(tvm, "sym", None) or tvm.arith
 _LETS_ARE_FRAMES = not hasattr(script, "bind")
 """Before TVM 0.25 a variable or an allocation is a frame around the statements that follow it."""
+_ADDRESSES_HAVE_TYPES = hasattr(tir.IntImm("int64", 0), "ty")
+"""Before TVM 0.26 the address of an element is no place for a buffer."""
 
 
 def release() -> str:
@@ -174,11 +176,12 @@ def allocate(elements: Any, dtype: str, *, hidden: bool = False) -> Any:
     hidden : bool
         Whether it is reached by its address.  TVM's CompactBufferAllocation evaluates each access
         to memory that a function allocates over all loops and variables in scope, which takes
-        longer than all other passes; it looks at none that goes through an address.
+        longer than all other passes; it looks at none that goes through an address.  TVM 0.26 and
+        later.
     """
     if not _LETS_ARE_FRAMES:
         made = script.alloc_buffer((elements,), dtype)
-        if not hidden:
+        if not (hidden and _ADDRESSES_HAVE_TYPES):
             return made
         place = script.bind(tir.address_of(made[tir.IntImm("int64", 0)]))
         # The last use that TVM sees: until here it gives the memory to nothing else.

@@ -77,8 +77,9 @@ class Scatter:
 
     def fits(self) -> Expr:
         """Whether images of y have few enough positions for the plan, and the room for them."""
-        total = self.problem.n * self.size
-        return emit.both(total <= self.plan.most, self.held <= self.plan.held)
+        plan, total = self.plan, self.problem.n * self.size
+        has_room = emit.both(self.size <= plan.positions, self.held <= plan.held)
+        return emit.both(total <= plan.most, has_room)
 
     def emit(self) -> None:
         """The whole kernel."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
@@ -42,7 +43,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ScatterP
     for images, c_block in product(divisors(n), candidate_channels(geometry.c_per_group, 1)):
         positions, vectors = images * size, -(-c_block * geometry.taps // lanes)
         bytes_held = positions * vectors * machine.vector_bytes
-        if bytes_held > machine.l2 // 2 or held > image_room(problem, machine):
+        if bytes_held > machine.l2 // 2 or held > _image_room(problem, machine):
             continue
         m_tile, width = register_tile(positions, vectors, machine)
         # As many channels at a time as operands and result have room for.
@@ -109,7 +110,7 @@ def scatter_of_any_size(
     if not problem.transposed:
         return
     geometry, lanes = problem.geometry, problem.lanes(machine)
-    held = image_room(problem, machine)
+    held = _image_room(problem, machine)
     for c_block in candidate_channels(geometry.c_per_group, 1):
         vectors = -(-c_block * geometry.taps // lanes)
         positions = machine.l2 // 2 // (vectors * machine.vector_bytes)
@@ -117,7 +118,9 @@ def scatter_of_any_size(
             continue
         m_tile, width = register_tile(positions, vectors, machine)
         k_block = _chunk(problem, vectors, machine)
-        plan = ScatterPlan(1, positions, held, lanes, c_block, k_block, m_tile, width)
+        # Of a batch, each task has as many images as there is room for.
+        most, tile = sys.maxsize, (m_tile, width)
+        plan = ScatterPlan(1, positions, held, lanes, c_block, k_block, *tile, most=most)
         yield plan, [_fitted_cycles(one, plan, machine) for one in known]
 
 
@@ -130,6 +133,6 @@ def _fitted_cycles(known: Problem, plan: ScatterPlan, machine: Machine) -> float
     return _cycles(known, replace(plan, images=images, held=held), machine, ones=True)[0]
 
 
-def image_room(problem: Problem, machine: Machine) -> int:
+def _image_room(problem: Problem, machine: Machine) -> int:
     """The most elements of an image of x that a task holds."""
     return machine.l2 * 5 // 16 // byte_width(problem.acc_dtype)

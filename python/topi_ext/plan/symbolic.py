@@ -7,21 +7,23 @@ geometric mean.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from math import ceil, log, prod, sqrt
-from typing import NamedTuple
+from typing import NamedTuple, Union
 
 from ..geometry import conv_transpose_size
 from .gather import plan_gather
 from .phases import phases_of_any_size
 from .plans import (
     ChannelsPlan,
+    ColumnsPlan,
     EitherPlan,
     GatherPlan,
     PhasesPlan,
     Plan,
+    ScatterPlan,
     WeightGradPlan,
     WeightTilesPlan,
     WinogradPlan,
@@ -33,6 +35,11 @@ from .weight_columns import columns_of_any_size
 from .weight_grad import plan_sums
 from .weight_tiles import weight_tiles_of_any_size
 from .winograd import winograd_of_any_size
+
+Large = Union[
+    GatherPlan, WinogradPlan, PhasesPlan, WeightGradPlan, ChannelsPlan, WeightTilesPlan
+]  # fmt: skip
+"""A plan that serves any size."""
 
 BATCHES = (1, 8)
 """Numbers of images for which plans are rated where other sizes are symbolic as well."""
@@ -47,46 +54,48 @@ def plan_for_any_size(problem: Problem, gather: GatherPlan, machine: Machine) ->
     if not known:
         return gather
     direct = [plan_gather(one, machine)[0] for one in known]
-    split = _Split.of([1] * len(known), direct, direct)
-    large: GatherPlan | WinogradPlan | PhasesPlan = gather
+    large: Large = gather
+    split = _Split.none(direct)
     for winograd, cycles in winograd_of_any_size(problem, known, machine):
         tiles = [prod(winograd.tiles(one)) for one in known]
         found = _Split.of(tiles, direct, cycles)
         if found.total < split.total:
             split, large = found, replace(winograd, least=found.threshold)
     for phases, cycles in phases_of_any_size(problem, known, machine):
-        found = _Split.of([1] * len(known), cycles, cycles)
+        found = _Split.none(cycles)
         if found.total < split.total:
             split, large = found, phases
-    best: Plan = large
-    if not problem.prepacked:
-        positions, of_large = [prod(one.y_sizes) for one in known], split.cycles
-        for scatter, cycles in scatter_of_any_size(problem, known, machine):
-            found = _Split.of(positions, cycles, of_large)
-            if found.total < split.total:
-                split = found
-                best = EitherPlan(replace(scatter, most=found.threshold - 1), large)
-    return best
+    if problem.prepacked:
+        return large
+    return _either(scatter_of_any_size(problem, known, machine), large, split, known)
 
 
 def plan_weights_of_any_size(problem: Problem, machine: Machine) -> Plan:
     """The same of a weight gradient."""
     known = _known(problem)
-    direct = [_plan_directly(one, machine) for one in [problem, *known]]
-    large: WeightGradPlan | ChannelsPlan | WeightTilesPlan = direct[0][1]
-    split = _Split.of([1] * len(known), *[[cycles for cycles, _ in direct[1:]]] * 2)
+    large: Large = _plan_directly(problem, machine)[1]
+    split = _Split.none([_plan_directly(one, machine)[0] for one in known])
     for tiles, cycles in weight_tiles_of_any_size(problem, known, machine):
-        found = _Split.of([1] * len(known), cycles, cycles)
+        found = _Split.none(cycles)
         if found.total < split.total:
             split, large = found, tiles
+    return _either(columns_of_any_size(problem, known, machine), large, split, known)
+
+
+def _either(
+    small: Iterator[tuple[ScatterPlan | ColumnsPlan, list[float]]],
+    large: Large,
+    split: _Split,
+    known: Sequence[Problem],
+) -> Plan:
+    """`large`, or the best of the plans for few positions for these, and `large` for all others."""
     best: Plan = large
     positions, of_large = [prod(one.y_sizes) for one in known], split.cycles
-    for columns, cycles in columns_of_any_size(problem, known, machine):
+    for plan, cycles in small:
         found = _Split.of(positions, cycles, of_large)
         if found.total < split.total:
-            split = found
-            most = min(columns.most, found.threshold - 1)
-            best = EitherPlan(replace(columns, most=most), large)
+            most = min(plan.most, found.threshold - 1)
+            split, best = found, EitherPlan(replace(plan, most=most), large)
     return best
 
 
@@ -114,6 +123,11 @@ class _Split(NamedTuple):
     total: float
     threshold: int
     cycles: Sequence[float]
+
+    @classmethod
+    def none(cls, cycles: Sequence[float]) -> _Split:
+        """Of a single plan, which serves all sizes."""
+        return cls(sum(map(log, cycles)), 0, cycles)
 
     @classmethod
     def of(cls, measures: Sequence[int], below: Sequence[float], above: Sequence[float]) -> _Split:
