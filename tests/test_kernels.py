@@ -97,7 +97,9 @@ def guarded(array: np.ndarray, mark: float) -> tuple[tvm.runtime.Tensor, np.ndar
     return tvm.runtime.from_dlpack(middle), whole
 
 
-def run(kernel: Callable, case: FaceCase, rng: np.random.Generator) -> np.ndarray:
+def run(
+    kernel: Callable, case: FaceCase, rng: np.random.Generator, *, tiled: bool = False
+) -> np.ndarray:
     """Run between guards and compare; returns the result as stored."""
     a, b = case.arrays(rng)
     nan = np.nan if case.dtypes[0].startswith(("float", "bfloat")) else 99
@@ -106,7 +108,7 @@ def run(kernel: Callable, case: FaceCase, rng: np.random.Generator) -> np.ndarra
     out, whole = guarded(np.full(case.stored_shape(role), 77, dtype), 55)
     kernel(*(tensor for tensor, _ in operands), out)
     got = out.numpy()
-    case.check(got, a, b)
+    case.check(got, a, b, tiled=tiled)
     if whole.size:
         outside = whole.size - got.size
         assert (whole == 55).sum() >= outside, f"{case}: wrote outside of its result"
@@ -116,12 +118,17 @@ def run(kernel: Callable, case: FaceCase, rng: np.random.Generator) -> np.ndarra
 
 
 def run_all(
-    made: list[object], cases: list[FaceCase], seed: int = 0, target: tvm.target.Target = HOST
+    made: list[object],
+    cases: list[FaceCase],
+    seed: int = 0,
+    target: tvm.target.Target = HOST,
+    *,
+    tiled: bool = False,
 ) -> None:
     """The kernels of the cases, in one module, one by one."""
     kernels, rng = built(made, target), np.random.default_rng(seed)
     for number, case in enumerate(cases):
-        run(kernels[f"f{number}"], case, rng)
+        run(kernels[f"f{number}"], case, rng, tiled=tiled)
 
 
 def check(
@@ -327,7 +334,7 @@ def test_any_plan(face: str, data, some: list[Case], seed: int) -> None:
     """Blocks, tiles and splits that divide nothing, whatever the planner would have chosen."""
     chosen = [FaceCase(face, geometry_of(case), case.n) for case in some]
     made = [kernel_of(problem_of(c), data.draw(plans(problem_of(c)))) for c in chosen]
-    run_all(made, chosen, seed)
+    run_all(made, chosen, seed, tiled=True)
 
 
 def test_weights_transposed_in_registers() -> None:
@@ -789,7 +796,8 @@ def test_any_plan_of_any_size(face: str, data, some: list[Case], seed: int) -> N
     for number, case in enumerate(some):
         for grow, n in ((0, case.n), (3, 1), (11, 3)):
             size = tuple(length + grow for length in case.size)
-            run(kernels[f"f{number}"], FaceCase(face, geometry_of(case.with_(size=size)), n), rng)
+            grown = FaceCase(face, geometry_of(case.with_(size=size)), n)
+            run(kernels[f"f{number}"], grown, rng, tiled=True)
 
 
 # ------------------------------------------------------------------------------ threads

@@ -34,7 +34,7 @@ from .weight_channels import plan_channels
 from .weight_columns import columns_of_any_size
 from .weight_grad import plan_sums
 from .weight_tiles import weight_tiles_of_any_size
-from .winograd import winograd_of_any_size
+from .winograd import from_tiles_on, winograd_of_any_size
 
 Large = Union[
     GatherPlan, WinogradPlan, PhasesPlan, WeightGradPlan, ChannelsPlan, WeightTilesPlan
@@ -60,7 +60,7 @@ def plan_for_any_size(problem: Problem, gather: GatherPlan, machine: Machine) ->
         tiles = [prod(winograd.tiles(one)) for one in known]
         found = _Split.of(tiles, direct, cycles)
         if found.total < split.total:
-            split, large = found, replace(winograd, least=found.threshold)
+            split, large = found, from_tiles_on(problem, winograd, found.threshold, machine)
     for phases, cycles in phases_of_any_size(problem, known, machine):
         found = _Split.none(cycles)
         if found.total < split.total:

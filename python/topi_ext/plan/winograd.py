@@ -95,6 +95,21 @@ def winograd_of_any_size(
             yield plan, [_fitted_cycles(one, plan, combinations, machine) for one in known]
 
 
+def from_tiles_on(
+    problem: Problem, plan: WinogradPlan, least: int, machine: Machine
+) -> WinogradPlan:
+    """The plan for so many tiles of a phase, or more, and the direct sum for fewer.
+
+    Where these are no more than a vector has, it has register tiles of one: it builds sooner.
+    """
+    plan = replace(plan, least=least)
+    if least > plan.lanes:
+        return plan
+    channels, _ = register_tile(problem.out_channels, 1, machine)
+    direct = replace(plan.direct, channels=channels, vectors=1, unrolled=1, whole_rows=False)
+    return replace(plan, direct=direct)
+
+
 def _fitted_cycles(
     known: Problem,
     plan: WinogradPlan,
