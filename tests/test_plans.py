@@ -7,12 +7,22 @@ import pytest
 
 from helpers.cases import Case, geometry_of
 from helpers.faces import FaceCase
-from test_kernels import problem_of
+from test_kernels import free, problem_of
 from topi_ext.plan.combined_rows import CombinedRows
 from topi_ext.plan.cpu import choose
 from topi_ext.plan.output_tiles import candidate_tiles
-from topi_ext.plan.plans import GatherPlan, PhasesPlan, Window, WinogradPlan
+from topi_ext.plan.plans import (
+    ColumnsPlan,
+    EitherPlan,
+    GatherPlan,
+    PhasesPlan,
+    ScatterPlan,
+    WeightTilesPlan,
+    Window,
+    WinogradPlan,
+)
 from topi_ext.plan.problem import Machine, Problem
+from topi_ext.plan.symbolic import Split
 from topi_ext.plan.winograd import plan_winograd
 
 MACHINE = Machine(vector_bytes=64, registers=32, fmas=1, threads=2, l2=1 << 20, streams=True)
@@ -81,3 +91,55 @@ def test_rows_that_are_held(by_slice: bool, per_task: int) -> None:
         assert rows.taps_held == taps
         assert rows.inputs_held == (together(inputs) if per_task > 1 else rows.most_of_phase)
         assert rows.first_inputs == [0 if by_slice else sum(inputs[:i]) for i in range(len(inputs))]
+
+
+# ------------------------------------------------------------------------------ symbolic sizes
+
+
+@pytest.mark.parametrize(
+    ("face", "case", "small", "large"),
+    [
+        (
+            "conv_weight_grad",
+            Case("conv", (28, 28), (3, 3), ins=64, outs=64, padding=(1,) * 4),
+            ColumnsPlan,
+            WeightTilesPlan,
+        ),
+        (
+            "conv_transpose",
+            Case("conv_transpose", (8, 8), (4, 4), ins=256, outs=128, stride=(2, 2)),
+            ScatterPlan,
+            WinogradPlan,
+        ),
+        (
+            "conv_transpose",
+            Case("conv_transpose", (99,), (256,), ins=258, outs=1, stride=(128,)),
+            ScatterPlan,
+            PhasesPlan,
+        ),
+    ],
+)
+def test_any_size_has_the_kernels_of_known_ones(
+    face: str, case: Case, small: type, large: type
+) -> None:
+    """That of few positions, and the one that known sizes of many choose."""
+    plan = choose(free(FaceCase(face, geometry_of(case), 1)), MACHINE)
+    assert isinstance(plan, EitherPlan)
+    assert isinstance(plan.small, small) and plan.small.most >= 4
+    assert isinstance(plan.large, large)
+
+
+def test_tasks_of_any_size_combine_taps_for_themselves() -> None:
+    """Lines that another core has written are slow to write again."""
+    case = Case("conv", (14, 14), (3, 3), ins=256, outs=256, padding=(1,) * 4)
+    plan = choose(free(FaceCase("conv", geometry_of(case), 1)), MACHINE)
+    assert isinstance(plan, WinogradPlan) and plan.shares > 0
+    assert plan.shares * plan.parts >= MACHINE.threads and plan.least <= 49
+
+
+def test_where_one_plan_takes_over() -> None:
+    """Between the sizes where it is faster and those where it is not; equal ones stay together."""
+    split = Split.of([16, 1, 4, 16], [9.0, 1.0, 1.0, 3.0], [3.0, 2.0, 2.0, 4.0])
+    assert split.threshold == 8 and list(split.cycles) == [3.0, 1.0, 1.0, 4.0]
+    assert Split.of([1, 4], [1.0, 1.0], [2.0, 2.0]).threshold == 5
+    assert Split.of([1, 4], [2.0, 2.0], [1.0, 1.0]).threshold == 0

@@ -262,9 +262,6 @@ def pack(
                 lambda: copy(flat, origin, count),
             )
 
-        # LLVM's own loops suit long rows, and read elements that are apart one by one.
-        some = copy_vectors if in_vectors else copy
-
         def all_rows() -> None:
             low = emit.let(emit.least(emit.most(begins[-1], 0), extent[-1]))
             high = emit.let(emit.least(emit.most(limits[-1], low), extent[-1]))
@@ -275,7 +272,7 @@ def pack(
                 def fill() -> None:
                     origin = source_of(outer, low)
                     emit.fill(into, flat, low, zero)
-                    some(emit.let(flat + low), origin, emit.let(high - low))
+                    copy(flat + low, origin, high - low)
                     emit.fill(into, flat + high, extent[-1] - high, zero)
 
                 inside = emit.both(
@@ -306,7 +303,7 @@ def pack(
             def row(*numbers: Expr) -> None:
                 outer = [a + i for a, i in zip(low, numbers)]
                 flat, origin = row_of(outer, low[-1]), source_of(outer, low[-1])
-                some(flat, origin, count)
+                (copy_vectors if in_vectors else copy)(flat, origin, count)
 
             emit.nest([emit.let(b - a) for a, b in zip(low[:-1], high[:-1])], row)
 

@@ -11,7 +11,7 @@ from ..geometry import Gather
 from .plans import row_lanes
 from .problem import Problem
 
-MOST_TERMS = 128
+MOST_TERMS = 170
 """Terms of a tile, one for each kind of phase, that a kernel writes out: a matter of build time."""
 
 ROOMS = (1, 2, 4, 8, 16)

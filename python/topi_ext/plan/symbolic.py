@@ -55,14 +55,14 @@ def plan_for_any_size(problem: Problem, gather: GatherPlan, machine: Machine) ->
         return gather
     direct = [plan_gather(one, machine)[0] for one in known]
     large: Large = gather
-    split = _Split.none(direct)
+    split = Split.none(direct)
     for winograd, cycles in winograd_of_any_size(problem, known, machine):
         tiles = [prod(winograd.tiles(one)) for one in known]
-        found = _Split.of(tiles, direct, cycles)
+        found = Split.of(tiles, direct, cycles)
         if found.total < split.total:
             split, large = found, from_tiles_on(problem, winograd, found.threshold, machine)
     for phases, cycles in phases_of_any_size(problem, known, machine):
-        found = _Split.none(cycles)
+        found = Split.none(cycles)
         if found.total < split.total:
             split, large = found, phases
     if problem.prepacked:
@@ -74,9 +74,9 @@ def plan_weights_of_any_size(problem: Problem, machine: Machine) -> Plan:
     """The same of a weight gradient."""
     known = _known(problem)
     large: Large = _plan_directly(problem, machine)[1]
-    split = _Split.none([_plan_directly(one, machine)[0] for one in known])
+    split = Split.none([_plan_directly(one, machine)[0] for one in known])
     for tiles, cycles in weight_tiles_of_any_size(problem, known, machine):
-        found = _Split.none(cycles)
+        found = Split.none(cycles)
         if found.total < split.total:
             split, large = found, tiles
     return _either(columns_of_any_size(problem, known, machine), large, split, known)
@@ -85,14 +85,14 @@ def plan_weights_of_any_size(problem: Problem, machine: Machine) -> Plan:
 def _either(
     small: Iterator[tuple[ScatterPlan | ColumnsPlan, list[float]]],
     large: Large,
-    split: _Split,
+    split: Split,
     known: Sequence[Problem],
 ) -> Plan:
     """`large`, or the best of the plans for few positions for these, and `large` for all others."""
     best: Plan = large
     positions, of_large = [prod(one.y_sizes) for one in known], split.cycles
     for plan, cycles in small:
-        found = _Split.of(positions, cycles, of_large)
+        found = Split.of(positions, cycles, of_large)
         if found.total < split.total:
             most = min(plan.most, found.threshold - 1)
             split, best = found, EitherPlan(replace(plan, most=most), large)
@@ -107,7 +107,7 @@ def _plan_directly(
     return min(sums, channels or sums, key=lambda one: one[0])
 
 
-class _Split(NamedTuple):
+class Split(NamedTuple):
     """Which of two plans serves which sizes.
 
     Attributes
@@ -125,12 +125,12 @@ class _Split(NamedTuple):
     cycles: Sequence[float]
 
     @classmethod
-    def none(cls, cycles: Sequence[float]) -> _Split:
+    def none(cls, cycles: Sequence[float]) -> Split:
         """Of a single plan, which serves all sizes."""
         return cls(sum(map(log, cycles)), 0, cycles)
 
     @classmethod
-    def of(cls, measures: Sequence[int], below: Sequence[float], above: Sequence[float]) -> _Split:
+    def of(cls, measures: Sequence[int], below: Sequence[float], above: Sequence[float]) -> Split:
         """The best for sizes with these measures, of plans that take so many cycles."""
         order = sorted(range(len(measures)), key=measures.__getitem__)
         logs = [[log(cycles[i]) for i in order] for cycles in (below, above)]
