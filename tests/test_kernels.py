@@ -800,6 +800,31 @@ def test_any_plan_of_any_size(face: str, data, some: list[Case], seed: int) -> N
             run(kernels[f"f{number}"], grown, rng, tiled=True)
 
 
+def test_rooms_that_an_image_does_not_fit() -> None:
+    """Of two kernels the small one has no room for it; sums go on from one block to the next."""
+    up = Case("conv_transpose", (5, 5), (3, 3), ins=4, outs=3, stride=(2, 2))
+    small = ScatterPlan(1, 8, 2000, 8, 3, 4, 2, 1, most=10**6)
+    large = choose(
+        replace(free(FaceCase("conv_transpose", geometry_of(up), 1)), prepacked=True),
+        MACHINES["sse"],
+    )
+    line = Case("conv", (20,), (3,), ins=4, outs=5)
+    gradient = FaceCase("conv_weight_grad", geometry_of(line), 1)
+    # All nominal positions of one image are a single block.
+    problem = replace(free(gradient), n=1)
+    tiles = WeightTilesPlan((1, 1, 2), (1, 1, 1, 64), 8, 4, 2, 1, None)
+    assert tiles.passes(problem) == 1
+    made = [
+        kernel_of(free(FaceCase("conv_transpose", geometry_of(up), 1)), EitherPlan(small, large)),
+        kernel_of(problem, tiles),
+    ]
+    kernels, rng = built(made), np.random.default_rng(0)
+    run(kernels["f0"], FaceCase("conv_transpose", geometry_of(up), 3), rng)
+    for size in (20, 400):
+        grown = geometry_of(line.with_(size=(size,)))
+        run(kernels["f1"], FaceCase("conv_weight_grad", grown, 1), rng, tiled=True)
+
+
 # ------------------------------------------------------------------------------ threads
 
 THREADED = """

@@ -141,5 +141,7 @@ def test_where_one_plan_takes_over() -> None:
     """Between the sizes where it is faster and those where it is not; equal ones stay together."""
     split = Split.of([16, 1, 4, 16], [9.0, 1.0, 1.0, 3.0], [3.0, 2.0, 2.0, 4.0])
     assert split.threshold == 8 and list(split.cycles) == [3.0, 1.0, 1.0, 4.0]
+    together = Split.of([4, 4], [1.0, 9.0], [9.0, 1.0])
+    assert list(together.cycles) in ([1.0, 9.0], [9.0, 1.0])
     assert Split.of([1, 4], [1.0, 1.0], [2.0, 2.0]).threshold == 5
     assert Split.of([1, 4], [2.0, 2.0], [1.0, 1.0]).threshold == 0
