@@ -305,6 +305,17 @@ def tiles_then_ones(count: Expr, size: int, step: Callable[[Expr, int], None]) -
         loop(count - done, lambda i: step(done + i, 1))
 
 
+def tiles_or_ones(count: Expr, size: int, step: Callable[[Expr, int], None]) -> None:
+    """``step(first, size)`` for tiles that cover `count`, of which a last one may reach behind it.
+
+    Of a count known only at run time what is left of whole tiles goes one by one.
+    """
+    if isinstance(count, int):
+        loop(-(-count // size), lambda i: step(i * size, size))
+    else:
+        tiles_then_ones(count, size, step)
+
+
 def share_of(count: Expr, shares: int, number: Expr, step: Callable[[Expr], None]) -> None:
     """``step(i)`` for the part of all i below `count` that is share `number` of so many."""
     each = ceil_div(count, shares)

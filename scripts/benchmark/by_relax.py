@@ -65,8 +65,8 @@ def build_ours(case: Case, face: str, dtype: str, target: Any) -> Built:
 
 def build_symbolic(case: Case, face: str, dtype: str, target: Any) -> Built:
     """Ours for any batch and any spatial sizes, through plain ``tvm.compile``."""
-    params = _parameters(_of_any_size(case, face), OPERANDS[face], dtype)
-    return _build(OPERANDS[face], _module(params, lambda _: _call(case, face, *params)), target)
+    module = _forward(case, face, dtype, _of_any_size(case, face))
+    return _build(OPERANDS[face], module, target)
 
 
 def build_prepacked(case: Case, face: str, dtype: str, target: Any, weight: Tensor) -> Built:
@@ -112,8 +112,9 @@ def _build(roles: str, module: Any, target: Any, **options: Any) -> Built:
     return Built(roles, seconds, relax.VirtualMachine(executable, tvm.cpu()))
 
 
-def _forward(case: Case, face: str, dtype: str) -> Any:
-    params = _parameters(case, OPERANDS[face], dtype)
+def _forward(case: Case, face: str, dtype: str, sized: Case | None = None) -> Any:
+    """One operator, of operands with the sizes of `sized` if they are not those of the case."""
+    params = _parameters(sized or case, OPERANDS[face], dtype)
     return _module(params, lambda _: _call(case, face, *params))
 
 

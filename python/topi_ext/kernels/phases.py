@@ -75,7 +75,7 @@ class _Phases:
         self.each = -(-self.stride // (plan.lanes * plan.splits))
         self.vectors = plan.c_block * self.each
         self.row = self.vectors * plan.lanes
-        self.positions = emit.chosen(self.extent[-1] - (self.taps[-1] - 1))
+        self.positions = emit.chosen(plan.positions(g))
         self.tiles = emit.chosen(emit.ceil_div(self.positions, plan.m_tile))
         self.k_block = -(-g.k_per_group // plan.chunks)
 
@@ -243,15 +243,13 @@ class _Phases:
                 steps=None if self.problem.is_static else (-1, vectors * plan.lanes),
             )
 
-        def tiles(first: Expr, vectors: int) -> None:
-            # Of known sizes a last one is as large as the others.
-            if self.problem.is_static:
-                m_tile = plan.m_tile
-                emit.loop(self.tiles, lambda i: tile(first, vectors, i * m_tile, m_tile))
-            else:
-                emit.tiles_then_ones(self.positions, plan.m_tile, partial(tile, first, vectors))
-
-        emit.tiles(self.vectors, self.plan.vectors, tiles)
+        emit.tiles(
+            self.vectors,
+            plan.vectors,
+            lambda first, vectors: emit.tiles_or_ones(
+                self.positions, plan.m_tile, partial(tile, first, vectors)
+            ),
+        )
 
     def _write(self, image: Expr, group: Expr, first_c: Expr, at: Sequence[Expr]) -> None:
         """The row of each channel of the block."""

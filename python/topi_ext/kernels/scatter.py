@@ -20,7 +20,7 @@ of columns (channel, tap), which are added up where they overlap::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -170,17 +170,6 @@ class Scatter:
 
         emit.loop(depth, weights_of)
 
-    def _tiles(self, step: Callable[[Expr, int], None]) -> None:
-        """``step(first, size)`` for the tiles of positions.
-
-        Of known sizes a last one is as large as the others; else single positions are what is left.
-        """
-        m_tile = self.plan.m_tile
-        if self.problem.is_static:
-            emit.loop(-(-self.positions // m_tile), lambda t: step(t * m_tile, m_tile))
-        else:
-            emit.tiles_then_ones(self.positions, m_tile, step)
-
     def _pack_values(self, first_k: Expr, depth: int) -> None:
         """values[tile of positions][channel of y][position]; beyond the last, the last again."""
 
@@ -200,7 +189,11 @@ class Scatter:
                 ),
             )
 
-        self._tiles(lambda first, size: emit.loop(size, partial(position, first, size)))
+        emit.tiles_or_ones(
+            self.positions,
+            self.plan.m_tile,
+            lambda first, size: emit.loop(size, partial(position, first, size)),
+        )
 
     # ------------------------------------------------------------ arithmetic
 
@@ -226,7 +219,9 @@ class Scatter:
         emit.tiles(
             self.vectors,
             self.plan.vectors,
-            lambda first, vectors: self._tiles(partial(tile, first, vectors)),
+            lambda first, vectors: emit.tiles_or_ones(
+                self.positions, self.plan.m_tile, partial(tile, first, vectors)
+            ),
         )
 
     def _scatter(self, channel: Expr, count: Expr) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which kernel, by which plan: the one that takes the fewest cycles by the planners' estimates.
 
-These follow from sizes, caches, registers and cores, never from a table of shapes.  Sizes that are
-symbolic enter them with a nominal value; the kernel is right for every size.
+These follow from sizes, caches, registers and cores, never from a table of shapes.  Where sizes are
+symbolic, plans are rated over many; the kernel is right for every size.
 """
 
 from __future__ import annotations

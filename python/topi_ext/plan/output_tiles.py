@@ -22,7 +22,14 @@ Tile = tuple[int, ...]
 
 
 def candidate_tiles(problem: Problem) -> list[Tile]:
-    """Candidates: two outputs along all axes on which that saves products, or on less."""
+    """Candidates: two outputs along all axes on which that saves products, or on less.
+
+    None for integers, whose sums have to be exact, and where a phase has no taps.
+    """
+    if not problem.acc_dtype.startswith("float"):
+        return []
+    if any(gather.has_empty_phase for gather in problem.gathers):
+        return []
     axes = zip(problem.gathers[1:], problem.positions[1:])
     depth, height, width = (
         2 if _saves_products(gather) and not (isinstance(p, int) and p < 2) else 1

@@ -84,7 +84,7 @@ def _fitted_cycles(known: Problem, plan: WeightTilesPlan, machine: Machine) -> f
 
 def _tiled(problem: Problem, machine: Machine) -> Iterator[WeightTilesPlan]:
     """Plans with the tiles that may pay, of which the blocks follow."""
-    tiles = candidate_tiles(problem) if problem.acc_dtype.startswith("float") else []
+    tiles = candidate_tiles(problem)
     if not tiles:
         return
     lanes = problem.lanes(machine)

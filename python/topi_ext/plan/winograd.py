@@ -45,17 +45,13 @@ def plan_winograd(
 ) -> tuple[float, WinogradPlan] | None:
     """Fewer products: the plan of :mod:`topi_ext.kernels.winograd`, and its cycles.
 
-    Of these `tiles`, or of those that may pay.
+    Of those tiles that may pay, or of these `tiles` among them.
 
     None for integers, whose sums have to be exact, where no two taps are neighbours or a phase has
     none, for more kinds of phases or terms than are written out, and where the direct sum for data
     that is not finite would take more memory than operands and result.
     """
-    if not problem.acc_dtype.startswith("float"):
-        return None
-    if any(gather.has_empty_phase for gather in problem.gathers):
-        return None
-    tiles = candidate_tiles(problem) if tiles is None else tiles
+    tiles = [tile for tile in candidate_tiles(problem) if tiles is None or tile in tiles]
     direct = _direct(problem, machine) if tiles else None
     if direct is None:
         return None
@@ -73,16 +69,15 @@ def winograd_of_any_size(
 
     None for what :func:`plan_winograd` has none for.
     """
-    if not problem.acc_dtype.startswith("float"):
-        return
-    if any(gather.has_empty_phase for gather in problem.gathers):
+    tiles = candidate_tiles(problem)
+    if not tiles:
         return
     lanes = problem.lanes(machine)
     direct = plan_gather(replace(problem, prepacked=False), machine)[1]
     one = WinogradPlan((1,) * 3, (1,) * 4, lanes, 1, 1, 1, 1, direct)
     shapes = {register_tile(problem.out_channels, vectors, machine) for vectors in (1, 2, 3, 4)}
     loops = list(_loops_of_any_size(problem, machine))
-    for tile in candidate_tiles(problem):
+    for tile in tiles:
         template = replace(one, tile=tile)
         combinations = _combinations(problem, template)
         if not combinations:
