@@ -22,6 +22,7 @@ from ..geometry import Gather
 from ..plan.plans import Window
 from ..plan.problem import Problem
 from . import DATA
+from .copies import copy
 
 
 class FittedWindow:
@@ -170,20 +171,6 @@ class Panel:
         )
 
 
-MOST_STEP = 4
-"""Longest step of elements that are read as vectors, of which most is dropped."""
-
-
-def every(source: Array, start: Expr, step: int, lanes: int) -> Expr:
-    """A vector of elements of `source` that are `step` apart; none is read behind the last."""
-    if step == 1:
-        return source[emit.lanes_of(start, lanes)]
-    begins = [i * lanes for i in range(step - 1)] + [(lanes - 1) * (step - 1)]
-    read = [emit.let(source[emit.lanes_of(start + begin, lanes)]) for begin in begins]
-    vectors = [min(i * step // lanes, step - 1) for i in range(lanes)]
-    return emit.shuffled(read, [v * lanes + i * step - begins[v] for i, v in enumerate(vectors)])
-
-
 def pack(
     panel: Panel,
     into: Array,
@@ -209,8 +196,7 @@ def pack(
     gathers, extent = panel.gathers, panel.window.extent
     zero = emit.constant(0, into.dtype)
     step = source.strides[DATA[-1]] * gathers[-1].in_step
-    is_near = source.strides[DATA[-1]] == 1 and gathers[-1].in_step <= MOST_STEP
-    in_vectors = is_near and source.dtype == into.dtype
+    is_near = source.strides[DATA[-1]] == 1
 
     def plane(c: Expr, *slots: Expr) -> None:
         base = panel.plane(c, slots)
@@ -241,26 +227,14 @@ def pack(
             ]
             return emit.origin(source.at("C" + DATA, channel + c, *where))
 
-        def copy(flat: Expr, origin: Expr, count: Expr) -> None:
+        def copy_by_ones(flat: Expr, origin: Expr, count: Expr) -> None:
             emit.loop(
                 count,
                 lambda e: emit.store(into, flat + e, source.load(origin + e * step, into.dtype)),
             )
 
-        def copy_vectors(flat: Expr, origin: Expr, count: Expr) -> None:
-            """The same by vectors, of which the last overlaps the one before it."""
-            lanes = panel.lanes
-
-            def vector(i: Expr) -> None:
-                at = emit.let(emit.least(i * lanes, count - lanes))
-                value = every(source, emit.let(origin + at * step), step, lanes)
-                emit.store(into, emit.lanes_of(flat + at, lanes), value)
-
-            emit.when(
-                count >= lanes,
-                lambda: emit.loop(emit.ceil_div(count, lanes), vector),
-                lambda: copy(flat, origin, count),
-            )
+        def copy_by_vectors(flat: Expr, origin: Expr, count: Expr) -> None:
+            copy(into, flat, source, origin, count, panel.lanes, step)
 
         def all_rows() -> None:
             low = emit.let(emit.least(emit.most(begins[-1], 0), extent[-1]))
@@ -272,7 +246,7 @@ def pack(
                 def fill() -> None:
                     origin = source_of(outer, low)
                     emit.fill(into, flat, low, zero)
-                    copy(flat + low, origin, high - low)
+                    copy_by_ones(flat + low, origin, high - low)
                     emit.fill(into, flat + high, extent[-1] - high, zero)
 
                 inside = emit.both(
@@ -303,7 +277,7 @@ def pack(
             def row(*numbers: Expr) -> None:
                 outer = [a + i for a, i in zip(low, numbers)]
                 flat, origin = row_of(outer, low[-1]), source_of(outer, low[-1])
-                (copy_vectors if in_vectors else copy)(flat, origin, count)
+                (copy_by_vectors if is_near else copy_by_ones)(flat, origin, count)
 
             emit.nest([emit.let(b - a) for a, b in zip(low[:-1], high[:-1])], row)
 

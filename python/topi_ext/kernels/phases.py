@@ -269,7 +269,7 @@ class _Phases:
                 count = emit.most(emit.least(end, self.first_phase + phases) - first, 0)
                 source = emit.origin(q * self.row + c * room + (first - self.first_phase))
                 begin = emit.let(q * step + (first - skip))
-                emit.loop(count, lambda i: written.put(begin + i, self.held[source + i]))
+                written.put_all(begin, self.held, source, count, plan.lanes)
 
             head = emit.chosen(emit.least(size, step - skip)) if skip else 0
             begin = 1 if skip else 0

@@ -17,6 +17,7 @@ from .. import emit, streaming
 from ..emit import Array, Expr, Operand
 from ..plan.problem import Problem
 from . import DATA
+from .copies import copy
 from .epilogue import RowEpilogue
 
 
@@ -77,6 +78,14 @@ class Row:
         else:
             narrow = emit.cast(value, result.dtype, result.out.dtype)
             emit.store(result.out, self.into + place * result.stride, narrow)
+
+    def put_all(self, place: Expr, sums: Array, start: Expr, count: Expr, lanes: int) -> None:
+        """The sums ``sums[start + i]`` of the elements ``place + i``, i below `count`."""
+        result = self.result
+        if result.line or result.stride != 1 or result.problem.epilogue:
+            emit.loop(count, lambda i: self.put(place + i, sums[start + i]))
+        else:
+            copy(result.out, self.into + place, sums, start, count, lanes)
 
     def end(self, count: Expr) -> None:
         """All `count` elements were put."""

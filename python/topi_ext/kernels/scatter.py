@@ -30,6 +30,7 @@ from ..emit import Expr, Operand
 from ..plan.plans import ScatterPlan
 from ..plan.problem import Problem
 from . import ATTRIBUTES, DATA, TAPS
+from .copies import copy
 from .operands import gather_arguments
 from .products import add_products
 from .rows import Result
@@ -152,12 +153,7 @@ class Scatter:
                 if not (whole and self.plan.c_block * geometry.taps == self.row):
                     left = count * geometry.taps - first * lanes
                     present = emit.least(present, emit.most(left, 0))
-                emit.loop(
-                    present,
-                    lambda i: emit.store(
-                        self.rows, into + i, line.load(start + first * lanes + i, self.dtype)
-                    ),
-                )
+                copy(self.rows, into, line, start + first * lanes, present, lanes)
 
             emit.tiles(self.vectors, self.plan.vectors, tile)
 

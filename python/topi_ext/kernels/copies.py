@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies of neighbouring elements by vectors that are written out.
+
+LLVM makes vectors of a loop where it knows that source and destination are apart.  TVM tells it so
+for the arguments of a kernel, but not for memory of the kernel that is reached by its address, and
+of a Relax program with symbolic shapes for none at all: TVM 0.27 asks only the last function of a
+module, by name, whether its arguments are apart, and ``shape_func`` does not say so.
+"""
+
+from __future__ import annotations
+
+from .. import emit
+from ..emit import Array, Expr
+
+MOST_STEP = 4
+"""Longest step of elements that are read as vectors, of which most is dropped."""
+
+
+def copy(
+    into: Array, at: Expr, source: Array, start: Expr, count: Expr, lanes: int, step: int = 1
+) -> None:
+    """``into[at + i] = source[start + i * step]`` for i below `count`.
+
+    The last vector overlaps the one before it.  Few elements, and those of another dtype, go one
+    by one.
+    """
+
+    def one(i: Expr) -> None:
+        emit.store(into, at + i, source.load(start + i * step, into.dtype))
+
+    def vector(i: Expr) -> None:
+        first = i * lanes
+        if not (isinstance(count, int) and count % lanes == 0):
+            first = emit.let(emit.least(first, count - lanes))
+        value = every(source, emit.let(start + first * step), step, lanes)
+        emit.store(into, emit.lanes_of(at + first, lanes), value)
+
+    if source.dtype != into.dtype or step > MOST_STEP:
+        emit.loop(count, one)
+        return
+    emit.when(
+        count >= lanes,
+        lambda: emit.loop(emit.ceil_div(count, lanes), vector),
+        lambda: emit.loop(count, one),
+    )
+
+
+def every(source: Array, start: Expr, step: int, lanes: int) -> Expr:
+    """A vector of elements of `source` that are `step` apart; none is read behind the last."""
+    if step == 1:
+        return source[emit.lanes_of(start, lanes)]
+    begins = [i * lanes for i in range(step - 1)] + [(lanes - 1) * (step - 1)]
+    read = [emit.let(source[emit.lanes_of(start + begin, lanes)]) for begin in begins]
+    vectors = [min(i * step // lanes, step - 1) for i in range(lanes)]
+    return emit.shuffled(read, [v * lanes + i * step - begins[v] for i, v in enumerate(vectors)])
