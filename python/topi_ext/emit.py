@@ -239,7 +239,7 @@ def cast(value: Expr, given: str, wanted: str) -> Expr:
     return value if given == wanted else value.astype(wanted)
 
 
-def widened(vector: Expr, dtype: str, lanes: int) -> Expr:
+def converted(vector: Expr, dtype: str, lanes: int) -> Expr:
     """A vector in another dtype."""
     return vector.astype(f"{dtype}x{lanes}")
 

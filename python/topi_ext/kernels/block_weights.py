@@ -119,7 +119,7 @@ class BlockWeights:
             return emit.let(value)
         # As in emit.settled.
         ((register, index),) = emit.registers(1, size, self.dtype)
-        emit.store(register, index, emit.widened(value, self.dtype, size))
+        emit.store(register, index, emit.converted(value, self.dtype, size))
         return emit.let(register[index])
 
     def _one_by_one(self, into: Array, row: Row) -> None:

@@ -21,8 +21,8 @@ def copy(
 ) -> None:
     """``into[at + i] = source[start + i * step]`` for i below `count`.
 
-    The last vector overlaps the one before it.  Few elements, and those of another dtype, go one
-    by one.
+    The last vector overlaps the one before it.  Few elements go one by one, and those of another
+    dtype that are not neighbours.
     """
 
     def one(i: Expr) -> None:
@@ -33,9 +33,11 @@ def copy(
         if not (isinstance(count, int) and count % lanes == 0):
             first = emit.let(emit.least(first, count - lanes))
         value = every(source, emit.let(start + first * step), step, lanes)
+        if source.dtype != into.dtype:
+            value = emit.converted(value, into.dtype, lanes)
         emit.store(into, emit.lanes_of(at + first, lanes), value)
 
-    if source.dtype != into.dtype or step > MOST_STEP:
+    if step > (MOST_STEP if source.dtype == into.dtype else 1):
         emit.loop(count, one)
         return
     emit.when(
