@@ -8,6 +8,7 @@ filled with NaN first, so that what is read before it is written shows in the re
 from __future__ import annotations
 
 import signal
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ from helpers.faces import OPERANDS, FaceCase
 from helpers.guarded import compiled, run, symbolic
 from topi_ext import emit, select, tvm_compat
 from topi_ext.kernels import ATTRIBUTES
+from topi_ext.kernels.copies import MOST_STEP
+from topi_ext.kernels.turned import turn
 from topi_ext.layout import Layouts
 
 HOST = tvm_compat.host_target()
@@ -89,6 +92,26 @@ def test_kernels_stay_inside(
     assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
     for name, case in zip(operands, cases.values()):
         case.check(results[name], *values[name])
+
+
+def test_turned_channels(guard: Path, tmp_path: Path) -> None:
+    """Nothing is read behind the last of few channels and of short runs."""
+    lanes, kernels, operands = 8, {}, {}
+    for channels, length, step in product((1, 5, 8), (3, 4, 7, 8, 21), (1, 2, MOST_STEP + 1)):
+        reach = (length - 1) * step + 1
+        with emit.kernel(ATTRIBUTES) as made:
+            x = emit.argument("x", "CW", (channels, reach), "float32")
+            y = emit.argument("y", "WC", (length, lanes), "float32")
+            with emit.body(x, y) as (source, into):
+                turn(into, 0, lanes, source, 0, step, channels, length, length, lanes)
+        name = f"f{len(kernels)}"
+        data = np.arange(channels * reach, dtype="float32").reshape(channels, reach)
+        kernels[name], operands[name] = made[0], [data, np.zeros((length, lanes), "float32")]
+    done, results = run(guard, tmp_path, kernels, operands, HOST)
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
+    for name, (data, out) in operands.items():
+        step = (data.shape[1] - 1) // (len(out) - 1)
+        np.testing.assert_array_equal(results[name][:, : len(data)], data[:, ::step].T)
 
 
 @pytest.mark.parametrize("of", ["argument", "workspace"])

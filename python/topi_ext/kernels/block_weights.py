@@ -17,7 +17,7 @@ Else weights are copied one by one, in the order in which they are stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from .. import emit
@@ -26,6 +26,7 @@ from ..plan.plans import square_size
 from ..plan.problem import Problem
 from . import TAPS
 from .operands import as_stored, tap_number, weight_index
+from .turned import transposed
 
 Row = Callable[[Expr, Expr], Expr]
 """Where the first tap between an input and an output channel is stored."""
@@ -141,22 +142,3 @@ class BlockWeights:
             emit.store(into, place + at[source] * self.channels + at[result], value)
 
         as_stored(weight, extents, element)
-
-
-def transposed(rows: Sequence[Expr]) -> list[Expr]:
-    """The columns of a square: as many vectors as each has lanes, a power of two.
-
-    Rows at distances of 1, 2, 4, ... exchange the halves that lie across the diagonal.
-    """
-    lanes, distance, columns = len(rows), 1, list(rows)
-    while distance < lanes:
-        kept = [lanes + i - distance if i & distance else i for i in range(lanes)]
-        taken = [lanes + i if i & distance else i + distance for i in range(lanes)]
-        for i in range(lanes):
-            if not i & distance:
-                pair = columns[i], columns[i + distance]
-                columns[i], columns[i + distance] = (
-                    emit.let(emit.shuffled(pair, elements)) for elements in (kept, taken)
-                )
-        distance *= 2
-    return columns

@@ -29,6 +29,7 @@ from . import DATA, TAPS
 from .operands import tap_number
 from .panel import Panel, pack, window_of
 from .products import add_products
+from .turned import turn
 from .weight_grad import weight_function
 
 
@@ -90,15 +91,12 @@ class _Channels:
 
         def block(*numbers: Expr) -> None:
             first = [i * b for i, b in zip(numbers, self.window.block)]
-            sizes = self.problem.y_sizes
-            present = [
-                emit.let(emit.least(b, size - f))
-                for b, size, f in zip(self.window.block, sizes, first)
-            ]
+            bounds = zip(first, self.problem.y_sizes, self.window.block)
+            extent = [present(*bound) for bound in bounds]
             c = group * geometry.c_per_group + first_c
             pack(self.panel, panel, self.x, c, c_count, first, self.problem.x_sizes)
-            self._turn(rows, first_k, k_count, first, present)
-            self._products(panel, rows, partial, c_count, present)
+            self._turn(rows, first_k, k_count, first, extent)
+            self._products(panel, rows, partial, c_count, extent)
 
         counts = [emit.ceil_div(p, b) for p, b in zip(self.problem.y_sizes, self.window.block)]
         emit.nest(counts, block)
@@ -112,24 +110,29 @@ class _Channels:
     def _turn(
         self, rows: Array, first_k: Expr, count: Expr, first: list[Expr], present: list[Expr]
     ) -> None:
-        """rows[tile of vectors][position][channel] of y."""
+        """rows[tile of vectors][position][channel] of y, run by run of neighbouring positions."""
+        lanes, y_sizes = self.plan.lanes, self.problem.y_sizes
+        step = self.y.strides[DATA[-1]]
+        # Whole rows are one run.
+        joined = self.problem.is_static and self.window.block[-1] == y_sizes[-1]
+        joined = joined and self.y.is_run(DATA[-2:], y_sizes[-2:])
+        axes = 2 if joined else 3
+        length, longest = emit.let(prod(present[axes:])), prod(self.window.block[axes:])
 
-        def tile(vector: Expr, vectors: int) -> None:
-            start = vector * self.plan.lanes
-            lanes: Expr = vectors * self.plan.lanes
-            if not isinstance(count, int) or count % lanes:
-                lanes = emit.least(lanes, emit.most(count - start, 0))
+        def tile(number: Expr, vectors: int) -> None:
+            def vector(v: Expr, *outer: Expr) -> None:
+                position = (*outer, *(0,) * (4 - axes))
+                k = (number + v) * lanes
+                channels: Expr = lanes
+                if not isinstance(count, int) or count % lanes:
+                    channels = emit.let(emit.least(lanes, count - k))
+                where = [f + p for f, p in zip(first, position)]
+                source = emit.origin(self.y.at("C" + DATA, first_k + k, *where))
+                into = emit.origin(self._place(position, number, vectors) + v * lanes)
+                pitch = vectors * lanes
+                turn(rows, into, pitch, self.y, source, step, channels, length, longest, lanes)
 
-            def channel(k: Expr) -> None:
-                def element(*position: Expr) -> None:
-                    where = [f + p for f, p in zip(first, position)]
-                    source = self.y.at("C" + DATA, first_k + start + k, *where)
-                    into = self._place(position, vector, vectors) + k
-                    emit.store(rows, into, self.y.load(source, self.dtype))
-
-                emit.nest(present, element)
-
-            emit.loop(lanes, channel)
+            emit.nest((vectors, *present[:axes]), vector)
 
         emit.tiles(self.vectors, self.plan.vectors, tile)
 
@@ -216,8 +219,8 @@ def write_turned(
     emit.loop(count, channel)
 
 
-def present(first: Expr, channels: Expr, block: int) -> Expr:
-    """How many channels of a block exist."""
-    if isinstance(channels, int) and channels % block == 0:
+def present(first: Expr, size: Expr, block: Expr) -> Expr:
+    """How many of a block exist, of channels or of positions along an axis."""
+    if isinstance(size, int) and isinstance(block, int) and size % block == 0:
         return block
-    return emit.let(emit.least(block, channels - first))
+    return emit.let(emit.least(block, size - first))

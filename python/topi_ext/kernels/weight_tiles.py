@@ -55,6 +55,7 @@ from .combined_inputs import CombinedInputs
 from .finite import Finite
 from .panel import fitted_block
 from .products import add_products
+from .turned import turn
 from .weight_channels import present, write_turned
 from .weight_grad import emit_body as emit_directly
 from .weight_grad import weight_function
@@ -250,7 +251,7 @@ class _WeightTiles:
         first_k = emit.let(vector * lanes)
         count = present(first_k, channels, lanes)
 
-        def turn(e: tuple[int, int]) -> None:
+        def piece(*e: Expr) -> None:
             depth, height = (
                 emit.let(
                     ((first[axis + 1] + numbers[axis + 1]) * tile[axis] + e[axis]) * steps[axis]
@@ -263,22 +264,16 @@ class _WeightTiles:
                 line, lambda u: emit.store(turned, emit.lanes_of(into + u * lanes, lanes), zeros)
             )
 
-            def channel(k: Expr) -> None:
+            def run() -> None:
                 where = (image, depth, height, start * steps[2] + offsets[2])
-                origin = emit.origin(self.y.at("C" + DATA, group * channels + first_k + k, *where))
-                stride = self.y.strides[DATA[-1]] * steps[2]
-                emit.loop(
-                    positions,
-                    lambda u: emit.store(
-                        turned, into + u * lanes + k, self.y.load(origin + u * stride, self.dtype)
-                    ),
-                )
+                origin = emit.origin(self.y.at("C" + DATA, group * channels + first_k, *where))
+                step = self.y.strides[DATA[-1]] * steps[2]
+                turn(turned, into, lanes, self.y, origin, step, count, positions, line, lanes)
 
             inside = emit.both(image < sizes[0], depth < sizes[1], height < sizes[2])
-            emit.when(inside, lambda: emit.loop(count, channel))
+            emit.when(inside, run)
 
-        for e in product(range(tile[0]), range(tile[1])):
-            turn(e)
+        emit.nest(tile[:2], piece)
         vectors = [self._tile_of(v) for v in range(self.vectors)]
         start_of, count_of, number_of = (emit.table([v[i] for v in vectors]) for i in range(3))
         into = emit.let(start_of(vector) * (self.room * lanes) + number_of(vector) * lanes)

@@ -32,8 +32,17 @@ def square_size(problem: Problem, channels: int, lanes: int) -> int:
 
     Zero where they are copied one by one.
     """
-    most = min(lanes, problem.geometry.taps, channels) if problem.taps_are_runs else 0
-    return 1 << (most.bit_length() - 1) if most >= 4 else 0
+    run = min(problem.geometry.taps, channels) if problem.taps_are_runs else 1
+    return square_side(run, lanes)
+
+
+def square_side(run: int, lanes: int) -> int:
+    """Side of the squares in which runs of so many elements are transposed in registers.
+
+    Zero where they are too short.
+    """
+    side = row_lanes(run, lanes)
+    return side if side >= 4 else 0
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
-from math import ceil, log, prod, sqrt
+from math import ceil, inf, log, prod, sqrt
 from typing import NamedTuple, Union
 
 from ..geometry import conv_transpose_size
@@ -73,13 +73,20 @@ def plan_for_any_size(problem: Problem, gather: GatherPlan, machine: Machine) ->
 def plan_weights_of_any_size(problem: Problem, machine: Machine) -> Plan:
     """The same of a weight gradient."""
     known = _known(problem)
-    large: Large = _plan_directly(problem, machine)[1]
-    split = Split.none([_plan_directly(one, machine)[0] for one in known])
-    for tiles, cycles in weight_tiles_of_any_size(problem, known, machine):
-        found = Split.none(cycles)
-        if found.total < split.total:
-            split, large = found, tiles
-    return _either(columns_of_any_size(problem, known, machine), large, split, known)
+    small = list(columns_of_any_size(problem, known, machine))
+    few = [min(cycles) for cycles in zip(*(cycles for _, cycles in small))] or [inf] * len(known)
+
+    def rating(one: tuple[Large, Sequence[float]]) -> float:
+        """The less the better; where few positions have a faster kernel, that counts."""
+        return sum(log(min(pair)) for pair in zip(one[1], few))
+
+    direct = _plan_directly(problem, machine)[1]
+    found: list[tuple[Large, Sequence[float]]] = [
+        (direct, [_plan_directly(one, machine)[0] for one in known]),
+        *weight_tiles_of_any_size(problem, known, machine),
+    ]
+    large, cycles = min(found, key=rating)
+    return _either(iter(small), large, Split.none(cycles), known)
 
 
 def _either(

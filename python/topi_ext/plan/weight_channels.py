@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
 
@@ -18,6 +18,7 @@ from .cost import (
     pack_cycles,
     register_tile,
     row_cycles,
+    turn_cycles,
 )
 from .plans import ChannelsPlan, Window
 from .problem import Machine, Problem, nominal
@@ -53,7 +54,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, Channels
                 continue
             window = Window.of(block, problem.gathers)
             pack = pack_cycles(problem.gathers, window, c_block)
-            turn = k_block * (size * 1.5 + rows * 5)
+            turn = vectors * _turn_cycles(problem, block, lanes)
             # What is left over of the tiles goes one channel at a time.
             tiles = (c_block // c_tile + c_block % c_tile) * taps
             overhead = (full + bool(tail)) * (rows * 5 + c_tile * v_tile * 2 + 10)
@@ -72,3 +73,9 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, Channels
             cost *= memory_price(problem, min(tasks, machine.threads) * held)
             parallel = not problem.is_static or tasks * task >= PARALLEL_CYCLES
             yield cost, ChannelsPlan(window, lanes, k_block, c_block, c_tile, v_tile, parallel)
+
+
+def _turn_cycles(problem: Problem, block: Sequence[int], lanes: int) -> float:
+    """Of a vector of channels of y; whole rows are one run."""
+    axes = 2 if block[-1] == nominal(problem.positions)[-1] else 3
+    return prod(block[:axes]) * turn_cycles(problem, prod(block[axes:]), lanes)

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Channels turned into neighbours: a run of positions of some channels, position by position.
+
+::
+
+    for some positions at a time, some channels at a time:
+        load these positions of each channel, transpose in registers, store   -> rows
+
+A run that is shorter than a square goes element by element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .. import emit
+from ..emit import Array, Expr, Operand
+from ..plan.plans import square_side
+from .copies import MOST_STEP, every
+
+
+def turn(
+    rows: Array,
+    into: Expr,
+    pitch: Expr,
+    source: Operand,
+    start: Expr,
+    step: int,
+    channels: Expr,
+    length: Expr,
+    longest: Expr,
+    lanes: int,
+) -> None:
+    """``rows[into + p * pitch + k]`` of position p of channel k, for all below `length`.
+
+    Parameters
+    ----------
+    source, start, step
+        Where position 0 of channel 0 is, and how far positions are apart.
+    channels : Expr
+        How many there are, of the `lanes` that have room; what else is written repeats the last.
+    length, longest
+        Positions, and the most that they can be.
+    """
+    apart = source.strides["C"]
+    size = square_side(longest, lanes) if isinstance(longest, int) else lanes
+
+    def element(k: Expr, p: Expr) -> None:
+        value = source.load(start + k * apart + p * step, rows.dtype)
+        emit.store(rows, into + p * pitch + k, value)
+
+    def squares() -> None:
+        starts = [emit.origin(start + emit.least(k, channels - 1) * apart) for k in range(lanes)]
+
+        def square(number: Expr) -> None:
+            # The last overlaps the one before it.
+            p = emit.let(emit.least(number * size, length - size))
+            for k in range(0, lanes, size):
+                read = [
+                    emit.let(every(source, emit.let(first + p * step), step, size))
+                    for first in starts[k : k + size]
+                ]
+                for i, column in enumerate(transposed(read)):
+                    emit.store(rows, emit.lanes_of(into + (p + i) * pitch + k, size), column)
+
+        emit.loop(emit.ceil_div(length, size), square)
+
+    may = size > 0 and step <= MOST_STEP and source.dtype == rows.dtype
+    emit.when(
+        emit.both(may, length >= size, channels > 0),
+        squares,
+        lambda: emit.nest((channels, length), element),
+    )
+
+
+def transposed(rows: Sequence[Expr]) -> list[Expr]:
+    """The columns of a square: as many vectors as each has lanes, a power of two.
+
+    Rows at distances of 1, 2, 4, ... exchange the halves that lie across the diagonal.
+    """
+    lanes, distance, columns = len(rows), 1, list(rows)
+    while distance < lanes:
+        kept = [lanes + i - distance if i & distance else i for i in range(lanes)]
+        taken = [lanes + i if i & distance else i + distance for i in range(lanes)]
+        for i in range(lanes):
+            if not i & distance:
+                pair = columns[i], columns[i + distance]
+                columns[i], columns[i + distance] = (
+                    emit.let(emit.shuffled(pair, elements)) for elements in (kept, taken)
+                )
+        distance *= 2
+    return columns
