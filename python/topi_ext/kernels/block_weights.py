@@ -26,7 +26,7 @@ from ..plan.plans import square_size
 from ..plan.problem import Problem
 from . import TAPS
 from .operands import as_stored, tap_number, weight_index
-from .turned import transposed
+from .turned import turn_squares
 
 Row = Callable[[Expr, Expr], Expr]
 """Where the first tap between an input and an output channel is stored."""
@@ -99,17 +99,7 @@ class BlockWeights:
             o = emit.let(emit.least(number * size, channels - size))
             rows = [emit.origin(row(i, o + k)) for k in range(size)]
             start = emit.origin(i * channels + o)
-
-            def some(number: Expr) -> None:
-                # The last ones overlap those before.
-                tap = emit.let(emit.least(number * size, taps - size))
-                vectors = [self._vector(place + tap, size) for place in rows]
-                place = emit.origin(start + tap * self.pitch)
-                for i, vector in enumerate(transposed(vectors)):
-                    into_row = emit.lanes_of(place + i * self.pitch, size)
-                    emit.store(into, into_row, vector)
-
-            emit.loop(-(-taps // size), some)
+            turn_squares(into, start, self.pitch, rows, taps, lambda at: self._vector(at, size))
 
         emit.nest((self.count, -(-channels // size)), square)
 

@@ -11,7 +11,7 @@ A run that is shorter than a square goes element by element.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .. import emit
 from ..emit import Array, Expr, Operand
@@ -51,19 +51,11 @@ def turn(
 
     def squares() -> None:
         starts = [emit.origin(start + emit.least(k, channels - 1) * apart) for k in range(lanes)]
-
-        def square(number: Expr) -> None:
-            # The last overlaps the one before it.
-            p = emit.let(emit.least(number * size, length - size))
-            for k in range(0, lanes, size):
-                read = [
-                    emit.let(every(source, emit.let(first + p * step), step, size))
-                    for first in starts[k : k + size]
-                ]
-                for i, column in enumerate(transposed(read)):
-                    emit.store(rows, emit.lanes_of(into + (p + i) * pitch + k, size), column)
-
-        emit.loop(emit.ceil_div(length, size), square)
+        for k in range(0, lanes, size):
+            turn_squares(
+                rows, into + k, pitch, starts[k : k + size], length,
+                lambda at: emit.let(every(source, emit.let(at), step, size)), step,
+            )  # fmt: skip
 
     may = size > 0 and step <= MOST_STEP and source.dtype == rows.dtype
     emit.when(
@@ -71,6 +63,37 @@ def turn(
         squares,
         lambda: emit.nest((channels, length), element),
     )
+
+
+def turn_squares(
+    rows: Array,
+    into: Expr,
+    pitch: Expr,
+    starts: Sequence[Expr],
+    length: Expr,
+    load: Callable[[Expr], Expr],
+    step: int = 1,
+) -> None:
+    """``rows[into + p * pitch + k]`` of position p of run k, of as many runs as a square has rows.
+
+    Parameters
+    ----------
+    starts, length, step
+        Where the runs begin, how long all of them are, and how far their elements are apart.
+    load : callable
+        The vector of a run that begins at an index.
+    """
+    size = len(starts)
+
+    def square(number: Expr) -> None:
+        # The last overlaps the one before it.
+        p = emit.let(emit.least(number * size, length - size))
+        read = [load(start + p * step) for start in starts]
+        place = emit.origin(into + p * pitch)
+        for i, column in enumerate(transposed(read)):
+            emit.store(rows, emit.lanes_of(place + i * pitch, size), column)
+
+    emit.loop(emit.ceil_div(length, size), square)
 
 
 def transposed(rows: Sequence[Expr]) -> list[Expr]:
