@@ -22,7 +22,7 @@ def copy(
     """``into[at + i] = source[start + i * step]`` for i below `count`.
 
     The last vector overlaps the one before it.  Few elements go one by one, and those of another
-    dtype that are not neighbours.
+    dtype that are not neighbours or bfloat16.
     """
 
     def one(i: Expr) -> None:
@@ -37,7 +37,9 @@ def copy(
             value = emit.converted(value, into.dtype, lanes)
         emit.store(into, emit.lanes_of(at + first, lanes), value)
 
-    if step > (MOST_STEP if source.dtype == into.dtype else 1):
+    # Not every release of TVM converts vectors of bfloat16.
+    is_same, dtypes = source.dtype == into.dtype, (source.dtype, into.dtype)
+    if step > (MOST_STEP if is_same else 1) or (not is_same and "bfloat16" in dtypes):
         emit.loop(count, one)
         return
     emit.when(
