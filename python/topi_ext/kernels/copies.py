@@ -2,9 +2,9 @@
 """Copies of neighbouring elements by vectors that are written out.
 
 LLVM makes vectors of a loop where it knows that source and destination are apart.  TVM tells it so
-for the arguments of a kernel, but not for memory of the kernel that is reached by its address, and
-of a Relax program with symbolic shapes for none at all: TVM 0.27 asks only the last function of a
-module, by name, whether its arguments are apart, and ``shape_func`` does not say so.
+where a function promises that of its arguments, but 0.27 asks only the last function of a module,
+by name.  Of a Relax program with symbolic shapes that may be ``shape_func``, which promises none:
+then LLVM knows it neither of arguments nor of memory that a kernel reaches by its address.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class Row:
         """Vectors that fill cache lines, or parts of them, and what lies around them."""
         result, lanes = self.result, self.result.streamed
 
-        def copy(first: Expr, count: Expr) -> None:
+        def one_by_one(first: Expr, count: Expr) -> None:
             emit.loop(
                 count, lambda i: emit.store(result.out, self.into + first + i, line[first + i])
             )
@@ -104,7 +104,7 @@ class Row:
         # The rest of the vector in which the row begins; lanes are a power of two.
         head = emit.let(emit.least((0 - self.into) & emit.wide(lanes - 1), count))
         vectors = emit.let((count - head) >> (lanes.bit_length() - 1))
-        copy(0, head)
+        one_by_one(0, head)
         start = emit.origin(self.into + head)
 
         def vector(i: Expr) -> None:
@@ -113,4 +113,4 @@ class Row:
 
         emit.loop(vectors, vector)
         done = emit.let(head + vectors * lanes)
-        copy(done, emit.let(count - done))
+        one_by_one(done, emit.let(count - done))

@@ -108,7 +108,7 @@ class _Channels:
         return (first * self.positions + index * vectors) * self.plan.lanes
 
     def _turn(
-        self, rows: Array, first_k: Expr, count: Expr, first: list[Expr], present: list[Expr]
+        self, rows: Array, first_k: Expr, count: Expr, first: list[Expr], extent: list[Expr]
     ) -> None:
         """rows[tile of vectors][position][channel] of y, run by run of neighbouring positions."""
         lanes, y_sizes = self.plan.lanes, self.problem.y_sizes
@@ -117,22 +117,20 @@ class _Channels:
         joined = self.problem.is_static and self.window.block[-1] == y_sizes[-1]
         joined = joined and self.y.is_run(DATA[-2:], y_sizes[-2:])
         axes = 2 if joined else 3
-        length, longest = emit.let(prod(present[axes:])), prod(self.window.block[axes:])
+        length, longest = emit.let(prod(extent[axes:])), prod(self.window.block[axes:])
 
         def tile(number: Expr, vectors: int) -> None:
             def vector(v: Expr, *outer: Expr) -> None:
                 position = (*outer, *(0,) * (4 - axes))
                 k = (number + v) * lanes
-                channels: Expr = lanes
-                if not isinstance(count, int) or count % lanes:
-                    channels = emit.let(emit.least(lanes, count - k))
+                channels = present(k, count, lanes)
                 where = [f + p for f, p in zip(first, position)]
                 source = emit.origin(self.y.at("C" + DATA, first_k + k, *where))
                 into = emit.origin(self._place(position, number, vectors) + v * lanes)
                 pitch = vectors * lanes
                 turn(rows, into, pitch, self.y, source, step, channels, length, longest, lanes)
 
-            emit.nest((vectors, *present[:axes]), vector)
+            emit.nest((vectors, *extent[:axes]), vector)
 
         emit.tiles(self.vectors, self.plan.vectors, tile)
 

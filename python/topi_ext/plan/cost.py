@@ -13,7 +13,7 @@ from math import prod
 from typing import TypeVar
 
 from ..geometry import Gather
-from .plans import Window, square_side
+from .plans import Window
 from .problem import Machine, Problem
 
 AnyPlan = TypeVar("AnyPlan")
@@ -129,15 +129,6 @@ def pack_cycles(gathers: Sequence[Gather], window: Window, channels: int) -> flo
     if gathers[-1].spread and gathers[-1].in_step == 1:
         cycles *= 0.6
     return cycles
-
-
-def turn_cycles(problem: Problem, run: int, lanes: int) -> float:
-    """Estimated cycles of turning a run of positions of `lanes` channels of y, by squares."""
-    side = square_side(run, lanes) if problem.dtypes[1] == problem.acc_dtype else 0
-    if not side:
-        return lanes * (run * 1.5 + 5)
-    # Each row of a square is read, exchanged with others and stored.
-    return -(-run // side) * lanes * (side.bit_length() + 1) + 5
 
 
 def widening_cycles(dtype: str, wanted: str) -> float:

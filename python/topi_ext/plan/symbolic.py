@@ -7,7 +7,7 @@ geometric mean.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import product
 from math import ceil, inf, log, prod, sqrt
@@ -86,11 +86,11 @@ def plan_weights_of_any_size(problem: Problem, machine: Machine) -> Plan:
         *weight_tiles_of_any_size(problem, known, machine),
     ]
     large, cycles = min(found, key=rating)
-    return _either(iter(small), large, Split.none(cycles), known)
+    return _either(small, large, Split.none(cycles), known)
 
 
 def _either(
-    small: Iterator[tuple[ScatterPlan | ColumnsPlan, list[float]]],
+    small: Iterable[tuple[ScatterPlan | ColumnsPlan, list[float]]],
     large: Large,
     split: Split,
     known: Sequence[Problem],

@@ -18,9 +18,8 @@ from .cost import (
     pack_cycles,
     register_tile,
     row_cycles,
-    turn_cycles,
 )
-from .plans import ChannelsPlan, Window
+from .plans import ChannelsPlan, Window, square_side
 from .problem import Machine, Problem, nominal
 
 
@@ -76,6 +75,11 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, Channels
 
 
 def _turn_cycles(problem: Problem, block: Sequence[int], lanes: int) -> float:
-    """Of a vector of channels of y; whole rows are one run."""
+    """Of a vector of channels of y, by squares; whole rows are one run."""
     axes = 2 if block[-1] == nominal(problem.positions)[-1] else 3
-    return prod(block[:axes]) * turn_cycles(problem, prod(block[axes:]), lanes)
+    runs, length = prod(block[:axes]), prod(block[axes:])
+    side = square_side(length, lanes) if problem.dtypes[1] == problem.acc_dtype else 0
+    if not side:
+        return runs * lanes * (length * 1.5 + 5)
+    # Each row of a square is read, exchanged with others and stored.
+    return runs * (-(-length // side) * lanes * (side.bit_length() + 1) + 5)
