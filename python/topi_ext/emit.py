@@ -264,6 +264,11 @@ def fill(array: Array, start: Expr, count: Expr, value: Expr) -> None:
     loop(count, lambda i: store(array, start + i, value))
 
 
+def ask(operand: Operand, start: Expr) -> None:
+    """Ask for the cache line of an element, which is read later: it comes while others are used."""
+    tvm_compat.prefetch(operand.buffer, wide(start))
+
+
 # -------------------------------------------------------------------- control
 
 

@@ -63,7 +63,9 @@ __all__ = [
 ]
 
 tir = getattr(tvm, "tirx", None) or tvm.tir
-_REINTERPRET = f"{tir.__name__.rpartition('.')[2]}.reinterpret"
+_REINTERPRET, _PREFETCH = (
+    f"{tir.__name__.rpartition('.')[2]}.{name}" for name in ("reinterpret", "prefetch")
+)
 s_tir = getattr(tvm, "s_tir", None) or tvm.tir
 _arith = getattr(tvm, "sym", None) or tvm.arith
 _LETS_ARE_FRAMES = not hasattr(script, "bind")
@@ -427,6 +429,14 @@ def address(buffer: Any, offset: Any) -> Any:
 def llvm_call(name: str, *arguments: Any) -> None:
     """Emit a call of one of LLVM's intrinsics."""
     script.evaluate(tir.call_llvm_intrin("void", name, *arguments))
+
+
+def prefetch(buffer: Any, index: Any) -> None:
+    """Ask for the cache line of an element of an argument; nothing is read."""
+    place = tir.address_of(buffer[index])
+    to_read, near, data = (tir.IntImm("int32", number) for number in (0, 3, 1))
+    operation = tvm.ir.Op.get(_PREFETCH)
+    script.evaluate(tir.call_intrin("void", operation, place, to_read, near, data))
 
 
 @contextmanager

@@ -31,6 +31,7 @@ def add_products(
     *,
     fresh: bool,
     steps: tuple[int, int] | None = None,
+    ahead: Callable[..., None] | None = None,
 ) -> None:
     """Compute ``into[places[o] + l] (+)= sum_i values[value_at(o, *i)] * rows[row_at(*i) + l]``.
 
@@ -49,6 +50,8 @@ def add_products(
     steps : tuple of int, optional
         How far neighbouring terms of the last loop are apart, in `values` and in `rows`.  With
         them, indices that hold sizes known only at run time are computed once for each such loop.
+    ahead : callable, optional
+        ``ahead(*i)`` emits, for each term, what asks for memory that is read later.
     """
     tile = list(product(range(len(places)), range(vectors)))
     sums = dict(zip(tile, emit.registers(len(tile), lanes, into.dtype)))
@@ -66,6 +69,11 @@ def add_products(
                 product_ = emit.broadcast(value, lanes) * row[v]
                 emit.store(register, index, register[index] + product_)
 
+    def term(*i: Expr) -> None:
+        if ahead:
+            ahead(*i)
+        add(lambda o: value_at(o, *i), row_at(*i))
+
     def run(*outer: Expr) -> None:
         starts = [emit.chosen(value_at(o, *outer, 0)) for o in range(len(places))]
         start = emit.chosen(row_at(*outer, 0))
@@ -74,7 +82,7 @@ def add_products(
         )
 
     if steps is None:
-        emit.nest(terms, lambda *i: add(lambda o: value_at(o, *i), row_at(*i)))
+        emit.nest(terms, term)
     else:
         emit.nest(terms[:-1], run)
     for (o, v), (register, index) in sums.items():

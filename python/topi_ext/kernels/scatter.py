@@ -12,6 +12,7 @@ of columns (channel, tap), which are added up where they overlap::
                 pack their values, channel by channel                       -> values
             for each tile of `vectors` vectors, each tile of positions:
                 for each channel of y:
+                    ask for weights of the next chunk
                     accumulators[m_tile][vectors] += values * rows          -> columns
         for each image, each channel of x:
             for each position, each tap: image += column
@@ -26,9 +27,10 @@ from math import prod
 from typing import Any
 
 from .. import emit
+from ..dtypes import byte_width
 from ..emit import Expr, Operand
 from ..plan.plans import ScatterPlan
-from ..plan.problem import Problem
+from ..plan.problem import CACHE_LINE, Problem
 from . import ATTRIBUTES, DATA, TAPS
 from .copies import copy
 from .operands import gather_arguments
@@ -66,8 +68,9 @@ class Scatter:
         self.y, self.weight, self.result = y, weight, Result(problem, out, extra)
         self.dtype = problem.acc_dtype
         geometry = problem.geometry
-        self.vectors = -(-plan.c_block * geometry.taps // plan.lanes)
-        self.row = self.vectors * plan.lanes
+        self.vectors = plan.row_vectors(geometry)
+        self.row, self.pitch = self.vectors * plan.lanes, plan.pitch(geometry)
+        self.is_run = weight.is_run("I" + TAPS, (geometry.c_per_group, *geometry.kernel))
         # Negative padding in front moves the image away from the edge of its scratch.
         self.shift = [max(0, -pad) for pad in geometry.pad_before]
         # An image may be empty, but nothing is divided by zero.
@@ -109,7 +112,7 @@ class Scatter:
                 count = emit.let(emit.least(count, geometry.c_per_group - first_c))
             self.rows = emit.scratch(plan.k_block * self.row, self.dtype)
             self.values = emit.scratch(room * plan.k_block, self.dtype)
-            self.columns = emit.scratch(room * self.row, self.dtype)
+            self.columns = emit.scratch(room * self.pitch, self.dtype)
             zero = emit.constant(0, self.dtype)
             # Lanes beyond the last weight are computed and dropped: they only have to be numbers.
             emit.fill(self.rows, 0, plan.k_block * self.row, zero)
@@ -120,7 +123,8 @@ class Scatter:
                 first = first_k + number * plan.k_block
                 self._copy_weights(first, depth, first_c, count)
                 self._pack_values(first, depth)
-                self._products(depth, fresh=fresh)
+                following = emit.least(first + depth, first_k + (geometry.k_per_group - depth))
+                self._products(depth, emit.let(self.weight.at("OI", following, first_c)), fresh)
 
             # The first chunk starts the sums, the others go on.
             chunk(0, plan.k_block if full else rest, fresh=True)
@@ -134,12 +138,11 @@ class Scatter:
     def _copy_weights(self, first_k: Expr, depth: int, first_c: Expr, count: Expr) -> None:
         """rows[tile of vectors][channel of y][lanes] of the weights, in their order in memory."""
         geometry, lanes = self.problem.geometry, self.plan.lanes
-        is_run = self.weight.is_run("I" + TAPS, (geometry.c_per_group, *geometry.kernel))
         whole = geometry.c_per_group % self.plan.c_block == 0
-        line = self.weight if is_run else emit.scratch(self.row, self.dtype)
+        line = self.weight if self.is_run else emit.scratch(self.row, self.dtype)
 
         def weights_of(k: Expr) -> None:
-            if is_run:
+            if self.is_run:
                 start = emit.origin(self.weight.at("OI", first_k + k, first_c))
             else:
                 start = 0
@@ -193,12 +196,23 @@ class Scatter:
 
     # ------------------------------------------------------------ arithmetic
 
-    def _products(self, depth: int, *, fresh: bool) -> None:
-        """columns[position][channel of x, tap] (+)= sum over channels of y of values * rows."""
-        lanes = self.plan.lanes
+    def _products(self, depth: int, following: Expr, fresh: bool) -> None:
+        """columns[position][channel of x, tap] (+)= sum over channels of y of values * rows.
+
+        At `following` begin the weights of the next chunk.
+        """
+        lanes, lines = self.plan.lanes, self.plan.ahead if self.is_run else 0
+        line = CACHE_LINE // byte_width(self.weight.dtype)
+
+        def ask(first: Expr, position: Expr, k: Expr) -> None:
+            """Each tile of positions asks for its share of what these vectors need next."""
+            share = emit.quotient(position, self.plan.m_tile) * lines
+            place = following + k * self.weight.strides["O"] + first * lanes
+            for i in range(lines):
+                emit.ask(self.weight, place + (share + i) * line)
 
         def tile(first: Expr, vectors: int, position: Expr, size: int) -> None:
-            start = position * self.row + first * lanes
+            start = position * self.pitch + first * lanes
             add_products(
                 (depth,),
                 self.values,
@@ -206,10 +220,11 @@ class Scatter:
                 self.rows,
                 lambda k: (first * depth + k * vectors) * lanes,
                 self.columns,
-                [start + o * self.row for o in range(size)],
+                [start + o * self.pitch for o in range(size)],
                 vectors,
                 lanes,
                 fresh=fresh,
+                ahead=partial(ask, first, position) if lines else None,
             )
 
         emit.tiles(
@@ -239,7 +254,7 @@ class Scatter:
                 steps = zip(position, geometry.stride, self.shift)
                 corner = emit.origin(flat([p * s + shift for p, s, shift in steps], self.extent))
                 row = inner * self.size + flat(position, self.y_size)
-                columns = emit.origin(row * self.row + c * geometry.taps)
+                columns = emit.origin(row * self.pitch + c * geometry.taps)
 
                 def tap(*r: Expr) -> None:
                     reach = [i * dilation for i, dilation in zip(r, geometry.dilation)]

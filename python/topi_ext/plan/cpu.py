@@ -17,7 +17,7 @@ from .dot_gather import plan_dot
 from .gather import plan_gather
 from .phases import plan_phases
 from .plans import GatherPlan, PhasesPlan, Plan, WinogradPlan
-from .problem import Machine, Problem
+from .problem import CACHE_LINE, Machine, Problem
 from .scatter import plan_scatter
 from .symbolic import plan_for_any_size, plan_weights_of_any_size
 from .weight_channels import plan_channels
@@ -30,9 +30,6 @@ STREAMED_CACHES = 16
 """Least size of a result that is written past the caches, in second caches of all cores.
 
 What cores share behind these is seldom larger."""
-
-CACHE_LINE = 64
-"""Bytes of a line of any cache."""
 
 STREAMED_ROW = 20
 """Least cache lines of a row that is written so, unless it consists of whole ones.

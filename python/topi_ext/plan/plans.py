@@ -178,6 +178,8 @@ class ScatterPlan:
         Register tile: positions by vectors of (channel of x, tap).
     parallel : bool
         Whether threads share the tasks.
+    ahead : int
+        Cache lines of the next chunk's weights for which a register tile asks with each term.
     """
 
     images: int
@@ -190,6 +192,18 @@ class ScatterPlan:
     vectors: int
     parallel: bool = True
     most: int = 0
+    ahead: int = 0
+
+    def row_vectors(self, geometry: Geometry) -> int:
+        """Vectors of a row of columns: of all channels and taps of a task."""
+        return -(-self.c_block * geometry.taps // self.lanes)
+
+    def pitch(self, geometry: Geometry) -> int:
+        """Elements from one row of columns to the next: of vectors never a power of two.
+
+        Those rows would share the few places of one set of the cache.
+        """
+        return (self.row_vectors(geometry) | 1) * self.lanes
 
     @staticmethod
     def extents(geometry: Geometry, most: Callable[..., Any] = max) -> list[Any]:

@@ -16,6 +16,9 @@ from ..layout import Layouts
 NOMINAL = (4, 8, 32, 64)
 """Assumed sizes of symbolic axes: batch, then depth, height and width."""
 
+CACHE_LINE = 64
+"""Bytes of a line of any cache."""
+
 
 @dataclass(frozen=True)
 class Machine:

@@ -22,7 +22,7 @@ from .cost import (
     widening_cycles,
 )
 from .plans import ScatterPlan
-from .problem import Machine, Problem
+from .problem import CACHE_LINE, Machine, Problem
 
 
 def plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPlan] | None:
@@ -35,12 +35,23 @@ def plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPlan
     return cheapest(_plans(problem, machine))
 
 
+CHUNKS = (16, 32, 64, 96)
+"""Candidates: the most channels of y that are summed at a time."""
+
+ASKING_TILES = 4
+"""Most tiles of positions for each cache line of a vector tile that ask for the next weights."""
+
+FEW_TILES = 2
+"""Tiles of positions that share the lines where their number is not known."""
+
+
 def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ScatterPlan]]:
     """Candidates, and their cycles."""
     geometry, lanes = problem.geometry, problem.lanes(machine)
     n, size = problem.n, prod(geometry.y_size)
     held = prod(ScatterPlan.extents(geometry))
-    for images, c_block in product(divisors(n), candidate_channels(geometry.c_per_group, 1)):
+    blocks = candidate_channels(geometry.c_per_group, 1)
+    for images, c_block, most in product(divisors(n), blocks, CHUNKS):
         positions, vectors = images * size, -(-c_block * geometry.taps // lanes)
         bytes_held = positions * vectors * machine.vector_bytes
         if bytes_held > machine.l2 // 2 or held > _image_room(problem, machine):
@@ -49,11 +60,13 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ScatterP
         # As many channels at a time as operands and result have room for.
         busy = min(_tasks(problem, images, c_block), machine.threads)
         room = room_for(problem) // busy - (positions * vectors * lanes + held)
-        k_block = _chunk(problem, vectors, machine, room // (vectors * lanes + positions))
+        most = min(most, room // (vectors * lanes + positions))
+        k_block = _chunk(problem, vectors, machine, most)
         plan = ScatterPlan(images, positions, held, lanes, c_block, k_block, m_tile, width)
+        plan = replace(plan, ahead=_ahead(problem, plan, machine))
         cycles, of_tasks = _cycles(problem, plan, machine)
         rows = -(-positions // m_tile) * m_tile
-        floats = k_block * (vectors * lanes + rows) + rows * vectors * lanes + held
+        floats = k_block * (vectors * lanes + rows) + rows * plan.pitch(geometry) + held
         cycles *= memory_price(problem, busy * floats)
         yield cycles, replace(plan, parallel=of_tasks >= PARALLEL_CYCLES)
 
@@ -63,10 +76,37 @@ def _tasks(problem: Problem, images: int, c_block: int) -> int:
     return -(-n // images) * geometry.groups * -(-geometry.c_per_group // c_block)
 
 
-def _chunk(problem: Problem, vectors: int, machine: Machine, most: int = 96) -> int:
+def _chunk(problem: Problem, vectors: int, machine: Machine, most: int) -> int:
     """Channels at a time: as many as are near, in equal parts."""
     near, k = machine.l2 // 4 // (vectors * machine.vector_bytes), problem.geometry.k_per_group
-    return -(-k // -(-k // max(16, min(96, near, most))))
+    return -(-k // -(-k // max(16, min(near, most))))
+
+
+def _stored(problem: Problem) -> int:
+    """Bytes of the weights of a group."""
+    geometry = problem.geometry
+    weights = geometry.c_per_group * geometry.k_per_group * geometry.taps
+    return weights * byte_width(problem.dtypes[1])
+
+
+def _ahead(problem: Problem, plan: ScatterPlan, machine: Machine) -> int:
+    """Lines to ask for: where weights come from far away, and products hide that."""
+    lines = -(-plan.vectors * plan.lanes * byte_width(problem.dtypes[1]) // CACHE_LINE)
+    tiles = -(-plan.positions // plan.m_tile)
+    if not problem.is_static:
+        tiles = FEW_TILES
+    pays = plan.positions > 1 and tiles <= ASKING_TILES * lines and _stored(problem) > machine.l2
+    return -(-lines // tiles) if pays else 0
+
+
+def _copy_cycles(problem: Problem, plan: ScatterPlan, vectors: int, machine: Machine) -> float:
+    """Of copying a vector of weights, as measured for vectors that fill cache lines."""
+    chunk = plan.k_block * vectors * machine.vector_bytes
+    room = (machine.l1 // 2, 3.0), (machine.l1, 4.0), (machine.l2 // 8, 5.0), (chunk, 9.0)
+    near = next(cycles for size, cycles in room if chunk <= size)
+    stored = _stored(problem)
+    far = 0.0 if stored <= machine.l2 else 1.5 if stored <= 16 * machine.l2 else 10.0
+    return (near + far * (0.3 if plan.ahead else 1.0)) * (machine.vector_bytes + 16) / 80
 
 
 def _cycles(
@@ -78,25 +118,24 @@ def _cycles(
     """
     geometry, c_block, m_tile = problem.geometry, plan.c_block, plan.m_tile
     k, taps = geometry.k_per_group, geometry.taps
-    positions, vectors = plan.images * prod(geometry.y_size), -(-c_block * taps // plan.lanes)
+    positions, vectors = plan.images * prod(geometry.y_size), plan.row_vectors(geometry)
     bytes_held = positions * vectors * machine.vector_bytes
     tasks, tiles = _tasks(problem, plan.images, c_block), -(-positions // m_tile)
     single = positions % m_tile if ones else 0
     tiles -= single > 0
-    value = 2.0 + widening_cycles(problem.dtypes[0], problem.acc_dtype)
+    value = 0.5 + widening_cycles(problem.dtypes[0], problem.acc_dtype)
     products = k * tiles * (row_cycles(m_tile, vectors, plan.vectors, machine) + m_tile * value)
     products += k * single * (row_cycles(1, vectors, plan.vectors, machine) + value)
     if bytes_held > machine.l2 // 4:
         products *= 1.12  # as measured
     products *= 1.1 if machine.vector_bytes >= 64 else 1.0  # as measured
-    # Weights come from far away, once per task.
-    stored = geometry.c_per_group * k * taps * 4
-    far = 10.0 if stored <= 16 * machine.l2 else 20.0
-    weights = k * vectors * (3.0 if stored <= machine.l2 else far)
+    if plan.k_block * vectors * machine.vector_bytes > machine.l1:
+        products *= 1.04  # rows come from the second cache
+    weights = k * vectors * _copy_cycles(problem, plan, vectors, machine)
     sums = -(-k // plan.k_block) * (tiles * m_tile + single) * vectors * 2.0
     scatter = positions * c_block * taps * 1.3
     scatter += plan.images * c_block * (plan.held * 0.5 + prod(geometry.x_size) + 20)
-    task = 1000 + products + weights + sums + scatter
+    task = 300 + products + weights + sums + scatter
     return -(-tasks // machine.threads) * task, tasks * task
 
 
@@ -111,16 +150,16 @@ def scatter_of_any_size(
         return
     geometry, lanes = problem.geometry, problem.lanes(machine)
     held = _image_room(problem, machine)
-    for c_block in candidate_channels(geometry.c_per_group, 1):
+    for c_block, most in product(candidate_channels(geometry.c_per_group, 1), CHUNKS):
         vectors = -(-c_block * geometry.taps // lanes)
         positions = machine.l2 // 2 // (vectors * machine.vector_bytes)
         if positions < 1:
             continue
         m_tile, width = register_tile(positions, vectors, machine)
-        k_block = _chunk(problem, vectors, machine)
+        k_block, tile = _chunk(problem, vectors, machine, most), (m_tile, width)
         # Of a batch, each task has as many images as there is room for.
-        most, tile = sys.maxsize, (m_tile, width)
-        plan = ScatterPlan(1, positions, held, lanes, c_block, k_block, *tile, most=most)
+        plan = ScatterPlan(1, positions, held, lanes, c_block, k_block, *tile, most=sys.maxsize)
+        plan = replace(plan, ahead=_ahead(problem, plan, machine))
         yield plan, [_fitted_cycles(one, plan, machine) for one in known]
 
 
