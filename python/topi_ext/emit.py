@@ -194,7 +194,7 @@ def registers(vectors: int, lanes: int, dtype: str) -> list[tuple[Array, Expr]]:
     memory if one is at most 16 times the other: registers in what was a row of data would stay
     memory, and be written back where LLVM needs the registers for something else.
     """
-    return [(_array(lanes, dtype), lanes_of(0, lanes)) for _ in range(vectors)]
+    return [(_array(lanes, dtype, hidden=True), lanes_of(0, lanes)) for _ in range(vectors)]
 
 
 def table(values: Sequence[float], dtype: str = "int64") -> Callable[[Expr], Expr]:

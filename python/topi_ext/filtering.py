@@ -20,7 +20,7 @@ This room uses the standard library only.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
 from typing import Any
@@ -58,6 +58,9 @@ class Filter:
     phases : tuple of (offset, base, first_tap)
     points : tuple of tuple of Term
     outputs : tuple of Combination
+    lacks : tuple of int
+        Of each phase, how many of the first terms it does not have, see :func:`joined`; empty where
+        all phases have all.
     """
 
     out_step: int
@@ -66,6 +69,7 @@ class Filter:
     phases: tuple[tuple[int, int, int], ...]
     points: tuple[tuple[Term, ...], ...]
     outputs: tuple[Combination, ...]
+    lacks: tuple[int, ...] = ()
 
     @property
     def terms(self) -> tuple[Term, ...]:
@@ -76,6 +80,22 @@ class Filter:
     def first_taps(self) -> tuple[int, ...]:
         """Those of the phases, each once: phases that share them share their combined taps."""
         return tuple(sorted({first for _, _, first in self.phases}))
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Of each phase, how many terms it lacks."""
+        return self.lacks or (0,) * len(self.phases)
+
+    @property
+    def mean_terms(self) -> float:
+        """How many terms its phases have on average."""
+        return len(self.terms) - sum(self.missing) / len(self.phases)
+
+    @property
+    def missing_taps(self) -> tuple[int, ...]:
+        """The same by the first taps."""
+        of_tap = {first: lack for (_, _, first), lack in zip(self.phases, self.missing)}
+        return tuple(of_tap[first] for first in self.first_taps)
 
     @property
     def taps(self) -> tuple[int, ...]:
@@ -138,6 +158,25 @@ def filters_of(gather: Gather, tile: int) -> tuple[Filter, ...]:
         Filter(out_step, in_step, tile, tuple(phases), *_points(runs, in_step, tile))
         for runs, phases in alike.items()
     )
+
+
+def joined(filters: Sequence[Filter]) -> tuple[Filter, ...]:
+    """Filters of tiles of one output as one, if shorter ones have the last terms of the longest.
+
+    So do the phases of a transposed convolution: some read one input less than others, in front.
+    """
+    longest = max(filters, key=lambda f: len(f.terms))
+    phases: dict[tuple[int, int, int], int] = {}
+    for f in filters:
+        lack = len(longest.terms) - len(f.terms)
+        rest = longest.terms[lack:]
+        reads, others = ([(t.inputs[0][0], t.taps) for t in terms] for terms in (f.terms, rest))
+        ahead = others[0][0]
+        if not f.is_direct or reads != [(read - ahead, taps) for read, taps in others]:
+            return tuple(filters)
+        phases |= {(offset, base - ahead, first): lack for offset, base, first in f.phases}
+    order = sorted(phases)
+    return (replace(longest, phases=tuple(order), lacks=tuple(phases[one] for one in order)),)
 
 
 def _reads(gather: Gather, offset: int) -> list[tuple[int, int]]:

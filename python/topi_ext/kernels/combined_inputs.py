@@ -82,6 +82,7 @@ class CombinedInputs:
         each = len(first_rows) // depth.loops
         steps = [b - a for a, b in zip(first_rows, first_rows[each:])][:each] or [0] * each
         read_along_depth = [t.inputs[0][0] for t in depth.terms]
+        lack = emit.table(depth.missing)(phases[0])
         along_depth, along_height = rows.axes
 
         def combine(lanes: int, row: Expr, term: Expr, *place: Expr) -> None:
@@ -145,7 +146,10 @@ class CombinedInputs:
             copy(channel)
 
             def by(lanes: int) -> None:
-                emit.nest((depth.loops, *block[:3]), lambda *at: combine(lanes, row, *at))
+                emit.nest(
+                    (depth.loops - lack, *block[:3]),
+                    lambda term, *at: combine(lanes, row, lack + term, *at),
+                )
 
             def by_some(lanes: int, *narrower: int) -> None:
                 if narrower:

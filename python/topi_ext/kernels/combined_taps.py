@@ -176,9 +176,10 @@ class CombinedTaps:
                         row = row + term * (rows[(1, *terms[1:])] - row)
                     emit.store(combined, index(into + row * plan.channels), value)
 
-            rest = run % lanes
-            emit.nest((depth.loops, run // lanes), lambda term, i: some(term, i * lanes, lanes))
-            emit.nest((depth.loops, rest), lambda term, i: some(term, run - rest + i, 1))
+            rest, lack = run % lanes, emit.table(depth.missing_taps)(numbers[0])
+            each = depth.loops - lack
+            emit.nest((each, run // lanes), lambda t, i: some(lack + t, i * lanes, lanes))
+            emit.nest((each, rest), lambda t, i: some(lack + t, run - rest + i, 1))
 
         def of_slice(start: Expr, number: Expr) -> None:
             def of_pair(pair: Pair) -> None:

@@ -172,8 +172,8 @@ class GatherKernel:
             groups[-1] = (TapGroup(0, 1, problem.gathers[-1].kernel),)
             self.tap_steps[-1] = 1
         self.combinations = list(product(*groups))
-        # Along depth, phases with different numbers of taps share code: it takes long to build.
-        self.depth_groups, self.kinds = groups[0], list(product(*groups[1:]))
+        # Along outer axes, phases with different numbers of taps may share code: it builds sooner.
+        self.shared, self.kinds = groups[: plan.shared], list(product(*groups[plan.shared :]))
         self.block_weights = self.steps.number * problem.geometry.taps * self.steps.weights
         self.packed_elements = problem.geometry.groups * self.blocks * self.block_weights
         self.chunks = -(-self.steps.number // plan.depth)
@@ -340,16 +340,9 @@ class GatherKernel:
         self, block: Expr, combination: Sequence[TapGroup], phases: Sequence[Expr]
     ) -> Expr:
         """Offset of the packed weights of one phase."""
-        depth, *kind = combination
-        if isinstance(depth, AnyTaps):
-            one, other = depth.groups
-            left = phases[0] - one.phases
-            offset = emit.choose(
-                phases[0] < one.phases,
-                lambda: self._weights_of(block, (one, *kind), phases),
-                self._weights_of(block, (other, *kind), (left, *phases[1:])),
-            )
-            return emit.let(offset)
+        unknown = [axis for axis, group in enumerate(combination) if isinstance(group, AnyTaps)]
+        if unknown:
+            return self._weights_of_either(block, combination, phases, unknown[0])
         before = 0
         for other in self.combinations[: self.combinations.index(tuple(combination))]:
             before += prod(group.phases * group.taps for group in other)
@@ -359,6 +352,25 @@ class GatherKernel:
         taps = prod(group.taps for group in combination)
         unit = self.steps.number * self.steps.weights
         return block * self.block_weights + before * unit + number * (taps * unit)
+
+    def _weights_of_either(
+        self, block: Expr, combination: Sequence[TapGroup], phases: Sequence[Expr], axis: int
+    ) -> Expr:
+        """The same of a phase that is one of two groups' along this axis."""
+        one, other = combination[axis].groups
+
+        def of_group(group: TapGroup, phase: Expr) -> Expr:
+            groups, numbers = list(combination), list(phases)
+            groups[axis], numbers[axis] = group, phase
+            return self._weights_of(block, groups, numbers)
+
+        phase = phases[axis]
+        offset = emit.choose(
+            phase < one.phases,
+            lambda: of_group(one, phase),
+            of_group(other, phase - one.phases),
+        )
+        return emit.let(offset)
 
     def _weight_step(
         self, combination: Sequence[TapGroup], step: Expr, taps: Sequence[Expr]
@@ -427,18 +439,21 @@ class GatherKernel:
             blocks(lambda number, place: self._copy_out(group, number, held, place))
 
     def _over_phases(self, kind: Sequence[TapGroup], step: Callable[..., None]) -> None:
-        """``step(combination, *phases)`` for all phases of depth, and of these groups."""
-        groups = self.depth_groups
-        inner = [group.phases for group in kind]
+        """``step(combination, *phases)`` for all phases of the axes that share code, and of these
+        groups along the others."""
 
-        def of_depth(depth: Expr) -> None:
-            one = groups[0]
-            if len(groups) > 1:
-                taps = emit.choose(depth < one.phases, lambda: groups[0].taps, groups[1].taps)
-                one = AnyTaps(0, one.phases + groups[1].phases, emit.let(taps), tuple(groups))
-            emit.nest(inner, lambda *phases: step((one, *kind), depth, *phases))
+        def group_of(groups: Sequence[TapGroup], phase: Expr) -> TapGroup:
+            if len(groups) == 1:
+                return groups[0]
+            one, other = groups
+            taps = emit.choose(phase < one.phases, lambda: one.taps, other.taps)
+            return AnyTaps(0, one.phases + other.phases, emit.let(taps), (one, other))
 
-        emit.loop(sum(group.phases for group in groups), of_depth)
+        def of_phases(*phases: Expr) -> None:
+            step((*map(group_of, self.shared, phases), *kind), *phases)
+
+        counts = [sum(group.phases for group in groups) for groups in self.shared]
+        emit.nest((*counts, *(group.phases for group in kind)), of_phases)
 
     def _pack_data(self, panel: Array, group: Expr, first: Expr, count: Expr) -> None:
         """Fill the panel with `count` steps of a group's input channels."""
@@ -589,8 +604,9 @@ class GatherKernel:
         """``step(i, taps)`` for `count` steps and all taps of a phase."""
         counts = [group.taps for group in combination]
         unrolled = len(counts)
-        # Every kind is code of its own.
-        limit, least = self.plan.unrolled // len(self.kinds), len(self.depth_groups) - 1
+        # Every kind is code of its own; taps that are counted at run time are not written out.
+        limit = self.plan.unrolled // len(self.kinds)
+        least = max((a + 1 for a, groups in enumerate(self.shared) if len(groups) > 1), default=0)
         while unrolled > least and prod(counts[unrolled - 1 :]) <= limit:
             unrolled -= 1
 

@@ -284,7 +284,7 @@ class _Winograd:
                 taps = self.taps.offset_of(place, filters, numbers)
                 emit.loop(
                     self.rounds,
-                    lambda r: self._round(filters, phases[-1], row, emit.let(taps), start, part, r),
+                    lambda r: self._round(filters, phases, row, emit.let(taps), start, part, r),
                 )
 
             emit.loop(emit.ceil_div(self.per_split, plan.pass_blocks), one_pass)
@@ -368,7 +368,7 @@ class _Winograd:
     def _round(
         self,
         filters: Sequence[Filter],
-        last_phase: Expr,
+        phases: Sequence[Expr],
         row: Expr,
         taps: Expr,
         first: Expr,
@@ -378,10 +378,15 @@ class _Winograd:
         """The outputs of some vectors of tiles, of `count` blocks of channels."""
         plan = self.plan
         counts = [prod(map(len, points)) for points in product(*(f.points for f in filters))]
-        terms_of, start_of = emit.table(counts), emit.table(self.rows.starts(filters)[:-1])
+        # A phase may lack the first terms along depth, where terms are a loop.
+        loops, lack = filters[0].loops, emit.table(filters[0].missing)(phases[0])
+        terms_of = emit.table([count // loops for count in counts])
+        start_of = emit.table(self.rows.starts(filters)[:-1])
 
         def point(p: Expr) -> None:
-            terms, start = terms_of(p), emit.let(start_of(p))
+            each = terms_of(p)
+            terms = (loops - lack) * each
+            start = emit.let(start_of(p) + lack * each * self.problem.in_channels)
 
             def block(b: Expr) -> None:
                 weights = emit.let(taps + b * self.taps.block_elements + start * plan.channels)
@@ -402,7 +407,7 @@ class _Winograd:
             emit.loop(count, block)
 
         emit.loop(len(counts), point)
-        phase = emit.table([offset for offset, _, _ in filters[2].phases])(last_phase)
+        phase = emit.table([offset for offset, _, _ in filters[2].phases])(phases[2])
         place = emit.let(
             first * (plan.channels * self.outputs * self.pitch)
             + phase * (prod(self.tile) * self.pitch)

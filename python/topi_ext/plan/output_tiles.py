@@ -71,7 +71,7 @@ def combined_inputs_cycles(filters: Sequence[Filter], block: Sequence[int], lane
     vectors: int = -(-last.span(count) // count)
     mixed = vectors * 1.5 + len(last.reach) + 2 * len(last.terms)
     read = len(depth.reach) * len(height.reach) * vectors
-    each = read + len(depth.terms) * len(height.terms) * mixed
+    each = read + depth.mean_terms * len(height.terms) * mixed
     chunks = prod(block[:3]) * -(-block[3] // count)
     return rows * (6 + length * 0.2) + chunks * each * (0.6 if count == lanes else 0.3)
 

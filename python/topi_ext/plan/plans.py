@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any, Union
 
-from ..filtering import Filter, filters_of
+from ..filtering import Filter, filters_of, joined
 from ..geometry import Gather, Geometry, Size
 from .problem import Problem, nominal
 
@@ -126,6 +126,9 @@ class GatherPlan:
     whole_rows : bool
         Whether a register tile of a ``conv_transpose`` has all phases of its rows: what they read
         is loaded once for all of them.
+    shared : int
+        Of depth, height and width, along how many, from the first on, phases with different numbers
+        of taps share code: slower, and sooner built.
     """
 
     window: Window
@@ -143,6 +146,7 @@ class GatherPlan:
     tiled: bool = False
     streamed: bool = False
     whole_rows: bool = False
+    shared: int = 1
 
     def copies_squares(self, problem: Problem) -> bool:
         """Whether weights are transposed in registers before they are packed.
@@ -356,6 +360,11 @@ class WinogradPlan(Tiled):
     least: int = 0
     tasks: int = 1
 
+    def filters(self, problem: Problem) -> tuple[tuple[Filter, ...], ...]:
+        """How each spatial axis is computed; along depth, where terms are a loop, in one way."""
+        depth, height, width = super().filters(problem)
+        return joined(depth), height, width
+
     def slices(self, problem: Problem) -> int:
         """Slices of the kernel along depth and height: the rows of a phase need one."""
         return prod(
@@ -412,6 +421,34 @@ class DotPlan:
     """
 
     gather: GatherPlan
+
+
+@dataclass(frozen=True)
+class InnerPlan:
+    """Plan of the ``conv`` kernel for few positions.
+
+    Attributes
+    ----------
+    lanes : int
+        Elements per vector.
+    k_block : int
+        Output channels per task: whole register tiles.
+    channels, m_tile : int
+        Register tile: output channels by positions.
+    parallel : bool
+        Whether threads share the tasks.
+    """
+
+    lanes: int
+    k_block: int
+    channels: int
+    m_tile: int
+    parallel: bool = True
+
+    def pitch(self, problem: Problem) -> int:
+        """Distance of what two positions read: whole vectors, never a power of two of them."""
+        vectors = -(-problem.in_channels * problem.geometry.taps // self.lanes)
+        return (vectors | 1) * self.lanes
 
 
 @dataclass(frozen=True)
@@ -570,7 +607,7 @@ class EitherPlan:
 
 
 Plan = Union[
-    GatherPlan, WinogradPlan, AmxPlan, DotPlan, ScatterPlan, PhasesPlan, EitherPlan,
+    GatherPlan, WinogradPlan, AmxPlan, DotPlan, InnerPlan, ScatterPlan, PhasesPlan, EitherPlan,
     WeightGradPlan, ChannelsPlan, ColumnsPlan, WeightTilesPlan,
 ]  # fmt: skip
 """Each is the plan of one kernel."""
