@@ -65,16 +65,20 @@ def basic_blocks(text: str) -> Iterator[list[str]]:
     yield found
 
 
-@pytest.mark.parametrize("processor", PROCESSORS)
-@pytest.mark.parametrize("name", KERNELS)
-def test_innermost_loop(name: str, processor: str) -> None:
-    case = KERNELS[name]
-    options, multiply_add, spill, allowed = PROCESSORS[processor]
-    target = tvm.target.Target({"kind": "llvm", "num-cores": 2, **options})
+def compiled(case: FaceCase, processor: str) -> str:
+    """The assembly of its kernel for a processor."""
+    target = tvm.target.Target({"kind": "llvm", "num-cores": 2, **PROCESSORS[processor][0]})
     func = select.prim_func(
         case.face, case.geometry, case.orders, case.n, case.dtypes, target
     ).with_attr("global_symbol", "main")
-    text = assembly(tvm.compile(tvm.IRModule({"main": func}), target))
+    return assembly(tvm.compile(tvm.IRModule({"main": func}), target))
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+@pytest.mark.parametrize("name", KERNELS)
+def test_innermost_loop(name: str, processor: str) -> None:
+    _, multiply_add, spill, allowed = PROCESSORS[processor]
+    text = compiled(KERNELS[name], processor)
 
     def count(pattern: str, block: list[str]) -> int:
         return sum(re.match(pattern, instruction) is not None for instruction in block)
@@ -84,3 +88,12 @@ def test_innermost_loop(name: str, processor: str) -> None:
     assert sums >= 10, "no tile of full vectors"
     spills = count(spill, hottest)
     assert spills <= allowed * sums, f"{spills} vectors spilt in {sums} multiply-adds"
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_far_weights_are_asked_for_while_products_are_summed(processor: str) -> None:
+    image = Case("conv_transpose", (4, 4), (4, 4), ins=256, outs=128, stride=(2, 2))
+    text = compiled(FaceCase("conv_transpose", geometry_of(image), 1), processor)
+    multiply_add, ask = PROCESSORS[processor][1], r"prefetch|prfm"
+    blocks = ["\n".join(block) for block in basic_blocks(text)]
+    assert any(re.search(multiply_add, block) and re.search(ask, block) for block in blocks)

@@ -36,6 +36,7 @@ from topi_ext.plan.plans import (
     ColumnsPlan,
     EitherPlan,
     GatherPlan,
+    InnerPlan,
     PhasesPlan,
     ScatterPlan,
     WeightGradPlan,
@@ -236,7 +237,11 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
         m_tile = number(min(4, images * math.prod(g.y_size)))
         vectors = number(min(3, -(-c_block * g.taps // lanes)))
         room = images * math.prod(g.y_size), math.prod(ScatterPlan.extents(g))
-        return ScatterPlan(images, *room, lanes, c_block, k_block, m_tile, vectors, parallel)
+        plan = ScatterPlan(images, *room, lanes, c_block, k_block, m_tile, vectors, parallel)
+        return replace(plan, ahead=draw(st.integers(0, 2)))
+    if problem.weights_are_runs and math.prod(problem.y_sizes) and draw(st.booleans()):
+        m_tile = number(min(3, math.prod(problem.y_sizes)))
+        return InnerPlan(lanes, number(g.k_per_group), number(4), m_tile, parallel)
     no_zeros = max(g.dilation) == 1 and not any(k % s for k, s in zip(g.kernel, g.stride))
     by_phases = problem.face == "conv_transpose" and g.stride[-1] >= lanes and no_zeros
     if by_phases and min(problem.x_sizes) and draw(st.booleans()):
@@ -283,7 +288,7 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
     return GatherPlan(
         window, lanes, channels, vectors, splits, depth, packed, parallel, spread,
         tiles_first=first, tiled=tiled, streamed=STREAMS and draw(st.booleans()),
-        whole_rows=whole_rows,
+        whole_rows=whole_rows, shared=number(3),
     )  # fmt: skip
 
 

@@ -32,6 +32,8 @@ SHAPES = {
     "DCGAN": Case(
         "conv_transpose", (8, 8), (4, 4), ins=64, outs=32, stride=(2, 2), padding=(1,) * 4
     ),
+    # Weights that do not stay near are asked for ahead, the last ones also behind the operand.
+    "many weights": Case(T, (2, 3), (4, 4), 1, ins=128, outs=168, stride=(2, 2)),
     "small image": Case(T, (2, 2), (4, 4), ins=64, outs=64, stride=(2, 2)),
     "odd": Case(
         "conv_transpose", (7, 9), (3, 5), ins=17, outs=19, stride=(2, 3), padding=(1, 2, 0, 1)
@@ -43,6 +45,7 @@ SHAPES = {
         "conv", (32, 32), (3, 3), ins=32, outs=32, dilation=(3, 2), padding=(3, 2, 3, 2)
     ),
     "1x1": Case(C, (16, 16), (1, 1), ins=256, outs=64),
+    "few positions": Case(C, (5, 4), (4, 3), 1, ins=21, outs=40, stride=(2, 2), padding=(1,) * 4),
     "cut off": Case(C, (24, 32), (3, 2), ins=16, outs=16, padding=(-1, 0, -2, -3)),
     # Of the room of a wide block, a narrow one has more positions: less of it is halo.
     "narrow": Case(C, (34, 16), (3, 3), ins=64, outs=64, padding=(1,) * 4),

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from helpers.cases import Case, geometry_of
 from helpers.faces import FaceCase
 from test_kernels import free, problem_of
+from topi_ext.layout import Layouts
 from topi_ext.plan.combined_rows import CombinedRows
 from topi_ext.plan.cpu import choose
 from topi_ext.plan.output_tiles import candidate_tiles
@@ -15,6 +18,7 @@ from topi_ext.plan.plans import (
     ColumnsPlan,
     EitherPlan,
     GatherPlan,
+    InnerPlan,
     PhasesPlan,
     ScatterPlan,
     WeightTilesPlan,
@@ -22,6 +26,7 @@ from topi_ext.plan.plans import (
     WinogradPlan,
 )
 from topi_ext.plan.problem import Machine, Problem
+from topi_ext.plan.scatter import plan_scatter
 from topi_ext.plan.symbolic import Split
 from topi_ext.plan.winograd import plan_winograd
 
@@ -46,6 +51,37 @@ def test_rows_of_several_tasks_are_not_streamed() -> None:
     problem = problem_for((40_000,), (256,), ins=2, outs=1, stride=(256,))
     plan = choose(problem, MACHINE)
     assert isinstance(plan, PhasesPlan) and plan.splits > 1 and not plan.streamed
+
+
+@pytest.mark.parametrize(
+    ("size", "ins", "is_asked_for"),
+    [((4, 4), 512, True), ((8, 6), 2048, True), ((1, 1), 512, False), ((4, 4), 64, False)],
+)
+def test_weights_of_small_images(size: tuple, ins: int, is_asked_for: bool) -> None:
+    """They are copied by chunks for the first cache, and asked for ahead where products take longer
+    than to ask, and weights come from further away than the second cache."""
+    problem = problem_for(size, (4, 4), ins=ins, outs=256, stride=(2, 2), padding=(1,) * 4)
+    plan = plan_scatter(problem, MACHINE)[1]
+    chunk = plan.k_block * plan.row_vectors(problem.geometry) * MACHINE.vector_bytes
+    assert chunk <= MACHINE.l2 // 8
+    assert (plan.ahead > 0) == is_asked_for
+
+
+def test_rows_of_columns_are_no_power_of_two_apart() -> None:
+    """Twelve of them would share the eight places of one set of a cache."""
+    problem = problem_for((8, 6), (4, 4), ins=2048, outs=256, stride=(2, 2))
+    plan = replace(plan_scatter(problem, MACHINE)[1], c_block=64)
+    assert plan.pitch(problem.geometry) == (plan.row_vectors(problem.geometry) + 1) * plan.lanes
+
+
+@pytest.mark.parametrize("kernel", [1, 4])
+def test_few_positions_run_along_their_weights(kernel: int) -> None:
+    """Of a 4 x 4 image one position in a vector of sixteen would be used, or four."""
+    case = Case("conv", (4, 4), (kernel, kernel), 1, ins=512, outs=100, stride=(4, 4))
+    problem = problem_of(FaceCase("conv", geometry_of(case), 1))
+    assert isinstance(choose(problem, MACHINE), InnerPlan)
+    channels_last = Layouts("NHWC", "HWIO", "NHWC")
+    assert not isinstance(choose(replace(problem, layouts=channels_last), MACHINE), InnerPlan)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from ..dtypes import byte_width
 from .amx_gather import plan_amx
 from .dot_gather import plan_dot
 from .gather import plan_gather
+from .inner import plan_inner
 from .phases import plan_phases
 from .plans import GatherPlan, PhasesPlan, Plan, WinogradPlan
 from .problem import CACHE_LINE, Machine, Problem
@@ -70,6 +71,7 @@ def _fastest(problem: Problem, machine: Machine) -> Plan:
         found = [
             gather,
             plan_winograd(problem, machine),
+            plan_inner(problem, machine),
             plan_scatter(problem, machine),
             plan_phases(problem, machine),
             *pairs,

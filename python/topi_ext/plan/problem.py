@@ -181,16 +181,15 @@ class Problem:
         return self.geometry.groups * self.weights_per_group
 
     @property
+    def weights_are_runs(self) -> bool:
+        """Whether those of an output channel of ``conv`` lie one after the other in memory."""
+        order = self.layouts.w
+        return self.face == "conv" and order == "OI" + "DHW"[5 - len(order) :]
+
+    @property
     def weights_are_rows(self) -> bool:
-        """Whether a gather reads the weights of an output channel one after the other in memory,
-        in the dtype of its sums."""
-        in_order = "".join(letter for letter in self.layouts.w if letter != "O")
-        return (
-            not self.transposed
-            and self.layouts.w.startswith("O")
-            and in_order == "I" + "DHW"[3 - len(in_order) + 1 :]
-            and self.dtypes[1] == self.acc_dtype
-        )
+        """The same in the dtype of its sums."""
+        return self.weights_are_runs and self.dtypes[1] == self.acc_dtype
 
     @property
     def rows_are_runs(self) -> bool:

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel of ``conv`` for few positions: inner products with rows of weights.
+
+With fewer positions than a vector has lanes, vectors of positions would be mostly padding.  So
+lanes run over the weights of an output channel as they lie in memory, (input channel, tap), and
+over what each position reads, in the same order::
+
+    parallel (group, block of output channels):
+        for each position, each input channel, each tap: copy what it reads     -> columns
+        for each tile of `channels` output channels, each tile of `m_tile` positions:
+            for each vector of weights:
+                accumulators[channels][m_tile] += weights * columns
+            add up the lanes of each accumulator                                -> out
+
+Weights of another dtype than the sums are copied first, those of one tile of channels at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import product
+from math import prod
+from typing import Any
+
+from .. import emit
+from ..emit import Array, Expr, Operand
+from ..plan.plans import InnerPlan
+from ..plan.problem import Problem
+from . import ATTRIBUTES, DATA
+from .copies import copy
+from .operands import gather_arguments
+from .rows import Result
+
+
+def build(problem: Problem, plan: InnerPlan) -> Any:
+    """The PrimFunc ``(x, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
+    with emit.kernel(ATTRIBUTES) as made:
+        with emit.body(*gather_arguments(problem)) as operands:
+            x, weight, *extra, out = operands
+            _Inner(problem, plan, x, weight, out, extra).emit()
+    return made[0]
+
+
+class _Inner:
+    """One kernel while it is being emitted."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        plan: InnerPlan,
+        x: Operand,
+        weight: Operand,
+        out: Operand,
+        extra: Sequence[Operand],
+    ):
+        self.problem, self.plan = problem, plan
+        self.x, self.weight, self.result = x, weight, Result(problem, out, extra)
+        self.dtype = problem.acc_dtype
+        self.terms = problem.in_channels * problem.geometry.taps
+        self.positions = prod(problem.y_sizes)
+        self.pitch = plan.pitch(problem)
+        self.is_copied = weight.dtype != self.dtype
+
+    def emit(self) -> None:
+        """The whole kernel."""
+        plan, g = self.plan, self.problem.geometry
+        blocks = -(-g.k_per_group // plan.k_block)
+        with emit.tasks(g.groups * blocks, plan.parallel) as task:
+            group, block = map(emit.let, emit.unravel(task, (g.groups, blocks)))
+            self.columns = emit.scratch(self.positions * self.pitch, self.dtype)
+            if self.is_copied:
+                self.rows = emit.scratch(plan.channels * self.pitch, self.dtype)
+            self._copy_columns(group)
+            first = block * plan.k_block
+            count: Expr = plan.k_block
+            if g.k_per_group % plan.k_block:
+                count = emit.let(emit.least(count, g.k_per_group - first))
+            first = emit.let(group * g.k_per_group + first)
+            emit.tiles_or_ones(
+                count, plan.channels, lambda o, size: self._channels(first, o, size, count)
+            )
+
+    def _copy_columns(self, group: Expr) -> None:
+        """columns[position][input channel][tap]; zero where there is padding."""
+        problem, g = self.problem, self.problem.geometry
+
+        def position(number: Expr) -> None:
+            image, *at = map(emit.let, emit.unravel(number, problem.y_sizes))
+            corner = [
+                emit.let(i * stride - pad) for i, stride, pad in zip(at, g.stride, g.pad_before)
+            ]
+
+            def row(i: Expr, depth: Expr, height: Expr) -> None:
+                outer = [
+                    emit.let(start + tap * dilation)
+                    for start, tap, dilation in zip(corner, (depth, height), g.dilation)
+                ]
+                inside = emit.both(
+                    *(
+                        emit.both(place >= 0, place < size)
+                        for place, size in zip(outer, g.x_size)
+                        if not isinstance(place, int) or not 0 <= place < size
+                    )
+                )
+                into = ((i * g.kernel[0] + depth) * g.kernel[1] + height) * g.kernel[2]
+                into = emit.origin(number * self.pitch + into)
+                channel = group * problem.in_channels + i
+                source = emit.origin(self.x.at("C" + DATA, channel, image, *outer, 0))
+                zero = emit.constant(0, self.dtype)
+
+                def tap(width: Expr) -> None:
+                    place = corner[2] + width * g.dilation[2]
+                    there = emit.both(inside, place >= 0, place < g.x_size[2])
+                    value = emit.choose(
+                        there,
+                        lambda: self.x.load(source + place * self.x.strides[DATA[-1]], self.dtype),
+                        zero,
+                    )
+                    if self.x.dtype != self.dtype:
+                        value = emit.settled(value, self.dtype)
+                    emit.store(self.columns, into + width, value)
+
+                emit.loop(g.kernel[2], tap)
+
+            emit.nest((problem.in_channels, *g.kernel[:2]), row)
+
+        emit.loop(self.positions, position)
+
+    def _channels(self, first: Expr, o: Expr, size: int, count: Expr) -> None:
+        """All positions of some output channels; beyond the last, the last again."""
+        numbers = [first + emit.least(o + i, count - 1) for i in range(size)]
+        rows = [emit.origin(self.weight.at("O", number)) for number in numbers]
+        source: Array = self.weight
+        if self.is_copied:
+            source = self.rows
+            for i, start in enumerate(rows):
+                copy(self.rows, i * self.pitch, self.weight, start, self.terms, self.plan.lanes)
+            rows = [i * self.pitch for i in range(size)]
+        emit.tiles(self.positions, self.plan.m_tile, partial(self._tile, source, rows, numbers))
+
+    def _tile(
+        self, source: Array, rows: Sequence[Expr], numbers: Sequence[Expr], m: Expr, size: int
+    ) -> None:
+        """accumulators[channels][positions] += weights * columns, and what they add up to."""
+        lanes = self.plan.lanes
+        tile = list(product(range(len(rows)), range(size)))
+        sums = dict(zip(tile, emit.registers(len(tile), lanes, self.dtype)))
+        zero = emit.broadcast(emit.constant(0, self.dtype), lanes)
+        for register, index in sums.values():
+            emit.store(register, index, zero)
+
+        def term(i: Expr) -> None:
+            values = [
+                emit.let(self.columns[emit.lanes_of((m + p) * self.pitch + i * lanes, lanes)])
+                for p in range(size)
+            ]
+            for o, row in enumerate(rows):
+                weights = emit.let(source[emit.lanes_of(row + i * lanes, lanes)])
+                for p, value in enumerate(values):
+                    register, index = sums[o, p]
+                    emit.store(register, index, register[index] + weights * value)
+
+        emit.loop(self.terms // lanes, term)
+        rest = self.terms % lanes
+        for (o, p), (register, index) in sums.items():
+            total = self._added(register[index])
+            held = emit.scratch(1, self.dtype)
+            emit.store(held, 0, total)
+
+            def left(i: Expr, o: int = o, p: int = p, held: Array = held) -> None:
+                place = self.terms - rest + i
+                value = self.columns[(m + p) * self.pitch + place]
+                emit.store(held, 0, held[0] + source[rows[o] + place] * value)
+
+            emit.loop(rest, left)
+            self._write(numbers[o], m + p, held[0])
+
+    def _added(self, vector: Expr) -> Expr:
+        """The sum of all lanes, half by half."""
+        count = self.plan.lanes
+        while count > 2:
+            count //= 2
+            both = emit.let(vector)
+            halves = (emit.shuffled([both], range(at, at + count)) for at in (0, count))
+            low, high = halves
+            vector = low + high
+        ((pair, index),) = emit.registers(1, 2, self.dtype)
+        emit.store(pair, index, vector)
+        return pair[0] + pair[1]
+
+    def _write(self, channel: Expr, position: Expr, value: Expr) -> None:
+        *outer, last = map(emit.let, emit.unravel(position, self.problem.y_sizes))
+        self.result.row(channel, (*outer, 0)).put(last, value)

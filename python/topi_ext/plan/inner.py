@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of :mod:`topi_ext.kernels.inner`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from math import prod
+
+from ..dtypes import byte_width
+from .cost import (
+    PARALLEL_CYCLES,
+    cheapest,
+    memory_price,
+    register_tile,
+    tile_cycles,
+    widening_cycles,
+)
+from .plans import InnerPlan
+from .problem import Machine, Problem
+
+MOST_POSITIONS = 64
+"""With more, vectors of positions are full, or nearly so."""
+
+
+def plan_inner(problem: Problem, machine: Machine) -> tuple[float, InnerPlan] | None:
+    """Lanes over weights: the plan of :mod:`topi_ext.kernels.inner`, and its cycles.
+
+    None for ``conv_transpose``, for many positions or a symbolic number of them, and where the
+    weights of an output channel do not lie one after the other in memory.
+    """
+    if problem.transposed or not (problem.is_static and problem.weights_are_runs):
+        return None
+    if not 0 < prod(problem.y_sizes) <= MOST_POSITIONS or problem.lanes(machine) < 2:
+        return None
+    return cheapest(_plans(problem, machine))
+
+
+def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, InnerPlan]]:
+    """Candidates, and their cycles."""
+    g = problem.geometry
+    channels, m_tile = register_tile(g.k_per_group, prod(problem.y_sizes), machine)
+    for tile, blocks in product({channels, min(4, g.k_per_group)}, (1, 2, 4, 8)):
+        wanted = -(-blocks * machine.threads // g.groups)
+        k_block = -(-g.k_per_group // min(wanted, g.k_per_group))
+        plan = InnerPlan(problem.lanes(machine), -(-k_block // tile) * tile, tile, m_tile)
+        tasks = g.groups * -(-g.k_per_group // plan.k_block)
+        task, held = _cycles(problem, plan, machine)
+        cycles = -(-tasks // machine.threads) * task
+        cycles *= memory_price(problem, min(tasks, machine.threads) * held)
+        yield cycles, replace(plan, parallel=tasks * task >= PARALLEL_CYCLES)
+
+
+def _cycles(problem: Problem, plan: InnerPlan, machine: Machine) -> tuple[float, int]:
+    """Estimated cycles of a task, and elements that it holds."""
+    positions, terms = prod(problem.y_sizes), problem.in_channels * problem.geometry.taps
+    vectors, rest = divmod(terms, plan.lanes)
+    k_block = min(plan.k_block, problem.geometry.k_per_group)
+    tiles = -(-k_block // plan.channels)
+    full, tail = divmod(positions, plan.m_tile)
+    step = full * tile_cycles(plan.channels, plan.m_tile, machine)
+    step += tile_cycles(plan.channels, tail, machine) if tail else 0.0
+    # Weights come as fast as the cache that they are in, once.
+    size = problem.weights * byte_width(problem.dtypes[1])
+    far = 1.5 if size <= machine.l2 else 5.0 if size <= 16 * machine.l2 else 9.0
+    step = max(step, plan.channels * far * (machine.vector_bytes / 64))
+    products = tiles * vectors * step
+    held = positions * plan.pitch(problem)
+    if problem.dtypes[1] != problem.acc_dtype:
+        products += k_block * terms * (0.3 if problem.dtypes[1] == "float16" else 0.6)
+        held += plan.channels * plan.pitch(problem)
+    each = 12.0 + rest * 4.0
+    columns = positions * terms * (0.6 + widening_cycles(problem.dtypes[0], problem.acc_dtype))
+    return 500 + columns + products + k_block * positions * each, held
