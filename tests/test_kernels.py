@@ -515,6 +515,17 @@ def test_dtypes(face: str) -> None:
     check([FaceCase(face, geometry_of(c), c.n, None, d) for c in (big, depthwise) for d in dtypes])
 
 
+def test_dtypes_of_few_positions() -> None:
+    """Weights are read as vectors of the dtype that they have; 84 of them fill no whole number."""
+    floats = ("float32",) * 3, ("float64",) * 3, ("float16",) * 3, ("bfloat16",) * 3
+    mixed = ("bfloat16", "float16", "float32"), ("int8", "int8", "int32"), ("int32",) * 3
+    case = Case("conv", (3, 2), (2, 2), n=1, ins=21, outs=37)
+    some = [FaceCase("conv", geometry_of(case), 1, None, d) for d in (*floats, *mixed)]
+    machine = Machine.of_features(*tvm_compat.llvm_features(HOST))
+    assert all(isinstance(choose(problem_of(one), machine), InnerPlan) for one in some)
+    check(some)
+
+
 # ------------------------------------------------------------------------------ not a number
 
 
@@ -524,6 +535,7 @@ def test_not_a_number_in_the_data_goes_only_where_it_meets(face: str) -> None:
     shapes = [
         Case("conv_transpose", (9, 10), (3, 2), ins=3, outs=4, stride=(2, 3), padding=(1,) * 4),
         Case("conv", (19, 10), (2, 3), ins=4, outs=3, stride=(3, 2), padding=(0, 1, -2, -1)),
+        Case("conv", (5, 5), (3, 3), ins=20, outs=6, stride=(2, 2), padding=(1,) * 4),
     ]
     some = [FaceCase(face, geometry_of(c), 2) for c in shapes]
     kernels, rng = built([selected(case, HOST) for case in some]), np.random.default_rng(0)

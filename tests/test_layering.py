@@ -34,6 +34,7 @@ FLOOR = {
     "topi_ext.emit": 2,
     "topi_ext.pairs": 2,
     "topi_ext.streaming": 2,
+    "topi_ext.widening": 2,
     "topi_ext.amx": 2,
     "topi_ext.kernels": 2,
     "topi_ext.schedule": 2,

@@ -405,7 +405,7 @@ def llvm_features(target: Any) -> tuple[frozenset[str], int] | None:
     triple = str(target.attrs.get("mtriple", "") or llvm.llvm_get_system_triple())
     if _LETS_ARE_FRAMES or "linux" not in triple:
         found = frozenset(name for name in found if not name.startswith("amx"))
-    if _LETS_ARE_FRAMES or llvm.llvm_version_major() < 17:
+    if not reads_llvm():
         found -= {"avx512bf16"}
     elif "avx" in found:
         found |= {"non-temporal-stores"}
@@ -437,6 +437,11 @@ def prefetch(buffer: Any, index: Any) -> None:
     to_read, near, data = (tir.IntImm("int32", number) for number in (0, 3, 1))
     operation = tvm.ir.Op.get(_PREFETCH)
     script.evaluate(tir.call_intrin("void", operation, place, to_read, near, data))
+
+
+def reads_llvm() -> bool:
+    """Whether :func:`imported_llvm` takes text with opaque pointers, as LLVM 17 writes it."""
+    return not _LETS_ARE_FRAMES and tvm.target.codegen.llvm_version_major() >= 17
 
 
 @contextmanager

@@ -12,18 +12,20 @@ over what each position reads, in the same order::
                 accumulators[channels][m_tile] += weights * columns
             add up the lanes of each accumulator                                -> out
 
-Weights of another dtype than the sums are copied first, those of one tile of channels at a time.
+Weights of float16 and bfloat16 are widened as they are read; integers of another width than the
+sums are copied first, those of one tile of channels at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from itertools import product
 from math import prod
 from typing import Any
 
-from .. import emit
+from .. import emit, widening
 from ..emit import Array, Expr, Operand
 from ..plan.plans import InnerPlan
 from ..plan.problem import Problem
@@ -38,7 +40,9 @@ def build(problem: Problem, plan: InnerPlan) -> Any:
     with emit.kernel(ATTRIBUTES) as made:
         with emit.body(*gather_arguments(problem)) as operands:
             x, weight, *extra, out = operands
-            _Inner(problem, plan, x, weight, out, extra).emit()
+            kernel = _Inner(problem, plan, x, weight, out, extra)
+            with widening.instructions(plan.lanes) if kernel.widens else nullcontext():
+                kernel.emit()
     return made[0]
 
 
@@ -60,7 +64,8 @@ class _Inner:
         self.terms = problem.in_channels * problem.geometry.taps
         self.positions = prod(problem.y_sizes)
         self.pitch = plan.pitch(problem)
-        self.is_copied = weight.dtype != self.dtype
+        self.widens = weight.dtype == "bfloat16" and widening.is_known()
+        self.is_copied = not self.widens and weight.dtype not in (self.dtype, "float16")
 
     def emit(self) -> None:
         """The whole kernel."""
@@ -156,7 +161,7 @@ class _Inner:
                 for p in range(size)
             ]
             for o, row in enumerate(rows):
-                weights = emit.let(source[emit.lanes_of(row + i * lanes, lanes)])
+                weights = emit.let(self._vector(source, row + i * lanes))
                 for p, value in enumerate(values):
                     register, index = sums[o, p]
                     emit.store(register, index, register[index] + weights * value)
@@ -171,10 +176,21 @@ class _Inner:
             def left(i: Expr, o: int = o, p: int = p, held: Array = held) -> None:
                 place = self.terms - rest + i
                 value = self.columns[(m + p) * self.pitch + place]
-                emit.store(held, 0, held[0] + source[rows[o] + place] * value)
+                weight = source.load(rows[o] + place, self.dtype)
+                if source.dtype != self.dtype:
+                    weight = emit.settled(weight, self.dtype)
+                emit.store(held, 0, held[0] + weight * value)
 
             emit.loop(rest, left)
             self._write(numbers[o], m + p, held[0])
+
+    def _vector(self, source: Array, start: Expr) -> Expr:
+        """Neighbours, in the dtype of the sums."""
+        lanes = self.plan.lanes
+        if source is self.weight and self.widens:
+            return widening.widened(source, start, lanes)
+        value = source[emit.lanes_of(start, lanes)]
+        return value if source.dtype == self.dtype else emit.converted(value, self.dtype, lanes)
 
     def _added(self, vector: Expr) -> Expr:
         """The sum of all lanes, half by half."""

@@ -68,7 +68,7 @@ def _cycles(problem: Problem, plan: InnerPlan, machine: Machine) -> tuple[float,
     products = tiles * vectors * step
     held = positions * plan.pitch(problem)
     if problem.dtypes[1] != problem.acc_dtype:
-        products += k_block * terms * (0.3 if problem.dtypes[1] == "float16" else 0.6)
+        products *= 1.2
         held += plan.channels * plan.pitch(problem)
     each = 12.0 + rest * 4.0
     columns = positions * terms * (0.6 + widening_cycles(problem.dtypes[0], problem.acc_dtype))
