@@ -342,6 +342,26 @@ def test_any_plan(face: str, data, some: list[Case], seed: int) -> None:
     run_all(made, chosen, seed, tiled=True)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "stride"), [((3, 3, 3), (2, 2, 2)), ((7, 4, 5), (3, 2, 2)), ((5, 2, 3), (2, 3, 2))]
+)
+def test_phases_that_lack_taps_of_others(kernel: tuple, stride: tuple) -> None:
+    """They share code: along depth where products are saved, along any axis of a direct sum."""
+    case = Case("conv_transpose", (4, 5, 6), kernel, ins=5, outs=6, stride=stride, padding=(1,) * 6)
+    one = FaceCase("conv_transpose", geometry_of(case), 2)
+    problem = problem_of(one)
+    window = Window.of((1, 2, 3, 4), problem.gathers)
+    plan: list[object] = [GatherPlan(window, 4, 4, 2, 1, 3, shared=n) for n in (1, 2, 3)]
+    if not any(gather.has_empty_phase for gather in problem.gathers):
+        of_tiles = WinogradPlan((1, 2, 2), (1, 2, 2, 2), 4, 3, 1, 1, 1, None)
+        (depth,), *_ = of_tiles.filters(problem)
+        assert len(set(depth.missing)) > 1, "phases along depth have equally many taps"
+        shares = replace(of_tiles, shares=2, by_slice=True)
+        first = replace(of_tiles, block=tuple(of_tiles.tiles(problem)), shares=1, parts=2)
+        plan += [of_tiles, shares, first, replace(first, per_task=2)]
+    run_all([kernel_of(problem, each) for each in plan], [one] * len(plan), tiled=True)
+
+
 def test_weights_transposed_in_registers() -> None:
     """Squares of four, eight and sixteen, of blocks that are not whole, and of more than one copy.
 
