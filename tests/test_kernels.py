@@ -810,7 +810,7 @@ def plans_of_any_size(draw: st.DrawFn, case: FaceCase) -> object:
         return replace(plan, splits=1, per_task=1, streamed=False, tasks=draw(st.integers(1, 5)))
     if isinstance(plan, PhasesPlan):
         return replace(plan, images=1, chunks=1, streamed=False)
-    if isinstance(plan, (ScatterPlan, ColumnsPlan)):
+    if isinstance(plan, (InnerPlan, ScatterPlan, ColumnsPlan)):
         if isinstance(plan, ScatterPlan):
             held = draw(st.sampled_from([plan.held, 2000]))
             plan = replace(plan, positions=room, held=held, most=draw(st.integers(0, 3 * room)))

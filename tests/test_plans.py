@@ -148,6 +148,12 @@ def test_rows_that_are_held(by_slice: bool, per_task: int) -> None:
             WinogradPlan,
         ),
         (
+            "conv",
+            Case("conv", (1, 1), (1, 1), ins=576, outs=144),
+            InnerPlan,
+            GatherPlan,
+        ),
+        (
             "conv_transpose",
             Case("conv_transpose", (99,), (256,), ins=258, outs=1, stride=(128,)),
             ScatterPlan,
@@ -168,7 +174,7 @@ def test_any_size_has_the_kernels_of_known_ones(
 def test_tasks_of_any_size_combine_taps_for_themselves() -> None:
     """Lines that another core has written are slow to write again."""
     case = Case("conv", (14, 14), (3, 3), ins=256, outs=256, padding=(1,) * 4)
-    plan = choose(free(FaceCase("conv", geometry_of(case), 1)), MACHINE)
+    plan = choose(free(FaceCase("conv", geometry_of(case), 1)), MACHINE).large
     assert isinstance(plan, WinogradPlan) and plan.shares > 0
     assert plan.shares * plan.parts >= MACHINE.threads and plan.least <= 49
 

@@ -321,6 +321,13 @@ def tiles_or_ones(count: Expr, size: int, step: Callable[[Expr, int], None]) -> 
         tiles_then_ones(count, size, step)
 
 
+def present(first: Expr, size: Expr, block: Expr) -> Expr:
+    """How many of a `block` of numbers, of which `first` is a multiple, are below `size`."""
+    if isinstance(size, int) and isinstance(block, int) and size % block == 0:
+        return block
+    return let(least(block, size - first))
+
+
 def share_of(count: Expr, shares: int, number: Expr, step: Callable[[Expr], None]) -> None:
     """``step(i)`` for the part of all i below `count` that is share `number` of so many."""
     each = ceil_div(count, shares)

@@ -3,8 +3,8 @@
 
 ::
 
-    if there are few positions:       the kernel of these: scatter.py, of a weight gradient
-                                      weight_columns.py
+    if there are few positions:       the kernel of these: of conv inner.py, of conv_transpose
+                                      scatter.py, of a weight gradient weight_columns.py
     else:                             the kernel of all others
 """
 
@@ -18,6 +18,7 @@ from ..plan.plans import (
     ColumnsPlan,
     EitherPlan,
     GatherPlan,
+    InnerPlan,
     PhasesPlan,
     ScatterPlan,
     WeightGradPlan,
@@ -28,6 +29,7 @@ from ..plan.problem import Problem
 from . import (
     ATTRIBUTES,
     gather,
+    inner,
     phases,
     scatter,
     weight_channels,
@@ -38,7 +40,11 @@ from . import (
 )
 from .operands import gather_arguments, weight_grad_arguments
 
-_SMALL: dict[type, Any] = {ScatterPlan: scatter, ColumnsPlan: weight_columns}
+_SMALL: dict[type, Any] = {
+    InnerPlan: inner,
+    ScatterPlan: scatter,
+    ColumnsPlan: weight_columns,
+}
 
 _LARGE: dict[type, Any] = {
     GatherPlan: gather,

@@ -406,9 +406,8 @@ class GatherKernel:
             emit.loop(self.per_split, numbered)
 
         def chunk(i: Expr) -> None:
-            first, count = i * plan.depth, plan.depth
-            if self.steps.number % plan.depth:
-                count = emit.let(emit.least(count, self.steps.number - first))
+            first = i * plan.depth
+            count = emit.present(first, self.steps.number, plan.depth)
             self._pack_data(panel, group, first, count)
 
             def products(number: Expr, place: Expr, tiles: Callable[..., None]) -> None:

@@ -39,14 +39,17 @@ def build(problem: Problem, plan: InnerPlan) -> Any:
     """The PrimFunc ``(x, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
     with emit.kernel(ATTRIBUTES) as made:
         with emit.body(*gather_arguments(problem)) as operands:
-            x, weight, *extra, out = operands
-            kernel = _Inner(problem, plan, x, weight, out, extra)
-            with widening.instructions(plan.lanes) if kernel.widens else nullcontext():
-                kernel.emit()
+            kernel_of(problem, plan, operands).emit()
     return made[0]
 
 
-class _Inner:
+def kernel_of(problem: Problem, plan: InnerPlan, operands: Sequence[Operand]) -> Inner:
+    """The kernel with the arguments of that PrimFunc as `operands`."""
+    x, weight, *extra, out = operands
+    return Inner(problem, plan, x, weight, out, extra)
+
+
+class Inner:
     """One kernel while it is being emitted."""
 
     def __init__(
@@ -62,25 +65,33 @@ class _Inner:
         self.x, self.weight, self.result = x, weight, Result(problem, out, extra)
         self.dtype = problem.acc_dtype
         self.terms = problem.in_channels * problem.geometry.taps
-        self.positions = prod(problem.y_sizes)
+        self.positions = emit.chosen(prod(problem.y_sizes))
         self.pitch = plan.pitch(problem)
+        self.number_of = emit.let if problem.is_static else emit.chosen
         self.widens = weight.dtype == "bfloat16" and widening.is_known()
         self.is_copied = not self.widens and weight.dtype not in (self.dtype, "float16")
 
+    def fits(self) -> Expr:
+        """Whether there are so few positions that the plan has room for them."""
+        return self.positions <= self.plan.most
+
     def emit(self) -> None:
         """The whole kernel."""
+        with widening.instructions(self.plan.lanes) if self.widens else nullcontext():
+            self._all_channels()
+
+    def _all_channels(self) -> None:
         plan, g = self.plan, self.problem.geometry
+        room = self.positions if self.problem.is_static else plan.most
         blocks = -(-g.k_per_group // plan.k_block)
         with emit.tasks(g.groups * blocks, plan.parallel) as task:
             group, block = map(emit.let, emit.unravel(task, (g.groups, blocks)))
-            self.columns = emit.scratch(self.positions * self.pitch, self.dtype)
+            self.columns = emit.scratch(room * self.pitch, self.dtype)
             if self.is_copied:
                 self.rows = emit.scratch(plan.channels * self.pitch, self.dtype)
             self._copy_columns(group)
             first = block * plan.k_block
-            count: Expr = plan.k_block
-            if g.k_per_group % plan.k_block:
-                count = emit.let(emit.least(count, g.k_per_group - first))
+            count = emit.present(first, g.k_per_group, plan.k_block)
             first = emit.let(group * g.k_per_group + first)
             emit.tiles_or_ones(
                 count, plan.channels, lambda o, size: self._channels(first, o, size, count)
@@ -91,7 +102,7 @@ class _Inner:
         problem, g = self.problem, self.problem.geometry
 
         def position(number: Expr) -> None:
-            image, *at = map(emit.let, emit.unravel(number, problem.y_sizes))
+            image, *at = map(self.number_of, emit.unravel(number, problem.y_sizes))
             corner = [
                 emit.let(i * stride - pad) for i, stride, pad in zip(at, g.stride, g.pad_before)
             ]
@@ -142,7 +153,11 @@ class _Inner:
             for i, start in enumerate(rows):
                 copy(self.rows, i * self.pitch, self.weight, start, self.terms, self.plan.lanes)
             rows = [i * self.pitch for i in range(size)]
-        emit.tiles(self.positions, self.plan.m_tile, partial(self._tile, source, rows, numbers))
+        tile = partial(self._tile, source, rows, numbers)
+        if self.problem.is_static:
+            emit.tiles(self.positions, self.plan.m_tile, tile)
+        else:
+            emit.tiles_then_ones(self.positions, self.plan.m_tile, tile)
 
     def _tile(
         self, source: Array, rows: Sequence[Expr], numbers: Sequence[Expr], m: Expr, size: int
@@ -206,5 +221,5 @@ class _Inner:
         return pair[0] + pair[1]
 
     def _write(self, channel: Expr, position: Expr, value: Expr) -> None:
-        *outer, last = map(emit.let, emit.unravel(position, self.problem.y_sizes))
+        *outer, last = map(self.number_of, emit.unravel(position, self.problem.y_sizes))
         self.result.row(channel, (*outer, 0)).put(last, value)

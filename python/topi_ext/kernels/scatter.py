@@ -107,9 +107,7 @@ class Scatter:
             self.positions = emit.chosen(self.images * self.size)
             room = -(-plan.positions // plan.m_tile) * plan.m_tile
             first_c = block * plan.c_block
-            count: Expr = plan.c_block
-            if geometry.c_per_group % plan.c_block:
-                count = emit.let(emit.least(count, geometry.c_per_group - first_c))
+            count = emit.present(first_c, geometry.c_per_group, plan.c_block)
             self.rows = emit.scratch(plan.k_block * self.row, self.dtype)
             self.values = emit.scratch(room * plan.k_block, self.dtype)
             self.columns = emit.scratch(room * self.pitch, self.dtype)

@@ -78,8 +78,8 @@ class _Channels:
 
     def _task(self, group: Expr, first_k: Expr, first_c: Expr) -> None:
         geometry, plan = self.problem.geometry, self.plan
-        k_count = present(first_k, geometry.k_per_group, plan.k_block)
-        c_count = present(first_c, geometry.c_per_group, plan.c_block)
+        k_count = emit.present(first_k, geometry.k_per_group, plan.k_block)
+        c_count = emit.present(first_c, geometry.c_per_group, plan.c_block)
         first_k = group * geometry.k_per_group + first_k
         partial = emit.scratch(plan.c_block * geometry.taps * self.row, self.dtype)
         panel = emit.scratch(self.panel.room(plan.c_block), self.dtype)
@@ -92,7 +92,7 @@ class _Channels:
         def block(*numbers: Expr) -> None:
             first = [i * b for i, b in zip(numbers, self.window.block)]
             bounds = zip(first, self.problem.y_sizes, self.window.block)
-            extent = [present(*bound) for bound in bounds]
+            extent = [emit.present(*bound) for bound in bounds]
             c = group * geometry.c_per_group + first_c
             pack(self.panel, panel, self.x, c, c_count, first, self.problem.x_sizes)
             self._turn(rows, first_k, k_count, first, extent)
@@ -123,7 +123,7 @@ class _Channels:
             def vector(v: Expr, *outer: Expr) -> None:
                 position = (*outer, *(0,) * (4 - axes))
                 k = (number + v) * lanes
-                channels = present(k, count, lanes)
+                channels = emit.present(k, count, lanes)
                 where = [f + p for f, p in zip(first, position)]
                 source = emit.origin(self.y.at("C" + DATA, first_k + k, *where))
                 into = emit.origin(self._place(position, number, vectors) + v * lanes)
@@ -194,7 +194,7 @@ class _Channels:
                 emit.store(turned, into, partial[emit.lanes_of(row, lanes)])
 
             emit.nest(kernel, tap)
-            count = present(start, k_count, lanes)
+            count = emit.present(start, k_count, lanes)
             write_turned(self.problem, self.out, turned, lanes, first_k + start, count, first_c + c)
 
         # Neighbouring channels of x share lines of the result.
@@ -215,10 +215,3 @@ def write_turned(
         emit.nest(problem.geometry.kernel, weight)
 
     emit.loop(count, channel)
-
-
-def present(first: Expr, size: Expr, block: Expr) -> Expr:
-    """How many of a block exist, of channels or of positions along an axis."""
-    if isinstance(size, int) and isinstance(block, int) and size % block == 0:
-        return block
-    return emit.let(emit.least(block, size - first))

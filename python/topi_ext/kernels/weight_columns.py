@@ -81,9 +81,7 @@ class Columns:
         with emit.tasks(prod(extents), plan.parallel) as task:
             group, block, split = map(emit.let, emit.unravel(task, extents))
             first_c = block * plan.c_block
-            count: Expr = plan.c_block
-            if geometry.c_per_group % plan.c_block:
-                count = emit.let(emit.least(count, geometry.c_per_group - first_c))
+            count = emit.present(first_c, geometry.c_per_group, plan.c_block)
             columns = emit.scratch(self.room * self.row, self.dtype)
             values = emit.scratch(self.room * plan.k_tile, self.dtype)
             if not self.direct:

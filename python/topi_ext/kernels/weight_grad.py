@@ -85,8 +85,8 @@ class _WeightGrad:
     def _task(self, group: Expr, first_k: Expr, first_c: Expr) -> None:
         geometry, plan = self.problem.geometry, self.plan
         # Blocks that the channels do not fill only work on those that exist.
-        self.k_count = self._present(first_k, geometry.k_per_group, plan.k_block)
-        self.c_count = self._present(first_c, geometry.c_per_group, plan.c_block)
+        self.k_count = emit.present(first_k, geometry.k_per_group, plan.k_block)
+        self.c_count = emit.present(first_c, geometry.c_per_group, plan.c_block)
         partial_size = plan.k_block * plan.c_block * geometry.taps * plan.lanes
         partial = emit.scratch(partial_size, self.dtype)
         rows = emit.scratch(self.y_panel.room(plan.k_block), self.dtype)
@@ -110,10 +110,6 @@ class _WeightGrad:
         counts = [emit.ceil_div(p, b) for p, b in zip(self.problem.y_sizes, self.window.block)]
         emit.nest(counts, chunk)
         self._add_lanes(group, first_k, first_c, partial)
-
-    @staticmethod
-    def _present(first: Expr, channels: int, block: int) -> Expr:
-        return block if channels % block == 0 else emit.least(block, channels - first)
 
     # ------------------------------------------------------------ infinities
 

@@ -56,7 +56,7 @@ from .finite import Finite
 from .panel import fitted_block
 from .products import add_products
 from .turned import turn
-from .weight_channels import present, write_turned
+from .weight_channels import write_turned
 from .weight_grad import emit_body as emit_directly
 from .weight_grad import weight_function
 
@@ -249,7 +249,7 @@ class _WeightTiles:
         existing = emit.quotient(sizes[3] - offsets[2] + (steps[2] - 1), steps[2])
         positions = emit.let(emit.least(emit.most(existing - start, 0), line))
         first_k = emit.let(vector * lanes)
-        count = present(first_k, channels, lanes)
+        count = emit.present(first_k, channels, lanes)
 
         def piece(*e: Expr) -> None:
             depth, height = (
@@ -322,7 +322,7 @@ class _WeightTiles:
     ) -> None:
         """What one block of tiles adds to the sums of one block of channels of x."""
         problem, plan = self.problem, self.plan
-        count = present(first_c, problem.geometry.c_per_group, plan.c_block)
+        count = emit.present(first_c, problem.geometry.c_per_group, plan.c_block)
         inputs = emit.scratch(self.terms * plan.c_block * plan.pitch, self.dtype)
         combined = CombinedInputs(
             problem, self.x, first, self.block, self.room, plan.pitch, plan.lanes
@@ -378,7 +378,7 @@ class _WeightTiles:
     def _write(self, sums: Array, group: Expr, first_c: Expr, held: Expr) -> None:
         """Combine the sums of terms to weights, and turn them back, a vector at a time."""
         g, lanes = self.problem.geometry, self.plan.lanes
-        count = present(first_c, g.c_per_group, self.plan.c_block)
+        count = emit.present(first_c, g.c_per_group, self.plan.c_block)
         finite = Finite(self.dtype, lanes)
         turned = emit.scratch(g.taps * lanes, self.dtype)
         depth = self.filters[0]
@@ -409,7 +409,7 @@ class _WeightTiles:
             start = emit.let(held + c * self.channel_sums + v * lanes)
             emit.loop(depth.loops, lambda number: combine(start, number))
             first_k = emit.let(v * lanes)
-            k_count = present(first_k, g.k_per_group, lanes)
+            k_count = emit.present(first_k, g.k_per_group, lanes)
             k = group * g.k_per_group + first_k
             write_turned(self.problem, self.out, turned, lanes, k, k_count, first_c + c)
 

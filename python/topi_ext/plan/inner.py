@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from math import prod
@@ -37,19 +37,50 @@ def plan_inner(problem: Problem, machine: Machine) -> tuple[float, InnerPlan] | 
     return cheapest(_plans(problem, machine))
 
 
+def inner_of_any_size(
+    problem: Problem, known: Sequence[Problem], machine: Machine
+) -> Iterator[tuple[InnerPlan, list[float]]]:
+    """Of symbolic sizes, plans for few positions, and the cycles of each for all `known` sizes.
+
+    They are infinite for more positions than there is room for.
+    """
+    if not problem.weights_are_runs or problem.lanes(machine) < 2:
+        return
+    row = known[0].in_channels * problem.geometry.taps * byte_width(problem.acc_dtype)
+    most = max(1, min(MOST_POSITIONS, machine.l2 // 2 // row))
+    for plan in _candidates(problem, most, machine):
+        plan = replace(plan, most=most)
+        yield plan, [_fitted_cycles(one, plan, machine) for one in known]
+
+
+def _fitted_cycles(known: Problem, plan: InnerPlan, machine: Machine) -> float:
+    """Estimated cycles until a kernel for symbolic sizes is done."""
+    if prod(known.y_sizes) > plan.most:
+        return float("inf")
+    return -(-_tasks(known, plan) // machine.threads) * _cycles(known, plan, machine)[0]
+
+
 def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, InnerPlan]]:
     """Candidates, and their cycles."""
-    g = problem.geometry
-    channels, m_tile = register_tile(g.k_per_group, prod(problem.y_sizes), machine)
-    for tile, blocks in product({channels, min(4, g.k_per_group)}, (1, 2, 4, 8)):
-        wanted = -(-blocks * machine.threads // g.groups)
-        k_block = -(-g.k_per_group // min(wanted, g.k_per_group))
-        plan = InnerPlan(problem.lanes(machine), -(-k_block // tile) * tile, tile, m_tile)
-        tasks = g.groups * -(-g.k_per_group // plan.k_block)
+    for plan in _candidates(problem, prod(problem.y_sizes), machine):
+        tasks = _tasks(problem, plan)
         task, held = _cycles(problem, plan, machine)
         cycles = -(-tasks // machine.threads) * task
         cycles *= memory_price(problem, min(tasks, machine.threads) * held)
         yield cycles, replace(plan, parallel=tasks * task >= PARALLEL_CYCLES)
+
+
+def _candidates(problem: Problem, positions: int, machine: Machine) -> Iterator[InnerPlan]:
+    g = problem.geometry
+    channels, m_tile = register_tile(g.k_per_group, positions, machine)
+    for tile, blocks in product({channels, min(4, g.k_per_group)}, (1, 2, 4, 8)):
+        wanted = -(-blocks * machine.threads // g.groups)
+        k_block = -(-g.k_per_group // min(wanted, g.k_per_group))
+        yield InnerPlan(problem.lanes(machine), -(-k_block // tile) * tile, tile, m_tile)
+
+
+def _tasks(problem: Problem, plan: InnerPlan) -> int:
+    return problem.geometry.groups * -(-problem.geometry.k_per_group // plan.k_block)
 
 
 def _cycles(problem: Problem, plan: InnerPlan, machine: Machine) -> tuple[float, int]:
@@ -60,12 +91,15 @@ def _cycles(problem: Problem, plan: InnerPlan, machine: Machine) -> tuple[float,
     tiles = -(-k_block // plan.channels)
     full, tail = divmod(positions, plan.m_tile)
     step = full * tile_cycles(plan.channels, plan.m_tile, machine)
-    step += tile_cycles(plan.channels, tail, machine) if tail else 0.0
+    if not plan.most:
+        step += tile_cycles(plan.channels, tail, machine) if tail else 0.0
+    else:  # one by one
+        step += tail * tile_cycles(plan.channels, 1, machine)
     # Weights come as fast as the cache that they are in, once.
     size = problem.weights * byte_width(problem.dtypes[1])
     far = 1.5 if size <= machine.l2 else 5.0 if size <= 16 * machine.l2 else 9.0
     step = max(step, plan.channels * far * (machine.vector_bytes / 64))
-    products = tiles * vectors * step
+    products = tiles * vectors * step * 1.3  # as measured against the estimates of other kernels
     held = positions * plan.pitch(problem)
     if problem.dtypes[1] != problem.acc_dtype:
         products *= 1.2

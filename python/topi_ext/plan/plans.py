@@ -437,6 +437,9 @@ class InnerPlan:
         Register tile: output channels by positions.
     parallel : bool
         Whether threads share the tasks.
+    most : int
+        Of symbolic sizes, the most positions of all images together that the plan serves, for which
+        it has room.
     """
 
     lanes: int
@@ -444,6 +447,7 @@ class InnerPlan:
     channels: int
     m_tile: int
     parallel: bool = True
+    most: int = 0
 
     def pitch(self, problem: Problem) -> int:
         """Distance of what two positions read: whole vectors, never a power of two of them."""
@@ -596,13 +600,13 @@ class EitherPlan:
 
     Attributes
     ----------
-    small : ScatterPlan or ColumnsPlan
+    small : InnerPlan, ScatterPlan or ColumnsPlan
         For what it serves.
     large : GatherPlan, WinogradPlan, PhasesPlan, WeightGradPlan, ChannelsPlan or WeightTilesPlan
         For everything else.
     """
 
-    small: ScatterPlan | ColumnsPlan
+    small: InnerPlan | ScatterPlan | ColumnsPlan
     large: GatherPlan | WinogradPlan | PhasesPlan | WeightGradPlan | ChannelsPlan | WeightTilesPlan
 
 

@@ -15,12 +15,14 @@ from typing import NamedTuple, Union
 
 from ..geometry import conv_transpose_size
 from .gather import plan_gather
+from .inner import inner_of_any_size
 from .phases import phases_of_any_size
 from .plans import (
     ChannelsPlan,
     ColumnsPlan,
     EitherPlan,
     GatherPlan,
+    InnerPlan,
     PhasesPlan,
     Plan,
     ScatterPlan,
@@ -67,7 +69,8 @@ def plan_for_any_size(problem: Problem, gather: GatherPlan, machine: Machine) ->
             split, large = found, phases
     if problem.prepacked:
         return large
-    return _either(scatter_of_any_size(problem, known, machine), large, split, known)
+    of_face = scatter_of_any_size if problem.transposed else inner_of_any_size
+    return _either(of_face(problem, known, machine), large, split, known)
 
 
 def plan_weights_of_any_size(problem: Problem, machine: Machine) -> Plan:
@@ -90,7 +93,7 @@ def plan_weights_of_any_size(problem: Problem, machine: Machine) -> Plan:
 
 
 def _either(
-    small: Iterable[tuple[ScatterPlan | ColumnsPlan, list[float]]],
+    small: Iterable[tuple[InnerPlan | ScatterPlan | ColumnsPlan, list[float]]],
     large: Large,
     split: Split,
     known: Sequence[Problem],

@@ -393,7 +393,7 @@ def _combining_cycles(
         near = stored <= machine.l2 * (machine.threads if plan.shares == 1 else 1)
         copied = 1.4 if near else 2.6 if stored <= 16 * machine.l2 else 3.4
     if square_size(problem, plan.channels, plan.lanes):
-        copied -= 0.9
+        copied -= 0.9 if copied < 2.6 else 1.4
     else:
         copied += widening_cycles(problem.dtypes[1], problem.acc_dtype)
     return pairs * (problem.geometry.taps * copied * slices + products * each)
