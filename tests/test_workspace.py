@@ -31,6 +31,8 @@ SOME = {
     "more_encoders": slice(0, None, 3),
     "further_decoders": slice(1, None, 3),
     "further_encoders": slice(1, None, 3),
+    "small_decoders": slice(2, None, 3),
+    "small_encoders": slice(2, None, 3),
 }
 
 

@@ -59,8 +59,8 @@ class Filter:
     points : tuple of tuple of Term
     outputs : tuple of Combination
     lacks : tuple of int
-        Of each phase, how many of the first terms it does not have, see :func:`joined`; empty where
-        all phases have all.
+        Of each phase, how many of the first terms it does not have, see :func:`joined`; if empty,
+        none.
     """
 
     out_step: int
@@ -93,7 +93,7 @@ class Filter:
 
     @property
     def missing_taps(self) -> tuple[int, ...]:
-        """The same by the first taps."""
+        """How many terms those phases lack that have each of the first taps."""
         of_tap = {first: lack for (_, _, first), lack in zip(self.phases, self.missing)}
         return tuple(of_tap[first] for first in self.first_taps)
 

@@ -12,8 +12,8 @@ over what each position reads, in the same order::
                 accumulators[channels][m_tile] += weights * columns
             add up the lanes of each accumulator                                -> out
 
-Weights of float16 and bfloat16 are widened as they are read; integers of another width than the
-sums are copied first, those of one tile of channels at a time.
+Weights of float16 and bfloat16 are widened as they are read; of other dtypes than the sums they are
+copied first, those of one tile of channels at a time, and bfloat16 where TVM reads no LLVM text.
 """
 
 from __future__ import annotations
@@ -112,13 +112,8 @@ class Inner:
                     emit.let(start + tap * dilation)
                     for start, tap, dilation in zip(corner, (depth, height), g.dilation)
                 ]
-                inside = emit.both(
-                    *(
-                        emit.both(place >= 0, place < size)
-                        for place, size in zip(outer, g.x_size)
-                        if not isinstance(place, int) or not 0 <= place < size
-                    )
-                )
+                bounds = ((o >= 0, o < size) for o, size in zip(outer, g.x_size))
+                inside = emit.both(*(bound for pair in bounds for bound in pair))
                 into = ((i * g.kernel[0] + depth) * g.kernel[1] + height) * g.kernel[2]
                 into = emit.origin(number * self.pitch + into)
                 channel = group * problem.in_channels + i
@@ -203,7 +198,8 @@ class Inner:
         """Neighbours, in the dtype of the sums."""
         lanes = self.plan.lanes
         if source is self.weight and self.widens:
-            return widening.widened(source, start, lanes)
+            value = widening.widened(source, start, lanes)
+            return value if self.dtype == "float32" else emit.converted(value, self.dtype, lanes)
         value = source[emit.lanes_of(start, lanes)]
         return value if source.dtype == self.dtype else emit.converted(value, self.dtype, lanes)
 

@@ -51,7 +51,7 @@ def add_products(
         How far neighbouring terms of the last loop are apart, in `values` and in `rows`.  With
         them, indices that hold sizes known only at run time are computed once for each such loop.
     ahead : callable, optional
-        ``ahead(*i)`` emits, for each term, what asks for memory that is read later.
+        ``ahead(*i)`` emits, for each term, what asks for memory to be read later; no `steps` then.
     """
     tile = list(product(range(len(places)), range(vectors)))
     sums = dict(zip(tile, emit.registers(len(tile), lanes, into.dtype)))

@@ -199,11 +199,13 @@ class Scatter:
 
         At `following` begin the weights of the next chunk.
         """
-        lanes, lines = self.plan.lanes, self.plan.ahead if self.is_run else 0
+        lanes = self.plan.lanes
+        lines = self.plan.ahead if self.is_run else 0
         line = CACHE_LINE // byte_width(self.weight.dtype)
 
         def ask(first: Expr, position: Expr, k: Expr) -> None:
-            """Each tile of positions asks for its share of what these vectors need next."""
+            """Each tile of positions asks for its share of what these vectors need next; tiles that
+            are more than there are lines, for what the next vectors need."""
             share = emit.quotient(position, self.plan.m_tile) * lines
             place = following + k * self.weight.strides["O"] + first * lanes
             for i in range(lines):
@@ -222,7 +224,8 @@ class Scatter:
                 vectors,
                 lanes,
                 fresh=fresh,
-                ahead=partial(ask, first, position) if lines else None,
+                # Single positions would take longer to ask than to multiply.
+                ahead=partial(ask, first, position) if lines and size > 1 else None,
             )
 
         emit.tiles(

@@ -20,7 +20,7 @@ from .cost import (
 from .plans import InnerPlan
 from .problem import Machine, Problem
 
-MOST_POSITIONS = 64
+FEW_POSITIONS = 64
 """With more, vectors of positions are full, or nearly so."""
 
 
@@ -30,9 +30,9 @@ def plan_inner(problem: Problem, machine: Machine) -> tuple[float, InnerPlan] | 
     None for ``conv_transpose``, for many positions or a symbolic number of them, and where the
     weights of an output channel do not lie one after the other in memory.
     """
-    if problem.transposed or not (problem.is_static and problem.weights_are_runs):
+    if problem.face != "conv" or not (problem.is_static and problem.weights_are_runs):
         return None
-    if not 0 < prod(problem.y_sizes) <= MOST_POSITIONS or problem.lanes(machine) < 2:
+    if not 0 < prod(problem.y_sizes) <= FEW_POSITIONS or problem.lanes(machine) < 2:
         return None
     return cheapest(_plans(problem, machine))
 
@@ -47,7 +47,7 @@ def inner_of_any_size(
     if not problem.weights_are_runs or problem.lanes(machine) < 2:
         return
     row = known[0].in_channels * problem.geometry.taps * byte_width(problem.acc_dtype)
-    most = max(1, min(MOST_POSITIONS, machine.l2 // 2 // row))
+    most = max(1, min(FEW_POSITIONS, machine.l2 // 2 // row))
     for plan in _candidates(problem, most, machine):
         plan = replace(plan, most=most)
         yield plan, [_fitted_cycles(one, plan, machine) for one in known]
@@ -73,7 +73,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, InnerPla
 def _candidates(problem: Problem, positions: int, machine: Machine) -> Iterator[InnerPlan]:
     g = problem.geometry
     channels, m_tile = register_tile(g.k_per_group, positions, machine)
-    for tile, blocks in product({channels, min(4, g.k_per_group)}, (1, 2, 4, 8)):
+    for tile, blocks in product({channels, min(4, g.k_per_group), 1}, (1, 2, 4, 8)):
         wanted = -(-blocks * machine.threads // g.groups)
         k_block = -(-g.k_per_group // min(wanted, g.k_per_group))
         yield InnerPlan(problem.lanes(machine), -(-k_block // tile) * tile, tile, m_tile)
@@ -101,6 +101,8 @@ def _cycles(problem: Problem, plan: InnerPlan, machine: Machine) -> tuple[float,
     step = max(step, plan.channels * far * (machine.vector_bytes / 64))
     products = tiles * vectors * step * 1.3  # as measured against the estimates of other kernels
     held = positions * plan.pitch(problem)
+    if held * byte_width(problem.acc_dtype) > machine.l2 // 2:
+        products *= 1.12  # columns come from further away, for each tile of channels
     if problem.dtypes[1] != problem.acc_dtype:
         products *= 1.2
         held += plan.channels * plan.pitch(problem)

@@ -182,14 +182,15 @@ class Problem:
 
     @property
     def weights_are_runs(self) -> bool:
-        """Whether those of an output channel of ``conv`` lie one after the other in memory."""
+        """Whether those of a channel of y lie one after the other in memory, taps fastest."""
         order = self.layouts.w
-        return self.face == "conv" and order == "OI" + "DHW"[5 - len(order) :]
+        return order == "OI" + "DHW"[5 - len(order) :]
 
     @property
     def weights_are_rows(self) -> bool:
-        """The same in the dtype of its sums."""
-        return self.weights_are_runs and self.dtypes[1] == self.acc_dtype
+        """Whether a gather reads those of an output channel so, in the dtype of its sums."""
+        as_summed = self.dtypes[1] == self.acc_dtype
+        return not self.transposed and self.weights_are_runs and as_summed
 
     @property
     def rows_are_runs(self) -> bool:

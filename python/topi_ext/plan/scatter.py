@@ -95,7 +95,8 @@ def _ahead(problem: Problem, plan: ScatterPlan, machine: Machine) -> int:
     tiles = -(-plan.positions // plan.m_tile)
     if not problem.is_static:
         tiles = FEW_TILES
-    pays = plan.positions > 1 and tiles <= ASKING_TILES * lines and _stored(problem) > machine.l2
+    is_far = problem.weights_are_runs and _stored(problem) > machine.l2
+    pays = is_far and plan.positions > 1 and tiles <= ASKING_TILES * lines
     return -(-lines // tiles) if pays else 0
 
 

@@ -173,7 +173,7 @@ def _known(problem: Problem) -> list[Problem]:
             for length, axis in zip(g.x_size, zip(y, *g.window))
         )
         if min(x) >= 1:
-            n = problem.n if isinstance(problem.n, int) else n
+            n = max(1, problem.n) if isinstance(problem.n, int) else n
             found.append(replace(problem, geometry=replace(g, x_size=x, y_size=y), n=n))
     smallest = min((prod(one.y_sizes) for one in found), default=0)
     most = max(MOST_POSITIONS, smallest)
