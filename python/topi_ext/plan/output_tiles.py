@@ -73,7 +73,8 @@ def combined_inputs_cycles(filters: Sequence[Filter], block: Sequence[int], lane
     read = len(depth.reach) * len(height.reach) * vectors
     each = read + depth.mean_terms * len(height.terms) * mixed
     chunks = prod(block[:3]) * -(-block[3] // count)
-    return rows * (6 + length * 0.2) + chunks * each * (0.6 if count == lanes else 0.3)
+    cycles = 0.6 if count == lanes else 0.3 if count > 2 else 0.13
+    return rows * (6 + length * 0.2) + chunks * each * cycles
 
 
 def input_rows(filters: Sequence[Filter], block: Sequence[int]) -> tuple[int, int]:
