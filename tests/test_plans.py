@@ -27,7 +27,7 @@ from topi_ext.plan.plans import (
 )
 from topi_ext.plan.problem import Machine, Problem
 from topi_ext.plan.scatter import plan_scatter
-from topi_ext.plan.symbolic import Split
+from topi_ext.plan.symbolic import Split, either
 from topi_ext.plan.winograd import plan_winograd
 
 MACHINE = Machine(vector_bytes=64, registers=32, fmas=1, threads=2, l2=1 << 20, streams=True)
@@ -177,6 +177,18 @@ def test_tasks_of_any_size_combine_taps_for_themselves() -> None:
     plan = choose(free(FaceCase("conv", geometry_of(case), 1)), MACHINE).large
     assert isinstance(plan, WinogradPlan) and plan.shares > 0
     assert plan.shares * plan.parts >= MACHINE.threads and plan.least <= 49
+
+
+def test_a_plan_of_few_positions_serves_some() -> None:
+    """What serves none must not be held because logarithms were added in another order."""
+    case = Case("conv", (1, 1), (1, 1), ins=16, outs=16)
+    known = [problem_of(FaceCase("conv", geometry_of(case), n)) for n in (1, 2, 4)]
+    small, large = InnerPlan(16, 8, 4, 1, most=8), choose(known[0], MACHINE)
+    split = Split.none([2.0, 3.0, 7.0])
+    split = split._replace(total=split.total + 1e-9)
+    assert either([(small, [9.0] * 3)], large, split, known) is large
+    held = either([(small, [1.0, 9.0, 9.0])], large, split, known)
+    assert isinstance(held, EitherPlan) and held.small.most == 1
 
 
 def test_where_one_plan_takes_over() -> None:

@@ -70,7 +70,7 @@ def plan_for_any_size(problem: Problem, gather: GatherPlan, machine: Machine) ->
     if problem.prepacked:
         return large
     of_face = scatter_of_any_size if problem.transposed else inner_of_any_size
-    return _either(of_face(problem, known, machine), large, split, known)
+    return either(of_face(problem, known, machine), large, split, known)
 
 
 def plan_weights_of_any_size(problem: Problem, machine: Machine) -> Plan:
@@ -89,10 +89,10 @@ def plan_weights_of_any_size(problem: Problem, machine: Machine) -> Plan:
         *weight_tiles_of_any_size(problem, known, machine),
     ]
     large, cycles = min(found, key=rating)
-    return _either(small, large, Split.none(cycles), known)
+    return either(small, large, Split.none(cycles), known)
 
 
-def _either(
+def either(
     small: Iterable[tuple[InnerPlan | ScatterPlan | ColumnsPlan, list[float]]],
     large: Large,
     split: Split,
@@ -103,7 +103,8 @@ def _either(
     positions, of_large = [prod(one.y_sizes) for one in known], split.cycles
     for plan, cycles in small:
         found = Split.of(positions, cycles, of_large)
-        if found.total < split.total:
+        # The same cycles in another order may have a smaller sum: it has to serve some sizes.
+        if found.threshold > 1 and found.total < split.total:
             most = min(plan.most, found.threshold - 1)
             split, best = found, EitherPlan(replace(plan, most=most), large)
     return best
