@@ -16,11 +16,6 @@ from .emit import Array, Expr
 _WIDEN = "topi_ext_widen"
 
 
-def is_known() -> bool:
-    """Whether this TVM's LLVM reads these lines."""
-    return tvm_compat.reads_llvm()
-
-
 @contextmanager
 def instructions(lanes: int) -> Iterator[None]:
     """Statements inside may call :func:`widened` with vectors of `lanes`."""

@@ -25,7 +25,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from .. import emit, widening
+from .. import emit, tvm_compat, widening
 from ..emit import Array, Expr, Operand
 from ..plan.plans import InnerPlan
 from ..plan.problem import Problem
@@ -68,7 +68,7 @@ class Inner:
         self.positions = emit.chosen(prod(problem.y_sizes))
         self.pitch = plan.pitch(problem)
         self.number_of = emit.let if problem.is_static else emit.chosen
-        self.widens = weight.dtype == "bfloat16" and widening.is_known()
+        self.widens = weight.dtype == "bfloat16" and tvm_compat.reads_llvm()
         self.is_copied = not self.widens and weight.dtype not in (self.dtype, "float16")
 
     def fits(self) -> Expr:
@@ -197,11 +197,11 @@ class Inner:
     def _vector(self, source: Array, start: Expr) -> Expr:
         """Neighbours, in the dtype of the sums."""
         lanes = self.plan.lanes
-        if source is self.weight and self.widens:
-            value = widening.widened(source, start, lanes)
-            return value if self.dtype == "float32" else emit.converted(value, self.dtype, lanes)
-        value = source[emit.lanes_of(start, lanes)]
-        return value if source.dtype == self.dtype else emit.converted(value, self.dtype, lanes)
+        if self.widens:
+            value, dtype = widening.widened(source, start, lanes), "float32"
+        else:
+            value, dtype = source[emit.lanes_of(start, lanes)], source.dtype
+        return value if dtype == self.dtype else emit.converted(value, self.dtype, lanes)
 
     def _added(self, vector: Expr) -> Expr:
         """The sum of all lanes, half by half."""

@@ -27,6 +27,11 @@ def row_lanes(tiles: int, lanes: int) -> int:
     return min(lanes, 1 << (tiles.bit_length() - 1))
 
 
+def odd(vectors: int) -> int:
+    """So many, or one more: rows a power of two of cache lines apart share one set of a cache."""
+    return vectors | 1
+
+
 def square_size(problem: Problem, channels: int, lanes: int) -> int:
     """Weights of how many of a block's output channels, and of as many taps, are copied at a time.
 
@@ -81,7 +86,7 @@ class Window:
     def pitch(self, lanes: int) -> int:
         """Distance of two planes: whole vectors, and never a power of two of cache lines."""
         vectors = -(-self.elements // lanes)
-        return (vectors + 1 - vectors % 2) * lanes
+        return odd(vectors) * lanes
 
     def most_pitch(self, lanes: int) -> int:
         """What has to be allocated for a plane."""
@@ -203,11 +208,8 @@ class ScatterPlan:
         return -(-self.c_block * geometry.taps // self.lanes)
 
     def pitch(self, geometry: Geometry) -> int:
-        """Elements from one row of columns to the next: of vectors never a power of two.
-
-        Those rows would share the few places of one set of the cache.
-        """
-        return (self.row_vectors(geometry) | 1) * self.lanes
+        """Elements from one row of columns to the next: of vectors never a power of two."""
+        return odd(self.row_vectors(geometry)) * self.lanes
 
     @staticmethod
     def extents(geometry: Geometry, most: Callable[..., Any] = max) -> list[Any]:
@@ -390,7 +392,7 @@ class WinogradPlan(Tiled):
         """Distance of two rows of tiles: one register tile, or never a power of two of lines."""
         rounds = -(-prod(self.block) // (self.vectors * self.lanes))
         vectors = rounds * self.vectors
-        return (vectors if rounds == 1 else vectors + 1 - vectors % 2) * self.lanes
+        return (vectors if rounds == 1 else odd(vectors)) * self.lanes
 
 
 @dataclass(frozen=True)
@@ -452,7 +454,7 @@ class InnerPlan:
     def pitch(self, problem: Problem) -> int:
         """Distance of what two positions read: whole vectors, never a power of two of them."""
         vectors = -(-problem.in_channels * problem.geometry.taps // self.lanes)
-        return (vectors | 1) * self.lanes
+        return odd(vectors) * self.lanes
 
 
 @dataclass(frozen=True)
@@ -591,7 +593,7 @@ class WeightTilesPlan(Tiled):
     def pitch(self) -> int:
         """Distance of two rows of combined inputs: never a power of two of cache lines."""
         vectors = -(-prod(self.block) // self.lanes)
-        return (vectors + 1 - vectors % 2) * self.lanes
+        return odd(vectors) * self.lanes
 
 
 @dataclass(frozen=True)

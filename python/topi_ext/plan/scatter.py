@@ -24,6 +24,15 @@ from .cost import (
 from .plans import ScatterPlan
 from .problem import CACHE_LINE, Machine, Problem
 
+CHUNKS = (16, 32, 64, 96)
+"""Candidates: the most channels of y that are summed at a time."""
+
+ASKING_TILES = 4
+"""Most tiles of positions for each cache line of a vector tile that ask for the next weights."""
+
+FEW_TILES = 2
+"""Tiles of positions that share the lines where their number is not known."""
+
 
 def plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPlan] | None:
     """Lanes over weights: the plan of :mod:`topi_ext.kernels.scatter`, and its cycles.
@@ -33,16 +42,6 @@ def plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPlan
     if not (problem.transposed and problem.is_static):
         return None
     return cheapest(_plans(problem, machine))
-
-
-CHUNKS = (16, 32, 64, 96)
-"""Candidates: the most channels of y that are summed at a time."""
-
-ASKING_TILES = 4
-"""Most tiles of positions for each cache line of a vector tile that ask for the next weights."""
-
-FEW_TILES = 2
-"""Tiles of positions that share the lines where their number is not known."""
 
 
 def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ScatterPlan]]:
@@ -84,9 +83,7 @@ def _chunk(problem: Problem, vectors: int, machine: Machine, most: int) -> int:
 
 def _stored(problem: Problem) -> int:
     """Bytes of the weights of a group."""
-    geometry = problem.geometry
-    weights = geometry.c_per_group * geometry.k_per_group * geometry.taps
-    return weights * byte_width(problem.dtypes[1])
+    return problem.weights_per_group * byte_width(problem.dtypes[1])
 
 
 def _ahead(problem: Problem, plan: ScatterPlan, machine: Machine) -> int:
@@ -100,9 +97,8 @@ def _ahead(problem: Problem, plan: ScatterPlan, machine: Machine) -> int:
     return -(-lines // tiles) if pays else 0
 
 
-def _copy_cycles(problem: Problem, plan: ScatterPlan, vectors: int, machine: Machine) -> float:
-    """Of copying a vector of weights, as measured for vectors that fill cache lines."""
-    chunk = plan.k_block * vectors * machine.vector_bytes
+def _copy_cycles(problem: Problem, plan: ScatterPlan, chunk: int, machine: Machine) -> float:
+    """Of copying a vector of a chunk of so many bytes, as measured for vectors of a cache line."""
     room = (machine.l1 // 2, 3.0), (machine.l1, 4.0), (machine.l2 // 8, 5.0), (chunk, 9.0)
     near = next(cycles for size, cycles in room if chunk <= size)
     stored = _stored(problem)
@@ -130,9 +126,10 @@ def _cycles(
     if bytes_held > machine.l2 // 4:
         products *= 1.12  # as measured
     products *= 1.1 if machine.vector_bytes >= 64 else 1.0  # as measured
-    if plan.k_block * vectors * machine.vector_bytes > machine.l1:
+    chunk = plan.k_block * vectors * machine.vector_bytes
+    if chunk > machine.l1:
         products *= 1.04  # rows come from the second cache
-    weights = k * vectors * _copy_cycles(problem, plan, vectors, machine)
+    weights = k * vectors * _copy_cycles(problem, plan, chunk, machine)
     sums = -(-k // plan.k_block) * (tiles * m_tile + single) * vectors * 2.0
     scatter = positions * c_block * taps * 1.3
     scatter += plan.images * c_block * (plan.held * 0.5 + prod(geometry.x_size) + 20)
