@@ -31,6 +31,7 @@ from topi_ext import select, tvm_compat
 from topi_ext.kernels import gather, weight_tiles, winograd
 from topi_ext.layout import Layouts
 from topi_ext.plan.cpu import choose
+from topi_ext.plan.gather import plan_gather
 from topi_ext.plan.plans import (
     ChannelsPlan,
     ColumnsPlan,
@@ -862,6 +863,25 @@ def test_rooms_that_an_image_does_not_fit() -> None:
     for size in (20, 400):
         grown = geometry_of(line.with_(size=(size,)))
         run(kernels["f1"], FaceCase("conv_weight_grad", grown, 1), rng, tiled=True)
+
+
+def test_rows_dealt_out_to_all_residues() -> None:
+    """Residues of which some have an element more; rows of some vectors and of less than one."""
+    made, cases = [], []
+    for stride, kernel, dilation in ((2, 3, 1), (2, 2, 3), (3, 4, 2), (3, 2, 1), (4, 5, 1)):
+        for before in {1, stride - 1}:
+            case = Case(
+                "conv", (3, 9), (1, kernel), outs=2, stride=(1, stride), dilation=(1, dilation),
+                padding=(0, before, 0, stride - before),
+            )  # fmt: skip
+            cases.append(case)
+            problem = free(FaceCase("conv", geometry_of(case), 1))
+            made.append(kernel_of(problem, plan_gather(problem, MACHINES["sse"])[1]))
+    kernels, rng = built(made), np.random.default_rng(0)
+    for number, case in enumerate(cases):
+        for width in (9, *range(20, 24), *range(40, 44), 90):
+            grown = geometry_of(case.with_(size=(3, width)))
+            run(kernels[f"f{number}"], FaceCase("conv", grown, 1), rng)
 
 
 # ------------------------------------------------------------------------------ threads

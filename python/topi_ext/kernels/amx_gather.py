@@ -47,7 +47,7 @@ from .operands import (
     tap_number,
     weight_index,
 )
-from .panel import pack
+from .packing import pack
 
 WIDTH = 2 * TILE
 """Input channels of a step."""

@@ -9,6 +9,8 @@ then LLVM knows it neither of arguments nor of memory that a kernel reaches by i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .. import emit
 from ..emit import Array, Expr
 
@@ -46,6 +48,32 @@ def copy(
         count >= lanes,
         lambda: emit.loop(emit.ceil_div(count, lanes), vector),
         lambda: emit.loop(count, one),
+    )
+
+
+def deal(
+    into: Array, at: Sequence[Expr], source: Array, start: Expr, count: Expr, lanes: int
+) -> None:
+    """``into[at[r] + i] = source[start + i * step + r]`` for i below `count` and r below `step`,
+    the number of places `at`; each element is read once."""
+    step = len(at)
+
+    def element(i: Expr) -> None:
+        for residue, place in enumerate(at):
+            emit.store(into, place + i, source[start + (i * step + residue)])
+
+    def vector(i: Expr) -> None:
+        first = emit.let(emit.least(i * lanes, count - lanes))
+        begin = emit.let(start + first * step)
+        read = [emit.let(source[emit.lanes_of(begin + v * lanes, lanes)]) for v in range(step)]
+        for residue, place in enumerate(at):
+            value = emit.shuffled(read, range(residue, lanes * step, step))
+            emit.store(into, emit.lanes_of(place + first, lanes), value)
+
+    emit.when(
+        count >= lanes,
+        lambda: emit.loop(emit.ceil_div(count, lanes), vector),
+        lambda: emit.loop(count, element),
     )
 
 

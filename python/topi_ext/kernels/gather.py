@@ -52,7 +52,8 @@ from .operands import (
     tap_number,
     weight_index,
 )
-from .panel import Panel, pack, window_of
+from .packing import pack
+from .panel import Panel, window_of
 from .rows import Result
 
 SPATIAL = (1, 2, 3)
@@ -688,6 +689,9 @@ class GatherKernel:
                     emit.loop(last, lambda a: element(position, a))
 
             def interleave() -> None:
+                if last == 1:
+                    written.put_all(0, held, source, present[-1], plan.lanes)
+                    return
                 count = present[-1] // last
                 emit.loop(count, whole)
                 emit.loop(present[-1] % last, lambda a: element(count, a))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packing: the input window of one block of positions, padded and split by residue.
+"""Panels: the input window of one block of positions, padded and split by residue.
 
 A panel holds, for each channel and each residue of the input position modulo the step, the window
 as one flat plane::
@@ -7,7 +7,7 @@ as one flat plane::
     panel[(channel * slots + slot) * pitch + ((e0*E1 + e1)*E2 + e2)*E3 + e3]
 
 so that a tap is a constant offset, the lanes of a vector are neighbours in memory whatever the
-stride, and padding, layout and dtype are dealt with once, here.
+stride, and padding, layout and dtype are dealt with once, by packing (:mod:`.packing`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ from dataclasses import dataclass
 from math import prod
 
 from .. import emit
-from ..emit import Array, Expr, Operand
+from ..emit import Expr
 from ..geometry import Gather
 from ..plan.plans import Window
 from ..plan.problem import Problem
-from . import DATA
-from .copies import copy
 
 
 class FittedWindow:
@@ -169,122 +167,3 @@ class Panel:
             (shift - gather.first_shift) * step
             for shift, gather, step in zip(shifts, self.gathers, self.window.steps)
         )
-
-
-def pack(
-    panel: Panel,
-    into: Array,
-    source: Operand,
-    channel: Expr,
-    channels: int,
-    first: Sequence[Expr],
-    sizes: Sequence[Expr],
-    valid: Sequence[Expr] | None = None,
-) -> None:
-    """Fill `into` with the window of the block whose first positions are `first`.
-
-    Parameters
-    ----------
-    channel, channels
-        First channel of `source`, and how many.
-    sizes : sequence
-        Sizes of `source` along the four axes; what lies outside is zero.
-    valid : sequence, optional
-        How many positions of the block exist along each axis; the halo behind them is zero
-        instead of data.
-    """
-    gathers, extent = panel.gathers, panel.window.extent
-    zero = emit.constant(0, into.dtype)
-    step = source.strides[DATA[-1]] * gathers[-1].in_step
-    is_near = source.strides[DATA[-1]] == 1
-
-    def plane(c: Expr, *slots: Expr) -> None:
-        base = panel.plane(c, slots)
-        residues = [gather.residue_of(slot) for gather, slot in zip(gathers, slots)]
-        starts = [j + gather.first_shift for j, gather in zip(first, gathers)]
-        # The first position inside of `source`, and the first behind it.
-        begins = [
-            -(residue // gather.in_step) - start
-            for residue, gather, start in zip(residues, gathers, starts)
-        ]
-        limits = [
-            (size - 1 - residue) // gather.in_step + 1 - start
-            for size, residue, gather, start in zip(sizes, residues, gathers, starts)
-        ]
-        if valid is not None:
-            limits = [emit.least(limit, count) for limit, count in zip(limits, valid)]
-
-        def row_of(outer: Sequence[Expr], column: Expr = 0) -> Expr:
-            """Where a row of the plane is, from `column` on."""
-            places = zip((*outer, column), panel.window.steps)
-            return emit.origin(base + sum(e * step for e, step in places))
-
-        def source_of(outer: Sequence[Expr], column: Expr) -> Expr:
-            """Where its data is."""
-            where = [
-                (start + e) * gather.in_step + residue
-                for start, e, gather, residue in zip(starts, (*outer, column), gathers, residues)
-            ]
-            return emit.origin(source.at("C" + DATA, channel + c, *where))
-
-        def copy_by_ones(flat: Expr, origin: Expr, count: Expr) -> None:
-            emit.loop(
-                count,
-                lambda e: emit.store(into, flat + e, source.load(origin + e * step, into.dtype)),
-            )
-
-        def copy_by_vectors(flat: Expr, origin: Expr, count: Expr) -> None:
-            copy(into, flat, source, origin, count, panel.lanes, step)
-
-        def all_rows() -> None:
-            low = emit.let(emit.least(emit.most(begins[-1], 0), extent[-1]))
-            high = emit.let(emit.least(emit.most(limits[-1], low), extent[-1]))
-
-            def row(*outer: Expr) -> None:
-                flat = row_of(outer)
-
-                def fill() -> None:
-                    origin = source_of(outer, low)
-                    emit.fill(into, flat, low, zero)
-                    copy_by_ones(flat + low, origin, high - low)
-                    emit.fill(into, flat + high, extent[-1] - high, zero)
-
-                inside = emit.both(
-                    *(e >= begin for begin, e in zip(begins, outer)),
-                    *(e < limit for limit, e in zip(limits, outer)),
-                )
-                emit.when(inside, fill, lambda: emit.fill(into, flat, extent[-1], zero))
-
-            emit.nest(extent[:-1], row)
-            tail = panel.pitch - panel.window.elements
-            emit.fill(into, base + panel.window.elements, tail, zero)
-
-        def present_rows() -> None:
-            """Zeros first, then data: LLVM does not know that rows are short, and its loops for
-            long ones cost more than what they copy."""
-            lanes = panel.lanes
-            zeros, start = emit.broadcast(zero, lanes), emit.origin(base)
-            emit.loop(
-                emit.quotient(panel.pitch, lanes),
-                lambda v: emit.store(into, emit.lanes_of(start + v * lanes, lanes), zeros),
-            )
-            low, high = (
-                [emit.let(emit.least(emit.most(b, 0), e)) for b, e in zip(bounds, extent)]
-                for bounds in (begins, limits)
-            )
-            count = emit.let(high[-1] - low[-1])
-
-            def row(*numbers: Expr) -> None:
-                outer = [a + i for a, i in zip(low, numbers)]
-                flat, origin = row_of(outer, low[-1]), source_of(outer, low[-1])
-                (copy_by_vectors if is_near else copy_by_ones)(flat, origin, count)
-
-            emit.nest([emit.let(b - a) for a, b in zip(low[:-1], high[:-1])], row)
-
-        if isinstance(panel.window, Window):
-            all_rows()
-        else:
-            present_rows()
-
-    emit.nest((channels, *(gather.slots for gather in gathers)), plane)
-    emit.fill(into, panel.elements(channels) - panel.lanes, panel.lanes, zero)

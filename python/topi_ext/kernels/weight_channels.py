@@ -27,7 +27,8 @@ from ..plan.plans import ChannelsPlan
 from ..plan.problem import Problem
 from . import DATA, TAPS
 from .operands import tap_number
-from .panel import Panel, pack, window_of
+from .packing import pack
+from .panel import Panel, window_of
 from .products import add_products
 from .turned import turn
 from .weight_grad import weight_function

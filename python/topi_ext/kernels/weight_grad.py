@@ -29,7 +29,8 @@ from ..plan.plans import WeightGradPlan
 from ..plan.problem import Problem
 from . import ATTRIBUTES, TAPS
 from .operands import weight_grad_arguments
-from .panel import Panel, pack, window_of
+from .packing import pack
+from .panel import Panel, window_of
 
 
 def build(problem: Problem, plan: WeightGradPlan) -> Any:
