@@ -53,7 +53,7 @@ from .operands import (
     weight_index,
 )
 from .packing import pack
-from .panel import Panel, window_of
+from .panel import Panel, fitted_splits, window_of
 from .rows import Result
 
 SPATIAL = (1, 2, 3)
@@ -204,8 +204,7 @@ class GatherKernel:
         ]
         if not problem.is_static:
             tasks = emit.chosen(emit.most(prod(counts, start=problem.geometry.groups), 1))
-            wanted = emit.chosen(emit.ceil_div(plan.tasks, tasks))
-            self.splits = emit.chosen(emit.least(wanted, self.blocks))
+            self.splits = fitted_splits(tasks, plan.tasks, self.blocks)
         self.per_split = emit.chosen(emit.ceil_div(self.blocks, self.splits))
         self.block_held = plan.channels * self.phases * self.row
         # What has to be allocated, in numbers.
@@ -689,7 +688,8 @@ class GatherKernel:
                     emit.loop(last, lambda a: element(position, a))
 
             def interleave() -> None:
-                if last == 1:
+                if last == 1 and not problem.is_static:
+                    # LLVM would take the row for a long one.
                     written.put_all(0, held, source, present[-1], plan.lanes)
                     return
                 count = present[-1] // last

@@ -98,6 +98,18 @@ def fitted_block(
     return FittedWindow(Window.of(room, dense), tiles, dense, lanes, blocks).block
 
 
+def fitted_splits(tasks: Expr, wanted: int, most: Expr) -> Expr:
+    """Into how many each of `tasks` is divided, at most `most`: together as many as are wanted.
+
+    These are two for each thread; where all threads have equally many, one for each will do, since
+    every split packs the same data.
+    """
+    threads = max(1, wanted // 2)
+    uneven = emit.remainder(tasks, threads) * emit.remainder(emit.wide(threads), tasks)
+    enough = emit.chosen(emit.choose(uneven > 0, lambda: wanted, threads))
+    return emit.chosen(emit.least(emit.chosen(emit.ceil_div(enough, tasks)), most))
+
+
 def window_of(
     problem: Problem, planned: Window, gathers: Sequence[Gather], lanes: int, blocks: int = 1
 ) -> Window | FittedWindow:

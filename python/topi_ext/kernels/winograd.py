@@ -57,7 +57,7 @@ from .combined_inputs import CombinedInputs
 from .combined_taps import CombinedTaps
 from .finite import Finite
 from .operands import Packed, copied_weight, gather_arguments, packed_weight, stored_weight
-from .panel import fitted_block
+from .panel import fitted_block, fitted_splits
 from .products import add_products
 from .rows import Result
 
@@ -163,8 +163,7 @@ class _Winograd:
         counts = [emit.chosen(emit.ceil_div(p, b)) for p, b in zip(tiles, self.block)]
         if not problem.is_static and not plan.shares:
             tasks = emit.chosen(prod(counts, start=problem.geometry.groups))
-            wanted = emit.chosen(emit.ceil_div(plan.tasks, tasks))
-            self.splits = emit.chosen(emit.least(wanted, self.taps.part_blocks))
+            self.splits = fitted_splits(tasks, plan.tasks, self.taps.part_blocks)
         self.per_split = emit.chosen(emit.ceil_div(self.taps.part_blocks, self.splits))
         return counts
 
