@@ -30,6 +30,7 @@ from helpers.profile import FUZZ, compiling
 from topi_ext import select, tvm_compat
 from topi_ext.kernels import gather, weight_tiles, winograd
 from topi_ext.layout import Layouts
+from topi_ext.plan.combined_rows import COMBINED
 from topi_ext.plan.cpu import choose
 from topi_ext.plan.gather import plan_gather
 from topi_ext.plan.plans import (
@@ -314,7 +315,14 @@ def winograd_plans(draw: st.DrawFn, problem: Problem, lanes: int, parallel: bool
         per_task = draw(st.integers(1, parts))
         block = tuple(max(1, count) for count in tiles)
         return replace(plan, block=block, parts=parts, per_task=per_task)
-    return replace(plan, block=tuple(draw(st.integers(1, max(1, min(n, 9)))) for n in tiles))
+    # Chunks whose taps are combined at once, or some at a time.
+    chunks = [
+        n
+        for n in (1, 2, 3)
+        if problem.in_channels % n == 0 and problem.in_channels // n <= COMBINED
+    ]
+    block = tuple(draw(st.integers(1, max(1, min(n, 9)))) for n in tiles)
+    return replace(plan, block=block, chunks=draw(st.sampled_from(chunks or [1])))
 
 
 @st.composite
@@ -360,8 +368,27 @@ def test_phases_that_lack_taps_of_others(kernel: tuple, stride: tuple) -> None:
         assert len(set(depth.missing)) > 1, "phases along depth have equally many taps"
         shares = replace(of_tiles, shares=2, by_slice=True)
         first = replace(of_tiles, block=tuple(of_tiles.tiles(problem)), shares=1, parts=2)
-        plan += [of_tiles, shares, first, replace(first, per_task=2)]
+        chunks = replace(of_tiles, chunks=5)
+        plan += [of_tiles, shares, first, replace(first, per_task=2), chunks]
     run_all([kernel_of(problem, each) for each in plan], [one] * len(plan), tiled=True)
+
+
+def test_chunks_of_input_channels() -> None:
+    """Each of some steps in which taps are combined: those of all phases, or of a slice."""
+    made, chosen = [], []
+    for op, kernel, stride in (("conv", (3, 3), (1, 1)), ("conv_transpose", (4, 3), (2, 2))):
+        ins = 2 * 4 * COMBINED
+        case = Case(
+            op, (6, 7), kernel, 2, ins=ins, outs=10, groups=2, stride=stride, padding=(1,) * 4
+        )
+        one = FaceCase(op, geometry_of(case), case.n)
+        plan = WinogradPlan((1, 2, 2), (1, 1, 2, 3), 8, 3, 1, 1, 1, None)
+        for chunks in (2, 4):
+            for shares, by_slice in ((0, False), (2, False), (2, True)):
+                some = replace(plan, chunks=chunks, shares=shares, by_slice=by_slice)
+                made.append(kernel_of(problem_of(one), some))
+                chosen.append(one)
+    run_all(made, chosen)
 
 
 def test_weights_transposed_in_registers() -> None:
@@ -617,7 +644,7 @@ FEWER_PRODUCTS = [
         Case("conv", (4, 6), (3, 3), 4, ins=128, outs=250, padding=(1,) * 4),
     )
 ]
-"""The last one combines all its inputs before its taps."""
+"""The last one combines all its inputs before its taps, that before it has chunks of them."""
 
 
 def fewer_products(case: FaceCase, *, prepacked: bool = False) -> tuple[Problem, WinogradPlan]:
@@ -626,7 +653,7 @@ def fewer_products(case: FaceCase, *, prepacked: bool = False) -> tuple[Problem,
     plan = choose(problem, Machine(vector_bytes=32, threads=2))
     assert isinstance(plan, WinogradPlan), case
     assert plan.inputs_first == (case is FEWER_PRODUCTS[-1] and not prepacked)
-    return problem, plan
+    return problem, replace(plan, chunks=2 if case is FEWER_PRODUCTS[-2] else 1)
 
 
 @pytest.mark.parametrize("prepacked", [False, True], ids=["weights as stored", "packed weights"])

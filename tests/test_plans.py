@@ -108,6 +108,16 @@ def test_no_tile_has_more_terms_than_are_written_out() -> None:
     assert plan_winograd(problem, MACHINE, [(2, 2, 1)]) is not None
 
 
+@pytest.mark.parametrize(("ins", "chunks"), [(256, True), (250, False)])
+def test_whole_images_by_chunks_of_channels(ins: int, *, chunks: bool) -> None:
+    """A row of ten tiles fills no vector; of a whole image, inputs of all channels are far away."""
+    geometry = geometry_of(Case("conv", (20, 20), (3, 3), ins=ins, outs=256, padding=(1,) * 4))
+    plan = choose(problem_of(FaceCase("conv", geometry, 1)), MACHINE)
+    assert isinstance(plan, WinogradPlan)
+    assert (plan.chunks > 1) == chunks
+    assert not chunks or plan.block == (1, 1, 10, 10)
+
+
 @pytest.mark.parametrize("by_slice", [False, True])
 @pytest.mark.parametrize("per_task", [1, 2])
 def test_rows_that_are_held(by_slice: bool, per_task: int) -> None:

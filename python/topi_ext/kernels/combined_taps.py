@@ -3,9 +3,10 @@
 
 ::
 
-    combined[group][block][kinds of phases][first taps][point][term][input channel][channels]
+    combined[group][block][chunk][kinds of phases][first taps][point][term][input channel][channels]
 
-A block are `channels` output channels; the rows of a point are its terms and input channels.  Held
+A block are `channels` output channels; the rows of a point are its terms and the input channels of
+a chunk.  Held
 are those of all phases, or of one slice of the kernel after the other, if each thread combines the
 taps that it needs.  For some input channels of a block at a time::
 
@@ -27,7 +28,7 @@ from math import prod
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..filtering import Filter
-from ..plan.combined_rows import CombinedRows, Pair
+from ..plan.combined_rows import COMBINED, CombinedRows, Pair
 from ..plan.plans import WinogradPlan
 from ..plan.problem import Problem
 from .block_weights import BlockWeights
@@ -51,8 +52,8 @@ class CombinedTaps:
         How many blocks of a group are held at a time, and of how many groups.
     chunks : int
         Into how many the input channels are divided while taps are combined.
-    block_elements : int
-        Combined taps of a block that are held at a time.
+    chunk_elements, block_elements : int
+        Combined taps of a chunk of the plan, and of a block, that are held at a time.
     """
 
     def __init__(self, problem: Problem, plan: WinogradPlan, weight: Operand | None = None):
@@ -65,9 +66,10 @@ class CombinedTaps:
         each_task = plan.shares > 0 and not problem.prepacked
         self.held_blocks = self.blocks if problem.prepacked else self.part_blocks
         self.held_groups = 1 if each_task else problem.geometry.groups
-        self.chunk = min(problem.in_channels, 16)
+        self.chunk = min(plan.depth(problem), COMBINED)
         self.chunks = -(-problem.in_channels // self.chunk)
-        self.block_elements = self.rows.taps_held * plan.channels
+        self.chunk_elements = self.rows.taps_held * plan.channels
+        self.block_elements = plan.chunks * self.chunk_elements
 
     # ------------------------------------------------------------ where they are
 
@@ -83,7 +85,7 @@ class CombinedTaps:
         rows = {}
         for start, points in zip(self.rows.starts(filters), product(*by_point)):
             for number, terms in enumerate(product(*points)):
-                rows[terms] = start + number * self.problem.in_channels
+                rows[terms] = start + number * self.plan.depth(self.problem)
         return dict(sorted(rows.items()))
 
     @property
@@ -196,7 +198,10 @@ class CombinedTaps:
             # All taps, also of one slice: they share cache lines.
             copied.copy(raw, group, first_block + b, first)
             start = self.block_held(group, first_block, b) * self.block_elements
-            start = start + first * plan.channels
+            chunk, channel = 0, first
+            if plan.chunks > 1:
+                chunk, channel = emit.unravel(first, (plan.chunks, plan.depth(problem)))
+            start = start + (chunk * self.chunk_elements + channel * plan.channels)
             if self.rows.taps_by_slice:
                 of_slice(start, slice_)
             else:

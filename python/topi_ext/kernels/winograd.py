@@ -139,7 +139,7 @@ class _Winograd:
         self.block_width = plan.channels * self.width
         # Of the phases of a row.
         self.outputs = prod(self.tile) * self.out_steps[-1]
-        self.room, self.pitch = prod(plan.block), plan.pitch
+        self.room, self.pitch, self.depth = prod(plan.block), plan.pitch, plan.depth(problem)
 
     def pays(self) -> Expr:
         """Whether there are enough tiles to pay for combining the taps."""
@@ -269,24 +269,31 @@ class _Winograd:
         count = emit.let(emit.most(emit.least(present, self.per_split), 0))
 
         def of_phase(filters: Sequence[Filter], phases: Sequence[Expr], row: Expr) -> None:
-            if not plan.inputs_first:
-                self._combine_rows(group, filters, phases, row)
             numbers = [
                 emit.table([f.first_taps.index(first) for _, _, first in f.phases])(i)
                 for f, i in zip(filters, phases)
             ]
 
-            def one_pass(i: Expr) -> None:
+            def one_pass(chunk: Expr, i: Expr) -> None:
                 start = emit.let(i * plan.pass_blocks)
                 part = emit.let(emit.most(emit.least(count - start, plan.pass_blocks), 0))
                 place = self.taps.block_held(group, first_block, first + start)
                 taps = self.taps.offset_of(place, filters, numbers)
+                taps = emit.let(taps + chunk * self.taps.chunk_elements)
                 emit.loop(
                     self.rounds,
-                    lambda r: self._round(filters, phases, row, emit.let(taps), start, part, r),
+                    lambda r: self._round(filters, phases, row, taps, start, part, r),
                 )
 
-            emit.loop(emit.ceil_div(self.per_split, plan.pass_blocks), one_pass)
+            def one_chunk(chunk: Expr) -> None:
+                if not plan.inputs_first:
+                    self._combine_rows(group, filters, phases, row, chunk)
+                passes = emit.ceil_div(self.per_split, plan.pass_blocks)
+                emit.loop(passes, partial(one_pass, chunk))
+
+            if plan.chunks > 1:
+                self._clear(filters, phases, count)
+            emit.loop(plan.chunks, one_chunk)
 
         def copy_out(row_phase: Expr) -> None:
             offsets = self.row_phases.offsets(row_phase)
@@ -352,15 +359,21 @@ class _Winograd:
         self._over_phases(slice_, partial(self._combine_rows, group))
 
     def _combine_rows(
-        self, group: Expr, filters: Sequence[Filter], phases: Sequence[Expr], first_row: Expr
+        self,
+        group: Expr,
+        filters: Sequence[Filter],
+        phases: Sequence[Expr],
+        first_row: Expr,
+        chunk: Expr = 0,
     ) -> None:
-        """inputs[term][input channel][tile] of one phase, from this row on."""
+        """inputs[term][input channel][tile] of one phase and one chunk, from this row on."""
         combined = CombinedInputs(
             self.problem, self.data, self.first, self.block, self.room, self.pitch, self.plan.lanes
         )
         first_rows = list(self.taps.rows_of(filters).values())
         tiles = combined.rows_into(self.inputs, first_rows, group, filters, phases)
-        emit.loop(self.problem.in_channels, lambda c: tiles(c, first_row + c))
+        first = chunk * self.depth
+        emit.loop(self.depth, lambda c: tiles(first + c, first_row + c))
 
     # ------------------------------------------------------------ products
 
@@ -385,13 +398,13 @@ class _Winograd:
         def point(p: Expr) -> None:
             each = terms_of(p)
             terms = (loops - lack) * each
-            start = emit.let(start_of(p) + lack * each * self.problem.in_channels)
+            start = emit.let(start_of(p) + lack * each * self.depth)
 
             def block(b: Expr) -> None:
                 weights = emit.let(taps + b * self.taps.block_elements + start * plan.channels)
                 into = emit.let((p * plan.pass_blocks + b) * self.block_width)
                 add_products(
-                    (terms * self.problem.in_channels,),
+                    (terms * self.depth,),
                     self.combined,
                     lambda o, i: weights + i * plan.channels + o,
                     self.inputs,
@@ -406,13 +419,25 @@ class _Winograd:
             emit.loop(count, block)
 
         emit.loop(len(counts), point)
-        phase = emit.table([offset for offset, _, _ in filters[2].phases])(phases[2])
-        place = emit.let(
-            first * (plan.channels * self.outputs * self.pitch)
-            + phase * (prod(self.tile) * self.pitch)
-            + number * self.width
-        )
+        before = first * (plan.channels * self.outputs * self.pitch)
+        place = emit.let(before + self._place_of(filters, phases) + number * self.width)
         emit.loop(count * plan.channels, lambda o: self._combine_points(filters, o, place))
+
+    def _place_of(self, filters: Sequence[Filter], phases: Sequence[Expr]) -> Expr:
+        """Where the outputs of a phase are, of those of all phases of a row."""
+        phase = emit.table([offset for offset, _, _ in filters[2].phases])(phases[2])
+        return phase * (prod(self.tile) * self.pitch)
+
+    def _clear(self, filters: Sequence[Filter], phases: Sequence[Expr], blocks: Expr) -> None:
+        """Zeros for the outputs of one phase, of some blocks of channels."""
+        place, lanes = emit.let(self._place_of(filters, phases)), self.plan.lanes
+        zeros = emit.broadcast(emit.constant(0, self.dtype), lanes)
+
+        def vector(o: Expr, v: Expr) -> None:
+            at = emit.lanes_of(place + o * self.outputs * self.pitch + v * lanes, lanes)
+            emit.store(self.held, at, zeros)
+
+        emit.nest((blocks * self.plan.channels, prod(self.tile) * self.pitch // lanes), vector)
 
     def _combine_points(self, filters: Sequence[Filter], o: Expr, place: Expr) -> None:
         """held[output channel][phase of the row][outputs of the tile][tile]."""
@@ -431,8 +456,11 @@ class _Winograd:
                 values = combined_along(values, axis, filters[axis].outputs, self.dtype, lanes)
             for n, at in enumerate(product(*map(range, self.tile))):
                 into = place + (o * self.outputs + n) * self.pitch + v * lanes
-                emit.store(self.held, emit.lanes_of(into, lanes), values[at])
-                self.finite.show(values[at])
+                index, value = emit.lanes_of(into, lanes), values[at]
+                if plan.chunks > 1:
+                    value = emit.let(self.held[index] + value)
+                emit.store(self.held, index, value)
+                self.finite.show(value)
 
         emit.loop(plan.vectors, vector)
 

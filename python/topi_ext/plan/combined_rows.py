@@ -19,6 +19,9 @@ from ..filtering import Filter
 from .plans import WinogradPlan
 from .problem import Problem
 
+COMBINED = 16
+"""Input channels whose taps are combined at a time; of several chunks each has a multiple."""
+
 Pair = tuple[Filter, Filter]
 """The filters along depth and height."""
 
@@ -56,7 +59,8 @@ def slices_of(filters: Sequence[Sequence[Filter]]) -> tuple[Slice, ...]:
 
 
 class CombinedRows:
-    """Rows of one block of output channels, and of one block of tiles.
+    """Rows of one block of output channels, and of one block of tiles, for one chunk of the input
+    channels.
 
     Attributes
     ----------
@@ -69,7 +73,7 @@ class CombinedRows:
     def __init__(self, problem: Problem, plan: WinogradPlan):
         self.filters = plan.filters(problem)
         self.taps_by_slice = plan.by_slice and not problem.prepacked
-        self._plan, self._in_channels, self._gap = plan, problem.in_channels, plan.gap(problem)
+        self._plan, self._depth, self._gap = plan, plan.depth(problem), plan.gap(problem)
 
     @property
     def slices(self) -> tuple[Slice, ...]:
@@ -80,7 +84,7 @@ class CombinedRows:
         """Of a phase, the first row of each point, and how many there are; behind each some are
         empty."""
         points = (prod(map(len, at)) for at in product(*(f.points for f in filters)))
-        return [0, *accumulate(terms * self._in_channels + self._gap for terms in points)]
+        return [0, *accumulate(terms * self._depth + self._gap for terms in points)]
 
     def of_phase(self, filters: Sequence[Filter]) -> int:
         """How many rows a phase has: as many inputs as taps."""

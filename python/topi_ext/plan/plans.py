@@ -338,6 +338,9 @@ class WinogradPlan(Tiled):
     by_slice : bool
         Whether a task computes the rows that one slice of the kernel serves before those of the
         next, for less memory, if `shares` is not zero.
+    chunks : int
+        Into how many equal parts the input channels are divided, which are summed one after the
+        other; 1 if a task has several parts.
     streamed : bool
         Whether the result is written past the caches.
     least, tasks : int
@@ -358,6 +361,7 @@ class WinogradPlan(Tiled):
     shares: int = 0
     per_task: int = 1
     by_slice: bool = False
+    chunks: int = 1
     streamed: bool = False
     least: int = 0
     tasks: int = 1
@@ -366,6 +370,10 @@ class WinogradPlan(Tiled):
         """How each spatial axis is computed; along depth, where terms are a loop, in one way."""
         depth, height, width = super().filters(problem)
         return joined(depth), height, width
+
+    def depth(self, problem: Problem) -> int:
+        """Input channels of a chunk."""
+        return problem.in_channels // self.chunks
 
     def slices(self, problem: Problem) -> int:
         """Slices of the kernel along depth and height: the rows of a phase need one."""
@@ -385,7 +393,7 @@ class WinogradPlan(Tiled):
         many channels there are as many rows as let combined taps begin with a cache line.
         """
         rows = self.lanes // gcd(self.lanes, self.channels)
-        return rows if problem.in_channels >= 16 * rows else 1
+        return rows if self.depth(problem) >= 16 * rows else 1
 
     @property
     def pitch(self) -> int:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..dtypes import byte_width
 from ..filtering import Filter
-from .combined_rows import CombinedRows
+from .combined_rows import COMBINED, CombinedRows
 from .cost import (
     PARALLEL_CYCLES,
     blocks_in,
@@ -158,10 +158,28 @@ def _plans(
     for loops in _loops(problem, template, machine) if combinations else ():
         vectors = -(-prod(loops.block) // template.lanes)
         tile = register_tile(problem.out_channels, vectors, machine)
-        plan = _with_loops(problem, template, combinations, loops, tile, machine)
-        if plan and _fits(problem, plan, combinations, machine):
-            cycles, of_tasks = _cycles(problem, plan, combinations, machine)
-            yield cycles, replace(plan, parallel=of_tasks >= PARALLEL_CYCLES)
+        whole = _with_loops(problem, template, combinations, loops, tile, machine)
+        for plan in _chunked(problem, whole, combinations, machine) if whole else ():
+            if _fits(problem, plan, combinations, machine):
+                cycles, of_tasks = _cycles(problem, plan, combinations, machine)
+                yield cycles, replace(plan, parallel=of_tasks >= PARALLEL_CYCLES)
+
+
+def _chunked(
+    problem: Problem,
+    plan: WinogradPlan,
+    combinations: Sequence[tuple[Filter, ...]],
+    machine: Machine,
+) -> Iterator[WinogradPlan]:
+    """The plan, and where its inputs do not stay near, that of as few chunks as let them."""
+    yield plan
+    inputs, near = _inputs_bytes(problem, plan, combinations), machine.l2 * 3 // 4
+    if plan.inputs_first or inputs <= near:
+        return
+    for chunks in (2, 4, 8, 16):
+        if problem.in_channels % (chunks * COMBINED) == 0 and inputs <= chunks * near:
+            yield replace(plan, chunks=chunks)
+            return
 
 
 def _combinations(problem: Problem, plan: WinogradPlan) -> list[tuple[Filter, ...]]:
@@ -182,8 +200,15 @@ def _fits(
     busy = min(machine.threads, _tasks(problem, plan))
     if _elements(problem, plan, combinations, busy) > _room(problem):
         return False
-    values = _most_terms(combinations) * problem.in_channels * byte_width(problem.acc_dtype)
-    return plan.per_task > 1 or values * plan.pitch <= machine.l2 * 2
+    return plan.inputs_first or _inputs_bytes(problem, plan, combinations) <= machine.l2 * 2
+
+
+def _inputs_bytes(
+    problem: Problem, plan: WinogradPlan, combinations: Sequence[tuple[Filter, ...]]
+) -> int:
+    """The combined inputs of one chunk and phase."""
+    rows = _most_terms(combinations) * plan.depth(problem)
+    return rows * plan.pitch * byte_width(problem.acc_dtype)
 
 
 def _cycles(
@@ -304,8 +329,8 @@ def _elements(
     if problem.prepacked:
         return busy * task
     combined = blocks * plan.channels * rows.taps_held
-    # The weights of a block and 16 input channels are copied before they are combined.
-    task += problem.geometry.taps * 16 * plan.channels
+    # The weights of a block and some input channels are copied before they are combined.
+    task += problem.geometry.taps * COMBINED * plan.channels
     if plan.shares:
         return busy * (task + combined)
     return problem.geometry.groups * combined + busy * task
@@ -324,9 +349,15 @@ def _task_cycles(
     tile_rows = prod(block[:-1])
     blocks = -(-problem.out_channels // plan.channels) / (plan.splits * plan.parts)
     outputs = prod(plan.tile)
-    values = _most_terms(combinations) * problem.in_channels
+    values = _most_terms(combinations) * plan.depth(problem)
     values *= rounds * plan.vectors * lanes * width
     slices = plan.slices(problem) if plan.by_slice else 1
+    of_term = problem.in_channels * blocks * plan.channels * width
+    held = plan.splits * of_term * _terms(combinations)
+    if problem.prepacked:
+        held *= plan.parts
+    elif plan.shares:
+        held *= machine.threads / slices
     combined, total = 0.0, 1000.0
     for depth, height, last in combinations:
         phases = prod(len(f.phases) for f in (depth, height, last))
@@ -341,22 +372,22 @@ def _task_cycles(
         products = prod(terms) * problem.in_channels * blocks * rounds * step
         if values > machine.l2 * 3 // 4:
             products *= 1.15
-        weights = prod(terms) * problem.in_channels * blocks * plan.channels * width
-        read, held = 0.0, weights * phases * plan.splits
-        if problem.prepacked:
-            read, held = weights, held * plan.parts
-        elif plan.shares:
-            held *= machine.threads / slices
-        # What cores share behind their second caches.
-        products *= 1.05 if held <= 12 * machine.l2 else 1.3
+        read = prod(terms) * of_term if problem.prepacked else 0.0
+        # What cores share behind their second caches; the more vectors, the less is read again.
+        products *= 1.05 if held <= 12 * machine.l2 else 1.3 if plan.vectors < 3 else 1.2
+        if plan.chunks > 1:
+            # As measured: sums are taken up again.
+            products *= 1.15
+        far = held
         if plan.inputs_first:
             inputs = prod(terms) * problem.in_channels * rounds * plan.vectors * lanes * width
-            read, held = read + inputs, max(held, inputs * phases / slices)
-        if held > 16 * machine.l2:
+            read, far = read + inputs, max(held, inputs * phases / slices)
+        if far > 16 * machine.l2:
             # From memory, as fast as a core was measured to read it.
             products = max(products, read / 2.5)
         sums = points * blocks * rounds * (10 + 3.0 * plan.channels * plan.vectors)
         sums += blocks * plan.channels * outputs * rounds * plan.vectors * 6
+        sums *= plan.chunks
         stride = last.out_step * last.tile
         copy = blocks * plan.channels * prod(block) * outputs * (0.6 if stride <= 2 else 1.2)
         copy += blocks * plan.channels * tile_rows * prod(plan.tile[:-1]) * 12
@@ -375,7 +406,7 @@ def _combining_cycles(
     Lines that another core has read, as those of all threads together, are slow to write.
     """
     parts, shared = plan.parts, plan.shares == 0
-    products = sum(prod(f.mean_terms * len(f.first_taps) for f in kinds) for kinds in combinations)
+    products = _terms(combinations)
     pairs = problem.geometry.groups * problem.in_channels * problem.out_channels
     size = pairs * products * byte_width(problem.acc_dtype)
     # Each slice of the kernel is made from the same lines.
@@ -397,6 +428,11 @@ def _combining_cycles(
     else:
         copied += widening_cycles(problem.dtypes[1], problem.acc_dtype)
     return pairs * (problem.geometry.taps * copied * slices + products * each)
+
+
+def _terms(combinations: Sequence[tuple[Filter, ...]]) -> float:
+    """Combined taps of two channels."""
+    return sum(prod(f.mean_terms * len(f.first_taps) for f in kinds) for kinds in combinations)
 
 
 def _most_terms(combinations: Sequence[tuple[Filter, ...]]) -> int:
