@@ -82,7 +82,8 @@ def register_tile(
 ) -> tuple[int, int]:
     """Output channels and vectors of the cheapest register tile.
 
-    A smaller last one is code of its own, for each of so many `kinds` of phases.  Of 32 registers
+    A smaller last one is code of its own, for each of so many `kinds` of phases; for none of them,
+    it is as large as the others.  Of 32 registers
     some are left for weights that LLVM loads ahead; of 16 none: x86 reads them from memory while it
     multiplies.
     """
@@ -91,7 +92,11 @@ def register_tile(
     for channels, width in product(range(1, min(out_channels, 16) + 1), range(1, 9)):
         if width > vectors or channels * width + width + 1 > usable:
             continue
-        cycles = row_cycles(channels, vectors, width, machine) * -(-out_channels // channels)
+        cycles = row_cycles(channels, vectors, width, machine)
+        if not kinds:
+            far = tile_cycles(channels, width, machine) + 0.1 * max(0, width - 4)
+            cycles = -(-vectors // width) * far
+        cycles *= -(-out_channels // channels)
         cycles *= 1 + (0.005 * kinds if vectors % width else 0.0)
         if best is None or cycles < best[0]:
             best = (cycles, channels, width)

@@ -157,7 +157,7 @@ def _plans(
     combinations = _combinations(problem, template)
     for loops in _loops(problem, template, machine) if combinations else ():
         vectors = -(-prod(loops.block) // template.lanes)
-        tile = register_tile(problem.out_channels, vectors, machine)
+        tile = register_tile(problem.out_channels, vectors, machine, kinds=0)
         whole = _with_loops(problem, template, combinations, loops, tile, machine)
         for plan in _chunked(problem, whole, combinations, machine) if whole else ():
             if _fits(problem, plan, combinations, machine):
@@ -351,6 +351,7 @@ def _task_cycles(
     outputs = prod(plan.tile)
     values = _most_terms(combinations) * plan.depth(problem)
     values *= rounds * plan.vectors * lanes * width
+    near = machine.l2 * 3 // 4
     slices = plan.slices(problem) if plan.by_slice else 1
     of_term = problem.in_channels * blocks * plan.channels * width
     held = plan.splits * of_term * _terms(combinations)
@@ -370,8 +371,7 @@ def _task_cycles(
         combined += phases * problem.in_channels * channel
         step = tile_cycles(plan.channels, plan.vectors, machine)
         products = prod(terms) * problem.in_channels * blocks * rounds * step
-        if values > machine.l2 * 3 // 4:
-            products *= 1.15
+        products *= 1.0 if values <= machine.l2 * 3 // 8 else 1.04 if values <= near else 1.15
         read = prod(terms) * of_term if problem.prepacked else 0.0
         # What cores share behind their second caches; the more vectors, the less is read again.
         products *= 1.05 if held <= 12 * machine.l2 else 1.3 if plan.vectors < 3 else 1.2
