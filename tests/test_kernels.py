@@ -27,8 +27,9 @@ from helpers.compare import numpy_dtype
 from helpers.faces import OPERANDS, FaceCase
 from helpers.guarded import symbolic
 from helpers.profile import FUZZ, compiling
-from topi_ext import select, tvm_compat
-from topi_ext.kernels import gather, weight_tiles, winograd
+from topi_ext import emit, select, tvm_compat
+from topi_ext.kernels import ATTRIBUTES, gather, weight_tiles, winograd
+from topi_ext.kernels.panel import fitted_splits
 from topi_ext.layout import Layouts
 from topi_ext.plan.combined_rows import COMBINED
 from topi_ext.plan.cpu import choose
@@ -890,6 +891,24 @@ def test_rooms_that_an_image_does_not_fit() -> None:
     for size in (20, 400):
         grown = geometry_of(line.with_(size=(size,)))
         run(kernels["f1"], FaceCase("conv_weight_grad", grown, 1), rng, tiled=True)
+
+
+def test_no_more_splits_than_share_the_work_evenly() -> None:
+    """Of four tasks that are wanted, for two threads; each split packs the same data again."""
+    tasks = tvm_compat.tir.Var("tasks", "int64")
+    with emit.kernel(ATTRIBUTES) as made:
+        shapes = (
+            emit.argument("tasks", "W", [tasks], "int64"),
+            emit.argument("out", "W", [1], "int64"),
+        )
+        with emit.body(*shapes) as (_, out):
+            emit.store(out, 0, fitted_splits(tasks, 4, 7))
+    count, found = built(made)["f0"], {}
+    for number in (1, 2, 3, 4, 5):
+        out = tvm.runtime.tensor(np.zeros(1, "int64"))
+        count(tvm.runtime.tensor(np.zeros(number, "int64")), out)
+        found[number] = int(out.numpy()[0])
+    assert found == {1: 2, 2: 1, 3: 2, 4: 1, 5: 1}
 
 
 def test_rows_dealt_out_to_all_residues() -> None:

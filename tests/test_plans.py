@@ -12,6 +12,7 @@ from helpers.faces import FaceCase
 from test_kernels import free, problem_of
 from topi_ext.layout import Layouts
 from topi_ext.plan.combined_rows import CombinedRows
+from topi_ext.plan.cost import register_tile
 from topi_ext.plan.cpu import choose
 from topi_ext.plan.output_tiles import candidate_tiles
 from topi_ext.plan.plans import (
@@ -106,6 +107,13 @@ def test_no_tile_has_more_terms_than_are_written_out() -> None:
     problem = problem_for((24, 24, 24), (3, 5, 5), ins=48, outs=48)
     assert plan_winograd(problem, MACHINE, [(2, 2, 2)]) is None
     assert plan_winograd(problem, MACHINE, [(2, 2, 1)]) is not None
+
+
+@pytest.mark.parametrize("vectors", [1, 2, 3, 4, 6, 8, 9, 12, 16])
+def test_rounds_of_register_tiles_are_full(vectors: int) -> None:
+    """Where a smaller last tile is no code of its own, products of empty lanes would be wasted."""
+    _, width = register_tile(128, vectors, MACHINE, kinds=0)
+    assert vectors % width == 0
 
 
 @pytest.mark.parametrize(("ins", "chunks"), [(256, True), (250, False)])

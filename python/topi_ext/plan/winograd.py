@@ -171,15 +171,18 @@ def _chunked(
     combinations: Sequence[tuple[Filter, ...]],
     machine: Machine,
 ) -> Iterator[WinogradPlan]:
-    """The plan, and where its inputs do not stay near, that of as few chunks as let them."""
+    """The plan, and where its inputs do not stay near, those of as few chunks as let them, and of
+    twice as many, which hold less."""
     yield plan
     inputs, near = _inputs_bytes(problem, plan, combinations), machine.l2 * 3 // 4
     if plan.inputs_first or inputs <= near:
         return
-    for chunks in (2, 4, 8, 16):
-        if problem.in_channels % (chunks * COMBINED) == 0 and inputs <= chunks * near:
-            yield replace(plan, chunks=chunks)
-            return
+    enough = [
+        chunks
+        for chunks in (2, 4, 8, 16)
+        if problem.in_channels % (chunks * COMBINED) == 0 and inputs <= chunks * near
+    ]
+    yield from (replace(plan, chunks=chunks) for chunks in enough[:2])
 
 
 def _combinations(problem: Problem, plan: WinogradPlan) -> list[tuple[Filter, ...]]:
@@ -328,7 +331,7 @@ def _elements(
     task += max(raw.values())
     if problem.prepacked:
         return busy * task
-    combined = blocks * plan.channels * rows.taps_held
+    combined = blocks * plan.channels * rows.taps_held * plan.chunks
     # The weights of a block and some input channels are copied before they are combined.
     task += problem.geometry.taps * COMBINED * plan.channels
     if plan.shares:
@@ -413,6 +416,12 @@ def _combining_cycles(
     slices = plan.slices(problem) if plan.by_slice else 1
     near = size <= machine.l2 * (1 if shared else parts * slices)
     near = near or (shared and machine.threads == 1)
+    if plan.inputs_first:
+        # Inputs that would stay in the same cache are pushed out of it, and push taps out.
+        inputs = CombinedRows(problem, plan).inputs_held * plan.pitch
+        inputs *= byte_width(problem.acc_dtype)
+        together = inputs + size / (parts * slices)
+        near = near and not inputs <= machine.l2 < together * 4 / 5
     if machine.vector_bytes < 64:
         copied, each = 0.0, (2.2 if near else 3.5) if shared else (1.5 if near else 2.2)
     else:
