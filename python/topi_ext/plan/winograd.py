@@ -377,7 +377,9 @@ def _task_cycles(
         products *= 1.0 if values <= machine.l2 * 3 // 8 else 1.04 if values <= near else 1.15
         read = prod(terms) * of_term if problem.prepacked else 0.0
         # What cores share behind their second caches; the more vectors, the less is read again.
-        products *= 1.05 if held <= 12 * machine.l2 else 1.3 if plan.vectors < 3 else 1.2
+        of_pass = prod(terms) * plan.depth(problem) * plan.pass_blocks * plan.channels * width
+        reused = plan.vectors * (rounds if of_pass <= machine.l2 // 2 else 1)
+        products *= 1.05 if held <= 12 * machine.l2 else 1 + 0.6 / reused
         if plan.chunks > 1:
             # As measured: sums are taken up again.
             products *= 1.15
