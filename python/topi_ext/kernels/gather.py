@@ -295,8 +295,9 @@ class GatherKernel:
     ) -> None:
         """``weights(step, taps)(output channel)`` for `count` steps from `first` on, of a block."""
 
-        def element(combination: Sequence[TapGroup], i: Expr, *rest: Expr) -> None:
-            phases, taps = rest[:3], rest[3:]
+        def element(
+            i: Expr, combination: Sequence[TapGroup], phases: Sequence[Expr], *taps: Expr
+        ) -> None:
             numbers = self.tap_numbers(combination, phases, taps)
             into = self._weights_of(block, combination, phases)
             into = into + self._weight_step(combination, first + i, taps)
@@ -304,10 +305,15 @@ class GatherKernel:
             for o in range(self.plan.channels):
                 emit.store(packed, into + o, weight(o))
 
-        for combination in self.combinations:
-            phases = (tap_group.phases for tap_group in combination)
-            taps = (tap_group.taps for tap_group in combination)
-            emit.nest((count, *phases, *taps), partial(element, combination))
+        def of_phase(i: Expr, combination: Sequence[TapGroup], *phases: Expr) -> None:
+            counts = [group.taps for group in combination]
+            emit.nest(counts, partial(element, i, combination, phases))
+
+        def of_step(i: Expr) -> None:
+            for kind in self.kinds:
+                self._over_phases(kind, partial(of_phase, i))
+
+        emit.loop(count, of_step)
 
     def tap_numbers(
         self, combination: Sequence[TapGroup], phases: Sequence[Expr], taps: Sequence[Expr]
