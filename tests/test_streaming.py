@@ -18,7 +18,7 @@ from test_kernels import STREAMS, built, kernel_of, problem_of, run_all
 from topi_ext import select, tvm_compat
 from topi_ext.epilogue import Step
 from topi_ext.layout import Layouts
-from topi_ext.plan.cpu import CACHE_LINE, STREAMED_CACHES, STREAMED_ROW, choose
+from topi_ext.plan.cpu import CACHE_LINE, STREAMED_CACHES, STREAMED_RUN, choose, streams
 from topi_ext.plan.plans import GatherPlan, PhasesPlan, Plan, Window, WinogradPlan
 from topi_ext.plan.problem import Machine, Problem
 
@@ -30,8 +30,12 @@ ROWS = (
     Case("conv_transpose", (6, 7), (4, 32), ins=2, outs=3, stride=(2, 16), padding=(1, 5, 0, 2)),
     Case("conv", (7, 50), (3, 3), 2, ins=3, outs=4, padding=(1,) * 4),
     Case("conv", (3, 3), (3, 3), 2, ins=3, outs=4),
+    Case("conv", (40, 131), (1, 3), ins=2, outs=2),
+    Case("conv_transpose", (2, 700), (1, 4), ins=2, outs=2, stride=(1, 2)),
+    Case("conv_transpose", (2, 700), (2, 4), ins=2, outs=2, stride=(2, 4)),
 )
-"""Rows that begin anywhere, that end within a vector, and that are shorter than one."""
+"""Rows that begin anywhere, that end within a vector, and that are shorter than one; more of them
+than are collected, and longer ones, that follow each other in a task and that do not."""
 
 
 def streamed_plans(case: FaceCase, lanes: int) -> list[Plan]:
@@ -88,16 +92,25 @@ def large(face: str = "conv_transpose", row: int = 512, **changes: object) -> Pr
     return problem_of(case)
 
 
-def test_rows_that_share_cache_lines_are_not_streamed() -> None:
-    """Short rows of whole vectors are, and long ones that end within a vector."""
+def test_short_rows_are_streamed_where_enough_of_them_follow_each_other() -> None:
+    """Whole vectors always are; of others, lines at both ends are shared with other tasks."""
     line = CACHE_LINE // 4
-    for row, is_streamed in (
-        (3 * line, True),
-        (3 * line - MACHINE.vector_bytes // 8, False),
-        (STREAMED_ROW * line - 1, False),
-        (STREAMED_ROW * line + 1, True),
-    ):
-        assert choose(large(row=row), MACHINE).streamed == is_streamed
+
+    def is_streamed(row: int, *block: int) -> bool:
+        problem = large("conv_transpose", row)
+        window = Window.of((1, 1, *block), problem.gathers)
+        return streams(problem, GatherPlan(window, 8, 2, 2, 1, 64), MACHINE)
+
+    assert is_streamed(3 * line, 1, line)
+    assert is_streamed(STREAMED_RUN * line + 1, 1, line)
+    short = STREAMED_RUN * line // 4 - 1
+    assert not is_streamed(short, 4, short)
+    assert is_streamed(short, 5, short)
+    assert not is_streamed(short, 5, short - 1)
+    problem = large("conv_transpose", short)
+    assert not streams(
+        problem, WinogradPlan((1, 2, 2), (1, 1, 8, 99), 8, 2, 1, 1, 1, None), MACHINE
+    )
 
 
 def test_what_is_streamed() -> None:

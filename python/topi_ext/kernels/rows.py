@@ -2,10 +2,15 @@
 """Rows of the result, written as kernels put them together: phase by phase, element by element.
 
 A result that is so large that it is written past the caches is written by stores of whole cache
-lines.  Its rows are put together in a line of their own first::
+lines.  Some rows are collected first::
 
-    for each element, in any order: finish it (epilogue)                  -> line
-    for each vector of the line: stream it                                -> out
+    for each row, while the next would fit:
+        for each element, in any order: finish it (epilogue)              -> collected
+    for each vector of what is collected: stream it                       -> out
+
+What was put there an element or two at a time can't be read as a vector before it is in the first
+cache, and on its way waits for stores before it, past the caches: one row at a time would wait for
+memory at each.  Rows that follow each other also share a cache line, which is filled by both here.
 """
 
 from __future__ import annotations
@@ -20,6 +25,9 @@ from . import DATA
 from .copies import copy
 from .epilogue import RowEpilogue
 
+COLLECTED_BYTES = 8192
+"""How much is collected, if no row is longer: what the first cache has room for beside sums."""
+
 
 class Result:
     """The result of a kernel, of which each task writes some rows.
@@ -29,14 +37,14 @@ class Result:
     problem, out, extra
         With the operands of its epilogue.
     streamed : int
-        Lanes of the vectors that are written past the caches; 0 if none are.
+        Lanes of the vectors that are written past the caches, a power of two; 0 if none are.
     """
 
     def __init__(self, problem: Problem, out: Operand, extra: Sequence[Operand], streamed: int = 0):
         self.problem, self.out, self.extra, self.streamed = problem, out, extra, streamed
         self.dtype = problem.acc_dtype
         self.stride = out.strides[DATA[-1]]
-        self.line: Array | None = None
+        self.collected: Collected | None = None
 
     @contextmanager
     def kernel(self) -> Iterator[None]:
@@ -50,11 +58,13 @@ class Result:
     @contextmanager
     def task(self, room: Expr) -> Iterator[None]:
         """Around one task, whose rows have at most `room` elements."""
-        if self.streamed:
-            self.line = emit.scratch(room, self.dtype)
+        if not self.streamed:
+            yield
+            return
+        self.collected = Collected(self.out, self.dtype, self.streamed, room)
         yield
-        if self.streamed:
-            streaming.settle()
+        self.collected.write(is_apart=True, then=0)
+        streaming.settle()
 
     def row(self, channel: Expr, where: Sequence[Expr]) -> Row:
         """The row of `channel`, of all channels, that begins at this place along the four axes."""
@@ -68,13 +78,14 @@ class Row:
         self.result, self.first = result, where[-1]
         self.into = emit.origin(result.out.at("C" + DATA, channel, *where))
         self.finished = RowEpilogue(result.problem, result.extra, channel, where[:-1])
+        self.place = result.collected.begin(self.into) if result.collected else 0
 
     def put(self, place: Expr, value: Expr) -> None:
         """The sum that belongs to element `place` of the row."""
         result = self.result
         value = self.finished(value, self.first + place)
-        if result.line:
-            emit.store(result.line, place, value)
+        if result.collected:
+            emit.store(result.collected.elements, self.place + place, value)
         else:
             narrow = emit.cast(value, result.dtype, result.out.dtype)
             emit.store(result.out, self.into + place * result.stride, narrow)
@@ -82,35 +93,80 @@ class Row:
     def put_all(self, place: Expr, sums: Array, start: Expr, count: Expr, lanes: int) -> None:
         """The sums ``sums[start + i]`` of the elements ``place + i``, i below `count`."""
         result = self.result
-        if result.line or result.stride != 1 or result.problem.epilogue:
+        if result.collected or result.stride != 1 or result.problem.epilogue:
             emit.loop(count, lambda i: self.put(place + i, sums[start + i]))
         else:
             copy(result.out, self.into + place, sums, start, count, lanes)
 
     def end(self, count: Expr) -> None:
         """All `count` elements were put."""
-        if self.result.streamed:
-            self._stream(self.result.line, count)
+        if self.result.collected:
+            self.result.collected.end(self.into + count)
 
-    def _stream(self, line: Array, count: Expr) -> None:
-        """Vectors that fill cache lines, or parts of them, and what lies around them."""
-        result, lanes = self.result, self.result.streamed
 
-        def one_by_one(first: Expr, count: Expr) -> None:
-            emit.loop(
-                count, lambda i: emit.store(result.out, self.into + first + i, line[first + i])
-            )
+class Collected:
+    """Rows of a result, or parts of them, that are to be written together.
 
-        # The rest of the vector in which the row begins; lanes are a power of two.
-        head = emit.let(emit.least((0 - self.into) & emit.wide(lanes - 1), count))
-        vectors = emit.let((count - head) >> (lanes.bit_length() - 1))
-        one_by_one(0, head)
-        start = emit.origin(self.into + head)
+    The first of its elements is that of a vector of the result, as are all that begin with a
+    multiple of `lanes`; so many of them may belong to no row.
+    """
+
+    def __init__(self, out: Operand, dtype: str, lanes: int, room: Expr):
+        self.out, self.lanes, self.room = out, lanes, room
+        self.most = emit.most(room, COLLECTED_BYTES // emit.byte_width(dtype)) + 2 * lanes
+        self.elements = emit.scratch(self.most, dtype)
+        # Where in the result it begins and ends.
+        self.span = emit.scratch(2, "int64")
+        emit.fill(self.span, 0, 2, emit.wide(0))
+
+    def begin(self, into: Expr) -> Expr:
+        """Where the elements of a row go that begins at `into` of the result."""
+        end = emit.let(self.span[1])
+        is_apart, is_full = into != end, end - self._base() > self.most - self.room
+        emit.when(is_apart | is_full, lambda: self.write(emit.let(is_apart), into))
+        return emit.origin(into - self._base())
+
+    def end(self, end: Expr) -> None:
+        """The row was put, and ends there."""
+        emit.store(self.span, 1, end)
+
+    def _base(self) -> Expr:
+        """What element of the result the first one is."""
+        return emit.let(self.span[0] & emit.wide(-self.lanes))
+
+    def write(self, is_apart: Expr, then: Expr) -> None:
+        """Write vectors, and what is no whole one: at the end only if the next row `is_apart`; that
+        begins at `then`."""
+        lanes = self.lanes
+        start, end, base = emit.let(self.span[0]), emit.let(self.span[1]), self._base()
+        # Of the result: where the first vector begins, and the last ends.
+        first = emit.let((start + (lanes - 1)) & emit.wide(-lanes))
+        last = emit.let(end & emit.wide(-lanes))
+        rest = emit.let(emit.most(start, last))
+        source, into = emit.origin(first - base), emit.origin(first)
+
+        def one_by_one(begin: Expr, count: Expr) -> None:
+            place = emit.origin(begin - base)
+            emit.loop(count, lambda i: emit.store(self.out, begin + i, self.elements[place + i]))
 
         def vector(i: Expr) -> None:
-            value = line[emit.lanes_of(head + i * lanes, lanes)]
-            streaming.store(result.out, start + i * lanes, value, lanes)
+            value = self.elements[emit.lanes_of(source + i * lanes, lanes)]
+            streaming.store(self.out, into + i * lanes, value, lanes)
 
-        emit.loop(vectors, vector)
-        done = emit.let(head + vectors * lanes)
-        one_by_one(done, emit.let(count - done))
+        def whole() -> None:
+            one_by_one(start, emit.let(first - start))
+            emit.loop(emit.let((last - first) >> (lanes.bit_length() - 1)), vector)
+
+        def all_of_it() -> None:
+            one_by_one(rest, emit.let(end - rest))
+            emit.store(self.span, 0, emit.wide(then))
+
+        def keep() -> None:
+            value = self.elements[
+                emit.lanes_of(emit.origin(rest & emit.wide(-lanes)) - base, lanes)
+            ]
+            emit.store(self.elements, emit.lanes_of(0, lanes), value)
+            emit.store(self.span, 0, rest)
+
+        emit.when(last >= first, whole)
+        emit.when(is_apart, all_of_it, keep)

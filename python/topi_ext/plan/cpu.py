@@ -32,10 +32,10 @@ STREAMED_CACHES = 16
 
 What cores share behind these is seldom larger."""
 
-STREAMED_ROW = 20
-"""Least cache lines of a row that is written so, unless it consists of whole ones.
+STREAMED_RUN = 20
+"""Least cache lines that a task writes one after the other, unless a row consists of whole ones.
 
-Lines that rows share are slow to write in both ways."""
+Lines of which it has but a part are slow to write in both ways."""
 
 
 @lru_cache(maxsize=1024)
@@ -44,7 +44,7 @@ def choose(problem: Problem, machine: Machine) -> Plan:
     plan = _fastest(problem, machine)
     if isinstance(plan, PhasesPlan) and plan.splits > 1:
         return plan  # tasks share rows
-    if isinstance(plan, (GatherPlan, WinogradPlan, PhasesPlan)) and _streams(problem, machine):
+    if isinstance(plan, (GatherPlan, WinogradPlan, PhasesPlan)) and streams(problem, plan, machine):
         return replace(plan, streamed=True)
     return plan
 
@@ -79,15 +79,28 @@ def _fastest(problem: Problem, machine: Machine) -> Plan:
     return min((one for one in found if one), key=lambda one: one[0])[1]
 
 
-def _streams(problem: Problem, machine: Machine) -> bool:
+def streams(problem: Problem, plan: Plan, machine: Machine) -> bool:
     """Whether a result is so large that no cache would keep it for who reads it next."""
     if not (machine.streams and problem.is_static and problem.rows_are_runs):
         return False
     if problem.dtypes[2] != problem.acc_dtype or not problem.acc_dtype.startswith("float"):
         return False
-    row = problem.out_sizes[-1] * byte_width(problem.acc_dtype)
-    if row % CACHE_LINE and row < STREAMED_ROW * CACHE_LINE:
+    width = byte_width(problem.acc_dtype)
+    has_parts = problem.out_sizes[-1] * width % CACHE_LINE > 0
+    if has_parts and _run(problem, plan) * width < STREAMED_RUN * CACHE_LINE:
         return False
     channels = problem.geometry.groups * problem.out_channels
-    size = channels * prod(problem.out_sizes) * byte_width(problem.acc_dtype)
+    size = channels * prod(problem.out_sizes) * width
     return size >= STREAMED_CACHES * machine.l2 * machine.threads
+
+
+def _run(problem: Problem, plan: Plan) -> int:
+    """Elements of a row, and of those that follow it in the block of a task."""
+    run: int = problem.out_sizes[-1]
+    if isinstance(plan, GatherPlan):
+        block = plan.window.block
+        for axis in (3, 2):
+            if block[axis] < problem.positions[axis]:
+                break
+            run *= block[axis - 1] * problem.gathers[axis - 1].out_step
+    return run
