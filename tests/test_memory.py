@@ -17,11 +17,13 @@ import pytest
 from helpers.cases import Case, geometry_of
 from helpers.faces import OPERANDS, FaceCase
 from helpers.guarded import compiled, run, symbolic
+from test_kernels import kernel_of, problem_of
 from topi_ext import emit, select, tvm_compat
 from topi_ext.kernels import ATTRIBUTES
 from topi_ext.kernels.copies import MOST_STEP
 from topi_ext.kernels.turned import turn
 from topi_ext.layout import Layouts
+from topi_ext.plan.plans import ScatterPlan
 
 HOST = tvm_compat.host_target()
 T, C = "conv_transpose", "conv"
@@ -115,6 +117,24 @@ def test_turned_channels(guard: Path, tmp_path: Path) -> None:
     for name, (data, out) in operands.items():
         step = (data.shape[1] - 1) // (len(out) - 1)
         np.testing.assert_array_equal(results[name][:, : len(data)], data[:, ::step].T)
+
+
+def test_tiles_of_positions(guard: Path, tmp_path: Path, rng: np.random.Generator) -> None:
+    """Of small images: neighbours in memory or not, of one image or two, and beyond the last."""
+    geometry = geometry_of(Case(T, (3, 5), (2, 3), ins=16, outs=4, stride=(2, 2)))
+    kernels, operands, values = {}, {}, {}
+    for layouts, images, m_tile in product((None, CHANNELS_LAST), (1, 3), (4, 5, 7)):
+        case = FaceCase(T, geometry, 3, layouts)
+        plan = ScatterPlan(images, 15 * images, 500, 8, 4, 4, m_tile, 2, parallel=False)
+        name = f"f{len(kernels)}"
+        data, weight = case.arrays(rng)
+        kernels[name], values[name] = kernel_of(problem_of(case), plan), (case, data, weight)
+        stored = [case.stored(r, v) for r, v in zip(case.roles, (data, weight))]
+        operands[name] = [*stored, np.zeros(case.stored_shape("x"), "float32")]
+    done, results = run(guard, tmp_path, kernels, operands, HOST)
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
+    for name, (case, *arrays) in values.items():
+        case.check(results[name], *arrays)
 
 
 @pytest.mark.parametrize("of", ["argument", "workspace"])

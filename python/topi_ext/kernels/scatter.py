@@ -168,29 +168,52 @@ class Scatter:
         emit.loop(depth, weights_of)
 
     def _pack_values(self, first_k: Expr, depth: int) -> None:
-        """values[tile of positions][channel of y][position]; beyond the last, the last again."""
+        """values[tile of positions][channel of y][position]; beyond the last, the last again.
 
-        def position(first: Expr, size: int, o: Expr) -> None:
-            number = first + o
-            if self.problem.is_static and self.positions % size:
-                number = emit.least(number, self.positions - 1)
+        Channel by channel: positions are neighbours in memory, or near; a channel's may be so far
+        from the next one's that few of them stay in the first cache.
+        """
+        step, tile = self.y.strides["C"], self.plan.m_tile
+
+        def place(number: Expr) -> Expr:
             inner, *rest = emit.unravel(emit.let(number), (self.images, *self.y_size))
-            source = emit.let(self.y.at("C" + DATA, first_k, self.image + inner, *rest))
-            into = first * depth + o
-            emit.loop(
-                depth,
-                lambda k: emit.store(
-                    self.values,
-                    into + k * size,
-                    self.y.load(source + k * self.y.strides["C"], self.dtype),
-                ),
+            return emit.let(self.y.at("C" + DATA, first_k, self.image + inner, *rest))
+
+        def put(into: Expr, source: Expr) -> None:
+            emit.store(self.values, into, self.y.load(source, self.dtype))
+
+        def neighbours(first: Expr) -> None:
+            source, into = emit.origin(place(first)), emit.origin(first * depth)
+            emit.nest(
+                (depth, tile), lambda k, o: put(into + (k * tile + o), source + (k * step + o))
             )
 
-        emit.tiles_or_ones(
-            self.positions,
-            self.plan.m_tile,
-            lambda first, size: emit.loop(size, partial(position, first, size)),
-        )
+        def any_positions(first: Expr, size: int) -> None:
+            numbers = [first + o for o in range(size)]
+            if self.problem.is_static and self.positions % size:
+                numbers = [emit.least(number, self.positions - 1) for number in numbers]
+            sources = [place(number) for number in numbers]
+
+            def channel(k: Expr) -> None:
+                for o, source in enumerate(sources):
+                    put(first * depth + (k * size + o), source + k * step)
+
+            emit.loop(depth, channel)
+
+        if not self._has_neighbours:
+            emit.tiles_or_ones(self.positions, tile, any_positions)
+            return
+        whole = self.positions // tile
+        emit.loop(whole, lambda i: neighbours(i * tile))
+        if self.positions % tile:
+            any_positions(whole * tile, tile)
+
+    @property
+    def _has_neighbours(self) -> bool:
+        """Whether the positions of a whole tile are known to be neighbours in memory."""
+        if not self.problem.is_static or not self.y.is_run(DATA[1:], self.y_size):
+            return False
+        return self.images == 1 or self.size % self.plan.m_tile == 0
 
     # ------------------------------------------------------------ arithmetic
 

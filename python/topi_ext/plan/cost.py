@@ -122,16 +122,23 @@ def tile_cycles(channels: int, vectors: int, machine: Machine, *, shifted: bool 
     return max(channels * vectors / machine.fmas, loads * 0.78, 4.0) + 0.4
 
 
-def pack_cycles(gathers: Sequence[Gather], window: Window, channels: int) -> float:
+def pack_cycles(
+    gathers: Sequence[Gather], window: Window, channels: int, machine: Machine
+) -> float:
     """Estimated cycles of packing one window: rows begin, elements follow."""
+    last, wide = gathers[-1], machine.vector_bytes >= 64
     slots = prod(gather.slots for gather in gathers)
-    # Elements far apart each take a cache line.
-    step = gathers[-1].in_step
-    element = 0.6 if step == 1 or gathers[-1].spread else 0.25
-    element = element if step <= 4 else 3.0
-    cycles = channels * slots * (prod(window.extent[:-1]) * 10 + window.elements * element)
+    begin, element = 10, 0.25
+    if last.in_step > 4:
+        # Elements far apart each take a cache line.
+        element = 3.0
+    elif last.spread:
+        element = 0.6
+    elif last.in_step == 1:
+        begin, element = (6, 0.3) if wide else (10, 0.6)
+    cycles = channels * slots * (prod(window.extent[:-1]) * begin + window.elements * element)
     # One after the other, the taps read the same rows; with a step they do so one by one.
-    if gathers[-1].spread and gathers[-1].in_step == 1:
+    if last.spread and last.in_step == 1:
         cycles *= 0.6
     return cycles
 
@@ -146,6 +153,7 @@ def room_for(problem: Problem) -> int:
     return problem.elements * 15 // 16
 
 
-def memory_price(problem: Problem, held: int) -> float:
-    """What a plan costs more, so that it is the last choice, if its tasks hold more than that."""
-    return 4.0 if held > room_for(problem) else 1.0
+def memory_price(problem: Problem, held: int, room: int | None = None) -> float:
+    """What a plan costs more, so that it is the last choice, if its tasks hold more than that, or
+    than another `room`."""
+    return 4.0 if held > (room_for(problem) if room is None else room) else 1.0

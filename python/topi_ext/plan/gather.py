@@ -32,6 +32,9 @@ FEW_CHANNELS = 8
 MOST_ROW_TAPS = 64
 """Longest kernel along a row whose taps are all written out."""
 
+MANY_PHASES = 64
+"""With more of them, the lines in which their packed weights begin are too many for a cache."""
+
 TILED_CHANNELS = 16
 """Least input channels for which rearranging a panel by register tiles pays."""
 
@@ -105,6 +108,9 @@ def _packing_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> flo
         return 0.0
     weights = problem.weights
     each = 1.5 if machine.vector_bytes >= 64 else 2.5 if weights * 4 <= machine.l2 else 6.0
+    if prod(gather.out_step for gather in problem.gathers) > MANY_PHASES:
+        # One after the other they are written far apart.
+        each = max(each, 8.0)
     each += widening_cycles(problem.dtypes[1], problem.acc_dtype)
     if plan.copies_squares(problem):
         near, far = machine.l2 * machine.threads, 16 * machine.l2
@@ -144,10 +150,12 @@ def _cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> float | Non
     phases = prod(g.out_step for g in gathers)
     busy = prod(sum(group.phases for group in g.groups) for g in gathers)
     taps = problem.geometry.taps
-    pack = pack_cycles(gathers, window, problem.in_channels)
+    pack = pack_cycles(gathers, window, problem.in_channels, machine)
     panel = plan.depth * slots * window.pitch(lanes) * width
     if panel > machine.l2 // 2:
         pack *= 3
+    elif panel <= machine.l1 * 3 // 4 and machine.vector_bytes >= 64:
+        pack *= 0.6
     blocks = -(-problem.out_channels // plan.channels)
     per_split = -(-blocks // plan.splits)
     vectors = -(-window.length // lanes)

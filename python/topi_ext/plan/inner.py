@@ -18,7 +18,7 @@ from .cost import (
     widening_cycles,
 )
 from .plans import InnerPlan
-from .problem import Machine, Problem
+from .problem import CACHE_LINE, Machine, Problem
 
 FEW_POSITIONS = 64
 """With more, vectors of positions are full, or nearly so."""
@@ -66,7 +66,9 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, InnerPla
         tasks = _tasks(problem, plan)
         task, held = _cycles(problem, plan, machine)
         cycles = -(-tasks // machine.threads) * task
-        cycles *= memory_price(problem, min(tasks, machine.threads) * held)
+        # It has no tables.
+        room = problem.elements - min(tasks, machine.threads) * CACHE_LINE
+        cycles *= memory_price(problem, min(tasks, machine.threads) * held, room)
         yield cycles, replace(plan, parallel=tasks * task >= PARALLEL_CYCLES)
 
 
