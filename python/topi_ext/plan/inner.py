@@ -69,7 +69,8 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, InnerPla
         # It has no tables.
         room = problem.elements - min(tasks, machine.threads) * CACHE_LINE
         cycles *= memory_price(problem, min(tasks, machine.threads) * held, room)
-        yield cycles, replace(plan, parallel=tasks * task >= PARALLEL_CYCLES)
+        is_shared = tasks > 1 and tasks * task >= PARALLEL_CYCLES
+        yield cycles, replace(plan, parallel=is_shared)
 
 
 def _candidates(problem: Problem, positions: int, machine: Machine) -> Iterator[InnerPlan]:
