@@ -93,7 +93,7 @@ def _cycles(problem: Problem, plan: AmxPlan, machine: Machine) -> float:
         return gather.depth * taps * max(high * width * TILE, loads) + busy * sums
 
     compute = per_split * chunks * (full * tile(gather.vectors) + (tile(tail) if tail else 0))
-    pack = pack_cycles(problem.gathers, window, problem.in_channels // 2, machine)
+    pack = pack_cycles(problem.gathers, window, problem.in_channels // 2)
     panel = gather.depth * TILE * slots * window.pitch(TILE) * 4
     held = gather.channels * phases * tiles * gather.vectors * TILE * 4
     held *= per_split if chunks > 1 or gather.tiles_first else 1

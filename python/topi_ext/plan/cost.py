@@ -123,10 +123,11 @@ def tile_cycles(channels: int, vectors: int, machine: Machine, *, shifted: bool 
 
 
 def pack_cycles(
-    gathers: Sequence[Gather], window: Window, channels: int, machine: Machine
+    gathers: Sequence[Gather], window: Window, channels: int, *, wide: bool = False
 ) -> float:
-    """Estimated cycles of packing one window: rows begin, elements follow."""
-    last, wide = gathers[-1], machine.vector_bytes >= 64
+    """Estimated cycles of packing one window: rows begin, elements follow; `wide` are vectors that
+    fill cache lines, by which neighbours are copied."""
+    last = gathers[-1]
     slots = prod(gather.slots for gather in gathers)
     begin, element = 10, 0.25
     if last.in_step > 4:

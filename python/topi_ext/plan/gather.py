@@ -150,11 +150,13 @@ def _cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> float | Non
     phases = prod(g.out_step for g in gathers)
     busy = prod(sum(group.phases for group in g.groups) for g in gathers)
     taps = problem.geometry.taps
-    pack = pack_cycles(gathers, window, problem.in_channels, machine)
+    # Rows of symbolic length are copied in another way.
+    wide = problem.is_static and machine.vector_bytes >= 64
+    pack = pack_cycles(gathers, window, problem.in_channels, wide=wide)
     panel = plan.depth * slots * window.pitch(lanes) * width
     if panel > machine.l2 // 2:
         pack *= 3
-    elif panel <= machine.l1 * 3 // 4 and machine.vector_bytes >= 64:
+    elif panel <= machine.l1 * 3 // 4 and wide:
         pack *= 0.6
     blocks = -(-problem.out_channels // plan.channels)
     per_split = -(-blocks // plan.splits)

@@ -52,7 +52,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, Channels
             if size > 1024:
                 continue
             window = Window.of(block, problem.gathers)
-            pack = pack_cycles(problem.gathers, window, c_block, machine)
+            pack = pack_cycles(problem.gathers, window, c_block)
             turn = vectors * _turn_cycles(problem, block, lanes)
             # What is left over of the tiles goes one channel at a time.
             tiles = (c_block // c_tile + c_block % c_tile) * taps

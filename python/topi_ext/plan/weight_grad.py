@@ -54,7 +54,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, WeightGr
             vectors = -(-window.length // lanes)
             rows = prod(window.extent[:-1])
             pack = k_block * (rows * 10 + window.elements * 0.6)
-            pack += pack_cycles(problem.gathers, window, c_block, machine)
+            pack += pack_cycles(problem.gathers, window, c_block)
             tiles = -(-k_block // k_tile) * -(-c_block // c_tile) * (taps // last)
             tiles *= -(-last // tap_tile)
             size = k_tile * c_tile * tap_tile
