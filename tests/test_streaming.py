@@ -12,6 +12,7 @@ import torch
 import tvm
 
 from helpers.cases import Case, geometry_of
+from helpers.compare import numpy_dtype
 from helpers.faces import FaceCase
 from test_assembly import assembly
 from test_kernels import STREAMS, built, kernel_of, problem_of, run_all
@@ -19,7 +20,7 @@ from topi_ext import select, tvm_compat
 from topi_ext.epilogue import Step
 from topi_ext.layout import Layouts
 from topi_ext.plan.cpu import CACHE_LINE, STREAMED_CACHES, STREAMED_RUN, choose, streams
-from topi_ext.plan.plans import GatherPlan, PhasesPlan, Plan, Window, WinogradPlan
+from topi_ext.plan.plans import DotPlan, GatherPlan, PhasesPlan, Plan, Window, WinogradPlan
 from topi_ext.plan.problem import Machine, Problem
 
 MACHINE = Machine(vector_bytes=32, registers=16, threads=2, streams=True)
@@ -52,7 +53,10 @@ def streamed_plans(case: FaceCase, lanes: int) -> list[Plan]:
 
 
 @pytest.mark.skipif(not STREAMS, reason="TVM's LLVM has no opaque pointers, or this is not x86")
-@pytest.mark.parametrize(("dtype", "lanes"), [("float32", 16), ("float32", 8), ("float64", 8)])
+@pytest.mark.parametrize(
+    ("dtype", "lanes"),
+    [("float32", 16), ("float32", 8), ("float64", 8), ("float16", 16), ("bfloat16", 8)],
+)
 def test_rows(dtype: str, lanes: int) -> None:
     """Between guards, and the same elements as stores that stay in the caches write."""
     cases = [FaceCase(c.op, geometry_of(c), c.n, dtypes=(dtype,) * 3) for c in ROWS]
@@ -62,6 +66,29 @@ def test_rows(dtype: str, lanes: int) -> None:
             made.append(kernel_of(problem_of(case), plan))
             chosen.append(case)
     run_all(made, chosen)
+
+
+@pytest.mark.skipif(not STREAMS, reason="TVM's LLVM has no opaque pointers, or this is not x86")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_narrowing(dtype: str) -> None:
+    """Any float32 is rounded to nearest, and to even between two; infinity and NaN stay."""
+    geometry = geometry_of(Case("conv_transpose", (8, 256), (1, 1), ins=1, outs=1))
+    case = FaceCase("conv_transpose", geometry, 1, dtypes=("float32", "float32", dtype))
+    bits = np.random.default_rng(0).integers(0, 1 << 32, 2048, dtype="uint32")
+    bits[::3] &= 0xFFFF8000  # between two of bfloat16, or one of them
+    bits[1::3] = (bits[1::3] & 0x8FFFF000) | 0x38000000  # the range of float16, and below
+    bits[:4] = 0x7F800000, 0xFF800000, 0x7FC00000, 0x7F7FFFFF
+    data = bits.view("float32").reshape(1, 1, 8, 256)
+    kernels = built([kernel_of(problem_of(case), plan) for plan in streamed_plans(case, 8)])
+    with np.errstate(over="ignore", invalid="ignore"):
+        want = data.astype(numpy_dtype(dtype))
+    for number in range(2):
+        out = torch.empty(want.shape, dtype=getattr(torch, dtype))
+        weight = np.ones((1, 1, 1, 1), "float32")
+        kernels[f"f{number}"](
+            *map(tvm.runtime.tensor, (data, weight)), tvm.runtime.from_dlpack(out)
+        )
+        np.testing.assert_array_equal(out.float().numpy(), want.astype("float32"))
 
 
 @pytest.mark.skipif(not STREAMS, reason="TVM's LLVM has no opaque pointers, or this is not x86")
@@ -84,9 +111,12 @@ def test_epilogue() -> None:
         np.testing.assert_allclose(out.numpy(), want, rtol=1e-5, atol=1e-5)
 
 
-def large(face: str = "conv_transpose", row: int = 512, **changes: object) -> Problem:
-    """Of the size from which results are streamed, and not more than a row larger."""
-    rows = -(-STREAMED_CACHES * MACHINE.l2 * MACHINE.threads // (64 * row * 4))
+def large(
+    face: str = "conv_transpose", row: int = 512, width: int = 4, **changes: object
+) -> Problem:
+    """Of the size from which results are streamed, and not more than a row larger, if an element
+    has `width` bytes."""
+    rows = -(-STREAMED_CACHES * MACHINE.l2 * MACHINE.threads // (64 * row * width))
     geometry = geometry_of(Case("conv", (rows, row), (1, 1), ins=64, outs=64))
     case = FaceCase(face, geometry, 1, **changes)
     return problem_of(case)
@@ -114,13 +144,23 @@ def test_short_rows_are_streamed_where_enough_of_them_follow_each_other() -> Non
 
 
 def test_what_is_streamed() -> None:
-    """Large results in float32 and float64 whose rows lie in one piece, where a processor can."""
-    for problem in (large(), large("conv"), large(dtypes=("float64",) * 3)):
+    """Large results of floating point whose rows lie in one piece, where a processor can."""
+    halves = [large(width=2, dtypes=(dtype,) * 3) for dtype in ("float16", "bfloat16")]
+    for problem in (large(), large("conv"), large(width=8, dtypes=("float64",) * 3), *halves):
         assert choose(problem, MACHINE).streamed
         assert not choose(problem, replace(MACHINE, streams=False)).streamed
         assert not choose(problem, replace(MACHINE, threads=5)).streamed
     channels_last = Layouts("NHWC", "OIHW", "NHWC")
-    for problem in (large(layouts=channels_last), large(dtypes=("float16",) * 3)):
+    pairs = Machine(64, 32, fmas=1, threads=2, l2=MACHINE.l2, dots=True, streams=True)
+    plan = choose(halves[1], pairs)
+    assert isinstance(plan, DotPlan)
+    assert plan.gather.streamed
+    for problem in (
+        large(layouts=channels_last),
+        large(width=2, layouts=channels_last, dtypes=("float16",) * 3),
+        large(dtypes=("float16",) * 3),
+        large(dtypes=("int8", "int8", "int32")),
+    ):
         assert not choose(problem, MACHINE).streamed
 
 

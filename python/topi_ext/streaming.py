@@ -3,7 +3,8 @@
 
 Before a processor writes into a cache line that it does not hold, it reads it.  A result that no
 cache has room for is written twice as fast by stores that fill whole lines and leave the caches
-alone.  Such stores may become visible late: :func:`settle` waits for them.
+alone.  A result of half precision is narrowed on the way.  Such stores may become visible late:
+:func:`settle` waits for them.
 
 Source: Intel 64 and IA-32 Architectures Optimization Reference Manual, "Non-temporal Stores".
 """
@@ -18,19 +19,40 @@ from .emit import Array, Expr
 
 _TYPES = {"float32": "float", "float64": "double"}
 
+_NARROWED = {
+    "float16": ("half", """
+  %narrow = fptrunc <{n} x float> %value to <{n} x half>"""),
+    # To the nearest, of two that are as near to the even one, as TVM rounds.
+    "bfloat16": ("i16", """
+  %bits = bitcast <{n} x float> %value to <{n} x i32>
+  %above = lshr <{n} x i32> %bits, {sixteen}
+  %odd = and <{n} x i32> %above, {one}
+  %half = add <{n} x i32> %odd, {bias}
+  %rounded = add <{n} x i32> %bits, %half
+  %upper = lshr <{n} x i32> %rounded, {sixteen}
+  %narrow = trunc <{n} x i32> %upper to <{n} x i16>"""),
+}  # fmt: skip
+
+_CONSTANTS = {"one": 1, "sixteen": 16, "bias": 0x7FFF}
+
 _STORE, _SETTLE = "topi_ext_stream", "topi_ext_settle"
 
 
 @contextmanager
-def instructions(dtype: str, lanes: int) -> Iterator[None]:
+def instructions(dtype: str, given: str, lanes: int) -> Iterator[None]:
     """Statements inside may call :func:`store` with vectors of `lanes`, and :func:`settle`.
 
-    Of float32 and float64.
+    Of float32 and float64, or of float32 that becomes float16 or bfloat16.
     """
-    vector = f"<{lanes} x {_TYPES[dtype]}>"
+    kind, narrow = _NARROWED.get(dtype, (_TYPES[given], ""))
+    if narrow:
+        splats = {name: _splat(value, lanes) for name, value in _CONSTANTS.items()}
+        narrow = narrow.format(n=lanes, **splats)
+    stored = "%narrow" if narrow else "%value"
     text = f"""
-define void @{_name(dtype, lanes)}(ptr %place, {vector} %value) {{
-  store {vector} %value, ptr %place, align {lanes * emit.byte_width(dtype)}, !nontemporal !0
+define void @{_name(dtype, lanes)}(ptr %place, <{lanes} x {_TYPES[given]}> %value) {{{narrow}
+  store <{lanes} x {kind}> {stored}, ptr %place, align {lanes * emit.byte_width(dtype)},
+    !nontemporal !0
   ret void
 }}
 define void @{_SETTLE}() {{
@@ -56,3 +78,7 @@ def settle() -> None:
 
 def _name(dtype: str, lanes: int) -> str:
     return f"{_STORE}_{dtype}x{lanes}"
+
+
+def _splat(value: int, lanes: int) -> str:
+    return "<" + ", ".join([f"i32 {value}"] * lanes) + ">"

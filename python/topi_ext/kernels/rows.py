@@ -37,12 +37,14 @@ class Result:
     problem, out, extra
         With the operands of its epilogue.
     streamed : int
-        Lanes of the vectors that are written past the caches, a power of two; 0 if none are.
+        Lanes, of vectors of sums, if they are written past the caches, a power of two; else 0.
     """
 
     def __init__(self, problem: Problem, out: Operand, extra: Sequence[Operand], streamed: int = 0):
-        self.problem, self.out, self.extra, self.streamed = problem, out, extra, streamed
+        self.problem, self.out, self.extra = problem, out, extra
         self.dtype = problem.acc_dtype
+        # As many elements of the result as fill a cache line.
+        self.streamed = streamed * emit.byte_width(self.dtype) // emit.byte_width(out.dtype)
         self.stride = out.strides[DATA[-1]]
         self.collected: Collected | None = None
 
@@ -50,7 +52,7 @@ class Result:
     def kernel(self) -> Iterator[None]:
         """Around all tasks."""
         if self.streamed:
-            with streaming.instructions(self.dtype, self.streamed):
+            with streaming.instructions(self.out.dtype, self.dtype, self.streamed):
                 yield
         else:
             yield
@@ -147,7 +149,12 @@ class Collected:
 
         def one_by_one(begin: Expr, count: Expr) -> None:
             place = emit.origin(begin - base)
-            emit.loop(count, lambda i: emit.store(self.out, begin + i, self.elements[place + i]))
+
+            def element(i: Expr) -> None:
+                value = emit.cast(self.elements[place + i], self.elements.dtype, self.out.dtype)
+                emit.store(self.out, begin + i, value)
+
+            emit.loop(count, element)
 
         def vector(i: Expr) -> None:
             value = self.elements[emit.lanes_of(source + i * lanes, lanes)]

@@ -264,6 +264,7 @@ class Scatter:
         problem, geometry = self.problem, self.problem.geometry
         held = emit.scratch(self.plan.held, self.dtype)
         zero = emit.constant(0, self.dtype)
+        sizes, axes = problem.x_sizes[1:], self._run_axes()
 
         def flat(where: Sequence[Expr], sizes: Sequence[Expr]) -> Expr:
             index: Expr = 0
@@ -291,12 +292,26 @@ class Scatter:
             emit.nest(self.y_size, add)
 
             def write(*outer: Expr) -> None:
-                before = zip((*outer, 0), geometry.pad_before, self.shift)
+                where = [*outer, *[0] * axes]
+                before = zip(where, geometry.pad_before, self.shift)
                 source = emit.origin(flat([i + p + s for i, p, s in before], self.extent))
                 number = self.image + inner
-                row = self.result.row(channel + c, (number, *outer, 0))
-                emit.loop(problem.x_sizes[-1], lambda i: row.put(i, held[source + i]))
+                row = self.result.row(channel + c, (number, *where))
+                emit.loop(prod(sizes[-axes:]), lambda i: row.put(i, held[source + i]))
 
-            emit.nest(problem.x_sizes[1:-1], write)
+            emit.nest(sizes[:-axes], write)
 
         emit.nest((self.images, count), one)
+
+    def _run_axes(self) -> int:
+        """How many of the last axes of an image are one run, here and in the result: at least its
+        rows, or more where they have no padding to cut off."""
+        sizes, out = self.problem.x_sizes[1:], self.result.out
+        axes, is_known = 1, self.problem.is_static
+        varies = {letter for step in self.problem.epilogue for letter in step.varies}
+        while is_known and axes < len(sizes) and self.extent[-axes:] == list(sizes[-axes:]):
+            letters = DATA[-axes - 1 :]
+            if varies & set(letters) or not out.is_run(letters, sizes[-axes - 1 :]):
+                break
+            axes += 1
+        return axes

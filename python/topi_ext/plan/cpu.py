@@ -17,7 +17,7 @@ from .dot_gather import plan_dot
 from .gather import plan_gather
 from .inner import plan_inner
 from .phases import plan_phases
-from .plans import GatherPlan, PhasesPlan, Plan, WinogradPlan
+from .plans import DotPlan, GatherPlan, PhasesPlan, Plan, WinogradPlan
 from .problem import CACHE_LINE, Machine, Problem
 from .scatter import plan_scatter
 from .symbolic import plan_for_any_size, plan_weights_of_any_size
@@ -37,6 +37,9 @@ STREAMED_RUN = 20
 
 Lines of which it has but a part are slow to write in both ways."""
 
+STREAMED_DTYPES = {"float32": ("float32", "float16", "bfloat16"), "float64": ("float64",)}
+"""By dtype of sums, what they become on their way past the caches."""
+
 
 @lru_cache(maxsize=1024)
 def choose(problem: Problem, machine: Machine) -> Plan:
@@ -46,6 +49,8 @@ def choose(problem: Problem, machine: Machine) -> Plan:
         return plan  # tasks share rows
     if isinstance(plan, (GatherPlan, WinogradPlan, PhasesPlan)) and streams(problem, plan, machine):
         return replace(plan, streamed=True)
+    if isinstance(plan, DotPlan) and streams(problem, plan.gather, machine):
+        return replace(plan, gather=replace(plan.gather, streamed=True))
     return plan
 
 
@@ -83,9 +88,9 @@ def streams(problem: Problem, plan: Plan, machine: Machine) -> bool:
     """Whether a result is so large that no cache would keep it for who reads it next."""
     if not (machine.streams and problem.is_static and problem.rows_are_runs):
         return False
-    if problem.dtypes[2] != problem.acc_dtype or not problem.acc_dtype.startswith("float"):
+    if problem.dtypes[2] not in STREAMED_DTYPES.get(problem.acc_dtype, ()):
         return False
-    width = byte_width(problem.acc_dtype)
+    width = byte_width(problem.dtypes[2])
     has_parts = problem.out_sizes[-1] * width % CACHE_LINE > 0
     if has_parts and _run(problem, plan) * width < STREAMED_RUN * CACHE_LINE:
         return False

@@ -120,7 +120,7 @@ def _cycles(
     tasks, tiles = _tasks(problem, plan.images, c_block), -(-positions // m_tile)
     single = positions % m_tile if ones else 0
     tiles -= single > 0
-    value = 0.5 + widening_cycles(problem.dtypes[0], problem.acc_dtype)
+    value = 0.5 + 0.3 * widening_cycles(problem.dtypes[0], problem.acc_dtype)  # channel by channel
     products = k * tiles * (row_cycles(m_tile, vectors, plan.vectors, machine) + m_tile * value)
     products += k * single * (row_cycles(1, vectors, plan.vectors, machine) + value)
     if bytes_held > machine.l2 // 4:
