@@ -28,6 +28,7 @@ from helpers.faces import OPERANDS, FaceCase
 from helpers.guarded import symbolic
 from helpers.profile import FUZZ, compiling
 from topi_ext import emit, select, tvm_compat
+from topi_ext.epilogue import Step
 from topi_ext.kernels import ATTRIBUTES, gather, weight_tiles, winograd
 from topi_ext.kernels.panel import fitted_splits
 from topi_ext.layout import Layouts
@@ -216,6 +217,50 @@ def test_plans_for_any_machine(machine: str) -> None:
 def test_targets_of_this_machine(options: dict) -> None:
     target = tvm.target.Target({"kind": "llvm", **options})
     check(faces_of(SHAPES[0]) + rotated(SHAPES[1:], len(options)), target=target)
+
+
+BORDERLESS = (
+    Case("conv_transpose", (1, 1), (4, 4), 3, ins=2, outs=5),
+    Case("conv_transpose", (2, 3, 2), (2, 3, 2), ins=3, outs=4, stride=(2, 3, 2)),
+    Case("conv_transpose", (3, 3), (2, 4), ins=2, outs=3, stride=(1, 4), padding=(1, 0, 1, 0)),
+)
+"""Small images of which nothing is cut off, or nothing at the ends of rows."""
+
+
+def small_image_plan(problem: Problem) -> ScatterPlan:
+    """Lanes over weights."""
+    g = problem.geometry
+    room = problem.n * math.prod(g.y_size), math.prod(ScatterPlan.extents(g))
+    return ScatterPlan(problem.n, *room, 4, g.c_per_group, g.k_per_group, 2, 1, parallel=False)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NCWH", "NHWC", "HWNC"])
+def test_images_without_a_border(layout: str) -> None:
+    """Rows that follow each other in every layout in which they do are written as one."""
+    chosen = []
+    for case in BORDERLESS:
+        order = layout if len(case.size) == 2 else layout.replace("H", "DH")
+        layouts = Layouts(order, "OI" + "DHW"[-len(case.size) :], order)
+        chosen.append(FaceCase(case.op, geometry_of(case), case.n, layouts=layouts))
+    run_all([kernel_of(problem_of(c), small_image_plan(problem_of(c))) for c in chosen], chosen)
+
+
+@pytest.mark.parametrize("varies", ["C", "H", "CW", "NCHW"])
+def test_steps_of_images_without_a_border(varies: str) -> None:
+    """Each element meets the element of the operand that is its own."""
+    case = FaceCase("conv_transpose", geometry_of(BORDERLESS[0]), 3)
+    steps = (Step("multiply", "NCHW", varies), Step("add", value=1.0))
+    problem = replace(problem_of(case), epilogue=steps)
+    rng = np.random.default_rng(0)
+    data, weight = case.arrays(rng)
+    want = case.want(data, weight)
+    sizes = dict(zip("NCHW", want.shape))
+    factor = rng.standard_normal([sizes[a] if a in varies else 1 for a in "NCHW"])
+    kernel = built([kernel_of(problem, small_image_plan(problem))])["f0"]
+    out = tvm.runtime.empty(want.shape, "float32")
+    kernel(*map(tvm.runtime.tensor, (data, weight, factor.astype("float32"))), out)
+    # Two products of float32.
+    np.testing.assert_allclose(out.numpy(), want * factor + 1, rtol=1e-5, atol=1e-5)
 
 
 @st.composite
