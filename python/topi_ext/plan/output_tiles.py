@@ -69,12 +69,18 @@ def combined_inputs_cycles(filters: Sequence[Filter], block: Sequence[int], lane
     count = row_lanes(block[3], lanes)
     rows, length = input_rows(filters, block)
     vectors: int = -(-last.span(count) // count)
-    mixed = vectors * 1.5 + len(last.reach) + 2 * len(last.terms)
-    read = len(depth.reach) * len(height.reach) * vectors
-    each = read + depth.mean_terms * len(height.terms) * mixed
+    of_depth = depth.mean_terms * len(height.terms)
+    # Elements further apart are picked from more vectors.
+    picked = len(last.reach) * max(1, last.in_step * last.tile - 1)
+    mixed = vectors * 1.5 + picked + 2 * len(last.terms)
+    each = len(depth.reach) * len(height.reach) * vectors + of_depth * mixed
+    # So many do not stay in registers.
+    written = of_depth * len(last.terms)
+    each *= 1.0 if written <= 32 else 1.4 if written <= 56 else 1.8
     chunks = prod(block[:3]) * -(-block[3] // count)
-    cycles = 0.6 if count == lanes else 0.3 if count > 2 else 0.13
-    return rows * (6 + length * 0.2) + chunks * each * cycles
+    cycles = 0.75 if count == lanes else 0.45 if count > 4 else 0.3 if count > 2 else 0.13
+    # Few rows are read before they have reached the first cache.
+    return rows * (1.5 + length * 0.2) + 40 / rows + chunks * each * cycles
 
 
 def input_rows(filters: Sequence[Filter], block: Sequence[int]) -> tuple[int, int]:

@@ -176,4 +176,4 @@ def _cycles(problem: Problem, plan: WeightTilesPlan, machine: Machine, *, is_sin
         if machine.threads > 1:
             outputs += rows * (4.0 if machine.vector_bytes >= 64 else 1.0)
         cost = passes * (outputs / machine.threads + turns * task + 15000) + written
-    return cost * geometry.groups * plan.parts * 1.1
+    return cost * geometry.groups * plan.parts * 1.06

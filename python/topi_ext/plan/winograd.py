@@ -368,13 +368,10 @@ def _task_cycles(
         terms = [f.mean_terms for f in (depth, height, last)]
         points = prod(len(f.points) for f in (depth, height, last))
         channel = combined_inputs_cycles((depth, height, last), block, lanes)
-        if values > machine.l2 // 4:
-            # Taps come through the same cache.
-            channel += prod(terms) * prod(block) * 0.5
         combined += phases * problem.in_channels * channel
         step = tile_cycles(plan.channels, plan.vectors, machine)
         products = prod(terms) * problem.in_channels * blocks * rounds * step
-        products *= 1.0 if values <= machine.l2 * 3 // 8 else 1.04 if values <= near else 1.15
+        products *= 1.03 if values <= machine.l2 * 3 // 8 else 1.06 if values <= near else 1.15
         read = prod(terms) * of_term if problem.prepacked else 0.0
         # What cores share behind their second caches; the more vectors, the less is read again.
         of_pass = prod(terms) * plan.depth(problem) * plan.pass_blocks * plan.channels * width
@@ -390,12 +387,13 @@ def _task_cycles(
         if far > 16 * machine.l2:
             # From memory, as fast as a core was measured to read it.
             products = max(products, read / 2.5)
-        sums = points * blocks * rounds * (10 + 3.0 * plan.channels * plan.vectors)
-        sums += blocks * plan.channels * outputs * rounds * plan.vectors * 6
+        sums = points * blocks * rounds * (4 + 3.0 * plan.channels * plan.vectors)
+        sums += blocks * plan.channels * outputs * rounds * plan.vectors * 2.5
         sums *= plan.chunks
         stride = last.out_step * last.tile
-        copy = blocks * plan.channels * prod(block) * outputs * (0.6 if stride <= 2 else 1.2)
-        copy += blocks * plan.channels * tile_rows * prod(plan.tile[:-1]) * 12
+        each = 0.4 if stride <= 4 else 0.7 if stride <= 8 else 1.1
+        copy = blocks * plan.channels * prod(block) * outputs * each
+        copy += blocks * plan.channels * tile_rows * prod(plan.tile[:-1]) * 4
         total += phases * (products + sums + copy)
     return combined, total
 
