@@ -102,7 +102,7 @@ def _cycles(problem: Problem, plan: InnerPlan, machine: Machine) -> tuple[float,
     size = problem.weights * byte_width(problem.dtypes[1])
     far = 1.5 if size <= machine.l2 else 5.0 if size <= 16 * machine.l2 else 9.0
     step = max(step, plan.channels * far * (machine.vector_bytes / 64))
-    products = tiles * vectors * step * 1.3  # as measured against the estimates of other kernels
+    products = tiles * vectors * step * 1.22  # as measured against the estimates of other kernels
     held = positions * plan.pitch(problem)
     if held * byte_width(problem.acc_dtype) > machine.l2 // 2:
         products *= 1.12  # columns come from further away, for each tile of channels
