@@ -19,7 +19,7 @@ from math import prod
 from .. import emit
 from ..emit import Expr
 from ..geometry import Gather
-from ..plan.plans import Window
+from ..plan.plans import Window, odd
 from ..plan.problem import Problem
 
 
@@ -78,7 +78,7 @@ class FittedWindow:
         self.elements = inner
         self.length = emit.chosen(sum((b - 1) * step for b, step in zip(block, self.steps)) + 1)
         vectors = emit.chosen(emit.ceil_div(inner, lanes))
-        self._pitch = emit.chosen((vectors + 1 - vectors % 2) * lanes)
+        self._pitch = emit.chosen(odd(vectors) * lanes)
         self._room = room
 
     def pitch(self, _: int) -> Expr:

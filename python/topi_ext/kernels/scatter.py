@@ -70,7 +70,7 @@ class Scatter:
         geometry = problem.geometry
         self.vectors = plan.row_vectors(geometry)
         self.row, self.pitch = self.vectors * plan.lanes, plan.pitch(geometry)
-        self.is_run = weight.is_run("I" + TAPS, (geometry.c_per_group, *geometry.kernel))
+        self.is_run = problem.weights_are_runs
         # Negative padding in front moves the image away from the edge of its scratch.
         self.shift = [max(0, -pad) for pad in geometry.pad_before]
         # An image may be empty, but nothing is divided by zero.

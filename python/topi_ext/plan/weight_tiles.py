@@ -35,6 +35,9 @@ from .weight_grad import plan_sums
 FAR_SUMS = 6
 """Second caches that sums of all channels fill if they are far away."""
 
+MOST_ROWS = 16
+"""Rows of sums, each taken up in pieces, in turns, that a processor reads ahead of us."""
+
 
 def plan_weight_tiles(problem: Problem, machine: Machine) -> tuple[float, WeightTilesPlan] | None:
     """Fewer products: the plan of :mod:`topi_ext.kernels.weight_tiles`, and its cycles.
@@ -163,7 +166,10 @@ def _cycles(problem: Problem, plan: WeightTilesPlan, machine: Machine, *, is_sin
     task += terms * register_tiles * prod(block) * step * far
     # Sums that go on are read as well, from where those of all channels fit.
     is_far = sums * c_block * tasks * width > FAR_SUMS * machine.l2
-    task += terms * c_block * vectors * (2.0 if is_single else 16.0 if is_far else 5.0)
+    each = 16.0 if is_far else 5.0
+    if c_block > MOST_ROWS and vectors > plan.vectors:
+        each += 3.0
+    task += terms * c_block * vectors * (2.0 if is_single else each)
     turns = -(-tasks // machine.threads)
     written = turns * c_block * write
     if shares > 1:
