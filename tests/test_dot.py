@@ -20,7 +20,7 @@ from helpers.cases import Case, geometry_of
 from helpers.faces import FaceCase
 from test_amx import BF16, CASES, LARGE, SomeKernels, some_block, stored
 from test_assembly import assembly, basic_blocks
-from test_kernels import problem_of
+from test_kernels import STREAMS, problem_of
 from topi_ext import pairs, select, tvm_compat
 from topi_ext.kernels import dot_gather
 from topi_ext.pairs import LANES
@@ -77,6 +77,7 @@ def some_plan(problem: Problem, dice: random.Random) -> DotPlan:
         parallel=dice.random() < 0.5, spread=spread, tiles_first=dice.random() < 0.5,
         unrolled=dice.choice([1, 9]),
         tiled=window.extent == window.block and dice.random() < 0.5,
+        streamed=STREAMS and problem.rows_are_runs and dice.random() < 0.3,
     )  # fmt: skip
     return DotPlan(gather)
 

@@ -43,8 +43,14 @@ def streamed_plans(case: FaceCase, lanes: int) -> list[Plan]:
     """One of each kernel that can."""
     problem = problem_of(case)
     block = [max(1, -(-p // 2)) for p in problem.positions]
+    # Rows that follow each other, more of them than are collected.
+    whole = [1, *problem.positions[1:]]
+    gathers = [
+        GatherPlan(Window.of(each, problem.gathers), lanes, 2, 2, 1, problem.in_channels)
+        for each in (block, whole)
+    ]
     plans: list[Plan] = [
-        GatherPlan(Window.of(block, problem.gathers), lanes, 2, 2, 1, problem.in_channels),
+        *gathers,
         WinogradPlan((1, 2, 2), (1, 1, 2, 3), lanes, 2, 1, 1, 1, None),
     ]
     if problem.transposed and case.geometry.stride[-1] >= lanes:
@@ -71,7 +77,8 @@ def test_rows(dtype: str, lanes: int) -> None:
 @pytest.mark.skipif(not STREAMS, reason="TVM's LLVM has no opaque pointers, or this is not x86")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_narrowing(dtype: str) -> None:
-    """Any float32 is rounded to nearest, and to even between two; infinity and NaN stay."""
+    """Any float32 is rounded to nearest, and to even between two; infinity stays, and NaN as a
+    processor makes it."""
     geometry = geometry_of(Case("conv_transpose", (8, 256), (1, 1), ins=1, outs=1))
     case = FaceCase("conv_transpose", geometry, 1, dtypes=("float32", "float32", dtype))
     bits = np.random.default_rng(0).integers(0, 1 << 32, 2048, dtype="uint32")
@@ -79,10 +86,11 @@ def test_narrowing(dtype: str) -> None:
     bits[1::3] = (bits[1::3] & 0x8FFFF000) | 0x38000000  # the range of float16, and below
     bits[:4] = 0x7F800000, 0xFF800000, 0x7FC00000, 0x7F7FFFFF
     data = bits.view("float32").reshape(1, 1, 8, 256)
-    kernels = built([kernel_of(problem_of(case), plan) for plan in streamed_plans(case, 8)])
+    plans = streamed_plans(case, 8)
+    kernels = built([kernel_of(problem_of(case), plan) for plan in plans])
     with np.errstate(over="ignore", invalid="ignore"):
         want = data.astype(numpy_dtype(dtype))
-    for number in range(2):
+    for number in range(len(plans)):
         out = torch.empty(want.shape, dtype=getattr(torch, dtype))
         weight = np.ones((1, 1, 1, 1), "float32")
         kernels[f"f{number}"](
@@ -101,8 +109,9 @@ def test_epilogue() -> None:
     data, weight = case.arrays(rng)
     bias = rng.standard_normal((1, 5, 1, 1)).astype("float32")
     want = np.maximum(case.want(data, weight) + bias, 0)
-    kernels = built([kernel_of(problem, plan) for plan in streamed_plans(case, 8)])
-    for number in range(2):
+    plans = streamed_plans(case, 8)
+    kernels = built([kernel_of(problem, plan) for plan in plans])
+    for number in range(len(plans)):
         out = torch.empty(want.shape)
         kernels[f"f{number}"](
             *(tvm.runtime.tensor(a) for a in (data, weight, bias)), tvm.runtime.from_dlpack(out)
@@ -132,7 +141,9 @@ def test_short_rows_are_streamed_where_enough_of_them_follow_each_other() -> Non
         return streams(problem, GatherPlan(window, 8, 2, 2, 1, 64), MACHINE)
 
     assert is_streamed(3 * line, 1, line)
-    assert is_streamed(STREAMED_RUN * line + 1, 1, line)
+    long = STREAMED_RUN * line + 1
+    assert is_streamed(long, 1, long)
+    assert not is_streamed(long, 1, line)
     short = STREAMED_RUN * line // 4 - 1
     assert not is_streamed(short, 4, short)
     assert is_streamed(short, 5, short)
@@ -141,6 +152,18 @@ def test_short_rows_are_streamed_where_enough_of_them_follow_each_other() -> Non
     assert not streams(
         problem, WinogradPlan((1, 2, 2), (1, 1, 8, 99), 8, 2, 1, 1, 1, None), MACHINE
     )
+    # As few lines of each row at a time.
+    tiles = WinogradPlan((1, 2, 2), (1, 1, 8, 10 * line - 1), 8, 2, 1, 1, 1, None)
+    assert not streams(large(row=long), tiles, MACHINE)
+    assert streams(large(row=long), replace(tiles, block=(1, 1, 8, 10 * line)), MACHINE)
+
+
+def test_rows_too_long_to_be_collected_are_not_streamed() -> None:
+    """Phases put rows together in any order, and hold them until they are whole."""
+    plan = PhasesPlan(1, 8, 2, 3, 2)
+    row = MACHINE.l2 // 16
+    assert streams(large(row=row), plan, MACHINE)
+    assert not streams(large(row=row + 16), plan, MACHINE)
 
 
 def test_what_is_streamed() -> None:
@@ -165,19 +188,23 @@ def test_what_is_streamed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "store"),
+    ("options", "dtype", "store"),
     [
-        ({"mcpu": "skylake-avx512"}, r"vmovnt\w+\s+%zmm"),
-        ({"mcpu": "x86-64-v3"}, r"vmovnt\w+\s+%ymm"),
-        ({"mcpu": "x86-64-v2"}, None),
+        ({"mcpu": "skylake-avx512"}, "float32", r"vmovnt\w+\s+%zmm"),
+        ({"mcpu": "x86-64-v3"}, "float32", r"vmovnt\w+\s+%ymm"),
+        ({"mcpu": "skylake-avx512"}, "float16", r"vmovnt\w+\s+%zmm"),
+        ({"mcpu": "x86-64-v3"}, "bfloat16", r"vmovnt\w+\s+%ymm"),
+        ({"mcpu": "x86-64-v2"}, "float32", None),
     ],
 )
-def test_stores(options: dict, store: str | None) -> None:
+def test_stores(options: dict, dtype: str, store: str | None) -> None:
     """Whole vectors past the caches, and a fence behind them; none without AVX."""
     target = tvm.target.Target({"kind": "llvm", "num-cores": 2, **options})
     if not Machine.of_features(*tvm_compat.llvm_features(target)).streams:
         store = None
-    case = FaceCase("conv", geometry_of(Case("conv", (513, 1024), (3, 3), ins=8, outs=32)), 1)
+    rows = 1026 * (4 // np.dtype(numpy_dtype(dtype)).itemsize) // 2
+    geometry = geometry_of(Case("conv", (rows, 1026), (3, 3), ins=8, outs=32))
+    case = FaceCase("conv", geometry, 1, dtypes=(dtype,) * 3)
     func = select.prim_func(case.face, case.geometry, case.orders, 1, case.dtypes, target)
     text = assembly(
         tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target)

@@ -43,16 +43,16 @@ class Result:
     def __init__(self, problem: Problem, out: Operand, extra: Sequence[Operand], streamed: int = 0):
         self.problem, self.out, self.extra = problem, out, extra
         self.dtype = problem.acc_dtype
-        # As many elements of the result as fill a cache line.
-        self.streamed = streamed * emit.byte_width(self.dtype) // emit.byte_width(out.dtype)
+        # Of vectors of the result, which have as many bytes.
+        self.lanes = streamed * emit.byte_width(self.dtype) // emit.byte_width(out.dtype)
         self.stride = out.strides[DATA[-1]]
         self.collected: Collected | None = None
 
     @contextmanager
     def kernel(self) -> Iterator[None]:
         """Around all tasks."""
-        if self.streamed:
-            with streaming.instructions(self.out.dtype, self.dtype, self.streamed):
+        if self.lanes:
+            with streaming.instructions(self.out.dtype, self.dtype, self.lanes):
                 yield
         else:
             yield
@@ -60,10 +60,10 @@ class Result:
     @contextmanager
     def task(self, room: Expr) -> Iterator[None]:
         """Around one task, whose rows have at most `room` elements."""
-        if not self.streamed:
+        if not self.lanes:
             yield
             return
-        self.collected = Collected(self.out, self.dtype, self.streamed, room)
+        self.collected = Collected(self.out, self.dtype, self.lanes, room)
         yield
         self.collected.write(is_apart=True, then=0)
         streaming.settle()
@@ -116,7 +116,8 @@ class Collected:
     def __init__(self, out: Operand, dtype: str, lanes: int, room: Expr):
         self.out, self.lanes, self.room = out, lanes, room
         self.most = emit.most(room, COLLECTED_BYTES // emit.byte_width(dtype)) + 2 * lanes
-        self.elements = emit.scratch(self.most, dtype)
+        # What is kept of a last vector that is none is read as if it were one.
+        self.elements = emit.scratch(self.most + lanes, dtype)
         # Where in the result it begins and ends.
         self.span = emit.scratch(2, "int64")
         emit.fill(self.span, 0, 2, emit.wide(0))

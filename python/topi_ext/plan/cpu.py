@@ -85,11 +85,15 @@ def _fastest(problem: Problem, machine: Machine) -> Plan:
 
 
 def streams(problem: Problem, plan: Plan, machine: Machine) -> bool:
-    """Whether a result is so large that no cache would keep it for who reads it next."""
+    """Whether a result is so large that no cache would keep it for who reads it next, and a task
+    writes long runs of it."""
     if not (machine.streams and problem.is_static and problem.rows_are_runs):
         return False
     if problem.dtypes[2] not in STREAMED_DTYPES.get(problem.acc_dtype, ()):
         return False
+    held = problem.out_sizes[-1] * byte_width(problem.acc_dtype)
+    if isinstance(plan, PhasesPlan) and held > machine.l2 // 4:
+        return False  # it collects whole rows
     width = byte_width(problem.dtypes[2])
     has_parts = problem.out_sizes[-1] * width % CACHE_LINE > 0
     if has_parts and _run(problem, plan) * width < STREAMED_RUN * CACHE_LINE:
@@ -100,10 +104,14 @@ def streams(problem: Problem, plan: Plan, machine: Machine) -> bool:
 
 
 def _run(problem: Problem, plan: Plan) -> int:
-    """Elements of a row, and of those that follow it in the block of a task."""
+    """Elements of a row that a task writes, and of those that follow it."""
     run: int = problem.out_sizes[-1]
+    step = problem.gathers[-1].out_step
+    if isinstance(plan, WinogradPlan):
+        run = min(run, plan.block[-1] * plan.tile[-1] * step)
     if isinstance(plan, GatherPlan):
         block = plan.window.block
+        run = min(run, block[-1] * step)
         for axis in (3, 2):
             if block[axis] < problem.positions[axis]:
                 break

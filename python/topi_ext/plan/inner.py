@@ -66,7 +66,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, InnerPla
         tasks = _tasks(problem, plan)
         task, held = _cycles(problem, plan, machine)
         cycles = -(-tasks // machine.threads) * task
-        # It has no tables.
+        # Beside that, sums of the lanes of a vector, less than this.
         room = problem.elements - min(tasks, machine.threads) * CACHE_LINE
         cycles *= memory_price(problem, min(tasks, machine.threads) * held, room)
         is_shared = tasks > 1 and tasks * task >= PARALLEL_CYCLES

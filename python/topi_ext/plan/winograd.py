@@ -129,8 +129,9 @@ def _loops_of_any_size(problem: Problem, machine: Machine) -> Iterator[Loops]:
 
 
 def _room(problem: Problem) -> int:
-    """What may be held: no more than operands and result take, with some left for tables."""
-    return problem.elements * 1023 // 1024
+    """What may be held: no more than operands and result take, with some left for tables and rows
+    that are collected."""
+    return problem.elements * 511 // 512
 
 
 def _direct(problem: Problem, machine: Machine) -> GatherPlan | None:
