@@ -17,13 +17,13 @@ import pytest
 from helpers.cases import Case, geometry_of
 from helpers.faces import OPERANDS, FaceCase
 from helpers.guarded import compiled, run, symbolic
-from test_kernels import kernel_of, problem_of
+from test_kernels import STREAMS, kernel_of, problem_of
 from topi_ext import emit, select, tvm_compat
 from topi_ext.kernels import ATTRIBUTES
 from topi_ext.kernels.copies import MOST_STEP
 from topi_ext.kernels.turned import turn
 from topi_ext.layout import Layouts
-from topi_ext.plan.plans import ScatterPlan
+from topi_ext.plan.plans import GatherPlan, ScatterPlan, Window
 
 HOST = tvm_compat.host_target()
 T, C = "conv_transpose", "conv"
@@ -131,6 +131,26 @@ def test_tiles_of_positions(guard: Path, tmp_path: Path, rng: np.random.Generato
         kernels[name], values[name] = kernel_of(problem_of(case), plan), (case, data, weight)
         stored = [case.stored(r, v) for r, v in zip(case.roles, (data, weight))]
         operands[name] = [*stored, np.zeros(case.stored_shape("x"), "float32")]
+    done, results = run(guard, tmp_path, kernels, operands, HOST)
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
+    for name, (case, *arrays) in values.items():
+        case.check(results[name], *arrays)
+
+
+@pytest.mark.skipif(not STREAMS, reason="TVM's LLVM has no opaque pointers, or this is not x86")
+def test_collected_rows(guard: Path, tmp_path: Path, rng: np.random.Generator) -> None:
+    """Rows that fill what is collected of a result to its last element, and nearly."""
+    kernels, operands, values = {}, {}, {}
+    for lanes, row in product((8, 16), (64, 65, 80, 129, 516, 520)):
+        geometry = geometry_of(Case(C, (40, row), (1, 1), ins=1, outs=2))
+        case = FaceCase(C, geometry, 1)
+        problem = problem_of(case)
+        window = Window.of((1, *problem.positions[1:]), problem.gathers)
+        plan = GatherPlan(window, lanes, 2, 2, 1, 1, streamed=True)
+        name = f"f{len(kernels)}"
+        data, weight = case.arrays(rng)
+        kernels[name], values[name] = kernel_of(problem, plan), (case, data, weight)
+        operands[name] = [data, weight, np.zeros(case.stored_shape("y"), "float32")]
     done, results = run(guard, tmp_path, kernels, operands, HOST)
     assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
     for name, (case, *arrays) in values.items():
