@@ -27,11 +27,8 @@ def row_lanes(tiles: int, lanes: int) -> int:
     return min(lanes, 1 << (tiles.bit_length() - 1))
 
 
-def odd(vectors: Any) -> Any:
-    """So many, a number or an expression, or one more.
-
-    Rows that are a power of two of cache lines apart share one set of a cache.
-    """
+def odd(vectors: int) -> int:
+    """So many, or one more: rows a power of two of cache lines apart share one set of a cache."""
     return vectors | 1
 
 
