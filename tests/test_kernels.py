@@ -223,14 +223,18 @@ BORDERLESS = (
     Case("conv_transpose", (1, 1), (4, 4), 3, ins=2, outs=5),
     Case("conv_transpose", (2, 3, 2), (2, 3, 2), ins=3, outs=4, stride=(2, 3, 2)),
     Case("conv_transpose", (3, 3), (2, 4), ins=2, outs=3, stride=(1, 4), padding=(1, 0, 1, 0)),
+    Case("conv_transpose", (1, 1), (4, 4), 2, ins=4, outs=6, groups=2, padding=(1, 0, 1, 1)),
+    Case("conv_transpose", (1, 1), (3, 3), 2, ins=3, outs=4, stride=2, padding=1, output_padding=1),
+    Case("conv_transpose", (1, 1), (2, 2), 2, ins=3, outs=4, stride=3, output_padding=1),
 )
-"""Small images of which nothing is cut off, or nothing at the ends of rows."""
+"""Small images of which nothing is cut off, or nothing at the ends of rows, or whose columns are
+what is written."""
 
 
 def small_image_plan(problem: Problem) -> ScatterPlan:
     """Lanes over weights."""
     g = problem.geometry
-    room = problem.n * math.prod(g.y_size), math.prod(ScatterPlan.extents(g))
+    room = problem.n * math.prod(g.y_size), ScatterPlan.elements_held(g)
     return ScatterPlan(problem.n, *room, 4, g.c_per_group, g.k_per_group, 2, 1, parallel=False)
 
 
@@ -284,7 +288,7 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
         c_block, k_block = number(g.c_per_group), number(g.k_per_group)
         m_tile = number(min(4, images * math.prod(g.y_size)))
         vectors = number(min(3, -(-c_block * g.taps // lanes)))
-        room = images * math.prod(g.y_size), math.prod(ScatterPlan.extents(g))
+        room = images * math.prod(g.y_size), ScatterPlan.elements_held(g)
         plan = ScatterPlan(images, *room, lanes, c_block, k_block, m_tile, vectors, parallel)
         return replace(plan, ahead=draw(st.integers(0, 2)))
     few = problem.face == "conv" and problem.weights_are_runs and math.prod(problem.y_sizes) > 0

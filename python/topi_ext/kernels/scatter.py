@@ -15,7 +15,7 @@ of columns (channel, tap), which are added up where they overlap::
                     ask for weights of the next chunk
                     accumulators[m_tile][vectors] += values * rows          -> columns
         for each image, each channel of x:
-            for each position, each tap: image += column
+            for each position, each tap: image += column          (of one position: they are it)
             cut the padding off                                             -> out
 """
 
@@ -262,7 +262,8 @@ class Scatter:
     def _scatter(self, channel: Expr, count: Expr) -> None:
         """Add up the columns where they overlap, and cut the padding off."""
         problem, geometry = self.problem, self.problem.geometry
-        held = emit.scratch(self.plan.held, self.dtype)
+        is_image = self.plan.held == 0
+        held = self.columns if is_image else emit.scratch(self.plan.held, self.dtype)
         zero = emit.constant(0, self.dtype)
         sizes, axes = problem.x_sizes[1:], self._run_axes()
 
@@ -272,7 +273,7 @@ class Scatter:
                 index = index * size + i
             return index
 
-        def one(inner: Expr, c: Expr) -> None:
+        def add_up(inner: Expr, c: Expr) -> None:
             emit.fill(held, 0, self.held, zero)
 
             def add(*position: Expr) -> None:
@@ -291,10 +292,16 @@ class Scatter:
 
             emit.nest(self.y_size, add)
 
+        def one(inner: Expr, c: Expr) -> None:
+            first: Expr = inner * self.pitch + c * geometry.taps if is_image else 0
+            if not is_image:
+                add_up(inner, c)
+
             def write(*outer: Expr) -> None:
                 where = [*outer, *[0] * axes]
                 before = zip(where, geometry.pad_before, self.shift)
-                source = emit.origin(flat([i + p + s for i, p, s in before], self.extent))
+                corner = flat([i + p + s for i, p, s in before], self.extent)
+                source = emit.origin(first + corner)
                 number = self.image + inner
                 row = self.result.row(channel + c, (number, *where))
                 emit.loop(prod(sizes[-axes:]), lambda i: row.put(i, held[source + i]))

@@ -174,7 +174,8 @@ class ScatterPlan:
     images : int
         Images per task; divides the batch.  Symbolic sizes choose it when the kernel runs.
     positions, held : int
-        Room of a task: positions of y, and elements of an image of x with its padding.
+        Room of a task: positions of y, and elements of an image of x with its padding: none where
+        nothing overlaps, so that columns are images.
     most : int
         Of symbolic sizes, the most positions of all images together that the plan serves.
     lanes : int
@@ -224,6 +225,13 @@ class ScatterPlan:
                 geometry.dilation, geometry.pad_before,
             )
         ]  # fmt: skip
+
+    @classmethod
+    def elements_held(cls, geometry: Geometry) -> int:
+        """The elements of such an image, of known size; none if the columns of a position are it."""
+        extents = cls.extents(geometry)
+        is_image = prod(geometry.y_size) == 1 and extents == list(geometry.kernel)
+        return 0 if is_image else prod(extents)
 
 
 @dataclass(frozen=True)

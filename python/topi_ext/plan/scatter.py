@@ -48,7 +48,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ScatterP
     """Candidates, and their cycles."""
     geometry, lanes = problem.geometry, problem.lanes(machine)
     n, size = problem.n, prod(geometry.y_size)
-    held = prod(ScatterPlan.extents(geometry))
+    held = ScatterPlan.elements_held(geometry)
     blocks = candidate_channels(geometry.c_per_group, 1)
     for images, c_block, most in product(divisors(n), blocks, CHUNKS):
         positions, vectors = images * size, -(-c_block * geometry.taps // lanes)
@@ -131,8 +131,9 @@ def _cycles(
         products *= 1.04  # rows come from the second cache
     weights = k * vectors * _copy_cycles(problem, plan, chunk, machine)
     sums = -(-k // plan.k_block) * (tiles * m_tile + single) * vectors * 2.0
-    scatter = positions * c_block * taps * 1.3
-    scatter += plan.images * c_block * (plan.held * 0.5 + prod(geometry.x_size) + 20)
+    scatter = plan.images * c_block * (prod(geometry.x_size) + 20.0)
+    if plan.held:
+        scatter += c_block * (positions * taps * 1.3 + plan.images * plan.held * 0.5)
     task = 300 + products + weights + sums + scatter
     return -(-tasks // machine.threads) * task, tasks * task
 
