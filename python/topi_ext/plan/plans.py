@@ -228,7 +228,7 @@ class ScatterPlan:
 
     @classmethod
     def elements_held(cls, geometry: Geometry) -> int:
-        """The elements of such an image, of known size; none if the columns of a position are it."""
+        """Of such an image, whose size is known: none if the columns of a position are it."""
         extents = cls.extents(geometry)
         is_image = prod(geometry.y_size) == 1 and extents == list(geometry.kernel)
         return 0 if is_image else prod(extents)
