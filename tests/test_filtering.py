@@ -49,13 +49,13 @@ def filtered(filters: tuple[Filter, ...], x: list[Fraction], w: list[Fraction]) 
     return y
 
 
-@pytest.mark.parametrize("tile", [1, 2])
+@pytest.mark.parametrize("tile", [1, 2, 4])
 @pytest.mark.parametrize("transposed", [False, True])
 def test_tiles_are_direct_sums(transposed: bool, tile: int) -> None:
     some = random.Random(0)
-    x, w = ([Fraction(some.randint(-9, 9)) for _ in range(size)] for size in (INPUTS, 9))
+    x, w = ([Fraction(some.randint(-9, 9)) for _ in range(size)] for size in (INPUTS, 14))
     for kernel, stride, dilation, pad in itertools.product(
-        range(1, 9), (1, 2, 3), (1, 2, 3), (-1, 0, 2)
+        range(1, 14), (1, 2, 3), (1, 2, 3), (-1, 0, 2)
     ):
         gather = Gather(transposed, kernel, stride, dilation, pad)
         assert filtered(filters_of(gather, tile), x, w) == directly(gather, x, w), gather
@@ -78,12 +78,30 @@ def test_products_of_two_outputs(gather: Gather, products: list[int]) -> None:
     assert sorted(len(f.terms) for f in filters_of(gather, 2)) == products
 
 
+@pytest.mark.parametrize(
+    ("gather", "products"),
+    [
+        (Gather(False, 3, 1, 1, 1), [10]),  # 1 + 2 taps: two tiles of two outputs take 8
+        (Gather(False, 4, 1, 1, 1), [9]),
+        (Gather(False, 5, 1, 1, 2), [13]),  # 1 + 4
+        (Gather(False, 6, 1, 3, 2), [12]),
+        (Gather(False, 7, 1, 1, 3), [16]),  # 1 + 6
+        (Gather(False, 11, 1, 5, 5), [23]),  # 5 + 6
+        (Gather(False, 8, 2, 1, 3), [18]),  # two residues of four taps
+        (Gather(True, 25, 4, 1, 11), [12, 16]),  # three phases of six taps, one of seven
+    ],
+)
+def test_products_of_four_outputs(gather: Gather, products: list[int]) -> None:
+    assert sorted(len(f.terms) for f in filters_of(gather, 4)) == products
+
+
 def test_every_output_depends_on_its_own_window_alone() -> None:
     """Whatever is infinite elsewhere: no point of an output reads beyond its window."""
-    for transposed, kernel, stride in itertools.product((False, True), range(1, 12), (1, 2, 3, 4)):
-        for f in filters_of(Gather(transposed, kernel, stride, 1, 1), 2):
+    shapes = itertools.product((False, True), range(1, 20), (1, 2, 3, 4), (1, 2), (2, 4))
+    for transposed, kernel, stride, dilation, tile in shapes:
+        for f in filters_of(Gather(transposed, kernel, stride, dilation, 1), tile):
             reach = f.reach
-            window = range(reach[0], reach[-1] - f.in_step + 1)
+            window = range(reach[0], reach[-1] - (tile - 1) * f.in_step + 1)
             for e, output in enumerate(f.outputs):
                 for point, _ in output:
                     for term in f.points[point]:

@@ -348,7 +348,7 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
 @st.composite
 def winograd_plans(draw: st.DrawFn, problem: Problem, lanes: int, parallel: bool) -> WinogradPlan:
     """Any plan of the kernel that saves products, without a way out by a direct sum."""
-    tile = tuple(draw(st.sampled_from((1, 2))) for _ in range(3))
+    tile = tuple(draw(st.sampled_from(outputs)) for outputs in ((1, 2), (1, 2), (1, 2, 4)))
     channels = draw(st.integers(1, min(problem.out_channels, 5)))
     parts = draw(st.integers(1, min(2, -(-problem.out_channels // channels))))
     blocks = -(-problem.out_channels // (channels * parts))
@@ -380,7 +380,7 @@ def weight_tiles_plans(
     draw: st.DrawFn, problem: Problem, lanes: int, parallel: bool
 ) -> WeightTilesPlan:
     """The same for weight gradients."""
-    tile = tuple(draw(st.sampled_from((1, 2))) for _ in range(3))
+    tile = tuple(draw(st.sampled_from(outputs)) for outputs in ((1, 2), (1, 2), (1, 2, 4)))
     c, k = problem.geometry.c_per_group, problem.geometry.k_per_group
     c_block, vectors = draw(st.integers(1, c)), draw(st.integers(1, min(3, -(-k // lanes))))
     parts = draw(st.integers(1, min(2, -(-c // c_block))))
@@ -686,6 +686,8 @@ FEWER_PRODUCTS = [
     FaceCase(c.op, geometry_of(c), c.n)
     for c in (
         Case("conv", (41, 50), (3, 3), 3, ins=32, outs=33, padding=(1,) * 4),
+        Case("conv", (30, 203), (3, 4), ins=64, outs=66, padding=(1, 3, 1, 3), dilation=(1, 2)),
+        Case("conv_transpose", (963,), (25,), 2, ins=64, outs=66, stride=4, padding=11),
         Case("conv", (33, 41), (4, 3), ins=64, outs=96, stride=(2, 1), dilation=(1, 2)),
         Case(
             "conv_transpose", (16, 16), (4, 4), 4, ins=96, outs=64, stride=(2, 2), padding=(1,) * 4
@@ -694,7 +696,8 @@ FEWER_PRODUCTS = [
         Case("conv", (4, 6), (3, 3), 4, ins=128, outs=250, padding=(1,) * 4),
     )
 ]
-"""The last one combines all its inputs before its taps, that before it has chunks of them."""
+"""The second and third compute four outputs at a time.  The last one combines all its inputs before
+its taps, that before it has chunks of them."""
 
 
 def fewer_products(case: FaceCase, *, prepacked: bool = False) -> tuple[Problem, WinogradPlan]:
@@ -703,6 +706,7 @@ def fewer_products(case: FaceCase, *, prepacked: bool = False) -> tuple[Problem,
     plan = choose(problem, Machine(vector_bytes=32, threads=2))
     assert isinstance(plan, WinogradPlan), case
     assert plan.inputs_first == (case is FEWER_PRODUCTS[-1] and not prepacked)
+    assert (plan.tile[-1] == 4) == (case in FEWER_PRODUCTS[1:3])
     return problem, replace(plan, chunks=2 if case is FEWER_PRODUCTS[-2] else 1)
 
 
@@ -771,10 +775,12 @@ WEIGHT_TILES = [
     for c in (
         Case("conv", (7, 9), (3, 3), 2, ins=96, outs=104, padding=(1,) * 4),
         Case("conv", (56, 43), (4, 3), 4, ins=64, outs=98, groups=2, stride=(2, 1)),
+        Case("conv", (4096,), (11,), ins=64, outs=130, padding=5),
         Case("conv", (26, 25), (3, 3), ins=160, outs=160, dilation=(2, 3), padding=(2, 3, 2, 3)),
     )
 ]
-"""All tiles at once; many blocks of them; many phases, and some of the channels at a time."""
+"""All tiles at once; many blocks of them; four outputs at a time; many phases, and some of the
+channels at a time."""
 
 
 def weight_tiles_of(case: FaceCase) -> tuple[Problem, WeightTilesPlan]:
@@ -783,6 +789,7 @@ def weight_tiles_of(case: FaceCase) -> tuple[Problem, WeightTilesPlan]:
     plan = choose(problem, Machine(vector_bytes=32, threads=2))
     assert isinstance(plan, WeightTilesPlan), case
     assert (plan.passes(problem) == 1) == (case is WEIGHT_TILES[0])
+    assert (plan.tile[-1] == 4) == (case is WEIGHT_TILES[2])
     return problem, replace(plan, parts=3) if case is WEIGHT_TILES[-1] else plan
 
 

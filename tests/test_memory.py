@@ -58,11 +58,14 @@ SHAPES = {
     "spectrum": Case(T, (33,), (64,), 1, ins=128, outs=1, stride=(32,), padding=(16, 15)),
     # Tiles of two outputs along depth as well.
     "cube": Case(C, (7, 16, 17), (3, 3, 3), 1, ins=64, outs=64, padding=(1,) * 6),
+    # Tiles of four outputs along a row.
+    "fours": Case(C, (1607,), (6,), ins=64, outs=64, padding=(3, 2)),
     "long": Case(C, (4096,), (9,), ins=4, outs=16, stride=(4,), padding=(4, 4)),
     "volume": Case(
         "conv_transpose", (4, 4, 8), (2, 3, 2), ins=8, outs=16, groups=2, stride=(2,) * 3
     ),
 }
+SOME_SHAPES = ("odd", "depthwise", "dilated", "narrow", "fours", "long")
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +80,7 @@ def test_kernels_stay_inside(
 ) -> None:
     cases = {}
     # Kernels of sizes that are not known take longer to build.
-    some = SHAPES if known == "when compiled" else ("odd", "depthwise", "dilated", "narrow", "long")
+    some = SHAPES if known == "when compiled" else SOME_SHAPES
     for name in some:
         shape = SHAPES[name]
         for face in OPERANDS:

@@ -125,6 +125,24 @@ def test_tiles_along_depth(kernel: tuple, stride: tuple, tile: tuple) -> None:
     assert isinstance(plan, WinogradPlan) and plan.tile == tile
 
 
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "tile"),
+    [
+        ((2000,), 11, 1, (1, 1, 4)),
+        ((2000,), 4, 1, (1, 1, 4)),
+        ((2000,), 3, 1, (1, 1, 2)),
+        ((2000,), 4, 2, (1, 1, 2)),
+        ((64, 64), 4, 1, (1, 2, 4)),
+    ],
+)
+def test_tiles_along_a_row(size: tuple, kernel: int, stride: int, tile: tuple) -> None:
+    """Of four outputs, where four taps are neighbours."""
+    shape = (kernel,) * len(size)
+    problem = problem_for(size, shape, ins=96, outs=96, stride=(stride,) * len(size))
+    plan = choose(problem, MACHINE)
+    assert isinstance(plan, WinogradPlan) and plan.tile == tile
+
+
 def test_no_tile_has_more_terms_than_are_written_out() -> None:
     """Of 7 x 7 x 4 for two outputs along each axis: no plan, though it would be the fastest."""
     problem = problem_for((24, 24, 24), (3, 5, 5), ins=48, outs=48)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Minimal filtering: two neighbouring outputs of a correlation from fewer products.
+"""Minimal filtering: two or four neighbouring outputs of a correlation from fewer products.
 
 ``F(2, r)`` computes two outputs of `r` taps with ``r + 1`` products instead of ``2 r``
 (S. Winograd, *Arithmetic Complexity of Computations*, 1980)::
@@ -14,6 +14,11 @@ Both compute each output from its own window alone, with factors of 1 and 1/2: w
 infinite or NaN elsewhere does not reach it, and rounding stays that of a direct sum.  Longer
 correlations are sums of these: the points of a tile are added up before outputs are made of them.
 
+Four outputs are two pairs, and taps that are taken in pairs correlate pairs of inputs: nested, each
+product of ``F(2, r)`` becomes an ``F(2, 2)``.  ``F(4, 4)`` so takes 9 products instead of 16 and
+``F(4, 6)`` 12 instead of 24, with the same factors.  The outer formulas keep each pair of outputs to
+the window of that pair, the inner ones each output to its own.
+
 This room uses the standard library only.
 """
 
@@ -22,13 +27,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import gcd
+from math import gcd, prod
 from typing import Any
 
 from .geometry import Gather
 
 Combination = tuple[tuple[int, float], ...]
 """Numbers with their factors."""
+
+Sizes = tuple[int, ...]
+"""How many taps a formula takes, and if nested, the outer one first: how many blocks of taps."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +142,7 @@ class Filter:
 
 @lru_cache(maxsize=1024)
 def filters_of(gather: Gather, tile: int) -> tuple[Filter, ...]:
-    """How `gather` is computed in tiles of one output (directly) or of two.
+    """How `gather` is computed in tiles of one output (directly), of two or of four.
 
     Phases of ``conv`` are positions of y that read x at the same residue of the dilation.
     """
@@ -195,14 +203,14 @@ def _points(
     if tile == 1:
         direct = tuple(Term(((i, 1),), ((tap, 1),)) for run in runs for i, tap in run)
         return (direct,), (((0, 1),),)
-    _, size, parts = min(
-        (sum(len(_ALGORITHMS[r, len(part)]) for part in _parts(runs, r)), r, _parts(runs, r))
-        for r in (2, 3)
+    _, sizes, parts = min(
+        (sum(len(_algorithm(sizes, len(part))) for part in parts), sizes, parts)
+        for sizes, parts in ((sizes, _parts(runs, sizes)) for sizes in _SIZES[tile])
     )
-    points: list[list[Term]] = [[] for _ in range(size + 1)]
+    points: list[list[Term]] = [[] for _ in range(prod(size + 1 for size in sizes))]
     for part in parts:
         first, taps = part[0][0], [tap for _, tap in part]
-        for point, (inputs, factors) in _ALGORITHMS[size, len(part)].items():
+        for point, (inputs, factors) in _algorithm(sizes, len(part)).items():
             points[point].append(
                 Term(
                     tuple((first + i * step, factor) for i, factor in inputs),
@@ -212,23 +220,78 @@ def _points(
     used = [point for point, terms in enumerate(points) if terms]
     outputs = tuple(
         tuple((used.index(point), factor) for point, factor in output if point in used)
-        for output in _OUTPUTS[size]
+        for output in _outputs(sizes)
     )
     return tuple(tuple(points[point]) for point in used), outputs
 
 
-def _parts(runs: Sequence[Sequence[tuple[int, int]]], size: int) -> list[Sequence[tuple[int, int]]]:
-    """The runs in parts of at most `size`, what is left over first.
+def _parts(
+    runs: Sequence[Sequence[tuple[int, int]]], sizes: Sizes
+) -> list[Sequence[tuple[int, int]]]:
+    """The runs in parts of as many taps as the sizes allow, what is left over first.
 
-    Two taps in F(2, 3) read as far as three: in front of others that is in the window, alone not.
+    A part that reads further than its taps stays in the window where enough taps follow.
     """
     parts: list[Sequence[tuple[int, int]]] = []
     for run in runs:
-        first = 1 if len(run) == 2 < size else len(run) % size or size
-        cuts = [0, *range(first, len(run), size), len(run)]
+        cuts = [len(run)]
+        while cuts[0] > 0:
+            most, follow = min(cuts[0], prod(sizes)), len(run) - cuts[0]
+            taps = next(n for n in range(most, 0, -1) if _ahead(sizes, n) <= follow)
+            cuts.insert(0, cuts[0] - taps)
         parts += [run[a:b] for a, b in zip(cuts, cuts[1:])]
     return parts
 
+
+@lru_cache(maxsize=64)
+def _algorithm(sizes: Sizes, taps: int) -> dict[int, tuple[Combination, Combination]]:
+    """Of each point, the inputs and the taps.
+
+    A nested one takes pairs of taps, so that these move by as much as the pairs of outputs.
+    """
+    outer, *inner = sizes
+    if not inner:
+        return _ALGORITHMS[outer, taps]
+    (size,) = inner
+    made = {}
+    for block, (inputs, factors) in _ALGORITHMS[outer, -(-taps // size)].items():
+        # The last block may have fewer taps.
+        count = max(min(size, taps - size * b) for b, _ in factors)
+        for point, (near, some) in _ALGORITHMS[size, count].items():
+            read = tuple((size * b + i, c * d) for b, c in inputs for i, d in near)
+            taken = [(size * b + t, c * d) for b, c in factors for t, d in some]
+            present = tuple((tap, factor) for tap, factor in taken if tap < taps)
+            made[block * (size + 1) + point] = read, present
+    return made
+
+
+@lru_cache(maxsize=16)
+def _outputs(sizes: Sizes) -> tuple[Combination, ...]:
+    """The outputs of a tile from the points."""
+    outer, *inner = sizes
+    if not inner:
+        return _OUTPUTS[outer]
+    (size,) = inner
+    return tuple(
+        tuple((block * (size + 1) + point, c * d) for block, c in blocks for point, d in points)
+        for blocks in _OUTPUTS[outer]
+        for points in _OUTPUTS[size]
+    )
+
+
+@lru_cache(maxsize=64)
+def _ahead(sizes: Sizes, taps: int) -> int:
+    """How many inputs behind its window an output reads, at most."""
+    points = _algorithm(sizes, taps)
+    last = (
+        max(i for point, _ in output if point in points for i, _ in points[point][0]) - e
+        for e, output in enumerate(_outputs(sizes))
+    )
+    return max(last) - (taps - 1)
+
+
+_SIZES: dict[int, tuple[Sizes, ...]] = {2: ((2,), (3,)), 4: ((2, 2), (3, 2))}
+"""By the outputs of a tile."""
 
 _ALGORITHMS: dict[tuple[int, int], dict[int, tuple[Combination, Combination]]] = {
     # F(2, 2), of two taps and of one.

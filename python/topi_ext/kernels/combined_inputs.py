@@ -8,7 +8,7 @@
         for each row of tiles, for each vector of its tiles:
             for each product of terms along depth and height (a loop where depth has no tiles):
                 add and subtract vectors of rows of raw                     -> mixed
-                pick every second element, or as far as tiles are apart     -> inputs
+                pick elements that are as far apart as tiles                -> inputs
                 for each term along the row:
                     add and subtract vectors of inputs                      -> made
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernel of ``conv_weight_grad`` with fewer products than a direct sum has.
 
-The algorithms of :mod:`topi_ext.filtering` are trilinear: what computes two outputs of a sum
+The algorithms of :mod:`topi_ext.filtering` are trilinear: what computes some outputs of a sum
 from combined inputs and combined taps also computes the gradient of its taps, from combined inputs
 and combined outputs::
 

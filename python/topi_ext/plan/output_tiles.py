@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 from ..filtering import Filter, filters_of
 from ..geometry import Gather
@@ -18,11 +19,12 @@ ROOMS = (1, 2, 4, 8, 16)
 """Of symbolic sizes, vectors of tiles that a block has room for."""
 
 Tile = tuple[int, ...]
-"""Outputs of a tile along depth, height and width: one or two."""
+"""Outputs of a tile along depth, height and width: one, two or four."""
 
 
 def candidate_tiles(problem: Problem) -> list[Tile]:
-    """Candidates: two outputs along all axes on which that saves products, or on less.
+    """Candidates: two outputs along all axes on which that saves products, or on less; along a row
+    also four, if that saves more.
 
     None for integers, whose sums have to be exact, and where a phase has no taps.
     """
@@ -30,16 +32,21 @@ def candidate_tiles(problem: Problem) -> list[Tile]:
         return []
     if any(gather.has_empty_phase for gather in problem.gathers):
         return []
+
+    def is_short(positions: Any, outputs: int) -> bool:
+        return isinstance(positions, int) and positions < outputs
+
     axes = zip(problem.gathers[1:], problem.positions[1:])
     depth, height, width = (
-        2 if _saves_products(gather) and not (isinstance(p, int) and p < 2) else 1
-        for gather, p in axes
+        2 if _saves_products(gather, 2) and not is_short(p, 2) else 1 for gather, p in axes
     )
     found = {(depth, height, width)}
     if depth > 1:
         # Terms along depth are then a loop, or there are fewer of them along the row.
         found |= {(1, height, width), (depth, height, 1)}
-    return sorted(tile for tile in found if 2 in tile)
+    if _saves_products(problem.gathers[3], 4) and not is_short(problem.positions[3], 4):
+        found |= {(*outer, 4) for *outer, last in found if last == 2}
+    return sorted(tile for tile in found if max(tile) > 1)
 
 
 def written_terms(combinations: Sequence[Sequence[Filter]]) -> float:
@@ -55,12 +62,13 @@ def written_terms(combinations: Sequence[Sequence[Filter]]) -> float:
     return number
 
 
-def _saves_products(gather: Gather) -> bool:
-    """Whether two outputs along an axis take fewer products than twice those of one."""
-    one, two = (
-        sum(len(f.terms) * len(f.phases) for f in filters_of(gather, tile)) for tile in (1, 2)
+def _saves_products(gather: Gather, tile: int) -> bool:
+    """Whether a tile of so many outputs takes fewer products than two of half as many."""
+    half, whole = (
+        sum(len(f.terms) * len(f.phases) for f in filters_of(gather, outputs))
+        for outputs in (tile // 2, tile)
     )
-    return two < 2 * one
+    return whole < 2 * half
 
 
 def combined_inputs_cycles(filters: Sequence[Filter], block: Sequence[int], lanes: int) -> float:

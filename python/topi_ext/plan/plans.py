@@ -318,7 +318,7 @@ class WinogradPlan(Tiled):
     Attributes
     ----------
     tile : tuple of int
-        Outputs of a phase per tile along depth, height and width: 1 or 2.
+        Outputs of a phase per tile along depth, height and width: 1 or 2, and 4 along the width.
     block : tuple of int
         Tiles per task along the four axes.
     lanes : int
@@ -567,7 +567,7 @@ class WeightTilesPlan(Tiled):
     Attributes
     ----------
     tile : tuple of int
-        Outputs per tile along depth, height and width: 1 or 2.
+        Outputs per tile along depth, height and width: 1 or 2, and 4 along the width.
     block : tuple of int
         Tiles that are reduced at a time along the four axes.
     lanes : int
