@@ -16,8 +16,8 @@ correlations are sums of these: the points of a tile are added up before outputs
 
 Four outputs are two pairs, and taps that are taken in pairs correlate pairs of inputs: nested, each
 product of ``F(2, r)`` becomes an ``F(2, 2)``.  ``F(4, 4)`` so takes 9 products instead of 16 and
-``F(4, 6)`` 12 instead of 24, with the same factors.  The outer formulas keep each pair of outputs to
-the window of that pair, the inner ones each output to its own.
+``F(4, 6)`` 12 instead of 24, with the same factors.  The outer formulas keep each pair of outputs
+to the window of that pair, the inner ones each output to its own.
 
 This room uses the standard library only.
 """

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernel of ``conv`` and ``conv_transpose`` with fewer products than a direct sum has.
 
-Outputs are computed in tiles of two along an axis, or of four along a row, by the minimal filtering
-algorithms of :mod:`topi_ext.filtering`: inputs and taps are combined by additions, each point of a tile is a sum
-over input channels of one product, and the points are combined to outputs by additions::
+Outputs are computed in tiles of two along an axis, or of four along a row, by the minimal
+filtering algorithms of :mod:`topi_ext.filtering`: inputs and taps are combined by additions, each
+point of a tile is a sum over input channels of one product, and the points are combined to outputs
+by additions::
 
     for each part of the output channels:
         combine the taps                                                  -> combined

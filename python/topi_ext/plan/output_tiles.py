@@ -40,7 +40,7 @@ def candidate_tiles(problem: Problem) -> list[Tile]:
     depth, height, width = (
         2 if _saves_products(gather, 2) and not is_short(p, 2) else 1 for gather, p in axes
     )
-    found = {(depth, height, width)}
+    found: set[Tile] = {(depth, height, width)}
     if depth > 1:
         # Terms along depth are then a loop, or there are fewer of them along the row.
         found |= {(1, height, width), (depth, height, 1)}
