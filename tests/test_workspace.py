@@ -33,6 +33,7 @@ SOME = {
     "further_encoders": slice(1, None, 3),
     "small_decoders": slice(2, None, 3),
     "small_encoders": slice(2, None, 3),
+    "long_rows": slice(0, None, 2),
 }
 
 
