@@ -441,6 +441,25 @@ def test_chunks_of_input_channels() -> None:
     run_all(made, chosen)
 
 
+@pytest.mark.parametrize("tile", [(1, 2, 2), (1, 2, 4)], ids=str)
+@pytest.mark.parametrize("layout", ["NCHW", "NCWH", "NHWC"])
+def test_tiles_of_a_dilation(layout: str, tile: tuple) -> None:
+    """Of the inputs of a row only those are copied that a phase reads: neighbours or not in memory,
+    near enough to read vectors of all or not, of half precision or not."""
+    made, chosen = [], []
+    for dilation, dtype in itertools.product((2, 3, 5), ("float32", "float16")):
+        case = Case(
+            "conv", (9, 41), (3, 4), 2, ins=8, outs=9, padding=(2, dilation + 1, 1, 2),
+            dilation=(2, dilation),
+        )  # fmt: skip
+        layouts = Layouts(layout, "OIHW", layout)
+        one = FaceCase("conv", geometry_of(case), 2, layouts=layouts, dtypes=(dtype,) * 3)
+        plan = WinogradPlan(tile, (1, 1, 2, 3), 8, 3, 1, 1, 1, None)
+        made.append(kernel_of(problem_of(one), plan))
+        chosen.append(one)
+    run_all(made, chosen)
+
+
 def test_weights_transposed_in_registers() -> None:
     """Squares of four, eight and sixteen, of blocks that are not whole, and of more than one copy.
 

@@ -121,6 +121,22 @@ class Filter:
         return tuple(sorted({i % self.in_step for i in self.reach}))
 
     @property
+    def every(self) -> int:
+        """How far apart the inputs are of which terms read any: of a dilation, that."""
+        return self.in_step if len(self.residues) == 1 else 1
+
+    @property
+    def packed(self) -> Filter:
+        """The same where only those inputs are there, side by side."""
+        every = self.every
+
+        def numbered(term: Term) -> Term:
+            return replace(term, inputs=tuple((i // every, factor) for i, factor in term.inputs))
+
+        points = tuple(tuple(map(numbered, terms)) for terms in self.points)
+        return replace(self, in_step=self.in_step // every, points=points)
+
+    @property
     def is_direct(self) -> bool:
         """Whether tiles have one output: then terms are taps, one like the other, and a loop."""
         return self.tile == 1

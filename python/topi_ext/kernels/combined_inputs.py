@@ -30,6 +30,7 @@ from ..plan.plans import row_lanes
 from ..plan.problem import Problem
 from . import DATA
 from .combinations import combination
+from .copies import copy as copy_row
 
 
 @dataclass(frozen=True)
@@ -128,8 +129,8 @@ class CombinedInputs:
                         emit.let(combination([(read[at][v], c) for at, c in mixture], dtype, lanes))
                         for v in range(rows.vectors(lanes))
                     ]
-                    inputs = {x: emit.let(rows.pick(mixed, x, lanes)) for x in filters[2].reach}
-                    for term in filters[2].terms:
+                    inputs = {x: emit.let(rows.pick(mixed, x, lanes)) for x in rows.row.reach}
+                    for term in rows.row.terms:
                         value = combination([(inputs[x], c) for x, c in term.inputs], dtype, lanes)
                         emit.store(made, _some(next(places) + i, lanes), value)
 
@@ -182,8 +183,10 @@ class CombinedInputs:
             emit.let(first * (f.in_step * f.tile) + emit.table([b for _, b, _ in f.phases])(phase))
             for f, first, phase in zip(filters, self.first[1:], phases)
         ]
-        low = emit.let(emit.least(emit.most(0 - starts[2], 0), rows.length))
-        high = emit.let(emit.least(emit.most(sizes[3] - starts[2], low), rows.length))
+        every, along_row = rows.every, starts[2]
+        low = emit.let(emit.least(emit.most(0 - along_row // every, 0), rows.length))
+        behind = (sizes[3] - 1 - along_row) // every + 1
+        high = emit.let(emit.least(emit.most(behind, low), rows.length))
 
         def copy(channel: Expr) -> None:
             source_channel = group * problem.in_channels + channel
@@ -201,13 +204,16 @@ class CombinedInputs:
                 )
 
                 def present() -> None:
-                    where = (source_channel, image, depth, height, starts[2] + low)
+                    where = (source_channel, image, depth, height, along_row + low * every)
                     origin = emit.origin(data.at("C" + DATA, *where))
                     into = emit.origin(rows.start((b0, *numbers)) + low)
+                    if every > 1 and stride == 1:
+                        copy_row(raw, into, data, origin, high - low, self.lanes, every)
+                        return
                     emit.loop(
                         high - low,
                         lambda i: emit.store(
-                            raw, into + i, data.load(origin + i * stride, raw.dtype)
+                            raw, into + i, data.load(origin + i * stride * every, raw.dtype)
                         ),
                     )
 
@@ -262,7 +268,9 @@ class _Rows:
     extents : tuple
         Images, and inputs along depth and height.
     row : Filter
-        That along a row.
+        That along a row, of the inputs that are there.
+    every : int
+        How far apart these are in the data.
     step : int
         Inputs from one tile to the next of a row.
     length : int or expression
@@ -272,7 +280,7 @@ class _Rows:
     def __init__(self, filters: Sequence[Filter], block: Sequence[Expr]):
         self.axes = [_Axis(f, tiles) for f, tiles in zip(filters[:2], block[1:])]
         self.extents = (block[0], *(axis.number for axis in self.axes))
-        self.row = filters[2]
+        self.every, self.row = filters[2].every, filters[2].packed
         self.step = self.row.in_step * self.row.tile
         self.length = emit.chosen(self.row.span(block[3]))
         self.elements = emit.chosen(prod(self.extents) * self.length)

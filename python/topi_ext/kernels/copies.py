@@ -13,9 +13,7 @@ from collections.abc import Sequence
 
 from .. import emit
 from ..emit import Array, Expr
-
-MOST_STEP = 4
-"""Longest step of elements that are read as vectors, of which most is dropped."""
+from ..plan.plans import MOST_STEP
 
 
 def copy(

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from .. import emit
 from ..emit import Array, Expr, Operand
-from ..plan.plans import Window
+from ..plan.plans import MOST_STEP, Window
 from . import DATA
-from .copies import MOST_STEP, copy, deal
+from .copies import copy, deal
 from .panel import Panel
 
 

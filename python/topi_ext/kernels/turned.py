@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 
 from .. import emit
 from ..emit import Array, Expr, Operand
-from ..plan.plans import square_side
-from .copies import MOST_STEP, every
+from ..plan.plans import MOST_STEP, square_side
+from .copies import every
 
 
 def turn(

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..filtering import Filter, filters_of
 from ..geometry import Gather
-from .plans import row_lanes
+from .plans import MOST_STEP, row_lanes
 from .problem import Problem
 
 MOST_TERMS = 170
@@ -73,7 +73,7 @@ def _saves_products(gather: Gather, tile: int) -> bool:
 
 def combined_inputs_cycles(filters: Sequence[Filter], block: Sequence[int], lanes: int) -> float:
     """Estimated cycles of combining the inputs of one channel, phase and block of tiles."""
-    depth, height, last = filters
+    depth, height, last = filters[0], filters[1], filters[2].packed
     count = row_lanes(block[3], lanes)
     rows, length = input_rows(filters, block)
     vectors: int = -(-last.span(count) // count)
@@ -88,7 +88,9 @@ def combined_inputs_cycles(filters: Sequence[Filter], block: Sequence[int], lane
     chunks = prod(block[:3]) * -(-block[3] // count)
     cycles = 0.75 if count == lanes else 0.45 if count > 4 else 0.3 if count > 2 else 0.13
     # Few rows are read before they have reached the first cache.
-    return rows * (1.5 + length * 0.2) + 40 / rows + chunks * each * cycles
+    every = filters[2].every
+    copied = 0.2 if every == 1 else 0.4 if every <= MOST_STEP else 1.2
+    return rows * (1.5 + length * copied) + 40 / rows + chunks * each * cycles
 
 
 def input_rows(filters: Sequence[Filter], block: Sequence[int]) -> tuple[int, int]:
@@ -96,7 +98,7 @@ def input_rows(filters: Sequence[Filter], block: Sequence[int]) -> tuple[int, in
     rows = block[0]
     for f, tiles in zip(filters[:2], block[1:3]):
         rows *= len(f.residues) * (tiles * f.tile + f.beyond)
-    return rows, filters[2].span(block[3])
+    return rows, filters[2].packed.span(block[3])
 
 
 def fitted_block(sizes: Sequence[int], room: int, blocks: int) -> tuple[int, ...]:

@@ -32,6 +32,10 @@ def odd(vectors: int) -> int:
     return vectors | 1
 
 
+MOST_STEP = 4
+"""Longest step of elements that are read as vectors, of which most is dropped."""
+
+
 def square_size(problem: Problem, channels: int, lanes: int) -> int:
     """Weights of how many of a block's output channels, and of as many taps, are copied at a time.
 
