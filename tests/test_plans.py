@@ -143,6 +143,13 @@ def test_tiles_along_a_row(size: tuple, kernel: int, stride: int, tile: tuple) -
     assert isinstance(plan, WinogradPlan) and plan.tile == tile
 
 
+def test_rows_are_direct_where_tiles_along_both_axes_have_too_many_terms() -> None:
+    """The first layer of AlexNet: 15 x 15 terms, or 15 x 11 of which those of a row are taps."""
+    case = Case("conv", (224, 224), (11, 11), 1, ins=3, outs=64, stride=(4, 4), padding=(2,) * 4)
+    plan = choose(problem_of(FaceCase("conv", geometry_of(case), 1)), MACHINE)
+    assert isinstance(plan, WinogradPlan) and plan.tile == (1, 2, 1)
+
+
 def test_no_tile_has_more_terms_than_are_written_out() -> None:
     """Of 7 x 7 x 4 for two outputs along each axis: no plan, though it would be the fastest."""
     problem = problem_for((24, 24, 24), (3, 5, 5), ins=48, outs=48)

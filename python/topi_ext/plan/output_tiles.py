@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -42,8 +43,11 @@ def candidate_tiles(problem: Problem) -> list[Tile]:
     )
     found: set[Tile] = {(depth, height, width)}
     if depth > 1:
-        # Terms along depth are then a loop, or there are fewer of them along the row.
-        found |= {(1, height, width), (depth, height, 1)}
+        # Terms along depth are then a loop.
+        found.add((1, height, width))
+    if depth > 1 or _has_too_many_terms(problem, (depth, height, width)):
+        # There are fewer of them along the row.
+        found.add((depth, height, 1))
     if _saves_products(problem.gathers[3], 4) and not is_short(problem.positions[3], 4):
         found |= {(*outer, 4) for *outer, last in found if last == 2}
     return sorted(tile for tile in found if max(tile) > 1)
@@ -60,6 +64,12 @@ def written_terms(combinations: Sequence[Sequence[Filter]]) -> float:
         written = len(height.terms) * len(last.terms) / (2 if last.is_direct else 1)
         number += written * (1 if depth.is_direct else len(depth.terms))
     return number
+
+
+def _has_too_many_terms(problem: Problem, tile: Tile) -> bool:
+    """Whether they are more than a kernel writes out."""
+    axes = (filters_of(gather, size) for gather, size in zip(problem.gathers[1:], tile))
+    return written_terms(list(product(*axes))) > MOST_TERMS
 
 
 def _saves_products(gather: Gather, tile: int) -> bool:
