@@ -106,6 +106,21 @@ def test_without_a_target_the_definition_is_emitted(rng: np.random.Generator) ->
             build.run_forward(vm, f"f{number}", case, rng)
 
 
+def test_single_positions(rng: np.random.Generator) -> None:
+    """Where an image turns out to have one, its columns are written as they are; else added up."""
+    cases = {
+        "cut off": Case(T, (1, 1), (4, 4), ins=6, outs=10, groups=2, padding=(1, 0, 1, 1)),
+        "dilated": Case(T, (1, 1), (3, 2), ins=3, outs=4, dilation=(2, 1)),
+        "beyond": Case(
+            T, (1, 1), (2, 2), ins=3, outs=4, stride=(3, 3), output_padding=(1, 1)
+        ),
+    }  # fmt: skip
+    vm = build.compiled(module(build.forward_module, True, cases))
+    for number, case in enumerate(cases.values()):
+        for by, n in (((0, 0), 3), ((0, 0), 1), ((1, 0), 2), ((0, 2), 1), ((2, 2), 2)):
+            build.run_forward(vm, f"f{number}", grown(case, by, n), rng)
+
+
 @pytest.mark.parametrize("name", ["conv_transpose2d", "conv2d"])
 def test_empty_batch_at_run_time(name: str, rng: np.random.Generator) -> None:
     """An empty result; a weight gradient of nothing is zero."""

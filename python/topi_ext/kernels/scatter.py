@@ -28,7 +28,7 @@ from typing import Any
 
 from .. import emit
 from ..dtypes import byte_width
-from ..emit import Expr, Operand
+from ..emit import Array, Expr, Operand
 from ..plan.plans import ScatterPlan
 from ..plan.problem import CACHE_LINE, Problem
 from . import ATTRIBUTES, DATA, TAPS
@@ -262,8 +262,8 @@ class Scatter:
     def _scatter(self, channel: Expr, count: Expr) -> None:
         """Add up the columns where they overlap, and cut the padding off."""
         problem, geometry = self.problem, self.problem.geometry
-        is_image = self.plan.held == 0
-        held = self.columns if is_image else emit.scratch(self.plan.held, self.dtype)
+        is_image = self._columns_are_images()
+        held = self.columns if is_image is True else emit.scratch(self.plan.held, self.dtype)
         zero = emit.constant(0, self.dtype)
         sizes, axes = problem.x_sizes[1:], self._run_axes()
 
@@ -292,23 +292,40 @@ class Scatter:
 
             emit.nest(self.y_size, add)
 
-        def one(inner: Expr, c: Expr) -> None:
-            first: Expr = inner * self.pitch + c * geometry.taps if is_image else 0
-            if not is_image:
-                add_up(inner, c)
-
-            def write(*outer: Expr) -> None:
+        def write(image: Array, first: Expr, inner: Expr, c: Expr) -> None:
+            def row(*outer: Expr) -> None:
                 where = [*outer, *[0] * axes]
                 before = zip(where, geometry.pad_before, self.shift)
                 corner = flat([i + p + s for i, p, s in before], self.extent)
                 source = emit.origin(first + corner)
                 number = self.image + inner
                 row = self.result.row(channel + c, (number, *where))
-                emit.loop(prod(sizes[-axes:]), lambda i: row.put(i, held[source + i]))
+                emit.loop(prod(sizes[-axes:]), lambda i: row.put(i, image[source + i]))
 
-            emit.nest(sizes[:-axes], write)
+            emit.nest(sizes[:-axes], row)
+
+        def add_up_and_write(inner: Expr, c: Expr) -> None:
+            add_up(inner, c)
+            write(held, 0, inner, c)
+
+        def one(inner: Expr, c: Expr) -> None:
+            columns = inner * self.pitch + c * geometry.taps
+            emit.when(
+                is_image,
+                lambda: write(self.columns, columns, inner, c),
+                lambda: add_up_and_write(inner, c),
+            )
 
         emit.nest((self.images, count), one)
+
+    def _columns_are_images(self) -> Expr:
+        """Whether images of y have one position, whose columns are an image of x: of more, it would be
+        larger."""
+        if self.problem.is_static:
+            return self.plan.held == 0
+        geometry = self.problem.geometry
+        same = [e <= taps for e, taps in zip(self.extent, geometry.kernel)]
+        return emit.both(prod(geometry.y_size) > 0, *same)
 
     def _run_axes(self) -> int:
         """How many of the last axes of an image are one run, here and in the result: at least its
