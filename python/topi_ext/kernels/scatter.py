@@ -319,8 +319,10 @@ class Scatter:
         emit.nest((self.images, count), one)
 
     def _columns_are_images(self) -> Expr:
-        """Whether images of y have one position, whose columns are an image of x: of more, it would be
-        larger."""
+        """Whether images of y have one position, whose columns are an image of x.
+
+        Of more positions it would be larger than a kernel.
+        """
         if self.problem.is_static:
             return self.plan.held == 0
         geometry = self.problem.geometry
