@@ -30,7 +30,9 @@ PROCESSORS = {
 CONV = Case("conv", (28, 28), (3, 3), n=1, ins=128, outs=128, padding=(1,) * 4)
 SMALL = Case("conv", (7, 7), (3, 3), n=1, ins=512, outs=512, padding=(1,) * 4)
 UP = Case("conv_transpose", (16, 16), (4, 4), ins=128, outs=64, stride=(2, 2), padding=(1,) * 4)
+PYRAMID = CONV.with_(padding=(12,) * 4, dilation=12)
 KERNELS = {
+    "conv of a pyramid": FaceCase("conv", geometry_of(PYRAMID), 1),
     "conv": FaceCase("conv", geometry_of(CONV), 1),
     "conv of a small image": FaceCase("conv", geometry_of(SMALL), 1),
     "conv_transpose": FaceCase("conv_transpose", geometry_of(UP), 2),

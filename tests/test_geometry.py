@@ -216,6 +216,22 @@ def test_phase_of_conv_lists_every_meeting_once(spread: bool, parameters) -> Non
         assert gather.residue_of(gather.slot_of(tap.index)) == tap.residue
 
 
+@given(axis, st.integers(1, 12), st.integers(1, 12), st.booleans())
+def test_positions_whose_tap_meets_data(parameters, positions, size, transposed) -> None:
+    """All of them and no other, by trying each."""
+    kernel, stride, dilation, pad = parameters
+    gather = Gather(transposed, kernel, 1 if transposed else stride, dilation, pad)
+    assert gather.is_plain
+    for tap in range(kernel):
+        first, end = gather.meets(tap, positions, size)
+        reads = {p: gather.reads_at(tap, p) for p in range(positions)}
+        for p, at in reads.items():
+            assert ((at, tap, p) if not transposed else (p, tap, at)) in meetings(
+                kernel, gather.stride, dilation, pad, 400
+            )
+        assert list(range(first, end)) == [p for p, at in reads.items() if 0 <= at < size]
+
+
 @given(axis)
 def test_taps_of_a_phase_step_by_the_gcd(parameters) -> None:
     """The formula of docs/maths.md: taps r0 + t*(s/g), input index stepping by d/g."""

@@ -29,7 +29,7 @@ from helpers.guarded import symbolic
 from helpers.profile import FUZZ, compiling
 from topi_ext import emit, select, tvm_compat
 from topi_ext.epilogue import Step
-from topi_ext.kernels import ATTRIBUTES, gather, weight_tiles, winograd
+from topi_ext.kernels import ATTRIBUTES, clipped, gather, weight_tiles, winograd
 from topi_ext.kernels.panel import fitted_splits
 from topi_ext.layout import Layouts
 from topi_ext.plan.combined_rows import COMBINED
@@ -37,6 +37,7 @@ from topi_ext.plan.cpu import choose
 from topi_ext.plan.gather import plan_gather
 from topi_ext.plan.plans import (
     ChannelsPlan,
+    ClippedPlan,
     ColumnsPlan,
     EitherPlan,
     GatherPlan,
@@ -309,6 +310,13 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
         return PhasesPlan(
             images, lanes, c_block, number(4), vectors, parallel, streamed, splits, chunks
         )
+    is_plain = all(gather.is_plain for gather in problem.gathers)
+    if problem.face != "conv_weight_grad" and is_plain and draw(st.booleans()):
+        rows = number(problem.positions[1]), number(problem.positions[2])
+        vectors = number(min(3, -(-problem.out_channels // lanes)))
+        splits = number(min(3, -(-problem.out_channels // (vectors * lanes))))
+        depth = number(problem.in_channels)
+        return ClippedPlan(rows, lanes, vectors, number(4), depth, splits, parallel)
     # Outer axes are cut first; what is cut leaves blocks that are not full.
     block = [1, 1, 1, 1]
     for axis in (3, 2, 1, 0):
@@ -329,7 +337,10 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
         if draw(st.booleans()):
             vectors = number(min(3, -(-k_block // lanes)))
             c_tile = number(min(c_block, 3))
-            return ChannelsPlan(window, lanes, k_block, c_block, c_tile, vectors, parallel)
+            tile = c_tile, vectors
+            return ChannelsPlan(
+                window, lanes, k_block, c_block, *tile, parallel, clipped=draw(st.booleans())
+            )
         tiles = number(min(k_block, 3)), number(min(c_block, 2)), number(min(g.kernel[-1], 3))
         return WeightGradPlan(window, lanes, k_block, c_block, *tiles, parallel)
     channels = number(min(problem.out_channels, 5))
@@ -458,6 +469,101 @@ def test_tiles_of_a_dilation(layout: str, tile: tuple) -> None:
         made.append(kernel_of(problem_of(one), plan))
         chosen.append(one)
     run_all(made, chosen)
+
+
+CLIPPED = [
+    # Blocks of rows that divide nothing; rows and columns that no tap, or one alone, meets.
+    Case("conv", (13, 14), (3, 3), 2, ins=10, outs=44, groups=2, padding=(5, 6, 5, 6),
+         dilation=(5, 6)),
+    Case("conv", (9, 21), (3, 5), ins=7, outs=19, stride=(2, 3), padding=(4, 9, 3, 12),
+         dilation=(4, 7)),
+    Case("conv_transpose", (11, 12), (3, 4), 2, ins=9, outs=20, padding=(7, 5, 6, 3),
+         dilation=(6, 5), output_padding=(2, 1)),
+    Case("conv", (5, 6, 7), (3, 2, 3), ins=6, outs=33, padding=(3, 1, 2) * 2, dilation=(3, 2, 2)),
+    Case("conv", (37,), (3,), 2, ins=12, outs=17, padding=(20, 20), dilation=(20,)),
+    Case("conv", (3, 3), (3, 3), ins=4, outs=16, padding=(9,) * 4, dilation=(9, 9)),
+]  # fmt: skip
+"""Much of what their taps reach is padding."""
+
+
+def clipped_plans(case: FaceCase) -> list[object]:
+    """Plans that leave it out: whole images, and blocks, chunks and splits of which none is whole."""
+    g, problem = case.geometry, problem_of(case)
+    if case.face == "conv_weight_grad":
+        window = Window.of((1, *(-(-size // 2) for size in problem.y_sizes[1:])), problem.gathers)
+        return [ChannelsPlan(window, 8, g.k_per_group, g.c_per_group, 2, 2, clipped=True)]
+    _, depth, height, _ = problem.positions
+    whole = ClippedPlan((depth, height), 8, 1, 3, problem.in_channels, 1)
+    return [whole, ClippedPlan((-(-depth // 2), -(-height // 3)), 8, 2, 4, 3, 2)]
+
+
+@pytest.mark.parametrize("prepacked", [False, True], ids=["weights as stored", "packed weights"])
+def test_taps_that_meet_only_padding_have_no_effect(prepacked: bool) -> None:
+    """Not even where weights are infinite or NaN: nothing is multiplied by a zero of the padding."""
+    made, rng = [], np.random.default_rng(0)
+    for case in CLIPPED:
+        one = FaceCase(case.op, geometry_of(case), case.n)
+        made += [(one, plan) for plan in clipped_plans(one)]
+    problems = [replace(problem_of(one), prepacked=prepacked) for one, _ in made]
+    functions = [kernel_of(problem, plan) for problem, (_, plan) in zip(problems, made)]
+    if prepacked:
+        functions += [clipped.build_packing(p, plan) for p, (_, plan) in zip(problems, made)]
+    kernels = built(functions)
+    for number, (case, plan) in enumerate(made):
+        data, weight = case.arrays(rng)
+        weight.flat[3], weight.flat[-1] = np.nan, np.inf
+        given = weight
+        if prepacked:
+            packed = clipped.packed_weights(problems[number], plan)
+            given = np.full(packed.elements, 77, packed.dtype)
+            filled = tvm.runtime.tensor(given)
+            kernels[f"f{len(made) + number}"](tvm.runtime.tensor(weight), filled)
+            given = filled.numpy()
+        out = tvm.runtime.tensor(np.zeros(case.shape(case.roles[2]), "float32"))
+        kernels[f"f{number}"](tvm.runtime.tensor(data), tvm.runtime.tensor(given), out)
+        known = np.isfinite(weight)
+        wide = data.astype("float64"), np.where(known, weight, 0).astype("float64")
+        want = getattr(Reference(), case.face)(*wide, case.geometry)
+        meets = np.ones(data.shape, np.int64), (~known).astype(np.int64)
+        is_lost = getattr(Reference(), case.face)(*meets, case.geometry) > 0
+        assert not is_lost.all()
+        np.testing.assert_array_equal(~np.isfinite(out.numpy()), is_lost)
+        # Sums of at most 100 products of float32.
+        np.testing.assert_allclose(
+            out.numpy()[~is_lost], want[~is_lost], rtol=1e-5, atol=1e-5 * np.abs(want).max()
+        )
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NCWH", "NHWC"])
+def test_clipped_layouts_and_dtypes(layout: str) -> None:
+    made, chosen = [], []
+    for case, face, dtype in itertools.product(
+        CLIPPED[:3], FACES, ("float32", "float64", "float16", "bfloat16")
+    ):
+        if face == "conv_transpose" and any(s > 1 for s in geometry_of(case).stride):
+            continue
+        layouts = Layouts(layout, "HWIO" if layout == "NHWC" else "OIHW", layout)
+        one = FaceCase(face, geometry_of(case), case.n, layouts, (dtype,) * 3)
+        for plan in clipped_plans(one):
+            made.append(kernel_of(problem_of(one), plan))
+            chosen.append(one)
+    run_all(made, chosen)
+
+
+@pytest.mark.parametrize("what", [np.nan, np.inf])
+def test_gradients_of_taps_that_meet_only_padding_are_zero(what: float) -> None:
+    """Whatever y holds where they do."""
+    some = [FaceCase("conv_weight_grad", geometry_of(c), c.n) for c in CLIPPED if c.op == "conv"]
+    kernels = built([kernel_of(problem_of(one), *clipped_plans(one)) for one in some])
+    rng = np.random.default_rng(0)
+    for number, case in enumerate(some):
+        x, y = case.arrays(rng)
+        y.flat[0] = what
+        out = tvm.runtime.tensor(np.zeros(case.shape("w"), "float32"))
+        kernels[f"f{number}"](tvm.runtime.tensor(x), tvm.runtime.tensor(y), out)
+        meets = np.ones(x.shape, np.int64), (~np.isfinite(y)).astype(np.int64)
+        is_lost = Reference().conv_weight_grad(*meets, case.geometry) > 0
+        np.testing.assert_array_equal(~np.isfinite(out.numpy()), is_lost)
 
 
 def test_weights_transposed_in_registers() -> None:

@@ -58,6 +58,8 @@ SHAPES = {
     "spectrum": Case(T, (33,), (64,), 1, ins=128, outs=1, stride=(32,), padding=(16, 15)),
     # Tiles of two outputs along depth as well.
     "cube": Case(C, (7, 16, 17), (3, 3, 3), 1, ins=64, outs=64, padding=(1,) * 6),
+    # Much of what the taps reach is padding.
+    "pyramid": Case(C, (17, 16), (3, 3), ins=64, outs=48, dilation=(6, 7), padding=(6, 7, 6, 7)),
     # Tiles of four outputs along a row.
     "fours": Case(C, (1607,), (6,), ins=64, outs=64, padding=(3, 2)),
     "long": Case(C, (4096,), (9,), ins=4, outs=16, stride=(4,), padding=(4, 4)),

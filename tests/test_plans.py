@@ -9,13 +9,15 @@ import pytest
 
 from helpers.cases import Case, geometry_of
 from helpers.faces import FaceCase
-from test_kernels import free, problem_of
+from test_kernels import FACES, free, problem_of
 from topi_ext.layout import Layouts
 from topi_ext.plan.combined_rows import CombinedRows
 from topi_ext.plan.cost import register_tile
 from topi_ext.plan.cpu import choose
 from topi_ext.plan.output_tiles import candidate_tiles
 from topi_ext.plan.plans import (
+    ChannelsPlan,
+    ClippedPlan,
     ColumnsPlan,
     EitherPlan,
     GatherPlan,
@@ -106,6 +108,21 @@ def test_few_output_channels(case: Case, plan: type) -> None:
     assert isinstance(
         choose(problem_of(FaceCase(case.op, geometry_of(case), case.n)), MACHINE), plan
     )
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize(
+    ("size", "ins", "dilation", "is_clipped"), [(33, 256, 12, True), (33, 256, 1, False)]
+)
+def test_taps_that_meet_padding(
+    size: int, ins: int, dilation: int, face: str, *, is_clipped: bool
+) -> None:
+    """As in an atrous spatial pyramid: of nine taps, five or six meet data on average."""
+    pad = (dilation,) * 4
+    case = Case("conv", (size, size), (3, 3), 1, ins=ins, outs=ins, padding=pad, dilation=dilation)
+    plan = choose(problem_of(FaceCase(face, geometry_of(case), 1)), MACHINE)
+    found = isinstance(plan, ClippedPlan) or (isinstance(plan, ChannelsPlan) and plan.clipped)
+    assert found == is_clipped
 
 
 @pytest.mark.parametrize(

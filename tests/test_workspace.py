@@ -34,6 +34,7 @@ SOME = {
     "small_decoders": slice(2, None, 3),
     "small_encoders": slice(2, None, 3),
     "long_rows": slice(0, None, 2),
+    "pyramids": slice(None),
 }
 
 

@@ -180,6 +180,26 @@ class Gather:
         return 0 if self.transposed else (self.dilation * slot - self.pad_before) % self.stride
 
     @property
+    def is_plain(self) -> bool:
+        """Whether output positions are one phase, so that each reads one input for every tap."""
+        return self.out_step == 1
+
+    def meets(self, tap: Any, positions: Any, size: Any, most: Any = max, least: Any = min) -> Any:
+        """The positions whose `tap` meets data: the first, and the one behind the last.
+
+        Of a plain gather, with so many output positions and an input of this `size`; the second may
+        be less than the first, where there is none.  `most` and `least` compute with expressions.
+        """
+        first = self.reads_at(tap, 0)
+        begin = most(-(first // self.in_step), 0)
+        return begin, least((size - 1 - first) // self.in_step + 1, positions)
+
+    def reads_at(self, tap: Any, position: Any) -> Any:
+        """The input position that an output position of a plain gather reads for `tap`."""
+        ahead = self.dilation * tap - self.pad_before
+        return self.in_step * position + (-ahead if self.transposed else ahead)
+
+    @property
     def _slot_period(self) -> int:
         return 1 if self.transposed else self.stride // gcd(self.dilation, self.stride)
 

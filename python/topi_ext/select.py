@@ -13,6 +13,7 @@ from .epilogue import Epilogue
 from .geometry import Geometry, Size
 from .kernels import (
     amx_gather,
+    clipped,
     dot_gather,
     either,
     gather,
@@ -30,6 +31,7 @@ from .plan.cpu import choose
 from .plan.plans import (
     AmxPlan,
     ChannelsPlan,
+    ClippedPlan,
     ColumnsPlan,
     DotPlan,
     EitherPlan,
@@ -52,6 +54,7 @@ KERNELS = {
     InnerPlan: inner,
     ScatterPlan: scatter,
     PhasesPlan: phases,
+    ClippedPlan: clipped,
     EitherPlan: either,
     WeightGradPlan: weight_grad,
     ChannelsPlan: weight_channels,
@@ -65,6 +68,7 @@ _PACKERS = {
     WinogradPlan: winograd,
     AmxPlan: amx_gather,
     DotPlan: dot_gather,
+    ClippedPlan: clipped,
 }
 """Kernels that may find their weights packed."""
 

@@ -72,16 +72,16 @@ class BlockWeights:
         self.pitch = -(-count * channels // lanes) * lanes
         self.elements = problem.geometry.taps * self.pitch
 
-    def copy(self, into: Array, group: Expr, block: Expr, first: Expr) -> None:
+    def copy(self, into: Array, group: Expr, block: Expr, first: Expr, at: Expr = 0) -> None:
         """Those of a group's output channels of number ``block * channels`` and on, and of its
-        input channels of number `first` and on."""
+        input channels of number `first` and on, from element `at` on."""
         row = partial(self._row, group, block * self.channels, first)
         square = square_size(self.problem, self.channels, self.lanes)
         # Weights that a copy holds in another dtype come one by one.
         if square and self.weight.dtype == self.problem.dtypes[1]:
-            self._by_squares(into, row, square)
+            self._by_squares(into, at, row, square)
         else:
-            self._one_by_one(into, row)
+            self._one_by_one(into, at, row)
 
     def _row(self, group: Expr, first_out: Expr, first_in: Expr, i: Expr, o: Expr) -> Expr:
         """Where the first tap is stored."""
@@ -91,15 +91,15 @@ class BlockWeights:
         origin = (0,) * len(TAPS)
         return weight_index(problem, self.weight, group, first_in + i, number, origin)
 
-    def _by_squares(self, into: Array, row: Row, size: int) -> None:
+    def _by_squares(self, into: Array, at: Expr, row: Row, size: int) -> None:
         channels, taps = self.channels, self.problem.geometry.taps
 
         def square(i: Expr, number: Expr) -> None:
             # The last begins earlier, where there are not enough channels for a whole one.
             o = emit.let(emit.least(number * size, channels - size))
             rows = [emit.origin(row(i, o + k)) for k in range(size)]
-            start = emit.origin(i * channels + o)
-            turn_squares(into, start, self.pitch, rows, taps, lambda at: self._vector(at, size))
+            start = emit.origin(at + i * channels + o)
+            turn_squares(into, start, self.pitch, rows, taps, lambda one: self._vector(one, size))
 
         emit.nest((self.count, -(-channels // size)), square)
 
@@ -113,7 +113,7 @@ class BlockWeights:
         emit.store(register, index, emit.converted(value, self.dtype, size))
         return emit.let(register[index])
 
-    def _one_by_one(self, into: Array, row: Row) -> None:
+    def _one_by_one(self, into: Array, at: Expr, row: Row) -> None:
         problem, weight = self.problem, self.weight
         source, result = ("O", "I") if problem.transposed else ("I", "O")
         extents = {
@@ -122,13 +122,13 @@ class BlockWeights:
             **dict(zip(TAPS, problem.geometry.kernel)),
         }
 
-        def element(at: dict[str, Expr]) -> None:
-            taps = [at[letter] for letter in TAPS]
-            first_tap = row(at[source], at[result])
+        def element(number: dict[str, Expr]) -> None:
+            taps = [number[letter] for letter in TAPS]
+            first_tap = row(number[source], number[result])
             value = weight.load(first_tap + weight.at(TAPS, *taps), self.dtype)
             if weight.dtype != self.dtype:
                 value = emit.settled(value, self.dtype)
-            place = tap_number(problem, taps) * self.pitch
-            emit.store(into, place + at[source] * self.channels + at[result], value)
+            place = at + tap_number(problem, taps) * self.pitch
+            emit.store(into, place + number[source] * self.channels + number[result], value)
 
         as_stored(weight, extents, element)

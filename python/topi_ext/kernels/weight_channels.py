@@ -13,6 +13,9 @@ broadcast, and stride, dilation and taps are arithmetic of addresses. No column 
                     for each position:
                         accumulators[c_tile][vectors] += panel * rows     -> partial
         turn the weights back                                             -> out
+
+Where much of what the taps reach is padding (long dilations), each runs over the positions alone
+where it meets data.
 """
 
 from __future__ import annotations
@@ -97,7 +100,7 @@ class _Channels:
             c = group * geometry.c_per_group + first_c
             pack(self.panel, panel, self.x, c, c_count, first, self.problem.x_sizes)
             self._turn(rows, first_k, k_count, first, extent)
-            self._products(panel, rows, partial, c_count, extent)
+            self._products(panel, rows, partial, c_count, first, extent)
 
         counts = [emit.ceil_div(p, b) for p, b in zip(self.problem.y_sizes, self.window.block)]
         emit.nest(counts, block)
@@ -136,7 +139,13 @@ class _Channels:
         emit.tiles(self.vectors, self.plan.vectors, tile)
 
     def _products(
-        self, panel: Array, rows: Array, partial: Array, c_count: Expr, present: list[Expr]
+        self,
+        panel: Array,
+        rows: Array,
+        partial: Array,
+        c_count: Expr,
+        first: list[Expr],
+        present: list[Expr],
     ) -> None:
         """Every register tile of the block, remainders included."""
         plan, gathers = self.plan, self.problem.gathers
@@ -147,12 +156,17 @@ class _Channels:
             shifts = [0, *(emit.let(g.shift_of(0, r)) for g, r in zip(gathers[1:], taps))]
             shifted = self.panel.shifted(shifts)
             sources = [self.panel.plane(c + o, slots) + shifted for o in range(cs)]
+            begins, counts = self._met((0, *taps), first, present)
+
+            def position(p: Sequence[Expr]) -> tuple[Expr, ...]:
+                return tuple(begin + i for begin, i in zip(begins, p))
+
             add_products(
-                present,
+                counts,
                 panel,
-                lambda o, *p: sources[o] + sum(i * step for i, step in zip(p, steps)),
+                lambda o, *p: sources[o] + sum(i * step for i, step in zip(position(p), steps)),
                 rows,
-                lambda *p: self._place(p, vector, vectors),
+                lambda *p: self._place(position(p), vector, vectors),
                 partial,
                 [self._weight(c + o, taps) + vector * plan.lanes for o in range(cs)],
                 vectors,
@@ -171,6 +185,22 @@ class _Channels:
             emit.tiles_then_ones(c_count, plan.c_tile, tile)
 
         emit.tiles(self.vectors, self.plan.vectors, channels)
+
+    def _met(
+        self, taps: Sequence[Expr], first: Sequence[Expr], present: Sequence[Expr]
+    ) -> tuple[list[Expr], list[Expr]]:
+        """The first position of the block and how many, along each axis, over which a tap runs."""
+        if not self.plan.clipped:
+            return [0] * 4, list(present)
+        problem = self.problem
+        axes = zip(problem.gathers, taps, problem.y_sizes, problem.x_sizes, first, present)
+        begins, counts = [], []
+        for gather, tap, positions, size, start, count in axes:
+            low, high = gather.meets(tap, positions, size, emit.most, emit.least)
+            begin = emit.let(emit.most(low - start, 0))
+            begins.append(begin)
+            counts.append(emit.let(emit.most(emit.least(high - start, count) - begin, 0)))
+        return begins, counts
 
     def _weight(self, c: Expr, tap: tuple[Expr, ...]) -> Expr:
         """Where the row of channels of y of one weight is."""

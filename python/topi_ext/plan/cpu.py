@@ -13,6 +13,7 @@ from math import prod
 
 from ..dtypes import byte_width
 from .amx_gather import plan_amx
+from .clipped import plan_clipped
 from .dot_gather import plan_dot
 from .gather import plan_gather
 from .inner import plan_inner
@@ -79,6 +80,7 @@ def _fastest(problem: Problem, machine: Machine) -> Plan:
             plan_inner(problem, machine),
             plan_scatter(problem, machine),
             plan_phases(problem, machine),
+            plan_clipped(problem, machine),
             *pairs,
         ]
     return min((one for one in found if one), key=lambda one: one[0])[1]

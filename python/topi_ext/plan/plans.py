@@ -521,6 +521,8 @@ class ChannelsPlan:
         Register tile: channels of x by vectors of channels of y.
     parallel : bool
         Whether threads share the tasks.
+    clipped : bool
+        Whether each tap runs over the positions alone where it meets data.
     """
 
     window: Window
@@ -530,6 +532,57 @@ class ChannelsPlan:
     c_tile: int
     vectors: int
     parallel: bool = True
+    clipped: bool = False
+
+
+@dataclass(frozen=True)
+class ClippedPlan:
+    """Plan of the kernel of plain gathers whose taps run only where they meet data.
+
+    Attributes
+    ----------
+    rows : tuple of int
+        Rows of positions per task, along depth and height.
+    lanes : int
+        Elements per vector.
+    vectors : int
+        Vectors of output channels of a block.
+    m_tile : int
+        Positions of a register tile.
+    depth : int
+        Input channels that are summed at a time.
+    splits : int
+        Into how many tasks the output channels of one block of rows are divided.
+    parallel : bool
+        Whether threads share the tasks.
+    """
+
+    rows: tuple[int, int]
+    lanes: int
+    vectors: int
+    m_tile: int
+    depth: int
+    splits: int
+    parallel: bool = True
+
+    def blocks(self, problem: Problem) -> int:
+        """Blocks of output channels of a group."""
+        return -(-problem.out_channels // (self.vectors * self.lanes))
+
+    def packed(self, problem: Problem) -> int:
+        """Elements of all packed weights."""
+        g = problem.geometry
+        channels = self.blocks(problem) * self.vectors * self.lanes
+        return g.groups * channels * problem.in_channels * g.taps
+
+    def positions(self, problem: Problem) -> int:
+        """Positions of a task."""
+        return prod(self.rows) * problem.positions[-1]
+
+    def pitch(self, problem: Problem) -> int:
+        """Elements from one input channel to the next: never a power of two of cache lines."""
+        rows = prod(problem.geometry.kernel[:-1]) * prod(self.rows)
+        return odd(-(-rows * problem.in_sizes[-1] // self.lanes)) * self.lanes
 
 
 @dataclass(frozen=True)
@@ -633,7 +686,7 @@ class EitherPlan:
 
 
 Plan = Union[
-    GatherPlan, WinogradPlan, AmxPlan, DotPlan, InnerPlan, ScatterPlan, PhasesPlan, EitherPlan,
-    WeightGradPlan, ChannelsPlan, ColumnsPlan, WeightTilesPlan,
+    GatherPlan, WinogradPlan, AmxPlan, DotPlan, InnerPlan, ScatterPlan, PhasesPlan, ClippedPlan,
+    EitherPlan, WeightGradPlan, ChannelsPlan, ColumnsPlan, WeightTilesPlan,
 ]  # fmt: skip
 """Each is the plan of one kernel."""

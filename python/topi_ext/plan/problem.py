@@ -19,6 +19,9 @@ NOMINAL = (4, 8, 32, 64)
 CACHE_LINE = 64
 """Bytes of a line of any cache."""
 
+MOST_MET = 0.85
+"""Largest share of products with data for which those with padding are left out."""
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -215,6 +218,27 @@ class Problem:
             (size + gather.out_step - 1) // gather.out_step
             for size, gather in zip(self.out_sizes, self.gathers)
         )
+
+    @cached_property
+    def met(self) -> tuple[tuple[int, ...], ...]:
+        """Along the four axes, at how many positions each tap meets data, not padding.
+
+        Of known sizes and plain gathers.
+        """
+        axes = zip(self.gathers, self.positions, self.in_sizes)
+        bounds = (
+            [gather.meets(tap, positions, size) for tap in range(gather.kernel)]
+            for gather, positions, size in axes
+        )
+        return tuple(tuple(max(0, end - begin) for begin, end in axis) for axis in bounds)
+
+    @property
+    def clips(self) -> bool:
+        """Whether so many products would be with padding that it pays to leave them out."""
+        if not self.is_static or not all(gather.is_plain for gather in self.gathers):
+            return False
+        products = prod(self.positions) * self.geometry.taps
+        return 0 < prod(map(sum, self.met)) < MOST_MET * products
 
     @property
     def is_static(self) -> bool:

@@ -38,6 +38,8 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, Channels
     slots = prod(g.slots for g in problem.gathers)
     width = byte_width(problem.acc_dtype)
     positions = nominal(problem.positions)
+    clips = problem.clips
+    share = prod(map(sum, problem.met)) / (prod(positions) * taps) if clips else 1.0
     for k_block in candidate_channels(k, lanes):
         vectors = -(-k_block // lanes)
         # The tile is one of channels alone: of neighbouring taps LLVM would keep what the next
@@ -57,7 +59,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, Channels
             # What is left over of the tiles goes one channel at a time.
             tiles = (c_block // c_tile + c_block % c_tile) * taps
             overhead = (full + bool(tail)) * (rows * 5 + c_tile * v_tile * 2 + 10)
-            products = tiles * (size * step + overhead)
+            products = tiles * (size * step * share + overhead)
             held = c_block * slots * window.pitch(lanes) + size * vectors * lanes
             if held * width > machine.l2 // 2:
                 products *= 1.4
@@ -71,7 +73,10 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, Channels
             held += c_block * taps * vectors * lanes
             cost *= memory_price(problem, min(tasks, machine.threads) * held)
             parallel = not problem.is_static or tasks * task >= PARALLEL_CYCLES
-            yield cost, ChannelsPlan(window, lanes, k_block, c_block, c_tile, v_tile, parallel)
+            yield (
+                cost,
+                ChannelsPlan(window, lanes, k_block, c_block, c_tile, v_tile, parallel, clips),
+            )
 
 
 def _turn_cycles(problem: Problem, block: Sequence[int], lanes: int) -> float:

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel of ``conv`` for long dilations: each tap runs only where it meets data.
+
+Of a dilation that is a third of the image, three of nine taps meet padding at any position.  Vectors
+of positions could not leave these out, since their lanes differ in it.  So lanes run over the output
+channels, values of the data are broadcast, and every tap has its own rectangle of positions::
+
+    parallel (image, group, block of rows, split of output channels):
+        for each chunk of `depth` input channels:
+            for each row of taps: copy the rows of data that it meets         -> inputs
+            for each block of `vectors` vectors of output channels:
+                for each tap, each row of positions where it meets data:
+                    for each tile of `m_tile` positions:
+                        for each input channel:
+                            accumulators[m_tile][vectors] += inputs * weights -> sums
+        for each block of output channels: turn its sums, row by row          -> out
+
+A ``conv_transpose`` without a stride is the same, its taps in the other order.  Padding is never
+multiplied, so it has no effect, whatever the weights are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+from .. import emit
+from ..emit import Array, Expr, Operand
+from ..plan.plans import ClippedPlan, square_side
+from ..plan.problem import Problem
+from . import ATTRIBUTES, DATA
+from .block_weights import BlockWeights
+from .copies import copy
+from .operands import Packed, gather_arguments, packed_weight, stored_weight, tap_number
+from .products import add_products
+from .rows import Result
+from .turned import turn_squares
+
+
+def build(problem: Problem, plan: ClippedPlan) -> Any:
+    """The PrimFunc ``(data, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
+    with emit.kernel(ATTRIBUTES) as made:
+        packed = packed_weights(problem, plan) if problem.prepacked else None
+        with emit.body(*gather_arguments(problem, packed)) as (data, weight, *extra, out):
+            _Clipped(problem, plan, weight).emit(data, out, extra)
+    return made[0]
+
+
+def is_prepacked(problem: Problem, plan: ClippedPlan) -> bool:
+    """Whether the kernel wants its weights as :func:`build_packing` writes them."""
+    return problem.prepacked
+
+
+def build_packing(problem: Problem, plan: ClippedPlan) -> Any:
+    """The PrimFunc ``(weight, packed)`` that packs weights for the kernel of the same plan."""
+    with emit.kernel(ATTRIBUTES) as made:
+        arguments = stored_weight(problem), packed_weight(packed_weights(problem, plan))
+        with emit.body(*arguments) as (weight, packed):
+            _Clipped(problem, plan, weight).pack_weights(packed)
+    return made[0]
+
+
+def packed_weights(problem: Problem, plan: ClippedPlan) -> Packed:
+    """What the packed weights are."""
+    return Packed(plan.packed(problem), problem.acc_dtype)
+
+
+class _Clipped:
+    """One kernel while it is being emitted."""
+
+    def __init__(self, problem: Problem, plan: ClippedPlan, weight: Operand):
+        self.problem, self.plan, self.weight = problem, plan, weight
+        self.dtype = problem.acc_dtype
+        self.channels = plan.vectors * plan.lanes
+        self.blocks = plan.blocks(problem)
+        self.per_split = -(-self.blocks // plan.splits)
+        self.chunks = -(-problem.in_channels // plan.depth)
+        self.kernel, self.width = problem.geometry.kernel, problem.positions[-1]
+        # Sums of a block of output channels.
+        self.block_sums = plan.positions(problem) * self.channels
+
+    def emit(self, data: Operand, out: Operand, extra: Sequence[Operand]) -> None:
+        """The whole kernel."""
+        problem, plan = self.problem, self.plan
+        self.data, self.result = data, Result(problem, out, extra)
+        self.packed: Array = self.weight
+        if not problem.prepacked:
+            self.packed = emit.scratch(plan.packed(problem), self.dtype)
+            self.pack_weights(self.packed)
+        images, *rows, _ = problem.positions
+        counts = [-(-size // part) for size, part in zip(rows, plan.rows)]
+        extents = (images, problem.geometry.groups, *counts, plan.splits)
+        with emit.tasks(prod(extents), plan.parallel) as task:
+            self.image, self.group, *numbers, split = map(emit.let, emit.unravel(task, extents))
+            self.first = [emit.let(i * part) for i, part in zip(numbers, plan.rows)]
+            bounds = zip(self.first, rows, plan.rows)
+            self.present = [emit.present(*bound) for bound in bounds]
+            self._task(split)
+
+    def pack_weights(self, packed: Array) -> None:
+        """packed[group][block][tap][input channel][channels]."""
+        problem, plan = self.problem, self.plan
+        groups, count = problem.geometry.groups, problem.in_channels
+        copied = BlockWeights(problem, self.weight, self.channels, self.blocks, count, plan.lanes)
+        with emit.tasks(groups * self.blocks, plan.parallel) as task:
+            group, block = map(emit.let, emit.unravel(task, (groups, self.blocks)))
+            copied.copy(packed, group, block, 0, emit.origin(task * copied.elements))
+
+    # ------------------------------------------------------------ one task
+
+    def _task(self, split: Expr) -> None:
+        plan, zero = self.plan, emit.constant(0, self.dtype)
+        holds_all = self.chunks > 1
+        room = self.block_sums * (self.per_split if holds_all else 1)
+        inputs = emit.scratch(plan.depth * plan.pitch(self.problem), self.dtype)
+        sums = emit.scratch(room, self.dtype)
+
+        def blocks(step: Callable[[Expr, Expr], None]) -> None:
+            """``step(block, where its sums are)`` for the blocks of this split."""
+
+            def numbered(i: Expr) -> None:
+                number = split * self.per_split + i
+                inside = True if self.blocks % plan.splits == 0 else number < self.blocks
+                emit.when(inside, lambda: step(number, i * self.block_sums if holds_all else 0))
+
+            emit.loop(self.per_split, numbered)
+
+        def chunk(i: Expr) -> None:
+            first = i * plan.depth
+            count = emit.present(first, self.problem.in_channels, plan.depth)
+            self._copy_inputs(inputs, first, count)
+
+            def block(number: Expr, place: Expr) -> None:
+                if not holds_all:
+                    emit.fill(sums, 0, self.block_sums, zero)
+                self._products(inputs, sums, place, number, first, count)
+                if not holds_all:
+                    self._write(sums, place, number)
+
+            blocks(block)
+
+        if holds_all:
+            emit.fill(sums, 0, room, zero)
+        emit.loop(self.chunks, chunk)
+        if holds_all:
+            blocks(lambda number, place: self._write(sums, place, number))
+
+    def _met(self, axis: int, tap: Expr) -> tuple[Expr, Expr]:
+        """The first position of the block, and how many, where a tap meets data along an axis."""
+        gather, size = self.problem.gathers[axis], self.problem.in_sizes[axis]
+        low, high = gather.meets(tap, self.problem.positions[axis], size, emit.most, emit.least)
+        start, count = (*zip(self.first, self.present), (0, self.width))[axis - 1]
+        begin = emit.let(emit.most(low - start, 0))
+        return begin, emit.let(emit.most(emit.least(high - start, count) - begin, 0))
+
+    def _row_of(self, taps: Sequence[Expr], rows: Sequence[Expr]) -> Expr:
+        """inputs[...][depth tap][height tap][depth row][height row][width]: where a row begins."""
+        index: Expr = 0
+        for i, extent in zip((*taps, *rows), (*self.kernel[:2], *self.plan.rows)):
+            index = index * extent + i
+        return index * self.problem.in_sizes[-1]
+
+    def _copy_inputs(self, inputs: Array, first: Expr, count: Expr) -> None:
+        """The rows of data that each row of taps meets, of `count` input channels."""
+        problem, plan = self.problem, self.plan
+        channel = self.group * problem.in_channels + first
+        gathers, step = problem.gathers, self.data.strides[DATA[-1]]
+        # Rows that follow each other are copied together.
+        joined = gathers[2].in_step == 1 and self.data.is_run(DATA[-2:], problem.in_sizes[-2:])
+
+        def of_taps(*taps: Expr) -> None:
+            begins, counts = zip(*(self._met(axis + 1, tap) for axis, tap in enumerate(taps)))
+            width = problem.in_sizes[-1]
+            length = emit.let(counts[1] * width) if joined else width
+
+            def run(c: Expr, *numbers: Expr) -> None:
+                rows = [begin + i for begin, i in zip(begins, numbers)]
+                where = [
+                    gather.reads_at(tap, start + r)
+                    for gather, tap, start, r in zip(gathers[1:], taps, self.first, rows)
+                ]
+                source = self.data.at("C" + DATA, channel + c, self.image, *where, 0)
+                into = emit.origin(c * plan.pitch(problem) + self._row_of(taps, rows))
+                copy(inputs, into, self.data, emit.origin(source), length, plan.lanes, step)
+
+            runs = (counts[0], 1) if joined else counts
+            emit.nest((count, *runs), run)
+
+        emit.nest(self.kernel[:2], of_taps)
+
+    def _products(
+        self, inputs: Array, sums: Array, place: Expr, block: Expr, first: Expr, count: Expr
+    ) -> None:
+        """sums[row][position][channels] of a block of output channels, from `place` on."""
+        problem, plan, last = self.problem, self.plan, self.problem.gathers[-1]
+        elements = problem.in_channels * self.channels
+        weights = (self.group * self.blocks + block) * (problem.geometry.taps * elements)
+        weights = emit.let(weights + first * self.channels)
+
+        def of_tap(*taps: Expr) -> None:
+            axes = [self._met(axis + 1, tap) for axis, tap in enumerate(taps)]
+            begins = [begin for begin, _ in axes]
+            start = emit.let(weights + tap_number(problem, taps) * elements)
+
+            def of_row(*numbers: Expr) -> None:
+                rows = [begin + i for begin, i in zip(begins, numbers)]
+                read = self._row_of(taps[:2], rows) + last.reads_at(taps[-1], begins[-1])
+                read = emit.origin(read)
+                flat = (rows[0] * plan.rows[1] + rows[1]) * self.width + begins[-1]
+                into = emit.origin(place + flat * self.channels)
+
+                def tile(p: Expr, size: int) -> None:
+                    add_products(
+                        (count,),
+                        inputs,
+                        lambda o, c: read + (c * plan.pitch(problem) + (p + o) * last.in_step),
+                        self.packed,
+                        lambda c: start + c * self.channels,
+                        sums,
+                        [into + (p + o) * self.channels for o in range(size)],
+                        plan.vectors,
+                        plan.lanes,
+                        fresh=False,
+                    )
+
+                emit.tiles_then_ones(axes[-1][1], plan.m_tile, tile)
+
+            emit.nest([n for _, n in axes[:-1]], of_row)
+
+        emit.nest(self.kernel, of_tap)
+
+    # ------------------------------------------------------------ output
+
+    def _write(self, sums: Array, place: Expr, block: Expr) -> None:
+        """Turn the sums of a block of output channels, a row of positions and a vector at a time."""
+        problem, plan, lanes = self.problem, self.plan, self.plan.lanes
+        turned = emit.scratch(lanes * self.width, self.dtype)
+        side = square_side(self.width, lanes)
+
+        def vector(v: Expr, *rows: Expr) -> None:
+            flat = (rows[0] * plan.rows[1] + rows[1]) * self.width
+            source = emit.origin(place + flat * self.channels + v * lanes)
+
+            def square(number: Expr) -> None:
+                p = emit.let(emit.least(number * side, self.width - side))
+                starts = [emit.origin(source + (p + i) * self.channels) for i in range(side)]
+                turn_squares(
+                    turned, p, self.width, starts, lanes,
+                    lambda at: emit.let(sums[emit.lanes_of(at, side)]),
+                )  # fmt: skip
+
+            def element(k: Expr, p: Expr) -> None:
+                emit.store(turned, k * self.width + p, sums[source + p * self.channels + k])
+
+            if side:
+                emit.loop(-(-self.width // side), square)
+            else:
+                emit.nest((lanes, self.width), element)
+            first = emit.let(block * self.channels + v * lanes)
+            count = emit.let(emit.most(emit.least(problem.out_channels - first, lanes), 0))
+            where = [self.image, *(start + r for start, r in zip(self.first, rows)), 0]
+            emit.loop(count, partial(channel, emit.let(first), where))
+
+        def channel(first: Expr, where: Sequence[Expr], k: Expr) -> None:
+            number = self.group * problem.out_channels + first + k
+            row = self.result.row(number, where)
+            source = emit.origin(k * self.width)
+            row.put_all(0, turned, source, self.width, lanes)
+            row.end(self.width)
+
+        emit.nest((plan.vectors, *self.present), vector)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of :mod:`topi_ext.kernels.clipped`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from itertools import product
+from math import prod
+
+from ..dtypes import byte_width
+from .cost import (
+    PARALLEL_CYCLES,
+    candidate_depths,
+    candidate_splits,
+    cheapest,
+    memory_price,
+    tile_cycles,
+    widening_cycles,
+)
+from .plans import ClippedPlan, square_size
+from .problem import Machine, Problem
+
+MOST_POSITIONS = 12
+"""Of a register tile."""
+
+
+def plan_clipped(problem: Problem, machine: Machine) -> tuple[float, ClippedPlan] | None:
+    """Lanes over output channels: the plan of :mod:`topi_ext.kernels.clipped`, and its cycles.
+
+    None where few products are with padding, and for outputs that read no data at all.
+    """
+    return cheapest(_plans(problem, machine)) if problem.clips else None
+
+
+def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ClippedPlan]]:
+    """Candidates, and their cycles."""
+    lanes, (images, *rows, _) = problem.lanes(machine), problem.positions
+    heights = sorted({-(-rows[1] // i) for i in range(1, min(rows[1], 32) + 1)})
+    depths = sorted({-(-rows[0] // i) for i in range(1, min(rows[0], 16) + 1)})
+    vectors = -(-problem.out_channels // lanes)
+    for height, depth, wide in product(heights, depths, range(1, min(vectors, 6) + 1)):
+        if depth > 1 and height < rows[1]:
+            continue
+        m_tile = _m_tile(problem, wide, machine)
+        tasks = images * problem.geometry.groups * -(-rows[0] // depth) * -(-rows[1] // height)
+        for channels, splits in product(
+            candidate_depths(problem.in_channels),
+            candidate_splits(tasks, -(-vectors // wide), machine),
+        ):
+            plan = ClippedPlan((depth, height), lanes, wide, m_tile, channels, splits)
+            cycles = _cycles(problem, plan, machine)
+            parallel = tasks * splits * cycles >= PARALLEL_CYCLES
+            cost = -(-tasks * splits // machine.threads) * cycles + _packing(problem, plan, machine)
+            busy = min(machine.threads, tasks * splits)
+            cost *= memory_price(problem, _elements(problem, plan, busy))
+            yield cost, replace(plan, parallel=parallel)
+
+
+@lru_cache(maxsize=64)
+def _m_tile(problem: Problem, vectors: int, machine: Machine) -> int:
+    """The register tile of fewest cycles, beside vectors of weights that are read once for it."""
+    usable = machine.registers - (machine.registers - 16) // 4 - 1
+    most = min(usable // vectors - 1, MOST_POSITIONS)
+    return min(
+        range(most, 0, -1), key=lambda m_tile: _line_cycles(problem, m_tile, vectors, machine)
+    )
+
+
+def _line_cycles(problem: Problem, m_tile: int, vectors: int, machine: Machine) -> float:
+    """Of one input channel, all taps along a row of positions."""
+    whole, one = (tile_cycles(count, vectors, machine) for count in (m_tile, 1))
+    return sum(count // m_tile * whole + count % m_tile * one for count in problem.met[-1])
+
+
+def _packing(problem: Problem, plan: ClippedPlan, machine: Machine) -> float:
+    """Cycles of packing weights before the kernel runs."""
+    if problem.prepacked:
+        return 0.0
+    each = 3.0 + widening_cycles(problem.dtypes[1], problem.acc_dtype)
+    if square_size(problem, plan.vectors * plan.lanes, plan.lanes):
+        each = 0.8 if problem.weights * 4 <= machine.l2 * machine.threads else 2.0
+    return plan.packed(problem) * each / machine.threads
+
+
+def _sums(problem: Problem, plan: ClippedPlan) -> int:
+    """Elements of the sums of a task."""
+    blocks = -(-plan.blocks(problem) // plan.splits) if plan.depth < problem.in_channels else 1
+    return plan.positions(problem) * plan.vectors * plan.lanes * blocks
+
+
+def _elements(problem: Problem, plan: ClippedPlan, busy: int) -> int:
+    """What the kernel holds beside its operands while `busy` tasks run."""
+    turned = plan.lanes * problem.positions[-1]
+    task = plan.depth * plan.pitch(problem) + _sums(problem, plan) + turned
+    return busy * task + (0 if problem.prepacked else plan.packed(problem))
+
+
+def _cycles(problem: Problem, plan: ClippedPlan, machine: Machine) -> float:
+    """Estimated cycles of a task, the mean of all."""
+    width, vectors, channels = byte_width(problem.acc_dtype), plan.vectors, problem.in_channels
+    _, *sizes, last = problem.met
+    outer = prod(map(sum, sizes))
+    counts = [-(-size // part) for size, part in zip(problem.positions[1:], plan.rows)]
+    share = outer / prod(counts)  # rows of taps and positions of a task
+    blocks = -(-plan.blocks(problem) // plan.splits)
+    chunks = -(-channels // plan.depth)
+
+    panel = plan.depth * plan.pitch(problem) * width
+    weights = problem.weights_per_group * width
+    products = share * channels * _line_cycles(problem, plan.m_tile, vectors, machine)
+    # Sums are taken up again by every tap, and weights read again for every row of positions.
+    sums = share * chunks * sum(last) * vectors * 4.0
+    near = weights <= machine.l2 // 2
+    read = share * channels * len(last) * vectors * (1.0 if near else 3.0)
+    spill = 1.0 if panel <= machine.l2 // 2 else 1.2
+    if plan.depth * vectors * machine.vector_bytes > machine.l1 * 3 // 4:
+        spill *= 1.07  # as measured
+    copied = share * channels * (8 + problem.in_sizes[-1] * _each(problem))
+    written = plan.positions(problem) * vectors * plan.lanes * 0.8
+    return 1000 + copied + blocks * (products * spill + sums + read + written)
+
+
+def _each(problem: Problem) -> float:
+    """Cycles of copying one input."""
+    return 0.3 + widening_cycles(problem.dtypes[0], problem.acc_dtype)
