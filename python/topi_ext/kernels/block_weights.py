@@ -93,15 +93,23 @@ class BlockWeights:
 
     def _by_squares(self, into: Array, at: Expr, row: Row, size: int) -> None:
         channels, taps = self.channels, self.problem.geometry.taps
+        # As many squares side by side as a vector has room for.
+        wide = min(self.lanes, channels) // size * size
 
-        def square(i: Expr, number: Expr) -> None:
-            # The last begins earlier, where there are not enough channels for a whole one.
-            o = emit.let(emit.least(number * size, channels - size))
-            rows = [emit.origin(row(i, o + k)) for k in range(size)]
+        def squares(i: Expr, number: Expr) -> None:
+            # The last begin earlier, where there are not enough channels for whole ones.
+            o = emit.let(emit.least(number * wide, channels - wide))
+            rows = [emit.origin(row(i, o + k)) for k in range(wide)]
             start = emit.origin(at + i * channels + o)
-            turn_squares(into, start, self.pitch, rows, taps, lambda one: self._vector(one, size))
+            vector = partial(self._vector, size=size)
+            turn_squares(into, start, self.pitch, rows, size, taps, vector)
 
-        emit.nest((self.count, -(-channels // size)), square)
+        # In the order in which they are stored.
+        numbers = self.count, -(-channels // wide)
+        if self.problem.transposed:
+            emit.nest(numbers, squares)
+        else:
+            emit.nest(numbers[::-1], lambda number, i: squares(i, number))
 
     def _vector(self, start: Expr, size: int) -> Expr:
         """So many neighbours, in the dtype of the sums."""

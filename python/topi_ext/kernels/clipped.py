@@ -5,7 +5,7 @@ Of a dilation that is a third of the image, three of nine taps meet padding at a
 of positions could not leave these out, since their lanes differ in it.  So lanes run over the output
 channels, values of the data are broadcast, and every tap has its own rectangle of positions::
 
-    parallel (image, group, block of rows, split of output channels):
+    parallel (group, split of output channels, image, block of rows):
         for each chunk of `depth` input channels:
             for each row of taps: copy the rows of data that it meets         -> inputs
             for each block of `vectors` vectors of output channels:
@@ -37,6 +37,9 @@ from .operands import Packed, gather_arguments, packed_weight, stored_weight, ta
 from .products import add_products
 from .rows import Result
 from .turned import turn_squares
+
+MOST_COPIED = 4096
+"""Weights of a block that are copied at a time, to stay in the first cache."""
 
 
 def build(problem: Problem, plan: ClippedPlan) -> Any:
@@ -91,22 +94,38 @@ class _Clipped:
             self.pack_weights(self.packed)
         images, *rows, _ = problem.positions
         counts = [-(-size // part) for size, part in zip(rows, plan.rows)]
-        extents = (images, problem.geometry.groups, *counts, plan.splits)
+        # Images and rows of the same weights are next to each other: one thread's, if possible.
+        extents = (problem.geometry.groups, plan.splits, images, *counts)
         with emit.tasks(prod(extents), plan.parallel) as task:
-            self.image, self.group, *numbers, split = map(emit.let, emit.unravel(task, extents))
+            self.group, split, self.image, *numbers = map(emit.let, emit.unravel(task, extents))
             self.first = [emit.let(i * part) for i, part in zip(numbers, plan.rows)]
             bounds = zip(self.first, rows, plan.rows)
             self.present = [emit.present(*bound) for bound in bounds]
             self._task(split)
 
     def pack_weights(self, packed: Array) -> None:
-        """packed[group][block][tap][input channel][channels]."""
-        problem, plan = self.problem, self.plan
-        groups, count = problem.geometry.groups, problem.in_channels
+        """packed[group][block][tap][input channel][channels], some input channels at a time."""
+        problem, plan, g = self.problem, self.plan, self.problem.geometry
+        most = max(1, MOST_COPIED // (g.taps * self.channels))
+        count = min(problem.in_channels, most)
         copied = BlockWeights(problem, self.weight, self.channels, self.blocks, count, plan.lanes)
-        with emit.tasks(groups * self.blocks, plan.parallel) as task:
-            group, block = map(emit.let, emit.unravel(task, (groups, self.blocks)))
-            copied.copy(packed, group, block, 0, emit.origin(task * copied.elements))
+        elements = problem.in_channels * self.channels
+        with emit.tasks(g.groups * self.blocks, plan.parallel) as task:
+            group, block = map(emit.let, emit.unravel(task, (g.groups, self.blocks)))
+            held = emit.scratch(copied.elements, self.dtype)
+
+            def chunk(number: Expr) -> None:
+                first = emit.let(emit.least(number * count, problem.in_channels - count))
+                copied.copy(held, group, block, first)
+
+                def tap(t: Expr) -> None:
+                    into = emit.origin((task * g.taps + t) * elements + first * self.channels)
+                    source = emit.origin(t * copied.pitch)
+                    copy(packed, into, held, source, count * self.channels, plan.lanes)
+
+                emit.loop(g.taps, tap)
+
+            emit.loop(-(-problem.in_channels // count), chunk)
 
     # ------------------------------------------------------------ one task
 
@@ -247,7 +266,7 @@ class _Clipped:
                 p = emit.let(emit.least(number * side, self.width - side))
                 starts = [emit.origin(source + (p + i) * self.channels) for i in range(side)]
                 turn_squares(
-                    turned, p, self.width, starts, lanes,
+                    turned, p, self.width, starts, side, lanes,
                     lambda at: emit.let(sums[emit.lanes_of(at, side)]),
                 )  # fmt: skip
 

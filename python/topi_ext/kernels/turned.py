@@ -51,11 +51,10 @@ def turn(
 
     def squares() -> None:
         starts = [emit.origin(start + emit.least(k, channels - 1) * apart) for k in range(lanes)]
-        for k in range(0, lanes, size):
-            turn_squares(
-                rows, into + k, pitch, starts[k : k + size], length,
-                lambda at: emit.let(every(source, emit.let(at), step, size)), step,
-            )  # fmt: skip
+        turn_squares(
+            rows, into, pitch, starts, size, length,
+            lambda at: emit.let(every(source, emit.let(at), step, size)), step,
+        )  # fmt: skip
 
     may = size > 0 and step <= MOST_STEP and source.dtype == rows.dtype
     emit.when(
@@ -70,30 +69,35 @@ def turn_squares(
     into: Expr,
     pitch: Expr,
     starts: Sequence[Expr],
+    size: int,
     length: Expr,
     load: Callable[[Expr], Expr],
     step: int = 1,
 ) -> None:
-    """``rows[into + p * pitch + k]`` of position p of run k, of as many runs as a square has rows.
+    """``rows[into + p * pitch + k]`` of position p of run k.
 
     Parameters
     ----------
     starts, length, step
         Where the runs begin, how long all of them are, and how far their elements are apart.
+    size : int
+        Side of a square.  There are so many runs, or a multiple: of squares side by side whole
+        vectors are stored.
     load : callable
-        The vector of a run that begins at an index.
+        The vector of a run that begins at an index, of so many elements.
     """
-    size = len(starts)
 
-    def square(number: Expr) -> None:
+    def squares(number: Expr) -> None:
         # The last overlaps the one before it.
         p = emit.let(emit.least(number * size, length - size))
         read = [load(start + p * step) for start in starts]
         place = emit.origin(into + p * pitch)
-        for i, column in enumerate(transposed(read)):
-            emit.store(rows, emit.lanes_of(place + i * pitch, size), column)
+        sides = [transposed(read[k : k + size]) for k in range(0, len(read), size)]
+        for i, parts in enumerate(zip(*sides)):
+            column = parts[0] if len(parts) == 1 else emit.shuffled(parts, range(len(read)))
+            emit.store(rows, emit.lanes_of(place + i * pitch, len(read)), column)
 
-    emit.loop(emit.ceil_div(length, size), square)
+    emit.loop(emit.ceil_div(length, size), squares)
 
 
 def transposed(rows: Sequence[Expr]) -> list[Expr]:

@@ -47,7 +47,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ClippedP
         tasks = images * problem.geometry.groups * -(-rows[0] // depth) * -(-rows[1] // height)
         for channels, splits in product(
             candidate_depths(problem.in_channels),
-            candidate_splits(tasks, -(-vectors // wide), machine),
+            candidate_splits(1, -(-vectors // wide), machine),
         ):
             plan = ClippedPlan((depth, height), lanes, wide, m_tile, channels, splits)
             cycles = _cycles(problem, plan, machine)
@@ -108,12 +108,12 @@ def _cycles(problem: Problem, plan: ClippedPlan, machine: Machine) -> float:
     chunks = -(-channels // plan.depth)
 
     panel = plan.depth * plan.pitch(problem) * width
-    weights = problem.weights_per_group * width
+    weights = problem.weights_per_group * width // plan.splits
     products = share * channels * _line_cycles(problem, plan.m_tile, vectors, machine)
     # Sums are taken up again by every tap, and weights read again for every row of positions.
     sums = share * chunks * sum(last) * vectors * 4.0
-    near = weights <= machine.l2 // 2
-    read = share * channels * len(last) * vectors * (1.0 if near else 3.0)
+    far = 1.0 if weights <= machine.l2 // 2 else 2.0 if weights <= machine.l2 else 3.0
+    read = share * channels * len(last) * vectors * far
     spill = 1.0 if panel <= machine.l2 // 2 else 1.2
     if plan.depth * vectors * machine.vector_bytes > machine.l1 * 3 // 4:
         spill *= 1.07  # as measured
