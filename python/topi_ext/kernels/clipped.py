@@ -38,8 +38,8 @@ from .products import add_products
 from .rows import Result
 from .turned import turn_squares
 
-MOST_COPIED = 4096
-"""Weights of a block that are copied at a time, to stay in the first cache."""
+PARTS = 4
+"""Into how many the input channels of a single block are divided while weights are packed."""
 
 
 def build(problem: Problem, plan: ClippedPlan) -> Any:
@@ -104,28 +104,20 @@ class _Clipped:
             self._task(split)
 
     def pack_weights(self, packed: Array) -> None:
-        """packed[group][block][tap][input channel][channels], some input channels at a time."""
-        problem, plan, g = self.problem, self.plan, self.problem.geometry
-        most = max(1, MOST_COPIED // (g.taps * self.channels))
-        count = min(problem.in_channels, most)
-        copied = BlockWeights(problem, self.weight, self.channels, self.blocks, count, plan.lanes)
-        elements = problem.in_channels * self.channels
-        with emit.tasks(g.groups * self.blocks, plan.parallel) as task:
-            group, block = map(emit.let, emit.unravel(task, (g.groups, self.blocks)))
-            held = emit.scratch(copied.elements, self.dtype)
-
-            def chunk(number: Expr) -> None:
-                first = emit.let(emit.least(number * count, problem.in_channels - count))
-                copied.copy(held, group, block, first)
-
-                def tap(t: Expr) -> None:
-                    into = emit.origin((task * g.taps + t) * elements + first * self.channels)
-                    source = emit.origin(t * copied.pitch)
-                    copy(packed, into, held, source, count * self.channels, plan.lanes)
-
-                emit.loop(g.taps, tap)
-
-            emit.loop(-(-problem.in_channels // count), chunk)
+        """packed[group][block][tap][input channel][channels]."""
+        problem, plan, groups = self.problem, self.plan, self.problem.geometry.groups
+        channels = problem.in_channels
+        # Few blocks are shared by their input channels.
+        parts = 1 if groups * self.blocks > 1 or channels % PARTS else PARTS
+        count = channels // parts
+        copied = BlockWeights(
+            problem, self.weight, self.channels, self.blocks, count, plan.lanes, channels
+        )
+        with emit.tasks(groups * self.blocks * parts, plan.parallel) as task:
+            group, block, part = map(emit.let, emit.unravel(task, (groups, self.blocks, parts)))
+            first = emit.let(part * count)
+            at = (group * self.blocks + block) * copied.elements + first * self.channels
+            copied.copy(packed, group, block, first, emit.origin(at))
 
     # ------------------------------------------------------------ one task
 
