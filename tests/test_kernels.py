@@ -487,7 +487,7 @@ CLIPPED = [
 
 
 def clipped_plans(case: FaceCase) -> list[object]:
-    """Plans that leave it out: whole images, and blocks, chunks and splits of which none is whole."""
+    """Plans that leave it out: of whole images, and of parts that divide nothing."""
     g, problem = case.geometry, problem_of(case)
     if case.face == "conv_weight_grad":
         window = Window.of((1, *(-(-size // 2) for size in problem.y_sizes[1:])), problem.gathers)
@@ -499,7 +499,7 @@ def clipped_plans(case: FaceCase) -> list[object]:
 
 @pytest.mark.parametrize("prepacked", [False, True], ids=["weights as stored", "packed weights"])
 def test_taps_that_meet_only_padding_have_no_effect(prepacked: bool) -> None:
-    """Not even where weights are infinite or NaN: nothing is multiplied by a zero of the padding."""
+    """Not even where weights are infinite or NaN: no zero of the padding is multiplied."""
     made, rng = [], np.random.default_rng(0)
     for case in CLIPPED:
         one = FaceCase(case.op, geometry_of(case), case.n)

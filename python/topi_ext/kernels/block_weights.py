@@ -47,8 +47,6 @@ class BlockWeights:
         Input channels at a time.
     lanes : int
         Elements per vector.
-    room : int
-        Input channels of which the copy has room for a tap's weights, if more than `count`.
 
     Attributes
     ----------
@@ -66,13 +64,12 @@ class BlockWeights:
         blocks: int,
         count: int,
         lanes: int,
-        room: int = 0,
     ):
         self.problem, self.weight = problem, weight
         self.channels, self.count, self.lanes = channels, count, lanes
         self.is_whole = problem.out_channels >= blocks * channels
         self.dtype = problem.acc_dtype
-        self.pitch = -(-max(count, room) * channels // lanes) * lanes
+        self.pitch = -(-count * channels // lanes) * lanes
         self.elements = problem.geometry.taps * self.pitch
 
     def copy(self, into: Array, group: Expr, block: Expr, first: Expr, at: Expr = 0) -> None:

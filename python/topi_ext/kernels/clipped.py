@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernel of ``conv`` for long dilations: each tap runs only where it meets data.
 
-Of a dilation that is a third of the image, three of nine taps meet padding at any position.  Vectors
-of positions could not leave these out, since their lanes differ in it.  So lanes run over the output
-channels, values of the data are broadcast, and every tap has its own rectangle of positions::
+Of a dilation that is a third of the image, four of nine taps meet padding at a position.  Vectors
+of positions could not leave these out, since their lanes differ in it.  So lanes run over the
+output channels, values of the data are broadcast, and each tap has its own rectangle of positions::
 
     parallel (group, split of output channels, image, block of rows):
         for each chunk of `depth` input channels:
             for each row of taps: copy the rows of data that it meets         -> inputs
             for each block of `vectors` vectors of output channels:
+                copy its weights, unless they come packed                     -> weights
                 for each tap, each row of positions where it meets data:
                     for each tile of `m_tile` positions:
                         for each input channel:
                             accumulators[m_tile][vectors] += inputs * weights -> sums
         for each block of output channels: turn its sums, row by row          -> out
+
+Tasks copy their weights for themselves: lines that another core wrote are slow to read.
 
 A ``conv_transpose`` without a stride is the same, its taps in the other order.  Padding is never
 multiplied, so it has no effect, whatever the weights are.
@@ -37,9 +40,6 @@ from .operands import Packed, gather_arguments, packed_weight, stored_weight, ta
 from .products import add_products
 from .rows import Result
 from .turned import turn_squares
-
-PARTS = 4
-"""Into how many the input channels of a single block are divided while weights are packed."""
 
 
 def build(problem: Problem, plan: ClippedPlan) -> Any:
@@ -88,13 +88,9 @@ class _Clipped:
         """The whole kernel."""
         problem, plan = self.problem, self.plan
         self.data, self.result = data, Result(problem, out, extra)
-        self.packed: Array = self.weight
-        if not problem.prepacked:
-            self.packed = emit.scratch(plan.packed(problem), self.dtype)
-            self.pack_weights(self.packed)
         images, *rows, _ = problem.positions
         counts = [-(-size // part) for size, part in zip(rows, plan.rows)]
-        # Images and rows of the same weights are next to each other: one thread's, if possible.
+        # Images and rows of the same weights are one thread's, if possible.
         extents = (problem.geometry.groups, plan.splits, images, *counts)
         with emit.tasks(prod(extents), plan.parallel) as task:
             self.group, split, self.image, *numbers = map(emit.let, emit.unravel(task, extents))
@@ -105,28 +101,28 @@ class _Clipped:
 
     def pack_weights(self, packed: Array) -> None:
         """packed[group][block][tap][input channel][channels]."""
-        problem, plan, groups = self.problem, self.plan, self.problem.geometry.groups
-        channels = problem.in_channels
-        # Few blocks are shared by their input channels.
-        parts = 1 if groups * self.blocks > 1 or channels % PARTS else PARTS
-        count = channels // parts
-        copied = BlockWeights(
-            problem, self.weight, self.channels, self.blocks, count, plan.lanes, channels
-        )
-        with emit.tasks(groups * self.blocks * parts, plan.parallel) as task:
-            group, block, part = map(emit.let, emit.unravel(task, (groups, self.blocks, parts)))
-            first = emit.let(part * count)
-            at = (group * self.blocks + block) * copied.elements + first * self.channels
-            copied.copy(packed, group, block, first, emit.origin(at))
+        copied, groups = self._copied(self.problem.in_channels), self.problem.geometry.groups
+        with emit.tasks(groups * self.blocks, self.plan.parallel) as task:
+            group, block = map(emit.let, emit.unravel(task, (groups, self.blocks)))
+            copied.copy(packed, group, block, 0, emit.origin(task * copied.elements))
+
+    def _copied(self, count: int) -> BlockWeights:
+        """The weights of a block and of `count` input channels."""
+        problem, lanes = self.problem, self.plan.lanes
+        return BlockWeights(problem, self.weight, self.channels, self.blocks, count, lanes)
 
     # ------------------------------------------------------------ one task
 
     def _task(self, split: Expr) -> None:
-        plan, zero = self.plan, emit.constant(0, self.dtype)
+        plan, channels, zero = self.plan, self.problem.in_channels, emit.constant(0, self.dtype)
         holds_all = self.chunks > 1
         room = self.block_sums * (self.per_split if holds_all else 1)
         inputs = emit.scratch(plan.depth * plan.pitch(self.problem), self.dtype)
         sums = emit.scratch(room, self.dtype)
+        copied = self._copied(plan.depth)
+        weights: Array = self.weight
+        if not self.problem.prepacked:
+            weights = emit.scratch(copied.elements, self.dtype)
 
         def blocks(step: Callable[[Expr, Expr], None]) -> None:
             """``step(block, where its sums are)`` for the blocks of this split."""
@@ -138,15 +134,29 @@ class _Clipped:
 
             emit.loop(self.per_split, numbered)
 
+        def weights_of(number: Expr, first: Expr) -> tuple[Expr, int]:
+            """Where those of a block and chunk begin, and how far taps are apart."""
+            if self.problem.prepacked:
+                pitch = channels * self.channels
+                block = self.group * self.blocks + number
+                place = block * (self.problem.geometry.taps * pitch) + first * self.channels
+                return emit.let(place), pitch
+            # The last chunk may be a smaller one: all of its room is filled.
+            begin = (
+                first if channels % plan.depth == 0 else emit.least(first, channels - plan.depth)
+            )
+            copied.copy(weights, self.group, number, begin)
+            return emit.let((first - begin) * self.channels), copied.pitch
+
         def chunk(i: Expr) -> None:
-            first = i * plan.depth
-            count = emit.present(first, self.problem.in_channels, plan.depth)
+            first = emit.let(i * plan.depth)
+            count = emit.present(first, channels, plan.depth)
             self._copy_inputs(inputs, first, count)
 
             def block(number: Expr, place: Expr) -> None:
                 if not holds_all:
                     emit.fill(sums, 0, self.block_sums, zero)
-                self._products(inputs, sums, place, number, first, count)
+                self._products(inputs, weights, *weights_of(number, first), sums, place, count)
                 if not holds_all:
                     self._write(sums, place, number)
 
@@ -202,18 +212,25 @@ class _Clipped:
         emit.nest(self.kernel[:2], of_taps)
 
     def _products(
-        self, inputs: Array, sums: Array, place: Expr, block: Expr, first: Expr, count: Expr
+        self,
+        inputs: Array,
+        weights: Array,
+        first: Expr,
+        pitch: int,
+        sums: Array,
+        place: Expr,
+        count: Expr,
     ) -> None:
-        """sums[row][position][channels] of a block of output channels, from `place` on."""
+        """sums[row][position][channels] of a block of output channels, from `place` on.
+
+        The weights of its first tap begin at `first`, those of the next one `pitch` behind.
+        """
         problem, plan, last = self.problem, self.plan, self.problem.gathers[-1]
-        elements = problem.in_channels * self.channels
-        weights = (self.group * self.blocks + block) * (problem.geometry.taps * elements)
-        weights = emit.let(weights + first * self.channels)
 
         def of_tap(*taps: Expr) -> None:
             axes = [self._met(axis + 1, tap) for axis, tap in enumerate(taps)]
             begins = [begin for begin, _ in axes]
-            start = emit.let(weights + tap_number(problem, taps) * elements)
+            start = emit.let(first + tap_number(problem, taps) * pitch)
 
             def of_row(*numbers: Expr) -> None:
                 rows = [begin + i for begin, i in zip(begins, numbers)]
@@ -227,7 +244,7 @@ class _Clipped:
                         (count,),
                         inputs,
                         lambda o, c: read + (c * plan.pitch(problem) + (p + o) * last.in_step),
-                        self.packed,
+                        weights,
                         lambda c: start + c * self.channels,
                         sums,
                         [into + (p + o) * self.channels for o in range(size)],
@@ -245,7 +262,7 @@ class _Clipped:
     # ------------------------------------------------------------ output
 
     def _write(self, sums: Array, place: Expr, block: Expr) -> None:
-        """Turn the sums of a block of output channels, a row of positions and a vector at a time."""
+        """Turn the sums of a block: a row of positions and a vector of channels at a time."""
         problem, plan, lanes = self.problem, self.plan, self.plan.lanes
         turned = emit.scratch(lanes * self.width, self.dtype)
         side = square_side(self.width, lanes)

@@ -52,7 +52,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ClippedP
             plan = ClippedPlan((depth, height), lanes, wide, m_tile, channels, splits)
             cycles = _cycles(problem, plan, machine)
             parallel = tasks * splits * cycles >= PARALLEL_CYCLES
-            cost = -(-tasks * splits // machine.threads) * cycles + _packing(problem, plan, machine)
+            cost = -(-tasks * splits // machine.threads) * cycles
             busy = min(machine.threads, tasks * splits)
             cost *= memory_price(problem, _elements(problem, plan, busy))
             yield cost, replace(plan, parallel=parallel)
@@ -74,14 +74,12 @@ def _line_cycles(problem: Problem, m_tile: int, vectors: int, machine: Machine) 
     return sum(count // m_tile * whole + count % m_tile * one for count in problem.met[-1])
 
 
-def _packing(problem: Problem, plan: ClippedPlan, machine: Machine) -> float:
-    """Cycles of packing weights before the kernel runs."""
+def _weights(problem: Problem, plan: ClippedPlan) -> int:
+    """Elements of the weights that a task copies at a time."""
     if problem.prepacked:
-        return 0.0
-    each = 3.0 + widening_cycles(problem.dtypes[1], problem.acc_dtype)
-    if square_size(problem, plan.vectors * plan.lanes, plan.lanes):
-        each = 0.8 if problem.weights * 4 <= machine.l2 * machine.threads else 2.0
-    return plan.packed(problem) * each / machine.threads
+        return 0
+    taps: int = problem.geometry.taps
+    return plan.depth * plan.vectors * plan.lanes * taps
 
 
 def _sums(problem: Problem, plan: ClippedPlan) -> int:
@@ -92,14 +90,15 @@ def _sums(problem: Problem, plan: ClippedPlan) -> int:
 
 def _elements(problem: Problem, plan: ClippedPlan, busy: int) -> int:
     """What the kernel holds beside its operands while `busy` tasks run."""
-    turned = plan.lanes * problem.positions[-1]
-    task = plan.depth * plan.pitch(problem) + _sums(problem, plan) + turned
-    return busy * task + (0 if problem.prepacked else plan.packed(problem))
+    turned: int = plan.lanes * problem.positions[-1]
+    held = plan.depth * plan.pitch(problem) + _weights(problem, plan) + _sums(problem, plan)
+    return busy * (held + turned)
 
 
 def _cycles(problem: Problem, plan: ClippedPlan, machine: Machine) -> float:
     """Estimated cycles of a task, the mean of all."""
     width, vectors, channels = byte_width(problem.acc_dtype), plan.vectors, problem.in_channels
+    width_in: int = problem.in_sizes[-1]
     _, *sizes, last = problem.met
     outer = prod(map(sum, sizes))
     counts = [-(-size // part) for size, part in zip(problem.positions[1:], plan.rows)]
@@ -107,19 +106,29 @@ def _cycles(problem: Problem, plan: ClippedPlan, machine: Machine) -> float:
     blocks = -(-plan.blocks(problem) // plan.splits)
     chunks = -(-channels // plan.depth)
 
-    panel = plan.depth * plan.pitch(problem) * width
+    held = (plan.depth * plan.pitch(problem) + _weights(problem, plan)) * width
     weights = problem.weights_per_group * width // plan.splits
     products = share * channels * _line_cycles(problem, plan.m_tile, vectors, machine)
     # Sums are taken up again by every tap, and weights read again for every row of positions.
     sums = share * chunks * sum(last) * vectors * 4.0
     far = 1.0 if weights <= machine.l2 // 2 else 2.0 if weights <= machine.l2 else 3.0
     read = share * channels * len(last) * vectors * far
-    spill = 1.0 if panel <= machine.l2 // 2 else 1.2
+    spill = 1.0 if held <= machine.l2 * 3 // 4 else 1.06  # as measured, like the next one
     if plan.depth * vectors * machine.vector_bytes > machine.l1 * 3 // 4:
-        spill *= 1.07  # as measured
-    copied = share * channels * (8 + problem.in_sizes[-1] * _each(problem))
+        spill *= 1.07
+    copied = share * channels * (8 + width_in * _each(problem))
+    packed = 0.0 if problem.prepacked else _weight_cycles(problem, plan)
     written = plan.positions(problem) * vectors * plan.lanes * 0.8
-    return 1000 + copied + blocks * (products * spill + sums + read + written)
+    return 1000 + copied + blocks * (products * spill + sums + read + packed + written)
+
+
+def _weight_cycles(problem: Problem, plan: ClippedPlan) -> float:
+    """Of copying the weights of a block."""
+    each = 3.0 + widening_cycles(problem.dtypes[1], problem.acc_dtype)
+    if square_size(problem, plan.vectors * plan.lanes, plan.lanes):
+        each = 0.8
+    taps: int = problem.geometry.taps
+    return problem.in_channels * plan.vectors * plan.lanes * taps * each
 
 
 def _each(problem: Problem) -> float:

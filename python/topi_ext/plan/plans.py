@@ -577,7 +577,8 @@ class ClippedPlan:
 
     def positions(self, problem: Problem) -> int:
         """Positions of a task."""
-        return prod(self.rows) * problem.positions[-1]
+        width: int = problem.positions[-1]
+        return prod(self.rows) * width
 
     def pitch(self, problem: Problem) -> int:
         """Elements from one input channel to the next: never a power of two of cache lines."""
