@@ -22,6 +22,9 @@ from .cost import (
 from .plans import ClippedPlan, square_size
 from .problem import Machine, Problem
 
+MOST_MET = 0.97
+"""Largest share of products with data for which it pays to leave out those with padding."""
+
 MOST_POSITIONS = 12
 """Of a register tile."""
 
@@ -29,16 +32,17 @@ MOST_POSITIONS = 12
 def plan_clipped(problem: Problem, machine: Machine) -> tuple[float, ClippedPlan] | None:
     """Lanes over output channels: the plan of :mod:`topi_ext.kernels.clipped`, and its cycles.
 
-    None where few products are with padding, and for outputs that read no data at all.
+    None for symbolic sizes, for phases, and where nearly all products are with data, or none.
     """
-    return cheapest(_plans(problem, machine)) if problem.clips else None
+    return cheapest(_plans(problem, machine)) if 0 < problem.met_share < MOST_MET else None
 
 
 def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ClippedPlan]]:
     """Candidates, and their cycles."""
     lanes, (images, *rows, _) = problem.lanes(machine), problem.positions
-    heights = sorted({-(-rows[1] // i) for i in range(1, min(rows[1], 32) + 1)})
-    depths = sorted({-(-rows[0] // i) for i in range(1, min(rows[0], 16) + 1)})
+    depths, heights = (
+        sorted({-(-size // i) for i in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)}) for size in rows
+    )
     vectors = -(-problem.out_channels // lanes)
     for height, depth, wide in product(heights, depths, range(1, min(vectors, 6) + 1)):
         if depth > 1 and height < rows[1]:
@@ -54,7 +58,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ClippedP
             parallel = tasks * splits * cycles >= PARALLEL_CYCLES
             cost = -(-tasks * splits // machine.threads) * cycles
             busy = min(machine.threads, tasks * splits)
-            cost *= memory_price(problem, _elements(problem, plan, busy))
+            cost *= memory_price(problem, _elements(problem, plan, busy)) * 1.05
             yield cost, replace(plan, parallel=parallel)
 
 
@@ -102,7 +106,7 @@ def _cycles(problem: Problem, plan: ClippedPlan, machine: Machine) -> float:
     _, *sizes, last = problem.met
     outer = prod(map(sum, sizes))
     counts = [-(-size // part) for size, part in zip(problem.positions[1:], plan.rows)]
-    share = outer / prod(counts)  # rows of taps and positions of a task
+    share: float = outer / prod(counts)  # rows of taps and positions of a task
     blocks = -(-plan.blocks(problem) // plan.splits)
     chunks = -(-channels // plan.depth)
 
@@ -110,27 +114,28 @@ def _cycles(problem: Problem, plan: ClippedPlan, machine: Machine) -> float:
     weights = problem.weights_per_group * width // plan.splits
     products = share * channels * _line_cycles(problem, plan.m_tile, vectors, machine)
     # Sums are taken up again by every tap, and weights read again for every row of positions.
-    sums = share * chunks * sum(last) * vectors * 4.0
-    far = 1.0 if weights <= machine.l2 // 2 else 2.0 if weights <= machine.l2 else 3.0
+    sums = share * chunks * sum(last) * vectors
+    far = 0.65 if weights <= machine.l2 or not problem.prepacked else 1.0
     read = share * channels * len(last) * vectors * far
     spill = 1.0 if held <= machine.l2 * 3 // 4 else 1.06  # as measured, like the next one
     if plan.depth * vectors * machine.vector_bytes > machine.l1 * 3 // 4:
         spill *= 1.07
-    copied = share * channels * (8 + width_in * _each(problem))
-    packed = 0.0 if problem.prepacked else _weight_cycles(problem, plan)
-    written = plan.positions(problem) * vectors * plan.lanes * 0.8
-    return 1000 + copied + blocks * (products * spill + sums + read + packed + written)
+    copied = share * channels * (3 + width_in * _each(problem))
+    packed = 0.0 if problem.prepacked else _weight_cycles(problem, plan, machine)
+    written = plan.positions(problem) * vectors * plan.lanes * 0.6
+    return 3000 + copied + blocks * (products * spill + sums + read + packed + written)
 
 
-def _weight_cycles(problem: Problem, plan: ClippedPlan) -> float:
+def _weight_cycles(problem: Problem, plan: ClippedPlan, machine: Machine) -> float:
     """Of copying the weights of a block."""
     each = 3.0 + widening_cycles(problem.dtypes[1], problem.acc_dtype)
     if square_size(problem, plan.vectors * plan.lanes, plan.lanes):
-        each = 0.8
+        is_near = problem.weights * byte_width(problem.dtypes[1]) <= machine.l2 * machine.threads
+        each = 0.55 if is_near else 1.0
     taps: int = problem.geometry.taps
     return problem.in_channels * plan.vectors * plan.lanes * taps * each
 
 
 def _each(problem: Problem) -> float:
     """Cycles of copying one input."""
-    return 0.3 + widening_cycles(problem.dtypes[0], problem.acc_dtype)
+    return 0.1 + widening_cycles(problem.dtypes[0], problem.acc_dtype)

@@ -19,9 +19,6 @@ NOMINAL = (4, 8, 32, 64)
 CACHE_LINE = 64
 """Bytes of a line of any cache."""
 
-MOST_MET = 0.85
-"""Largest share of products with data for which those with padding are left out."""
-
 
 @dataclass(frozen=True)
 class Machine:
@@ -219,6 +216,11 @@ class Problem:
             for size, gather in zip(self.out_sizes, self.gathers)
         )
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether each output position reads one input for every tap."""
+        return all(gather.is_plain for gather in self.gathers)
+
     @cached_property
     def met(self) -> tuple[tuple[int, ...], ...]:
         """Along the four axes, at how many positions each tap meets data, not padding.
@@ -232,13 +234,12 @@ class Problem:
         )
         return tuple(tuple(max(0, end - begin) for begin, end in axis) for axis in bounds)
 
-    @property
-    def clips(self) -> bool:
-        """Whether so many products would be with padding that it pays to leave them out."""
-        if not self.is_static or not all(gather.is_plain for gather in self.gathers):
-            return False
-        products = prod(self.positions) * self.geometry.taps
-        return 0 < prod(map(sum, self.met)) < MOST_MET * products
+    @cached_property
+    def met_share(self) -> float:
+        """The share of products with data, not padding; 1 of symbolic sizes and of phases."""
+        if not self.is_static or not self.is_plain:
+            return 1.0
+        return prod(map(sum, self.met)) / max(1, prod(self.positions) * self.geometry.taps)
 
     @property
     def is_static(self) -> bool:

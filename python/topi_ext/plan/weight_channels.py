@@ -22,6 +22,9 @@ from .cost import (
 from .plans import ChannelsPlan, Window, square_side
 from .problem import Machine, Problem, nominal
 
+MOST_MET = 0.85
+"""Largest share of products with data for which each tap counts the positions where it meets it."""
+
 
 def plan_channels(problem: Problem, machine: Machine) -> tuple[float, ChannelsPlan] | None:
     """Lanes over channels of y: the plan of :mod:`topi_ext.kernels.weight_channels`.
@@ -38,8 +41,8 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, Channels
     slots = prod(g.slots for g in problem.gathers)
     width = byte_width(problem.acc_dtype)
     positions = nominal(problem.positions)
-    clips = problem.clips
-    share = prod(map(sum, problem.met)) / (prod(positions) * taps) if clips else 1.0
+    clips = problem.met_share < MOST_MET
+    share = problem.met_share if clips else 1.0
     for k_block in candidate_channels(k, lanes):
         vectors = -(-k_block // lanes)
         # The tile is one of channels alone: of neighbouring taps LLVM would keep what the next
