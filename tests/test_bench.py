@@ -319,6 +319,19 @@ def test_bad_arguments(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("op", "seed", "file"),
+    [("conv_transpose", 5, "random_decoders.json"), ("conv", 6, "random_encoders.json")],
+)
+def test_random_cases_are_drawn_again(op: str, seed: int, file: str, tmp_path: Path) -> None:
+    """What is measured is what the seed gives, not a choice of it."""
+    out = tmp_path / file
+    command = [sys.executable, str(SCRIPTS / "random_cases.py"), str(out), "--op", op]
+    subprocess.run([*command, "--seed", str(seed)], check=True)
+    assert out.read_text() == (SCRIPTS / "cases" / file).read_text()
+    assert len(read_cases(out)) == 60
+
+
 def test_names_are_unique(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="name up1d must be unique"):
         read_cases(written(tmp_path, [SMALL[0], SMALL[0]]))

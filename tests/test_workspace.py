@@ -35,6 +35,8 @@ SOME = {
     "small_encoders": slice(2, None, 3),
     "long_rows": slice(0, None, 2),
     "pyramids": slice(None),
+    "random_decoders": slice(1, None, 4),
+    "random_encoders": slice(0, None, 4),
 }
 
 

@@ -277,7 +277,9 @@ def tasks(extent: Expr, parallel: bool) -> Iterator[Expr]:
     """A loop over independent tasks, which the threads of the runtime share if `parallel`."""
     kind = script.parallel if parallel else script.serial
     outer, _scratch[-1].in_task = _scratch[-1].in_task, parallel or _scratch[-1].in_task
-    with statements(kind(wide(0), wide(extent))) as i:
+    # What a parallel task allocates is given back when it ends, before other tasks begin.
+    held = _scratch[-1].branch() if parallel else nullcontext()
+    with statements(kind(wide(0), wide(extent))) as i, held:
         with _room_for_sizes() if _sizes else nullcontext():
             yield i
     _scratch[-1].in_task = outer

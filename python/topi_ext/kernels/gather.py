@@ -59,9 +59,6 @@ from .rows import Result
 SPATIAL = (1, 2, 3)
 """Of the four axes, those that have taps."""
 
-MOST_COPIED = 4096
-"""Weights that are copied at a time before they are packed, to stay in the first cache."""
-
 
 def build(problem: Problem, plan: GatherPlan) -> Any:
     """The PrimFunc ``(data, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
@@ -262,9 +259,9 @@ class GatherKernel:
     def _copied_weights(self) -> BlockWeights | None:
         """A copy of some of a block's weights, where packing is faster by way of it."""
         problem, plan = self.problem, self.plan
-        count = min(problem.in_channels, MOST_COPIED // (problem.geometry.taps * plan.channels))
+        count = plan.copied_channels(problem)
         as_stored = self.steps.packed_dtype == self.dtype and self.weight.dtype == problem.dtypes[1]
-        if not (count and as_stored and plan.copies_squares(problem)):
+        if not (count and as_stored):
             return None
         return BlockWeights(problem, self.weight, plan.channels, self.blocks, count, plan.lanes)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import product
-from math import prod
+from math import gcd, prod
 from typing import TypeVar
 
 from ..geometry import Gather
@@ -17,6 +17,12 @@ from .plans import Window
 from .problem import Machine, Problem
 
 AnyPlan = TypeVar("AnyPlan")
+
+MOST_CHANNELS = 16
+"""Output channels of a register tile."""
+
+WAYS = 8
+"""Lines that a set of the first cache holds."""
 
 PARALLEL_CYCLES = 40_000
 """Work below this is done by the calling thread: waking the others takes about as long."""
@@ -78,9 +84,9 @@ def candidate_depths(channels: int) -> list[int]:
 
 @lru_cache(maxsize=4096)
 def register_tile(
-    out_channels: int, vectors: int, machine: Machine, kinds: int = 1
+    out_channels: int, vectors: int, machine: Machine, kinds: int = 1, most: int = MOST_CHANNELS
 ) -> tuple[int, int]:
-    """Output channels and vectors of the cheapest register tile.
+    """Output channels, of so many at `most`, and vectors of the cheapest register tile.
 
     A smaller last one is code of its own, for each of so many `kinds` of phases; for none of them,
     it is as large as the others.  Of 32 registers
@@ -89,7 +95,7 @@ def register_tile(
     """
     usable = machine.registers - (machine.registers - 16) // 4
     best: tuple[float, int, int] | None = None
-    for channels, width in product(range(1, min(out_channels, 16) + 1), range(1, 9)):
+    for channels, width in product(range(1, min(out_channels, most) + 1), range(1, 9)):
         if width > vectors or channels * width + width + 1 > usable:
             continue
         cycles = row_cycles(channels, vectors, width, machine)
@@ -101,6 +107,13 @@ def register_tile(
         if best is None or cycles < best[0]:
             best = (cycles, channels, width)
     return best[1:] if best else (1, 1)
+
+
+def rows_that_fit(stride: int, machine: Machine) -> int:
+    """Of rows that begin `stride` bytes apart, how many can be read side by side: their lines find
+    room in the sets of the first cache that they share."""
+    way = machine.l1 // WAYS
+    return WAYS * (way // gcd(stride, way))
 
 
 def row_cycles(

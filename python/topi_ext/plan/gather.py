@@ -12,6 +12,7 @@ from math import prod
 from ..dtypes import byte_width
 from ..geometry import Gather
 from .cost import (
+    MOST_CHANNELS,
     PARALLEL_CYCLES,
     blocks_in,
     candidate_blocks,
@@ -21,6 +22,7 @@ from .cost import (
     pack_cycles,
     register_tile,
     row_cycles,
+    rows_that_fit,
     widening_cycles,
 )
 from .plans import GatherPlan, Window
@@ -53,6 +55,10 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, GatherPl
     lanes = problem.lanes(machine)
     positions = nominal(problem.positions)
     kinds = prod(len(gather.groups) for gather in problem.gathers)
+    most = MOST_CHANNELS
+    if problem.weights_are_rows:
+        stride = problem.in_channels * problem.geometry.taps * byte_width(problem.acc_dtype)
+        most = min(most, rows_that_fit(stride, machine))
     may_spread = problem.is_static and not problem.transposed and problem.geometry.taps > 1
     orders = [(False, False)]
     orders += [(True, False)] if may_spread else []
@@ -63,7 +69,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, GatherPl
         channels, width = (
             _row_tile(problem, vectors, machine)
             if whole_rows
-            else register_tile(problem.out_channels, vectors, machine, kinds)
+            else register_tile(problem.out_channels, vectors, machine, kinds, most)
         )
         tasks = problem.geometry.groups * blocks_in(positions, block)
         blocks = -(-problem.out_channels // channels)
@@ -138,6 +144,8 @@ def gather_elements(problem: Problem, plan: GatherPlan, busy: int) -> int:
     if plan.packed and not problem.prepacked:
         groups, taps = problem.geometry.groups, problem.geometry.taps
         packed = groups * blocks * plan.channels * problem.in_channels * taps
+        # Copied before the tasks begin.
+        task = max(task, taps * (plan.copied_channels(problem) * plan.channels + lanes))
     return packed + busy * task
 
 

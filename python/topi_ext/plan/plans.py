@@ -32,6 +32,9 @@ def odd(vectors: int) -> int:
     return vectors | 1
 
 
+MOST_COPIED = 4096
+"""Weights that are copied at a time before they are packed."""
+
 MOST_STEP = 4
 """Longest step of elements that are read as vectors, of which most is dropped."""
 
@@ -163,6 +166,11 @@ class GatherPlan:
         Of fewer channels that is slower than to pack them one by one, as measured.
         """
         return self.channels >= 8 and square_size(problem, self.channels, self.lanes) > 0
+
+    def copied_channels(self, problem: Problem) -> int:
+        """Input channels whose weights are copied at a time for that: what a cache holds."""
+        most: int = MOST_COPIED // (problem.geometry.taps * self.channels)
+        return min(problem.in_channels, most) if self.copies_squares(problem) else 0
 
     def gathers(self, problem: Problem) -> tuple[Gather, ...]:
         """How the data of `problem` is read, along the four axes."""
