@@ -122,13 +122,15 @@ class Filter:
 
     @property
     def every(self) -> int:
-        """How far apart the inputs are of which terms read any: of a dilation, that."""
+        """How far apart the inputs are, if terms read those of one residue alone; else 1."""
         return self.in_step if len(self.residues) == 1 else 1
 
     @property
     def packed(self) -> Filter:
         """The same where only those inputs are there, side by side."""
         every = self.every
+        if every == 1:
+            return self
 
         def numbered(term: Term) -> Term:
             return replace(term, inputs=tuple((i // every, factor) for i, factor in term.inputs))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel of ``conv`` for long dilations: each tap runs only where it meets data.
+"""The kernel where taps meet padding: each runs over those positions alone where it meets data.
 
 Of a dilation that is a third of the image, four of nine taps meet padding at a position.  Vectors
 of positions could not leave these out, since their lanes differ in it.  So lanes run over the
@@ -18,8 +18,8 @@ output channels, values of the data are broadcast, and each tap has its own rect
 
 Tasks copy their weights for themselves: lines that another core wrote are slow to read.
 
-A ``conv_transpose`` without a stride is the same, its taps in the other order.  Padding is never
-multiplied, so it has no effect, whatever the weights are.
+It serves ``conv``, and ``conv_transpose`` without a stride, whose taps run the other way.  Padding
+is never multiplied, so it has no effect, whatever the weights are.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ of columns (channel, tap), which are added up where they overlap::
                     ask for weights of the next chunk
                     accumulators[m_tile][vectors] += values * rows          -> columns
         for each image, each channel of x:
-            for each position, each tap: image += column          (of one position: they are it)
+            for each position, each tap: image += column    (one position's may be the image)
             cut the padding off                                             -> out
 """
 

@@ -66,7 +66,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ClippedP
 def _m_tile(problem: Problem, vectors: int, machine: Machine) -> int:
     """The register tile of fewest cycles, beside vectors of weights that are read once for it."""
     usable = machine.registers - (machine.registers - 16) // 4 - 1
-    most = min(usable // vectors - 1, MOST_POSITIONS)
+    most = max(1, min(usable // vectors - 1, MOST_POSITIONS))
     return min(
         range(most, 0, -1), key=lambda m_tile: _line_cycles(problem, m_tile, vectors, machine)
     )
@@ -120,6 +120,8 @@ def _cycles(problem: Problem, plan: ClippedPlan, machine: Machine) -> float:
     spill = 1.0 if held <= machine.l2 * 3 // 4 else 1.06  # as measured, like the next one
     if plan.depth * vectors * machine.vector_bytes > machine.l1 * 3 // 4:
         spill *= 1.07
+    if _sums(problem, plan) * width > machine.l2:
+        spill *= 1.3  # sums come from further away, for each tap
     copied = share * channels * (3 + width_in * _each(problem))
     packed = 0.0 if problem.prepacked else _weight_cycles(problem, plan, machine)
     written = plan.positions(problem) * vectors * plan.lanes * 0.6

@@ -186,8 +186,8 @@ class ScatterPlan:
     images : int
         Images per task; divides the batch.  Symbolic sizes choose it when the kernel runs.
     positions, held : int
-        Room of a task: positions of y, and elements of an image of x with its padding: none where
-        nothing overlaps, so that columns are images.
+        Room of a task: positions of y, and elements of an image of x with its padding: none for
+        images of one position whose columns are what is written.
     most : int
         Of symbolic sizes, the most positions of all images together that the plan serves.
     lanes : int
@@ -308,7 +308,7 @@ class PhasesPlan:
 
 
 class Tiled:
-    """What plans have in common that compute in tiles of one output along an axis, or of two."""
+    """What plans have in common that compute in tiles: of 1, 2 or 4 outputs along an axis."""
 
     tile: tuple[int, ...]
 
@@ -330,7 +330,7 @@ class WinogradPlan(Tiled):
     Attributes
     ----------
     tile : tuple of int
-        Outputs of a phase per tile along depth, height and width: 1 or 2, and 4 along the width.
+        Outputs of a phase per tile along depth, height and width: 1 or 2, along the width also 4.
     block : tuple of int
         Tiles per task along the four axes.
     lanes : int
@@ -633,7 +633,7 @@ class WeightTilesPlan(Tiled):
     Attributes
     ----------
     tile : tuple of int
-        Outputs per tile along depth, height and width: 1 or 2, and 4 along the width.
+        Outputs per tile along depth, height and width: 1 or 2, along the width also 4.
     block : tuple of int
         Tiles that are reduced at a time along the four axes.
     lanes : int

@@ -134,6 +134,8 @@ def _tasks(problem: Problem, plan: WeightTilesPlan) -> int:
 def _elements(problem: Problem, plan: WeightTilesPlan, machine: Machine) -> int:
     """What the kernel holds beside its operands."""
     rows, inputs, sums = _sizes(problem, plan)
+    # Outputs of a row of tiles, turned before they are combined.
+    inputs += prod(plan.tile) * plan.block[-1] * plan.lanes
     tasks = _tasks(problem, plan)
     if plan.shares > 1:
         busy = min(machine.threads, plan.shares)
