@@ -26,7 +26,7 @@ from .cost import (
     widening_cycles,
 )
 from .plans import GatherPlan, Window
-from .problem import Machine, Problem, nominal
+from .problem import CACHE_LINE, Machine, Problem, nominal
 
 FEW_CHANNELS = 8
 """With so many output channels, register tiles of one phase load little for their products."""
@@ -188,6 +188,11 @@ def _cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> float | Non
         pack *= 1.5
         spill = 1.0 if plan.tiles_first else 1.03 if panel <= machine.l2 // 2 else 1.06
     compute = per_split * problem.in_channels * taps * step * spill
+    if panel > machine.l2 * 3 // 4 and not plan.tiles_first:
+        # It is read once for every block of output channels, and phase that has taps.
+        rows = per_split * problem.in_channels * slots * passes
+        lines = rows * vectors * machine.vector_bytes // CACHE_LINE
+        compute = max(compute, lines * machine.far_line)
     chunks = -(-problem.in_channels // plan.depth)
     tiles = full + bool(tail)
     held = plan.channels * phases * vectors * lanes * width
