@@ -110,6 +110,17 @@ def test_few_output_channels(case: Case, plan: type) -> None:
     )
 
 
+@pytest.mark.parametrize(("far_line", "stays"), [(0.0, False), (7.0, True)])
+def test_panels_that_are_read_often_stay_near(far_line: float, *, stays: bool) -> None:
+    """Every block of output channels and every phase reads all of a U-Net's first upsampling: from
+    Intel's third cache that took 2.2 times as long as from the second one."""
+    problem = problem_for((28, 28), (2, 2), ins=1024, outs=512, stride=(2, 2))
+    plan = choose(problem, replace(MACHINE, fmas=2, far_line=far_line))
+    assert isinstance(plan, GatherPlan)
+    panel = 4 * plan.depth * plan.window.pitch(plan.lanes)
+    assert (plan.tiles_first or panel <= MACHINE.l2) == stays
+
+
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize(
     ("size", "ins", "dilation", "is_clipped"), [(33, 256, 12, True), (33, 256, 1, False)]

@@ -12,6 +12,7 @@ import tvm
 import relax_ext
 from relax_ext.cli import main
 from topi_ext import amx, target, tvm_compat
+from topi_ext.plan.problem import Machine
 
 
 @pytest.fixture(autouse=True)
@@ -100,3 +101,23 @@ def test_doctor_asks_for_the_matrix_unit(
     shown = capsys.readouterr().out
     assert f"Linux {'grants' if granted else 'refuses'} AMX" in shown
     assert ("computed in float32" in shown) != granted
+
+
+@pytest.mark.parametrize(
+    ("processor", "fmas", "l1", "l2", "far_line"),
+    [
+        ("skylake-avx512", 2, 32, 1024, 7.0),
+        ("icelake-server", 2, 48, 1280, 7.0),
+        ("sapphirerapids", 2, 48, 2048, 7.0),
+        ("znver4", 1, 32, 1024, 2.5),
+    ],
+)
+def test_processors_with_avx512(
+    processor: str, fmas: int, l1: int, l2: int, far_line: float
+) -> None:
+    """Their caches, in KiB, and what a line costs that comes from behind these."""
+    named = tvm.target.Target({"kind": "llvm", "mcpu": processor})
+    machine = Machine.of_features(*tvm_compat.llvm_features(named))
+    assert machine.vector_bytes == 64
+    assert (machine.fmas, machine.far_line) == (fmas, far_line)
+    assert (machine.l1, machine.l2) == (l1 << 10, l2 << 10)

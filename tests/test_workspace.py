@@ -21,6 +21,9 @@ from benchmark.cases import FACES, read_cases  # noqa: E402
 
 MACHINES = {
     "AVX-512": Machine(64, 32, fmas=1, threads=2, l2=1 << 20, streams=True),
+    "AVX-512 of Intel": Machine(
+        64, 32, threads=2, l1=48 << 10, l2=2 << 20, far_line=7.0, streams=True
+    ),
     "AVX2": Machine(32, 16, threads=2, streams=True),
 }
 SOME = {
