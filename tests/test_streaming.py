@@ -174,7 +174,7 @@ def test_what_is_streamed() -> None:
         assert not choose(problem, replace(MACHINE, streams=False)).streamed
         assert not choose(problem, replace(MACHINE, threads=5)).streamed
     channels_last = Layouts("NHWC", "OIHW", "NHWC")
-    pairs = Machine(64, 32, fmas=1, threads=2, l2=MACHINE.l2, dots=True, streams=True)
+    pairs = Machine(64, 32, fmas=1, threads=2, l2=MACHINE.l2, dots=1.0, streams=True)
     plan = choose(halves[1], pairs)
     assert isinstance(plan, DotPlan)
     assert plan.gather.streamed

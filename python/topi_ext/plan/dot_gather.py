@@ -18,6 +18,6 @@ def plan_dot(problem: Problem, machine: Machine) -> tuple[float, DotPlan] | None
     """
     if not machine.dots or problem.dtypes[:2] != ("bfloat16",) * 2 or problem.in_channels % 2:
         return None
-    # One vector a cycle; else as numbers of float32, half as many.
-    cycles, gather = plan_gather(problem.in_pairs, replace(machine, fmas=1))
+    # As numbers of float32, half as many.
+    cycles, gather = plan_gather(problem.in_pairs, replace(machine, fmas=machine.dots))
     return cycles, DotPlan(gather)
