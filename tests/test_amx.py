@@ -290,3 +290,9 @@ def test_other_targets_have_no_matrix_unit() -> None:
     for triple, has in (("x86_64-pc-linux-gnu", True), ("x86_64-pc-windows-msvc", False)):
         target = tvm.target.Target({"kind": "llvm", "mcpu": "sapphirerapids", "mtriple": triple})
         assert Machine.of_features(*tvm_compat.llvm_features(target)).amx == has
+
+
+def test_the_matrix_unit_needs_no_other_vectors() -> None:
+    """Features are named one by one, here over those of a processor without AVX-512."""
+    machine = Machine.of_features(frozenset({"avx2", "amx-tile", "amx-bf16"}), 2)
+    assert machine.amx and machine.vector_bytes == 32

@@ -152,6 +152,7 @@ def test_innermost_loop(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_targets() -> None:
     """Features decide, as for all that a machine can do."""
-    for processor, has in (("sapphirerapids", 0.5), ("znver4", 1.0), ("skylake-avx512", 0.0)):
+    rates = {"cooperlake": 0.5, "sapphirerapids": 0.5, "znver4": 1.0, "skylake-avx512": 0.0}
+    for processor, has in rates.items():
         target = tvm.target.Target({"kind": "llvm", "mcpu": processor})
         assert Machine.of_features(*tvm_compat.llvm_features(target)).dots == has

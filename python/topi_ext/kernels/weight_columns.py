@@ -54,16 +54,14 @@ class Columns:
         self.sizes = [emit.chosen(size) for size in (self.images, *problem.geometry.y_size)]
         self.positions = emit.chosen(prod(self.sizes))
         self.room = self.positions if problem.is_static else plan.most
-        self.vectors = -(-plan.c_block * problem.geometry.taps // plan.lanes)
+        self.vectors = plan.row_vectors(problem.geometry)
         self.row = self.vectors * plan.lanes
         self.weights = ("I" + TAPS, (problem.geometry.c_per_group, *problem.geometry.kernel))
         # Whole tiles whose rows lie in memory as the columns do need no intermediate copy.
         self.direct = (
             out.is_run(*self.weights)
             and out.dtype == self.dtype
-            and problem.geometry.k_per_group % plan.k_tile == 0
-            and problem.geometry.c_per_group % plan.c_block == 0
-            and plan.c_block * problem.geometry.taps == self.row
+            and plan.is_whole(problem.geometry)
         )
 
     def fits(self) -> Expr:

@@ -625,6 +625,18 @@ class ColumnsPlan:
     parallel: bool = True
     most: int = 0
 
+    def row_vectors(self, geometry: Geometry) -> int:
+        """Vectors of a row of columns: of all channels and taps of a task."""
+        return -(-self.c_block * geometry.taps // self.lanes)
+
+    def is_whole(self, geometry: Geometry) -> bool:
+        """Whether all register tiles are full, and rows of columns full vectors."""
+        return (
+            geometry.k_per_group % self.k_tile == 0
+            and geometry.c_per_group % self.c_block == 0
+            and self.c_block * geometry.taps % self.lanes == 0
+        )
+
 
 @dataclass(frozen=True)
 class WeightTilesPlan(Tiled):

@@ -43,8 +43,8 @@ class Machine:
         Whether it has a matrix unit for bfloat16.
     dots : float
         Vectors of pairs of bfloat16 that are multiplied, and both products added, in a cycle; 0
-        without an instruction for it.  As measured, 1 on Zen 4 and 1/2 on Emerald Rapids, where
-        twice as many pairs are multiplied in float32.
+        without an instruction for it.  As measured, 1 on Zen 4, and 1/2 on Emerald Rapids, which
+        multiplies twice as many numbers of float32; taken for the same on all of AMD and of Intel.
     streams : bool
         Whether vectors can be written past the caches.
     """
@@ -64,17 +64,19 @@ class Machine:
     def of_features(cls, features: frozenset[str], threads: int) -> Machine:
         """The machine that LLVM's CPU `features` describe."""
         streams = "non-temporal-stores" in features
+        if {"amx-tile", "amx-bf16"} <= features:
+            known = cls.of_features(features - {"amx-tile"}, threads)
+            return replace(known, l1=48 << 10, l2=2 << 20, amx=True)
         if "avx512f" in features:
-            l1, l2 = _avx512_caches(features)
-            amd = "sse4a" in features
-            # AMD's first processors with such vectors (Zen 4) pass them through in two halves.
-            halves = amd and "avxvnni" not in features
-            return cls(
-                vector_bytes=64, registers=32, fmas=1 if halves else 2, threads=threads,
-                l1=l1, l2=l2, far_line=2.5 if amd else 7.0,
-                amx={"amx-tile", "amx-bf16"} <= features,
-                dots=(1.0 if amd else 0.5) if "avx512bf16" in features else 0.0, streams=streams,
-            )  # fmt: skip
+            known = cls(vector_bytes=64, registers=32, threads=threads, streams=streams)
+            dots = float("avx512bf16" in features)
+            if "sse4a" in features:  # AMD's
+                # The first of them (Zen 4) pass such vectors through in two halves.
+                halves = "avxvnni" not in features
+                fmas, l1 = (1, 32 << 10) if halves else (2, 48 << 10)
+                return replace(known, fmas=fmas, l1=l1, l2=1 << 20, dots=dots)
+            l1, l2 = _caches_of_intel(features)
+            return replace(known, l1=l1, l2=l2, far_line=7.0, dots=dots / 2)
         if "avx2" in features:
             return cls(vector_bytes=32, registers=16, threads=threads, streams=streams)
         if "neon" in features:
@@ -82,10 +84,8 @@ class Machine:
         return cls(threads=threads)
 
 
-def _avx512_caches(features: frozenset[str]) -> tuple[int, int]:
-    """First and second cache of a core of the processors that have such features."""
-    if "sse4a" in features:  # AMD's
-        return (48 << 10 if "avxvnni" in features else 32 << 10), 1 << 20
+def _caches_of_intel(features: frozenset[str]) -> tuple[int, int]:
+    """First and second cache of a core of its processors with AVX-512 that have such features."""
     if "avx512fp16" in features:  # Sapphire Rapids and later
         return 48 << 10, 2 << 20
     if "avx512vbmi2" in features:  # Ice Lake

@@ -70,7 +70,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ColumnsP
             plan = _plan(problem, images, c_block, machine)
             cycles, of_tasks = _cycles(problem, plan, machine)
             busy = min(_tasks(problem, plan), machine.threads)
-            held = busy * _elements(problem, plan, machine)
+            held = busy * _elements(problem, plan)
             cycles *= memory_price(problem, held, problem.elements)
             yield cycles, replace(plan, parallel=of_tasks >= PARALLEL_CYCLES)
 
@@ -90,15 +90,14 @@ def _tasks(problem: Problem, plan: ColumnsPlan) -> int:
     return problem.geometry.groups * -(-problem.geometry.c_per_group // plan.c_block) * plan.splits
 
 
-def _elements(problem: Problem, plan: ColumnsPlan, machine: Machine) -> int:
+def _elements(problem: Problem, plan: ColumnsPlan) -> int:
     """What a task holds: columns, values of y, and sums that are not written where they belong."""
     geometry = problem.geometry
     positions = plan.images * prod(geometry.y_size)
-    row = _vectors(problem, plan.c_block, machine) * plan.lanes
-    whole = geometry.k_per_group % plan.k_tile == 0 and geometry.c_per_group % plan.c_block == 0
-    whole = whole and plan.c_block * geometry.taps == row
+    row = plan.row_vectors(geometry) * plan.lanes
+    as_summed = problem.weights_are_runs and problem.dtypes[2] == problem.acc_dtype
     sums = 0
-    if not (whole and problem.weights_are_runs and problem.dtypes[2] == problem.acc_dtype):
+    if not (as_summed and plan.is_whole(geometry)):
         tiles = -(-geometry.k_per_group // (plan.k_tile * plan.splits))
         sums = plan.k_tile * row * (tiles if plan.images < problem.n else 1)
     return positions * (row + plan.k_tile) + sums
@@ -109,7 +108,7 @@ def _cycles(problem: Problem, plan: ColumnsPlan, machine: Machine) -> tuple[floa
     geometry, c_block, k_tile = problem.geometry, plan.c_block, plan.k_tile
     k, taps = geometry.k_per_group, geometry.taps
     positions, chunks = plan.images * prod(geometry.y_size), problem.n // plan.images
-    vectors = _vectors(problem, c_block, machine)
+    vectors = plan.row_vectors(geometry)
     tasks = _tasks(problem, plan)
     tiles = -(-k // (k_tile * plan.splits))
     step = row_cycles(k_tile, vectors, plan.vectors, machine)
