@@ -550,6 +550,25 @@ def test_clipped_layouts_and_dtypes(layout: str) -> None:
     run_all(made, chosen)
 
 
+def test_clipped_images_of_any_size() -> None:
+    """Tasks of one row, of some and of whole images; images smaller than a dilation; gradients."""
+    made, runs = [], []
+    for case, room in itertools.product(CLIPPED, (1, 2, 40, 10**4)):
+        face = case.op if room > 1 or case.transposed else "conv_weight_grad"
+        problem = free(FaceCase(face, geometry_of(case), case.n))
+        plan: object = ClippedPlan((1, 1), 8, 1 + room % 3, 3, 5, 2, room=room, most=10**6)
+        if face == "conv_weight_grad":
+            g, window = problem.geometry, Window.of((1, 2, 3, 5), problem.gathers)
+            plan = ChannelsPlan(window, 8, g.k_per_group, g.c_per_group, 2, 2, clipped=True)
+        made.append(kernel_of(problem, plan))
+        for size in (case.size, tuple(max(1, s - 7) for s in case.size), (22, 19, 17)[: case.rank]):
+            sized = geometry_of(case.with_(size=size))
+            runs.append((f"f{len(made) - 1}", FaceCase(face, sized, case.n + 1)))
+    kernels, rng = built(made), np.random.default_rng(0)
+    for name, case in runs:
+        run(kernels[name], case, rng)
+
+
 @pytest.mark.parametrize("what", [np.nan, np.inf])
 def test_gradients_of_taps_that_meet_only_padding_are_zero(what: float) -> None:
     """Whatever y holds where they do."""
@@ -1022,10 +1041,13 @@ def plans_of_any_size(draw: st.DrawFn, case: FaceCase) -> object:
         return replace(plan, splits=1, per_task=1, streamed=False, tasks=draw(st.integers(1, 5)))
     if isinstance(plan, PhasesPlan):
         return replace(plan, images=1, chunks=1, streamed=False)
-    if isinstance(plan, (InnerPlan, ScatterPlan, ColumnsPlan)):
+    if isinstance(plan, (InnerPlan, ScatterPlan, ClippedPlan, ColumnsPlan)):
         if isinstance(plan, ScatterPlan):
             held = draw(st.sampled_from([plan.held, 2000]))
             plan = replace(plan, positions=room, held=held, most=draw(st.integers(0, 3 * room)))
+        elif isinstance(plan, ClippedPlan):
+            plan = replace(plan, rows=(1, 1), parallel=True, room=room)
+            plan = replace(plan, most=draw(st.integers(0, 10 * room)))
         else:
             plan = replace(plan, most=room)
         nominal = choose(replace(free(case), prepacked=True), MACHINES["sse"])

@@ -227,6 +227,26 @@ def test_symbolic_sizes(rng: np.random.Generator) -> None:
         build.run(vm, "main", *arrays[:2], arrays[2][:, :, 1:])
 
 
+def test_packed_weights_of_a_long_dilation(rng: np.random.Generator) -> None:
+    """Of any batch: an atrous pyramid's images have a known size, so that padding is left out."""
+    n, kernel = tvm.tirx.Var("n", "int64"), rng.standard_normal((32, 24, 3, 3)).astype("float32")
+    data = relax.Var("data", R.Tensor((n, 24, 17, 16), "float32"))
+    bb = relax.BlockBuilder()
+    with bb.function("main", [data]):
+        with bb.dataflow():
+            y = bb.emit(NN.conv2d(data, relax.const(kernel), padding=12, dilation=12))
+            out = bb.emit_output(NN.relu(bb.emit(relax.op.add(y, relax.const(np.float32(3))))))
+        bb.emit_func_output(out)
+    vm = compiled(bb.get())
+    for batch in (1, 3):
+        x = rng.standard_normal((batch, 24, 17, 16)).astype("float32")
+        want = F.relu(
+            F.conv2d(oracle.tensor(x), oracle.tensor(kernel), padding=12, dilation=12) + 3
+        )
+        # Sums of up to 216 products of float32.
+        np.testing.assert_allclose(build.run(vm, "main", x)[0], want, rtol=0, atol=1e-4)
+
+
 def test_what_two_read_is_written(rng: np.random.Generator) -> None:
     """A sum that something else reads too ends its chain."""
 

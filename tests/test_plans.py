@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import log
 
 import pytest
 
@@ -267,6 +268,38 @@ def test_any_size_has_the_kernels_of_known_ones(
     assert isinstance(plan.large, large)
 
 
+@pytest.mark.parametrize("face", ["conv", "conv_transpose"])
+@pytest.mark.parametrize(("dilation", "is_clipped"), [(12, True), (1, False)])
+def test_padding_of_any_size_is_left_out(face: str, dilation: int, *, is_clipped: bool) -> None:
+    """Of images not much larger than a dilation; of a known image there is no other kernel."""
+    pad = (dilation,) * 4
+    case = Case("conv", (33, 33), (3, 3), ins=256, outs=256, padding=pad, dilation=dilation)
+    one = FaceCase(face, geometry_of(case), 1)
+    plan: object = choose(free(one), MACHINE)
+    small = []
+    while isinstance(plan, EitherPlan):
+        small.append(plan.small)
+        plan = plan.large
+    assert isinstance(plan, WinogradPlan)
+    clipped = [one for one in small if isinstance(one, ClippedPlan)]
+    assert len(clipped) == is_clipped
+    assert all(33**2 <= one.most < 128**2 for one in clipped)
+    for prepacked in (False, True):
+        known = replace(problem_of(one), n=free(one).n, prepacked=prepacked)
+        assert isinstance(choose(known, MACHINE), ClippedPlan) == is_clipped
+
+
+@pytest.mark.parametrize(("dilation", "is_clipped"), [(12, True), (1, False)])
+def test_gradients_of_any_size_leave_out_padding(dilation: int, *, is_clipped: bool) -> None:
+    pad = (dilation,) * 4
+    case = Case("conv", (33, 33), (3, 3), ins=256, outs=64, padding=pad, dilation=dilation)
+    one = FaceCase("conv_weight_grad", geometry_of(case), 1)
+    for problem in (free(one), replace(problem_of(one), n=free(one).n)):
+        plan = choose(problem, MACHINE)
+        large = plan.large if isinstance(plan, EitherPlan) else plan
+        assert (isinstance(large, ChannelsPlan) and large.clipped) == is_clipped
+
+
 def test_tasks_of_any_size_combine_taps_for_themselves() -> None:
     """Lines that another core has written are slow to write again."""
     case = Case("conv", (14, 14), (3, 3), ins=256, outs=256, padding=(1,) * 4)
@@ -278,12 +311,12 @@ def test_tasks_of_any_size_combine_taps_for_themselves() -> None:
 def test_a_plan_of_few_positions_serves_some() -> None:
     """What serves none must not be held because logarithms were added in another order."""
     case = Case("conv", (1, 1), (1, 1), ins=16, outs=16)
-    known = [problem_of(FaceCase("conv", geometry_of(case), n)) for n in (1, 2, 4)]
+    known = [problem_of(FaceCase("conv", geometry_of(case), n)) for n in (4, 1, 2)]
     small, large = InnerPlan(16, 8, 4, 1, most=8), choose(known[0], MACHINE)
-    split = Split.none([2.0, 3.0, 7.0])
-    split = split._replace(total=split.total + 1e-9)
-    assert either([(small, [9.0] * 3)], large, split, known) is large
-    held = either([(small, [1.0, 9.0, 9.0])], large, split, known)
+    cycles = [3.0, 3.0, 2.0]
+    assert sum(map(log, cycles)) > sum(map(log, [*cycles[1:], cycles[0]]))
+    assert either([(small, [99.0] * 3)], large, cycles, known) is large
+    held = either([(small, [99.0, 1.0, 99.0])], large, cycles, known)
     assert isinstance(held, EitherPlan) and held.small.most == 1
 
 

@@ -106,6 +106,21 @@ def test_without_a_target_the_definition_is_emitted(rng: np.random.Generator) ->
             build.run_forward(vm, f"f{number}", case, rng)
 
 
+@pytest.mark.parametrize("spatial", [False, True], ids=["batch", "batch and sizes"])
+def test_long_dilations(spatial: bool, rng: np.random.Generator) -> None:
+    """Images within reach of one tap alone, of most taps, and so large that few meet padding."""
+    pad = dict(padding=(12,) * 4, dilation=(12, 12))
+    cases = {
+        "conv2d": Case(C, (15, 14), (3, 3), ins=32, outs=48, **pad),
+        "conv2d_transpose": Case(T, (15, 14), (3, 3), ins=48, outs=32, **pad),
+    }
+    vm = build.compiled(module(build.forward_module, spatial, cases))
+    for number, case in enumerate(cases.values()):
+        for by, n in (((0, 0), 2), ((-9, -8), 1), ((30, 17), 1), ((120, 121), 1)):
+            if spatial or not any(by):
+                build.run_forward(vm, f"f{number}", grown(case, by, n), rng)
+
+
 def test_single_positions(rng: np.random.Generator) -> None:
     """Where an image turns out to have one, its columns are written as they are; else added up."""
     cases = {

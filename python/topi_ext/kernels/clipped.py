@@ -19,7 +19,8 @@ output channels, values of the data are broadcast, and each tap has its own rect
 Tasks copy their weights for themselves: lines that another core wrote are slow to read.
 
 It serves ``conv``, and ``conv_transpose`` without a stride, whose taps run the other way.  Padding
-is never multiplied, so it has no effect, whatever the weights are.
+is never multiplied, so it has no effect, whatever the weights are.  Of images of symbolic size a
+task has about as many rows as its room holds.
 """
 
 from __future__ import annotations
@@ -46,9 +47,20 @@ def build(problem: Problem, plan: ClippedPlan) -> Any:
     """The PrimFunc ``(data, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
     with emit.kernel(ATTRIBUTES) as made:
         packed = packed_weights(problem, plan) if problem.prepacked else None
-        with emit.body(*gather_arguments(problem, packed)) as (data, weight, *extra, out):
-            _Clipped(problem, plan, weight).emit(data, out, extra)
+        with emit.body(*gather_arguments(problem, packed)) as operands:
+            emit_body(problem, plan, operands)
     return made[0]
+
+
+def emit_body(problem: Problem, plan: ClippedPlan, operands: Sequence[Operand]) -> None:
+    """What that PrimFunc does, with its arguments as `operands`."""
+    kernel_of(problem, plan, operands).emit()
+
+
+def kernel_of(problem: Problem, plan: ClippedPlan, operands: Sequence[Operand]) -> Clipped:
+    """The kernel with these arguments."""
+    data, weight, *extra, out = operands
+    return Clipped(problem, plan, weight, data, Result(problem, out, extra))
 
 
 def is_prepacked(problem: Problem, plan: ClippedPlan) -> bool:
@@ -61,7 +73,7 @@ def build_packing(problem: Problem, plan: ClippedPlan) -> Any:
     with emit.kernel(ATTRIBUTES) as made:
         arguments = stored_weight(problem), packed_weight(packed_weights(problem, plan))
         with emit.body(*arguments) as (weight, packed):
-            _Clipped(problem, plan, weight).pack_weights(packed)
+            Clipped(problem, plan, weight).pack_weights(packed)
     return made[0]
 
 
@@ -70,33 +82,51 @@ def packed_weights(problem: Problem, plan: ClippedPlan) -> Packed:
     return Packed(plan.packed(problem), problem.acc_dtype)
 
 
-class _Clipped:
+class Clipped:
     """One kernel while it is being emitted."""
 
-    def __init__(self, problem: Problem, plan: ClippedPlan, weight: Operand):
+    def __init__(
+        self,
+        problem: Problem,
+        plan: ClippedPlan,
+        weight: Operand,
+        data: Operand | None = None,
+        result: Result | None = None,
+    ):
         self.problem, self.plan, self.weight = problem, plan, weight
+        self.data, self.result = data, result
         self.dtype = problem.acc_dtype
         self.channels = plan.vectors * plan.lanes
         self.blocks = plan.blocks(problem)
         self.per_split = -(-self.blocks // plan.splits)
         self.chunks = -(-problem.in_channels // plan.depth)
-        self.kernel, self.width = problem.geometry.kernel, problem.positions[-1]
-        # Sums of a block of output channels.
-        self.block_sums = plan.positions(problem) * self.channels
+        self.kernel = problem.geometry.kernel
+        self.number_of = emit.let if problem.is_static else emit.chosen
 
-    def emit(self, data: Operand, out: Operand, extra: Sequence[Operand]) -> None:
+    def fits(self) -> Expr:
+        """Whether images have so few positions that the plan serves them."""
+        return prod(self.problem.positions[1:]) <= self.plan.most
+
+    def emit(self) -> None:
         """The whole kernel."""
         problem, plan = self.problem, self.plan
-        self.data, self.result = data, Result(problem, out, extra)
-        images, *rows, _ = problem.positions
-        counts = [-(-size // part) for size, part in zip(rows, plan.rows)]
+        images, *rows, self.width = map(emit.chosen, problem.positions)
+        self.rows: Sequence[Expr] = plan.rows
+        if plan.room:
+            height = plan.rows_of(rows[1], self.width, emit.quotient, emit.most)
+            self.rows = 1, emit.chosen(height)
+        self.pitch = emit.chosen(plan.pitch(problem, self.rows))
+        # Sums of a block of output channels.
+        self.block_sums = emit.chosen(prod(self.rows) * self.width * self.channels)
+        counts = [emit.chosen(emit.ceil_div(size, part)) for size, part in zip(rows, self.rows)]
         # Images and rows of the same weights are one thread's, if possible.
         extents = (problem.geometry.groups, plan.splits, images, *counts)
         with emit.tasks(prod(extents), plan.parallel) as task:
-            self.group, split, self.image, *numbers = map(emit.let, emit.unravel(task, extents))
-            self.first = [emit.let(i * part) for i, part in zip(numbers, plan.rows)]
-            bounds = zip(self.first, rows, plan.rows)
-            self.present = [emit.present(*bound) for bound in bounds]
+            digits = emit.unravel(task, extents)
+            self.group, split, self.image, *numbers = map(self.number_of, digits)
+            self.first = [self.number_of(i * part) for i, part in zip(numbers, self.rows)]
+            bounds = zip(self.first, rows, self.rows)
+            self.present = [self.number_of(emit.present(*bound)) for bound in bounds]
             self._task(split)
 
     def pack_weights(self, packed: Array) -> None:
@@ -117,7 +147,7 @@ class _Clipped:
         plan, channels, zero = self.plan, self.problem.in_channels, emit.constant(0, self.dtype)
         holds_all = self.chunks > 1
         room = self.block_sums * (self.per_split if holds_all else 1)
-        inputs = emit.scratch(plan.depth * plan.pitch(self.problem), self.dtype)
+        inputs = emit.scratch(plan.depth * self.pitch, self.dtype)
         sums = emit.scratch(room, self.dtype)
         copied = self._copied(plan.depth)
         weights: Array = self.weight
@@ -173,13 +203,13 @@ class _Clipped:
         gather, size = self.problem.gathers[axis], self.problem.in_sizes[axis]
         low, high = gather.meets(tap, self.problem.positions[axis], size, emit.most, emit.least)
         start, count = (*zip(self.first, self.present), (0, self.width))[axis - 1]
-        begin = emit.let(emit.most(low - start, 0))
-        return begin, emit.let(emit.most(emit.least(high - start, count) - begin, 0))
+        begin = self.number_of(emit.most(low - start, 0))
+        return begin, self.number_of(emit.most(emit.least(high - start, count) - begin, 0))
 
     def _row_of(self, taps: Sequence[Expr], rows: Sequence[Expr]) -> Expr:
         """inputs[...][depth tap][height tap][depth row][height row][width]: where a row begins."""
         index: Expr = 0
-        for i, extent in zip((*taps, *rows), (*self.kernel[:2], *self.plan.rows)):
+        for i, extent in zip((*taps, *rows), (*self.kernel[:2], *self.rows)):
             index = index * extent + i
         return index * self.problem.in_sizes[-1]
 
@@ -189,7 +219,8 @@ class _Clipped:
         channel = self.group * problem.in_channels + first
         gathers, step = problem.gathers, self.data.strides[DATA[-1]]
         # Rows that follow each other are copied together.
-        joined = gathers[2].in_step == 1 and self.data.is_run(DATA[-2:], problem.in_sizes[-2:])
+        joined = isinstance(self.width, int) and gathers[2].in_step == 1
+        joined = joined and self.data.is_run(DATA[-2:], problem.in_sizes[-2:])
 
         def of_taps(*taps: Expr) -> None:
             begins, counts = zip(*(self._met(axis + 1, tap) for axis, tap in enumerate(taps)))
@@ -203,7 +234,7 @@ class _Clipped:
                     for gather, tap, start, r in zip(gathers[1:], taps, self.first, rows)
                 ]
                 source = self.data.at("C" + DATA, channel + c, self.image, *where, 0)
-                into = emit.origin(c * plan.pitch(problem) + self._row_of(taps, rows))
+                into = emit.origin(c * self.pitch + self._row_of(taps, rows))
                 copy(inputs, into, self.data, emit.origin(source), length, plan.lanes, step)
 
             runs = (counts[0], 1) if joined else counts
@@ -226,6 +257,7 @@ class _Clipped:
         The weights of its first tap begin at `first`, those of the next one `pitch` behind.
         """
         problem, plan, last = self.problem, self.plan, self.problem.gathers[-1]
+        steps = None if isinstance(self.pitch, int) else (self.pitch, self.channels)
 
         def of_tap(*taps: Expr) -> None:
             axes = [self._met(axis + 1, tap) for axis, tap in enumerate(taps)]
@@ -236,14 +268,14 @@ class _Clipped:
                 rows = [begin + i for begin, i in zip(begins, numbers)]
                 read = self._row_of(taps[:2], rows) + last.reads_at(taps[-1], begins[-1])
                 read = emit.origin(read)
-                flat = (rows[0] * plan.rows[1] + rows[1]) * self.width + begins[-1]
+                flat = (rows[0] * self.rows[1] + rows[1]) * self.width + begins[-1]
                 into = emit.origin(place + flat * self.channels)
 
                 def tile(p: Expr, size: int) -> None:
                     add_products(
                         (count,),
                         inputs,
-                        lambda o, c: read + (c * plan.pitch(problem) + (p + o) * last.in_step),
+                        lambda o, c: read + (c * self.pitch + (p + o) * last.in_step),
                         weights,
                         lambda c: start + c * self.channels,
                         sums,
@@ -251,6 +283,7 @@ class _Clipped:
                         plan.vectors,
                         plan.lanes,
                         fresh=False,
+                        steps=steps,
                     )
 
                 emit.tiles_then_ones(axes[-1][1], plan.m_tile, tile)
@@ -265,10 +298,10 @@ class _Clipped:
         """Turn the sums of a block: a row of positions and a vector of channels at a time."""
         problem, plan, lanes = self.problem, self.plan, self.plan.lanes
         turned = emit.scratch(lanes * self.width, self.dtype)
-        side = square_side(self.width, lanes)
+        side = square_side(self.width, lanes) if isinstance(self.width, int) else lanes
 
         def vector(v: Expr, *rows: Expr) -> None:
-            flat = (rows[0] * plan.rows[1] + rows[1]) * self.width
+            flat = (rows[0] * self.rows[1] + rows[1]) * self.width
             source = emit.origin(place + flat * self.channels + v * lanes)
 
             def square(number: Expr) -> None:
@@ -282,10 +315,11 @@ class _Clipped:
             def element(k: Expr, p: Expr) -> None:
                 emit.store(turned, k * self.width + p, sums[source + p * self.channels + k])
 
-            if side:
-                emit.loop(-(-self.width // side), square)
-            else:
-                emit.nest((lanes, self.width), element)
+            emit.when(
+                emit.both(side > 0, self.width >= side),
+                lambda: emit.loop(emit.ceil_div(self.width, side), square),
+                lambda: emit.nest((lanes, self.width), element),
+            )
             first = emit.let(block * self.channels + v * lanes)
             count = emit.let(emit.most(emit.least(problem.out_channels - first, lanes), 0))
             where = [self.image, *(start + r for start, r in zip(self.first, rows)), 0]

@@ -4,22 +4,27 @@
 ::
 
     if there are few positions:       the kernel of these: of conv inner.py, of conv_transpose
-                                      scatter.py, of a weight gradient weight_columns.py
-    else:                             the kernel of all others
+                                      scatter.py, of a weight gradient weight_columns.py; of images
+                                      that long dilations leave, clipped.py
+    else:                             the kernel of all others, or again one of two
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from .. import emit
+from ..emit import Operand
 from ..plan.plans import (
     ChannelsPlan,
+    ClippedPlan,
     ColumnsPlan,
     EitherPlan,
     GatherPlan,
     InnerPlan,
     PhasesPlan,
+    Plan,
     ScatterPlan,
     WeightGradPlan,
     WeightTilesPlan,
@@ -28,6 +33,7 @@ from ..plan.plans import (
 from ..plan.problem import Problem
 from . import (
     ATTRIBUTES,
+    clipped,
     gather,
     inner,
     phases,
@@ -43,6 +49,7 @@ from .operands import gather_arguments, weight_grad_arguments
 _SMALL: dict[type, Any] = {
     InnerPlan: inner,
     ScatterPlan: scatter,
+    ClippedPlan: clipped,
     ColumnsPlan: weight_columns,
 }
 
@@ -50,6 +57,7 @@ _LARGE: dict[type, Any] = {
     GatherPlan: gather,
     WinogradPlan: winograd,
     PhasesPlan: phases,
+    ClippedPlan: clipped,
     WeightGradPlan: weight_grad,
     ChannelsPlan: weight_channels,
     WeightTilesPlan: weight_tiles,
@@ -62,11 +70,14 @@ def build(problem: Problem, plan: EitherPlan) -> Any:
     with emit.kernel(ATTRIBUTES) as made:
         arguments = weight_grad_arguments(problem) if is_weight else gather_arguments(problem)
         with emit.body(*arguments) as operands:
-            small = _SMALL[type(plan.small)].kernel_of(problem, plan.small, operands)
-            large = _LARGE[type(plan.large)]
-            emit.when(
-                small.fits(),
-                small.emit,
-                lambda: large.emit_body(problem, plan.large, operands),
-            )
+            emit_body(problem, plan, operands)
     return made[0]
+
+
+def emit_body(problem: Problem, plan: Plan, operands: Sequence[Operand]) -> None:
+    """What that PrimFunc does, with its arguments as `operands`, or one of its two kernels."""
+    if not isinstance(plan, EitherPlan):
+        _LARGE[type(plan)].emit_body(problem, plan, operands)
+        return
+    small = _SMALL[type(plan.small)].kernel_of(problem, plan.small, operands)
+    emit.when(small.fits(), small.emit, lambda: emit_body(problem, plan.large, operands))

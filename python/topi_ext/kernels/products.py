@@ -30,7 +30,7 @@ def add_products(
     lanes: int,
     *,
     fresh: bool,
-    steps: tuple[int, int] | None = None,
+    steps: tuple[Expr, Expr] | None = None,
     ahead: Callable[..., None] | None = None,
 ) -> None:
     """Compute ``into[places[o] + l] (+)= sum_i values[value_at(o, *i)] * rows[row_at(*i) + l]``.

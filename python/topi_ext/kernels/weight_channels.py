@@ -193,13 +193,14 @@ class _Channels:
         if not self.plan.clipped:
             return [0] * 4, list(present)
         problem = self.problem
+        number_of = emit.let if problem.is_static else emit.chosen
         axes = zip(problem.gathers, taps, problem.y_sizes, problem.x_sizes, first, present)
         begins, counts = [], []
         for gather, tap, positions, size, start, count in axes:
             low, high = gather.meets(tap, positions, size, emit.most, emit.least)
-            begin = emit.let(emit.most(low - start, 0))
+            begin = number_of(emit.most(low - start, 0))
             begins.append(begin)
-            counts.append(emit.let(emit.most(emit.least(high - start, count) - begin, 0)))
+            counts.append(number_of(emit.most(emit.least(high - start, count) - begin, 0)))
         return begins, counts
 
     def _weight(self, c: Expr, tap: tuple[Expr, ...]) -> Expr:

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from math import prod
+from statistics import mean
 
 from ..dtypes import byte_width
 from .cost import (
@@ -28,6 +29,13 @@ MOST_MET = 0.97
 MOST_POSITIONS = 12
 """Of a register tile."""
 
+MOST_MEAN = 0.75
+"""Largest mean of that share, over known sizes, for which the kernel may serve symbolic ones: a
+dilation of 2 has it."""
+
+MOST_PLANS = 8
+"""For how many known sizes plans are made, to be rated for all."""
+
 
 def plan_clipped(problem: Problem, machine: Machine) -> tuple[float, ClippedPlan] | None:
     """Lanes over output channels: the plan of :mod:`topi_ext.kernels.clipped`, and its cycles.
@@ -37,9 +45,38 @@ def plan_clipped(problem: Problem, machine: Machine) -> tuple[float, ClippedPlan
     return cheapest(_plans(problem, machine)) if 0 < problem.met_share < MOST_MET else None
 
 
+def clipped_of_any_size(
+    problem: Problem, known: Sequence[Problem], machine: Machine
+) -> Iterator[tuple[ClippedPlan, list[float]]]:
+    """Of symbolic sizes, plans, and the cycles of each for all `known` sizes.
+
+    They are infinite for sizes whose products are all with padding.
+    None where in most of the known sizes nearly all products are with data.
+    """
+    most = MOST_MET if problem.images_are_known else MOST_MEAN
+    if not problem.is_plain or mean(one.met_share for one in known) > most:
+        return
+    some = known[:: -(-len(known) // MOST_PLANS)]
+    planned = ((one, plan_clipped(one, machine)) for one in some)
+    plans = [(one, replace(found[1], parallel=True)) for one, found in planned if found]
+    if not problem.images_are_known:
+        plans = [(one, replace(plan, rows=(1, 1), room=plan.positions(one))) for one, plan in plans]
+    for plan in dict.fromkeys(plan for _, plan in plans):
+        yield plan, [_fitted_cycles(one, plan, machine) for one in known]
+
+
+def _fitted_cycles(known: Problem, plan: ClippedPlan, machine: Machine) -> float:
+    """Estimated cycles until a kernel for symbolic sizes is done."""
+    if not known.met_share:
+        return float("inf")
+    if plan.room:
+        plan = replace(plan, rows=(1, plan.rows_of(*known.positions[2:])))
+    return _cycles(known, plan, machine)[0]
+
+
 def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ClippedPlan]]:
     """Candidates, and their cycles."""
-    lanes, (images, *rows, _) = problem.lanes(machine), problem.positions
+    lanes, rows = problem.lanes(machine), problem.positions[1:3]
     depths, heights = (
         sorted({-(-size // i) for i in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)}) for size in rows
     )
@@ -48,18 +85,15 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ClippedP
         if depth > 1 and height < rows[1]:
             continue
         m_tile = _m_tile(problem, wide, machine)
-        tasks = images * problem.geometry.groups * -(-rows[0] // depth) * -(-rows[1] // height)
         for channels, splits in product(
             candidate_depths(problem.in_channels),
             candidate_splits(1, -(-vectors // wide), machine),
         ):
             plan = ClippedPlan((depth, height), lanes, wide, m_tile, channels, splits)
-            cycles = _cycles(problem, plan, machine)
-            parallel = tasks * splits * cycles >= PARALLEL_CYCLES
-            cost = -(-tasks * splits // machine.threads) * cycles
-            busy = min(machine.threads, tasks * splits)
-            cost *= memory_price(problem, _elements(problem, plan, busy)) * 1.05
-            yield cost, replace(plan, parallel=parallel)
+            cycles, of_tasks = _cycles(problem, plan, machine)
+            busy = min(machine.threads, _tasks(problem, plan))
+            cycles *= memory_price(problem, _elements(problem, plan, busy))
+            yield cycles, replace(plan, parallel=of_tasks >= PARALLEL_CYCLES)
 
 
 @lru_cache(maxsize=64)
@@ -95,15 +129,28 @@ def _sums(problem: Problem, plan: ClippedPlan) -> int:
 def _elements(problem: Problem, plan: ClippedPlan, busy: int) -> int:
     """What the kernel holds beside its operands while `busy` tasks run."""
     turned: int = plan.lanes * problem.positions[-1]
-    held = plan.depth * plan.pitch(problem) + _weights(problem, plan) + _sums(problem, plan)
-    return busy * (held + turned)
+    inputs: int = plan.depth * plan.pitch(problem)
+    return busy * (inputs + _weights(problem, plan) + _sums(problem, plan) + turned)
 
 
-def _cycles(problem: Problem, plan: ClippedPlan, machine: Machine) -> float:
+def _tasks(problem: Problem, plan: ClippedPlan) -> int:
+    images, *rows, _ = problem.positions
+    parts = prod(-(-size // part) for size, part in zip(rows, plan.rows))
+    tasks: int = images * problem.geometry.groups * parts * plan.splits
+    return tasks
+
+
+def _cycles(problem: Problem, plan: ClippedPlan, machine: Machine) -> tuple[float, float]:
+    """Estimated cycles until the kernel is done, and of all its tasks."""
+    tasks, task = _tasks(problem, plan), _task_cycles(problem, plan, machine)
+    return -(-tasks // machine.threads) * task * 1.05, tasks * task
+
+
+def _task_cycles(problem: Problem, plan: ClippedPlan, machine: Machine) -> float:
     """Estimated cycles of a task, the mean of all."""
     width, vectors, channels = byte_width(problem.acc_dtype), plan.vectors, problem.in_channels
     width_in: int = problem.in_sizes[-1]
-    _, *sizes, last = problem.met
+    *sizes, last = problem.met
     outer = prod(map(sum, sizes))
     counts = [-(-size // part) for size, part in zip(problem.positions[1:], plan.rows)]
     share: float = outer / prod(counts)  # rows of taps and positions of a task

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import gcd, prod
+from operator import floordiv
 from typing import Any, Union
 
 from ..filtering import Filter, filters_of, joined
@@ -550,7 +551,7 @@ class ClippedPlan:
     Attributes
     ----------
     rows : tuple of int
-        Rows of positions per task, along depth and height.
+        Rows of positions per task, along depth and height; of symbolic images the kernel chooses.
     lanes : int
         Elements per vector.
     vectors : int
@@ -562,7 +563,11 @@ class ClippedPlan:
     splits : int
         Into how many tasks the output channels of one block of rows are divided.
     parallel : bool
-        Whether threads share the tasks.
+        Whether threads share the tasks.  Of symbolic images they do: tasks size what they hold.
+    room : int
+        Of symbolic images, positions of which a task has about as many, or one row.
+    most : int
+        Of symbolic images, positions of the largest that the kernel serves.
     """
 
     rows: tuple[int, int]
@@ -572,6 +577,8 @@ class ClippedPlan:
     depth: int
     splits: int
     parallel: bool = True
+    room: int = 0
+    most: int = 0
 
     def blocks(self, problem: Problem) -> int:
         """Blocks of output channels of a group."""
@@ -583,15 +590,31 @@ class ClippedPlan:
         channels = self.blocks(problem) * self.vectors * self.lanes
         return g.groups * channels * problem.in_channels * g.taps
 
+    def rows_of(
+        self,
+        height: Any,
+        width: Any,
+        quotient: Callable[..., Any] = floordiv,
+        most: Callable[..., Any] = max,
+    ) -> Any:
+        """Rows of a task along the height of symbolic images, once these sizes are known.
+
+        About as many as of another task; `quotient` and `most` compute with expressions.
+        """
+        fit = most(quotient(self.room, most(width, 1)), 1)
+        parts = most(quotient(height + fit - 1, fit), 1)
+        return quotient(height + parts - 1, parts)
+
     def positions(self, problem: Problem) -> int:
         """Positions of a task."""
         width: int = problem.positions[-1]
         return prod(self.rows) * width
 
-    def pitch(self, problem: Problem) -> int:
+    def pitch(self, problem: Problem, rows: Sequence[Any] = ()) -> Any:
         """Elements from one input channel to the next: never a power of two of cache lines."""
-        rows = prod(problem.geometry.kernel[:-1]) * prod(self.rows)
-        return odd(-(-rows * problem.in_sizes[-1] // self.lanes)) * self.lanes
+        held = prod(problem.geometry.kernel[:-1]) * prod(rows or self.rows)
+        vectors = (held * problem.in_sizes[-1] + self.lanes - 1) // self.lanes
+        return odd(vectors) * self.lanes
 
 
 @dataclass(frozen=True)
@@ -696,14 +719,14 @@ class EitherPlan:
 
     Attributes
     ----------
-    small : InnerPlan, ScatterPlan or ColumnsPlan
+    small : InnerPlan, ScatterPlan, ClippedPlan or ColumnsPlan
         For what it serves.
-    large : GatherPlan, WinogradPlan, PhasesPlan, WeightGradPlan, ChannelsPlan or WeightTilesPlan
-        For everything else.
+    large : Plan
+        For everything else: of any size.
     """
 
-    small: InnerPlan | ScatterPlan | ColumnsPlan
-    large: GatherPlan | WinogradPlan | PhasesPlan | WeightGradPlan | ChannelsPlan | WeightTilesPlan
+    small: InnerPlan | ScatterPlan | ClippedPlan | ColumnsPlan
+    large: Plan
 
 
 Plan = Union[

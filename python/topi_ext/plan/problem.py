@@ -239,11 +239,11 @@ class Problem:
 
     @cached_property
     def met(self) -> tuple[tuple[int, ...], ...]:
-        """Along the four axes, at how many positions each tap meets data, not padding.
+        """Along depth, height and width, at how many positions each tap meets data, not padding.
 
-        Of known sizes and plain gathers.
+        Of images of known size and plain gathers.
         """
-        axes = zip(self.gathers, self.positions, self.in_sizes)
+        axes = zip(self.gathers[1:], self.positions[1:], self.in_sizes[1:])
         bounds = (
             [gather.meets(tap, positions, size) for tap in range(gather.kernel)]
             for gather, positions, size in axes
@@ -252,15 +252,21 @@ class Problem:
 
     @cached_property
     def met_share(self) -> float:
-        """The share of products with data, not padding; 1 of symbolic sizes and of phases."""
-        if not self.is_static or not self.is_plain:
+        """The share of products with data, not padding; 1 of symbolic images and of phases."""
+        if not self.images_are_known or not self.is_plain:
             return 1.0
-        return prod(map(sum, self.met)) / max(1, prod(self.positions) * self.geometry.taps)
+        return prod(map(sum, self.met)) / max(1, prod(self.positions[1:]) * self.geometry.taps)
 
     @property
     def is_static(self) -> bool:
         """Whether all sizes are numbers."""
-        return all(isinstance(size, int) for size in (*self.x_sizes, *self.y_sizes))
+        return isinstance(self.n, int) and self.images_are_known
+
+    @property
+    def images_are_known(self) -> bool:
+        """Whether all but the batch are."""
+        sizes = (*self.geometry.x_size, *self.geometry.y_size)
+        return all(isinstance(size, int) for size in sizes)
 
     @cached_property
     def data_elements(self) -> int:

@@ -7,13 +7,15 @@ geometric mean.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from math import ceil, inf, log, prod, sqrt
+from statistics import mean
 from typing import NamedTuple, Union
 
 from ..geometry import conv_transpose_size
+from .clipped import MOST_MEAN, clipped_of_any_size
 from .gather import plan_gather
 from .inner import inner_of_any_size
 from .phases import phases_of_any_size
@@ -23,12 +25,9 @@ from .plans import (
     EitherPlan,
     GatherPlan,
     InnerPlan,
-    PhasesPlan,
     Plan,
     ScatterPlan,
     WeightGradPlan,
-    WeightTilesPlan,
-    WinogradPlan,
 )
 from .problem import Machine, Problem
 from .scatter import scatter_of_any_size
@@ -38,10 +37,15 @@ from .weight_grad import plan_sums
 from .weight_tiles import weight_tiles_of_any_size
 from .winograd import from_tiles_on, winograd_of_any_size
 
-Large = Union[
-    GatherPlan, WinogradPlan, PhasesPlan, WeightGradPlan, ChannelsPlan, WeightTilesPlan
-]  # fmt: skip
-"""A plan that serves any size."""
+Rated = tuple[Plan, Sequence[float]]
+"""A plan, and the cycles that it takes for each known size."""
+
+Few = tuple[Union[InnerPlan, ScatterPlan, ColumnsPlan], Sequence[float]]
+"""The same of a plan for few positions."""
+
+LEAST_GAIN = 1.02
+"""By how much, in geometric mean, a kernel that leaves out padding has to be faster than those that
+are built without it."""
 
 BATCHES = (1, 8)
 """Numbers of images for which plans are rated where other sizes are symbolic as well."""
@@ -56,7 +60,7 @@ def plan_for_any_size(problem: Problem, gather: GatherPlan, machine: Machine) ->
     if not known:
         return gather
     direct = [plan_gather(one, machine)[0] for one in known]
-    large: Large = gather
+    large: Plan = gather
     split = Split.none(direct)
     for winograd, cycles in winograd_of_any_size(problem, known, machine):
         tiles = [prod(winograd.tiles(one)) for one in known]
@@ -67,40 +71,79 @@ def plan_for_any_size(problem: Problem, gather: GatherPlan, machine: Machine) ->
         found = Split.none(cycles)
         if found.total < split.total:
             split, large = found, phases
-    if problem.prepacked:
-        return large
-    of_face = scatter_of_any_size if problem.transposed else inner_of_any_size
-    return either(of_face(problem, known, machine), large, split, known)
+    small: list[Few] = []
+    if not problem.prepacked:  # these find no packed weights
+        if problem.transposed:
+            small += scatter_of_any_size(problem, known, machine)
+        else:
+            small += inner_of_any_size(problem, known, machine)
+    fewest = _fewest(small, known)
+    best: Rated = large, split.cycles
+    least = _total(split.cycles, fewest) - len(known) * log(LEAST_GAIN)
+    for instead in _clipped_or(large, split.cycles, fewest, problem, known, machine):
+        total = _total(instead[1], fewest)
+        if total < least:
+            least, best = total, instead
+    return either(small, *best, known)
+
+
+def _clipped_or(
+    large: Plan,
+    cycles: Sequence[float],
+    fewest: Sequence[float],
+    problem: Problem,
+    known: Sequence[Problem],
+    machine: Machine,
+) -> Iterator[Rated]:
+    """What leaves out padding, in place of `large`: of images of known size, or of all that are no
+    larger than some.  A kernel for few positions takes the `fewest` cycles."""
+    images = [prod(one.y_sizes[1:]) for one in known]
+    for plan, clipped in clipped_of_any_size(problem, known, machine):
+        if not plan.room:
+            yield plan, clipped
+        elif not problem.prepacked:  # weights are packed for one of the two
+            pairs = ([min(pair) for pair in zip(one, fewest)] for one in (clipped, cycles))
+            end = Split.of(images, *pairs).threshold
+            if end > 1:
+                served = [a if size < end else b for size, a, b in zip(images, clipped, cycles)]
+                yield EitherPlan(replace(plan, most=end - 1), large), served
+
+
+def _fewest(small: Sequence[Few], known: Sequence[Problem]) -> list[float]:
+    """Of the kernels for few positions, the cycles of the fastest for each size; or infinity."""
+    return [min(cycles) for cycles in zip(*(cycles for _, cycles in small))] or [inf] * len(known)
+
+
+def _total(cycles: Sequence[float], fewest: Sequence[float]) -> float:
+    """The less the better; where few positions have a faster kernel, that counts."""
+    return sum(log(min(pair)) for pair in zip(cycles, fewest))
 
 
 def plan_weights_of_any_size(problem: Problem, machine: Machine) -> Plan:
     """The same of a weight gradient."""
     known = _known(problem)
     small = list(columns_of_any_size(problem, known, machine))
-    few = [min(cycles) for cycles in zip(*(cycles for _, cycles in small))] or [inf] * len(known)
-
-    def rating(one: tuple[Large, Sequence[float]]) -> float:
-        """The less the better; where few positions have a faster kernel, that counts."""
-        return sum(log(min(pair)) for pair in zip(one[1], few))
-
+    fewest = _fewest(small, known)
     direct = _plan_directly(problem, machine)[1]
-    found: list[tuple[Large, Sequence[float]]] = [
+    if isinstance(direct, ChannelsPlan) and not problem.images_are_known:
+        direct = replace(direct, clipped=mean(one.met_share for one in known) <= MOST_MEAN)
+    found: list[Rated] = [
         (direct, [_plan_directly(one, machine)[0] for one in known]),
         *weight_tiles_of_any_size(problem, known, machine),
     ]
-    large, cycles = min(found, key=rating)
-    return either(small, large, Split.none(cycles), known)
+    large, cycles = min(found, key=lambda one: _total(one[1], fewest))
+    return either(small, large, cycles, known)
 
 
 def either(
-    small: Iterable[tuple[InnerPlan | ScatterPlan | ColumnsPlan, list[float]]],
-    large: Large,
-    split: Split,
+    small: Iterable[Few],
+    large: Plan,
+    of_large: Sequence[float],
     known: Sequence[Problem],
 ) -> Plan:
     """`large`, or the best of the plans for few positions for these, and `large` for all others."""
-    best: Plan = large
-    positions, of_large = [prod(one.y_sizes) for one in known], split.cycles
+    best, split = large, Split.none(of_large)
+    positions = [prod(one.y_sizes) for one in known]
     for plan, cycles in small:
         found = Split.of(positions, cycles, of_large)
         # The same cycles in another order may have a smaller sum: it has to serve some sizes.
