@@ -563,10 +563,20 @@ def test_clipped_images_of_any_size() -> None:
         made.append(kernel_of(problem, plan))
         for size in (case.size, tuple(max(1, s - 7) for s in case.size), (22, 19, 17)[: case.rank]):
             sized = geometry_of(case.with_(size=size))
-            runs.append((f"f{len(made) - 1}", FaceCase(face, sized, case.n + 1)))
+            runs += [(f"f{len(made) - 1}", FaceCase(face, sized, n)) for n in (case.n + 1, 0)]
     kernels, rng = built(made), np.random.default_rng(0)
     for name, case in runs:
         run(kernels[name], case, rng)
+
+
+def test_clipped_images_without_positions() -> None:
+    """Padded data may be a window's length less one: the rows of a task divide by neither size."""
+    case = Case("conv", (15, 14), (3, 3), ins=4, outs=6, padding=(10,) * 4, dilation=(12, 12))
+    plan = ClippedPlan((1, 1), 8, 1, 3, 4, 1, room=40, most=10**6)
+    kernel = built([kernel_of(free(FaceCase("conv", geometry_of(case), case.n)), plan)])["f0"]
+    for size in ((4, 9), (9, 4), (4, 4)):
+        shapes = (2, 4, *size), (6, 4, 3, 3), (2, 6, *(s - 4 for s in size))
+        kernel(*(tvm.runtime.tensor(np.ones(shape, "float32")) for shape in shapes))
 
 
 @pytest.mark.parametrize("what", [np.nan, np.inf])

@@ -40,9 +40,11 @@ MOST_PLANS = 8
 def plan_clipped(problem: Problem, machine: Machine) -> tuple[float, ClippedPlan] | None:
     """Lanes over output channels: the plan of :mod:`topi_ext.kernels.clipped`, and its cycles.
 
-    None for symbolic sizes, for phases, and where nearly all products are with data, or none.
+    None for symbolic images, for phases, an empty batch, and where nearly all products are with
+    data, or none.
     """
-    return cheapest(_plans(problem, machine)) if 0 < problem.met_share < MOST_MET else None
+    some = problem.n != 0 and 0 < problem.met_share < MOST_MET
+    return cheapest(_plans(problem, machine)) if some else None
 
 
 def clipped_of_any_size(

@@ -603,7 +603,7 @@ class ClippedPlan:
         """
         fit = most(quotient(self.room, most(width, 1)), 1)
         parts = most(quotient(height + fit - 1, fit), 1)
-        return quotient(height + parts - 1, parts)
+        return most(quotient(height + parts - 1, parts), 1)
 
     def positions(self, problem: Problem) -> int:
         """Positions of a task."""
