@@ -556,7 +556,7 @@ def test_clipped_images_of_any_size() -> None:
     for case, room in itertools.product(CLIPPED, (1, 2, 40, 10**4)):
         face = case.op if room > 1 or case.transposed else "conv_weight_grad"
         problem = free(FaceCase(face, geometry_of(case), case.n))
-        plan: object = ClippedPlan((1, 1), 8, 1 + room % 3, 3, 5, 2, room=room, most=10**6)
+        plan: object = ClippedPlan((1, 1), 8, 1 + room % 3, 3, 5, 2, room=room)
         if face == "conv_weight_grad":
             g, window = problem.geometry, Window.of((1, 2, 3, 5), problem.gathers)
             plan = ChannelsPlan(window, 8, g.k_per_group, g.c_per_group, 2, 2, clipped=True)
@@ -572,7 +572,7 @@ def test_clipped_images_of_any_size() -> None:
 def test_clipped_images_without_positions() -> None:
     """Padded data may be a window's length less one: the rows of a task divide by neither size."""
     case = Case("conv", (15, 14), (3, 3), ins=4, outs=6, padding=(10,) * 4, dilation=(12, 12))
-    plan = ClippedPlan((1, 1), 8, 1, 3, 4, 1, room=40, most=10**6)
+    plan = ClippedPlan((1, 1), 8, 1, 3, 4, 1, room=40)
     kernel = built([kernel_of(free(FaceCase("conv", geometry_of(case), case.n)), plan)])["f0"]
     for size in ((4, 9), (9, 4), (4, 4)):
         shapes = (2, 4, *size), (6, 4, 3, 3), (2, 6, *(s - 4 for s in size))
@@ -1054,14 +1054,15 @@ def plans_of_any_size(draw: st.DrawFn, case: FaceCase) -> object:
     if isinstance(plan, (InnerPlan, ScatterPlan, ClippedPlan, ColumnsPlan)):
         if isinstance(plan, ScatterPlan):
             held = draw(st.sampled_from([plan.held, 2000]))
-            plan = replace(plan, positions=room, held=held, most=draw(st.integers(0, 3 * room)))
+            plan = replace(plan, positions=room, held=held)
         elif isinstance(plan, ClippedPlan):
             plan = replace(plan, rows=(1, 1), parallel=True, room=room)
-            plan = replace(plan, most=draw(st.integers(0, 10 * room)))
         else:
-            plan = replace(plan, most=room)
+            plan = replace(plan, room=room)
         nominal = choose(replace(free(case), prepacked=True), MACHINES["sse"])
-        return EitherPlan(plan, nominal.large if isinstance(nominal, EitherPlan) else nominal)
+        large = nominal.large if isinstance(nominal, EitherPlan) else nominal
+        limit = st.none() | st.integers(0, 10 * room)
+        return EitherPlan(plan, large, draw(limit), draw(limit))
     return choose(free(case), draw(st.sampled_from(list(MACHINES.values()))))
 
 
@@ -1084,7 +1085,7 @@ def test_any_plan_of_any_size(face: str, data, some: list[Case], seed: int) -> N
 def test_rooms_that_an_image_does_not_fit() -> None:
     """Of two kernels the small one has no room for it; sums go on from one block to the next."""
     up = Case("conv_transpose", (5, 5), (3, 3), ins=4, outs=3, stride=(2, 2))
-    small = ScatterPlan(1, 8, 2000, 8, 3, 4, 2, 1, most=10**6)
+    small = ScatterPlan(1, 8, 2000, 8, 3, 4, 2, 1)
     large = choose(
         replace(free(FaceCase("conv_transpose", geometry_of(up), 1)), prepacked=True),
         MACHINES["sse"],

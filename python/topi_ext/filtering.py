@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import gcd, prod
 from typing import Any
 
@@ -67,8 +67,8 @@ class Filter:
     points : tuple of tuple of Term
     outputs : tuple of Combination
     lacks : tuple of int
-        Of each phase, how many of the first terms it does not have, see :func:`joined`; if empty,
-        none.
+        Of each phase, how many of the first terms it does not have, see
+        :func:`joined_filters_of`; if empty, none.
     """
 
     out_step: int
@@ -79,7 +79,7 @@ class Filter:
     outputs: tuple[Combination, ...]
     lacks: tuple[int, ...] = ()
 
-    @property
+    @cached_property
     def terms(self) -> tuple[Term, ...]:
         """Those of all points, in order."""
         return tuple(term for point in self.points for term in point)
@@ -94,7 +94,7 @@ class Filter:
         """Of each phase, how many terms it lacks."""
         return self.lacks or (0,) * len(self.phases)
 
-    @property
+    @cached_property
     def mean_terms(self) -> float:
         """How many terms its phases have on average."""
         return len(self.terms) - sum(self.missing) / len(self.phases)
@@ -105,17 +105,17 @@ class Filter:
         of_tap = {first: lack for (_, _, first), lack in zip(self.phases, self.missing)}
         return tuple(of_tap[first] for first in self.first_taps)
 
-    @property
+    @cached_property
     def taps(self) -> tuple[int, ...]:
         """Those of the terms, counted from the first."""
         return tuple(sorted({tap for term in self.terms for tap, _ in term.taps}))
 
-    @property
+    @cached_property
     def reach(self) -> tuple[int, ...]:
         """Inputs that the terms read."""
         return tuple(sorted({i for term in self.terms for i, _ in term.inputs}))
 
-    @property
+    @cached_property
     def residues(self) -> tuple[int, ...]:
         """Those of these inputs modulo `in_step`."""
         return tuple(sorted({i % self.in_step for i in self.reach}))
@@ -186,11 +186,13 @@ def filters_of(gather: Gather, tile: int) -> tuple[Filter, ...]:
     )
 
 
-def joined(filters: Sequence[Filter]) -> tuple[Filter, ...]:
-    """Filters of tiles of one output as one, if shorter ones have the last terms of the longest.
+@lru_cache(maxsize=1024)
+def joined_filters_of(gather: Gather, tile: int) -> tuple[Filter, ...]:
+    """The same; of tiles of one output as one, if shorter ones have the last terms of the longest.
 
     So do the phases of a transposed convolution: some read one input less than others, in front.
     """
+    filters = filters_of(gather, tile)
     longest = max(filters, key=lambda f: len(f.terms))
     phases: dict[tuple[int, int, int], int] = {}
     for f in filters:
@@ -199,7 +201,7 @@ def joined(filters: Sequence[Filter]) -> tuple[Filter, ...]:
         reads, others = ([(t.inputs[0][0], t.taps) for t in terms] for terms in (f.terms, rest))
         ahead = others[0][0]
         if not f.is_direct or reads != [(read - ahead, taps) for read, taps in others]:
-            return tuple(filters)
+            return filters
         phases |= {(offset, base - ahead, first): lack for offset, base, first in f.phases}
     order = sorted(phases)
     return (replace(longest, phases=tuple(order), lacks=tuple(phases[one] for one in order)),)

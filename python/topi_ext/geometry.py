@@ -163,11 +163,6 @@ class Gather:
         """How many residues of the input position the taps read, or all taps if `spread`."""
         return self.kernel if self.spread else min(self.kernel, self._slot_period)
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether the residues of all slots are 0, 1, ... up to `in_step`, in some order."""
-        return not self.spread and self.slots == self.in_step
-
     def slot_of(self, tap: Any) -> Any:
         """Number of the residue that `tap` reads, below `slots`."""
         return tap if self.spread else tap % self._slot_period

@@ -9,11 +9,14 @@ then LLVM knows it neither of arguments nor of memory that a kernel reaches by i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from .. import emit
 from ..emit import Array, Expr
 from ..plan.plans import MOST_STEP
+
+NARROW = 4
+"""Lanes of the vectors of rows that are too short for whole ones."""
 
 
 def copy(
@@ -21,17 +24,14 @@ def copy(
 ) -> None:
     """``into[at + i] = source[start + i * step]`` for i below `count`.
 
-    The last vector overlaps the one before it.  Few elements go one by one, and those of another
-    dtype that are not neighbours or bfloat16.
+    The last vector overlaps the one before it.  Elements of another dtype that are not neighbours
+    or bfloat16 go one by one.
     """
 
     def one(i: Expr) -> None:
         emit.store(into, at + i, source.load(start + i * step, into.dtype))
 
-    def vector(i: Expr) -> None:
-        first = i * lanes
-        if not (isinstance(count, int) and count % lanes == 0):
-            first = emit.let(emit.least(first, count - lanes))
+    def vector(first: Expr, lanes: int) -> None:
         value = every(source, emit.let(start + first * step), step, lanes)
         if source.dtype != into.dtype:
             value = emit.converted(value, into.dtype, lanes)
@@ -41,45 +41,75 @@ def copy(
     is_same, dtypes = source.dtype == into.dtype, (source.dtype, into.dtype)
     if step > (MOST_STEP if is_same else 1) or (not is_same and "bfloat16" in dtypes):
         emit.loop(count, one)
-        return
-    emit.when(
-        count >= lanes,
-        lambda: emit.loop(emit.ceil_div(count, lanes), vector),
-        lambda: emit.loop(count, one),
-    )
+    else:
+        _by_vectors(count, lanes, vector, one)
 
 
 def deal(
-    into: Array, at: Sequence[Expr], source: Array, start: Expr, count: Expr, lanes: int
+    into: Array,
+    at: Mapping[int, Expr],
+    source: Array,
+    start: Expr,
+    count: Expr,
+    step: int,
+    lanes: int,
 ) -> None:
-    """``into[at[r] + i] = source[start + i * step + r]`` for i below `count` and r below `step`,
-    the number of places `at`; each element is read once."""
-    step = len(at)
+    """``into[at[r] + i] = source[start + i * step + r]`` for i below `count` and each r, which are
+    less than `step`; each element is read once."""
 
     def element(i: Expr) -> None:
-        for residue, place in enumerate(at):
+        for residue, place in at.items():
             emit.store(into, place + i, source[start + (i * step + residue)])
 
-    def vector(i: Expr) -> None:
-        first = emit.let(emit.least(i * lanes, count - lanes))
+    def vector(first: Expr, lanes: int) -> None:
         begin = emit.let(start + first * step)
-        read = [emit.let(source[emit.lanes_of(begin + v * lanes, lanes)]) for v in range(step)]
-        for residue, place in enumerate(at):
-            value = emit.shuffled(read, range(residue, lanes * step, step))
-            emit.store(into, emit.lanes_of(place + first, lanes), value)
+        values = _every(source, begin, step, lanes, sorted(at))
+        for residue, value in zip(sorted(at), values):
+            emit.store(into, emit.lanes_of(at[residue] + first, lanes), value)
 
-    emit.when(
-        count >= lanes,
-        lambda: emit.loop(emit.ceil_div(count, lanes), vector),
-        lambda: emit.loop(count, element),
-    )
+    _by_vectors(count, lanes, vector, element)
+
+
+def _by_vectors(
+    count: Expr, lanes: int, vector: Callable[[Expr, int], None], one: Callable[[Expr], None]
+) -> None:
+    """``vector(first, lanes)`` for vectors that cover `count` elements, or narrow ones that do, or
+    ``one(i)`` for the few."""
+
+    def vectors(lanes: int) -> None:
+        def numbered(i: Expr) -> None:
+            first = i * lanes
+            if not (isinstance(count, int) and count % lanes == 0):
+                first = emit.let(emit.least(first, count - lanes))
+            vector(first, lanes)
+
+        emit.loop(emit.ceil_div(count, lanes), numbered)
+
+    def few() -> None:
+        if lanes > NARROW:
+            emit.when(count >= NARROW, lambda: vectors(NARROW), lambda: emit.loop(count, one))
+        else:
+            emit.loop(count, one)
+
+    emit.when(count >= lanes, lambda: vectors(lanes), few)
 
 
 def every(source: Array, start: Expr, step: int, lanes: int) -> Expr:
     """A vector of elements of `source` that are `step` apart; none is read behind the last."""
     if step == 1:
         return source[emit.lanes_of(start, lanes)]
-    begins = [i * lanes for i in range(step - 1)] + [(lanes - 1) * (step - 1)]
+    return next(_every(source, start, step, lanes, [0]))
+
+
+def _every(
+    source: Array, start: Expr, step: int, lanes: int, residues: Sequence[int]
+) -> Iterator[Expr]:
+    """The same of elements from each of `residues` on, which ascend: they are read once."""
+    begins = [i * lanes for i in range(step - 1)] + [(lanes - 1) * (step - 1) + residues[-1]]
     read = [emit.let(source[emit.lanes_of(start + begin, lanes)]) for begin in begins]
-    vectors = [min(i * step // lanes, step - 1) for i in range(lanes)]
-    return emit.shuffled(read, [v * lanes + i * step - begins[v] for i, v in enumerate(vectors)])
+    for residue in residues:
+        places = range(residue, residue + lanes * step, step)
+        vectors = [min(place // lanes, step - 1) for place in places]
+        yield emit.shuffled(
+            read, [v * lanes + place - begins[v] for place, v in zip(places, vectors)]
+        )

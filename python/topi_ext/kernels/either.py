@@ -12,10 +12,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 from .. import emit
-from ..emit import Operand
+from ..emit import Expr, Operand
 from ..plan.plans import (
     ChannelsPlan,
     ClippedPlan,
@@ -80,4 +81,11 @@ def emit_body(problem: Problem, plan: Plan, operands: Sequence[Operand]) -> None
         _LARGE[type(plan)].emit_body(problem, plan, operands)
         return
     small = _SMALL[type(plan.small)].kernel_of(problem, plan.small, operands)
-    emit.when(small.fits(), small.emit, lambda: emit_body(problem, plan.large, operands))
+    fits = emit.both(_is_small(problem, plan), small.fits())
+    emit.when(fits, small.emit, lambda: emit_body(problem, plan.large, operands))
+
+
+def _is_small(problem: Problem, plan: EitherPlan) -> Expr:
+    """Whether there are so few positions of y."""
+    limits = (problem.y_sizes, plan.most), (problem.y_sizes[1:], plan.most_of_image)
+    return emit.both(*(prod(sizes) <= most for sizes, most in limits if most is not None))

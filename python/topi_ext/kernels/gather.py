@@ -56,6 +56,9 @@ from .packing import pack
 from .panel import Panel, fitted_splits, window_of
 from .rows import Result
 
+FEWEST_SUMS = 4
+"""Sums in vectors, of a register tile, that go on while the first of them is added to."""
+
 SPATIAL = (1, 2, 3)
 """Of the four axes, those that have taps."""
 
@@ -186,15 +189,14 @@ class GatherKernel:
         """Choose the blocks, and say how many there are along the four axes."""
         problem, plan = self.problem, self.plan
         width = plan.vectors * plan.lanes
-        # What output channels and groups can't be divided into.
-        blocks = -(-plan.tasks // (problem.geometry.groups * self.blocks))
+        blocks = 1 if problem.is_static else self._fewest_blocks(width)
         self.window = window_of(problem, plan.window, self.gathers, plan.lanes, blocks)
         if problem.is_static:
             self.row: Expr = -(-plan.window.length // plan.lanes) * plan.lanes
             row_room, self.splits = self.row, plan.splits
         else:
-            self.row = emit.chosen(emit.ceil_div(self.window.length, width) * width)
-            row_room = -(-plan.window.elements // width) * width
+            self.row = self._unknown_row()
+            row_room = (-(-plan.window.elements // width) + 1) * width
         self.panel = Panel(self.gathers, self.window, plan.lanes)
         counts = [
             emit.chosen(emit.ceil_div(p, b)) for p, b in zip(problem.positions, self.window.block)
@@ -207,13 +209,41 @@ class GatherKernel:
         # What has to be allocated, in numbers.
         most = self.per_split if problem.is_static else self.blocks
         self.held_room = plan.channels * self.phases * row_room * (most if self.holds_all else 1)
-        # The last tile of a row of unknown length is whole, and may end behind the panel.
         self.planes = plan.depth * self.steps.planes * self.panel.slots
         self.panel_room = self.panel.room(plan.depth * self.steps.planes)
-        self.panel_room += 0 if problem.is_static else width
+        self.panel_room += 0 if problem.is_static else width  # a last tile may end behind it
         if plan.tiled:
             self.panel_room = self.planes * -(-row_room // width) * width
         return counts
+
+    def _unknown_row(self) -> Expr:
+        """Choose the tiles of a row of unknown length, and say how long they are together."""
+        lanes, vectors = self.plan.lanes, self.plan.vectors
+        present = emit.chosen(emit.ceil_div(self.window.length, lanes))
+        if self.small == vectors:
+            self.whole_tiles, self.small_tiles = emit.chosen(emit.ceil_div(present, vectors)), 0
+        else:
+            self.whole_tiles = emit.chosen(emit.quotient(present, vectors))
+            left = present - self.whole_tiles * vectors
+            self.small_tiles = emit.chosen(emit.ceil_div(left, self.small))
+        tiled = self.whole_tiles * vectors + self.small_tiles * self.small
+        return emit.chosen(tiled * lanes)
+
+    def _fewest_blocks(self, width: int) -> Expr:
+        """Of symbolic sizes, into how many the positions are divided at least: into what output
+        channels can't be divided, or, where there are fewer weights than data, for each thread,
+        if a block still has `width` positions.  Every part of the channels packs the same data,
+        and every block reads the same weights."""
+        problem, groups = self.problem, self.problem.geometry.groups
+        least = -(-self.plan.tasks // (groups * self.blocks))
+        wanted = -(-(self.plan.tasks // 2) // groups)  # one for each thread: parts are alike
+        if wanted <= least:
+            return least
+        data = emit.chosen(prod(problem.in_sizes, start=problem.in_channels))
+        filled = emit.quotient(emit.chosen(prod(problem.positions)), width)
+        most = emit.chosen(emit.least(emit.most(filled, least), wanted))
+        large = data > problem.weights_per_group
+        return emit.chosen(emit.choose(large, lambda: most, emit.wide(least)))
 
     def emit(self) -> None:
         """The whole kernel."""
@@ -482,19 +512,25 @@ class GatherKernel:
         emit.loop(slots, lambda slot: self._tiles(partial(tile, slot)))
 
     def _tiles(self, tile: Callable[[Expr, int], None]) -> None:
-        """``tile(start, vectors)`` for all tiles of a row."""
-        width = self.plan.vectors * self.plan.lanes
-        # A row of unknown length is whole tiles long.
-        full = emit.quotient(self.row, width)
-        tail = self.row % width // self.plan.lanes if isinstance(self.row, int) else 0
-        # In rows of known length TVM may see where a tile is.
-        is_known = isinstance(self.row, int)
-        emit.loop(
-            full,
-            lambda i: tile(i * width if is_known else emit.chosen(i * width), self.plan.vectors),
-        )
-        if tail:
-            tile(full * width, tail)
+        """``tile(start, vectors)`` for all tiles of a row; of a row of unknown length what is left
+        goes by small ones."""
+        lanes, vectors = self.plan.lanes, self.plan.vectors
+        if isinstance(self.row, int):
+            emit.tiles(self.row // lanes, vectors, lambda v, size: tile(v * lanes, size))
+            return
+        width, small = vectors * lanes, self.small * lanes
+        # TVM would put where a tile is into every index.
+        emit.loop(self.whole_tiles, lambda i: tile(emit.chosen(i * width), vectors))
+        rest = self.whole_tiles * width
+        emit.loop(self.small_tiles, lambda i: tile(emit.chosen(rest + i * small), self.small))
+
+    @property
+    def small(self) -> int:
+        """Vectors of the tiles for what is left of a row of unknown length: sums for the units that
+        multiply, which wait for each, or what the panel is tiled by."""
+        rows = len(self.gathers[-1].phases) if self.plan.whole_rows else 1
+        least = -(-FEWEST_SUMS // (self.plan.channels * rows))
+        return self.plan.vectors if self.plan.tiled else min(self.plan.vectors, least)
 
     def _tile(
         self,
@@ -523,6 +559,7 @@ class GatherKernel:
         for tile, (register, index) in acc.items():
             emit.store(register, index, zero if sums.fresh else sums.held[places[tile]])
         weight_of = self._weights_of_tile(sums, combination, phases)
+        place = start * self.planes if plan.tiled else start
 
         def rows_at(x: Expr) -> list[Expr]:
             places = (emit.lanes_of(x + v * lanes, lanes) for v in range(vectors))
@@ -537,11 +574,10 @@ class GatherKernel:
                     emit.store(register, index, total)
 
         def step(channel: Expr, taps: Sequence[Expr]) -> None:
-            x = data_of(channel, taps) + (start * self.planes if plan.tiled else start)
-            add(channel, taps, rows_at(x), 0)
+            add(channel, taps, rows_at(data_of(channel, taps) + place), 0)
 
         def step_of_row(channel: Expr, outer: Sequence[Expr]) -> None:
-            first = data_of(channel, (*outer, 0)) + start
+            first = data_of(channel, (*outer, 0)) + place
             for shift, users in last.reads.items():
                 rows = rows_at(first + shift)
                 for p, tap in users:

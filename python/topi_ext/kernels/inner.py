@@ -12,13 +12,16 @@ over what each position reads, in the same order::
                 accumulators[channels][m_tile] += weights * columns
             add up the lanes of each accumulator                                -> out
 
+Where it is not known how many positions there are, it takes as many at a time as there is `room`
+for.
+
 Weights of float16 and bfloat16 are widened as they are read; of other dtypes than the sums they are
 copied first, those of one tile of channels at a time, and bfloat16 where TVM reads no LLVM text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import product
@@ -72,8 +75,8 @@ class Inner:
         self.is_copied = not self.widens and weight.dtype not in (self.dtype, "float16")
 
     def fits(self) -> Expr:
-        """Whether there are so few positions that the plan has room for them."""
-        return self.positions <= self.plan.most
+        """Whether there is room: it takes as many positions at a time as there is room for."""
+        return True
 
     def emit(self) -> None:
         """The whole kernel."""
@@ -82,27 +85,47 @@ class Inner:
 
     def _all_channels(self) -> None:
         plan, g = self.plan, self.problem.geometry
-        room = self.positions if self.problem.is_static else plan.most
+        room = self.positions if self.problem.is_static else plan.room
         blocks = -(-g.k_per_group // plan.k_block)
         with emit.tasks(g.groups * blocks, plan.parallel) as task:
             group, block = map(emit.let, emit.unravel(task, (g.groups, blocks)))
             self.columns = emit.scratch(room * self.pitch, self.dtype)
             if self.is_copied:
                 self.rows = emit.scratch(plan.channels * self.pitch, self.dtype)
-            self._copy_columns(group)
             first = block * plan.k_block
             count = emit.present(first, g.k_per_group, plan.k_block)
             first = emit.let(group * g.k_per_group + first)
-            emit.tiles_or_ones(
-                count, plan.channels, lambda o, size: self._channels(first, o, size, count)
-            )
+
+            def part(begin: Expr, present: Expr) -> None:
+                self.begin, self.present = begin, present
+                self._copy_columns(group)
+                emit.tiles_or_ones(
+                    count, plan.channels, lambda o, size: self._channels(first, o, size, count)
+                )
+
+            self._over_parts(part)
+
+    def _over_parts(self, part: Callable[[Expr, Expr], None]) -> None:
+        """``part(first, count)`` for parts of the positions, all but the last of the same size."""
+        if self.problem.is_static:
+            part(0, self.positions)
+            return
+        parts = emit.chosen(emit.ceil_div(self.positions, self.plan.room))
+        each = emit.chosen(emit.ceil_div(self.positions, emit.most(parts, 1)))
+
+        def numbered(i: Expr) -> None:
+            begin = emit.chosen(i * each)
+            part(begin, emit.chosen(emit.least(each, self.positions - begin)))
+
+        emit.loop(parts, numbered)
 
     def _copy_columns(self, group: Expr) -> None:
         """columns[position][input channel][tap]; zero where there is padding."""
         problem, g = self.problem, self.problem.geometry
 
         def position(number: Expr) -> None:
-            image, *at = map(self.number_of, emit.unravel(number, problem.y_sizes))
+            place = self.begin + number
+            image, *at = map(self.number_of, emit.unravel(place, problem.y_sizes))
             corner = [
                 emit.let(i * stride - pad) for i, stride, pad in zip(at, g.stride, g.pad_before)
             ]
@@ -132,11 +155,24 @@ class Inner:
                         value = emit.settled(value, self.dtype)
                     emit.store(self.columns, into + width, value)
 
-                emit.loop(g.kernel[2], tap)
+                step = self.x.strides[DATA[-1]] * g.dilation[2]
+                if problem.is_static or not isinstance(step, int):
+                    emit.loop(g.kernel[2], tap)
+                    return
+                # LLVM sees of known sizes that nothing has to be asked for each tap.
+                begin, last = corner[2], corner[2] + (g.kernel[2] - 1) * g.dilation[2]
+                start = emit.let(source + begin * self.x.strides[DATA[-1]])
+                emit.when(
+                    emit.both(inside, begin >= 0, last < g.x_size[2]),
+                    lambda: copy(
+                        self.columns, into, self.x, start, g.kernel[2], self.plan.lanes, step
+                    ),
+                    lambda: emit.loop(g.kernel[2], tap),
+                )
 
             emit.nest((problem.in_channels, *g.kernel[:2]), row)
 
-        emit.loop(self.positions, position)
+        emit.loop(self.present, position)
 
     def _channels(self, first: Expr, o: Expr, size: int, count: Expr) -> None:
         """All positions of some output channels; beyond the last, the last again."""
@@ -150,9 +186,9 @@ class Inner:
             rows = [i * self.pitch for i in range(size)]
         tile = partial(self._tile, source, rows, numbers)
         if self.problem.is_static:
-            emit.tiles(self.positions, self.plan.m_tile, tile)
+            emit.tiles(self.present, self.plan.m_tile, tile)
         else:
-            emit.tiles_then_ones(self.positions, self.plan.m_tile, tile)
+            emit.tiles_then_ones(self.present, self.plan.m_tile, tile)
 
     def _tile(
         self, source: Array, rows: Sequence[Expr], numbers: Sequence[Expr], m: Expr, size: int
@@ -192,7 +228,7 @@ class Inner:
                 emit.store(held, 0, held[0] + weight * value)
 
             emit.loop(rest, left)
-            self._write(numbers[o], m + p, held[0])
+            self._write(numbers[o], self.begin + m + p, held[0])
 
     def _vector(self, source: Array, start: Expr) -> Expr:
         """Neighbours, in the dtype of the sums."""

@@ -12,7 +12,7 @@ read lies side by side, so such rows of all residues are dealt out of vectors th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -50,10 +50,9 @@ def pack(
     *outer, in_row = (gather.slots for gather in panel.gathers)
     if isinstance(panel.window, Window):
         emit.nest((channels, *outer, in_row), packing.known_rows)
-    elif packing.is_dealt:
-        emit.nest((channels, *outer), packing.dealt_rows)
     else:
-        emit.nest((channels, *outer, in_row), packing.present_rows)
+        rows = packing.dealt_rows if packing.is_dealt else packing.present_rows
+        emit.nest(outer, lambda *slots: emit.loop(channels, rows(*slots)))
     emit.fill(into, panel.elements(channels) - panel.lanes, panel.lanes, packing.zero)
 
 
@@ -101,9 +100,8 @@ class _Packing:
     def is_dealt(self) -> bool:
         """Whether planes of all residues along a row are filled together."""
         same = self.source.dtype == self.into.dtype
-        return (
-            self.is_near and same and self.last.is_complete and 1 < self.last.in_step <= MOST_STEP
-        )
+        several = 1 < self.last.slots <= self.last.in_step <= MOST_STEP
+        return self.is_near and same and several
 
     def plane(self, channel: Expr, *slots: Expr) -> _Plane:
         """That of a channel, from the first that is packed, and of a slot along each axis."""
@@ -171,34 +169,51 @@ class _Packing:
 
     # ------------------------------------------------------------ sizes known when it runs
 
-    def present_rows(self, *number: Expr) -> None:
-        """A plane: zeros first, then data.  LLVM does not know that rows are short, and its loops
-        for long ones cost more than what they copy."""
-        plane = self.plane(*number)
-        self._clear(plane)
-        low, high = self._present(plane, -1)
-        self._copy_rows(plane, low, emit.let(high - low))
+    def present_rows(self, *outer: Expr) -> Callable[[Expr], None]:
+        """Of a channel, all planes: zeros first, then data.  LLVM does not know that rows are
+        short, and its loops for long ones cost more than what they copy.
 
-    def dealt_rows(self, *outer: Expr) -> None:
+        What is the same for all channels is computed before they are counted: LLVM would do so for
+        each.
+        """
+        present = self._present(self.plane(0, *outer, 0), range(len(outer)))
+
+        def plane(channel: Expr, slot: Expr) -> None:
+            plane = self.plane(channel, *outer, slot)
+            self._clear(plane)
+            ((low, high),) = self._present(plane, (-1,))
+            self._copy_rows(plane, present, low, emit.let(high - low))
+
+        return lambda channel: emit.loop(self.last.slots, partial(plane, channel))
+
+    def dealt_rows(self, *outer: Expr) -> Callable[[Expr], None]:
         """The same of the planes of all residues along a row.  All begin alike, and the last one
         has the fewest elements: so many of each are read together, and one more of some."""
         slots = sorted(range(self.last.slots), key=self.last.residue_of)
-        planes = [self.plane(*outer, slot) for slot in slots]
-        for plane in planes:
-            self._clear(plane)
-        lows, highs = zip(*(self._present(plane, -1) for plane in planes))
-        low = lows[0]
-        count = emit.let(emit.most(highs[-1] - low, 0))
+        residues = [self.last.residue_of(slot) - self.last.residue_of(slots[0]) for slot in slots]
+        firsts = [self.plane(0, *outer, slot) for slot in slots]
+        present = self._present(firsts[0], range(len(outer)))
+        ends = [self._present(plane, (-1,))[0] for plane in firsts]
+        low = ends[0][0]
+        count = emit.let(emit.most(ends[-1][1] - low, 0))
+        has_more = [emit.let(high - low > count) for _, high in ends]
 
-        def row(place: Sequence[Expr]) -> None:
-            flat = [plane.row_of(place, low) for plane in planes]
-            origin = planes[0].source_of(place, low)
-            deal(self.into, flat, self.source, origin, count, self.panel.lanes)
+        def channel(number: Expr) -> None:
+            planes = [self.plane(number, *outer, slot) for slot in slots]
+            for plane in planes:
+                self._clear(plane)
 
-        self._over_rows(planes[0], row)
-        for plane, high in zip(planes, highs):
-            more = emit.let(high - low - count)
-            emit.when(more > 0, partial(self._copy_rows, plane, low + count, more))
+            def row(place: Sequence[Expr]) -> None:
+                rows = {r: plane.row_of(place, low) for r, plane in zip(residues, planes)}
+                origin, step = planes[0].source_of(place, low), self.last.in_step
+                deal(self.into, rows, self.source, origin, count, step, self.panel.lanes)
+
+            self._over_rows(present, row)
+            for plane, more in zip(planes, has_more):
+                one = partial(self._copy_column, plane, low + count)
+                emit.when(more, partial(self._over_rows, present, one))
+
+        return channel
 
     def _clear(self, plane: _Plane) -> None:
         lanes, start = self.panel.lanes, emit.origin(plane.base)
@@ -208,19 +223,29 @@ class _Packing:
             lambda v: emit.store(self.into, emit.lanes_of(start + v * lanes, lanes), zeros),
         )
 
-    def _present(self, plane: _Plane, axis: int) -> tuple[Expr, Expr]:
-        """From where on a plane has data along an axis, and up to where."""
-        bounds = plane.begins[axis], plane.limits[axis]
-        low, high = (emit.least(emit.most(bound, 0), self.extent[axis]) for bound in bounds)
-        return emit.let(low), emit.let(high)
+    def _present(self, plane: _Plane, axes: Iterable[int]) -> list[tuple[Expr, Expr]]:
+        """Along some axes, from where on a plane has data, and up to where."""
 
-    def _over_rows(self, plane: _Plane, step: Callable[[Sequence[Expr]], None]) -> None:
+        def within(bound: Expr, axis: int) -> Expr:
+            return emit.let(emit.least(emit.most(bound, 0), self.extent[axis]))
+
+        return [(within(plane.begins[a], a), within(plane.limits[a], a)) for a in axes]
+
+    def _over_rows(
+        self, present: Sequence[tuple[Expr, Expr]], step: Callable[[Sequence[Expr]], None]
+    ) -> None:
         """``step(place along the other axes)`` for the rows that have data."""
-        present = [self._present(plane, axis) for axis in range(len(self.extent) - 1)]
         counts = [emit.let(high - low) for low, high in present]
         emit.nest(counts, lambda *i: step([low + e for (low, _), e in zip(present, i)]))
 
-    def _copy_rows(self, plane: _Plane, low: Expr, count: Expr) -> None:
+    def _copy_column(self, plane: _Plane, column: Expr, place: Sequence[Expr]) -> None:
+        """One element of a row."""
+        value = self.source.load(plane.source_of(place, column), self.into.dtype)
+        emit.store(self.into, plane.row_of(place, column), value)
+
+    def _copy_rows(
+        self, plane: _Plane, present: Sequence[tuple[Expr, Expr]], low: Expr, count: Expr
+    ) -> None:
         """`count` columns from `low` on."""
 
         def row(place: Sequence[Expr]) -> None:
@@ -230,4 +255,4 @@ class _Packing:
             else:
                 self._copy_by_ones(flat, origin, count)
 
-        self._over_rows(plane, row)
+        self._over_rows(present, row)

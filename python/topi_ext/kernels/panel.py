@@ -36,7 +36,7 @@ class FittedWindow:
         Positions per phase, along the four axes.
     gathers, lanes
         As of :class:`Panel`.
-    blocks : int
+    blocks : int or symbolic
         How many there should be, if images, planes and rows can be divided into so many.
     """
 
@@ -46,9 +46,9 @@ class FittedWindow:
         positions: Sequence[Expr],
         gathers: Sequence[Gather],
         lanes: int,
-        blocks: int = 1,
+        blocks: Expr = 1,
     ):
-        share, wanted = [], emit.wide(blocks) if blocks > 1 else blocks
+        share, wanted = [], blocks if isinstance(blocks, int) and blocks == 1 else emit.wide(blocks)
         for count in positions[:-1]:
             parts = emit.chosen(emit.least(count, wanted))
             share.append(emit.chosen(emit.ceil_div(count, parts)))
@@ -111,7 +111,7 @@ def fitted_splits(tasks: Expr, wanted: int, most: Expr) -> Expr:
 
 
 def window_of(
-    problem: Problem, planned: Window, gathers: Sequence[Gather], lanes: int, blocks: int = 1
+    problem: Problem, planned: Window, gathers: Sequence[Gather], lanes: int, blocks: Expr = 1
 ) -> Window | FittedWindow:
     """The planned window where sizes are known, else one that fits into it."""
     if problem.is_static:

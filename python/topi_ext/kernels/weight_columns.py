@@ -53,7 +53,7 @@ class Columns:
             self.images, self.chunks = plan.images, problem.n // plan.images
         self.sizes = [emit.chosen(size) for size in (self.images, *problem.geometry.y_size)]
         self.positions = emit.chosen(prod(self.sizes))
-        self.room = self.positions if problem.is_static else plan.most
+        self.room = self.positions if problem.is_static else plan.room
         self.vectors = plan.row_vectors(problem.geometry)
         self.row = self.vectors * plan.lanes
         self.weights = ("I" + TAPS, (problem.geometry.c_per_group, *problem.geometry.kernel))
@@ -65,8 +65,8 @@ class Columns:
         )
 
     def fits(self) -> Expr:
-        """Whether there are few enough positions for the plan."""
-        return self.positions <= self.plan.most
+        """Whether there is room for all positions."""
+        return self.positions <= self.plan.room
 
     def emit(self) -> None:
         """The whole kernel."""

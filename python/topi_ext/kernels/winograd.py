@@ -143,10 +143,10 @@ class _Winograd:
         self.room, self.pitch, self.depth = prod(plan.block), plan.pitch, plan.depth(problem)
 
     def pays(self) -> Expr:
-        """Whether there are enough tiles to pay for combining the taps."""
+        """Whether there are enough positions to pay for combining the taps."""
         if self.problem.is_static:
             return True
-        return prod(self.plan.tiles(self.problem)) >= self.plan.least
+        return prod(self.problem.positions) >= self.plan.least
 
     def _block_positions(self) -> list[Expr]:
         """Choose the blocks, and say how many there are along the four axes."""

@@ -40,23 +40,18 @@ def plan_inner(problem: Problem, machine: Machine) -> tuple[float, InnerPlan] | 
 def inner_of_any_size(
     problem: Problem, known: Sequence[Problem], machine: Machine
 ) -> Iterator[tuple[InnerPlan, list[float]]]:
-    """Of symbolic sizes, plans for few positions, and the cycles of each for all `known` sizes.
-
-    They are infinite for more positions than there is room for.
-    """
+    """Of symbolic sizes, plans for few positions, and the cycles of each for all `known` sizes."""
     if not problem.weights_are_runs or problem.lanes(machine) < 2:
         return
     row = known[0].in_channels * problem.geometry.taps * byte_width(problem.acc_dtype)
-    most = max(1, min(FEW_POSITIONS, machine.l2 // 2 // row))
-    for plan in _candidates(problem, most, machine):
-        plan = replace(plan, most=most)
+    room = max(1, min(FEW_POSITIONS, machine.l2 // 2 // row))
+    for plan in _candidates(problem, room, machine):
+        plan = replace(plan, room=room // plan.m_tile * plan.m_tile)
         yield plan, [_fitted_cycles(one, plan, machine) for one in known]
 
 
 def _fitted_cycles(known: Problem, plan: InnerPlan, machine: Machine) -> float:
     """Estimated cycles until a kernel for symbolic sizes is done."""
-    if prod(known.y_sizes) > plan.most:
-        return float("inf")
     return -(-_tasks(known, plan) // machine.threads) * _cycles(known, plan, machine)[0]
 
 
@@ -92,9 +87,10 @@ def _cycles(problem: Problem, plan: InnerPlan, machine: Machine) -> tuple[float,
     vectors, rest = divmod(terms, plan.lanes)
     k_block = min(plan.k_block, problem.geometry.k_per_group)
     tiles = -(-k_block // plan.channels)
+    held = -(-positions // -(-positions // plan.room)) if plan.room else positions
     full, tail = divmod(positions, plan.m_tile)
     step = full * tile_cycles(plan.channels, plan.m_tile, machine)
-    if not plan.most:
+    if not plan.room:
         step += tile_cycles(plan.channels, tail, machine) if tail else 0.0
     else:  # one by one
         step += tail * tile_cycles(plan.channels, 1, machine)
@@ -103,7 +99,7 @@ def _cycles(problem: Problem, plan: InnerPlan, machine: Machine) -> tuple[float,
     far = 1.5 if size <= machine.l2 else 5.0 if size <= 16 * machine.l2 else 9.0
     step = max(step, plan.channels * far * (machine.vector_bytes / 64))
     products = tiles * vectors * step * 1.22  # as measured against the estimates of other kernels
-    held = positions * plan.pitch(problem)
+    held *= plan.pitch(problem)
     if held * byte_width(problem.acc_dtype) > machine.l2 // 2:
         products *= 1.12  # columns come from further away, for each tile of channels
     if problem.dtypes[1] != problem.acc_dtype:

@@ -12,7 +12,7 @@ from math import gcd, prod
 from operator import floordiv
 from typing import Any, Union
 
-from ..filtering import Filter, filters_of, joined
+from ..filtering import Filter, filters_of, joined_filters_of
 from ..geometry import Gather, Geometry, Size
 from .problem import Problem, nominal
 
@@ -189,8 +189,6 @@ class ScatterPlan:
     positions, held : int
         Room of a task: positions of y, and elements of an image of x with its padding: none for
         images of one position whose columns are what is written.
-    most : int
-        Of symbolic sizes, the most positions of all images together that the plan serves.
     lanes : int
         Elements per vector.
     c_block : int
@@ -214,7 +212,6 @@ class ScatterPlan:
     m_tile: int
     vectors: int
     parallel: bool = True
-    most: int = 0
     ahead: int = 0
 
     def row_vectors(self, geometry: Geometry) -> int:
@@ -365,7 +362,7 @@ class WinogradPlan(Tiled):
     streamed : bool
         Whether the result is written past the caches.
     least, tasks : int
-        Of symbolic sizes, how many tiles of a phase there have to be, and how many tasks there
+        Of symbolic sizes, how many positions of a phase there have to be, and how many tasks there
         should be.  The block is then the room for one, which the kernel fills when it runs.
     """
 
@@ -389,8 +386,8 @@ class WinogradPlan(Tiled):
 
     def filters(self, problem: Problem) -> tuple[tuple[Filter, ...], ...]:
         """How each spatial axis is computed; along depth, where terms are a loop, in one way."""
-        depth, height, width = super().filters(problem)
-        return joined(depth), height, width
+        _, height, width = super().filters(problem)
+        return joined_filters_of(problem.gathers[1], self.tile[0]), height, width
 
     def depth(self, problem: Problem) -> int:
         """Input channels of a chunk."""
@@ -468,9 +465,8 @@ class InnerPlan:
         Register tile: output channels by positions.
     parallel : bool
         Whether threads share the tasks.
-    most : int
-        Of symbolic sizes, the most positions of all images together that the plan serves, for which
-        it has room.
+    room : int
+        Of symbolic sizes, the most positions that it takes at a time.
     """
 
     lanes: int
@@ -478,7 +474,7 @@ class InnerPlan:
     channels: int
     m_tile: int
     parallel: bool = True
-    most: int = 0
+    room: int = 0
 
     def pitch(self, problem: Problem) -> int:
         """Distance of what two positions read: whole vectors, never a power of two of them."""
@@ -566,8 +562,6 @@ class ClippedPlan:
         Whether threads share the tasks.  Of symbolic images they do: tasks size what they hold.
     room : int
         Of symbolic images, positions of which a task has about as many, or one row.
-    most : int
-        Of symbolic images, positions of the largest that the kernel serves.
     """
 
     rows: tuple[int, int]
@@ -578,7 +572,6 @@ class ClippedPlan:
     splits: int
     parallel: bool = True
     room: int = 0
-    most: int = 0
 
     def blocks(self, problem: Problem) -> int:
         """Blocks of output channels of a group."""
@@ -635,8 +628,8 @@ class ColumnsPlan:
         Register tile: channels of y by vectors of (channel of x, tap).
     parallel : bool
         Whether threads share the tasks.
-    most : int
-        Of symbolic sizes, the most positions of all images together that the plan serves.
+    room : int
+        Of symbolic sizes, the most positions that it holds.
     """
 
     images: int
@@ -646,7 +639,7 @@ class ColumnsPlan:
     k_tile: int
     vectors: int
     parallel: bool = True
-    most: int = 0
+    room: int = 0
 
     def row_vectors(self, geometry: Geometry) -> int:
         """Vectors of a row of columns: of all channels and taps of a task."""
@@ -720,13 +713,17 @@ class EitherPlan:
     Attributes
     ----------
     small : InnerPlan, ScatterPlan, ClippedPlan or ColumnsPlan
-        For what it serves.
+        For no more than so many positions of y, where it has room for them.
     large : Plan
         For everything else: of any size.
+    most, most_of_image : int, optional
+        Of all images together, and of each; None for any number.
     """
 
     small: InnerPlan | ScatterPlan | ClippedPlan | ColumnsPlan
     large: Plan
+    most: int | None = None
+    most_of_image: int | None = None
 
 
 Plan = Union[

@@ -174,13 +174,13 @@ class Problem:
         """Sizes of the result of a gather."""
         return self.x_sizes if self.transposed else self.y_sizes
 
-    @property
+    @cached_property
     def in_channels(self) -> int:
         """Channels per group of the data operand of a gather: what is summed over."""
         g = self.geometry
         return g.k_per_group if self.transposed else g.c_per_group
 
-    @property
+    @cached_property
     def out_channels(self) -> int:
         """Channels per group of the result of a gather."""
         g = self.geometry
@@ -224,7 +224,7 @@ class Problem:
             and self.acc_dtype.startswith("float")
         )
 
-    @property
+    @cached_property
     def positions(self) -> tuple[Size, ...]:
         """Positions per phase along the four axes (of y, for the weight gradient)."""
         return tuple(
@@ -257,12 +257,12 @@ class Problem:
             return 1.0
         return prod(map(sum, self.met)) / max(1, prod(self.positions[1:]) * self.geometry.taps)
 
-    @property
+    @cached_property
     def is_static(self) -> bool:
         """Whether all sizes are numbers."""
         return isinstance(self.n, int) and self.images_are_known
 
-    @property
+    @cached_property
     def images_are_known(self) -> bool:
         """Whether all but the batch are."""
         sizes = (*self.geometry.x_size, *self.geometry.y_size)

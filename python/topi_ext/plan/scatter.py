@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
@@ -157,7 +156,7 @@ def scatter_of_any_size(
         m_tile, width = register_tile(positions, vectors, machine)
         k_block, tile = _chunk(problem, vectors, machine, most), (m_tile, width)
         # Of a batch, each task has as many images as there is room for.
-        plan = ScatterPlan(1, positions, held, lanes, c_block, k_block, *tile, most=sys.maxsize)
+        plan = ScatterPlan(1, positions, held, lanes, c_block, k_block, *tile)
         plan = replace(plan, ahead=_ahead(problem, plan, machine))
         yield plan, [_fitted_cycles(one, plan, machine) for one in known]
 

@@ -21,6 +21,7 @@ from .inner import inner_of_any_size
 from .phases import phases_of_any_size
 from .plans import (
     ChannelsPlan,
+    ClippedPlan,
     ColumnsPlan,
     EitherPlan,
     GatherPlan,
@@ -28,6 +29,7 @@ from .plans import (
     Plan,
     ScatterPlan,
     WeightGradPlan,
+    WinogradPlan,
 )
 from .problem import Machine, Problem
 from .scatter import scatter_of_any_size
@@ -35,7 +37,7 @@ from .weight_channels import plan_channels
 from .weight_columns import columns_of_any_size
 from .weight_grad import plan_sums
 from .weight_tiles import weight_tiles_of_any_size
-from .winograd import from_tiles_on, winograd_of_any_size
+from .winograd import from_positions_on, winograd_of_any_size
 
 Rated = tuple[Plan, Sequence[float]]
 """A plan, and the cycles that it takes for each known size."""
@@ -47,8 +49,11 @@ LEAST_GAIN = 1.02
 """By how much, in geometric mean, a kernel that leaves out padding has to be faster than those that
 are built without it."""
 
-BATCHES = (1, 8)
+BATCHES = (1, 8, 64)
 """Numbers of images for which plans are rated where other sizes are symbolic as well."""
+
+MOST_OF_BATCH = 1 << 10
+"""Positions of y up to which the last of them counts: large batches of small images."""
 
 MOST_POSITIONS = 1 << 14
 """Positions of y up to which plans are rated: those of more images cost the same each."""
@@ -59,18 +64,6 @@ def plan_for_any_size(problem: Problem, gather: GatherPlan, machine: Machine) ->
     known = _known(problem)
     if not known:
         return gather
-    direct = [plan_gather(one, machine)[0] for one in known]
-    large: Plan = gather
-    split = Split.none(direct)
-    for winograd, cycles in winograd_of_any_size(problem, known, machine):
-        tiles = [prod(winograd.tiles(one)) for one in known]
-        found = Split.of(tiles, direct, cycles)
-        if found.total < split.total:
-            split, large = found, from_tiles_on(problem, winograd, found.threshold, machine)
-    for phases, cycles in phases_of_any_size(problem, known, machine):
-        found = Split.none(cycles)
-        if found.total < split.total:
-            split, large = found, phases
     small: list[Few] = []
     if not problem.prepacked:  # these find no packed weights
         if problem.transposed:
@@ -78,35 +71,61 @@ def plan_for_any_size(problem: Problem, gather: GatherPlan, machine: Machine) ->
         else:
             small += inner_of_any_size(problem, known, machine)
     fewest = _fewest(small, known)
-    best: Rated = large, split.cycles
-    least = _total(split.cycles, fewest) - len(known) * log(LEAST_GAIN)
-    for instead in _clipped_or(large, split.cycles, fewest, problem, known, machine):
-        total = _total(instead[1], fewest)
-        if total < least:
-            least, best = total, instead
+    larges = list(_large_ones(problem, gather, known, machine))
+    clipped = list(clipped_of_any_size(problem, known, machine))
+    instead = (one for large in larges for one in _clipped_or(*large, clipped, fewest, known))
+    if problem.prepacked:  # weights are packed for one of the two
+        instead = (one for one in instead if not isinstance(one[0], EitherPlan))
+    best, other = (
+        min(plans, key=lambda one: _total(one[1], fewest), default=None)
+        for plans in (larges, instead)
+    )
+    assert best is not None
+    least = _total(best[1], fewest) - len(known) * log(LEAST_GAIN)
+    if other is not None and _total(other[1], fewest) < least:
+        best = other
     return either(small, *best, known)
+
+
+def _large_ones(
+    problem: Problem, gather: GatherPlan, known: Sequence[Problem], machine: Machine
+) -> Iterator[Rated]:
+    """The plans for any number of positions: the best of each kernel."""
+    direct = [plan_gather(one, machine)[0] for one in known]
+    yield gather, direct
+    positions = [prod(one.positions) for one in known]
+    tiled: list[tuple[Split, WinogradPlan]] = []
+    for winograd, cycles in winograd_of_any_size(problem, known, machine):
+        split = Split.of(positions, direct, cycles)
+        if split.most is not None:
+            tiled.append((split, winograd))
+    if tiled:
+        split, winograd = min(tiled, key=lambda one: one[0].total)
+        least = split.most + 1 if split.most else 0
+        yield from_positions_on(problem, winograd, least, machine), split.cycles
+    yield from phases_of_any_size(problem, known, machine)
 
 
 def _clipped_or(
     large: Plan,
     cycles: Sequence[float],
+    clipped_ones: Iterable[tuple[ClippedPlan, Sequence[float]]],
     fewest: Sequence[float],
-    problem: Problem,
     known: Sequence[Problem],
-    machine: Machine,
 ) -> Iterator[Rated]:
     """What leaves out padding, in place of `large`: of images of known size, or of all that are no
     larger than some.  A kernel for few positions takes the `fewest` cycles."""
     images = [prod(one.y_sizes[1:]) for one in known]
-    for plan, clipped in clipped_of_any_size(problem, known, machine):
+    for plan, clipped in clipped_ones:
         if not plan.room:
             yield plan, clipped
-        elif not problem.prepacked:  # weights are packed for one of the two
+        else:
             pairs = ([min(pair) for pair in zip(one, fewest)] for one in (clipped, cycles))
-            end = Split.of(images, *pairs).threshold
-            if end > 1:
-                served = [a if size < end else b for size, a, b in zip(images, clipped, cycles)]
-                yield EitherPlan(replace(plan, most=end - 1), large), served
+            found = Split.of(images, *pairs).most
+            most = max(images) if found is None else found  # larger ones have less padding
+            if most:
+                served = [a if size <= most else b for size, a, b in zip(images, clipped, cycles)]
+                yield EitherPlan(plan, large, most_of_image=most), served
 
 
 def _fewest(small: Sequence[Few], known: Sequence[Problem]) -> list[float]:
@@ -141,16 +160,27 @@ def either(
     of_large: Sequence[float],
     known: Sequence[Problem],
 ) -> Plan:
-    """`large`, or the best of the plans for few positions for these, and `large` for all others."""
+    """`large`, or the best of the plans for few positions for these, and `large` for all others.
+
+    Small images in large batches are another matter than one large image: both are limited.
+    """
     best, split = large, Split.none(of_large)
+    images = [prod(one.y_sizes[1:]) for one in known]
     positions = [prod(one.y_sizes) for one in known]
-    for plan, cycles in small:
-        found = Split.of(positions, cycles, of_large)
+    sizes = sorted(set(images))
+    limits = [(a, between(a, b)) for a, b in zip(sizes, sizes[1:])] + [(sizes[-1], None)]
+    for (plan, cycles), (size, of_image) in product(small, limits):
+        limited = [a if image <= size else b for image, a, b in zip(images, cycles, of_large)]
+        found = Split.of(positions, limited, of_large)
         # The same cycles in another order may have a smaller sum: it has to serve some sizes.
-        if found.threshold > 1 and found.total < split.total:
-            most = min(plan.most, found.threshold - 1)
-            split, best = found, EitherPlan(replace(plan, most=most), large)
+        if found.most != 0 and found.total < split.total:
+            split, best = found, EitherPlan(plan, large, found.most, of_image)
     return best
+
+
+def between(below: int, above: int) -> int:
+    """The last size that counts as the one below, of those between two."""
+    return ceil(sqrt(below * above)) - 1
 
 
 def _plan_directly(
@@ -168,14 +198,14 @@ class Split(NamedTuple):
     ----------
     total : float
         Sum of the logarithms of `cycles`: the less the better.
-    threshold : int
-        The least measure of a size that the second plan serves.
+    most : int or None
+        The largest measure of a size that the first plan serves; None where it serves all.
     cycles : sequence
         What each size takes.
     """
 
     total: float
-    threshold: int
+    most: int | None
     cycles: Sequence[float]
 
     @classmethod
@@ -188,18 +218,17 @@ class Split(NamedTuple):
         """The best for sizes with these measures, of plans that take so many cycles."""
         order = sorted(range(len(measures)), key=measures.__getitem__)
         logs = [[log(cycles[i]) for i in order] for cycles in (below, above)]
-        ends = [0, *(measures[i] for i in order), 0]
-        found = []
-        for count in range(len(order) + 1):
-            before, after = ends[count], ends[count + 1]
-            if before != after:
-                total = sum(logs[0][:count]) + sum(logs[1][count:])
-                # Between two sizes in the middle.
-                threshold = before + 1 if count == len(order) else ceil(sqrt(before * after))
-                found.append((total, threshold, count))
-        total, threshold, count = min(found)
+        ends = [0, *(measures[i] for i in order), inf]
+        counts = (count for count in range(len(order) + 1) if ends[count] != ends[count + 1])
+        # Of equals, but for rounding, the one that serves more.
+        sums = ((sum(logs[0][:count]) + sum(logs[1][count:]), count) for count in counts)
+        totals = [(round(total, 6), -count) for total, count in sums]
+        count = -min(totals)[1]
+        most = 0 if not count else None
+        if 0 < count < len(order):
+            most = between(measures[order[count - 1]], measures[order[count]])
         served = {i: below[i] for i in order[:count]} | {i: above[i] for i in order[count:]}
-        return cls(total, threshold, [served[i] for i in range(len(order))])
+        return cls(sum(map(log, served.values())), most, [served[i] for i in range(len(order))])
 
 
 def _known(problem: Problem) -> list[Problem]:
@@ -218,6 +247,8 @@ def _known(problem: Problem) -> list[Problem]:
         )
         if min(x) >= 1:
             n = max(1, problem.n) if isinstance(problem.n, int) else n
+            if axes and n == BATCHES[-1] and n * prod(y) > MOST_OF_BATCH:
+                continue
             found.append(replace(problem, geometry=replace(g, x_size=x, y_size=y), n=n))
     smallest = min((prod(one.y_sizes) for one in found), default=0)
     most = max(MOST_POSITIONS, smallest)

@@ -40,16 +40,16 @@ def columns_of_any_size(
     They are infinite for what a task has no room for.
     """
     for c_block in candidate_channels(problem.geometry.c_per_group, 1):
-        most = _room(problem, c_block, machine)
-        if most:
+        room = _room(problem, c_block, machine)
+        if room:
             plan = _plan(problem, 1, c_block, machine)
             cycles = [
                 _cycles(one, replace(plan, images=one.n), machine)[0]
-                if prod(one.y_sizes) <= most
+                if prod(one.y_sizes) <= room
                 else inf
                 for one in known
             ]
-            yield replace(plan, most=most), cycles
+            yield replace(plan, room=room), cycles
 
 
 def _vectors(problem: Problem, c_block: int, machine: Machine) -> int:

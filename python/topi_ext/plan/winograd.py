@@ -90,15 +90,16 @@ def winograd_of_any_size(
             yield plan, [_fitted_cycles(one, plan, combinations, machine) for one in known]
 
 
-def from_tiles_on(
+def from_positions_on(
     problem: Problem, plan: WinogradPlan, least: int, machine: Machine
 ) -> WinogradPlan:
-    """The plan for so many tiles of a phase, or more, and the direct sum for fewer.
+    """The plan for so many positions of a phase, or more, and the direct sum for fewer.
 
-    Where these are no more than a vector has, it has register tiles of one: it builds sooner.
+    Where these are no more than a few vectors have, its register tiles are of one vector, and all
+    of the same size: it builds sooner.
     """
     plan = replace(plan, least=least)
-    if least > plan.lanes:
+    if least > 16 * plan.lanes:
         return plan
     channels, _ = register_tile(problem.out_channels, 1, machine)
     direct = replace(plan.direct, channels=channels, vectors=1, unrolled=1, whole_rows=False)
