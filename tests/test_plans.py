@@ -315,9 +315,39 @@ def test_a_plan_of_few_positions_serves_some() -> None:
     small, large = InnerPlan(16, 8, 4, 1, room=8), choose(known[0], MACHINE)
     cycles = [3.0, 3.0, 2.0]
     assert sum(map(log, cycles)) > sum(map(log, [*cycles[1:], cycles[0]]))
-    assert either([(small, [99.0] * 3)], large, cycles, known) is large
-    held = either([(small, [99.0, 1.0, 99.0])], large, cycles, known)
+    assert either([(small, [99.0] * 3)], large, cycles, known)[0] is large
+    held, _ = either([(small, [99.0, 1.0, 99.0])], large, cycles, known)
     assert isinstance(held, EitherPlan) and held.most == 1
+
+
+def test_small_images_of_any_batch() -> None:
+    """Vectors of positions have the halo of each image: of a classifier's last kernel, inner
+    products serve batches of one position each that they do not serve of one image."""
+    case = Case("conv", (4, 4), (4, 4), ins=512, outs=1)
+    plan = choose(free(FaceCase("conv", geometry_of(case), 1)), MACHINE)
+    assert isinstance(plan, EitherPlan) and isinstance(plan.small, InnerPlan)
+    assert plan.most is None or plan.most >= 64
+    assert plan.most_of_image is not None and plan.most_of_image < 16
+
+
+def test_few_positions_of_many_weights() -> None:
+    """More than there is room for are taken in parts."""
+    case = Case("conv", (4, 4, 4), (4, 4, 4), ins=768, outs=12, stride=(4,) * 3)
+    plan = choose(free(FaceCase("conv", geometry_of(case), 8)), MACHINE)
+    assert isinstance(plan, EitherPlan) and isinstance(plan.small, InnerPlan)
+    assert plan.small.room * 768 * 64 * 4 <= MACHINE.l2 // 2
+    assert plan.most is None or plan.most > 2 * plan.small.room
+
+
+def test_weight_gradients_of_small_images_and_large() -> None:
+    """Where they are faster by kernels of their own."""
+    case = Case("conv", (33, 33), (3, 3), ins=256, outs=64, padding=(2,) * 4, dilation=(2, 2))
+    plan = choose(free(FaceCase("conv_weight_grad", geometry_of(case), 1)), MACHINE)
+    kinds = []
+    while isinstance(plan, EitherPlan):
+        kinds.append(type(plan.small))
+        plan = plan.large
+    assert ChannelsPlan in kinds and not isinstance(plan, ChannelsPlan)
 
 
 def test_where_one_plan_takes_over() -> None:

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -80,9 +81,13 @@ def emit_body(problem: Problem, plan: Plan, operands: Sequence[Operand]) -> None
     if not isinstance(plan, EitherPlan):
         _LARGE[type(plan)].emit_body(problem, plan, operands)
         return
-    small = _SMALL[type(plan.small)].kernel_of(problem, plan.small, operands)
-    fits = emit.both(_is_small(problem, plan), small.fits())
-    emit.when(fits, small.emit, lambda: emit_body(problem, plan.large, operands))
+    is_small = _is_small(problem, plan)
+    if type(plan.small) in _SMALL:
+        kernel = _SMALL[type(plan.small)].kernel_of(problem, plan.small, operands)
+        small, is_small = kernel.emit, emit.both(is_small, kernel.fits())
+    else:
+        small = partial(emit_body, problem, plan.small, operands)
+    emit.when(is_small, small, lambda: emit_body(problem, plan.large, operands))
 
 
 def _is_small(problem: Problem, plan: EitherPlan) -> Expr:

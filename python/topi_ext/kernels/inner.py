@@ -32,7 +32,8 @@ from .. import emit, tvm_compat, widening
 from ..emit import Array, Expr, Operand
 from ..plan.plans import InnerPlan
 from ..plan.problem import Problem
-from . import ATTRIBUTES, DATA
+from . import ATTRIBUTES
+from .columns import copy_column
 from .copies import copy
 from .operands import gather_arguments
 from .rows import Result
@@ -120,57 +121,21 @@ class Inner:
         emit.loop(parts, numbered)
 
     def _copy_columns(self, group: Expr) -> None:
-        """columns[position][input channel][tap]; zero where there is padding."""
-        problem, g = self.problem, self.problem.geometry
+        """columns[position][input channel][tap] of one part."""
+        problem, channels = self.problem, self.problem.in_channels
 
         def position(number: Expr) -> None:
-            place = self.begin + number
-            image, *at = map(self.number_of, emit.unravel(place, problem.y_sizes))
-            corner = [
-                emit.let(i * stride - pad) for i, stride, pad in zip(at, g.stride, g.pad_before)
-            ]
-
-            def row(i: Expr, depth: Expr, height: Expr) -> None:
-                outer = [
-                    emit.let(start + tap * dilation)
-                    for start, tap, dilation in zip(corner, (depth, height), g.dilation)
-                ]
-                bounds = ((o >= 0, o < size) for o, size in zip(outer, g.x_size))
-                inside = emit.both(*(bound for pair in bounds for bound in pair))
-                into = ((i * g.kernel[0] + depth) * g.kernel[1] + height) * g.kernel[2]
-                into = emit.origin(number * self.pitch + into)
-                channel = group * problem.in_channels + i
-                source = emit.origin(self.x.at("C" + DATA, channel, image, *outer, 0))
-                zero = emit.constant(0, self.dtype)
-
-                def tap(width: Expr) -> None:
-                    place = corner[2] + width * g.dilation[2]
-                    there = emit.both(inside, place >= 0, place < g.x_size[2])
-                    value = emit.choose(
-                        there,
-                        lambda: self.x.load(source + place * self.x.strides[DATA[-1]], self.dtype),
-                        zero,
-                    )
-                    if self.x.dtype != self.dtype:
-                        value = emit.settled(value, self.dtype)
-                    emit.store(self.columns, into + width, value)
-
-                step = self.x.strides[DATA[-1]] * g.dilation[2]
-                if problem.is_static or not isinstance(step, int):
-                    emit.loop(g.kernel[2], tap)
-                    return
-                # LLVM sees of known sizes that nothing has to be asked for each tap.
-                begin, last = corner[2], corner[2] + (g.kernel[2] - 1) * g.dilation[2]
-                start = emit.let(source + begin * self.x.strides[DATA[-1]])
-                emit.when(
-                    emit.both(inside, begin >= 0, last < g.x_size[2]),
-                    lambda: copy(
-                        self.columns, into, self.x, start, g.kernel[2], self.plan.lanes, step
-                    ),
-                    lambda: emit.loop(g.kernel[2], tap),
-                )
-
-            emit.nest((problem.in_channels, *g.kernel[:2]), row)
+            digits = emit.unravel(self.begin + number, problem.y_sizes)
+            copy_column(
+                problem,
+                self.x,
+                self.columns,
+                number * self.pitch,
+                group * channels,
+                channels,
+                [self.number_of(digit) for digit in digits],
+                self.plan.lanes,
+            )
 
         emit.loop(self.present, position)
 

@@ -26,6 +26,7 @@ from ..emit import Array, Expr, Operand
 from ..plan.plans import ColumnsPlan
 from ..plan.problem import Problem
 from . import DATA, TAPS
+from .columns import copy_column
 from .products import add_products
 from .weight_grad import weight_function
 
@@ -131,37 +132,26 @@ class Columns:
 
     def _spread(self, columns: Array, image: Expr, channel: Expr, count: Expr) -> None:
         """columns[position][channel][taps]: x where the tap meets the position, or zero."""
-        problem = self.problem
-        zero = emit.constant(0, self.dtype)
 
-        def element(*where: Expr) -> None:
-            position, (c, *taps) = where[:4], where[4:]
-            steps = zip(position[1:], taps, problem.gathers[1:])
-            at = [
-                p * gather.stride + r * gather.dilation - gather.pad_before
-                for p, r, gather in steps
-            ]
-            inside = emit.both(
-                *(test for i, size in zip(at, problem.x_sizes[1:]) for test in (i >= 0, i < size))
-            )
+        def position(*numbers: Expr) -> None:
             index: Expr = 0
-            for p, size in zip(position, self.sizes):
-                index = index * size + p
-            column = c
-            for r, size in zip(taps, problem.geometry.kernel):
-                column = column * size + r
-            value = emit.choose(
-                inside,
-                lambda: self.x.load(
-                    self.x.at("C" + DATA, channel + c, image + position[0], *at), self.dtype
-                ),
-                zero,
+            for number, size in zip(numbers, self.sizes):
+                index = index * size + number
+            first, *others = numbers
+            copy_column(
+                self.problem,
+                self.x,
+                columns,
+                emit.origin(index * self.row),
+                channel,
+                count,
+                (image + first, *others),
+                self.plan.lanes,
             )
-            emit.store(columns, index * self.row + column, value)
 
         # Columns that no weight reads are computed and dropped: they only have to be numbers.
-        emit.fill(columns, 0, self.positions * self.row, zero)
-        emit.nest((*self.sizes, count, *problem.geometry.kernel), element)
+        emit.fill(columns, 0, self.positions * self.row, emit.constant(0, self.dtype))
+        emit.nest(self.sizes, position)
 
     def _values(self, values: Array, image: Expr, group: Expr, first_k: Expr) -> None:
         """values[position][k_tile] of y; channels beyond the last repeat it."""

@@ -712,7 +712,7 @@ class EitherPlan:
 
     Attributes
     ----------
-    small : InnerPlan, ScatterPlan, ClippedPlan or ColumnsPlan
+    small : InnerPlan, ScatterPlan, ClippedPlan, ColumnsPlan or ChannelsPlan
         For no more than so many positions of y, where it has room for them.
     large : Plan
         For everything else: of any size.
@@ -720,7 +720,7 @@ class EitherPlan:
         Of all images together, and of each; None for any number.
     """
 
-    small: InnerPlan | ScatterPlan | ClippedPlan | ColumnsPlan
+    small: InnerPlan | ScatterPlan | ClippedPlan | ColumnsPlan | ChannelsPlan
     large: Plan
     most: int | None = None
     most_of_image: int | None = None

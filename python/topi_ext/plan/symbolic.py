@@ -42,12 +42,16 @@ from .winograd import from_positions_on, winograd_of_any_size
 Rated = tuple[Plan, Sequence[float]]
 """A plan, and the cycles that it takes for each known size."""
 
-Few = tuple[Union[InnerPlan, ScatterPlan, ColumnsPlan], Sequence[float]]
+Few = tuple[Union[InnerPlan, ScatterPlan, ColumnsPlan, ChannelsPlan], Sequence[float]]
 """The same of a plan for few positions."""
 
 LEAST_GAIN = 1.02
 """By how much, in geometric mean, a kernel that leaves out padding has to be faster than those that
 are built without it."""
+
+LEAST_OF_TWO = 1.05
+"""By how much, in geometric mean, two kernels of weight gradients have to be faster than one, which
+builds sooner."""
 
 BATCHES = (1, 8, 64)
 """Numbers of images for which plans are rated where other sizes are symbolic as well."""
@@ -84,7 +88,7 @@ def plan_for_any_size(problem: Problem, gather: GatherPlan, machine: Machine) ->
     least = _total(best[1], fewest) - len(known) * log(LEAST_GAIN)
     if other is not None and _total(other[1], fewest) < least:
         best = other
-    return either(small, *best, known)
+    return either(small, *best, known)[0]
 
 
 def _large_ones(
@@ -143,15 +147,18 @@ def plan_weights_of_any_size(problem: Problem, machine: Machine) -> Plan:
     known = _known(problem)
     small = list(columns_of_any_size(problem, known, machine))
     fewest = _fewest(small, known)
-    direct = _plan_directly(problem, machine)[1]
-    if isinstance(direct, ChannelsPlan) and not problem.images_are_known:
-        direct = replace(direct, clipped=mean(one.met_share for one in known) <= MOST_MEAN)
-    found: list[Rated] = [
-        (direct, [_plan_directly(one, machine)[0] for one in known]),
-        *weight_tiles_of_any_size(problem, known, machine),
+    direct = list(_direct_ones(problem, known, machine))
+    found: list[Rated] = [*direct, *weight_tiles_of_any_size(problem, known, machine)]
+    large = min(found, key=lambda one: _total(one[1], fewest))
+    channels: list[Few] = [
+        (plan, cycles)
+        for plan, cycles in direct
+        if isinstance(plan, ChannelsPlan) and plan is not large[0]
     ]
-    large, cycles = min(found, key=lambda one: _total(one[1], fewest))
-    return either(small, large, cycles, known)
+    both = either(channels, *large, known)
+    if _total(both[1], fewest) < _total(large[1], fewest) - len(known) * log(LEAST_OF_TWO):
+        large = both
+    return either(small, *large, known)[0]
 
 
 def either(
@@ -159,7 +166,7 @@ def either(
     large: Plan,
     of_large: Sequence[float],
     known: Sequence[Problem],
-) -> Plan:
+) -> Rated:
     """`large`, or the best of the plans for few positions for these, and `large` for all others.
 
     Small images in large batches are another matter than one large image: both are limited.
@@ -175,7 +182,7 @@ def either(
         # The same cycles in another order may have a smaller sum: it has to serve some sizes.
         if found.most != 0 and found.total < split.total:
             split, best = found, EitherPlan(plan, large, found.most, of_image)
-    return best
+    return best, split.cycles
 
 
 def between(below: int, above: int) -> int:
@@ -183,12 +190,21 @@ def between(below: int, above: int) -> int:
     return ceil(sqrt(below * above)) - 1
 
 
-def _plan_directly(
-    problem: Problem, machine: Machine
-) -> tuple[float, WeightGradPlan | ChannelsPlan]:
-    """The plan of the fewest cycles that saves no products."""
-    sums, channels = plan_sums(problem, machine), plan_channels(problem, machine)
-    return min(sums, channels or sums, key=lambda one: one[0])
+def _direct_ones(
+    problem: Problem, known: Sequence[Problem], machine: Machine
+) -> Iterator[tuple[WeightGradPlan | ChannelsPlan, list[float]]]:
+    """The plans that save no products, and their cycles."""
+    yield (
+        plan_sums(problem, machine)[1],
+        [plan_sums(one, machine)[0] for one in known],
+    )
+    channels = plan_channels(problem, machine)
+    if channels:
+        plan = channels[1]
+        if not problem.images_are_known:
+            plan = replace(plan, clipped=mean(one.met_share for one in known) <= MOST_MEAN)
+        found = [plan_channels(one, machine) for one in known]
+        yield plan, [one[0] if one else inf for one in found]
 
 
 class Split(NamedTuple):
