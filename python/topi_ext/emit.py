@@ -62,15 +62,15 @@ class Operand(Array):
         """
         return sum(i * self.strides[a] for a, i in zip(letters, where) if a in self.strides)
 
-    def is_run(self, letters: str, sizes: Sequence[Expr]) -> bool:
-        """Whether the axes `letters` lie in memory as one run, the last one fastest."""
-        stride: Expr = 1
-        for letter, size in reversed(list(zip(letters, sizes))):
-            if letter in self.strides:
-                if self.strides[letter] != stride:
-                    return False
-                stride = stride * size
-        return True
+    def is_run(self, letters: str) -> bool:
+        """Whether the axes `letters` lie in memory as one run, the last one fastest.
+
+        Other axes of one element do not count.
+        """
+        counts = {a for a, size in self.sizes.items() if not isinstance(size, int) or size != 1}
+        stored = [a for a in self.sizes if a in letters or a in counts]
+        wanted = [a for a in letters if a in self.sizes]
+        return stored[len(stored) - len(wanted) :] == wanted
 
 
 class Part(Operand):

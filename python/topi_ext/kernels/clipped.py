@@ -220,7 +220,7 @@ class Clipped:
         gathers, step = problem.gathers, self.data.strides[DATA[-1]]
         # Rows that follow each other are copied together.
         joined = isinstance(self.width, int) and gathers[2].in_step == 1
-        joined = joined and self.data.is_run(DATA[-2:], problem.in_sizes[-2:])
+        joined = joined and self.data.is_run(DATA[-2:])
 
         def of_taps(*taps: Expr) -> None:
             begins, counts = zip(*(self._met(axis + 1, tap) for axis, tap in enumerate(taps)))

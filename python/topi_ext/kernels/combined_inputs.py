@@ -20,13 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from math import prod
 
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..filtering import Combination, Filter
-from ..plan.plans import row_lanes
+from ..plan.plans import NARROW, row_lanes
 from ..plan.problem import Problem
 from . import DATA
 from .combinations import combination
@@ -163,7 +163,7 @@ class CombinedInputs:
             else:
                 # As wide as the row allows.
                 halves = range(self.lanes.bit_length())
-                widths = (self.lanes >> i for i in halves if self.lanes >> i >= 4)
+                widths = (self.lanes >> i for i in halves if self.lanes >> i >= NARROW)
                 by_some(*widths, 1)
 
         return tiles
@@ -184,6 +184,8 @@ class CombinedInputs:
             for f, first, phase in zip(filters, self.first[1:], phases)
         ]
         every, along_row = rows.every, starts[2]
+        # LLVM takes a loop of unknown length for a long one.
+        by_vectors = stride == 1 and not (every == 1 and problem.is_static)
         low = emit.let(emit.least(emit.most(0 - along_row // every, 0), rows.length))
         behind = (sizes[3] - 1 - along_row) // every + 1
         high = emit.let(emit.least(emit.most(behind, low), rows.length))
@@ -191,12 +193,13 @@ class CombinedInputs:
         def copy(channel: Expr) -> None:
             source_channel = group * problem.in_channels + channel
 
-            def row(b0: Expr, *numbers: Expr) -> None:
-                image = self.first[0] + b0
+            def row(b0: Expr, *inputs: Expr) -> None:
+                image, of_axis = self.first[0] + b0, (inputs[:2], inputs[2:])
                 depth, height = (
-                    emit.let(start + axis.input_of(number))
-                    for start, axis, number in zip(starts, rows.axes, numbers)
+                    emit.let(start + axis.input_of(*at))
+                    for start, axis, at in zip(starts, rows.axes, of_axis)
                 )
+                numbers = [axis.number_of(*at) for axis, at in zip(rows.axes, of_axis)]
                 inside = emit.both(
                     image < sizes[0],
                     *(depth >= 0, depth < sizes[1]),
@@ -207,7 +210,7 @@ class CombinedInputs:
                     where = (source_channel, image, depth, height, along_row + low * every)
                     origin = emit.origin(data.at("C" + DATA, *where))
                     into = emit.origin(rows.start((b0, *numbers)) + low)
-                    if every > 1 and stride == 1:
+                    if by_vectors:
                         copy_row(raw, into, data, origin, high - low, self.lanes, every)
                         return
                     emit.loop(
@@ -219,7 +222,8 @@ class CombinedInputs:
 
                 emit.when(inside, present)
 
-            emit.nest(rows.extents, row)
+            of_axes = ((len(axis.residues), axis.count) for axis in rows.axes)
+            emit.nest((self.block[0], *chain.from_iterable(of_axes)), row)
 
         return copy
 
@@ -252,10 +256,13 @@ class _Axis:
         steps = emit.table([x // self.step for x in inputs])
         return residues(i) * self.count + steps(i)
 
-    def input_of(self, number: Expr) -> Expr:
-        """How far the input of this number lies behind the first."""
-        residue = emit.table(self.residues)(emit.quotient(number, self.count))
-        return emit.remainder(number, self.count) * self.step + residue
+    def number_of(self, residue: Expr, i: Expr) -> Expr:
+        """The number of input `i` of a residue, itself given by its number."""
+        return residue * self.count + i
+
+    def input_of(self, residue: Expr, i: Expr) -> Expr:
+        """How far that input lies behind the first."""
+        return i * self.step + emit.table(self.residues)(residue)
 
 
 class _Rows:

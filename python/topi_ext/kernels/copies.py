@@ -13,10 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from .. import emit
 from ..emit import Array, Expr
-from ..plan.plans import MOST_STEP
-
-NARROW = 4
-"""Lanes of the vectors of rows that are too short for whole ones."""
+from ..plan.plans import MOST_STEP, NARROW
 
 
 def copy(

@@ -209,7 +209,7 @@ class Scatter:
     @property
     def _has_neighbours(self) -> bool:
         """Whether the positions of a whole tile are known to be neighbours in memory."""
-        if not self.problem.is_static or not self.y.is_run(DATA[1:], self.y_size):
+        if not self.problem.is_static or not self.y.is_run(DATA[1:]):
             return False
         return self.images == 1 or self.size % self.plan.m_tile == 0
 
@@ -335,7 +335,7 @@ class Scatter:
         varies = {letter for step in self.problem.epilogue for letter in step.varies}
         while is_known and axes < len(sizes) and self.extent[-axes:] == list(sizes[-axes:]):
             letters = DATA[-axes - 1 :]
-            if varies & set(letters) or not out.is_run(letters, sizes[-axes - 1 :]):
+            if varies & set(letters) or not out.is_run(letters):
                 break
             axes += 1
         return axes

@@ -6,16 +6,17 @@
     for some positions at a time, some channels at a time:
         load these positions of each channel, transpose in registers, store   -> rows
 
-A run that is shorter than a square goes element by element.
+A run that is shorter than a square goes by smaller ones, or element by element.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from .. import emit
 from ..emit import Array, Expr, Operand
-from ..plan.plans import MOST_STEP, square_side
+from ..plan.plans import MOST_STEP, NARROW, square_side
 from .copies import every
 
 
@@ -43,25 +44,33 @@ def turn(
         Positions, and the most that they can be.
     """
     apart = source.strides["C"]
-    size = square_side(longest, lanes) if isinstance(longest, int) else lanes
+    known = isinstance(longest, int)
+    sides = [square_side(longest, lanes)] if known else sorted({lanes, min(lanes, NARROW)})
+    may = step <= MOST_STEP and source.dtype == rows.dtype
 
-    def element(k: Expr, p: Expr) -> None:
+    def element(p: Expr, k: Expr) -> None:
         value = source.load(start + k * apart + p * step, rows.dtype)
         emit.store(rows, into + p * pitch + k, value)
 
-    def squares() -> None:
+    def squares(size: int) -> None:
         starts = [emit.origin(start + emit.least(k, channels - 1) * apart) for k in range(lanes)]
         turn_squares(
             rows, into, pitch, starts, size, length,
             lambda at: emit.let(every(source, emit.let(at), step, size)), step,
         )  # fmt: skip
 
-    may = size > 0 and step <= MOST_STEP and source.dtype == rows.dtype
-    emit.when(
-        emit.both(may, length >= size, channels > 0),
-        squares,
-        lambda: emit.nest((channels, length), element),
-    )
+    def by_squares(sides: Sequence[int]) -> None:
+        if not sides:
+            emit.nest((length, channels), element)
+            return
+        *smaller, size = sides
+        emit.when(
+            emit.both(may, size > 0, length >= size, channels > 0),
+            partial(squares, size),
+            partial(by_squares, smaller),
+        )
+
+    by_squares(sides)
 
 
 def turn_squares(

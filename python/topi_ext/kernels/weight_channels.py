@@ -106,7 +106,7 @@ class _Channels:
         emit.nest(counts, block)
         self._write(partial, first_k, k_count, first_c, c_count)
 
-    def _place(self, position: tuple[Expr, ...], first: Expr, vectors: int) -> Expr:
+    def _place(self, position: tuple[Expr, ...], first: Expr, vectors: Expr) -> Expr:
         """Where a position of a tile of vectors is: rows[tile][position][lanes]."""
         index = sum(p * step for p, step in zip(position, self.steps))
         return (first * self.positions + index * vectors) * self.plan.lanes
@@ -115,28 +115,40 @@ class _Channels:
         self, rows: Array, first_k: Expr, count: Expr, first: list[Expr], extent: list[Expr]
     ) -> None:
         """rows[tile of vectors][position][channel] of y, run by run of neighbouring positions."""
-        lanes, y_sizes = self.plan.lanes, self.problem.y_sizes
-        step = self.y.strides[DATA[-1]]
-        # Whole rows are one run.
-        joined = self.problem.is_static and self.window.block[-1] == y_sizes[-1]
-        joined = joined and self.y.is_run(DATA[-2:], y_sizes[-2:])
-        axes = 2 if joined else 3
-        length, longest = emit.let(prod(extent[axes:])), prod(self.window.block[axes:])
+        lanes, step = self.plan.lanes, self.y.strides[DATA[-1]]
+        counts, length, longest = self._runs(extent)
 
-        def tile(number: Expr, vectors: int) -> None:
-            def vector(v: Expr, *outer: Expr) -> None:
-                position = (*outer, *(0,) * (4 - axes))
-                k = (number + v) * lanes
-                channels = emit.present(k, count, lanes)
-                where = [f + p for f, p in zip(first, position)]
-                source = emit.origin(self.y.at("C" + DATA, first_k + k, *where))
-                into = emit.origin(self._place(position, number, vectors) + v * lanes)
-                pitch = vectors * lanes
-                turn(rows, into, pitch, self.y, source, step, channels, length, longest, lanes)
+        def vector(number: Expr, *outer: Expr) -> None:
+            position = (*outer, 0)
+            v = emit.let(emit.remainder(number, self.plan.vectors))
+            vectors = emit.present(number - v, self.vectors, self.plan.vectors)
+            channels = emit.present(number * lanes, count, lanes)
+            where = [f + p for f, p in zip(first, position)]
+            source = emit.origin(self.y.at("C" + DATA, first_k + number * lanes, *where))
+            into = emit.origin(self._place(position, number - v, vectors) + v * lanes)
+            pitch = vectors * lanes
+            turn(rows, into, pitch, self.y, source, step, channels, length, longest, lanes)
 
-            emit.nest((vectors, *extent[:axes]), vector)
+        emit.nest((self.vectors, *counts), vector)
 
-        emit.tiles(self.vectors, self.plan.vectors, tile)
+    def _runs(self, extent: Sequence[Expr]) -> tuple[list[Expr], Expr, Expr]:
+        """Runs of y along the outer axes, how long they are, and the most that they can be: whole
+        rows are one run, and so are whole planes."""
+        block, y_sizes = self.window.block, self.problem.y_sizes
+        counts, length, longest = list(extent[:3]), extent[3], block[3]
+        whole: Expr = True
+
+        def joined(value: Expr, alone: Expr) -> Expr:
+            return emit.let(emit.choose(whole, lambda: value, alone))
+
+        for axis in (2, 1):
+            whole = emit.both(whole, block[axis + 1] == y_sizes[axis + 1])
+            if whole is False or not self.y.is_run(DATA[axis:]):
+                break
+            length = joined(length * extent[axis], length)
+            longest = joined(longest * block[axis], longest)
+            counts[axis] = joined(1, counts[axis])
+        return counts, length, longest
 
     def _products(
         self,

@@ -57,12 +57,9 @@ class Columns:
         self.room = self.positions if problem.is_static else plan.room
         self.vectors = plan.row_vectors(problem.geometry)
         self.row = self.vectors * plan.lanes
-        self.weights = ("I" + TAPS, (problem.geometry.c_per_group, *problem.geometry.kernel))
         # Whole tiles whose rows lie in memory as the columns do need no intermediate copy.
         self.direct = (
-            out.is_run(*self.weights)
-            and out.dtype == self.dtype
-            and plan.is_whole(problem.geometry)
+            out.is_run("I" + TAPS) and out.dtype == self.dtype and plan.is_whole(problem.geometry)
         )
 
     def fits(self) -> Expr:
@@ -206,14 +203,14 @@ class Columns:
                 column = c
                 for r, size in zip(taps, geometry.kernel):
                     column = column * size + r
-                into = self.out.at("O" + self.weights[0], k + o, first_c + c, *taps)
+                into = self.out.at("OI" + TAPS, k + o, first_c + c, *taps)
                 emit.store(self.out, into, held.load(place + o * self.row + column, self.out.dtype))
 
             def run(i: Expr) -> None:
                 into = self.out.at("OI", k + o, first_c) + i
                 emit.store(self.out, into, held.load(place + o * self.row + i, self.out.dtype))
 
-            if self.out.is_run(*self.weights):
+            if self.out.is_run("I" + TAPS):
                 emit.loop(count * geometry.taps, run)
             else:
                 emit.nest((count, *geometry.kernel), element)

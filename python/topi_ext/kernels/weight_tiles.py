@@ -323,11 +323,11 @@ class _WeightTiles:
         """What one block of tiles adds to the sums of one block of channels of x."""
         problem, plan = self.problem, self.plan
         count = emit.present(first_c, problem.geometry.c_per_group, plan.c_block)
-        inputs = emit.scratch(self.terms * plan.c_block * plan.pitch, self.dtype)
+        inputs = emit.scratch(self.terms * plan.rows * plan.pitch, self.dtype)
         combined = CombinedInputs(
             problem, self.x, first, self.block, self.room, plan.pitch, plan.lanes
         )
-        first_rows = [t * plan.c_block for t in range(self.terms)]
+        first_rows = [t * plan.rows for t in range(self.terms)]
         tiles = combined.rows_into(inputs, first_rows, group, self.filters, phases)
         emit.loop(count, lambda c: tiles(emit.let(first_c + c), c))
         if sums is not None:
@@ -347,7 +347,7 @@ class _WeightTiles:
 
         def tile(term: Expr, point: Expr, vector: Expr, vectors: int, c: Expr, cs: int) -> None:
             row = emit.let(point * (self.room * self.row) + vector * (self.room * lanes))
-            values = emit.let((term * plan.c_block + c) * plan.pitch)
+            values = emit.let((term * plan.rows + c) * plan.pitch)
             place = emit.let(held + c * self.channel_sums + term * self.row + vector * lanes)
             add_products(
                 (self.tiles,),

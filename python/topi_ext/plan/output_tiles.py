@@ -81,10 +81,16 @@ def _saves_products(gather: Gather, tile: int) -> bool:
     return whole < 2 * half
 
 
-def combined_inputs_cycles(filters: Sequence[Filter], block: Sequence[int], lanes: int) -> float:
-    """Estimated cycles of combining the inputs of one channel, phase and block of tiles."""
+def combined_inputs_cycles(
+    filters: Sequence[Filter], block: Sequence[int], lanes: int, narrowest: int = 1
+) -> float:
+    """Estimated cycles of combining the inputs of one channel, phase and block of tiles.
+
+    Rows of fewer tiles than the `narrowest` vectors have lanes are combined one by one.
+    """
     depth, height, last = filters[0], filters[1], filters[2].packed
     count = row_lanes(block[3], lanes)
+    count = count if count >= narrowest else 1
     rows, length = input_rows(filters, block)
     vectors: int = -(-last.span(count) // count)
     of_depth = depth.mean_terms * len(height.terms)
@@ -97,6 +103,7 @@ def combined_inputs_cycles(filters: Sequence[Filter], block: Sequence[int], lane
     each *= 1.0 if written <= 32 else 1.4 if written <= 56 else 1.8
     chunks = prod(block[:3]) * -(-block[3] // count)
     cycles = 0.75 if count == lanes else 0.45 if count > 4 else 0.3 if count > 2 else 0.13
+    cycles = cycles if count >= narrowest else 0.2
     # Few rows are read before they have reached the first cache.
     every = filters[2].every
     copied = 0.2 if every == 1 else 0.4 if every <= MOST_STEP else 1.2

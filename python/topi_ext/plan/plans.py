@@ -39,6 +39,9 @@ MOST_COPIED = 4096
 MOST_STEP = 4
 """Longest step of elements that are read as vectors, of which most is dropped."""
 
+NARROW = 4
+"""Lanes of the narrowest vectors of kernels for symbolic sizes: shorter rows go one by one."""
+
 
 def square_size(problem: Problem, channels: int, lanes: int) -> int:
     """Weights of how many of a block's output channels, and of as many taps, are copied at a time.
@@ -704,6 +707,12 @@ class WeightTilesPlan(Tiled):
         """Distance of two rows of combined inputs: never a power of two of cache lines."""
         vectors = -(-prod(self.block) // self.lanes)
         return odd(vectors) * self.lanes
+
+    @property
+    def rows(self) -> int:
+        """Rows of combined inputs from one term to the next: those of a channel, which are written
+        together, lie in different sets of a cache."""
+        return odd(self.c_block)
 
 
 @dataclass(frozen=True)

@@ -83,8 +83,10 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, Channels
 
 
 def _turn_cycles(problem: Problem, block: Sequence[int], lanes: int) -> float:
-    """Of a vector of channels of y, by squares; whole rows are one run."""
-    axes = 2 if block[-1] == nominal(problem.positions)[-1] else 3
+    """Of a vector of channels of y, by squares; whole rows, and whole planes, are one run."""
+    sizes, axes = nominal(problem.positions), 3
+    while axes > 1 and block[axes] == sizes[axes]:
+        axes -= 1
     runs, length = prod(block[:axes]), prod(block[axes:])
     side = square_side(length, lanes) if problem.dtypes[1] == problem.acc_dtype else 0
     if not side:

@@ -28,7 +28,7 @@ from .output_tiles import (
     input_rows,
     written_terms,
 )
-from .plans import WeightTilesPlan
+from .plans import NARROW, WeightTilesPlan
 from .problem import Machine, Problem, nominal
 from .weight_grad import plan_sums
 
@@ -82,7 +82,8 @@ def weight_tiles_of_any_size(
 def _fitted_cycles(known: Problem, plan: WeightTilesPlan, machine: Machine) -> float:
     """Estimated cycles of a plan for symbolic sizes, whose block fits the known ones."""
     block = fitted_block(plan.tiles(known), prod(plan.block), plan.shares)
-    return _cycles(known, replace(plan, block=block), machine, is_single=False)
+    plan = replace(plan, block=block)
+    return _cycles(known, plan, machine, is_single=False, narrowest=NARROW)
 
 
 def _tiled(problem: Problem, machine: Machine) -> Iterator[WeightTilesPlan]:
@@ -122,7 +123,7 @@ def _sizes(problem: Problem, plan: WeightTilesPlan) -> tuple[int, int, int]:
     terms, points = (prod(len(f.terms) for f in filters), prod(len(f.points) for f in filters))
     vectors = -(-problem.geometry.k_per_group // plan.lanes)
     rows = points * prod(plan.block) * vectors * plan.lanes
-    inputs = terms * plan.c_block * plan.pitch + prod(input_rows(filters, plan.block)) + plan.lanes
+    inputs = terms * plan.rows * plan.pitch + prod(input_rows(filters, plan.block)) + plan.lanes
     return rows, inputs, (terms * vectors + 1) * plan.lanes
 
 
@@ -145,7 +146,14 @@ def _elements(problem: Problem, plan: WeightTilesPlan, machine: Machine) -> int:
     return rows + busy * inputs + sums * plan.c_block * (busy if is_single else tasks)
 
 
-def _cycles(problem: Problem, plan: WeightTilesPlan, machine: Machine, *, is_single: bool) -> float:
+def _cycles(
+    problem: Problem,
+    plan: WeightTilesPlan,
+    machine: Machine,
+    *,
+    is_single: bool,
+    narrowest: int = 1,
+) -> float:
     """Estimated cycles; of a single pass sums are written once."""
     geometry, lanes, tile, block = problem.geometry, plan.lanes, plan.tile, plan.block
     filters, c_block, shares = _filters(problem, plan), plan.c_block, plan.shares
@@ -161,7 +169,7 @@ def _cycles(problem: Problem, plan: WeightTilesPlan, machine: Machine, *, is_sin
     outputs = vectors * (turn + prod(block) * points * 2.5)
     # What is left over of the tiles goes one channel at a time.
     register_tiles = c_block // plan.c_tile + c_block % plan.c_tile
-    task = 1000 + c_block * combined_inputs_cycles(filters, block, lanes)
+    task = 1000 + c_block * combined_inputs_cycles(filters, block, lanes, narrowest)
     # From a cache that is further away, and not of this core alone.
     near = rows + inputs + (sums * c_block * tasks if shares > 1 else 0)
     far = 1.0 if near * width <= machine.l2 * 3 // 4 else 1.4

@@ -33,7 +33,7 @@ from .output_tiles import (
     input_rows,
     written_terms,
 )
-from .plans import GatherPlan, WinogradPlan, square_size
+from .plans import NARROW, GatherPlan, WinogradPlan, square_size
 from .problem import Machine, Problem, nominal
 
 MOST_KINDS = 4
@@ -114,7 +114,7 @@ def _fitted_cycles(
 ) -> float:
     """Estimated cycles of a plan for symbolic sizes, whose block fits the known ones."""
     block = fitted_block(plan.tiles(known), prod(plan.block), plan.shares or plan.tasks)
-    return _cycles(known, replace(plan, block=block), combinations, machine)[0]
+    return _cycles(known, replace(plan, block=block), combinations, machine, NARROW)[0]
 
 
 def _loops_of_any_size(problem: Problem, machine: Machine) -> Iterator[Loops]:
@@ -221,10 +221,11 @@ def _cycles(
     plan: WinogradPlan,
     combinations: Sequence[tuple[Filter, ...]],
     machine: Machine,
+    narrowest: int = 1,
 ) -> tuple[float, float]:
     """Estimated cycles until the kernel is done, and of all its tasks but for combining taps."""
     tasks = _tasks(problem, plan)
-    inputs, cycles = _task_cycles(problem, plan, combinations, machine)
+    inputs, cycles = _task_cycles(problem, plan, combinations, machine, narrowest)
     combining = 0.0
     if not problem.prepacked:
         combining = _combining_cycles(problem, plan, combinations, machine)
@@ -346,6 +347,7 @@ def _task_cycles(
     plan: WinogradPlan,
     combinations: Sequence[tuple[Filter, ...]],
     machine: Machine,
+    narrowest: int,
 ) -> tuple[float, float]:
     """Estimated cycles of one task: of combining its inputs, and all others."""
     lanes, block, width = plan.lanes, plan.block, byte_width(problem.acc_dtype)
@@ -369,7 +371,7 @@ def _task_cycles(
         phases = prod(len(f.phases) for f in (depth, height, last))
         terms = [f.mean_terms for f in (depth, height, last)]
         points = prod(len(f.points) for f in (depth, height, last))
-        channel = combined_inputs_cycles((depth, height, last), block, lanes)
+        channel = combined_inputs_cycles((depth, height, last), block, lanes, narrowest)
         combined += phases * problem.in_channels * channel
         step = tile_cycles(plan.channels, plan.vectors, machine)
         products = prod(terms) * problem.in_channels * blocks * rounds * step
