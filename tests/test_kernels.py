@@ -31,7 +31,7 @@ from topi_ext import emit, select, tvm_compat
 from topi_ext.epilogue import Step
 from topi_ext.kernels import ATTRIBUTES, clipped, gather, weight_tiles, winograd
 from topi_ext.kernels.panel import fitted_splits
-from topi_ext.layout import Layouts
+from topi_ext.layout import SPATIAL, Layouts
 from topi_ext.plan.combined_rows import COMBINED
 from topi_ext.plan.cpu import choose
 from topi_ext.plan.gather import plan_gather
@@ -268,6 +268,11 @@ def test_steps_of_images_without_a_border(varies: str) -> None:
     np.testing.assert_allclose(out.numpy(), want * factor + 1, rtol=1e-5, atol=1e-5)
 
 
+def may_stream(problem: Problem) -> bool:
+    """Whether the result may be written past the caches."""
+    return STREAMS and problem.rows_are_runs
+
+
 @st.composite
 def plans(draw: st.DrawFn, problem: Problem) -> object:
     """Any plan that makes sense for a problem, good or bad."""
@@ -306,7 +311,7 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
         vectors = number(min(3, c_block * -(-g.stride[-1] // (lanes * splits))))
         images, has_one_row = number(problem.n), math.prod(problem.x_sizes[1:-1]) == 1
         chunks = number(min(3, g.k_per_group)) if images == 1 and has_one_row else 1
-        streamed = STREAMS and splits == 1 and draw(st.booleans())
+        streamed = may_stream(problem) and splits == 1 and draw(st.booleans())
         return PhasesPlan(
             images, lanes, c_block, number(4), vectors, parallel, streamed, splits, chunks
         )
@@ -351,7 +356,7 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
     whole_rows = problem.transposed and not tiled and draw(st.booleans())
     return GatherPlan(
         window, lanes, channels, vectors, splits, depth, packed, parallel, spread,
-        tiles_first=first, tiled=tiled, streamed=STREAMS and draw(st.booleans()),
+        tiles_first=first, tiled=tiled, streamed=may_stream(problem) and draw(st.booleans()),
         whole_rows=whole_rows, shared=number(3),
     )  # fmt: skip
 
@@ -368,7 +373,7 @@ def winograd_plans(draw: st.DrawFn, problem: Problem, lanes: int, parallel: bool
     by_slice = shares > 0 and draw(st.booleans())
     plan = WinogradPlan(
         tile, (1,) * 4, lanes, channels, vectors, 1 if shares else splits, passes, None, parallel,
-        parts, shares, by_slice=by_slice, streamed=STREAMS and draw(st.booleans()),
+        parts, shares, by_slice=by_slice, streamed=may_stream(problem) and draw(st.booleans()),
     )  # fmt: skip
     tiles = plan.tiles(problem)
     if shares == 1 and draw(st.booleans()):
@@ -403,12 +408,20 @@ def weight_tiles_plans(
     return replace(plan, block=tuple(draw(st.integers(1, max(1, min(n, 9)))) for n in tiles))
 
 
+def layouts_of(rank: int) -> st.SearchStrategy[Layouts]:
+    """Rows that are runs, rows that are far apart, channels that are neighbours."""
+    spatial, orders = SPATIAL[rank], Layouts.canonical(rank)
+    data = st.sampled_from([orders.x, "NC" + spatial[::-1], "N" + spatial + "C"])
+    return st.builds(Layouts, data, st.just(orders.w), data)
+
+
 @pytest.mark.parametrize("face", FACES)
 @compiling(3)
 @given(data=st.data(), some=st.lists(st.one_of(any_case, wide), min_size=8, max_size=8), seed=seeds)
 def test_any_plan(face: str, data, some: list[Case], seed: int) -> None:
     """Blocks, tiles and splits that divide nothing, whatever the planner would have chosen."""
-    chosen = [FaceCase(face, geometry_of(case), case.n) for case in some]
+    orders = [data.draw(layouts_of(case.rank)) for case in some]
+    chosen = [FaceCase(face, geometry_of(c), c.n, order) for c, order in zip(some, orders)]
     made = [kernel_of(problem_of(c), data.draw(plans(problem_of(c)))) for c in chosen]
     run_all(made, chosen, seed, tiled=True)
 
@@ -564,6 +577,27 @@ def test_clipped_images_of_any_size() -> None:
         for size in (case.size, tuple(max(1, s - 7) for s in case.size), (22, 19, 17)[: case.rank]):
             sized = geometry_of(case.with_(size=size))
             runs += [(f"f{len(made) - 1}", FaceCase(face, sized, n)) for n in (case.n + 1, 0)]
+    kernels, rng = built(made), np.random.default_rng(0)
+    for name, case in runs:
+        run(kernels[name], case, rng)
+
+
+@pytest.mark.parametrize("order", ["NCHW", "NCWH", "NHWC"])
+def test_weight_gradients_by_channels_of_any_size(order: str) -> None:
+    """Blocks of many planes, of whole rows and of parts of one, longer and shorter than squares."""
+    made, runs = [], []
+    layouts = Layouts(order, "OIHW", order)
+    for outs, groups, room in ((11, 1, 400), (6, 3, 60), (19, 1, 12)):
+        case = Case("conv", (9, 9), (3, 3), ins=6, outs=outs, groups=groups, padding=(1,) * 4)
+        one = FaceCase("conv_weight_grad", geometry_of(case), case.n, layouts)
+        problem, g = free(one), one.geometry
+        window = Window((1, 1, 1, 1), (1, 1, 1, room))
+        plan = ChannelsPlan(window, 8, g.k_per_group, g.c_per_group, 2, 2)
+        made.append(kernel_of(problem, plan))
+        for size in ((2, 2), (1, 5), (3, 3), (7, 4), (5, 8), (4, 13), (9, 17)):
+            if room >= 9 * (size[1] + 2):
+                sized = FaceCase(one.face, geometry_of(case.with_(size=size)), 2, layouts)
+                runs.append((f"f{len(made) - 1}", sized))
     kernels, rng = built(made), np.random.default_rng(0)
     for name, case in runs:
         run(kernels[name], case, rng)
@@ -1051,6 +1085,8 @@ def plans_of_any_size(draw: st.DrawFn, case: FaceCase) -> object:
         return replace(plan, splits=1, per_task=1, streamed=False, tasks=draw(st.integers(1, 5)))
     if isinstance(plan, PhasesPlan):
         return replace(plan, images=1, chunks=1, streamed=False)
+    if isinstance(plan, ChannelsPlan):
+        return replace(plan, parallel=True)
     if isinstance(plan, (InnerPlan, ScatterPlan, ClippedPlan, ColumnsPlan)):
         if isinstance(plan, ScatterPlan):
             held = draw(st.sampled_from([plan.held, 2000]))
@@ -1061,7 +1097,7 @@ def plans_of_any_size(draw: st.DrawFn, case: FaceCase) -> object:
             plan = replace(plan, room=room)
         nominal = choose(replace(free(case), prepacked=True), MACHINES["sse"])
         large = nominal.large if isinstance(nominal, EitherPlan) else nominal
-        limit = st.none() | st.integers(0, 10 * room)
+        limit = st.none() | st.integers(1, 10 * room)  # none would serve no size
         return EitherPlan(plan, large, draw(limit), draw(limit))
     return choose(free(case), draw(st.sampled_from(list(MACHINES.values()))))
 
@@ -1071,14 +1107,15 @@ def plans_of_any_size(draw: st.DrawFn, case: FaceCase) -> object:
 @given(data=st.data(), some=st.lists(st.one_of(any_case, wide), min_size=4, max_size=4), seed=seeds)
 def test_any_plan_of_any_size(face: str, data, some: list[Case], seed: int) -> None:
     """Rooms, shares and thresholds that fit nothing; each kernel runs three sizes."""
-    chosen = [FaceCase(face, geometry_of(case), case.n) for case in some]
+    orders = [data.draw(layouts_of(case.rank)) for case in some]
+    chosen = [FaceCase(face, geometry_of(c), c.n, order) for c, order in zip(some, orders)]
     plan = [data.draw(plans_of_any_size(case)) for case in chosen]
     kernels = built([kernel_of(free(c), p) for c, p in zip(chosen, plan)])
     rng = np.random.default_rng(seed)
     for number, case in enumerate(some):
         for grow, n in ((0, case.n), (3, 1), (11, 3)):
             size = tuple(length + grow for length in case.size)
-            grown = FaceCase(face, geometry_of(case.with_(size=size)), n)
+            grown = replace(chosen[number], geometry=geometry_of(case.with_(size=size)), n=n)
             run(kernels[f"f{number}"], grown, rng, tiled=True)
 
 

@@ -226,6 +226,18 @@ def test_rows_that_are_held(by_slice: bool, per_task: int) -> None:
         assert rows.first_inputs == [0 if by_slice else sum(inputs[:i]) for i in range(len(inputs))]
 
 
+@pytest.mark.parametrize("channels", [1, 6, 16])
+@pytest.mark.parametrize("lanes", [4, 16])
+def test_terms_of_weight_gradients_lie_in_different_sets_of_a_cache(
+    channels: int, lanes: int
+) -> None:
+    """Rows of them, written together, are an odd number of vectors apart, whatever the block."""
+    for positions in (1, 16, 64, 1024, 1000):
+        plan = WeightTilesPlan((1, 2, 2), (1, 1, 1, positions), lanes, channels, 1, 1, None)
+        assert plan.rows >= channels and plan.pitch >= positions
+        assert plan.rows * plan.pitch // lanes % 2 == 1
+
+
 # ------------------------------------------------------------------------------ symbolic sizes
 
 

@@ -55,8 +55,7 @@ def copy_column(
                 value = emit.settled(value, into.dtype)
             emit.store(into, first + width, value)
 
-        step = apart * g.dilation[2]
-        if problem.is_static or not isinstance(step, int):
+        if problem.is_static:
             emit.loop(g.kernel[2], tap)
             return
         # Where all taps of a row meet data, LLVM would ask for each of them.
@@ -64,9 +63,10 @@ def copy_column(
         emit.when(
             emit.both(inside, begin >= 0, last < g.x_size[2]),
             lambda: copy(
-                into, first, x, emit.let(source + begin * apart), g.kernel[2], lanes, step
+                into, first, x, emit.let(source + begin * apart), g.kernel[2], lanes,
+                apart * g.dilation[2],
             ),
             lambda: emit.loop(g.kernel[2], tap),
-        )
+        )  # fmt: skip
 
     emit.nest((channels, *g.kernel[:2]), row)

@@ -248,13 +248,13 @@ class _Axis:
 
     def place(self, x: int) -> Expr:
         """The number of the input `x` of the first tile."""
-        return self.residues.index(x % self.step) * self.count + x // self.step
+        return self.number_of(self.residues.index(x % self.step), x // self.step)
 
     def place_of(self, inputs: Sequence[int], i: Expr) -> Expr:
         """That of ``inputs[i]``."""
         residues = emit.table([self.residues.index(x % self.step) for x in inputs])
         steps = emit.table([x // self.step for x in inputs])
-        return residues(i) * self.count + steps(i)
+        return self.number_of(residues(i), steps(i))
 
     def number_of(self, residue: Expr, i: Expr) -> Expr:
         """The number of input `i` of a residue, itself given by its number."""

@@ -17,12 +17,12 @@ from ..plan.plans import MOST_STEP, NARROW
 
 
 def copy(
-    into: Array, at: Expr, source: Array, start: Expr, count: Expr, lanes: int, step: int = 1
+    into: Array, at: Expr, source: Array, start: Expr, count: Expr, lanes: int, step: Expr = 1
 ) -> None:
     """``into[at + i] = source[start + i * step]`` for i below `count`.
 
-    The last vector overlaps the one before it.  Elements of another dtype that are not neighbours
-    or bfloat16 go one by one.
+    The last vector overlaps the one before it.  Elements that are far apart, maybe far, or of
+    another dtype and not neighbours or bfloat16 go one by one.
     """
 
     def one(i: Expr) -> None:
@@ -36,10 +36,15 @@ def copy(
 
     # Not every release of TVM converts vectors of bfloat16.
     is_same, dtypes = source.dtype == into.dtype, (source.dtype, into.dtype)
-    if step > (MOST_STEP if is_same else 1) or (not is_same and "bfloat16" in dtypes):
-        emit.loop(count, one)
-    else:
+    if are_near(step, MOST_STEP if is_same else 1) and (is_same or "bfloat16" not in dtypes):
         _by_vectors(count, lanes, vector, one)
+    else:
+        emit.loop(count, one)
+
+
+def are_near(step: Expr, most: int = MOST_STEP) -> bool:
+    """Whether elements `step` apart are known to be near enough to be picked from vectors."""
+    return isinstance(step, int) and step <= most
 
 
 def deal(

@@ -250,9 +250,6 @@ class _Packing:
 
         def row(place: Sequence[Expr]) -> None:
             flat, origin = plane.row_of(place, low), plane.source_of(place, low)
-            if self.is_near:
-                copy(self.into, flat, self.source, origin, count, self.panel.lanes, self.step)
-            else:
-                self._copy_by_ones(flat, origin, count)
+            copy(self.into, flat, self.source, origin, count, self.panel.lanes, self.step)
 
         self._over_rows(present, row)

@@ -16,8 +16,8 @@ from functools import partial
 
 from .. import emit
 from ..emit import Array, Expr, Operand
-from ..plan.plans import MOST_STEP, NARROW, square_side
-from .copies import every
+from ..plan.plans import NARROW, square_side
+from .copies import are_near, every
 
 
 def turn(
@@ -26,7 +26,7 @@ def turn(
     pitch: Expr,
     source: Operand,
     start: Expr,
-    step: int,
+    step: Expr,
     channels: Expr,
     length: Expr,
     longest: Expr,
@@ -46,7 +46,7 @@ def turn(
     apart = source.strides["C"]
     known = isinstance(longest, int)
     sides = [square_side(longest, lanes)] if known else sorted({lanes, min(lanes, NARROW)})
-    may = step <= MOST_STEP and source.dtype == rows.dtype
+    may = are_near(step) and source.dtype == rows.dtype
 
     def element(p: Expr, k: Expr) -> None:
         value = source.load(start + k * apart + p * step, rows.dtype)
