@@ -563,12 +563,16 @@ def test_clipped_layouts_and_dtypes(layout: str) -> None:
     run_all(made, chosen)
 
 
-def test_clipped_images_of_any_size() -> None:
-    """Tasks of one row, of some and of whole images; images smaller than a dilation; gradients."""
+@pytest.mark.parametrize("backward", [False, True])
+def test_clipped_images_of_any_size(backward: bool) -> None:
+    """Tasks of one row, of some and of whole images; images smaller than a dilation; gradients.
+    Rows that are runs, and such as NCWH, whose elements a symbolic size lies between."""
     made, runs = [], []
     for case, room in itertools.product(CLIPPED, (1, 2, 40, 10**4)):
         face = case.op if room > 1 or case.transposed else "conv_weight_grad"
-        problem = free(FaceCase(face, geometry_of(case), case.n))
+        order = "NC" + SPATIAL[case.rank][:: -1 if backward else 1]
+        layouts = Layouts(order, Layouts.canonical(case.rank).w, order)
+        problem = free(FaceCase(face, geometry_of(case), case.n, layouts))
         plan: object = ClippedPlan((1, 1), 8, 1 + room % 3, 3, 5, 2, room=room)
         if face == "conv_weight_grad":
             g, window = problem.geometry, Window.of((1, 2, 3, 5), problem.gathers)
@@ -576,7 +580,8 @@ def test_clipped_images_of_any_size() -> None:
         made.append(kernel_of(problem, plan))
         for size in (case.size, tuple(max(1, s - 7) for s in case.size), (22, 19, 17)[: case.rank]):
             sized = geometry_of(case.with_(size=size))
-            runs += [(f"f{len(made) - 1}", FaceCase(face, sized, n)) for n in (case.n + 1, 0)]
+            name = f"f{len(made) - 1}"
+            runs += [(name, FaceCase(face, sized, n, layouts)) for n in (case.n + 1, 0)]
     kernels, rng = built(made), np.random.default_rng(0)
     for name, case in runs:
         run(kernels[name], case, rng)
