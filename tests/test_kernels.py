@@ -399,7 +399,7 @@ def weight_tiles_plans(
     tile = tuple(draw(st.sampled_from(outputs)) for outputs in ((1, 2), (1, 2), (1, 2, 4)))
     c, k = problem.geometry.c_per_group, problem.geometry.k_per_group
     c_block, vectors = draw(st.integers(1, c)), draw(st.integers(1, min(3, -(-k // lanes))))
-    parts = draw(st.integers(1, min(2, -(-c // c_block))))
+    parts = draw(st.integers(1, min(5, -(-c // c_block))))
     plan = WeightTilesPlan(
         tile, (1,) * 4, lanes, c_block, draw(st.integers(1, min(3, c_block))), vectors, None,
         parallel, parts, draw(st.integers(1, 3)),
@@ -671,6 +671,20 @@ def test_weights_transposed_in_registers() -> None:
             tiles = WinogradPlan((1, 1, 2), (1, 1, 2, 3), lanes, channels, 1, 1, 1, None)
             made.append(kernel_of(problem, replace(tiles, parts=2, shares=1)))
             chosen.append(one)
+    run_all(made, chosen)
+
+
+def test_parts_of_weight_gradients_without_channels() -> None:
+    """Of six or five blocks of channels, four parts have two each, and the last one none."""
+    made, chosen = [], []
+    for ins, shares in itertools.product((12, 11, 10), (1, 2)):
+        case = Case("conv", (9, 8), (3, 3), ins=ins, outs=9, padding=(1,) * 4)
+        one = FaceCase("conv_weight_grad", geometry_of(case), case.n)
+        plan = WeightTilesPlan(
+            (1, 2, 2), (1, 1, 2, 3), 8, 2, 2, 1, None, parts=4, shares=shares
+        )  # fmt: skip
+        made.append(kernel_of(problem_of(one), plan))
+        chosen.append(one)
     run_all(made, chosen)
 
 

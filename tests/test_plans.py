@@ -32,6 +32,7 @@ from topi_ext.plan.plans import (
 from topi_ext.plan.problem import Machine, Problem
 from topi_ext.plan.scatter import plan_scatter
 from topi_ext.plan.symbolic import Split, either
+from topi_ext.plan.weight_tiles import plan_weight_tiles
 from topi_ext.plan.winograd import plan_winograd
 
 MACHINE = Machine(vector_bytes=64, registers=32, fmas=1, threads=2, l2=1 << 20, streams=True)
@@ -224,6 +225,19 @@ def test_rows_that_are_held(by_slice: bool, per_task: int) -> None:
         assert rows.taps_held == taps
         assert rows.inputs_held == (together(inputs) if per_task > 1 else rows.most_of_phase)
         assert rows.first_inputs == [0 if by_slice else sum(inputs[:i]) for i in range(len(inputs))]
+
+
+@pytest.mark.parametrize("channels", [24, 40, 48, 56, 96])
+def test_no_part_of_a_weight_gradient_is_empty(channels: int) -> None:
+    """Parts have equally many blocks of channels: of six, two each, so that a fourth has none."""
+    case = Case(
+        "conv", (20, 20), (9, 9), 2, ins=channels, outs=192, stride=(2, 2), padding=(4,) * 4
+    )
+    problem = problem_of(FaceCase("conv_weight_grad", geometry_of(case), 2))
+    found = plan_weight_tiles(problem, MACHINE)
+    if found:
+        blocks, parts = -(-channels // found[1].c_block), found[1].parts
+        assert (parts - 1) * -(-blocks // parts) < blocks
 
 
 @pytest.mark.parametrize("channels", [1, 6, 16])

@@ -142,7 +142,8 @@ class _WeightTiles:
         channels, c_block = self.problem.geometry.c_per_group, self.plan.c_block
         place = emit.let(number * c_block)
         first_c = emit.let(part * (self._blocks * c_block) + place)
-        is_even = channels % (self._blocks * c_block) == 0
+        # The last of several parts may have none.
+        is_even = channels == self.plan.parts * self._blocks * c_block
         inside = True if is_even else first_c < channels
         emit.when(inside, lambda: step(first_c, emit.let(place * self.channel_sums)))
 

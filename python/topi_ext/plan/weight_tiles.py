@@ -110,10 +110,13 @@ def _filters(problem: Problem, plan: WeightTilesPlan) -> list[Filter]:
 def _candidates(
     problem: Problem, plan: WeightTilesPlan, parts: Sequence[int], machine: Machine
 ) -> Iterator[WeightTilesPlan]:
-    """The plan with other channels, parts and shares."""
-    channels = candidate_channels(problem.geometry.c_per_group, plan.c_tile)
-    for c_block, count, shares in product(channels, parts, sorted({1, machine.threads})):
-        yield replace(plan, c_block=c_block, parts=count, shares=shares)
+    """The plan with other channels, parts, none of them empty, and shares."""
+    c = problem.geometry.c_per_group
+    for c_block, count in product(candidate_channels(c, plan.c_tile), parts):
+        blocks = -(-c // c_block)
+        if blocks > (count - 1) * -(-blocks // count):
+            for shares in sorted({1, machine.threads}):
+                yield replace(plan, c_block=c_block, parts=count, shares=shares)
 
 
 def _sizes(problem: Problem, plan: WeightTilesPlan) -> tuple[int, int, int]:
