@@ -227,6 +227,18 @@ def test_rows_that_are_held(by_slice: bool, per_task: int) -> None:
         assert rows.first_inputs == [0 if by_slice else sum(inputs[:i]) for i in range(len(inputs))]
 
 
+@pytest.mark.parametrize(
+    ("size", "ins", "outs", "stride"), [((27, 27), 96, 4, 3), ((24, 24), 64, 8, 3)]
+)
+def test_weight_gradients_of_few_channels_by_columns(
+    size: tuple[int, int], ins: int, outs: int, stride: int
+) -> None:
+    """What columns copy costs less than sums that are added up over lanes, one for each weight."""
+    case = Case("conv", size, (3, 3), 8, ins=ins, outs=outs, stride=(stride, stride))
+    problem = problem_of(FaceCase("conv_weight_grad", geometry_of(case), 8))
+    assert isinstance(choose(problem, MACHINE), ColumnsPlan)
+
+
 @pytest.mark.parametrize("channels", [24, 40, 48, 56, 96])
 def test_no_part_of_a_weight_gradient_is_empty(channels: int) -> None:
     """Parts have equally many blocks of channels: of six, two each, so that a fourth has none."""

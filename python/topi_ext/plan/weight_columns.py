@@ -17,6 +17,7 @@ from .cost import (
     memory_price,
     register_tile,
     row_cycles,
+    rows_that_fit,
 )
 from .plans import ColumnsPlan
 from .problem import Machine, Problem
@@ -114,9 +115,16 @@ def _cycles(problem: Problem, plan: ColumnsPlan, machine: Machine) -> tuple[floa
     step = row_cycles(k_tile, vectors, plan.vectors, machine)
     # Sums that go on are read as well, from where a task's share of them fits.
     is_far = c_block * taps * -(-k // plan.splits) * byte_width(problem.acc_dtype) > machine.l2
-    rows = k_tile * (positions * 4 + vectors * (4 if chunks == 1 else 16 if is_far else 8))
-    spread = positions * c_block * (taps // geometry.kernel[-1]) * (4 + 1.5 * geometry.kernel[-1])
-    chunk = spread + tiles * (positions * step + rows)
-    chunk *= 0.9 if machine.vector_bytes >= 64 else 1.0  # as measured
+    rows = k_tile * (positions * 2.1 + vectors * (5 if chunks == 1 else 16 if is_far else 9))
+    copied = positions * c_block * taps * _element_cycles(problem, c_block, machine)
+    chunk = copied + tiles * (positions * step * 1.13 + rows)
     task = 1000 + chunks * chunk
     return -(-tasks // machine.threads) * task, tasks * task
+
+
+def _element_cycles(problem: Problem, c_block: int, machine: Machine) -> float:
+    """Of what is copied to columns, a row of the kernel at a time."""
+    # Channels are mostly an image apart; too many leave the first cache before the next position.
+    apart = prod(problem.geometry.x_size) * byte_width(problem.dtypes[0])
+    begin = 2.9 if c_block > rows_that_fit(apart, machine) else 0
+    return 1.1 + begin / problem.geometry.kernel[-1]
