@@ -20,7 +20,7 @@ from helpers.guarded import compiled, run, symbolic
 from test_kernels import STREAMS, kernel_of, problem_of
 from topi_ext import emit, select, tvm_compat
 from topi_ext.kernels import ATTRIBUTES
-from topi_ext.kernels.copies import MOST_STEP
+from topi_ext.kernels.copies import MOST_STEP, copy
 from topi_ext.kernels.turned import turn
 from topi_ext.layout import Layouts
 from topi_ext.plan.plans import GatherPlan, ScatterPlan, Window
@@ -102,6 +102,28 @@ def test_kernels_stay_inside(
     assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
     for name, case in zip(operands, cases.values()):
         case.check(results[name], *values[name])
+
+
+@pytest.mark.parametrize("lanes", [2, 4, 8])
+def test_copies_of_every_second_element(lanes: int, guard: Path, tmp_path: Path) -> None:
+    """And of every third and fourth: vectors end with the last element, and that at the page."""
+    kernels, operands, values = {}, {}, {}
+    for step, count in product(range(1, MOST_STEP + 1), (lanes, 2 * lanes + 1)):
+        reach = (count - 1) * step + 1
+        start = -reach % 8
+        with emit.kernel(ATTRIBUTES) as made:
+            x = emit.argument("x", "W", (start + reach,), "float64")
+            y = emit.argument("y", "W", (count,), "float64")
+            with emit.body(x, y) as (source, into):
+                copy(into, 0, source, start, count, lanes, step)
+        name = f"f{len(kernels)}"
+        data = np.arange(start + reach, dtype="float64")
+        kernels[name], operands[name] = made[0], [data, np.zeros(count, "float64")]
+        values[name] = data[start::step]
+    done, results = run(guard, tmp_path, kernels, operands, HOST)
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
+    for name, wanted in values.items():
+        np.testing.assert_array_equal(results[name], wanted)
 
 
 def test_turned_channels(guard: Path, tmp_path: Path) -> None:

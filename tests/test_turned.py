@@ -22,7 +22,7 @@ LENGTHS = (0, 1, NARROW - 1, NARROW, NARROW + 1, 2 * NARROW - 1, LANES, LANES + 
 
 @pytest.mark.parametrize("step", [1, 2, MOST_STEP, MOST_STEP + 1])
 def test_values(step: int) -> None:
-    """As many positions and channels as there are: no more of either is read."""
+    """As many positions and channels as there are, in rows whose elements are `step` apart."""
     length, channels = (tir.Var(name, "int64") for name in ("length", "channels"))
     with emit.kernel(ATTRIBUTES) as made:
         arguments = [
@@ -39,10 +39,10 @@ def test_values(step: int) -> None:
             )
     func = made[0].with_attr("global_symbol", "main")
     kernel = tvm.compile(tvm.IRModule({"main": func}), "llvm")["main"]
-    for length in LENGTHS:
-        for channels in (1, LANES - 1, LANES):
-            data = np.arange(channels * length * step, dtype="float32").reshape(channels, -1)
-            out = tvm.runtime.tensor(np.full((length, channels), -1, "float32"))
+    for positions in LENGTHS:
+        for count in (1, LANES - 1, LANES):
+            data = np.arange(count * positions * step, dtype="float32").reshape(count, -1)
+            out = tvm.runtime.tensor(np.full((positions, count), -1, "float32"))
             kernel(out, tvm.runtime.tensor(data))
             np.testing.assert_array_equal(out.numpy(), data[:, ::step].T)
 

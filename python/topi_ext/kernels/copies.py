@@ -21,8 +21,8 @@ def copy(
 ) -> None:
     """``into[at + i] = source[start + i * step]`` for i below `count`.
 
-    The last vector overlaps the one before it.  Elements that are far apart, maybe far, or of
-    another dtype and not neighbours or bfloat16 go one by one.
+    The last vector overlaps the one before it.  One by one go elements that are not known to be
+    near, and those of another dtype unless they are neighbours and neither is bfloat16.
     """
 
     def one(i: Expr) -> None:
@@ -107,7 +107,8 @@ def _every(
     source: Array, start: Expr, step: int, lanes: int, residues: Sequence[int]
 ) -> Iterator[Expr]:
     """The same of elements from each of `residues` on, which ascend: they are read once."""
-    begins = [i * lanes for i in range(step - 1)] + [(lanes - 1) * (step - 1) + residues[-1]]
+    last = (lanes - 1) * (step - 1) + residues[-1]
+    begins = [min(i * lanes, last) for i in range(step - 1)] + [last]
     read = [emit.let(source[emit.lanes_of(start + begin, lanes)]) for begin in begins]
     for residue in residues:
         places = range(residue, residue + lanes * step, step)

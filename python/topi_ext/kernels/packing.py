@@ -20,7 +20,7 @@ from .. import emit
 from ..emit import Array, Expr, Operand
 from ..plan.plans import MOST_STEP, Window
 from . import DATA
-from .copies import copy, deal
+from .copies import are_near, copy, deal
 from .panel import Panel
 
 
@@ -94,14 +94,13 @@ class _Packing:
         self.extent, self.zero = panel.window.extent, emit.constant(0, into.dtype)
         self.last = panel.gathers[-1]
         self.step = source.strides[DATA[-1]] * self.last.in_step
-        self.is_near = source.strides[DATA[-1]] == 1
 
     @property
     def is_dealt(self) -> bool:
         """Whether planes of all residues along a row are filled together."""
         same = self.source.dtype == self.into.dtype
         several = 1 < self.last.slots <= self.last.in_step <= MOST_STEP
-        return self.is_near and same and several
+        return are_near(self.source.strides[DATA[-1]], 1) and same and several
 
     def plane(self, channel: Expr, *slots: Expr) -> _Plane:
         """That of a channel, from the first that is packed, and of a slot along each axis."""

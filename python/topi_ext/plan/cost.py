@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from ..geometry import Gather
 from .plans import Window
-from .problem import Machine, Problem
+from .problem import CACHE_LINE, Machine, Problem
 
 AnyPlan = TypeVar("AnyPlan")
 
@@ -113,7 +113,7 @@ def rows_that_fit(stride: int, machine: Machine) -> int:
     """Of rows that begin `stride` bytes apart, how many can be read side by side: their lines find
     room in the sets of the first cache that they share."""
     way = machine.l1 // WAYS
-    return WAYS * (way // gcd(stride, way))
+    return WAYS * (way // max(gcd(stride, way), CACHE_LINE))
 
 
 def row_cycles(

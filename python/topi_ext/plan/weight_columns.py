@@ -124,7 +124,7 @@ def _cycles(problem: Problem, plan: ColumnsPlan, machine: Machine) -> tuple[floa
 
 def _element_cycles(problem: Problem, c_block: int, machine: Machine) -> float:
     """Of what is copied to columns, a row of the kernel at a time."""
-    # Channels are mostly an image apart; too many leave the first cache before the next position.
+    # Channels that are an image apart: too many leave the first cache before the next position.
     apart = prod(problem.geometry.x_size) * byte_width(problem.dtypes[0])
-    begin = 2.9 if c_block > rows_that_fit(apart, machine) else 0
-    return 1.1 + begin / problem.geometry.kernel[-1]
+    leave = problem.layouts.x[-1] != "C" and c_block > rows_that_fit(apart, machine)
+    return 1.1 + (2.9 if leave else 0) / problem.geometry.kernel[-1]
