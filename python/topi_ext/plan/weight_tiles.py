@@ -112,11 +112,11 @@ def _candidates(
 ) -> Iterator[WeightTilesPlan]:
     """The plan with other channels, parts, none of them empty, and shares."""
     c = problem.geometry.c_per_group
-    for c_block in candidate_channels(c, plan.c_tile):
+    for c_block, count in product(candidate_channels(c, plan.c_tile), parts):
         blocks = -(-c // c_block)
-        counts = {-(-blocks // -(-blocks // count)) for count in parts}
-        for count, shares in product(sorted(counts), sorted({1, machine.threads})):
-            yield replace(plan, c_block=c_block, parts=count, shares=shares)
+        if blocks > (count - 1) * -(-blocks // count):
+            for shares in sorted({1, machine.threads}):
+                yield replace(plan, c_block=c_block, parts=count, shares=shares)
 
 
 def _sizes(problem: Problem, plan: WeightTilesPlan) -> tuple[int, int, int]:
