@@ -239,18 +239,21 @@ def test_weight_gradients_of_few_channels_by_columns(
     assert isinstance(choose(problem, MACHINE), ColumnsPlan)
 
 
-@pytest.mark.parametrize("channels", [24, 40, 48, 56, 96])
-def test_no_part_of_a_weight_gradient_is_empty(channels: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "kernel", "n", "ins", "outs"),
+    [(16, 5, 4, 24, 192), (20, 9, 1, 48, 192), (20, 9, 1, 72, 192), (28, 7, 1, 72, 512)],
+)
+def test_no_part_of_a_weight_gradient_is_empty(
+    size: int, kernel: int, n: int, ins: int, outs: int
+) -> None:
     """Parts have equally many blocks of channels: of six, two each, so that four are too many."""
-    case = Case(
-        "conv", (20, 20), (9, 9), 2, ins=channels, outs=192, stride=(2, 2), padding=(4,) * 4
-    )
-    problem = problem_of(FaceCase("conv_weight_grad", geometry_of(case), 2))
+    padding = (kernel // 2,) * 4
+    case = Case("conv", (size, size), (kernel, kernel), n, ins=ins, outs=outs, padding=padding)
+    problem = problem_of(FaceCase("conv_weight_grad", geometry_of(case), n))
     found = plan_weight_tiles(problem, MACHINE)
-    # There may be no other plan that fits into memory; one with an empty part has been the best.
-    if found:
-        blocks, parts = -(-channels // found[1].c_block), found[1].parts
-        assert (parts - 1) * -(-blocks // parts) < blocks
+    assert found is not None
+    blocks, parts = -(-ins // found[1].c_block), found[1].parts
+    assert (parts - 1) * -(-blocks // parts) < blocks
 
 
 @pytest.mark.parametrize("channels", [1, 6, 16])

@@ -324,7 +324,8 @@ def tiles_or_ones(count: Expr, size: int, step: Callable[[Expr, int], None]) -> 
 
 
 def present(first: Expr, size: Expr, block: Expr) -> Expr:
-    """How many of a `block` of numbers, of which `first` is a multiple, are below `size`."""
+    """How many of a `block` of numbers from `first` on, a multiple of `block`, are below `size`.
+    At least one is: who calls has to see to it that `first` itself is below."""
     if isinstance(size, int) and isinstance(block, int) and size % block == 0:
         return block
     return let(least(block, size - first))

@@ -30,6 +30,7 @@ from ..plan.plans import NARROW, row_lanes
 from ..plan.problem import Problem
 from . import DATA
 from .combinations import combination
+from .copies import are_near
 from .copies import copy as copy_row
 
 
@@ -185,7 +186,7 @@ class CombinedInputs:
         ]
         every, along_row = rows.every, starts[2]
         # LLVM takes a loop of unknown length for a long one.
-        by_vectors = stride == 1 and not (every == 1 and problem.is_static)
+        by_vectors = are_near(stride, 1) and not (every == 1 and problem.is_static)
         low = emit.let(emit.least(emit.most(0 - along_row // every, 0), rows.length))
         behind = (sizes[3] - 1 - along_row) // every + 1
         high = emit.let(emit.least(emit.most(behind, low), rows.length))
