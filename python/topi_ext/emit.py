@@ -149,7 +149,9 @@ def kernel(attrs: dict[str, Any]) -> Iterator[list[Any]]:
 def argument(name: str, order: str, shape: Sequence[Expr], dtype: str) -> tuple[Any, ...]:
     """Declare an argument stored in `order`; pass what is returned to :func:`body`."""
     sizes = [wide(size) for size in shape]
-    return script.arg(name, script.buffer(sizes, dtype)), order, tuple(shape), dtype
+    # Callers own this memory, and a tensor of another framework may begin at any element.
+    held = script.buffer(sizes, dtype, align=byte_width(dtype))
+    return script.arg(name, held), order, tuple(shape), dtype
 
 
 @contextmanager

@@ -143,9 +143,11 @@ def root_block() -> Iterator[None]:
 
 
 def flat_alias(buffer: Any, elements: Any, dtype: str) -> Any:
-    """The memory of `buffer` as a buffer with one axis."""
-    declare = tir.decl_buffer if _LETS_ARE_FRAMES else script.decl_buffer
-    return declare((elements,), dtype, data=buffer.data)
+    """The memory of `buffer` as a buffer with one axis, which begins where any element may."""
+    if _LETS_ARE_FRAMES:
+        aligned = buffer.data_alignment
+        return tir.decl_buffer((elements,), dtype, data=buffer.data, data_alignment=aligned)
+    return script.decl_buffer((elements,), dtype, data=buffer.data, align=buffer.data_alignment)
 
 
 def uses_var(expr: Any, variable: Any) -> bool:
