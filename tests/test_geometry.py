@@ -78,7 +78,12 @@ def test_as_rank3_is_the_same_operator(case: Case) -> None:
     assert g3.x_shape(2) == (2, g.c, *extra, *g.x_size)
     assert g3.y_shape(2) == (2, g.k, *extra, *g.y_size)
     assert g3.output_padding == (0,) * len(extra) + g.output_padding
-    assert g3.gathers(transposed=True)[len(extra) :] == g.gathers(transposed=True)
+    assert g3.kernel == extra + g.kernel
+    for axis, taps in enumerate(g.kernel):
+        does_nothing = {"dilation": taps == 1, "stride": g.y_size[axis] == 1}
+        for name, nothing in does_nothing.items():
+            step, least_step = getattr(g, name)[axis], getattr(g3, name)[len(extra) + axis]
+            assert least_step <= step if nothing else least_step == step
     for unit in g3.gathers(transposed=True)[: len(extra)]:
         assert unit == Gather(True, 1, 1, 1, 0)
     assert g3.as_rank3() == g3
@@ -266,9 +271,13 @@ def test_groups_and_closed_form_are_the_table(transposed: bool, parameters) -> N
                 steps = {other - one for one, other in zip(shifts, shifts[1:])}
                 assert steps <= {gather.shift_step}
     assert found == {phase.offset: phase.taps for phase in gather.phases if phase.taps}
+    for phase in gather.phases:
+        first = gather.first_tap_of(phase.offset)
+        assert first == phase.taps[0].index if phase.taps else first >= gather.kernel
     assert gather.has_empty_phase == (len(found) < len(gather.phases))
-    assert len(gather.taps) == gather.kernel
-    shifts = [tap.shift for tap in gather.taps]
+    taps = [tap for phase in gather.phases for tap in phase.taps]
+    assert len(taps) == gather.kernel
+    shifts = [tap.shift for tap in taps]
     assert (gather.first_shift, gather.last_shift) == (min(shifts), max(shifts))
 
 
@@ -308,7 +317,7 @@ S = Geometry.of_sizes
         (C, ((1, 2, 5), (2, 2, 3)), {"stride": -1}, "stride=(-1,) must be at least 1"),
         (C, ((1, 2, 5), (2, 2, 3)), {"dilation": 0}, "dilation=(0,) must be at least 1"),
         (C, ((1, 2, 5), (2, 2, 0)), {}, "kernel size=0 must be at least 1"),
-        (C, ((1, 2, 5), (2, 2, 3)), {"stride": (1, 1)}, "stride=(1, 1) must have 1 or 1 values"),
+        (C, ((1, 2, 5), (2, 2, 3)), {"stride": (1, 1)}, "stride=(1, 1) must have 1 value"),
         (C, ((1, 2, 5, 5), (2, 2, 3, 3)), {"padding": (1, 2, 3)},
          "padding=(1, 2, 3) must have 1, 2 or 4 values"),
         (C, ((1, 2, 2), (2, 2, 3)), {}, "output size=(0,) must be at least 1 on every axis"),

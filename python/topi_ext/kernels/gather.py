@@ -528,7 +528,7 @@ class GatherKernel:
     def small(self) -> int:
         """Vectors of the tiles for what is left of a row of unknown length: sums for the units that
         multiply, which wait for each, or what the panel is tiled by."""
-        rows = len(self.gathers[-1].phases) if self.plan.whole_rows else 1
+        rows = self.gathers[-1].out_step if self.plan.whole_rows else 1
         least = -(-FEWEST_SUMS // (self.plan.channels * rows))
         return self.plan.vectors if self.plan.tiled else min(self.plan.vectors, least)
 
@@ -545,7 +545,7 @@ class GatherKernel:
         last = self.gathers[-1]
         in_row = [0]
         if plan.whole_rows:
-            in_row = [number for number, phase in enumerate(last.phases) if phase.taps]
+            in_row = sorted(set(map(last.phase_of, range(last.kernel))))
         tiles = list(product(range(plan.channels), in_row, range(vectors)))
         acc = dict(zip(tiles, emit.registers(len(tiles), lanes, self.dtype)))
         zero = emit.broadcast(emit.constant(0, self.dtype), lanes)
@@ -691,12 +691,8 @@ class GatherKernel:
         last = steps[-1]
         present = [emit.least(e, size - o) for e, size, o in zip(extent, sizes, origin)]
         zero = emit.constant(0, self.dtype)
-        # Of axes with phases that have no taps, whether a phase has some.
-        filled = {
-            axis: emit.table([int(bool(phase.taps)) for phase in gather.phases])
-            for axis, gather in enumerate(self.gathers[:-1])
-            if gather.has_empty_phase
-        }
+        gathers = self.gathers
+        gappy = [axis for axis in (0, 1, 2) if gathers[axis].has_empty_phase]
 
         def channel(o: Expr) -> None:
             number = block * plan.channels + o
@@ -735,7 +731,9 @@ class GatherKernel:
                 emit.loop(count, whole)
                 emit.loop(present[-1] % last, lambda a: element(count, a))
 
-            has_taps = emit.both(*(is_filled(offsets[a]) > 0 for a, is_filled in filled.items()))
+            has_taps = emit.both(
+                *(gathers[a].first_tap_of(offsets[a]) < gathers[a].kernel for a in gappy)
+            )
             emit.when(
                 has_taps, interleave, lambda: emit.loop(present[-1], lambda i: written.put(i, zero))
             )
