@@ -16,7 +16,7 @@ This room uses the standard library only.  Sizes may be opaque symbolic expressi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import gcd, prod
 from operator import index
@@ -32,8 +32,11 @@ MAX_RANK = 3
 MOST_STEPS = 1 << 20
 """Largest product of strides, and of dilations, over all axes: kernels hold as many elements."""
 
+SHORT_STEP = 64
+"""A stride up to which kernels are as they are for one that does something."""
+
 MOST_ELEMENTS = 1 << 59
-"""Elements of an image of all channels: their addresses, in bytes, fit into 64 bits."""
+"""Elements of a tensor: their addresses, in bytes, fit into 64 bits."""
 
 
 def fail(op: str, what: str) -> ValueError:
@@ -46,36 +49,52 @@ def integer(op: str, name: str, value: Any) -> int:
 
     Anything else is refused, as PyTorch does it, not rounded: booleans, 1.0 and "1" too.
     """
-    plain = getattr(value, "value", value)  # of a compiler's constant
-    is_bool = isinstance(plain, bool) or str(getattr(value, "dtype", "")) == "bool"
-    try:
-        found = None if is_bool else index(plain)
-    except TypeError:
-        found = None
-    if found is None:
-        raise fail(op, f"{name}={plain!r} must be an integer")
-    if not -(1 << 31) <= found < 1 << 31:
-        raise fail(op, f"{name}={found} must fit into 32 bits")
-    return found
+    return _integers(op, name, (value,), _plain(value), "an integer")[0]
 
 
 def integers(op: str, name: str, value: Any, counts: Sequence[int]) -> tuple[int, ...]:
-    """The attribute `name`, one integer or several; of these there must be one of `counts`."""
-    try:
-        is_one = isinstance(value, str) or not isinstance(value, Iterable)
-        values = (value,) if is_one else tuple(value)
-    except TypeError:  # an array of NumPy that has no axes
-        values = (value,)
-    if not is_one and len(values) not in counts:
-        raise fail(op, f"{name}={_shown(values)} must have {_any_of(counts)}")
-    return tuple(integer(op, name, one) for one in values)
+    """The attribute `name`, one such integer or several; of these there must be one of `counts`."""
+    if not is_several(value):
+        return (integer(op, name, value),)
+    values = tuple(value)
+    shown = tuple(map(_plain, values))
+    if len(values) not in counts:
+        raise fail(op, f"{name}={shown} must have {any_of(counts)}")
+    return _integers(op, name, values, shown, "integers")
 
 
-def _shown(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(getattr(one, "value", one) for one in values)
+def is_several(value: Any) -> bool:
+    """Whether an attribute is a list of values: a sequence, of whatever class, or an array."""
+    has_items = hasattr(value, "__len__") and hasattr(value, "__getitem__")
+    no_list = isinstance(value, (str, bytes, Mapping)) or getattr(value, "ndim", 1) == 0
+    return has_items and not no_list
 
 
-def _any_of(counts: Sequence[int]) -> str:
+def _integers(
+    op: str, name: str, values: Sequence[Any], shown: Any, kind: str
+) -> tuple[int, ...]:
+    found = []
+    for value in values:
+        plain = _plain(value)
+        try:
+            found.append(index("" if isinstance(plain, bool) else plain))
+        except TypeError:
+            raise fail(op, f"{name}={shown!r} must be {kind}") from None
+    if any(not -(1 << 31) <= one < 1 << 31 for one in found):
+        raise fail(op, f"{name}={shown} must fit into 32 bits")
+    return tuple(found)
+
+
+def _plain(value: Any) -> Any:
+    """Of a compiler's constant the number that it holds."""
+    held = getattr(value, "value", value)
+    if str(getattr(value, "dtype", "")) == "bool":
+        return bool(held)
+    return held if isinstance(held, (int, float)) else value
+
+
+def any_of(counts: Sequence[int]) -> str:
+    """``1 value``, ``1 or 2 values``, ``1, 2 or 4 values``."""
     *others, last = sorted(set(counts))
     listed = f"{', '.join(map(str, others))} or {last}" if others else str(last)
     return f"{listed} value{'' if not others and last == 1 else 's'}"
@@ -360,7 +379,7 @@ class Geometry:
         _channels(op, w_shape, 1, geometry.c, groups, "data channels")
         y_size = tuple(map(conv_size, geometry.x_size, *geometry.window))
         _positive(op, "output size", y_size)
-        return replace(geometry, y_size=y_size)._bounded(op)
+        return replace(geometry, y_size=y_size)._bounded(op, x_shape[0])
 
     @classmethod
     def of_conv_transpose(
@@ -421,7 +440,7 @@ class Geometry:
             )
         x_size = tuple(map(conv_transpose_size, geometry.y_size, *geometry.window, extra))
         _positive(op, "output size", x_size)
-        return replace(geometry, x_size=x_size)._bounded(op)
+        return replace(geometry, x_size=x_size)._bounded(op, y_shape[0])
 
     @classmethod
     def of_sizes(
@@ -482,7 +501,7 @@ class Geometry:
                     f"kernel={geometry.kernel} stride={geometry.stride} "
                     f"padding={geometry.padding} dilation={geometry.dilation}",
                 )
-        return geometry._bounded(op)
+        return geometry._bounded(op, x_shape[0])
 
     @classmethod
     def _checked(
@@ -581,38 +600,37 @@ class Geometry:
         after = tuple(a - o for a, o in zip(self.pad_after, self.output_padding))
         return replace(self, pad_after=after)
 
-    def _bounded(self, op: str) -> Geometry:
+    def _bounded(self, op: str, n: Size) -> Geometry:
         """The same, refused where distances or sizes are beyond what a kernel can count."""
-        stride, dilation = self._least_steps()
+        stride, dilation = self._short_steps()
         for name, stated, values in (
             ("stride", self.stride, stride),
             ("dilation", self.dilation, dilation),
         ):
             if prod(values) > MOST_STEPS:
                 raise fail(op, f"{name}={stated} must have a product of at most {MOST_STEPS}")
-        for name, channels, sizes in (("x", self.c, self.x_size), ("y", self.k, self.y_size)):
-            known = [size for size in sizes if isinstance(size, int)]
-            if channels * prod(known) > MOST_ELEMENTS:
-                raise fail(op, f"size of {name}={sizes} must have at most {MOST_ELEMENTS} elements")
+        for name, shape in (("x", self.x_shape(n)), ("y", self.y_shape(n))):
+            if prod(size for size in shape if isinstance(size, int)) > MOST_ELEMENTS:
+                raise fail(op, f"{name} of shape {shape} must have at most {MOST_ELEMENTS} elements")
         return self
 
-    def _least_steps(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The strides and dilations; the least that do the same where they do nothing: between
-        taps of a single one, and between positions of a y that has one."""
+    def _short_steps(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The strides and dilations; short ones where they do nothing: between taps of a single
+        one, and between positions of a y that has one."""
         dilation = tuple(d if r > 1 else 1 for r, d in zip(self.kernel, self.dilation))
         reach = (d * (r - 1) + 1 for r, d in zip(self.kernel, dilation))
         stride = tuple(
-            min(s, far) if isinstance(y, int) and y == 1 else s
+            min(s, max(far, SHORT_STEP)) if isinstance(y, int) and y == 1 else s
             for s, far, y in zip(self.stride, reach, self.y_size)
         )
         return stride, dilation
 
     def as_rank3(self) -> Geometry:
-        """The same operator with unit axes put in front until there are three, and with the least
-        strides and dilations that do the same."""
+        """The same operator with unit axes put in front until there are three, and without long
+        strides and dilations that do nothing."""
         extra = MAX_RANK - self.rank
         ones, zeros = (1,) * extra, (0,) * extra
-        stride, dilation = self._least_steps()
+        stride, dilation = self._short_steps()
         return replace(
             self,
             kernel=ones + self.kernel,

@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 
 from .. import emit
 from ..emit import Array, Expr, Operand
-from ..geometry import TapGroup
+from ..geometry import Gather, TapGroup
 from ..plan.plans import GatherPlan
 from ..plan.problem import Problem
 from . import ATTRIBUTES, TAPS
@@ -58,6 +58,9 @@ from .rows import Result
 
 FEWEST_SUMS = 4
 """Sums in vectors, of a register tile, that go on while the first of them is added to."""
+
+MOST_LOOKED_UP = 64
+"""Phases of which a kernel writes a table."""
 
 SPATIAL = (1, 2, 3)
 """Of the four axes, those that have taps."""
@@ -95,6 +98,15 @@ def build_packing(problem: Problem, plan: GatherPlan) -> Any:
 def packed_weights(problem: Problem, plan: GatherPlan) -> Packed:
     """What the packed weights are."""
     return Packed(GatherKernel(problem, plan).packed_elements, problem.acc_dtype)
+
+
+def _has_taps(gather: Gather) -> Callable[[Expr], Expr]:
+    """Whether a phase meets a tap: looked up, or of many phases computed."""
+    if gather.out_step > MOST_LOOKED_UP:
+        return lambda phase: gather.first_tap_of(phase) < gather.kernel
+    phases = range(gather.out_step)
+    found = emit.table([int(gather.first_tap_of(phase) < gather.kernel) for phase in phases])
+    return lambda phase: found(phase) > 0
 
 
 class Steps(NamedTuple):
@@ -691,8 +703,12 @@ class GatherKernel:
         last = steps[-1]
         present = [emit.least(e, size - o) for e, size, o in zip(extent, sizes, origin)]
         zero = emit.constant(0, self.dtype)
-        gathers = self.gathers
-        gappy = [axis for axis in (0, 1, 2) if gathers[axis].has_empty_phase]
+        # Of axes with phases that have no taps, whether a phase has some.
+        filled = {
+            axis: _has_taps(gather)
+            for axis, gather in enumerate(self.gathers[:-1])
+            if gather.has_empty_phase
+        }
 
         def channel(o: Expr) -> None:
             number = block * plan.channels + o
@@ -731,9 +747,7 @@ class GatherKernel:
                 emit.loop(count, whole)
                 emit.loop(present[-1] % last, lambda a: element(count, a))
 
-            has_taps = emit.both(
-                *(gathers[a].first_tap_of(offsets[a]) < gathers[a].kernel for a in gappy)
-            )
+            has_taps = emit.both(*(is_filled(offsets[a]) for a, is_filled in filled.items()))
             emit.when(
                 has_taps, interleave, lambda: emit.loop(present[-1], lambda i: written.put(i, zero))
             )
