@@ -70,14 +70,13 @@ def is_several(value: Any) -> bool:
     return has_items and not no_list
 
 
-def _integers(
-    op: str, name: str, values: Sequence[Any], shown: Any, kind: str
-) -> tuple[int, ...]:
+def _integers(op: str, name: str, values: Sequence[Any], shown: Any, kind: str) -> tuple[int, ...]:
     found = []
     for value in values:
         plain = _plain(value)
+        number: Any = None if isinstance(plain, bool) else plain
         try:
-            found.append(index("" if isinstance(plain, bool) else plain))
+            found.append(index(number))
         except TypeError:
             raise fail(op, f"{name}={shown!r} must be {kind}") from None
     if any(not -(1 << 31) <= one < 1 << 31 for one in found):
@@ -611,7 +610,9 @@ class Geometry:
                 raise fail(op, f"{name}={stated} must have a product of at most {MOST_STEPS}")
         for name, shape in (("x", self.x_shape(n)), ("y", self.y_shape(n))):
             if prod(size for size in shape if isinstance(size, int)) > MOST_ELEMENTS:
-                raise fail(op, f"{name} of shape {shape} must have at most {MOST_ELEMENTS} elements")
+                raise fail(
+                    op, f"{name} of shape {shape} must have at most {MOST_ELEMENTS} elements"
+                )
         return self
 
     def _short_steps(self) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -330,7 +330,7 @@ def call_attr(call: Any, name: str) -> Any:
     may lack it: None then."""
     attrs = call.attrs
     if isinstance(attrs, tvm.ir.DictAttrs):
-        return attrs[name] if name in attrs.keys() else None
+        return dict(attrs.items()).get(name)
     return getattr(attrs, name)
 
 
