@@ -302,6 +302,8 @@ def test_unknown_dtypes_are_refused_when_compiled(name: str, out_dtype: str | No
         bb.emit_func_output(out)
     rule = "the dtypes of both operands must be known$"
     refused(lambda: tvm.compile(bb.get(), build.target()), name, rule)
+    whole = relax_ext.pipeline(build.target())
+    refused(lambda: tvm.compile(bb.get(), build.target(), relax_pipeline=whole), name, rule)
 
 
 def test_own_operator_unregistered() -> None:
