@@ -121,3 +121,12 @@ def test_processors_with_avx512(
     assert machine.vector_bytes == 64
     assert (machine.fmas, machine.far_line) == (fmas, far_line)
     assert (machine.l1, machine.l2) == (l1 << 10, l2 << 10)
+
+
+def test_a_number_of_cores_below_one_is_none() -> None:
+    """Stock TVM builds for such a target; planning divided by it."""
+    some = {"kind": "llvm", "mcpu": "x86-64-v3"}
+    want = tvm_compat.llvm_features(tvm.target.Target(some))
+    assert want is not None
+    for cores in (-1, 0):
+        assert tvm_compat.llvm_features(tvm.target.Target({**some, "num-cores": cores})) == want

@@ -24,5 +24,5 @@ def infer(call: Any, bb: Any, stock: Any) -> Any:
     vdevice = devices[0] or devices[1]
     if conv.geometry is None:
         return tensor_type(None, dtype, len(layout.axes), vdevice)
-    shape = layout.stored_shape(conv.op, conv.shape(conv.result))
+    shape = conv.stored_shape(conv.result)
     return tensor_type([simplify(size) for size in shape], dtype, len(shape), vdevice)

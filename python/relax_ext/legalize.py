@@ -8,6 +8,7 @@ from typing import Any
 
 from topi_ext import select
 from topi_ext.compute import FACES
+from topi_ext.dtypes import accumulator
 from topi_ext.geometry import fail
 from topi_ext.target import advise
 from topi_ext.tvm_compat import relax, tensor_type_of
@@ -34,6 +35,7 @@ def legalize(bb: Any, call: Any, stock: Any) -> Any:
     target = target_of(found)
     advise("relax_ext", target)
     dtypes = tuple(conv.dtypes[role] for role in OPERANDS[conv.face] + conv.result)
+    accumulator(conv.op, *dtypes)  # refuses what is unknown
     func = select.prim_func(conv.face, conv.geometry, conv.plain, conv.n, dtypes, target)
     if func is not None:
         return R.call_tir(bb.add_func(func, conv.op), operands, found)

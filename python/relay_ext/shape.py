@@ -10,7 +10,7 @@ from tvm import te
 
 from topi_ext.geometry import conv_size, conv_transpose_size
 from topi_ext.layout import Layout
-from topi_ext.tvm_compat import tir
+from topi_ext.tvm_compat import simplify, tir
 
 from .attrs import (
     FACE,
@@ -31,7 +31,7 @@ def shape_function(op_name: str, attrs: Any, inputs: Sequence[Any], _: Any) -> l
     operands = {
         role: _canonical(layouts[role], shape) for role, shape in zip(OPERANDS[face], inputs)
     }
-    shape = layouts[RESULT[face]].stored_shape(op, _result(face, attrs, **operands))
+    shape = layouts[RESULT[face]].stored_shape(op, _result(face, attrs, **operands), simplify)
 
     def size(position: Any) -> Any:
         chosen = shape[-1]

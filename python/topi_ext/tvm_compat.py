@@ -328,9 +328,12 @@ def own_op(op_name: str, description: str, arguments: Sequence[str]) -> None:
 
 
 def call_attr(call: Any, name: str) -> Any:
-    """The attribute `name` of a call, whether its attributes are a class or a dictionary."""
+    """The attribute `name` of a call, whether its attributes are a class or a dictionary, which
+    may lack it: None then."""
     attrs = call.attrs
-    return attrs[name] if isinstance(attrs, tvm.ir.DictAttrs) else getattr(attrs, name)
+    if isinstance(attrs, tvm.ir.DictAttrs):
+        return dict(attrs.items()).get(name)
+    return getattr(attrs, name)
 
 
 # ---------------------------------------------------------------- targets
@@ -401,7 +404,7 @@ def llvm_features(target: Any) -> tuple[frozenset[str], int] | None:
     """
     if target is None or str(getattr(target.kind, "name", target.kind)) != "llvm":
         return None
-    threads = int(target.attrs.get("num-cores", 0)) or tvm.runtime.num_threads()
+    threads = max(0, int(target.attrs.get("num-cores", 0))) or tvm.runtime.num_threads()
     llvm = tvm.target.codegen
     found = frozenset(map(str, llvm.llvm_get_cpu_features(target)))
     triple = str(target.attrs.get("mtriple", "") or llvm.llvm_get_system_triple())
