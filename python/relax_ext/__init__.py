@@ -10,7 +10,13 @@ Importing this package registers it; nothing else changes::
         ...                       # stock TVM again, for comparing
 """
 
-from topi_ext.tvm_compat import relax as _require_relax
+from topi_ext.cli.start import ahead as _ahead
+
+from .usage import USAGE as _USAGE
+
+_ahead(_USAGE)
+
+from topi_ext.tvm_compat import relax as _require_relax  # noqa: E402
 
 _require_relax()
 

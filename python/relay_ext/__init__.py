@@ -11,7 +11,13 @@ Importing this package registers it; nothing else changes::
         ...                       # stock Relay again, for comparing
 """
 
-from . import boot
+from topi_ext.cli.start import ahead as _ahead
+
+from .usage import USAGE as _USAGE
+
+_ahead(_USAGE)
+
+from . import boot  # noqa: E402
 
 boot.find_tvm()
 
