@@ -12,9 +12,7 @@ Importing this package registers it; nothing else changes::
 
 from topi_ext.cli.start import ahead as _ahead
 
-from .usage import USAGE as _USAGE
-
-_ahead(_USAGE)
+_ahead("relax_ext")
 
 from topi_ext.tvm_compat import relax as _require_relax  # noqa: E402
 

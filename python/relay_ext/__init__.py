@@ -13,9 +13,7 @@ Importing this package registers it; nothing else changes::
 
 from topi_ext.cli.start import ahead as _ahead
 
-from .usage import USAGE as _USAGE
-
-_ahead(_USAGE)
+_ahead("relay_ext")
 
 from . import boot  # noqa: E402
 

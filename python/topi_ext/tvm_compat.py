@@ -395,9 +395,10 @@ def system_triple() -> str:
     return str(tvm.target.codegen.llvm_get_system_triple())
 
 
-def processors(target: Any) -> set[str]:
-    """The processors that LLVM knows of an llvm target's architecture."""
-    return set(map(str, tvm.target.codegen.llvm_get_cpu_archlist(target)))
+def processors() -> set[str]:
+    """The processors that LLVM knows of this machine's architecture."""
+    plain = tvm.target.Target({"kind": "llvm"})
+    return set(map(str, tvm.target.codegen.llvm_get_cpu_archlist(plain)))
 
 
 def missing_vectors(target: Any) -> list[str]:

@@ -7,32 +7,45 @@ takes seconds. So the package itself asks, first of all, whether it is being run
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
+import threading
 import warnings
-from typing import Any
-
-from topi_ext.cli import args
-from topi_ext.cli.errors import CliError, tell
+from collections.abc import Callable
 
 
-def ahead(usage: args.Usage) -> None:
-    """Of a process that is ``python -m PACKAGE``: answer Ctrl-C, refuse what can be refused."""
-    if not _is_run(usage.package):
+def ahead(package: str) -> None:
+    """Of a process that is ``python -m PACKAGE``: answer Ctrl-C, refuse what can be refused.
+
+    ``PACKAGE.usage`` says what its command line is.
+    """
+    if not _is_run(package):
         return
-    answer_interrupts(usage.package)
+    answer_interrupts(package)
     # Warnings are shown, not raised: those of TVM and torch are not the user's to mend, and raised
     # in an import or a compile they would end it.
     if any(action == "error" for action, *_ in warnings.filters):
         warnings.simplefilter("default")
     if sys.argv[1:] == ["doctor"]:
         return
+    args, errors, usage = map(
+        importlib.import_module, ("topi_ext.cli.args", "topi_ext.cli.errors", f"{package}.usage")
+    )
     try:
-        args.read(usage, sys.argv[1:])
-    except CliError as error:
-        tell(usage.package, error)
+        args.read(usage.USAGE, sys.argv[1:])
+    except errors.CliError as error:
+        errors.tell(package, error)
         sys.exit(2)
+
+
+def run(package: str, main: Callable[[], int]) -> None:
+    """End this process with the status that ``main`` returns."""
+    answer_interrupts(package)  # Python 3.9 does not say which module it runs: not asked ahead
+    status = main()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said, only Python's own end is left
+    sys.exit(status)
 
 
 def _is_run(package: str) -> bool:
@@ -47,18 +60,23 @@ def _is_run(package: str) -> bool:
 def answer_interrupts(package: str) -> None:
     """Make Ctrl-C end this process with one line and status 130, whatever it is doing.
 
-    As KeyboardInterrupt it would travel through TVM's and torch's code, which turn it into errors
-    of their own or lose it.
+    As KeyboardInterrupt it would wait for the end of what TVM runs, which can be a minute, and then
+    travel through code of TVM and torch that turns it into another error or loses it. So it is a
+    thread that hears of it, by the byte that Python's own handler writes at once.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return  # ignored, as behind nohup, or answered already
-    process = os.getpid()
     # The progress bar has hidden the cursor.
     line = ("\r\x1b[2K\x1b[?25h" if os.isatty(2) else "") + f"{package}: interrupted\n"
+    heard, told = os.pipe()
+    os.set_blocking(told, False)
 
-    def stop(*_: Any) -> None:
-        if os.getpid() == process:  # not its children, who hear of it too
-            os.write(2, line.encode())
+    def stop() -> None:
+        while os.read(heard, 1) != bytes([signal.SIGINT]):
+            pass
+        os.write(2, line.encode())
         os._exit(130)
 
-    signal.signal(signal.SIGINT, stop)
+    threading.Thread(target=stop, daemon=True).start()
+    signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+    signal.signal(signal.SIGINT, lambda *_: None)

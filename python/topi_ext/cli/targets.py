@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Callable
 from typing import Any
 
@@ -40,11 +41,12 @@ def _cannot_run(target: Any) -> str:
     cores = target.attrs.get("num-cores")
     if cores is not None and int(cores) < 1:
         return f"num-cores={int(cores)} must be positive"
-    if not tvm_compat.is_for_this_machine(target):
-        here = tvm_compat.system_triple()
-        return f"mtriple={target.attrs['mtriple']} is not of this machine, {here}"
+    triple = str(target.attrs.get("mtriple", ""))
+    of_this_system = platform.system().lower() in triple or "-" not in triple
+    if not (tvm_compat.is_for_this_machine(target) and of_this_system):
+        return f"mtriple={triple} is not of this machine, {tvm_compat.system_triple()}"
     processor = target.attrs.get("mcpu")
-    if processor is not None and str(processor) not in tvm_compat.processors(target):
+    if processor is not None and str(processor) not in tvm_compat.processors():
         return f"mcpu={processor} is no processor that LLVM knows"
     if missing := tvm_compat.missing_vectors(target):
         return f"this processor has no {', '.join(missing)}"
