@@ -7,20 +7,20 @@ takes seconds. So the package itself asks, first of all, whether it is being run
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import sys
 import threading
 import warnings
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from topi_ext.cli.args import Usage
 
 
-def ahead(package: str) -> None:
-    """Of a process that is ``python -m PACKAGE``: answer Ctrl-C, refuse what can be refused.
-
-    ``PACKAGE.usage`` says what its command line is.
-    """
+def ahead(package: str, usage: Callable[[], Usage]) -> None:
+    """Of a process that is ``python -m PACKAGE``: answer Ctrl-C, refuse what can be refused."""
     if not _is_run(package):
         return
     answer_interrupts(package)
@@ -30,13 +30,13 @@ def ahead(package: str) -> None:
         warnings.simplefilter("default")
     if sys.argv[1:] == ["doctor"]:
         return
-    args, errors, usage = map(
-        importlib.import_module, ("topi_ext.cli.args", "topi_ext.cli.errors", f"{package}.usage")
-    )
+    from topi_ext.cli.args import read  # not before Ctrl-C is answered
+    from topi_ext.cli.errors import CliError, tell
+
     try:
-        args.read(usage.USAGE, sys.argv[1:])
-    except errors.CliError as error:
-        errors.tell(package, error)
+        read(usage(), sys.argv[1:])
+    except CliError as error:
+        tell(package, error)
         sys.exit(2)
 
 
