@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import os
 import platform
 import signal
@@ -243,7 +245,12 @@ def test_refused_archives(pt2: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     ],
 )
 def test_the_loaders_noise_stays_off_the_screen(
-    member: str, content: bytes | None, pt2: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    member: str,
+    content: bytes | None,
+    pt2: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spoilt = tmp_path / "spoilt.pt2"
     with zipfile.ZipFile(pt2) as source, zipfile.ZipFile(spoilt, "w") as target:
@@ -252,7 +259,22 @@ def test_the_loaders_noise_stays_off_the_screen(
                 target.writestr(name, source.read(name))
             elif content is not None:
                 target.writestr(name, content)
-    assert "spoilt.pt2: not a torch.export file: " in refusal(capfd, spoilt)
+    screen = io.StringIO()
+    monkeypatch.setattr(
+        logging.getLogger("torch.export"), "handlers", [logging.StreamHandler(screen)]
+    )
+    assert "spoilt.pt2: not a torch.export file: " in refusal(capsys, spoilt)
+    assert screen.getvalue() == ""
+
+
+def test_what_the_loader_says_in_its_noise_alone(
+    pt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(_: object) -> None:
+        raise RuntimeError("An error. Please check the warnings above for possible errors. ")
+
+    monkeypatch.setattr(torch.export, "load", refuse)
+    assert refusal(capsys, pt2).endswith("not a torch.export file: torch cannot read all of it")
 
 
 def test_refused_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,7 +65,9 @@ def read(path: Path) -> Any:
         with quiet():
             return torch.export.load(path)
     except Exception as error:
-        raise CliError(f"{path}: not a torch.export file: {one_line(error)}") from error
+        unsaid = "warnings above" in str(error)  # logged, with a traceback
+        reason = "torch cannot read all of it" if unsaid else one_line(error)
+        raise CliError(f"{path}: not a torch.export file: {reason}") from error
 
 
 def example_leaves(exported: Any) -> list[Any]:
