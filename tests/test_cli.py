@@ -440,7 +440,7 @@ def test_refused_options(pt2: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_refused_arguments(
     options: str, line: str, small: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Before QUICK, whose own --threads would be the last word.
+    # Behind QUICK, whose own --threads would else be the last word.
     assert main([str(small), *QUICK, *options.split()]) == 2
     shown = capsys.readouterr()
     (said,) = shown.err.splitlines()
