@@ -40,10 +40,12 @@ __all__ = [
     "is_for_this_machine",
     "is_gpu",
     "known_shape",
+    "missing_vectors",
     "op_attr",
     "opaque",
     "own_op",
     "prim_func",
+    "processors",
     "reinterpret",
     "relax",
     "relay",
@@ -55,6 +57,7 @@ __all__ = [
     "set_op_attr",
     "simplify",
     "statements",
+    "system_triple",
     "tensor_type",
     "tensor_type_of",
     "tir",
@@ -389,10 +392,26 @@ def is_gpu(target: Any) -> bool:
 def is_for_this_machine(target: Any) -> bool:
     """Whether an llvm target compiles for the architecture that this process runs on."""
     triple = str(target.attrs.get("mtriple", ""))
-    return (
-        not triple
-        or triple.split("-")[0] == (tvm.target.codegen.llvm_get_system_triple().split("-")[0])
-    )
+    return not triple or triple.split("-")[0] == system_triple().split("-")[0]
+
+
+def system_triple() -> str:
+    """What LLVM calls this machine."""
+    return str(tvm.target.codegen.llvm_get_system_triple())
+
+
+def processors() -> set[str]:
+    """The processors that LLVM knows of this machine's architecture."""
+    plain = tvm.target.Target({"kind": "llvm"})
+    return set(map(str, tvm.target.codegen.llvm_get_cpu_archlist(plain)))
+
+
+def missing_vectors(target: Any) -> list[str]:
+    """The vector instructions that an llvm target uses and this processor has not."""
+    here = dict(tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")())
+    wanted = map(str, tvm.target.codegen.llvm_get_cpu_features(target))
+    vector = ("avx", "amx", "fma", "f16c")
+    return sorted(n for n in wanted if n.startswith(vector) and not here.get(n, True))
 
 
 def llvm_features(target: Any) -> tuple[frozenset[str], int] | None:
@@ -404,10 +423,13 @@ def llvm_features(target: Any) -> tuple[frozenset[str], int] | None:
     """
     if target is None or str(getattr(target.kind, "name", target.kind)) != "llvm":
         return None
-    threads = max(0, int(target.attrs.get("num-cores", 0))) or tvm.runtime.num_threads()
     llvm = tvm.target.codegen
-    found = frozenset(map(str, llvm.llvm_get_cpu_features(target)))
     triple = str(target.attrs.get("mtriple", "") or llvm.llvm_get_system_triple())
+    if not _knows_triple(triple):
+        return None
+    cores = int(target.attrs.get("num-cores", 0))  # TVM takes 0 and less, and plans nothing by it
+    threads = cores if cores > 0 else tvm.runtime.num_threads()
+    found = frozenset(map(str, llvm.llvm_get_cpu_features(target)))
     if _LETS_ARE_FRAMES or "linux" not in triple:
         found = frozenset(name for name in found if not name.startswith("amx"))
     if not reads_llvm():
@@ -415,6 +437,20 @@ def llvm_features(target: Any) -> tuple[frozenset[str], int] | None:
     elif "avx" in found:
         found |= {"non-temporal-stores"}
     return found, threads
+
+
+@cache
+def _knows_triple(triple: str) -> bool:
+    """Whether LLVM compiles for a triple. Asked for the features of another it ends the process;
+    left alone, TVM says so when it compiles."""
+    ask = getattr(tvm.target.codegen, "llvm_get_vector_width", None)
+    if ask is None:  # TVM 0.17: nothing there refuses, and its own build ends the process too
+        return True
+    try:
+        ask(tvm.target.Target({"kind": "llvm", "mtriple": triple}))
+    except RuntimeError:
+        return False
+    return True
 
 
 def size_var(name: str) -> Any:
