@@ -102,8 +102,13 @@ class Conv:
         return shapes[role]
 
 
-def read(call: Any) -> Conv | None:
+def read(call: Any, out_dtype: str = "") -> Conv | None:
     """Read a call of an operator in `FACE`.
+
+    Parameters
+    ----------
+    out_dtype : str
+        Dtype of its result where it is known, but the call does not state it.
 
     Returns
     -------
@@ -120,7 +125,7 @@ def read(call: Any) -> Conv | None:
     roles = OPERANDS[face] + RESULT[face]
     layouts = _layouts(op, face, call)
     types = [_tensor(op, name, arg) for name, arg in zip(names, tensors(call))]
-    dtypes = _dtypes(op, types, dtype_name(call_attr(call, "out_dtype")))
+    dtypes = _dtypes(op, types, dtype_name(call_attr(call, "out_dtype")) or out_dtype)
     shapes = [
         _canonical_shape(op, name, layouts[role], found)
         for name, role, found in zip(names, roles, types)
