@@ -495,6 +495,12 @@ def test_operator_without_gradient(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "--grad: TVM has no gradient of relax.nn.gelu" in refusal(capsys, path, "--grad")
 
 
+def test_gradients_of_bfloat16(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, x = nn.Conv1d(2, 2, 3).bfloat16(), torch.randn(1, 2, 8, dtype=torch.bfloat16)
+    path = save(tmp_path / "narrow.pt2", model, x)
+    assert "--grad: TVM's Gradient does not take bfloat16" in refusal(capsys, path, "--grad")
+
+
 def test_missing_package(
     pt2: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -105,8 +105,13 @@ class Conv:
         return self.layouts[role].stored_shape(self.op, self.shape(role), simplify)
 
 
-def read(call: Any) -> Conv | None:
+def read(call: Any, out_dtype: str = "") -> Conv | None:
     """Read a call of an operator in `FACE`.
+
+    Parameters
+    ----------
+    out_dtype : str
+        Dtype of its result where it is known, but the call does not state it.
 
     Returns
     -------
@@ -125,7 +130,7 @@ def read(call: Any) -> Conv | None:
     rank = _rank(op, call)
     layouts = _layouts(op, face, call, rank)
     types = [_tensor(op, name, arg) for name, arg in zip(names, tensors(call))]
-    dtypes = _dtypes(op, types, dtype_name(call_attr(call, "out_dtype")))
+    dtypes = _dtypes(op, types, dtype_name(call_attr(call, "out_dtype")) or out_dtype)
     stated = dict(layouts)  # in the user's letters
     if face == "conv_transpose":
         stated["w"] = layouts["w"].exchanged

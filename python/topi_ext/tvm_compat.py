@@ -39,17 +39,21 @@ __all__ = [
     "is_cpu",
     "is_for_this_machine",
     "is_gpu",
+    "is_replaced",
     "known_shape",
     "missing_vectors",
     "op_attr",
     "opaque",
     "own_op",
     "prim_func",
+    "process_state",
     "processors",
     "reinterpret",
     "relax",
     "relay",
     "release",
+    "replace_op_attr",
+    "restore_op_attrs",
     "root_block",
     "s_tir",
     "same_size",
@@ -316,6 +320,47 @@ def set_op_attr(op_name: str, key: str, value: Any, level: int = 10) -> None:
     op.reset_attr(key)
     if value is not None:
         op.set_attr(key, value, level)
+
+
+def _same(first: Any, second: Any) -> bool:
+    """Whether two attributes are one object of TVM."""
+    if first is None or second is None:
+        return first is second
+    if hasattr(first, "same_as"):
+        return bool(first.same_as(second))
+    return bool(first.handle.value == second.handle.value)  # a function of TVM 0.17
+
+
+Replaced = dict[tuple[str, str], tuple[Any, Any]]
+"""What an attribute was and what it became, by operator and key."""
+
+
+def replace_op_attr(
+    replaced: Replaced, op_name: str, key: str, value: Any, level: int = 10
+) -> None:
+    """Set an attribute as :func:`set_op_attr`, and note it in `replaced`."""
+    before = op_attr(op_name, key)
+    set_op_attr(op_name, key, value, level)
+    replaced[op_name, key] = before, op_attr(op_name, key)
+
+
+def is_replaced(replaced: Replaced, op_name: str, key: str) -> bool:
+    """Whether the attribute is what it became, and nobody has set it since."""
+    noted = replaced.get((op_name, key))
+    return noted is not None and _same(op_attr(op_name, key), noted[1])
+
+
+def restore_op_attrs(replaced: Replaced) -> None:
+    """Set attributes to what they were.  What somebody has set since stays, and stays noted."""
+    for (op_name, key), (before, _) in list(replaced.items()):
+        if is_replaced(replaced, op_name, key):
+            set_op_attr(op_name, key, before)
+            del replaced[op_name, key]
+
+
+def process_state(package: str) -> dict[str, Any]:
+    """What `package` keeps for the life of the process: a second import of it finds that here."""
+    return vars(tvm).setdefault(f"_state_of_{package}", {})
 
 
 def own_op(op_name: str, description: str, arguments: Sequence[str]) -> None:
