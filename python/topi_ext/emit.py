@@ -130,17 +130,21 @@ for each branch that takes most; left out where a size is symbolic."""
 
 @contextmanager
 def kernel(attrs: dict[str, Any]) -> Iterator[list[Any]]:
-    """Build a PrimFunc; the list that is yielded holds it when the block ends."""
+    """Build a PrimFunc; the list that is yielded holds it when the block ends.
+
+    Other threads wait until then.
+    """
     made: list[Any] = []
-    _scratch.append(_Scratch())
-    try:
-        with IRBuilder() as builder:
-            with tvm_compat.prim_func():
-                script.func_attr(attrs)
-                yield made
-        func = builder.get()
-    finally:
-        used = _scratch.pop()
+    with tvm_compat.building:
+        _scratch.append(_Scratch())
+        try:
+            with IRBuilder() as builder:
+                with tvm_compat.prim_func():
+                    script.func_attr(attrs)
+                    yield made
+            func = builder.get()
+        finally:
+            used = _scratch.pop()
     if used.most is not None:
         func = func.with_attr(SCRATCH_BYTES, [list(pair) for pair in sorted(used.most)])
     made.append(func)

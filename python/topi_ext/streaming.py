@@ -50,8 +50,9 @@ def instructions(dtype: str, given: str, lanes: int) -> Iterator[None]:
         splats = {name: _splat(value, lanes) for name, value in _CONSTANTS.items()}
         narrow = narrow.format(n=lanes, **splats)
     stored = "%narrow" if narrow else "%value"
+    store_name, skew_name = _name(_STORE, dtype, lanes), _name(_SKEW, dtype, lanes)
     text = f"""
-define void @{_name(_STORE, dtype, lanes)}(ptr %place, <{lanes} x {_TYPES[given]}> %value) {{{narrow}
+define void @{store_name}(ptr %place, <{lanes} x {_TYPES[given]}> %value) {{{narrow}
   store <{lanes} x {kind}> {stored}, ptr %place, align {lanes * emit.byte_width(dtype)},
     !nontemporal !0
   ret void
@@ -60,7 +61,7 @@ define void @{_SETTLE}() {{
   fence seq_cst
   ret void
 }}
-define i64 @{_name(_SKEW, dtype, lanes)}(ptr %place) {{
+define i64 @{skew_name}(ptr %place) {{
   %address = ptrtoint ptr %place to i64
   %element = udiv i64 %address, {emit.byte_width(dtype)}
   %skew = urem i64 %element, {lanes}

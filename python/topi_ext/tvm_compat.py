@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
+from threading import RLock
 from typing import Any
 
 try:
@@ -30,6 +31,7 @@ __all__ = [
     "allocate",
     "as_size",
     "bind",
+    "building",
     "call_attr",
     "constant_value",
     "dtype_name",
@@ -114,6 +116,9 @@ def dtype_name(dtype: Any) -> str:
 
 
 # ---------------------------------------------------------------- building functions
+
+building = RLock()
+"""Held while a kernel is built: what is open then belongs to the process, not to a thread."""
 
 _open: list[ExitStack] = []
 
