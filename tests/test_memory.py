@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """No read and no write outside of arguments and workspaces: all lie between forbidden pages.
 
+Each kernel also runs with operands and result that begin one element, 16 and 32 bytes behind a
+multiple of 64, as tensors of other frameworks may: helpers/guarded_run.py compares the bits.
+
 A processor stops at the page, whatever is read and whether or not it matters.  Workspaces are
 filled with NaN first, so that what is read before it is written shows in the results.
 """
@@ -14,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers import compare
 from helpers.cases import Case, geometry_of
 from helpers.faces import OPERANDS, FaceCase
 from helpers.guarded import compiled, run, symbolic
@@ -101,6 +105,37 @@ def test_kernels_stay_inside(
     done, results = run(guard, tmp_path, kernels, operands, HOST)
     assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
     for name, case in zip(operands, cases.values()):
+        case.check(results[name], *values[name])
+
+
+DTYPES = {
+    "float16": ("float16",) * 3,
+    "bfloat16": ("bfloat16",) * 3,
+    "float64": ("float64",) * 3,
+    "int8": ("int8", "int8", "int32"),
+}
+
+
+@pytest.mark.parametrize("dtypes", DTYPES.values(), ids=DTYPES)
+def test_dtypes(
+    dtypes: tuple[str, str, str], guard: Path, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    cases = {
+        f"f{number}": FaceCase(face, geometry_of(SHAPES[name]), 2, None, dtypes)
+        for number, (name, face) in enumerate(product(("odd", "1x1"), OPERANDS))
+    }
+    kernels, operands, values = {}, {}, {}
+    for name, case in cases.items():
+        values[name] = case.arrays(rng)
+        kernels[name] = select.prim_func(
+            case.face, case.geometry, case.orders, case.n, case.dtypes, HOST
+        )
+        stored = [case.stored(r, v) for r, v in zip(case.roles, values[name])]
+        out = np.zeros(case.stored_shape(case.roles[2]), compare.numpy_dtype(dtypes[2]))
+        operands[name] = [*stored, out]
+    done, results = run(guard, tmp_path, kernels, operands, HOST)
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
+    for name, case in cases.items():
         case.check(results[name], *values[name])
 
 

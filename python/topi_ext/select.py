@@ -27,6 +27,7 @@ from .kernels import (
     weight_tiles,
     winograd,
 )
+from .kernels.sizes import rules
 from .layout import Layouts
 from .plan.cpu import choose
 from .plan.plans import (
@@ -198,18 +199,22 @@ class _Request:
         sizeless = replace(geometry, x_size=(), y_size=())
         return cls(face, sizeless, known, layouts, dtypes, machine, epilogue, prepacked)
 
-    def planned(self) -> tuple[Problem, Plan]:
-        """The problem, a fresh variable for each unknown size, and a plan for it."""
+    def sized(self) -> tuple[Size, Geometry]:
+        """Batch and geometry, with a fresh variable for each unknown size."""
         rank = self.geometry.rank
         names = ["n", *(f"{side}{axis}" for side in "xy" for axis in range(rank))]
         n, *sizes = (
             tvm_compat.size_var(name) if size is None else size
             for name, size in zip(names, self.known)
         )
-        sized = replace(self.geometry, x_size=tuple(sizes[:rank]), y_size=tuple(sizes[rank:]))
+        x_size, y_size = tuple(sizes[:rank]), tuple(sizes[rank:])
+        return n, replace(self.geometry, x_size=x_size, y_size=y_size)
+
+    def planned(self, n: Size, geometry: Geometry) -> tuple[Problem, Plan]:
+        """The problem of these sizes and a plan for it."""
         problem = Problem(
             self.face,
-            sized.as_rank3(),
+            geometry.as_rank3(),
             self.layouts,
             n,
             self.dtypes,
@@ -237,14 +242,16 @@ _REMEMBERED = 256
 @_one_at_a_time
 @lru_cache(maxsize=_REMEMBERED)
 def _build(request: _Request) -> Any:
-    problem, plan = request.planned()
-    return KERNELS[type(plan)].build(problem, plan)
+    n, geometry = request.sized()
+    problem, plan = request.planned(n, geometry)
+    func = KERNELS[type(plan)].build(problem, plan)
+    return tvm_compat.asserting(func, rules(request.face, geometry))
 
 
 @_one_at_a_time
 @lru_cache(maxsize=_REMEMBERED)
 def _build_packing(request: _Request) -> Packing | None:
-    problem, plan = request.planned()
+    problem, plan = request.planned(*request.sized())
     kernel = _PACKERS.get(type(plan))
     if kernel is None or not kernel.is_prepacked(problem, plan):
         return None

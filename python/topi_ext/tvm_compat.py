@@ -30,6 +30,7 @@ __all__ = [
     "IRBuilder",
     "allocate",
     "as_size",
+    "asserting",
     "bind",
     "building",
     "call_attr",
@@ -152,6 +153,26 @@ def root_block() -> Iterator[None]:
         script.reads()
         script.writes()
         yield
+
+
+def asserting(func: Any, rules: Sequence[tuple[Any, str]]) -> Any:
+    """A function of :func:`root_block`, which raises the line of a rule that does not hold.
+
+    Relay takes bodies out of functions, and does so itself.
+    """
+    if not rules or _LETS_ARE_FRAMES:
+        return func
+    text, realize, root = _string_class(), type(func.body), func.body.block
+    kind = text("ValueError")
+    # In this order, whatever the constructor calls its parameters.
+    asserts = [tir.AssertStmt(holds, kind, [text(line)]) for holds, line in rules]
+    body = tir.SeqStmt([*asserts, root.body])
+    inside = type(root)([], [], [], root.name_hint, body, alloc_buffers=root.alloc_buffers)
+    return func.with_body(realize([], tir.const(True, "bool"), inside))
+
+
+def _string_class() -> Any:
+    return getattr(tir, "StringImm", None) or tvm.ir.StringImm
 
 
 def flat_alias(buffer: Any, elements: Any, dtype: str) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import pickle
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -33,9 +34,12 @@ class Guard:
             for prefix in (b"", b"__"):
                 register(prefix + f"TVMBackend{name}Workspace".encode(), symbol)
 
-    def array(self, values: np.ndarray) -> np.ndarray:
-        """A copy that ends at a forbidden page, up to alignment to 64 bytes."""
-        start = self.library.guarded_alloc(max(values.nbytes, 1))
+    def array(self, values: np.ndarray, offset: int = 0) -> np.ndarray:
+        """A copy that ends at a forbidden page, up to alignment to 64 bytes, of its end.
+
+        It begins `offset` bytes behind a multiple of 64.
+        """
+        start = self.library.guarded_alloc(max(values.nbytes + offset, 1)) + offset
         memory = (ctypes.c_char * values.nbytes).from_address(start)
         copy = np.frombuffer(memory, values.dtype).reshape(values.shape)
         copy[...] = values
@@ -45,8 +49,8 @@ class Guard:
 def tensor_of(array: np.ndarray) -> tvm.runtime.Tensor:
     """TVM's view of an array; NumPy hands bfloat16 over as its bits."""
     if array.dtype != compare.numpy_dtype("bfloat16"):
-        return tvm.runtime.from_dlpack(array)
-    bits = tvm.runtime.from_dlpack(array.view("uint16"))
+        return tvm_ffi.from_dlpack(array, require_alignment=0)
+    bits = tvm_ffi.from_dlpack(array.view("uint16"), require_alignment=0)
     return bits._create_view(array.shape, "bfloat16")
 
 
@@ -54,16 +58,34 @@ def _ffi_libraries() -> list[Path]:
     return (Path(tvm_ffi.__file__).parent / "lib").glob("libtvm_ffi.*")
 
 
+def offsets_of(operands: list[np.ndarray]) -> Iterator[list[int]]:
+    """Of all operands: none, then each by itself by one element, 16 and 32 bytes, then all."""
+    yield [0] * len(operands)
+    for which, operand in enumerate(operands):
+        for offset in sorted({operand.itemsize, 16, 32}):
+            yield [offset if number == which else 0 for number in range(len(operands))]
+    yield [operand.itemsize for operand in operands]
+
+
 def main() -> None:
-    """Run every function of the library on its operands, and keep the results."""
+    """Run every function of the library on its operands, and keep the results.
+
+    Wherever operands and result begin, the result has the same bits.
+    """
     guard = Guard(sys.argv[1])
     library, cases, out = pickle.loads(Path(sys.argv[2]).read_bytes())
     module = tvm.runtime.load_module(library)
     results = []
     for name, operands in cases:
-        arrays = [guard.array(operand) for operand in operands]
-        module[name](*map(tensor_of, arrays))
-        results.append(arrays[-1].copy())
+        found = []
+        for offsets in offsets_of(operands):
+            arrays = [guard.array(*one) for one in zip(operands, offsets)]
+            module[name](*map(tensor_of, arrays))
+            found.append((offsets, arrays[-1].copy()))
+        results.append(found[0][1])
+        for offsets, result in found:
+            if result.tobytes() != results[-1].tobytes():
+                sys.exit(f"{name}: another result with operands {offsets} bytes off")
     Path(out).write_bytes(pickle.dumps(results))
 
 
