@@ -64,8 +64,9 @@ CASES = {
 }
 
 
-HAS_AMX = Machine.of_features(*tvm_compat.llvm_features(tvm_compat.host_target())).amx
-"""Whether this processor needs no emulator."""
+FOUND = dict(tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")())
+HAS_AMX = all(bool(FOUND.get(name)) for name in ("amx-tile", "amx-bf16"))
+"""Whether this processor needs no emulator, whatever LLVM calls it."""
 
 
 def amx_target() -> tvm.target.Target:

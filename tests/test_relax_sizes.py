@@ -129,7 +129,9 @@ def test_transposed_convolutions_of_any_sizes(batch: int, y: tuple[int, int]) ->
 @pytest.mark.parametrize("offset", [4, 16, 32])
 def test_tensors_of_another_framework_begin_anywhere(offset: int, rng: np.random.Generator) -> None:
     """Slices of a larger tensor of PyTorch, given to the virtual machine as they are."""
-    case = Case("conv_transpose", (16, 16), (4, 4), 1, ins=64, outs=32, stride=(2, 2))
+    case = Case(
+        "conv_transpose", (16, 16), (4, 4), 1, ins=64, outs=32, stride=(2, 2), padding=(1,) * 4
+    )
     vm = build.compiled(build.forward_module([case]))
     given_arrays = case.arrays(rng)
     moved = []
