@@ -13,9 +13,10 @@ from topi_ext.compute import FACES
 from topi_ext.geometry import fail
 from topi_ext.layout import permuted
 from topi_ext.target import advise, has_kernels
-from topi_ext.tvm_compat import is_cpu, is_gpu, opaque, relay, tir
+from topi_ext.tvm_compat import as_size, is_cpu, is_gpu, opaque, relay, tir
 
 from .attrs import Conv, read, short_name
+from .shape import Rule, asserted
 
 R = relay()
 
@@ -58,15 +59,43 @@ def compute(conv: Conv, operands: Sequence[Any], target: Any) -> Any:
         if func is None:
             result = FACES[conv.face](*tensors, conv.geometry, conv.plain, dtypes[2])
         else:
-            result = extern(conv.op, func, tensors, shape, dtypes[2])
+            rules = _rules(conv, plain)
+            result = extern(conv.op, func, tensors, shape, dtypes[2], rules)
     return conv.stored(conv.result, result, topi)
 
 
-def extern(name: str, func: Any, operands: Sequence[Any], shape: Any, dtype: str) -> Any:
+def _rules(conv: Conv, tensors: dict[str, Any]) -> list[Rule]:
+    """What sizes must be that only run time knows: types do not say it, and kernels rely on it."""
+    op, geometry = conv.op, conv.geometry
+
+    def size(role: str, letter: str) -> Any:
+        return as_size(tensors[role].shape[getattr(conv.plain, role).index(letter)])
+
+    if conv.face != "conv_weight_grad":
+        data, channels = conv.roles[0], geometry.c if conv.face == "conv" else geometry.k
+        text = f"{op}: data channels must equal {channels}, what the weight takes"
+        return [(size(data, "C") == channels, text)]
+    belong = (
+        f"{op}: sizes of data and grad must belong to kernel={geometry.kernel} "
+        f"stride={geometry.stride} padding={geometry.padding} dilation={geometry.dilation}"
+    )
+    limits = map(max, geometry.stride, geometry.dilation)
+    return [
+        (size("y", "N") == size("x", "N"), f"{op}: batch of grad must equal that of data"),
+        *((y >= 1, f"{op}: sizes of grad must be at least 1") for y in geometry.y_size),
+        *((extra >= 0, belong) for extra in geometry.output_padding),
+        *((extra < limit, belong) for extra, limit in zip(geometry.output_padding, limits)),
+    ]
+
+
+def extern(
+    name: str, func: Any, operands: Sequence[Any], shape: Any, dtype: str, rules: Sequence[Rule]
+) -> Any:
     """A scheduled PrimFunc ``(*operands, result)`` as one stage of TE.
 
     Its body is taken as it is, on the buffers of the stage; the variables in its parameters'
-    shapes become the sizes of those buffers.
+    shapes become the sizes of those buffers.  A call of the function would check these; here
+    `rules` do.
     """
     parameters = [func.buffer_map[parameter] for parameter in func.params]
 
@@ -77,7 +106,8 @@ def extern(name: str, func: Any, operands: Sequence[Any], shape: Any, dtype: str
             for variable, size in zip(parameter.shape, buffer.shape):
                 if isinstance(variable, tir.Var):
                     given.setdefault(variable, tir.Cast(variable.dtype, size))
-        return _for_old_llvm(tir.stmt_functor.substitute(func.body, given))
+        body = _for_old_llvm(tir.stmt_functor.substitute(func.body, given))
+        return asserted(rules, body)
 
     return te.extern([tuple(shape)], list(operands), define, name=name, dtype=[dtype])
 
