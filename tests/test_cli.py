@@ -3,12 +3,18 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import os
+import platform
+import signal
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +22,9 @@ import torch
 from torch import nn
 
 from relax_ext.cli import main
+from topi_ext import tvm_compat
+from topi_ext.cli import files
+from topi_ext.cli.measure import max_error, norm_error
 
 pytest.importorskip("rich")
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
@@ -198,11 +207,83 @@ def test_refused_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "nothing.pt2: no such file" in refusal(capsys, tmp_path / "nothing.pt2")
     for name, line in (
         ("model.h5", "unknown extension '.h5', expected .pt2 or .onnx"),
-        ("model.pt2", "not a torch.export file"),
-        ("model.onnx", "not an ONNX file"),
+        ("model.pt2", "not a torch.export file: it is neither a zip archive nor an ONNX model"),
+        ("model.onnx", "not an ONNX file: it is neither a zip archive nor an ONNX model"),
     ):
         (tmp_path / name).write_bytes(b"not a model")
         assert line in refusal(capsys, tmp_path / name)
+    assert f"{tmp_path}: is a directory" in refusal(capsys, tmp_path)
+
+
+def test_refused_archives(pt2: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = pt2.read_bytes()
+    torch.save({}, tmp_path / "weights.pt2")
+    torch.jit.save(torch.jit.script(nn.ReLU()), tmp_path / "script.pt2")
+    (tmp_path / "empty.pt2").touch()
+    (tmp_path / "cut.pt2").write_bytes(whole[: len(whole) // 2])
+    with zipfile.ZipFile(tmp_path / "other.pt2", "w") as archive:
+        archive.writestr("a.txt", "a")
+    (tmp_path / "exported.onnx").write_bytes(whole)
+    for name, line in (
+        ("weights.pt2", "not a torch.export file: it is what torch.save writes, without a program"),
+        ("script.pt2", "not a torch.export file: it is a TorchScript file"),
+        ("empty.pt2", "not a torch.export file: it is empty"),
+        ("cut.pt2", "not a torch.export file: it is a zip archive that is cut short or damaged"),
+        ("other.pt2", "not a torch.export file: it is a zip archive of something else"),
+        ("exported.onnx", "not an ONNX file: it is a torch.export file"),
+    ):
+        assert refusal(capsys, tmp_path / name).endswith(f"{name}: {line}")
+
+
+@pytest.mark.parametrize(
+    ("member", "content"),
+    [
+        ("model.json", b"{nonsense"),
+        ("model.json", b"{}"),
+        ("weight_0", b"short"),
+        ("weight_0", None),
+    ],
+)
+def test_the_loaders_noise_stays_off_the_screen(
+    member: str,
+    content: bytes | None,
+    pt2: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spoilt = tmp_path / "spoilt.pt2"
+    with zipfile.ZipFile(pt2) as source, zipfile.ZipFile(spoilt, "w") as target:
+        for name in source.namelist():
+            if not name.endswith(member):
+                target.writestr(name, source.read(name))
+            elif content is not None:
+                target.writestr(name, content)
+    screen = io.StringIO()
+    monkeypatch.setattr(
+        logging.getLogger("torch.export"), "handlers", [logging.StreamHandler(screen)]
+    )
+    assert "spoilt.pt2: not a torch.export file: " in refusal(capsys, spoilt)
+    assert screen.getvalue() == ""
+
+
+def test_what_the_loader_says_in_its_noise_alone(
+    pt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(_: object) -> None:
+        raise RuntimeError("An error. Please check the warnings above for possible errors. ")
+
+    monkeypatch.setattr(torch.export, "load", refuse)
+    assert refusal(capsys, pt2).endswith("not a torch.export file: torch cannot read all of it")
+
+
+def test_refused_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = onnx_file(tmp_path / "up.onnx", ["n", 3, 5, 4]).read_bytes()
+    (tmp_path / "cut.onnx").write_bytes(whole[:-30])
+    line = refusal(capsys, tmp_path / "cut.onnx")
+    assert line.endswith("cut.onnx: not an ONNX file: it is an ONNX model that is cut short")
+    line = refusal(capsys, tmp_path / "up.onnx", "--dim", "n=99999999999")
+    assert "input x: 48000 GB for shape (99999999999, 3, 5, 4), this machine has " in line
 
 
 def test_refused_inputs(pt2: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -210,14 +291,122 @@ def test_refused_inputs(pt2: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     np.save(short, np.zeros((1, 4, 5, 6), "float32"))
     np.save(whole, np.zeros((2, 4, 5, 6), "int64"))
     text.write_text("1 2 3")
+    objects, cut, complexes = (tmp_path / name for name in ("object.npy", "cut.npy", "c.npy"))
+    np.save(objects, np.array([{}]), allow_pickle=True)
+    cut.write_bytes(short.read_bytes()[:-8])
+    np.save(complexes, np.zeros((2, 4, 5, 6), "complex64"))
     for option, line in (
         (f"x={short}", "input x: shape (1, 4, 5, 6) does not fit the model's (2, 4, 5, 6)"),
         (f"x={whole}", "input x: dtype int64, the model wants torch.float32"),
         (f"y={short}", "input y: the model's inputs are x"),
         (f"x={text}", "not a .npy array"),
+        (f"x={tmp_path}", "not a .npy array"),
+        (f"x={objects}", "not a .npy array"),
+        (f"x={cut}", "not a .npy array"),
+        (f"x={complexes}", "dtype complex64, which is no real numbers"),
         ("x=nowhere.npy", "no such file"),
     ):
         assert line in refusal(capsys, pt2, "--input", option)
+
+
+@pytest.mark.parametrize("dtype", [">f4", "<f8", "longdouble"])
+def test_arrays_of_every_kind(
+    dtype: str, small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the other byte order, column by column, wider than torch knows: the same numbers."""
+    x = np.random.default_rng(0).standard_normal((2, 2, 5)).astype("float32")
+    np.save(tmp_path / "x.npy", np.asfortranarray(x.astype(dtype)))
+    read = files.read_array("input", str(tmp_path / "x.npy"))
+    assert read.dtype.isnative and read.flags.c_contiguous
+    np.testing.assert_array_equal(read.astype("float32"), x)
+    status, out, _ = run(capsys, small, "--input", f"input={tmp_path / 'x.npy'}")
+    assert status == 0 and "all 3 right" in out
+
+
+class Rows(nn.Module):
+    """A convolution of rows of a table: its input is indices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.conv = nn.Embedding(3, 4), nn.Conv1d(4, 2, 3)
+
+    def forward(self, i: torch.Tensor) -> torch.Tensor:
+        return self.conv(self.table(i).transpose(1, 2))
+
+
+def test_indices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = save(tmp_path / "rows.pt2", Rows(), torch.tensor([[0, 1, 2, 1, 0]], dtype=torch.int32))
+    status, out, _ = run(capsys, path)
+    assert status == 0 and "all 3 right" in out
+    for array, line in (
+        (np.array([[0, 1, 7, 1, 0]]), "rows.pt2: PyTorch stopped: IndexError: index out of range"),
+        (np.full((1, 5), 2**40), "--input i: its numbers do not fit into the model's torch.int32"),
+        (np.full((1, 5), 0.5), "--input i: dtype float64, the model wants torch.int32"),
+    ):
+        np.save(tmp_path / "i.npy", array)
+        assert line in refusal(capsys, path, "--input", f"i={tmp_path / 'i.npy'}")
+
+
+def test_random_indices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of an .onnx model, which has no example inputs: 0 and 1, which a table of two rows has."""
+    onnx = pytest.importorskip("onnx")
+    from onnx import TensorProto, helper, numpy_helper
+
+    random = np.random.default_rng(0).standard_normal
+    table, weight = (random(s).astype("float32") for s in ((2, 3, 5, 4), (3, 4, 4, 3)))
+    gather = helper.make_node("Gather", ["t", "i"], ["x"])
+    graph = helper.make_graph(
+        [gather, helper.make_node("ConvTranspose", ["x", "w"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("i", TensorProto.INT64, [8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(table, "t"), numpy_helper.from_array(weight, "w")],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    made = helper.make_model(graph, opset_imports=opset, ir_version=8)
+    onnx.save(made, str(tmp_path / "rows.onnx"))
+    status, out, _ = run(capsys, tmp_path / "rows.onnx")
+    assert status == 0 and "all 3 right" in out
+
+
+class Logarithm(nn.Module):
+    """Half of its results are NaN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(2, 2, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.log(self.conv(x))
+
+
+def test_exact_results_that_are_nan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = save(tmp_path / "log.pt2", Logarithm(), torch.randn(1, 2, 64))
+    status, out, _ = run(capsys, path)
+    assert status == 0 and "all 3 right" in out
+
+
+@pytest.mark.parametrize("error", [max_error, norm_error])
+def test_errors_go_by_places_first(error: object) -> None:
+    nan, inf = float("nan"), float("inf")
+
+    def of(got: list[float], expected: list[float], dtype: str = "float32") -> float:
+        return error(
+            torch.tensor(got, dtype=getattr(torch, dtype)), torch.tensor(expected).double()
+        )
+
+    assert of([nan, inf, -inf, 2.0], [nan, inf, -inf, 2.0]) == 0.0
+    assert of([nan, 2.5], [nan, 2.0]) == 0.25
+    assert of([nan, 1.0], [1.0, nan]) == inf
+    assert of([nan, 1.0], [2.0, 1.0]) == inf
+    assert of([2.0, 1.0], [nan, 1.0]) == inf
+    assert of([inf, 1.0], [-inf, 1.0]) == inf
+    assert of([inf, 1.0], [3.0, 1.0]) == inf
+    assert of([3.0, 1.0], [inf, 1.0]) == inf
+    assert of([nan], [inf]) == inf
+    assert of([], []) == 0.0
+    assert of([inf, 1.0], [1e5, 1.0], "float16") == 0.0
+    assert of([inf, 1.0], [-1e5, 1.0], "float16") == inf
 
 
 def test_refused_options(pt2: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -228,14 +417,88 @@ def test_refused_options(pt2: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "--dim is for .onnx" in refusal(capsys, pt2, "--dim", "n=2")
     assert "--target {bad" in refusal(capsys, pt2, "--target", "{bad")
     assert "--target nonsense" in refusal(capsys, pt2, "--target", "nonsense")
-    with pytest.raises(SystemExit, match="2"):
-        main(["--input", "nameless", str(pt2)])
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ("--input nameless", "argument --input: 'nameless' is not of the form NAME=VALUE"),
+        ("--dim n=-1", "argument --dim: 'n=-1': the size must be a positive 64-bit integer"),
+        ("--dim n=²", "argument --dim: 'n=²': the size must be a positive 64-bit integer"),
+        (f"--dim n={2**63}", f"'n={2**63}': the size must be a positive 64-bit integer"),
+        ("--dim n=1 --dim n=2", "--dim n: given twice"),
+        ("--seed -1", f"argument --seed: '-1' is not an integer from 0 to {2**63 - 2}"),
+        (f"--seed {2**63 - 1}", f"is not an integer from 0 to {2**63 - 2}"),
+        ("--threads 0", "argument --threads: '0' is not a positive 64-bit integer"),
+        ("--threads 999999", "--threads 999999: more than 8 for each of "),
+        ("--json nowhere/r.json", "--json nowhere/r.json: cannot be written: No such file or dir"),
+        ("--json .", "--json .: cannot be written: Is a directory"),
+        ("--json /proc/r.json", "--json /proc/r.json: cannot be written: "),
+        ("--nonsense", "unrecognized arguments: --nonsense"),
+    ],
+)
+def test_refused_arguments(
+    options: str, line: str, small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Behind QUICK, whose own --threads would else be the last word.
+    assert main([str(small), *QUICK, *options.split()]) == 2
+    shown = capsys.readouterr()
+    (said,) = shown.err.splitlines()
+    assert said.startswith("relax_ext: ") and line in said and shown.out == ""
+
+
+@pytest.mark.parametrize("threads", ["0", "-3", "many", "", "999999"])
+def test_threads_that_tvm_could_not_start(
+    threads: str, small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TVM_NUM_THREADS", threads)
+    assert main([str(small)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"relax_ext: TVM_NUM_THREADS={threads}: ")
+
+
+@pytest.mark.parametrize(
+    ("target", "line"),
+    [
+        ({"mtriple": "foo-bar-baz"}, "mtriple=foo-bar-baz is not of this machine, "),
+        ({"mtriple": f"{platform.machine()}-windows"}, f"mtriple={platform.machine()}-windows is "),
+        ({"mcpu": "nonsense"}, "mcpu=nonsense is no processor that LLVM knows"),
+        ({"num-cores": 0}, "num-cores=0 must be positive"),
+        ({"num-cores": -1}, "num-cores=-1 must be positive"),
+    ],
+)
+def test_targets_that_llvm_dies_of(
+    target: dict, line: str, small: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    spec = json.dumps({"kind": "llvm", **target})
+    assert f"--target {spec}: {line}" in refusal(capfd, small, "--target", spec)
+
+
+def test_instructions_that_this_processor_lacks(
+    small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tvm_compat, "missing_vectors", lambda _: ["avx10.2"])
+    assert "this processor has no avx10.2" in refusal(capsys, small, "--target", "llvm")
+
+
+def test_outputs_are_tried_without_a_trace(tmp_path: Path) -> None:
+    files.check_output("--json", tmp_path / "new.json")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "old.json").write_text("{}")
+    files.check_output("--json", tmp_path / "old.json")
+    assert (tmp_path / "old.json").read_text() == "{}"
 
 
 def test_operator_without_gradient(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = nn.Sequential(nn.Conv1d(2, 2, 3), nn.GELU())
     path = save(tmp_path / "gelu.pt2", model, torch.randn(1, 2, 8))
     assert "--grad: TVM has no gradient of relax.nn.gelu" in refusal(capsys, path, "--grad")
+
+
+def test_gradients_of_bfloat16(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, x = nn.Conv1d(2, 2, 3).bfloat16(), torch.randn(1, 2, 8, dtype=torch.bfloat16)
+    path = save(tmp_path / "narrow.pt2", model, x)
+    assert "--grad: TVM's Gradient does not take bfloat16" in refusal(capsys, path, "--grad")
 
 
 def test_missing_package(
@@ -245,14 +508,63 @@ def test_missing_package(
     assert "printing the table needs rich: pip install rich" in refusal(capsys, pt2)
 
 
-def test_as_a_module(pt2: Path) -> None:
-    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "relax_ext", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
+def call(*arguments: str, options: tuple[str, ...] = (), tvm: Path | None = None) -> Any:
+    """A run of ``python -m relax_ext``, with the package in that folder for TVM."""
+    path = os.pathsep.join(filter(None, (tvm and str(tvm), os.environ.get("PYTHONPATH"))))
+    return subprocess.Popen(
+        [sys.executable, *options, "-m", "relax_ext", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
 
-    shown = call("--help")
-    assert shown.returncode == 0
-    assert "examples:" in shown.stdout and "exit status:" in shown.stdout
-    missing = call("nothing.pt2")
+
+def stand_in(folder: Path, text: str) -> Path:
+    """A folder with a package ``tvm``."""
+    (folder / "tvm").mkdir()
+    (folder / "tvm" / "__init__.py").write_text(text)
+    return folder
+
+
+def test_as_a_module_before_tvm(tmp_path: Path) -> None:
+    """Help and refusals come without TVM, whose import takes seconds."""
+    tvm = stand_in(tmp_path, "raise SystemExit(77)")
+    helped = call("--help", tvm=tvm)
+    shown = helped.communicate()[0]
+    assert helped.returncode == 0 and "examples:" in shown and "exit status:" in shown
+    missing = call("nothing.pt2", tvm=tvm)
+    assert missing.communicate() == ("", "relax_ext: nothing.pt2: no such file\n")
     assert missing.returncode == 2
-    assert "Traceback" not in missing.stderr
+    examined = call("doctor", tvm=tvm)
+    examined.communicate()
+    assert examined.returncode == 77
+
+
+def test_warnings_made_errors_end_nothing(tmp_path: Path) -> None:
+    tvm = stand_in(tmp_path, "import warnings\nwarnings.warn('old')\nraise SystemExit(77)")
+    run_so = call("doctor", options=("-W", "error"), tvm=tvm)
+    assert "UserWarning: old" in run_so.communicate()[1]
+    assert run_so.returncode == 77
+
+
+@pytest.mark.parametrize("waits", ["import time; time.sleep(60)", "ctypes.CDLL(None).pause()"])
+def test_interrupted(waits: str, tmp_path: Path) -> None:
+    """While TVM is imported, in Python or in C: one line, at once."""
+    tvm = stand_in(tmp_path, f"import ctypes\nprint('here', flush=True)\nwhile True:\n    {waits}")
+    process = call("doctor", tvm=tvm)
+    assert process.stdout.readline() == "here\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=20) == ("", "relax_ext: interrupted\n")
+    assert process.returncode == 130
+
+
+@pytest.mark.slow
+def test_interrupted_while_it_measures(small: Path) -> None:
+    process = call(str(small), "--budget", "60", "--repeat", "1000000")
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.communicate(timeout=10)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert (out, err.splitlines()[-1], process.returncode) == ("", "relax_ext: interrupted", 130)
+    assert "Traceback" not in err

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 from fractions import Fraction
 
 import pytest
@@ -93,6 +94,23 @@ def test_products_of_two_outputs(gather: Gather, products: list[int]) -> None:
 )
 def test_products_of_four_outputs(gather: Gather, products: list[int]) -> None:
     assert sorted(len(f.terms) for f in filters_of(gather, 4)) == products
+
+
+def test_long_kernels_and_strides_take_no_longer_than_their_taps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An inverse Fourier transform: once for each phase and for each tap, not for each pair."""
+    asked = [0]
+
+    def counted(self: Gather, phase: int, tap: int, shift=Gather.shift_of) -> int:
+        asked[0] += 1
+        return shift(self, phase, tap)
+
+    monkeypatch.setattr(Gather, "shift_of", counted)
+    begun = time.process_time()
+    (found,) = filters_of(Gather(True, 8192, 2048, 1, 3), 2)
+    assert time.process_time() - begun < 2
+    assert len(found.phases) == 2048 and asked[0] == 8192
 
 
 def test_every_output_depends_on_its_own_window_alone() -> None:

@@ -7,6 +7,7 @@ import dataclasses
 import math
 from math import gcd
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -78,7 +79,12 @@ def test_as_rank3_is_the_same_operator(case: Case) -> None:
     assert g3.x_shape(2) == (2, g.c, *extra, *g.x_size)
     assert g3.y_shape(2) == (2, g.k, *extra, *g.y_size)
     assert g3.output_padding == (0,) * len(extra) + g.output_padding
-    assert g3.gathers(transposed=True)[len(extra) :] == g.gathers(transposed=True)
+    assert g3.kernel == extra + g.kernel
+    for axis, taps in enumerate(g.kernel):
+        does_nothing = {"dilation": taps == 1, "stride": g.y_size[axis] == 1}
+        for name, nothing in does_nothing.items():
+            step, least_step = getattr(g, name)[axis], getattr(g3, name)[len(extra) + axis]
+            assert least_step <= step if nothing else least_step == step
     for unit in g3.gathers(transposed=True)[: len(extra)]:
         assert unit == Gather(True, 1, 1, 1, 0)
     assert g3.as_rank3() == g3
@@ -266,9 +272,13 @@ def test_groups_and_closed_form_are_the_table(transposed: bool, parameters) -> N
                 steps = {other - one for one, other in zip(shifts, shifts[1:])}
                 assert steps <= {gather.shift_step}
     assert found == {phase.offset: phase.taps for phase in gather.phases if phase.taps}
+    for phase in gather.phases:
+        first = gather.first_tap_of(phase.offset)
+        assert first == phase.taps[0].index if phase.taps else first >= gather.kernel
     assert gather.has_empty_phase == (len(found) < len(gather.phases))
-    assert len(gather.taps) == gather.kernel
-    shifts = [tap.shift for tap in gather.taps]
+    taps = [tap for phase in gather.phases for tap in phase.taps]
+    assert len(taps) == gather.kernel
+    shifts = [tap.shift for tap in taps]
     assert (gather.first_shift, gather.last_shift) == (min(shifts), max(shifts))
 
 
@@ -308,7 +318,7 @@ S = Geometry.of_sizes
         (C, ((1, 2, 5), (2, 2, 3)), {"stride": -1}, "stride=(-1,) must be at least 1"),
         (C, ((1, 2, 5), (2, 2, 3)), {"dilation": 0}, "dilation=(0,) must be at least 1"),
         (C, ((1, 2, 5), (2, 2, 0)), {}, "kernel size=0 must be at least 1"),
-        (C, ((1, 2, 5), (2, 2, 3)), {"stride": (1, 1)}, "stride=(1, 1) must have 1 or 1 values"),
+        (C, ((1, 2, 5), (2, 2, 3)), {"stride": (1, 1)}, "stride=(1, 1) must have 1 value"),
         (C, ((1, 2, 5, 5), (2, 2, 3, 3)), {"padding": (1, 2, 3)},
          "padding=(1, 2, 3) must have 1, 2 or 4 values"),
         (C, ((1, 2, 2), (2, 2, 3)), {}, "output size=(0,) must be at least 1 on every axis"),
@@ -328,6 +338,30 @@ S = Geometry.of_sizes
          "dilation=(1,)"),
         (S, ((1, 2, 9), (1, 3, 3), (3,)), {"stride": 2}, "sizes x=(9,) and y=(3,) do not belong"),
         (S, ((1, 2, 5), (1, 3, 5), (1, 1)), {}, "kernel=(1, 1) must have 1 values"),
+        # attributes are integers
+        (C, ((1, 2, 5), (2, 2, 3)), {"stride": 1.5}, "stride=1.5 must be an integer"),
+        (C, ((1, 2, 5), (2, 2, 3)), {"stride": (1.0,)}, "stride=(1.0,) must be integers"),
+        (C, ((1, 2, 5), (2, 2, 3)), {"groups": True}, "groups=True must be an integer"),
+        (C, ((1, 2, 5), (2, 2, 3)), {"groups": None}, "groups=None must be an integer"),
+        (C, ((1, 2, 5), (2, 2, 3)), {"groups": (1,)}, "groups=(1,) must be an integer"),
+        (C, ((1, 2, 5), (2, 2, 3)), {"dilation": "1"}, "dilation='1' must be an integer"),
+        (C, ((1, 2, 5, 5), (2, 2, 3, 3)), {"dilation": "11"}, "dilation='11' must be an integer"),
+        (C, ((1, 2, 5), (2, 2, 3)), {"padding": ((1,),)}, "padding=((1,),) must be integers"),
+        (C, ((1, 2, 5), (2, 2, 3)), {"padding": {1: 2}}, "padding={1: 2} must be an integer"),
+        (C, ((1, 2, 5, 5), (2, 2, 3, 3)), {"stride": ()}, "stride=() must have 1 or 2 values"),
+        (T, ((1, 2, 5), (2, 2, 3)), {"groups": 1.0}, "groups=1.0 must be an integer"),
+        (T, ((1, 2, 5), (2, 2, 3)), {"output_padding": 0.5}, "padding=0.5 must be an integer"),
+        # what is too long
+        (C, ((1, 2, 5), (2, 2, 3)), {"stride": 1 << 31}, "stride=2147483648 must fit into 32 bits"),
+        (C, ((1, 2, 5), (2, 2, 3)), {"padding": [1 << 62]},
+         f"padding=({1 << 62},) must fit into 32 bits"),
+        (T, ((1, 2, 5), (2, 2, 3)), {"stride": 1 << 30},
+         "stride=(1073741824,) must have a product of at most 1048576"),
+        (T, ((1, 2, 5, 5), (2, 2, 3, 3)), {"dilation": 1 << 11},
+         "dilation=(2048, 2048) must have a product of at most 1048576"),
+        (T, ((1, 2, 1 << 40), (2, 2, 3)), {"stride": 1 << 20},
+         f"x of shape (1, 2, {((1 << 40) - 1 << 20) + 3}) must have at most {1 << 59} elements"),
+        (C, ((1 << 40, 1 << 19, 5), (2, 1 << 19, 3)), {}, "x of shape (1099511627776, 524288, 5)"),
     ],
 )  # fmt: skip
 def test_refused_in_one_line(make, arguments, attributes, line) -> None:
@@ -335,6 +369,39 @@ def test_refused_in_one_line(make, arguments, attributes, line) -> None:
         make("conv9d", *arguments, **attributes)
     said = str(caught.value)
     assert said.startswith("conv9d: ") and line in said and "\n" not in said
+
+
+def test_integers_of_numpy_and_of_every_sequence_are_taken() -> None:
+    want = C("op", (1, 2, 9, 9), (2, 2, 3, 3), stride=(2, 2), padding=(1, 1), groups=1)
+    for one, several in ((np.int64(2), np.array([1, 1])), (np.array(2), [np.int32(1)] * 2)):
+        got = C("op", (1, 2, 9, 9), (2, 2, 3, 3), stride=one, padding=several, groups=np.int8(1))
+        assert got == want and all(type(s) is int for s in got.stride + got.padding)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_steps_of_any_length_take_no_time(transposed: bool) -> None:
+    """2^40 phases: whoever asked each of them would never end."""
+    stride, pad = 1 << 40, 1
+    gather = Gather(transposed, 3, stride, 1, pad)
+    assert gather.has_empty_phase == transposed
+    assert (gather.first_shift, gather.last_shift) == ((0, 1) if transposed else (-1, 0))
+    if transposed:
+        for tap in range(3):
+            assert gather.phase_of(tap) == (tap - pad) % stride
+            assert gather.first_tap_of(gather.phase_of(tap)) == tap
+        assert gather.first_tap_of(stride // 2) >= 3
+    long = Gather(transposed, 3, 3, 1 << 40, 1 << 40)
+    assert not long.has_empty_phase and long.last_shift - long.first_shift == (2 << 40) // 3 + 1
+
+
+def test_steps_that_do_nothing_are_short() -> None:
+    """Between taps of a single one, and between positions of a y that has one."""
+    g = C("op", (1, 2, 9, 9), (3, 2, 1, 1), dilation=1 << 30).as_rank3()
+    assert g.dilation == (1, 1, 1)
+    g = T("op", (1, 2, 1, 1), (2, 3, 3, 3), stride=(1 << 31) - 1).as_rank3()
+    assert max(g.stride) <= 64 and g.x_size == (1, 3, 3)
+    g = C("op", (1, 2, 9, 9), (3, 2, 3, 3), stride=1 << 30)
+    assert g.y_size == (1, 1) and max(g.as_rank3().stride) <= 64
 
 
 def test_output_padding_between_stride_and_dilation_is_allowed() -> None:

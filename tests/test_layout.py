@@ -79,6 +79,54 @@ def test_blocks_that_do_not_divide_are_refused_in_one_line() -> None:
     assert str(caught.value) == "conv2d: layout 'NCHW4c' needs axis C=6 to be a multiple of 4"
 
 
+@pytest.mark.parametrize(
+    ("letters", "text", "letter"),
+    [("NCHW", "NCHW2n", "N"), ("NCHW", "NCHW2c", "C"), ("NCHW", "NCHW2h", "H"),
+     ("NCDHW", "NCDHW2d", "D"), ("NCW", "2wNCW", "W"), ("OIHW", "OIHW2o", "O"),
+     ("OIHW", "O2iIHW", "I"), ("NCHW", "NCHW2n2n", "N")],
+)  # fmt: skip
+def test_every_axis_has_to_divide(letters: str, text: str, letter: str) -> None:
+    layout = Layout.parse("conv2d", "layout", text, letters)
+    whole = layout.factor(letter)
+    fits = [4 if name == letter else 3 for name in letters]
+    assert 4 // whole in layout.stored_shape("conv2d", fits)
+    with pytest.raises(ValueError) as caught:
+        layout.stored_shape("conv2d", [3] * len(letters))
+    assert str(caught.value) == (
+        f"conv2d: layout {text!r} needs axis {letter}=3 to be a multiple of {whole}"
+    )
+
+
+class Rest:
+    """A symbolic size of which only the rest of a division is asked."""
+
+    def __mod__(self, _: int) -> Rest:
+        return self
+
+    def __floordiv__(self, _: int) -> str:
+        return "n//2"
+
+    def __repr__(self) -> str:
+        return "n"
+
+
+def test_symbolic_sizes_divide_where_that_is_known() -> None:
+    layout = Layout.parse("conv2d", "layout", "NCHW2n", "NCHW")
+    with pytest.raises(ValueError) as caught:
+        layout.stored_shape("conv2d", (Rest(), 4, 5, 5))
+    assert str(caught.value) == (
+        "conv2d: layout 'NCHW2n' needs axis N=n to be a multiple of 2, which is not known"
+    )
+    even = layout.stored_shape("conv2d", (Rest(), 4, 5, 5), lambda _: 0)
+    assert even == ("n//2", 4, 5, 5, 2)
+
+
+def test_exchanged_channels() -> None:
+    layout = Layout.parse("op", "kernel_layout", "IOHW4i8o", "IOHW")
+    assert layout.exchanged == Layout.parse("op", "kernel_layout", "OIHW4o8i", "OIHW")
+    assert layout.exchanged.exchanged == layout
+
+
 def test_canonical_layouts() -> None:
     assert Layouts.canonical(1) == Layouts("NCW", "OIW", "NCW")
     assert Layouts.canonical(2) == Layouts("NCHW", "OIHW", "NCHW")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -97,6 +98,15 @@ CHAINS = {
     ),
     "sigmoid": (ONE, chain(relax.op.sigmoid), torch.sigmoid, []),
     "silu of a small image": (SMALL, chain(NN.silu), F.silu, []),
+    "sigmoid and tanh": (
+        PLAIN, chain(relax.op.sigmoid, relax.op.tanh), lambda v: v.sigmoid().tanh(), [],
+    ),
+    "relu, scale, silu and tanh": (
+        SMALL,
+        chain(NN.relu, lambda v, g: relax.op.multiply(v, next(g)), NN.silu, relax.op.tanh),
+        lambda v, s: torch.tanh(F.silu(F.relu(v) * s)),
+        ["C"],
+    ),
     "channels last": (
         LAST, chain(lambda v, g: add(v, g), NN.relu), lambda v, b: F.relu(v + b), ["C"],
     ),
@@ -199,6 +209,14 @@ def test_dtypes(dtype: str, rng: np.random.Generator) -> None:
     (got,) = build.run(compiled(module(case, body, ["C"])), "main", *arrays)
     want, limit = expected(case, data, weight, lambda v, b: torch.tanh(v + b), [bias])
     check(case, got, want, limit)
+
+
+def test_many_functions_in_a_row_build_soon() -> None:
+    """TVM would put each value into all of its uses: seven in a row took 20 seconds."""
+    mod = module(PLAIN, chain(*[NN.relu] * 7), [])
+    began = time.process_time()
+    compiled(mod)
+    assert time.process_time() - began < 5
 
 
 def test_symbolic_sizes(rng: np.random.Generator) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import log
+from time import process_time
 
 import pytest
 
@@ -400,3 +401,55 @@ def test_where_one_plan_takes_over() -> None:
     assert list(together.cycles) in ([1.0, 9.0], [9.0, 1.0])
     assert Split.of([1, 4], [1.0, 1.0], [2.0, 2.0]).most is None
     assert Split.of([1, 4], [2.0, 2.0], [1.0, 1.0]).most == 0
+
+
+PLANNING_SECONDS = 5
+"""Of one thread, generous: it takes a tenth of them."""
+
+
+def in_time(problem: Problem) -> object:
+    begun = process_time()
+    plan = choose(problem, MACHINE)
+    assert process_time() - begun < PLANNING_SECONDS
+    return plan
+
+
+def test_inverse_fourier_transforms_are_planned_at_once() -> None:
+    """As long as kernel times stride it took 8 s, and 18 s where sizes are symbolic."""
+    case = Case("conv_transpose", (20,), (8192,), ins=64, outs=1, stride=(2048,))
+    plan = in_time(problem_of(FaceCase("conv_transpose", geometry_of(case), 1)))
+    assert isinstance(plan, PhasesPlan)
+    case = case.with_(kernel=(4096,), stride=(1024,))
+    in_time(free(FaceCase("conv_transpose", geometry_of(case), 1)))
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_long_steps_are_planned_at_once(face: str) -> None:
+    """Nothing is asked of each phase; tiles have tables of them, and are for few."""
+    for case in (
+        Case("conv", (9, 9), (3, 1), stride=(1 << 20, 1), padding=(1 << 20, 0) * 2),
+        Case("conv", (9, 9), (3, 1), dilation=(1 << 20, 1 << 30), padding=(1 << 20, 0) * 2),
+        Case("conv", (9, 9), (3, 3), stride=(1 << 30, 1 << 30)),
+    ):
+        for made in (problem_of, free):
+            problem = made(FaceCase(face, geometry_of(case), 2))
+            in_time(problem)
+            if max(*problem.geometry.stride, *problem.geometry.dilation) > 1 << 12:
+                assert candidate_tiles(problem) == []
+
+
+def test_of_many_phases_a_task_has_room_for_one_position() -> None:
+    """Each holds a result for every phase: of 65,536 of them 64 positions would be gigabytes."""
+    case = Case("conv_transpose", (3,), (2,), stride=(1 << 16,))
+    plan = in_time(free(FaceCase("conv_transpose", geometry_of(case), 1)))
+    while isinstance(plan, EitherPlan):
+        plan = plan.large
+    assert isinstance(plan, GatherPlan) and plan.window.block == (1, 1, 1, 1)
+
+
+def test_estimates_are_never_less_than_nothing() -> None:
+    """Of AVX2, long kernels with a stride: their logarithm was asked for."""
+    machine = Machine(vector_bytes=32, registers=16, threads=4, streams=True)
+    pad = dict(stride=(8, 8), padding=(4,) * 4)
+    case = Case("conv_transpose", (40, 30), (16, 16), ins=21, outs=21, **pad)
+    choose(free(FaceCase("conv_transpose", geometry_of(case), 1)), machine)

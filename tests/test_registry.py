@@ -22,6 +22,7 @@ import relax_ext
 from helpers import build
 from helpers.cases import Case
 from relax_ext import legalize as legalize_room
+from relax_ext.cli import main
 from topi_ext.tvm_compat import tir
 
 CASE = Case("conv_transpose", (4, 5), (3, 2), stride=(2, 1), padding=(1, 0, 0, 1))
@@ -240,63 +241,139 @@ def test_host_target_names_this_processor() -> None:
 # ---------------------------------------------------------------- exactly as before
 
 
-def test_every_attribute_and_every_lowering_as_before_the_import() -> None:
+PROBE = """
+import tvm
+from tvm import relax
+from tvm.script import relax as R
+
+NAMES = [f"conv{rank}d{end}" for rank in (1, 2, 3) for end in ("", "_transpose")]
+KEYS = ("FInferType", "FInferStructInfo", "FLegalize", "FPrimalGradient", "FPurity",
+        "FInferMixedPrecision", "TMixedPrecisionPolicy", "FRelaxInferLayout")
+
+def attributes():
+    found = {}
+    for name in NAMES:
+        for key in KEYS:
+            try:
+                found[name, key] = tvm.ir.Op.get("relax.nn." + name).get_attr(key)
+            except tvm.error.InternalError:
+                pass
+    return found
+
+def same(first, second):
+    def equal(a, b):
+        return a.same_as(b) if hasattr(a, "same_as") else a == b
+    return first.keys() == second.keys() and all(equal(first[k], second[k]) for k in first)
+
+def lowered():
+    bb = relax.BlockBuilder()
+    for name in NAMES:
+        rank = int(name[4])
+        x = relax.Var("x", R.Tensor((1, 4, *(7, 6, 5)[:rank]), "float32"))
+        w = relax.Var("w", R.Tensor((4, 4, *(3, 2, 2)[:rank]), "float32"))
+        with bb.function(name, [x, w]):
+            y = bb.emit(getattr(relax.op.nn, name)(x, w, strides=2))
+            bb.emit_func_output(y)
+    return relax.transform.LegalizeOps()(bb.get())
+
+def like_before():
+    same_text = lowered().script() == text
+    assert same(attributes(), before) == same_text
+    return same_text
+
+before, text = attributes(), lowered().script()
+assert before["conv1d", "FPrimalGradient"] is None
+import relax_ext
+"""
+"""Imports the package; afterwards ``like_before()`` is whether TVM's operators are as before."""
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        "",
+        "import importlib; importlib.reload(relax_ext.registry)",
+        """
+import importlib
+for name in sorted(name for name in sys.modules if name.startswith("relax_ext")):
+    importlib.reload(sys.modules[name])
+""",
+        """
+for name in [name for name in sys.modules if name.split(".")[0] in ("relax_ext", "topi_ext")]:
+    del sys.modules[name]
+import relax_ext
+""",
+        """
+first = relax_ext
+for name in [name for name in sys.modules if name.split(".")[0] in ("relax_ext", "topi_ext")]:
+    del sys.modules[name]
+import relax_ext
+relax_ext = first
+""",
+    ],
+    ids=["once", "registry reloaded", "all reloaded", "imported again", "by the first import"],
+)
+def test_every_attribute_and_every_lowering_as_before_the_import(again: str) -> None:
+    """Nor does a second import take the rules of the first one for TVM's own."""
     in_new_process(
-        """
-        import tvm
-        from tvm import relax
-        from tvm.script import relax as R
-
-        NAMES = [f"conv{rank}d{end}" for rank in (1, 2, 3) for end in ("", "_transpose")]
-        KEYS = ("FInferType", "FInferStructInfo", "FLegalize", "FPrimalGradient", "FPurity",
-                "FInferMixedPrecision", "TMixedPrecisionPolicy", "FRelaxInferLayout")
-
-        def attributes():
-            found = {}
-            for name in NAMES:
-                for key in KEYS:
-                    try:
-                        found[name, key] = tvm.ir.Op.get("relax.nn." + name).get_attr(key)
-                    except tvm.error.InternalError:
-                        pass
-            return found
-
-        def same(first, second):
-            def equal(a, b):
-                return a.same_as(b) if hasattr(a, "same_as") else a == b
-            return first.keys() == second.keys() and all(equal(first[k], second[k]) for k in first)
-
-        def lowered():
-            bb = relax.BlockBuilder()
-            for name in NAMES:
-                rank = int(name[4])
-                x = relax.Var("x", R.Tensor((1, 4, *(7, 6, 5)[:rank]), "float32"))
-                w = relax.Var("w", R.Tensor((4, 4, *(3, 2, 2)[:rank]), "float32"))
-                with bb.function(name, [x, w]):
-                    y = bb.emit(getattr(relax.op.nn, name)(x, w, strides=2))
-                    bb.emit_func_output(y)
-            return relax.transform.LegalizeOps()(bb.get())
-
-        def like_before():
-            same_text = lowered().script() == text
-            assert same(attributes(), before) == same_text
-            return same_text
-
-        before, text = attributes(), lowered().script()
-        assert before["conv1d", "FPrimalGradient"] is None
-        import relax_ext
-        assert not like_before()
-        with relax_ext.stock():
-            assert like_before()
-        assert not like_before()
-        relax_ext.unregister()
-        assert like_before()
-        relax_ext.register()
-        assert not like_before()
-        relax_ext.unregister()
-        assert like_before()
-        """
+        "import sys"
+        + PROBE
+        + again
+        + """
+assert not like_before()
+with relax_ext.stock():
+    assert like_before()
+assert not like_before()
+relax_ext.unregister()
+assert like_before()
+relax_ext.register()
+assert not like_before()
+relax_ext.unregister()
+assert like_before()
+"""
     )
+
+
+def test_what_another_package_set_after_ours_stays() -> None:
+    said = in_new_process(
+        PROBE
+        + """
+import warnings
+
+def theirs(bb, call):
+    return relax.op.negative(call.args[0])
+
+op = tvm.ir.Op.get("relax.nn.conv2d")
+op.reset_attr("FLegalize")
+op.set_attr("FLegalize", theirs, 10)
+rule = op.get_attr("FLegalize")
+with relax_ext.stock():
+    assert op.get_attr("FLegalize").same_as(rule)
+assert op.get_attr("FLegalize").same_as(rule)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    relax_ext.unregister()
+    relax_ext.unregister()
+print(*(warning.message for warning in caught), sep="\\n")
+assert op.get_attr("FLegalize").same_as(rule)
+op.reset_attr("FLegalize")
+op.set_attr("FLegalize", before["conv2d", "FLegalize"], 10)
+assert like_before()
+"""
+    )
+    assert said == (
+        "relax_ext: unregister() leaves what was set after ours: FLegalize of relax.nn.conv2d\n"
+    )
+
+
+def test_doctor_says_whether_rules_are_registered(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["doctor"])
+    assert "rules      relax_ext is registered" in capsys.readouterr().out
+    relax_ext.unregister()
+    main(["doctor"])
+    said = capsys.readouterr().out
+    assert "rules      relax_ext is not registered" in said
+    assert "-> relax_ext.register() before you compile what was made with its rules" in said
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+import tvm
 from tvm import relax
 from tvm.script import from_source
 from tvm.script import relax as R
@@ -14,8 +15,12 @@ from tvm.script import relax as R
 import relax_ext
 from helpers import build
 from helpers.cases import Case
+from topi_ext.tvm_compat import size_var, tir
 
 D2, W2 = (1, 4, 8, 8), (4, 4, 3, 3)
+Y2 = (1, 6, 6, 6)
+N, C, H = map(size_var, "nch")
+K3 = {"kernel_size": (3, 3)}
 
 
 def emit(name: str, data, weight, dtype: str, attributes: dict) -> None:
@@ -69,11 +74,34 @@ BAD = [
     ("conv2d", (1, 4, 0, 8), W2, {"padding": 2}, r"data size=\(0, 8\) must be at least 1"),
     ("conv2d_transpose", D2, (4, 0, 3, 3), {}, r"channels=0 must be at least 1"),
     ("conv2d", D2, (0, 4, 3, 3), {}, r"channels of y=0 must be at least 1"),
+    ("conv2d", D2, W2, {"strides": 1 << 40},
+     r"stride=\(1099511627776, 1099511627776\) must fit into 32 bits$"),
+    ("conv2d_transpose", D2, W2, {"strides": 1 << 31}, r"must fit into 32 bits$"),
+    ("conv2d", D2, W2, {"padding": 1 << 62}, r"padding=\(4611.*\) must fit into 32 bits$"),
+    ("conv2d_transpose", D2, W2, {"output_padding": 1 << 40}, r"output_padding=.* 32 bits$"),
+    ("conv2d_transpose", D2, W2, {"dilation": 1 << 30},
+     r"dilation=\(1073741824, 1073741824\) must have a product of at most 1048576$"),
+    ("conv2d", (N, 4, H, H), W2, {"strides": (1 << 30, 1)}, r"stride=\(1073741824, 1\) must have"),
+    ("conv2d_transpose", (1, 4, 1 << 30, 1 << 30), W2, {"strides": 1 << 10},
+     r"x of shape \(1, 4, 1099511626755, 1099511626755\) must have at most \d+ elements$"),
     # layouts
     ("conv2d_transpose", D2, W2, {"data_layout": "NCHX"}, r"data_layout='NCHX' must be"),
     ("conv2d_transpose", D2, W2, {"kernel_layout": "OIXW"}, r"kernel_layout='OIXW' must be"),
     ("conv2d_transpose", D2, W2, {"out_layout": "NHW"}, r"out_layout='NHW' must be"),
     ("conv2d", D2, W2, {"data_layout": "NCW"}, r"data_layout='NCW' must be"),
+    ("conv2d", D2, W2, {"data_layout": "nchw"}, r"data_layout='nchw' must be a permutation"),
+    ("conv2d", (), (), {}, r"data has 0 axes, layout 'NCHW' has 4$"),
+    ("conv2d_transpose", D2, (4, 4, 3), {}, r"weight has 3 axes, layout 'IOHW' has 4$"),
+    ("conv2d_transpose", D2, (4, 1, 3, 3, 4), {"kernel_layout": "IOHW8o"},
+     r"block 8o of layout 'IOHW8o' is 4$"),
+    ("conv2d", (3, 4, 8, 8), W2, {"out_layout": "NCHW2n"},
+     r"layout 'NCHW2n' needs axis N=3 to be a multiple of 2$"),
+    ("conv2d", (N, 4, 8, 8), W2, {"out_layout": "NCHW2n"},
+     r"layout 'NCHW2n' needs axis N=n to be a multiple of 2, which is not known$"),
+    ("conv2d_transpose", (N, 4, 8, 8, 2), W2, {"data_layout": "NCHW2n", "out_layout": "NCHW4n"},
+     r"layout 'NCHW4n' needs axis N=.* to be a multiple of 4, which is not known$"),
+    ("conv2d", (1, 4, H, 8), W2, {"out_layout": "NCHW4h"},
+     r"layout 'NCHW4h' needs axis H=h - .*2.* to be a multiple of 4, which is not known$"),
     ("conv2d", D2, W2, {"out_layout": "NCHW3c"}, r"axis C=4 to be a multiple of 3"),
     ("conv2d_transpose", (1, 1, 8, 8, 4), (4, 3, 3, 3), {"data_layout": "NCHW4c"},
      r"axis C=3 to be a multiple of 4"),
@@ -154,6 +182,62 @@ OWN = [
      r"weight input channels=5 must equal data channels=4"),
     ("conv_transpose", (1, 4, 8, 8), (4, 2, 3, 3), {"size": (10, 10), "strides": (0, 1)},
      r"stride=\(0, 1\) must be at least 1"),
+    # attributes are integers, as many as there are axes
+    *(
+        ("conv_weight_grad", D2, Y2, {**K3, name: value}, rule)
+        for name, value, rule in (
+            ("strides", (1.5, 1), r"stride=\(1.5, 1\) must be integers$"),
+            ("strides", 1.0, r"stride=1.0 must be an integer$"),
+            ("strides", "11", r"stride='11' must be an integer$"),
+            ("strides", ("1", "1"), r"stride=\('1', '1'\) must be integers$"),
+            ("strides", None, r"stride=None must be an integer$"),
+            ("strides", True, r"stride=True must be an integer$"),
+            ("strides", (), r"stride=\(\) must have 1 or 2 values$"),
+            ("strides", (1,) * 4, r"stride=\(1, 1, 1, 1\) must have 1 or 2 values$"),
+            ("strides", ((1, 1), (1, 1)), r"stride=\(\(1, 1\), \(1, 1\)\) must be integers$"),
+            ("strides", 1 << 31, r"stride=2147483648 must fit into 32 bits$"),
+            ("padding", None, r"padding=None must be an integer$"),
+            ("dilation", None, r"dilation=None must be an integer$"),
+            ("dilation", (1, relax.const(1)), r"dilation=.* must be integers$"),
+            ("groups", 1.5, r"groups=1.5 must be an integer$"),
+            ("groups", "1", r"groups='1' must be an integer$"),
+            ("groups", None, r"groups=None must be an integer$"),
+            ("groups", -1, r"groups=-1 must be at least 1$"),
+            ("kernel_size", 3, r"kernel_size=3 must have 1, 2 or 3 values, one per axis$"),
+            ("kernel_size", "33", r"kernel_size='33' must have 1, 2 or 3 values, one per axis$"),
+            ("kernel_size", (), r"kernel_size=\(\) must have 1, 2 or 3 values$"),
+            ("kernel_size", (3,) * 4, r"kernel_size=\(3, 3, 3, 3\) must have 1, 2 or 3 values$"),
+            ("kernel_size", (3.0, 3), r"kernel_size=\(3.0, 3\) must be integers$"),
+            ("data_layout", "nchw", r"data_layout='nchw' must be a permutation of 'NCHW'"),
+            ("out_dtype", "foo", r"dtype foo is not supported"),
+        )
+    ),
+    *(
+        ("conv_transpose", D2, (4, 2, 3, 3), {"size": (10, 10), name: value}, rule)
+        for name, value, rule in (
+            ("strides", (1.5, 1), r"stride=\(1.5, 1\) must be integers$"),
+            ("groups", 1.5, r"groups=1.5 must be an integer$"),
+            ("dilation", None, r"dilation=None must be an integer$"),
+            ("data_layout", "nchw", r"data_layout='nchw' must be a permutation of 'NCW' or 'NCHW'"),
+            ("data_layout", "NC", r"data_layout='NC' must be a permutation of 'NCW' or 'NCHW'"),
+            ("data_layout", "NCABHW", r"data_layout='NCABHW' must be a permutation of"),
+            ("kernel_layout", "IOHW8o", r"weight has 4 axes, layout 'IOHW8o' has 5$"),
+            ("out_layout", "NCHW4h", r"needs axis H=10 to be a multiple of 4$"),
+            ("size", (0, 5), r"size=\(0, 5\) must be at least 1 on every axis$"),
+            ("size", (10,), r"size=\(10,\) must have 2 values, one per spatial axis$"),
+            ("size", (10.0, 10), r"size=10.0 must be an integer$"),
+            ("size", "10", r"size='10' must be a tensor, a shape, or one value per spatial axis$"),
+            ("size", None, r"size=None must be a tensor, a shape, or one value per spatial axis$"),
+            ("size", 10, r"size=10 must be a tensor, a shape, or one value per spatial axis$"),
+        )
+    ),
+    ("conv_transpose", D2, (4, 2, 3, 3), {"size": (H, 10), "out_layout": "NCHW4h"},
+     r"axis H=h to be a multiple of 4, which is not known$"),
+    # symbolic channels
+    ("conv_weight_grad", (1, C, 8, 8), Y2, K3, r"channels and kernel sizes must be constant$"),
+    ("conv_weight_grad", D2, (1, C, 6, 6), K3, r"channels and kernel sizes must be constant$"),
+    ("conv_transpose", (1, C, 8, 8), (C, 2, 3, 3), {"size": (10, 10)},
+     r"channels and kernel sizes must be constant$"),
 ]  # fmt: skip
 
 
@@ -164,6 +248,62 @@ OWN = [
 )
 def test_own_operators(name, data, weight, attributes, rule) -> None:
     refused(lambda: emit(name, data, weight, "float32", attributes), name, rule)
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"strides": [1.5, 1]}, r"stride=\(1.5, 1\) must be integers"),
+        ({"groups": 1.5}, r"groups=1.5 must be an integer"),
+        ({"dilation": None}, r"dilation=None must be an integer"),
+        ({"kernel_size": "33"}, r"kernel_size='33' must have 1, 2 or 3 values"),
+        ({"padding": [[0]]}, r"padding=.* must be integers"),
+        ({"strides": None}, r"stride=None must be an integer"),
+    ],
+)
+def test_attributes_of_calls_made_by_hand(change: dict, rule: str) -> None:
+    x, y = (relax.Var(name, R.Tensor(shape, "float32")) for name, shape in (("x", D2), ("y", Y2)))
+    call = relax_ext.conv_weight_grad(x, y, (3, 3))
+    attrs = dict(call.attrs.items()) | change
+    bad = relax.Call(call.op, [x, y], tvm.ir.make_node("ir.DictAttrs", **attrs))
+    refused(lambda: relax.BlockBuilder().normalize(bad), "conv_weight_grad", rule)
+    del attrs["padding"]
+    bad = relax.Call(call.op, [x, y], tvm.ir.make_node("ir.DictAttrs", **{**attrs, "groups": 1}))
+    with pytest.raises(ValueError, match=r"^conv_weight_grad: "):
+        relax.BlockBuilder().normalize(bad)
+
+
+def test_integers_of_numpy_and_of_tvm_are_taken() -> None:
+    one, three = tir.IntImm("int64", 1), np.array([3, 3])
+    emit("conv_weight_grad", D2, Y2, "float32", {"kernel_size": three, "strides": one})
+    emit("conv_weight_grad", D2, Y2, "float32", {**K3, "strides": [one, np.int32(1)]})
+
+
+def test_blocks_that_divide_whatever_the_size(rng: np.random.Generator) -> None:
+    """Twice as many images as blocks: nothing is lost."""
+    case = Case("conv", (5, 4), (3, 3), n=4, data_layout="NCHW2n", out_layout="NCHW2n")
+    x = relax.Var("x", R.Tensor((N, *build.stored_shape(case, 0)[1:]), "float32"))
+    w = relax.Var("w", R.Tensor(case.weight_shape, "float32"))
+    bb = relax.BlockBuilder()
+    with bb.function("f0", [x, w]):
+        with bb.dataflow():
+            out = bb.emit_output(build.call(case, x, w))
+        bb.emit_func_output(out)
+    build.run_forward(build.compiled(bb.get()), "f0", case, rng)
+
+
+@pytest.mark.parametrize(("name", "out_dtype"), [("conv2d", None), ("conv2d_transpose", "float32")])
+def test_unknown_dtypes_are_refused_when_compiled(name: str, out_dtype: str | None) -> None:
+    x, w = relax.Var("x", R.Tensor(D2)), relax.Var("w", R.Tensor(W2, "float32"))
+    bb = relax.BlockBuilder()
+    with bb.function("main", [x, w]):
+        with bb.dataflow():
+            out = bb.emit_output(getattr(relax.op.nn, name)(x, w, out_dtype=out_dtype))
+        bb.emit_func_output(out)
+    rule = "the dtypes of both operands must be known$"
+    refused(lambda: tvm.compile(bb.get(), build.target()), name, rule)
+    whole = relax_ext.pipeline(build.target())
+    refused(lambda: tvm.compile(bb.get(), build.target(), relax_pipeline=whole), name, rule)
 
 
 def test_own_operator_unregistered() -> None:

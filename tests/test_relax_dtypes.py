@@ -11,7 +11,7 @@ from tvm import relax
 from tvm.script import relax as R
 
 import relax_ext
-from helpers import build, compare
+from helpers import build, compare, oracle
 from helpers.build import check_forward, check_gradients
 from helpers.cases import Case, cases
 from helpers.profile import compiling
@@ -188,3 +188,28 @@ def test_to_mixed_precision_of_own_operators(name: str, rng: np.random.Generator
     g = Geometry.of_sizes("op", x.shape, y.shape, (3, 2))
     # Integers, so that nothing is rounded.
     np.testing.assert_array_equal(got, getattr(Reference(), name)(first, second, g))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("op", [T, C])
+def test_behind_a_batch_norm(op: str, dtype: str, rng: np.random.Generator) -> None:
+    """TVM legalizes it to float32; the convolution was emitted for half precision."""
+    case = Case(op, (6, 5), (3, 3), ins=4, outs=8, dtype=dtype)
+    data, weight = build.parameters(case)
+    bb = relax.BlockBuilder()
+    with bb.function("main", [data, weight]):
+        with bb.dataflow():
+            ones = relax.const(np.ones(4, "float32"))
+            stats = [bb.emit(relax.op.astype(ones, dtype)) for _ in range(4)]
+            normed = bb.emit(relax.op.nn.batch_norm(data, *stats, 1, epsilon=0.0, training=False))
+            value = bb.emit(relax.op.nn.relu(bb.emit(relax.TupleGetItem(normed, 0))))
+            out = bb.emit_output(relax.op.negative(bb.emit(build.call(case, value, weight))))
+        bb.emit_func_output(out)
+    arrays = case.arrays(rng)
+    (got,) = build.run(build.compiled(bb.get()), "main", *arrays)
+    before, kernel = (oracle.tensor(array) for array in arrays)
+    want = -case.forward(before.relu(), kernel)
+    # The norm itself rounds to half precision on its way.
+    limit = case.forward(before.relu(), kernel.abs()) * {"float16": 1e-3, "bfloat16": 8e-3}[dtype]
+    assert str(got.dtype) == dtype
+    assert (np.abs(got.astype("float64") - want.numpy()) <= limit.numpy()).all()

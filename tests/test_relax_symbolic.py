@@ -121,6 +121,24 @@ def test_long_dilations(spatial: bool, rng: np.random.Generator) -> None:
                 build.run_forward(vm, f"f{number}", grown(case, by, n), rng)
 
 
+@pytest.mark.parametrize("spatial", [False, True], ids=["batch", "batch and sizes"])
+def test_long_strides(spatial: bool, rng: np.random.Generator) -> None:
+    """Of more phases than a table has, most without taps, along rows and across them."""
+    cases = {
+        "across": Case(T, (3, 2), (3, 2), ins=3, outs=2, stride=(70, 1), padding=(2, 0, 75, 0)),
+        "across, dilated": Case(
+            T, (3, 2), (3, 1), ins=3, outs=2, stride=(90, 2), dilation=(4, 1), padding=(4, 1, 0, 0)
+        ),
+        "along": Case(T, (2, 3), (1, 3), ins=3, outs=2, stride=(1, 5000)),
+        "conv": Case(C, (150, 9), (2, 3), ins=3, outs=2, stride=(70, 1), dilation=(75, 1)),
+    }  # fmt: skip
+    vm = build.compiled(module(build.forward_module, spatial, cases))
+    for number, case in enumerate(cases.values()):
+        for by, n in (((0, 0), 2), ((2, 1), 1), ((100, 40), 1)):  # the last beyond small images
+            if (spatial or not any(by)) and (case.stride[1] < 100 or max(by) < 100):
+                build.run_forward(vm, f"f{number}", grown(case, by, n), rng)
+
+
 def test_single_positions(rng: np.random.Generator) -> None:
     """Where an image turns out to have one, its columns are written as they are; else added up."""
     cases = {

@@ -8,6 +8,7 @@ import warnings
 
 import pytest
 import tvm
+from tvm import relax
 
 import relax_ext
 from relax_ext.cli import main
@@ -41,6 +42,9 @@ def test_half_of_an_x86_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert target.threads() == (3, 8)
     monkeypatch.setenv("TVM_NUM_THREADS", "8")
     assert target.threads() == (8, 8)
+    for text, number in (("0", 1), ("-3", 1), ("many", 1), ("", 1), (" +2x", 2)):  # as C reads it
+        monkeypatch.setenv("TVM_NUM_THREADS", text)
+        assert target.threads() == (number, 8)
 
 
 def test_said_once_and_only_where_it_helps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,6 +74,41 @@ def test_gathers_and_scatters(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     assert not tvm_compat.gathers_elements(tvm.target.Target(named))
     assert not tvm_compat.gathers_elements(relax_ext.host_target())
+
+
+def convolution() -> tvm.IRModule:
+    x = relax.Var("x", tvm_compat.tensor_type((1, 4, 8, 8), "float32", 4))
+    w = relax.Var("w", tvm_compat.tensor_type((4, 4, 3, 3), "float32", 4))
+    bb = relax.BlockBuilder()
+    with bb.function("main", [x, w]):
+        with bb.dataflow():
+            y = bb.emit_output(relax.op.nn.conv2d(x, w))
+        bb.emit_func_output(y)
+    return bb.get()
+
+
+def test_advice_made_an_error_breaks_no_compile(capsys: pytest.CaptureFixture[str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tvm.compile(convolution(), "llvm")
+    assert "relax_ext: the llvm target names no mcpu" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("cores", [0, -1, -(2**62)])
+def test_cores_that_no_machine_has(cores: int) -> None:
+    """TVM takes them, and so do we: the plan is for the threads that there are."""
+    named = tvm.target.Target({"kind": "llvm", "num-cores": cores})
+    assert tvm_compat.llvm_features(named)[1] == tvm.runtime.num_threads()
+    tvm.compile(convolution(), named)
+
+
+def test_a_triple_that_llvm_does_not_know() -> None:
+    """Asked what features it has, LLVM ends the process; TVM's own error says what is wrong."""
+    named = tvm.target.Target({"kind": "llvm", "mtriple": "foo-bar-baz"})
+    with pytest.raises(RuntimeError, match='compatible with triple "foo-bar-baz"'):
+        tvm.compile(convolution(), named)
+    with pytest.raises(RuntimeError, match='compatible with triple "foo-bar-baz"'):
+        tvm.compile(convolution(), named, relax_pipeline=relax_ext.pipeline(named))
 
 
 def test_doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,3 +160,12 @@ def test_processors_with_avx512(
     assert machine.vector_bytes == 64
     assert (machine.fmas, machine.far_line) == (fmas, far_line)
     assert (machine.l1, machine.l2) == (l1 << 10, l2 << 10)
+
+
+def test_a_number_of_cores_below_one_is_none() -> None:
+    """Stock TVM builds for such a target; planning divided by it."""
+    some = {"kind": "llvm", "mcpu": "x86-64-v3"}
+    want = tvm_compat.llvm_features(tvm.target.Target(some))
+    assert want is not None
+    for cores in (-1, 0):
+        assert tvm_compat.llvm_features(tvm.target.Target({**some, "num-cores": cores})) == want

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m relax_ext MODEL``: what importing relax_ext changes for one model."""
 
-import sys
-
 from relax_ext.cli import main
+from topi_ext.cli.start import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run("relax_ext", main)

@@ -12,9 +12,16 @@ from itertools import chain
 from typing import Any
 
 from topi_ext.dtypes import accumulator
-from topi_ext.geometry import Geometry, fail
+from topi_ext.geometry import Geometry, any_of, fail, integer, integers, is_several
 from topi_ext.layout import SPATIAL, Layout, Layouts
-from topi_ext.tvm_compat import call_attr, dtype_name, known_shape, tensor_type_of, type_of
+from topi_ext.tvm_compat import (
+    call_attr,
+    dtype_name,
+    known_shape,
+    simplify,
+    tensor_type_of,
+    type_of,
+)
 
 OPERANDS = {"conv": "xw", "conv_transpose": "yw", "conv_weight_grad": "xy"}
 """Roles of the operands of each face; its result has the role that is left."""
@@ -40,14 +47,6 @@ FACE = {**STOCK, **OWN}
 def short_name(call: Any) -> str:
     """Name of the operator in errors, e.g. ``conv2d_transpose``."""
     return str(call.op.name).rpartition(".")[2]
-
-
-def swap_kernel_letters(layout: str) -> str:
-    """A kernel layout with input and output channels exchanged.
-
-    What a transposed convolution calls I are the channels of y, which is O of the forward one.
-    """
-    return layout.translate(str.maketrans("IOio", "OIoi"))
 
 
 @dataclass(frozen=True)
@@ -101,14 +100,24 @@ class Conv:
         }
         return shapes[role]
 
+    def stored_shape(self, role: str) -> tuple[Any, ...]:
+        """Shape of the tensor `role` as it is stored."""
+        return self.layouts[role].stored_shape(self.op, self.shape(role), simplify)
 
-def read(call: Any) -> Conv | None:
+
+def read(call: Any, out_dtype: str = "") -> Conv | None:
     """Read a call of an operator in `FACE`.
+
+    Parameters
+    ----------
+    out_dtype : str
+        Dtype of its result where it is known, but the call does not state it.
 
     Returns
     -------
     Conv or None
-        None where channels or kernel sizes are symbolic: no geometry states those.
+        None where channels or kernel sizes of an operator of TVM are symbolic: no geometry states
+        those.
 
     Raises
     ------
@@ -118,11 +127,15 @@ def read(call: Any) -> Conv | None:
     op, face = short_name(call), FACE[call.op.name]
     names = _NAMES.get(call.op.name, ("data", "weight"))
     roles = OPERANDS[face] + RESULT[face]
-    layouts = _layouts(op, face, call)
+    rank = _rank(op, call)
+    layouts = _layouts(op, face, call, rank)
     types = [_tensor(op, name, arg) for name, arg in zip(names, tensors(call))]
-    dtypes = _dtypes(op, types, dtype_name(call_attr(call, "out_dtype")))
+    dtypes = _dtypes(op, types, dtype_name(call_attr(call, "out_dtype")) or out_dtype)
+    stated = dict(layouts)  # in the user's letters
+    if face == "conv_transpose":
+        stated["w"] = layouts["w"].exchanged
     shapes = [
-        _canonical_shape(op, name, layouts[role], found)
+        _canonical_shape(op, name, stated[role], found)
         for name, role, found in zip(names, roles, types)
     ]
     by_role = dict(zip(roles, dtypes))
@@ -131,10 +144,12 @@ def read(call: Any) -> Conv | None:
     blocks = (_block_sizes(layouts[role], found) for role, found in zip(roles, types))
     constants = (*_constants(face, shapes), *chain.from_iterable(blocks))
     if any(not isinstance(size, int) for size in constants):
+        if call.op.name in OWN:
+            raise fail(op, "channels and kernel sizes must be constant")
         return None
-    geometry = _geometry(op, face, call, *shapes)
+    geometry = _geometry(op, face, call, rank, *shapes)
     conv = Conv(op, face, layouts, by_role, geometry, shapes[0][0])
-    layouts[conv.result].stored_shape(op, conv.shape(conv.result))
+    conv.stored_shape(conv.result)
     return conv
 
 
@@ -148,18 +163,49 @@ _NAMES = {CONV_TRANSPOSE: ("data", "weight", "size"), CONV_WEIGHT_GRAD: ("x", "y
 _LAYOUT_ATTRS = ("data_layout", "kernel_layout", "out_layout")
 
 
-def _layouts(op: str, face: str, call: Any) -> dict[str, Layout]:
+def _rank(op: str, call: Any) -> int:
+    """Number of spatial axes: of an operator of TVM in its name, of ours as attributes state it."""
+    if call.op.name in STOCK:
+        return int(op[len("conv")])
+    if call.op.name == CONV_TRANSPOSE:
+        return rank_of_layout(op, call_attr(call, "data_layout"))
+    return len(kernel_size_of(op, call_attr(call, "kernel_size")))
+
+
+def rank_of_layout(op: str, layout: Any) -> int:
+    """Number of spatial axes that a layout of data has.
+
+    Raises
+    ------
+    ValueError
+        One line, if it is no layout of 1, 2 or 3 of them.
+    """
+    rank = sum(letter.isupper() for letter in str(layout)) - 2
+    if rank not in SPATIAL:
+        known = " or ".join(repr("NC" + spatial) for spatial in SPATIAL.values())
+        raise fail(op, f"data_layout={layout!r} must be a permutation of {known}, perhaps blocked")
+    return rank
+
+
+def kernel_size_of(op: str, value: Any) -> tuple[int, ...]:
+    """The kernel size that an attribute states: one value per spatial axis."""
+    if not is_several(value):
+        raise fail(op, f"kernel_size={value!r} must have {any_of(tuple(SPATIAL))}, one per axis")
+    return integers(op, "kernel_size", value, tuple(SPATIAL))
+
+
+def _layouts(op: str, face: str, call: Any, rank: int) -> dict[str, Layout]:
     """Layout per role, read from the attributes in the operator's own letters."""
-    spatial = SPATIAL[len(call_attr(call, "strides"))]
+    spatial = SPATIAL[rank]
     data, kernel, out = (str(call_attr(call, name)) for name in _LAYOUT_ATTRS)
-    if face == "conv_transpose":
-        Layout.parse(op, "kernel_layout", kernel, "IO" + spatial)  # errors in the user's letters
-        kernel = swap_kernel_letters(kernel)
+    is_transposed = face == "conv_transpose"
     found = [
         Layout.parse(op, "data_layout", data, "NC" + spatial),
-        Layout.parse(op, "kernel_layout", kernel, "OI" + spatial),
+        Layout.parse(op, "kernel_layout", kernel, ("IO" if is_transposed else "OI") + spatial),
         Layout.parse(op, "out_layout", out or data, "NC" + spatial),
     ]
+    if is_transposed:
+        found[1] = found[1].exchanged
     return dict(zip("ywx" if face == "conv_transpose" else "xwy", found))
 
 
@@ -209,37 +255,38 @@ def _constants(face: str, shapes: list[Any]) -> tuple[Any, ...]:
     return (*data_channels, *(() if face == "conv_weight_grad" else shapes[1]))
 
 
-def _geometry(op: str, face: str, call: Any, first: Any, second: Any, like: Any = None) -> Geometry:
+def _geometry(
+    op: str, face: str, call: Any, rank: int, first: Any, second: Any, like: Any = None
+) -> Geometry:
     stated = {
-        "stride": _ints(call, "strides"),
-        "padding": _ints(call, "padding"),
-        "dilation": _ints(call, "dilation"),
-        "groups": int(call_attr(call, "groups")),
+        "stride": call_attr(call, "strides"),
+        "padding": call_attr(call, "padding"),
+        "dilation": call_attr(call, "dilation"),
+        "groups": integer(op, "groups", call_attr(call, "groups")),
     }
     if face == "conv":
         return Geometry.of_conv(op, first, second, **stated)
     if face == "conv_weight_grad":
         _equal(op, "batches {} of x and {} of y must be equal", first[0], second[0])
-        return Geometry.of_sizes(op, first, second, _ints(call, "kernel_size"), **stated)
+        kernel = kernel_size_of(op, call_attr(call, "kernel_size"))
+        return Geometry.of_sizes(op, first, second, kernel, **stated)
     if call.op.name != CONV_TRANSPOSE:
-        extra = _ints(call, "output_padding")
+        extra = call_attr(call, "output_padding")
         return Geometry.of_conv_transpose(op, first, second, output_padding=extra, **stated)
     c = second[1] * stated["groups"]
     if like is None:
         size = known_shape(call.args[2])
         if size is None:
             raise fail(op, f"size={call.args[2]} must be a tensor or a shape of known sizes")
+        if len(size) != rank:
+            raise fail(op, f"size={size} must have {any_of((rank,))}, one per spatial axis")
         like = (first[0], c, *size)
     _equal(op, "batches {} of data and {} of size must be equal", first[0], like[0])
     _equal(op, "weight input channels={} must equal data channels={}", second[0], first[1])
     _equal(op, "weight output channels*groups={} must equal channels={} of size", c, like[1])
-    return Geometry.of_sizes(op, like, first, second[2:], **stated)
+    return Geometry.of_sizes(op, like, first, second[2:], size_name="size", **stated)
 
 
 def _equal(op: str, rule: str, first: Any, second: Any) -> None:
     if isinstance(first, int) and isinstance(second, int) and first != second:
         raise fail(op, rule.format(first, second))
-
-
-def _ints(call: Any, name: str) -> tuple[int, ...]:
-    return tuple(int(value) for value in call_attr(call, name))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from topi_ext.layout import Layout, permuted
-from topi_ext.tvm_compat import relax
+from topi_ext.tvm_compat import relax, simplify
 
 R = relax()
 
@@ -30,7 +30,7 @@ def split(tensor: Any, layout: Layout, shape: Sequence[Any]) -> Any:
     """The inverse of :func:`merged`."""
     if layout.is_plain:
         return tensor
-    stored = layout.stored_shape("split", shape)
+    stored = layout.stored_shape("split", shape, simplify)
     order = _blocks_beside_axes(layout)
     beside = R.op.reshape(tensor, [stored[axis] for axis in order])
     return R.op.permute_dims(beside, [order.index(axis) for axis in range(len(order))])

@@ -153,6 +153,8 @@ def _begun(value: Any) -> _Chain | None:
     conv = read(value)
     if conv is None or conv.geometry is None or conv.is_blocked:
         return None
+    if "" in conv.dtypes.values():
+        return None  # legalization refuses it
     found = tensor_type_of(value)
     is_empty = 0 in conv.shape(conv.result) or conv.n == 0
     if is_empty or not has_kernels(target_of(found)):

@@ -8,9 +8,10 @@ from typing import Any
 
 from topi_ext import select
 from topi_ext.compute import FACES
+from topi_ext.dtypes import accumulator
 from topi_ext.geometry import fail
 from topi_ext.target import advise
-from topi_ext.tvm_compat import relax, tensor_type_of
+from topi_ext.tvm_compat import dtype_name, relax, tensor_type_of
 
 from . import blocks
 from .attrs import OPERANDS, Conv, read, tensors
@@ -22,18 +23,19 @@ R = relax()
 
 def legalize(bb: Any, call: Any, stock: Any) -> Any:
     """Lower `call`; symbolic channels or kernel sizes are left to `stock`, TVM's own lowering."""
-    conv = read(call)
+    found = tensor_type_of(call)
+    conv = read(call, dtype_name(found.dtype))
     if conv is None:
         return _by_stock(bb, call, stock)
     if conv.is_blocked:
         return _unblocked(call, conv)
-    found = tensor_type_of(call)
     if 0 in conv.shape(conv.result) or conv.n == 0:
         return R.op.zeros(found.shape, found.dtype)
     operands = list(call.args[:2])
     target = target_of(found)
     advise("relax_ext", target)
     dtypes = tuple(conv.dtypes[role] for role in OPERANDS[conv.face] + conv.result)
+    accumulator(conv.op, *dtypes)  # refuses what is unknown
     func = select.prim_func(conv.face, conv.geometry, conv.plain, conv.n, dtypes, target)
     if func is not None:
         return R.call_tir(bb.add_func(func, conv.op), operands, found)

@@ -9,11 +9,11 @@ from typing import Any, Union
 
 import tvm
 
-from topi_ext.geometry import Geometry
-from topi_ext.layout import Layouts
+from topi_ext.geometry import Geometry, fail, integer, integers, is_several
+from topi_ext.layout import Layouts, swap_kernel_letters
 from topi_ext.tvm_compat import relax, simplify
 
-from .attrs import CONV_TRANSPOSE, CONV_WEIGHT_GRAD, swap_kernel_letters
+from .attrs import CONV_TRANSPOSE, CONV_WEIGHT_GRAD, kernel_size_of, rank_of_layout
 
 R = relax()
 
@@ -67,11 +67,13 @@ def conv_weight_grad(
     --------
     torch.nn.grad.conv2d_weight
     """
-    rank = len(kernel_size)
+    op = "conv_weight_grad"
+    kernel = kernel_size_of(op, kernel_size)
+    rank = len(kernel)
     canonical = Layouts.canonical(rank)
     attrs = {
-        "kernel_size": list(kernel_size),
-        **_window(rank, strides, padding, dilation, groups),
+        "kernel_size": list(kernel),
+        **_window(op, rank, strides, padding, dilation, groups),
         "data_layout": data_layout or canonical.x,
         "kernel_layout": kernel_layout or canonical.w,
         "out_layout": out_layout or canonical.y,
@@ -126,16 +128,15 @@ def conv_transpose(
     ValueError
         When the call is emitted: one line that names operator, value and rule.
     """
-    rank = sum(letter.isupper() for letter in data_layout) - 2
+    op = "conv_transpose"
     attrs = {
-        **_window(rank, strides, padding, dilation, groups),
+        **_window(op, rank_of_layout(op, data_layout), strides, padding, dilation, groups),
         "data_layout": data_layout,
         "kernel_layout": kernel_layout,
         "out_layout": out_layout or data_layout,
         "out_dtype": out_dtype or "",
     }
-    stated = R.ShapeExpr(list(size)) if isinstance(size, Sequence) else size
-    return _call(CONV_TRANSPOSE, [data, weight, stated], attrs)
+    return _call(CONV_TRANSPOSE, [data, weight, _size(op, size)], attrs)
 
 
 def face_call(
@@ -176,19 +177,34 @@ def face_call(
     return conv_transpose(*operands, size, **attrs)
 
 
-def _window(rank: int, strides: Ints, padding: Ints, dilation: Ints, groups: int) -> dict[str, Any]:
+def _window(
+    op: str, rank: int, strides: Ints, padding: Ints, dilation: Ints, groups: int
+) -> dict[str, Any]:
     """Attributes of the sliding window, single values repeated as TVM's own operators do it."""
-    return {
-        "strides": _repeated(strides, rank),
-        "padding": _repeated(padding, 2 * rank),
-        "dilation": _repeated(dilation, rank),
-        "groups": groups,
+    stated = {
+        "strides": (rank, integers(op, "stride", strides, (1, rank))),
+        "padding": (2 * rank, integers(op, "padding", padding, (1, rank, 2 * rank))),
+        "dilation": (rank, integers(op, "dilation", dilation, (1, rank))),
     }
+    attrs: dict[str, Any] = {
+        name: list(values * count if len(values) == 1 else values)
+        for name, (count, values) in stated.items()
+    }
+    return {**attrs, "groups": integer(op, "groups", groups)}
 
 
-def _repeated(value: Ints, times: int) -> list[int]:
-    values = [value] if isinstance(value, int) else list(value)
-    return values * times if len(values) == 1 else values
+def _size(op: str, size: Any) -> Any:
+    """The size of an output as an expression, symbolic sizes as they are."""
+    if isinstance(size, R.Expr):
+        return size
+    if not is_several(size):
+        raise fail(op, f"size={size!r} must be a tensor, a shape, or one value per spatial axis")
+
+    def is_symbolic(one: Any) -> bool:
+        return isinstance(one, tvm.runtime.Object) and not hasattr(one, "value")
+
+    sizes = [one if is_symbolic(one) else integer(op, "size", one) for one in size]
+    return R.ShapeExpr(sizes)
 
 
 def _call(op_name: str, args: list[Any], attrs: dict[str, Any]) -> Any:

@@ -11,7 +11,13 @@ Importing this package registers it; nothing else changes::
         ...                       # stock Relay again, for comparing
 """
 
-from . import boot
+from importlib import import_module as _import
+
+from topi_ext.cli.start import ahead as _ahead
+
+_ahead("relay_ext", lambda: _import("relay_ext.usage").USAGE)
+
+from . import boot  # noqa: E402
 
 boot.find_tvm()
 

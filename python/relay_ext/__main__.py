@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m relay_ext MODEL``: what importing relay_ext changes for one model."""
 
-import sys
-
 from relay_ext.cli import main
+from topi_ext.cli.start import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run("relay_ext", main)

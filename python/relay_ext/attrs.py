@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from topi_ext.dtypes import accumulator
-from topi_ext.geometry import Geometry, fail
+from topi_ext.geometry import Geometry, fail, integer, integers
 from topi_ext.layout import SPATIAL, Layout, Layouts
-from topi_ext.tvm_compat import as_size, dtype_name
+from topi_ext.tvm_compat import as_size, dtype_name, simplify
 
 RANKS = (1, 2, 3)
 
@@ -50,12 +50,9 @@ def short_name(op_name: str) -> str:
     return op_name.rpartition(".")[2]
 
 
-def swap_kernel_letters(layout: str) -> str:
-    """A kernel layout with input and output channels exchanged.
-
-    What a transposed convolution calls I are the channels of y, which is O of the forward one.
-    """
-    return layout.translate(str.maketrans("IOio", "OIoi"))
+def rank_of(op: str) -> int:
+    """Number of spatial axes of the operator of this short name."""
+    return int(op[len("conv")])
 
 
 @dataclass(frozen=True)
@@ -132,7 +129,7 @@ class Conv:
 
     def stored_shape(self, role: str) -> tuple[Any, ...]:
         """Shape of the tensor `role` as it is stored."""
-        return self.layouts[role].stored_shape(self.op, self.shape(role))
+        return self.layouts[role].stored_shape(self.op, self.shape(role), simplify)
 
 
 def read(op_name: str, attrs: Any, operands: Sequence[Any]) -> Conv | None:
@@ -156,22 +153,26 @@ def read(op_name: str, attrs: Any, operands: Sequence[Any]) -> Conv | None:
     op, face = short_name(op_name), FACE[op_name]
     names = _NAMES.get(face, ("data", "weight"))
     roles = OPERANDS[face] + RESULT[face]
+    window = _window(op, attrs)
     layouts = layouts_of(op, face, attrs)
     dtypes = _dtypes(op, [dtype_name(operand.dtype) for operand in operands], attrs)
+    stated = dict(layouts)  # in the user's letters
+    if face == "conv_transpose":
+        stated["w"] = layouts["w"].exchanged
     first, second = (
-        _canonical_shape(op, name, layouts[role], operand.shape)
+        _canonical_shape(op, name, stated[role], operand.shape)
         for name, role, operand in zip(names, roles, operands)
     )
     if face != "conv_weight_grad" and not isinstance(first[1], int):
-        first = (first[0], _channels_of_data(face, attrs, second), *first[2:])
+        first = (first[0], _channels_of_data(op, face, attrs, window["groups"], second), *first[2:])
     constant = (first[1], *((second[1],) if face == "conv_weight_grad" else second))
     if any(not isinstance(size, int) for size in constant):
         return None
     multiplier = 1
-    if face == "conv" and 1 < int(attrs.groups) == first[1] == second[0]:
+    if face == "conv" and 1 < window["groups"] == first[1] == second[0]:
         multiplier = second[1]
         second = (second[0] * multiplier, 1, *second[2:])
-    geometry = _geometry(op, face, attrs, first, second)
+    geometry = _geometry(op, face, attrs, window, first, second)
     _stated(op, face, attrs, geometry)
     by_role = dict(zip(roles, dtypes))
     conv = Conv(op, face, layouts, by_role, geometry, first[0], multiplier)
@@ -184,19 +185,19 @@ def weight_shape(op_name: str, attrs: Any, data: Sequence[Any]) -> tuple[Any, ..
     op, face = short_name(op_name), FACE[op_name]
     if face == "conv_weight_grad" or attrs.channels is None or attrs.kernel_size is None:
         return None
-    layouts = layouts_of(op, face, attrs)
-    channels, groups = as_size(attrs.channels), int(attrs.groups)
+    groups = _window(op, attrs)["groups"]
+    layouts, channels = layouts_of(op, face, attrs), _channels(op, attrs)
     given = _canonical_shape(op, "data", layouts[OPERANDS[face][0]], data)[1]
-    if not isinstance(channels, int) or not isinstance(given, int) or groups < 1:
+    if not isinstance(channels, int) or not isinstance(given, int):
         return None
     outer, inner = (channels, given) if face == "conv" else (given, channels)
-    shape = (outer, inner // groups, *ints(attrs.kernel_size))
-    return layouts["w"].stored_shape(op, shape)
+    kernel = integers(op, "kernel_size", attrs.kernel_size, (rank_of(op),))
+    return layouts["w"].stored_shape(op, (outer, inner // groups, *kernel))
 
 
 def layouts_of(op: str, face: str, attrs: Any) -> dict[str, Layout]:
     """Layout per role, read from the attributes in the operator's own letters."""
-    spatial = SPATIAL[len(attrs.strides)]
+    spatial = SPATIAL[rank_of(op)]
     first, second, third = (str(getattr(attrs, name)) for name in _LAYOUT_ATTRS)
     if face == "conv_weight_grad":
         # The attributes are those of the convolution that computes it: data is the gradient of y,
@@ -204,14 +205,15 @@ def layouts_of(op: str, face: str, attrs: Any) -> dict[str, Layout]:
         letters = ("NC" + spatial, "NC" + spatial, "OI" + spatial)
         third = third or "OI" + spatial
     else:
-        letters = ("NC" + spatial, "OI" + spatial, "NC" + spatial)
+        kernel = "IO" if face == "conv_transpose" else "OI"
+        letters = ("NC" + spatial, kernel + spatial, "NC" + spatial)
         third = third or first
     found = [
         Layout.parse(op, name, text, canonical)
         for name, text, canonical in zip(_LAYOUT_ATTRS, (first, second, third), letters)
     ]
     if face == "conv_transpose":
-        found[1] = Layout.parse(op, "kernel_layout", swap_kernel_letters(second), letters[1])
+        found[1] = found[1].exchanged
     return dict(zip(OPERANDS[face] + RESULT[face], found))
 
 
@@ -240,46 +242,65 @@ def _canonical_shape(op: str, name: str, layout: Layout, shape: Sequence[Any]) -
     return layout.unblocked_shape(sizes)
 
 
-def _channels_of_data(face: str, attrs: Any, weight: Sequence[Any]) -> Any:
+def _channels_of_data(op: str, face: str, attrs: Any, groups: int, weight: Sequence[Any]) -> Any:
     """Channels of data that does not state them: what the weight, in canonical order, takes."""
     if face == "conv_transpose":
         return weight[0]
-    groups, multiplied = int(attrs.groups), weight[0] * weight[1]
     # (c, multiplier) reads like (k, c // groups); `channels`, if stated, tells them apart.
-    if weight[1] != 1 and groups == weight[0] and as_size(attrs.channels) == multiplied:
+    multiplied = weight[0] * weight[1]
+    if weight[1] != 1 and groups == weight[0] and _channels(op, attrs) == multiplied:
         return groups
     return weight[1] * groups
 
 
-def _geometry(op: str, face: str, attrs: Any, first: Any, second: Any) -> Geometry:
-    stated = {
-        "stride": ints(attrs.strides),
-        "padding": ints(attrs.padding),
-        "dilation": ints(attrs.dilation),
-        "groups": int(attrs.groups),
+def _window(op: str, attrs: Any) -> dict[str, Any]:
+    """The attributes of the sliding window; as in TVM, strides and dilation have one per axis."""
+    rank, groups = rank_of(op), integer(op, "groups", attrs.groups)
+    if groups < 1:
+        raise fail(op, f"groups={groups} must be at least 1")
+    return {
+        "stride": integers(op, "strides", attrs.strides, (rank,)),
+        "padding": integers(op, "padding", attrs.padding, (1, rank, 2 * rank)),
+        "dilation": integers(op, "dilation", attrs.dilation, (rank,)),
+        "groups": groups,
     }
+
+
+def _channels(op: str, attrs: Any) -> Any:
+    """The channels of the result as the attributes state them: a number, symbolic, or None."""
+    is_number = attrs.channels is not None and hasattr(attrs.channels, "value")
+    return integer(op, "channels", attrs.channels) if is_number else attrs.channels
+
+
+def _geometry(
+    op: str, face: str, attrs: Any, window: dict[str, Any], first: Any, second: Any
+) -> Geometry:
     if face == "conv":
-        return Geometry.of_conv(op, first, second, **stated)
+        return Geometry.of_conv(op, first, second, **window)
     if face == "conv_transpose":
+        rank = rank_of(op)
+        integers(op, "output_padding", attrs.output_padding, (1, rank, 2 if rank == 1 else rank))
         extra = output_padding_of(attrs)
-        return Geometry.of_conv_transpose(op, first, second, output_padding=extra, **stated)
+        return Geometry.of_conv_transpose(op, first, second, output_padding=extra, **window)
     if attrs.kernel_size is None:
         raise fail(op, "kernel_size=None must be given")
     if isinstance(first[0], int) and isinstance(second[0], int) and first[0] != second[0]:
         raise fail(op, f"batch={first[0]} must equal {second[0]}")
-    return Geometry.of_sizes(op, second, first, ints(attrs.kernel_size), **stated)
+    kernel = integers(op, "kernel_size", attrs.kernel_size, (rank_of(op),))
+    return Geometry.of_sizes(op, second, first, kernel, **window)
 
 
 def _stated(op: str, face: str, attrs: Any, geometry: Geometry) -> None:
     """Refuse `channels` and `kernel_size` that contradict the operands."""
-    channels = as_size(attrs.channels)
     actual = geometry.c if face == "conv_transpose" else geometry.k
+    channels = _channels(op, attrs)
     if isinstance(channels, int) and channels != actual:
         raise fail(op, f"channels={channels} must equal {actual}, what the operands have")
-    if attrs.kernel_size is not None and ints(attrs.kernel_size) != geometry.kernel:
-        raise fail(
-            op, f"kernel_size={ints(attrs.kernel_size)} must equal the weight's {geometry.kernel}"
-        )
+    if attrs.kernel_size is None:
+        return
+    kernel = integers(op, "kernel_size", attrs.kernel_size, (geometry.rank,))
+    if kernel != geometry.kernel:
+        raise fail(op, f"kernel_size={kernel} must equal the weight's {geometry.kernel}")
 
 
 def ints(values: Any) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ and ``stock`` are not thread-safe.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,7 +17,16 @@ import tvm
 from tvm.target import override_native_generic_func
 
 from topi_ext.target import has_kernels
-from topi_ext.tvm_compat import op_attr, relay, set_op_attr
+from topi_ext.tvm_compat import (
+    Replaced,
+    is_replaced,
+    op_attr,
+    process_state,
+    relay,
+    replace_op_attr,
+    restore_op_attrs,
+    set_op_attr,
+)
 
 from . import frontend, ops
 from .attrs import FACE, OWN, STOCK, short_name
@@ -42,52 +52,86 @@ _KEYS = (
 
 
 class _Registry:
-    """What Relay's operators had before us, and whether our rules are wanted now."""
+    """What Relay's operators had before us, and whether our rules are wanted now.
+
+    Both belong to the process, as the operators do: this module may be imported twice.
+    """
 
     def __init__(self) -> None:
-        self.wanted = False
-        self.stock_blocks = 0
-        self.installed = False
-        self.before: dict[str, dict[str, Any]] = {}
-        self.relations: dict[str, str] = {}
-        self.create_convert_map: Any = None
+        self.state = process_state("relay_ext")
+        self.replaced: Replaced = self.state.setdefault("replaced", {})
+        self.relations: dict[str, str] = self.state.setdefault("relations", {})
+
+    @property
+    def wanted(self) -> bool:
+        return bool(self.state.get("wanted")) and not self.state.get("stock_blocks")
+
+    def want(self, wanted: bool) -> None:
+        self.state["wanted"] = wanted
+        self.update()
+
+    def block(self, more: int) -> None:
+        self.state["stock_blocks"] = self.state.get("stock_blocks", 0) + more
+        self.update()
 
     def update(self) -> None:
         """Make Relay's operators what they should be now."""
-        install = self.wanted and not self.stock_blocks
-        if install == self.installed:
+        owner = self if self.wanted else None
+        if self.state.get("owner") is owner:
             return
-        if install:
+        self._remove()
+        if owner:
             self._install()
-        else:
-            self._remove()
-        self.installed = install
+        self.state["owner"] = owner
         R.backend.te_compiler.get().clear()
 
     def _install(self) -> None:
-        self.before = {op: {key: op_attr(op, key) for key in _KEYS} for op in STOCK}
-        self.relations = {op: _relation_of(op) for op in STOCK}
-        for op in FACE:
-            before = self.before.get(op, {})
-            for key, rule in _rules(op, before).items():
+        # What is still noted another package has set after us.
+        for op in STOCK:
+            rules = _rules(op, {key: op_attr(op, key) for key in _KEYS})
+            for key in rules.keys() - {key for name, key in self.replaced if name == op}:
+                replace_op_attr(self.replaced, op, key, rules[key], _LEVEL)
+            if op not in self.relations:
+                stock = self.relations[op] = _relation_of(op)
+                _set_relation(op, _OURS + op, partial(relate, op, _relation(stock)))
+        for op in OWN:
+            for key, rule in _rules(op, {}).items():
                 set_op_attr(op, key, rule, _LEVEL)
-            stock = _relation(self.relations[op]) if op in self.relations else None
-            _set_relation(op, f"relay_ext.{op}", partial(relate, op, stock))
-        self.create_convert_map = _PYTORCH.create_convert_map
-        _PYTORCH.create_convert_map = _with_ours(self.create_convert_map)
+            _set_relation(op, _OURS + op, partial(relate, op, None))
+        if "create_convert_map" not in self.state:
+            stock = _PYTORCH.create_convert_map
+            _PYTORCH.create_convert_map = ours = _with_ours(stock)
+            self.state["create_convert_map"] = stock, ours
 
     def _remove(self) -> None:
-        for op, attributes in self.before.items():
-            for key, before in attributes.items():
-                set_op_attr(op, key, before)
-            tvm.ir.Op.get(op).add_type_rel(self.relations[op])
+        restore_op_attrs(self.replaced)
+        for op, stock in list(self.relations.items()):
+            if _relation_of(op) == _OURS + op:
+                tvm.ir.Op.get(op).add_type_rel(stock)
+                del self.relations[op]
         for op in OWN:
             refuse = _refusal(op)
             for key in ("FTVMStrategy", "FPrimalGradient"):
                 set_op_attr(op, key, None)
             _set_relation(op, f"relay_ext.unregistered.{op}", refuse)
-        _PYTORCH.create_convert_map = self.create_convert_map
+        stock, ours = self.state.get("create_convert_map", (None, None))
+        if ours is not None and _PYTORCH.create_convert_map is ours:
+            _PYTORCH.create_convert_map = stock
+            del self.state["create_convert_map"]
 
+    def give_up(self) -> list[str]:
+        """Forget what is not ours any more; its names."""
+        names = [f"{key} of {op}" for op, key in self.replaced]
+        names += [f"the type relation of {op}" for op in self.relations]
+        if self.state.pop("create_convert_map", None):
+            names.append("PyTorchOpConverter.create_convert_map")
+        self.replaced.clear()
+        self.relations.clear()
+        return names
+
+
+_OURS = "relay_ext."
+"""What our type relations are called begins so."""
 
 _registry = _Registry()
 
@@ -97,22 +141,27 @@ def register() -> None:
 
     Registering twice is harmless.  Inside a :func:`stock` block it acts when the block ends.
     """
-    _registry.wanted = True
-    _registry.update()
+    _registry.want(True)
 
 
 def unregister() -> None:
     """Give Relay's operators their own rules back, exactly.
 
     The operators that this package added keep their names, and refuse to be used in one line.
+    A rule that another package has set after ours stays; a warning names it.
     """
-    _registry.wanted = False
-    _registry.update()
+    _registry.want(False)
+    if left := _registry.give_up():
+        warnings.warn(
+            f"relay_ext: unregister() leaves what was set after ours: {', '.join(left)}",
+            stacklevel=2,
+        )
 
 
 def registered() -> dict[str, bool]:
     """TVM's operators that this package is about, and whether their rules are ours now."""
-    return dict.fromkeys(STOCK, _registry.installed)
+    replaced = _registry.replaced
+    return {op: all(is_replaced(replaced, op, key) for key in _KEYS) for op in STOCK}
 
 
 @contextmanager
@@ -127,13 +176,11 @@ def stock() -> Iterator[None]:
     >>> with relay_ext.stock():
     ...     theirs = relay.build(module, target)
     """
-    _registry.stock_blocks += 1
-    _registry.update()
+    _registry.block(1)
     try:
         yield
     finally:
-        _registry.stock_blocks -= 1
-        _registry.update()
+        _registry.block(-1)
 
 
 def _rules(op: str, before: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from tvm import te
 
 from topi_ext.geometry import conv_size, conv_transpose_size
 from topi_ext.layout import Layout
-from topi_ext.tvm_compat import tir
+from topi_ext.tvm_compat import simplify, tir
 
 from .attrs import (
     FACE,
@@ -22,7 +22,6 @@ from .attrs import (
     padding_of,
     short_name,
 )
-
 
 Rule = tuple[Any, str]
 """What must be true when an operator runs, and the line that says so."""
@@ -50,7 +49,7 @@ def shape_function(op_name: str, attrs: Any, inputs: Sequence[Any], _: Any) -> l
             role: _canonical(layouts[role], shape) for role, shape in zip(OPERANDS[face], ins)
         }
         result = _result(face, attrs, **operands)
-        stored = layouts[RESULT[face]].stored_shape(op, result)
+        stored = layouts[RESULT[face]].stored_shape(op, result, simplify)
         writes = [outs[0].vstore([axis], size) for axis, size in enumerate(stored)]
         named = (("data size", operands[OPERANDS[face][0]]), ("output size", result))
         rules = [

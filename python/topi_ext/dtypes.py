@@ -33,6 +33,8 @@ def accumulator(op: str, first: str, second: str, out: str) -> str:
     # Compilers pass dtype objects that compare like strings but hash otherwise.
     first, second, out = str(first), str(second), str(out)
     for dtype in (first, second, out):
+        if not dtype:
+            raise fail(op, "the dtypes of both operands must be known")
         if dtype not in SUPPORTED:
             raise fail(op, f"dtype {dtype} is not supported, must be one of {', '.join(SUPPORTED)}")
     if (first in _FLOATS) != (second in _FLOATS):

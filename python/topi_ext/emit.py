@@ -130,17 +130,21 @@ for each branch that takes most; left out where a size is symbolic."""
 
 @contextmanager
 def kernel(attrs: dict[str, Any]) -> Iterator[list[Any]]:
-    """Build a PrimFunc; the list that is yielded holds it when the block ends."""
+    """Build a PrimFunc; the list that is yielded holds it when the block ends.
+
+    Other threads wait until then.
+    """
     made: list[Any] = []
-    _scratch.append(_Scratch())
-    try:
-        with IRBuilder() as builder:
-            with tvm_compat.prim_func():
-                script.func_attr(attrs)
-                yield made
-        func = builder.get()
-    finally:
-        used = _scratch.pop()
+    with tvm_compat.building:
+        _scratch.append(_Scratch())
+        try:
+            with IRBuilder() as builder:
+                with tvm_compat.prim_func():
+                    script.func_attr(attrs)
+                    yield made
+            func = builder.get()
+        finally:
+            used = _scratch.pop()
     if used.most is not None:
         func = func.with_attr(SCRATCH_BYTES, [list(pair) for pair in sorted(used.most)])
     made.append(func)
@@ -149,7 +153,9 @@ def kernel(attrs: dict[str, Any]) -> Iterator[list[Any]]:
 def argument(name: str, order: str, shape: Sequence[Expr], dtype: str) -> tuple[Any, ...]:
     """Declare an argument stored in `order`; pass what is returned to :func:`body`."""
     sizes = [wide(size) for size in shape]
-    return script.arg(name, script.buffer(sizes, dtype)), order, tuple(shape), dtype
+    # Callers own this memory, and a tensor of another framework may begin at any element.
+    held = script.buffer(sizes, dtype, align=byte_width(dtype))
+    return script.arg(name, held), order, tuple(shape), dtype
 
 
 @contextmanager

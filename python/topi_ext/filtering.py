@@ -84,7 +84,7 @@ class Filter:
         """Those of all points, in order."""
         return tuple(term for point in self.points for term in point)
 
-    @property
+    @cached_property
     def first_taps(self) -> tuple[int, ...]:
         """Those of the phases, each once: phases that share them share their combined taps."""
         return tuple(sorted({first for _, _, first in self.phases}))
@@ -158,16 +158,21 @@ class Filter:
         return self.reach[-1] // self.in_step + 1 - self.tile
 
 
+def steps_of(gather: Gather) -> tuple[int, int]:
+    """Distances of a phase's neighbouring outputs, so how many phases there are, and of what they
+    read."""
+    dilation = gather.dilation // gcd(gather.stride, gather.dilation)
+    steps = gather.stride * dilation, dilation
+    return steps if gather.transposed else steps[::-1]
+
+
 @lru_cache(maxsize=1024)
 def filters_of(gather: Gather, tile: int) -> tuple[Filter, ...]:
     """How `gather` is computed in tiles of one output (directly), of two or of four.
 
     Phases of ``conv`` are positions of y that read x at the same residue of the dilation.
     """
-    stride, dilation = gather.stride, gather.dilation
-    common = gcd(stride, dilation)
-    steps = stride * dilation // common, dilation // common
-    out_step, in_step = steps if gather.transposed else steps[::-1]
+    out_step, in_step = steps_of(gather)
     alike: dict[tuple[tuple[tuple[int, int], ...], ...], list[tuple[int, int, int]]] = {}
     for offset in range(out_step):
         reads = _reads(gather, offset)
@@ -209,11 +214,10 @@ def joined_filters_of(gather: Gather, tile: int) -> tuple[Filter, ...]:
 
 def _reads(gather: Gather, offset: int) -> list[tuple[int, int]]:
     """Position and tap of what a phase reads for its first output, by position."""
-    stride, dilation, pad = gather.stride, gather.dilation, gather.pad_before
     if not gather.transposed:
-        return [(stride * offset + dilation * tap - pad, tap) for tap in range(gather.kernel)]
-    reach = [(offset + pad - dilation * tap, tap) for tap in range(gather.kernel)]
-    return sorted((distance // stride, tap) for distance, tap in reach if distance % stride == 0)
+        return [(gather.reads_at(tap, offset), tap) for tap in range(gather.kernel)]
+    taps = range(gather.first_tap_of(offset), gather.kernel, gather.tap_step)
+    return [(gather.shift_of(offset, tap), tap) for tap in reversed(taps)]
 
 
 def _points(

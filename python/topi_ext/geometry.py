@@ -16,10 +16,10 @@ This room uses the standard library only.  Sizes may be opaque symbolic expressi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from math import gcd
+from math import gcd, prod
+from operator import index
 from typing import Any, Union
 
 Size = Any
@@ -29,10 +29,74 @@ Ints = Union[int, Sequence[int]]
 
 MAX_RANK = 3
 
+MOST_STEPS = 1 << 20
+"""Largest product of strides, and of dilations, over all axes: kernels hold as many elements."""
+
+SHORT_STEP = 64
+"""A stride up to which kernels are as they are for one that does something."""
+
+MOST_ELEMENTS = 1 << 59
+"""Elements of a tensor: their addresses, in bytes, fit into 64 bits."""
+
 
 def fail(op: str, what: str) -> ValueError:
     """Make the one-line error of operator `op`: ``op: value rule``."""
     return ValueError(f"{op}: {what}")
+
+
+def integer(op: str, name: str, value: Any) -> int:
+    """The attribute `name`: an integer of Python, NumPy or a compiler, of at most 32 bits.
+
+    Anything else is refused, as PyTorch does it, not rounded: booleans, 1.0 and "1" too.
+    """
+    return _integers(op, name, (value,), _plain(value), "an integer")[0]
+
+
+def integers(op: str, name: str, value: Any, counts: Sequence[int]) -> tuple[int, ...]:
+    """The attribute `name`, one such integer or several; of these there must be one of `counts`."""
+    if not is_several(value):
+        return (integer(op, name, value),)
+    values = tuple(value)
+    shown = tuple(map(_plain, values))
+    if len(values) not in counts:
+        raise fail(op, f"{name}={shown} must have {any_of(counts)}")
+    return _integers(op, name, values, shown, "integers")
+
+
+def is_several(value: Any) -> bool:
+    """Whether an attribute is a list of values: a sequence, of whatever class, or an array."""
+    has_items = hasattr(value, "__len__") and hasattr(value, "__getitem__")
+    no_list = isinstance(value, (str, bytes, Mapping)) or getattr(value, "ndim", 1) == 0
+    return has_items and not no_list
+
+
+def _integers(op: str, name: str, values: Sequence[Any], shown: Any, kind: str) -> tuple[int, ...]:
+    found = []
+    for value in values:
+        plain = _plain(value)
+        number: Any = None if isinstance(plain, bool) else plain
+        try:
+            found.append(index(number))
+        except TypeError:
+            raise fail(op, f"{name}={shown!r} must be {kind}") from None
+    if any(not -(1 << 31) <= one < 1 << 31 for one in found):
+        raise fail(op, f"{name}={shown} must fit into 32 bits")
+    return tuple(found)
+
+
+def _plain(value: Any) -> Any:
+    """Of a compiler's constant the number that it holds."""
+    held = getattr(value, "value", value)
+    if str(getattr(value, "dtype", "")) == "bool":
+        return bool(held)
+    return held if isinstance(held, (int, float)) else value
+
+
+def any_of(counts: Sequence[int]) -> str:
+    """``1 value``, ``1 or 2 values``, ``1, 2 or 4 values``."""
+    *others, last = sorted(set(counts))
+    listed = f"{', '.join(map(str, others))} or {last}" if others else str(last)
+    return f"{listed} value{'' if not others and last == 1 else 's'}"
 
 
 def conv_size(x: Size, kernel: Size, stride: int, dilation: int, before: int, after: int) -> Size:
@@ -145,6 +209,16 @@ class Gather:
         """The phase (its offset) whose smallest tap is `first_tap`."""
         return (self.dilation * first_tap - self.pad_before) % self.stride if self.transposed else 0
 
+    def first_tap_of(self, phase: Any) -> Any:
+        """The smallest tap that `phase` meets, the inverse of :meth:`phase_of`; not below `kernel`
+        where it meets none."""
+        if not self.transposed:
+            return 0
+        common, step = gcd(self.dilation, self.stride), self.tap_step
+        whole, rest = (phase + self.pad_before) // common, (phase + self.pad_before) % common
+        inverse = pow(self.dilation // common, -1, step)
+        return whole % step * inverse % step + rest * self.kernel
+
     def shift_of(self, phase: Any, tap: Any) -> Any:
         """By how many input steps `phase` reads ahead for `tap`."""
         if self.spread:
@@ -198,9 +272,9 @@ class Gather:
     def _slot_period(self) -> int:
         return 1 if self.transposed else self.stride // gcd(self.dilation, self.stride)
 
-    @cached_property
+    @property
     def phases(self) -> tuple[Phase, ...]:
-        """The table, found by trying every tap at every phase."""
+        """The table, found by trying every tap at every phase: for tests and pictures of it."""
         table = []
         for offset in range(self.out_step):
             taps = []
@@ -215,22 +289,20 @@ class Gather:
     @property
     def has_empty_phase(self) -> bool:
         """Whether some phase meets no tap, so that its outputs are zeros."""
-        return any(not phase.taps for phase in self.phases)
+        return sum(group.phases for group in self.groups) < self.out_step
 
     @property
-    def taps(self) -> tuple[Tap, ...]:
-        """All taps of all phases."""
-        return tuple(tap for phase in self.phases for tap in phase.taps)
-
-    @cached_property
     def first_shift(self) -> int:
-        """Smallest shift of any tap."""
-        return min(tap.shift for tap in self.taps)
+        """Smallest shift of any tap: of a transposed gather, which reads backwards, of the last."""
+        return self._shift_of_tap(self.kernel - 1 if self.transposed else 0)
 
-    @cached_property
+    @property
     def last_shift(self) -> int:
         """Largest shift of any tap."""
-        return max(tap.shift for tap in self.taps)
+        return self._shift_of_tap(0 if self.transposed else self.kernel - 1)
+
+    def _shift_of_tap(self, tap: int) -> int:
+        return int(self.shift_of(self.phase_of(tap), tap))
 
 
 @dataclass(frozen=True)
@@ -306,7 +378,7 @@ class Geometry:
         _channels(op, w_shape, 1, geometry.c, groups, "data channels")
         y_size = tuple(map(conv_size, geometry.x_size, *geometry.window))
         _positive(op, "output size", y_size)
-        return replace(geometry, y_size=y_size)
+        return replace(geometry, y_size=y_size)._bounded(op, x_shape[0])
 
     @classmethod
     def of_conv_transpose(
@@ -340,7 +412,7 @@ class Geometry:
         """
         rank = _rank(op, "data", y_shape, w_shape)
         k, kernel = y_shape[1], tuple(w_shape[2:])
-        c_per_group = w_shape[1]
+        c_per_group, groups = w_shape[1], integer(op, "groups", groups)
         _is_positive_int(op, "weight output channels", c_per_group)
         geometry = cls._checked(
             op,
@@ -367,7 +439,7 @@ class Geometry:
             )
         x_size = tuple(map(conv_transpose_size, geometry.y_size, *geometry.window, extra))
         _positive(op, "output size", x_size)
-        return replace(geometry, x_size=x_size)
+        return replace(geometry, x_size=x_size)._bounded(op, y_shape[0])
 
     @classmethod
     def of_sizes(
@@ -381,6 +453,7 @@ class Geometry:
         padding: Ints = 0,
         dilation: Ints = 1,
         groups: int = 1,
+        size_name: str = "size of x",
     ) -> Geometry:
         """Geometry of two known sizes, as ``conv_weight_grad(x, y)`` has them.
 
@@ -392,6 +465,8 @@ class Geometry:
             ``(n, c, *x_size)`` and ``(n, k, *y_size)``.
         kernel : sequence of int
             Kernel size per axis.
+        size_name : str
+            What the size of x is called in errors.
 
         Raises
         ------
@@ -412,6 +487,7 @@ class Geometry:
             dilation,
             tuple(x_shape[2:]),
             rank,
+            size_name,
         )
         geometry = replace(geometry, y_size=tuple(y_shape[2:]))
         _positive(op, "size of y", geometry.y_size)
@@ -424,7 +500,7 @@ class Geometry:
                     f"kernel={geometry.kernel} stride={geometry.stride} "
                     f"padding={geometry.padding} dilation={geometry.dilation}",
                 )
-        return geometry
+        return geometry._bounded(op, x_shape[0])
 
     @classmethod
     def _checked(
@@ -439,8 +515,10 @@ class Geometry:
         dilation: Ints,
         size: tuple[Size, ...],
         rank: int,
+        size_name: str = "data size",
     ) -> Geometry:
         """Check what does not depend on the face; both sizes are `size` until the caller knows."""
+        groups = integer(op, "groups", groups)
         _is_positive_int(op, "groups", groups)
         _is_positive_int(op, "channels of x", c)
         _is_positive_int(op, "channels of y", k)
@@ -454,7 +532,7 @@ class Geometry:
             if min(values) < 1:
                 raise fail(op, f"{name}={values} must be at least 1")
         before, after = _both_sides(op, padding, rank)
-        _positive(op, "data size", size)
+        _positive(op, size_name, size)
         return cls(c, k, groups, kernel, strides, dilations, before, after, size, size)
 
     # ---------------------------------------------------------------- what follows from it
@@ -521,15 +599,44 @@ class Geometry:
         after = tuple(a - o for a, o in zip(self.pad_after, self.output_padding))
         return replace(self, pad_after=after)
 
+    def _bounded(self, op: str, n: Size) -> Geometry:
+        """The same, refused where distances or sizes are beyond what a kernel can count."""
+        stride, dilation = self._short_steps()
+        for name, stated, values in (
+            ("stride", self.stride, stride),
+            ("dilation", self.dilation, dilation),
+        ):
+            if prod(values) > MOST_STEPS:
+                raise fail(op, f"{name}={stated} must have a product of at most {MOST_STEPS}")
+        for name, shape in (("x", self.x_shape(n)), ("y", self.y_shape(n))):
+            if prod(size for size in shape if isinstance(size, int)) > MOST_ELEMENTS:
+                raise fail(
+                    op, f"{name} of shape {shape} must have at most {MOST_ELEMENTS} elements"
+                )
+        return self
+
+    def _short_steps(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The strides and dilations; short ones where they do nothing: between taps of a single
+        one, and between positions of a y that has one."""
+        dilation = tuple(d if r > 1 else 1 for r, d in zip(self.kernel, self.dilation))
+        reach = (d * (r - 1) + 1 for r, d in zip(self.kernel, dilation))
+        stride = tuple(
+            min(s, max(far, SHORT_STEP)) if isinstance(y, int) and y == 1 else s
+            for s, far, y in zip(self.stride, reach, self.y_size)
+        )
+        return stride, dilation
+
     def as_rank3(self) -> Geometry:
-        """The same operator with unit axes put in front until there are three."""
+        """The same operator with unit axes put in front until there are three, and without long
+        strides and dilations that do nothing."""
         extra = MAX_RANK - self.rank
         ones, zeros = (1,) * extra, (0,) * extra
+        stride, dilation = self._short_steps()
         return replace(
             self,
             kernel=ones + self.kernel,
-            stride=ones + self.stride,
-            dilation=ones + self.dilation,
+            stride=ones + stride,
+            dilation=ones + dilation,
             pad_before=zeros + self.pad_before,
             pad_after=zeros + self.pad_after,
             x_size=ones + self.x_size,
@@ -582,20 +689,11 @@ def _channels(op: str, w_shape: Sequence[Size], axis: int, c: int, groups: int, 
 
 
 def _per_axis(op: str, name: str, value: Ints, rank: int) -> tuple[int, ...]:
-    values = (value,) * rank if isinstance(value, int) else tuple(int(v) for v in value)
-    if len(values) == 1:
-        values *= rank
-    if len(values) != rank:
-        raise fail(op, f"{name}={values} must have 1 or {rank} values")
-    return values
+    values = integers(op, name, value, (1, rank))
+    return values * rank if len(values) == 1 else values
 
 
 def _both_sides(op: str, padding: Ints, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    values = (padding,) if isinstance(padding, int) else tuple(int(v) for v in padding)
-    if len(values) == 1:
-        values *= 2 * rank
-    elif len(values) == rank:
-        values *= 2
-    if len(values) != 2 * rank:
-        raise fail(op, f"padding={values} must have 1, {rank} or {2 * rank} values")
+    values = integers(op, "padding", padding, (1, rank, 2 * rank))
+    values *= 2 * rank // len(values)
     return values[:rank], values[rank:]

@@ -9,7 +9,7 @@ channels innermost.  Kernels are written for permutations; blocks are undone bef
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,6 +20,14 @@ T = TypeVar("T")
 SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
 
 _TOKEN = re.compile(r"([A-Z])|([0-9]+)([a-z])")
+
+
+def swap_kernel_letters(layout: str) -> str:
+    """A kernel layout with input and output channels exchanged.
+
+    What a transposed convolution calls I are the channels of y, which is O of the forward one.
+    """
+    return layout.translate(str.maketrans("IOio", "OIoi"))
 
 
 @dataclass(frozen=True)
@@ -98,13 +106,24 @@ class Layout:
                 sizes[letter] = size * whole if whole != 1 else size
         return tuple(sizes[letter] for letter in self.letters)
 
-    def stored_shape(self, op: str, shape: Sequence[Any]) -> tuple[Any, ...]:
+    @property
+    def exchanged(self) -> Layout:
+        """The same tensor where input and output channels have each other's letter."""
+        text, letters = swap_kernel_letters(self.text), swap_kernel_letters(self.letters)
+        axes = tuple((swap_kernel_letters(letter), factor) for letter, factor in self.axes)
+        return Layout(text, letters, axes)
+
+    def stored_shape(
+        self, op: str, shape: Sequence[Any], simplify: Callable[[Any], Any] = lambda size: size
+    ) -> tuple[Any, ...]:
         """Shape in this layout of a tensor whose canonical shape is `shape`.
+
+        What is left over of symbolic sizes is a number once it is simplified, or not known.
 
         Raises
         ------
         ValueError
-            When a block does not divide its axis.
+            When a block does not divide its axis, or perhaps not.
         """
         sizes = dict(zip(self.letters, shape))
         stored = []
@@ -113,13 +132,18 @@ class Layout:
                 stored.append(factor)
                 continue
             whole = self.factor(letter)
-            if isinstance(sizes[letter], int) and sizes[letter] % whole:
+            if whole == 1:
+                stored.append(sizes[letter])
+                continue
+            rest = simplify(sizes[letter] % whole)
+            is_known = isinstance(rest, int)
+            if not is_known or rest:
                 raise fail(
                     op,
-                    f"layout {self.text!r} needs axis {letter}={sizes[letter]} "
-                    f"to be a multiple of {whole}",
+                    f"layout {self.text!r} needs axis {letter}={simplify(sizes[letter])} "
+                    f"to be a multiple of {whole}{'' if is_known else ', which is not known'}",
                 )
-            stored.append(sizes[letter] // whole if whole != 1 else sizes[letter])
+            stored.append(sizes[letter] // whole)
         return tuple(stored)
 
 

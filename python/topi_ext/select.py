@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, wraps
 from typing import Any, NamedTuple
 
 from . import tvm_compat
@@ -218,13 +219,30 @@ class _Request:
         return problem, choose(problem, self.machine)
 
 
-@lru_cache(maxsize=4096)
+def _one_at_a_time(cached: Callable[[_Request], Any]) -> Callable[[_Request], Any]:
+    """`cached`, asked by one thread at a time: what one has built, the next finds."""
+
+    @wraps(cached)
+    def ask(request: _Request) -> Any:
+        with tvm_compat.building:
+            return cached(request)
+
+    return ask
+
+
+_REMEMBERED = 256
+"""Kernels: one takes a quarter of a megabyte."""
+
+
+@_one_at_a_time
+@lru_cache(maxsize=_REMEMBERED)
 def _build(request: _Request) -> Any:
     problem, plan = request.planned()
     return KERNELS[type(plan)].build(problem, plan)
 
 
-@lru_cache(maxsize=4096)
+@_one_at_a_time
+@lru_cache(maxsize=_REMEMBERED)
 def _build_packing(request: _Request) -> Packing | None:
     problem, plan = request.planned()
     kernel = _PACKERS.get(type(plan))

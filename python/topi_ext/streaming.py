@@ -35,12 +35,13 @@ _NARROWED = {
 
 _CONSTANTS = {"one": 1, "sixteen": 16, "bias": 0x7FFF}
 
-_STORE, _SETTLE = "topi_ext_stream", "topi_ext_settle"
+_STORE, _SETTLE, _SKEW = "topi_ext_stream", "topi_ext_settle", "topi_ext_skew"
 
 
 @contextmanager
 def instructions(dtype: str, given: str, lanes: int) -> Iterator[None]:
-    """Statements inside may call :func:`store` with vectors of `lanes`, and :func:`settle`.
+    """Statements inside may call :func:`store` and :func:`skew` for vectors of `lanes`, and
+    :func:`settle`.
 
     Of float32 and float64, or of float32 that becomes float16 or bfloat16.
     """
@@ -49,8 +50,9 @@ def instructions(dtype: str, given: str, lanes: int) -> Iterator[None]:
         splats = {name: _splat(value, lanes) for name, value in _CONSTANTS.items()}
         narrow = narrow.format(n=lanes, **splats)
     stored = "%narrow" if narrow else "%value"
+    store_name, skew_name = _name(_STORE, dtype, lanes), _name(_SKEW, dtype, lanes)
     text = f"""
-define void @{_name(dtype, lanes)}(ptr %place, <{lanes} x {_TYPES[given]}> %value) {{{narrow}
+define void @{store_name}(ptr %place, <{lanes} x {_TYPES[given]}> %value) {{{narrow}
   store <{lanes} x {kind}> {stored}, ptr %place, align {lanes * emit.byte_width(dtype)},
     !nontemporal !0
   ret void
@@ -59,6 +61,12 @@ define void @{_SETTLE}() {{
   fence seq_cst
   ret void
 }}
+define i64 @{skew_name}(ptr %place) {{
+  %address = ptrtoint ptr %place to i64
+  %element = udiv i64 %address, {emit.byte_width(dtype)}
+  %skew = urem i64 %element, {lanes}
+  ret i64 %skew
+}}
 !0 = !{{i32 1}}
 """
     with tvm_compat.imported_llvm(text):
@@ -66,9 +74,16 @@ define void @{_SETTLE}() {{
 
 
 def store(array: Array, start: Expr, value: Expr, lanes: int) -> None:
-    """Write a vector to elements that begin with a multiple of `lanes`."""
+    """Write a vector to elements that begin :func:`skew` before a multiple of `lanes`."""
     place = tvm_compat.address(array.buffer, emit.wide(start) * emit.byte_width(array.dtype))
-    tvm_compat.extern_call(_name(array.dtype, lanes), place, value)
+    tvm_compat.extern_call(_name(_STORE, array.dtype, lanes), place, value)
+
+
+def skew(array: Array, lanes: int) -> Expr:
+    """How many elements lie between an address that is a multiple of a vector's bytes and the first
+    of `array`."""
+    place = tvm_compat.address(array.buffer, emit.wide(0))
+    return tvm_compat.extern_value("int64", _name(_SKEW, array.dtype, lanes), place)
 
 
 def settle() -> None:
@@ -76,8 +91,8 @@ def settle() -> None:
     tvm_compat.extern_call(_SETTLE)
 
 
-def _name(dtype: str, lanes: int) -> str:
-    return f"{_STORE}_{dtype}x{lanes}"
+def _name(function: str, dtype: str, lanes: int) -> str:
+    return f"{function}_{dtype}x{lanes}"
 
 
 def _splat(value: int, lanes: int) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import platform
+import re
+import sys
 import warnings
 from functools import cache
 from typing import Any
@@ -41,8 +43,9 @@ def threads() -> tuple[int, int]:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     usable = usable or os.cpu_count() or 1
     for name in ("TVM_NUM_THREADS", "OMP_NUM_THREADS"):
-        if os.environ.get(name, "").isdigit():
-            return max(1, int(os.environ[name])), usable
+        if name in os.environ:
+            number = re.match(r"\s*[+-]?[0-9]{1,9}", os.environ[name])  # as C's atoi
+            return max(1, int(number[0]) if number else 0), usable
     half = platform.machine().lower() in ("x86_64", "amd64", "i386", "i686")
     return max(1, (os.cpu_count() or 1) // 2 if half else usable), usable
 
@@ -75,4 +78,10 @@ def advise(package: str, target: Any) -> None:
 
 @cache
 def _warn(text: str) -> None:
-    warnings.warn(text, stacklevel=3)
+    try:
+        warnings.warn(text, stacklevel=3)
+    except UserWarning:
+        # Made an error, as by `python -W error`, it would end a compile half-way, from inside one
+        # of TVM's passes, and the next compile too. Nothing is wrong with what is compiled, so
+        # whoever wants to see every warning sees this one.
+        print(text, file=sys.stderr)

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
+from threading import RLock
 from typing import Any
 
 try:
@@ -30,6 +31,7 @@ __all__ = [
     "allocate",
     "as_size",
     "bind",
+    "building",
     "call_attr",
     "constant_value",
     "dtype_name",
@@ -39,15 +41,21 @@ __all__ = [
     "is_cpu",
     "is_for_this_machine",
     "is_gpu",
+    "is_replaced",
     "known_shape",
+    "missing_vectors",
     "op_attr",
     "opaque",
     "own_op",
     "prim_func",
+    "process_state",
+    "processors",
     "reinterpret",
     "relax",
     "relay",
     "release",
+    "replace_op_attr",
+    "restore_op_attrs",
     "root_block",
     "s_tir",
     "same_size",
@@ -55,6 +63,7 @@ __all__ = [
     "set_op_attr",
     "simplify",
     "statements",
+    "system_triple",
     "tensor_type",
     "tensor_type_of",
     "tir",
@@ -108,6 +117,9 @@ def dtype_name(dtype: Any) -> str:
 
 # ---------------------------------------------------------------- building functions
 
+building = RLock()
+"""Held while a kernel is built: what is open then belongs to the process, not to a thread."""
+
 _open: list[ExitStack] = []
 
 
@@ -143,9 +155,11 @@ def root_block() -> Iterator[None]:
 
 
 def flat_alias(buffer: Any, elements: Any, dtype: str) -> Any:
-    """The memory of `buffer` as a buffer with one axis."""
-    declare = tir.decl_buffer if _LETS_ARE_FRAMES else script.decl_buffer
-    return declare((elements,), dtype, data=buffer.data)
+    """The memory of `buffer` as a buffer with one axis, which begins where any element may."""
+    if _LETS_ARE_FRAMES:
+        aligned = buffer.data_alignment
+        return tir.decl_buffer((elements,), dtype, data=buffer.data, data_alignment=aligned)
+    return script.decl_buffer((elements,), dtype, data=buffer.data, align=buffer.data_alignment)
 
 
 def uses_var(expr: Any, variable: Any) -> bool:
@@ -313,6 +327,47 @@ def set_op_attr(op_name: str, key: str, value: Any, level: int = 10) -> None:
         op.set_attr(key, value, level)
 
 
+def _same(first: Any, second: Any) -> bool:
+    """Whether two attributes are one object of TVM."""
+    if first is None or second is None:
+        return first is second
+    if hasattr(first, "same_as"):
+        return bool(first.same_as(second))
+    return bool(first.handle.value == second.handle.value)  # a function of TVM 0.17
+
+
+Replaced = dict[tuple[str, str], tuple[Any, Any]]
+"""What an attribute was and what it became, by operator and key."""
+
+
+def replace_op_attr(
+    replaced: Replaced, op_name: str, key: str, value: Any, level: int = 10
+) -> None:
+    """Set an attribute as :func:`set_op_attr`, and note it in `replaced`."""
+    before = op_attr(op_name, key)
+    set_op_attr(op_name, key, value, level)
+    replaced[op_name, key] = before, op_attr(op_name, key)
+
+
+def is_replaced(replaced: Replaced, op_name: str, key: str) -> bool:
+    """Whether the attribute is what it became, and nobody has set it since."""
+    noted = replaced.get((op_name, key))
+    return noted is not None and _same(op_attr(op_name, key), noted[1])
+
+
+def restore_op_attrs(replaced: Replaced) -> None:
+    """Set attributes to what they were.  What somebody has set since stays, and stays noted."""
+    for (op_name, key), (before, _) in list(replaced.items()):
+        if is_replaced(replaced, op_name, key):
+            set_op_attr(op_name, key, before)
+            del replaced[op_name, key]
+
+
+def process_state(package: str) -> dict[str, Any]:
+    """What `package` keeps for the life of the process: a second import of it finds that here."""
+    return vars(tvm).setdefault(f"_state_of_{package}", {})
+
+
 def own_op(op_name: str, description: str, arguments: Sequence[str]) -> None:
     """Add a pure operator of tensors to TVM, once per process."""
     if op_name in tvm.ir.Op.list_op_names():
@@ -326,9 +381,12 @@ def own_op(op_name: str, description: str, arguments: Sequence[str]) -> None:
 
 
 def call_attr(call: Any, name: str) -> Any:
-    """The attribute `name` of a call, whether its attributes are a class or a dictionary."""
+    """The attribute `name` of a call, whether its attributes are a class or a dictionary, which
+    may lack it: None then."""
     attrs = call.attrs
-    return attrs[name] if isinstance(attrs, tvm.ir.DictAttrs) else getattr(attrs, name)
+    if isinstance(attrs, tvm.ir.DictAttrs):
+        return dict(attrs.items()).get(name)
+    return getattr(attrs, name)
 
 
 # ---------------------------------------------------------------- targets
@@ -384,10 +442,26 @@ def is_gpu(target: Any) -> bool:
 def is_for_this_machine(target: Any) -> bool:
     """Whether an llvm target compiles for the architecture that this process runs on."""
     triple = str(target.attrs.get("mtriple", ""))
-    return (
-        not triple
-        or triple.split("-")[0] == (tvm.target.codegen.llvm_get_system_triple().split("-")[0])
-    )
+    return not triple or triple.split("-")[0] == system_triple().split("-")[0]
+
+
+def system_triple() -> str:
+    """What LLVM calls this machine."""
+    return str(tvm.target.codegen.llvm_get_system_triple())
+
+
+def processors() -> set[str]:
+    """The processors that LLVM knows of this machine's architecture."""
+    plain = tvm.target.Target({"kind": "llvm"})
+    return set(map(str, tvm.target.codegen.llvm_get_cpu_archlist(plain)))
+
+
+def missing_vectors(target: Any) -> list[str]:
+    """The vector instructions that an llvm target uses and this processor has not."""
+    here = dict(tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")())
+    wanted = map(str, tvm.target.codegen.llvm_get_cpu_features(target))
+    vector = ("avx", "amx", "fma", "f16c")
+    return sorted(n for n in wanted if n.startswith(vector) and not here.get(n, True))
 
 
 def llvm_features(target: Any) -> tuple[frozenset[str], int] | None:
@@ -399,10 +473,13 @@ def llvm_features(target: Any) -> tuple[frozenset[str], int] | None:
     """
     if target is None or str(getattr(target.kind, "name", target.kind)) != "llvm":
         return None
-    threads = int(target.attrs.get("num-cores", 0)) or tvm.runtime.num_threads()
     llvm = tvm.target.codegen
-    found = frozenset(map(str, llvm.llvm_get_cpu_features(target)))
     triple = str(target.attrs.get("mtriple", "") or llvm.llvm_get_system_triple())
+    if not _knows_triple(triple):
+        return None
+    cores = int(target.attrs.get("num-cores", 0))  # TVM takes 0 and less, and plans nothing by it
+    threads = cores if cores > 0 else tvm.runtime.num_threads()
+    found = frozenset(map(str, llvm.llvm_get_cpu_features(target)))
     if _LETS_ARE_FRAMES or "linux" not in triple:
         found = frozenset(name for name in found if not name.startswith("amx"))
     if not reads_llvm():
@@ -410,6 +487,20 @@ def llvm_features(target: Any) -> tuple[frozenset[str], int] | None:
     elif "avx" in found:
         found |= {"non-temporal-stores"}
     return found, threads
+
+
+@cache
+def _knows_triple(triple: str) -> bool:
+    """Whether LLVM compiles for a triple. Asked for the features of another it ends the process;
+    left alone, TVM says so when it compiles."""
+    ask = getattr(tvm.target.codegen, "llvm_get_vector_width", None)
+    if ask is None:  # TVM 0.17: nothing there refuses, and its own build ends the process too
+        return True
+    try:
+        ask(tvm.target.Target({"kind": "llvm", "mtriple": triple}))
+    except RuntimeError:
+        return False
+    return True
 
 
 def size_var(name: str) -> Any:

@@ -36,6 +36,41 @@ BAD = [
     ("conv2d_transpose", (1, 4, 1, 1), (4, 4, 1, 1), {"padding": (3, 3)},
      r"output size=\(-5, -5\) must be at least 1"),
     ("conv2d", (1, 4, 2, 2), W2, {}, r"output size=\(0, 0\) must be at least 1"),
+    # attributes are integers, as many as there are axes
+    *(
+        (name, shape, W2, {attribute: value}, rule)
+        for name, shape in (("conv2d", D2), ("conv2d_transpose", D2))
+        for attribute, value, rule in (
+            ("strides", (1.5, 1), r"strides=\(1.5, 1\) must be integers$"),
+            ("strides", (), r"strides=\(\) must have 2 values$"),
+            ("strides", (2,), r"strides=\(2,\) must have 2 values$"),
+            ("strides", (1,) * 4, r"strides=\(1, 1, 1, 1\) must have 2 values$"),
+            ("strides", None, r"strides=None must be an integer$"),
+            ("strides", (True, 1), r"strides=\(True, 1\) must be integers$"),
+            ("strides", (1 << 40, 1), r"strides=\(1099511627776, 1\) must fit into 32 bits$"),
+            ("dilation", None, r"dilation=None must be an integer$"),
+            ("dilation", (1.5, 1), r"dilation=\(1.5, 1\) must be integers$"),
+            ("dilation", (1,) * 3, r"dilation=\(1, 1, 1\) must have 2 values$"),
+            ("padding", (1 << 40, 0), r"padding=.* must fit into 32 bits$"),
+            ("channels", 1.5, r"channels=1.5 must be an integer$"),
+            ("kernel_size", (3.5, 3), r"kernel_size=\(3.5, 3\) must be integers$"),
+            ("kernel_size", (3, 3, 3), r"kernel_size=\(3, 3, 3\) must have 2 values$"),
+        )
+    ),
+    ("conv2d_transpose", D2, W2, {"output_padding": (0, 0, 0)},
+     r"output_padding=\(0, 0, 0\) must have 1 or 2 values$"),
+    ("conv2d_transpose", D2, W2, {"dilation": (1 << 30, 1)},
+     r"dilation=\(1073741824, 1\) must have a product of at most 1048576$"),
+    ("conv1d", (1, 4, 8), (4, 4, 3), {"strides": ()}, r"strides=\(\) must have 1 value$"),
+    ("conv3d", (1, 4, 8, 8, 8), (4, 4, 3, 3, 3), {"strides": (1, 1)},
+     r"strides=\(1, 1\) must have 3 values$"),
+    # blocks
+    ("conv2d", (3, 4, 8, 8), W2, {"out_layout": "NCHW2n"},
+     r"layout 'NCHW2n' needs axis N=3 to be a multiple of 2$"),
+    ("conv2d", (relay.Any(), 4, 8, 8), W2, {"out_layout": "NCHW2n"},
+     r"layout 'NCHW2n' needs axis N=size to be a multiple of 2, which is not known$"),
+    ("conv2d_transpose", D2, W2, {"kernel_layout": "IOHW8o"},
+     r"weight has 4 axes, layout 'IOHW8o' has 5$"),
     # layouts
     ("conv2d_transpose", D2, W2, {"data_layout": "NCHX"}, r"data_layout='NCHX' must be"),
     ("conv2d_transpose", D2, W2, {"kernel_layout": "OIXW"}, r"kernel_layout='OIXW' must be"),
@@ -43,6 +78,11 @@ BAD = [
     ("conv2d_transpose", (1, 1, 8, 8, 4), (4, 3, 3, 3), {"data_layout": "NCHW4c"},
      r"axis C=3 to be a multiple of 4"),
     # the weight gradient
+    ("conv2d_backward_weight", (1, 4, 6, 6), D2, {"kernel_size": (3, 3), "strides": ()},
+     r"strides=\(\) must have 2 values$"),
+    ("conv2d_backward_weight", (1, 4, 6, 6), D2, {"kernel_size": (3, 3), "strides": (1,) * 4},
+     r"strides=\(1, 1, 1, 1\) must have 2 values$"),
+    ("conv2d_backward_weight", (1, 4, 6, 6), D2, {"kernel_size": (3.5, 3)}, r"must be integers$"),
     ("conv2d_backward_weight", (1, 4, 6, 6), D2, {}, r"kernel_size=None must be given"),
     ("conv2d_backward_weight", (2, 4, 6, 6), D2, {"kernel_size": (3, 3)},
      r"batch=2 must equal 1"),
@@ -89,6 +129,23 @@ def test_gradient_of_unknown_sizes_where_they_would_be_needed() -> None:
     mod = relay.transform.InferType()(tvm.IRModule.from_expr(relay.Function([x, w], body)))
     with pytest.raises(ValueError, match=r"^conv2d: the gradient needs known sizes"):
         relay.transform.gradient(mod["main"], mode="first_order")
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "rule"),
+    [
+        ("groups", 0, r"groups=0 must be at least 1$"),
+        ("strides", (), r"strides=\(\) must have 2 values$"),
+        ("channels", 1.5, r"channels=1.5 must be an integer$"),
+        ("kernel_size", (3.5, 3), r"kernel_size=\(3.5, 3\) must be integers$"),
+    ],
+)
+def test_attributes_beside_a_weight_without_a_type(attribute: str, value, rule: str) -> None:
+    x, w = relay.var("x", shape=D2), relay.var("w")
+    attributes = {"channels": 4, "kernel_size": (3, 3), attribute: value}
+    body = relay.nn.conv2d(x, w, **attributes)
+    with pytest.raises(ValueError, match=rf"^conv2d: {rule}"):
+        relay.transform.InferType()(tvm.IRModule.from_expr(relay.Function([x, w], body)))
 
 
 def test_weight_without_a_type_gets_it_from_the_attributes() -> None:

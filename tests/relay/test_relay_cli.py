@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -147,22 +148,78 @@ def test_refused(script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "no such file" in refusal(capsys, tmp_path / "nothing.pt")
     for name, line in (
         ("model.pt2", "unknown extension '.pt2', expected .pt or .ts or .onnx"),
-        ("model.pt", "not a TorchScript file"),
-        ("model.onnx", "not an ONNX file"),
+        ("model.pt", "not a TorchScript file: it is neither a zip archive nor an ONNX model"),
+        ("model.onnx", "not an ONNX file: it is neither a zip archive nor an ONNX model"),
     ):
         (tmp_path / name).write_bytes(b"not a model")
         assert line in refusal(capsys, tmp_path / name)
-    with pytest.raises(SystemExit, match="2"):
-        main(["--shape", "x=1,-3", str(script)])
+    torch.save({}, tmp_path / "weights.pt")
+    line = "weights.pt: not a TorchScript file: it is what torch.save writes, without a program"
+    assert line in refusal(capsys, tmp_path / "weights.pt")
+    np.save(tmp_path / "x.npy", np.zeros((2, 4, 5, 6), "float32"))
+    shape, array = ["--shape", "x=2,4,5,6"], ["--input", f"x={tmp_path / 'x.npy'}"]
+    assert "--shape x: --input x has a shape" in refusal(capsys, script, *shape, *array)
+    assert "--shape x: given twice" in refusal(capsys, script, *shape, *shape)
+    line = "argument --shape: 'x=1,-3': sizes must be positive 64-bit integers, as in 1,3,8,8"
+    assert line in refusal(capsys, script, "--shape", "x=1,-3")
+    line = "input x: 3200 GB for shape (1, 4, 1, 99999999999), this machine has "
+    assert line in refusal(capsys, script, "--shape", "x=1,4,1,99999999999")
+    assert "--json nowhere/r.json: cannot be written" in refusal(
+        capsys, script, *shape, "--json", "nowhere/r.json"
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "line"),
+    [
+        ({"mtriple": "foo-bar-baz"}, "mtriple=foo-bar-baz is not of this machine, "),
+        ({"mcpu": "nonsense"}, "mcpu=nonsense is no processor that LLVM knows"),
+        ({"num-cores": 0}, "num-cores=0 must be positive"),
+    ],
+)
+def test_targets_that_llvm_dies_of(
+    target: dict, line: str, small: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    spec = json.dumps({"kind": "llvm", **target})
+    options = ["--shape", "input=1,2,5", "--target", spec]
+    assert f"--target {spec}: {line}" in refusal(capfd, small, *options)
+
+
+def test_arrays_of_every_kind(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "x.npy", np.asfortranarray(np.ones((1, 2, 3), ">f8")))
+    status, _, _ = run(capsys, small, "--input", f"input={tmp_path / 'x.npy'}")
+    assert status == 0
+    np.save(tmp_path / "x.npy", np.ones((1, 2, 3), ">i4"))
+    line = refusal(capsys, small, "--input", f"input={tmp_path / 'x.npy'}")
+    assert line.startswith("relay_ext: small.ts: PyTorch stopped: ")
 
 
 def test_as_a_module() -> None:
     def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "relay_ext", *arguments]
+        command = [sys.executable, "-W", "error", "-m", "relay_ext", *arguments]
         return subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
 
     shown = call("--help")
     assert shown.returncode == 0
     assert "--shape" in shown.stdout and "exit status:" in shown.stdout
     missing = call("nothing.pt")
-    assert missing.returncode == 2 and "Traceback" not in missing.stderr
+    assert (missing.returncode, missing.stderr) == (2, "relay_ext: nothing.pt: no such file\n")
+    # Importing TVM 0.17 gives warnings, which `-W error` would make errors.
+    examined = call("doctor")
+    assert examined.returncode == 0 and "nn.conv2d: ours" in examined.stdout
+
+
+def test_interrupted() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "relay_ext", "doctor"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.communicate(timeout=0.5)  # TVM is being imported
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=20) == ("", "relay_ext: interrupted\n")
+    assert process.returncode == 130

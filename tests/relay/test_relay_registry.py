@@ -92,6 +92,87 @@ def test_behaviour_inside_stock_and_after() -> None:
     assert names == [entry[:3] for entry in ours_gone]
 
 
+ATTRIBUTES = f"""
+import importlib, sys
+import tvm
+from tvm.relay.frontend.pytorch import PyTorchOpConverter
+
+STOCK = {list(STOCK)}
+KEYS = ("FTVMStrategy", "FTVMLegalize", "FTVMAlterOpLayout", "FPrimalGradient", "FShapeFunc",
+        "TShapeDataDependent")
+
+def attributes():
+    found = [PyTorchOpConverter.create_convert_map]
+    for op in map(tvm.ir.Op.get, STOCK):
+        (relation,) = op.op_type.type_constraints
+        values = [op.get_attr(key) for key in KEYS]
+        handles = [getattr(value, "handle", None) for value in values]
+        found += [relation.func.name, *(getattr(handle, "value", handle) for handle in handles)]
+    return found
+
+before = attributes()
+import relay_ext
+"""
+
+
+def in_new_process(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        "importlib.reload(relay_ext.registry)",
+        """
+for name in [name for name in sys.modules if name.split(".")[0] in ("relay_ext", "topi_ext")]:
+    del sys.modules[name]
+import relay_ext
+""",
+    ],
+    ids=["registry reloaded", "imported again"],
+)
+def test_imported_twice(again: str) -> None:
+    """Rules of a first import are not taken for Relay's own by a second one."""
+    in_new_process(
+        ATTRIBUTES
+        + again
+        + """
+with relay_ext.stock():
+    assert attributes() == before
+assert attributes() != before
+relay_ext.unregister()
+assert attributes() == before
+"""
+    )
+
+
+def test_what_another_package_set_after_ours_stays() -> None:
+    said = in_new_process(
+        ATTRIBUTES
+        + """
+import warnings
+
+op = tvm.ir.Op.get("nn.conv2d")
+op.reset_attr("FPrimalGradient")
+op.set_attr("FPrimalGradient", lambda call, grad: [grad, grad], 10)
+theirs = op.get_attr("FPrimalGradient").handle.value
+tvm.ir.Op.get("nn.conv1d").add_type_rel("Conv2D")
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    relay_ext.unregister()
+    relay_ext.unregister()
+print(*(warning.message for warning in caught if "relay_ext" in str(warning.message)), sep="\\n")
+assert op.get_attr("FPrimalGradient").handle.value == theirs
+"""
+    )
+    assert said == (
+        "relay_ext: unregister() leaves what was set after ours: FPrimalGradient of nn.conv2d, "
+        "the type relation of nn.conv1d\n"
+    )
+
+
 def test_registering_twice_and_nested_stock(rng: np.random.Generator) -> None:
     relay_ext.register()
     check_forward([DILATED], rng)

@@ -10,22 +10,12 @@ from functools import partial
 from typing import Any
 
 from relax_ext.cli import gradcheck, operators, torch_model
+from relax_ext.usage import USAGE
 from topi_ext.cli import onnx_model
 from topi_ext.cli.door import Compiled, Door
 from topi_ext.cli.measure import Protocol, Side, device
 from topi_ext.cli.model import Model
 from topi_ext.cli.operators import Operator
-
-EXAMPLES = """\
-examples:
-  python -m relax_ext decoder.pt2                    compare on random inputs
-  python -m relax_ext decoder.pt2 --grad             check the gradients too
-  python -m relax_ext net.onnx --input x=photo.npy   on an input of your own
-  python -m relax_ext net.onnx --dim batch=4         choose a free size
-  python -m relax_ext net.onnx --threads 4 --json report.json
-
-how to get a .pt2:
-  torch.export.save(torch.export.export(model.eval(), (example_input,)), "decoder.pt2")"""
 
 
 def from_onnx(proto: Any, shapes: Mapping[str, tuple[int, ...]]) -> Any:
@@ -75,10 +65,8 @@ class RelaxCompiled(Compiled):
 class RelaxDoor(Door):
     """Relax, through plain ``tvm.compile``."""
 
-    package = "relax_ext"
+    usage = USAGE
     tvm_packages = ("apache-tvm", "apache-tvm-ffi")
-    examples = EXAMPLES
-    gradients = "check gradients with torch.autograd too (.pt2 only)"
     pipeline = "relax_ext.pipeline"
     loaders = {  # noqa: RUF012 (never changed)
         ".pt2": torch_model.load,

@@ -118,6 +118,20 @@ def without_gradient(mod: Any) -> list[str]:
     return sorted(missing)
 
 
+def _computes_in(mod: Any, dtype: str) -> bool:
+    """Whether some value of ``main`` has this dtype."""
+    from tvm import relax
+
+    found: set[str] = set()
+
+    def visit(expr: Any) -> None:
+        if isinstance(expr, (relax.Var, relax.Call)):
+            found.add(_dtype(expr))
+
+    relax.analysis.post_order_visit(mod["main"].body, visit)
+    return dtype in found
+
+
 def check_operator(op: Operator, protocol: Protocol, seed: int = 0) -> tuple[Side, Side, float]:
     """Both gradients of one operator alone: stock, ours, and PyTorch's milliseconds."""
     tensors = with_cotangent(op, seed)
@@ -147,6 +161,8 @@ def prepare(model: Model) -> Any:
             "save the PyTorch model as a .pt2 with torch.export and check that"
         )
     mod = differentiable(bind_sizes(to_relax(model.exported, keep_params=True), model.inputs))
+    if _computes_in(mod, "bfloat16"):
+        raise CliError("--grad: TVM's Gradient does not take bfloat16")
     if missing := without_gradient(mod):
         raise CliError(f"--grad: TVM has no gradient of {', '.join(missing)}")
     if any(not is_floating(y) for y in model.reference()):

@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from topi_ext.cli.door import Choices
-from topi_ext.cli.errors import CliError, one_line
-from topi_ext.cli.model import Model, check_names
-from topi_ext.cli.operators import random_tensor
+from topi_ext.cli.errors import CliError, one_line, quiet
+from topi_ext.cli.model import Model, check_names, given_input, random_input
 
 
 def convolution(node: Any, importer: Any) -> Any:
@@ -64,11 +62,12 @@ def read(path: Path) -> Any:
     import torch
 
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet():
             return torch.export.load(path)
     except Exception as error:
-        raise CliError(f"{path}: not a torch.export file: {one_line(error)}") from error
+        unsaid = "warnings above" in str(error)  # logged, with a traceback
+        reason = "torch cannot read all of it" if unsaid else one_line(error)
+        raise CliError(f"{path}: not a torch.export file: {reason}") from error
 
 
 def example_leaves(exported: Any) -> list[Any]:
@@ -102,7 +101,8 @@ def choose_inputs(exported: Any, given: Mapping[str, Any], seed: int) -> tuple[d
         if name in given:
             value = _given(name, given[name], leaf, metas.get(name))
         elif leaf.dtype.is_floating_point or not hasattr(leaf, "clone"):
-            value = random_tensor(tuple(int(d) for d in leaf.shape), leaf.dtype, generator)
+            shape = tuple(int(d) for d in leaf.shape)
+            value = random_input(name, shape, leaf.dtype, generator)
         else:
             value = leaf  # integers may be indices: only the saved example is known to be valid
         tensors[name] = value
@@ -111,8 +111,6 @@ def choose_inputs(exported: Any, given: Mapping[str, Any], seed: int) -> tuple[d
 
 
 def _given(name: str, array: Any, leaf: Any, meta: Any) -> Any:
-    import torch
-
     wanted = tuple(meta.shape if meta is not None else leaf.shape)
     fits = len(wanted) == array.ndim and all(
         not isinstance(w, int) or w == g for w, g in zip(wanted, array.shape)
@@ -120,10 +118,7 @@ def _given(name: str, array: Any, leaf: Any, meta: Any) -> Any:
     if not fits:
         shown = ", ".join(str(w) for w in wanted)
         raise CliError(f"--input {name}: shape {array.shape} does not fit the model's ({shown})")
-    tensor = torch.from_numpy(array).contiguous()
-    if tensor.dtype.is_floating_point != leaf.dtype.is_floating_point:
-        raise CliError(f"--input {name}: dtype {array.dtype}, the model wants {leaf.dtype}")
-    return tensor.to(leaf.dtype)
+    return given_input(name, array, leaf.dtype)
 
 
 def load(path: Path, choices: Choices) -> Model:
@@ -144,7 +139,8 @@ def from_exported(exported: Any, inputs: dict, flat: list, name: str) -> Model:
     import torch
 
     try:
-        mod = to_relax(exported)
+        with quiet():
+            mod = to_relax(exported)
     except Exception as error:
         raise CliError(f"{name}: TVM's importer stopped: {one_line(error)}") from error
 
@@ -162,6 +158,10 @@ def from_exported(exported: Any, inputs: dict, flat: list, name: str) -> Model:
         except Exception:  # e.g. a dtype written into the graph: its own precision must do
             return reference()
 
+    try:
+        reference()
+    except Exception as error:
+        raise CliError(f"{name}: PyTorch stopped: {one_line(error)}") from error
     return Model(name, mod, inputs, reference, exact, "torch", exported=exported, leaves=flat)
 
 

@@ -8,29 +8,20 @@ import logging
 import sys
 import types
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 from relay_ext.cli import operators, script_model
+from relay_ext.usage import USAGE
 from topi_ext.cli import onnx_model
 from topi_ext.cli.door import Compiled, Door
+from topi_ext.cli.errors import quiet
 from topi_ext.cli.measure import Protocol, Side, attempt, device, timed_torch
 from topi_ext.cli.model import Model
 from topi_ext.cli.operators import Operator, gradients_by_torch, with_cotangent
 from topi_ext.tvm_compat import relay
-
-EXAMPLES = """\
-examples:
-  python -m relay_ext decoder.pt --shape x=1,64,8,8  compare on random inputs
-  python -m relay_ext decoder.pt --input x=photo.npy on an input of your own
-  python -m relay_ext net.onnx --grad                check its convolutions' gradients too
-  python -m relay_ext net.onnx --dim batch=4         choose a free size
-  python -m relay_ext net.onnx --threads 4 --json report.json
-
-how to get a .pt:
-  torch.jit.save(torch.jit.trace(model.eval(), (example_input,)), "decoder.pt")"""
 
 
 def from_onnx(proto: Any, shapes: Mapping[str, tuple[int, ...]]) -> Any:
@@ -60,17 +51,6 @@ def _keep_onnx_mapping() -> None:
         sys.modules["onnx.mapping"] = module
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """No warnings inside the block: without a network, TVM logs five for every build."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(before)
-
-
 class RelayCompiled(Compiled):
     """A function of the graph executor."""
 
@@ -79,7 +59,8 @@ class RelayCompiled(Compiled):
         from tvm.contrib import graph_executor
 
         self.device = device(target)
-        with tvm.transform.PassContext(opt_level=3), quiet():
+        # Without a network, TVM warns five times for every build.
+        with tvm.transform.PassContext(opt_level=3), quiet(logging.WARNING):
             library = relay().build(mod, target)
         self.names = [param.name_hint for param in mod["main"].params]
         self.executor = graph_executor.GraphModule(library["default"](self.device))
@@ -107,11 +88,8 @@ class RelayCompiled(Compiled):
 class RelayDoor(Door):
     """Relay, through plain ``relay.build``."""
 
-    package = "relay_ext"
+    usage = USAGE
     tvm_packages = ("bitblas",)
-    examples = EXAMPLES
-    gradients = "check the gradients of every convolution with torch.autograd too"
-    takes_shapes = True
     loaders = {  # noqa: RUF012 (never changed)
         ".pt": script_model.load,
         ".ts": script_model.load,

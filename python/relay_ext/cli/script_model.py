@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from topi_ext.cli.door import Choices
-from topi_ext.cli.errors import CliError, one_line
-from topi_ext.cli.model import Model, check_names
-from topi_ext.cli.operators import random_tensor
+from topi_ext.cli.errors import CliError, one_line, quiet
+from topi_ext.cli.model import Model, check_names, given_input, random_input
 from topi_ext.tvm_compat import relay
 
 
@@ -27,8 +25,7 @@ def load(path: Path, choices: Choices) -> Model:
     import torch
 
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet():
             module = torch.jit.load(path, map_location="cpu").eval()
     except Exception as error:
         raise CliError(f"{path}: not a TorchScript file: {one_line(error)}") from error
@@ -66,8 +63,7 @@ def _to_relay(module: Any, inputs: Mapping[str, Any], name: str) -> Any:
         (key, (tuple(t.shape), str(t.dtype).removeprefix("torch."))) for key, t in inputs.items()
     ]
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet():
             mod, params = frontend.from_pytorch(module, shapes)
     except Exception as error:
         raise CliError(f"{name}: TVM's importer stopped: {one_line(error)}") from error
@@ -91,10 +87,10 @@ def _inputs(names: list[str], dtype: Any, choices: Choices) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in names:
         if name in choices.given:
-            tensor = torch.from_numpy(choices.given[name]).contiguous()
-            found[name] = tensor.to(dtype) if tensor.is_floating_point() else tensor
+            array = choices.given[name]
+            found[name] = given_input(name, array, dtype if array.dtype.kind == "f" else None)
         elif name in choices.shapes:
-            found[name] = random_tensor(choices.shapes[name], dtype, generator)
+            found[name] = random_input(name, choices.shapes[name], dtype, generator)
         else:
             raise CliError(
                 f"input {name}: a TorchScript file states no shapes, "

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: options and help."""
+"""The command line: options, help, and what is refused before TVM is imported."""
 
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NoReturn
 
-from topi_ext.cli.door import Door
+from topi_ext.cli import files
+from topi_ext.cli.errors import CliError
 
 DESCRIPTION = """\
 Compile a model twice, with stock TVM and with {package}, run both, and compare them with
@@ -30,6 +35,35 @@ error, as printed: max |result - reference| / max |reference|. A float32 operato
 1e-5, a whole model below 1e-4 (float64 1e-12 and 1e-10, float16 2e-3 and 2e-2, bfloat16 1.6e-2
 and 8e-2); --tolerance multiplies these."""
 
+LARGEST_SIZE = 2**63 - 1
+LARGEST_SEED = 2**63 - 2  # gradients draw with the next one too
+THREADS_PER_CORE = 8  # more gain nothing, and very many crash TVM
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What an adapter's command line is: known before TVM, and with it the adapter, is imported.
+
+    Attributes
+    ----------
+    package : str
+        Its name, e.g. ``"relax_ext"``.
+    extensions : tuple of str
+        Of the files that it reads.
+    examples : str
+        For ``--help``.
+    gradients : str
+        What ``--grad`` does.
+    takes_shapes : bool
+        Whether some files do not state the shapes of their inputs.
+    """
+
+    package: str
+    extensions: tuple[str, ...]
+    examples: str
+    gradients: str
+    takes_shapes: bool = False
+
 
 def _named(text: str) -> tuple[str, str]:
     name, sep, value = text.partition("=")
@@ -38,27 +72,43 @@ def _named(text: str) -> tuple[str, str]:
     return name, value
 
 
+def _whole(text: str, least: int, most: int) -> int | None:
+    """The number that a text is, or None."""
+    digits = text.isascii() and text.isdigit() and len(text) < 20
+    return int(text) if digits and least <= int(text) <= most else None
+
+
 def _size(text: str) -> tuple[str, int]:
     name, value = _named(text)
-    if not value.isdigit() or int(value) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: the size must be a positive integer")
-    return name, int(value)
+    size = _whole(value, 1, LARGEST_SIZE)
+    if size is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: the size must be a positive 64-bit integer")
+    return name, size
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:
     name, value = _named(text)
-    sizes = value.split(",")
-    if not all(size.isdigit() and int(size) for size in sizes):
+    sizes = [_whole(size, 1, LARGEST_SIZE) for size in value.split(",")]
+    known = tuple(size for size in sizes if size is not None)
+    if len(known) < len(sizes):
         raise argparse.ArgumentTypeError(
-            f"{text!r}: sizes must be positive integers, as in 1,3,8,8"
+            f"{text!r}: sizes must be positive 64-bit integers, as in 1,3,8,8"
         )
-    return name, tuple(map(int, sizes))
+    return name, known
 
 
 def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
-    return int(text)
+    value = _whole(text, 1, LARGEST_SIZE)
+    if value is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive 64-bit integer")
+    return value
+
+
+def _seed(text: str) -> int:
+    value = _whole(text, 0, LARGEST_SEED)
+    if value is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 0 to {LARGEST_SEED}")
+    return value
 
 
 def _factor(text: str) -> float:
@@ -71,17 +121,23 @@ def _factor(text: str) -> float:
     return value
 
 
-def parser(door: Door) -> argparse.ArgumentParser:
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, without the usage."""
+        raise CliError(message)
+
+
+def parser(usage: Usage) -> argparse.ArgumentParser:
     """The argument parser of ``python -m PACKAGE``."""
-    files = " or ".join(door.loaders)
-    p = argparse.ArgumentParser(
-        prog=f"python -m {door.package}",
-        description=DESCRIPTION.format(package=door.package),
-        epilog=EPILOG.format(package=door.package, examples=door.examples),
+    extensions = " or ".join(usage.extensions)
+    p = _Parser(
+        prog=f"python -m {usage.package}",
+        description=DESCRIPTION.format(package=usage.package),
+        epilog=EPILOG.format(package=usage.package, examples=usage.examples),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = p.add_argument
-    add("model", type=Path, metavar="MODEL", help=f"a {files} file")
+    add("model", type=Path, metavar="MODEL", help=f"a {extensions} file")
     add(
         "--input",
         type=_named,
@@ -98,7 +154,7 @@ def parser(door: Door) -> argparse.ArgumentParser:
         metavar="NAME=SIZE",
         help="value of a free size of an .onnx model (repeatable)",
     )
-    if door.takes_shapes:
+    if usage.takes_shapes:
         add(
             "--shape",
             type=_shape,
@@ -107,7 +163,7 @@ def parser(door: Door) -> argparse.ArgumentParser:
             metavar="NAME=N,C,H,W",
             help="shape of an input that the file does not state (repeatable)",
         )
-    add("--grad", action="store_true", help=door.gradients)
+    add("--grad", action="store_true", help=usage.gradients)
     add(
         "--target",
         metavar="TARGET",
@@ -129,7 +185,7 @@ def parser(door: Door) -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="stop repeating after this long, per measurement (default: %(default)s)",
     )
-    add("--seed", type=int, default=0, metavar="N", help="seed of the random data")
+    add("--seed", type=_seed, default=0, metavar="N", help="seed of the random data")
     add(
         "--tolerance",
         type=_factor,
@@ -139,3 +195,56 @@ def parser(door: Door) -> argparse.ArgumentParser:
     )
     add("--json", type=Path, metavar="OUT", help="write the results to this file too")
     return p
+
+
+def read(usage: Usage, argv: Sequence[str]) -> argparse.Namespace:
+    """What the command line chooses; ``dim``, ``shape`` and ``input`` by name, inputs as arrays.
+
+    Raises
+    ------
+    CliError
+        Whatever of it can be refused without TVM and the model's framework.
+    """
+    chosen = parser(usage).parse_args(argv)
+    chosen.dim = _by_name("--dim", chosen.dim)
+    chosen.shape = _by_name("--shape", chosen.shape if usage.takes_shapes else [])
+    paths = _by_name("--input", chosen.input)
+    chosen.threads = threads_of(chosen.threads)
+    if chosen.json is not None:
+        files.check_output("--json", chosen.json)
+    files.check_model(chosen.model, usage.extensions)
+    chosen.input = {name: files.read_array(name, file) for name, file in paths.items()}
+    for name in chosen.shape:
+        if name in chosen.input:
+            raise CliError(f"--shape {name}: --input {name} has a shape")
+    return chosen
+
+
+def _by_name(option: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise CliError(f"{option} {name}: given twice")
+        found[name] = value
+    return found
+
+
+def threads_of(wanted: int | None) -> int:
+    """How many threads to run on: as many as wanted, as TVM_NUM_THREADS says, or all cores.
+
+    Raises
+    ------
+    CliError
+        TVM_NUM_THREADS is no such number, or the threads are so many that starting them fails.
+    """
+    cores = os.cpu_count() or 1
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
+    given = os.environ.get("TVM_NUM_THREADS")
+    said = f"TVM_NUM_THREADS={given}" if wanted is None else f"--threads {wanted}"
+    if wanted is None and given is not None:
+        wanted = _whole(given, 1, LARGEST_SIZE)
+        if wanted is None:
+            raise CliError(f"{said}: not a positive integer")
+    if wanted is not None and wanted > THREADS_PER_CORE * cores:
+        raise CliError(f"{said}: more than {THREADS_PER_CORE} for each of {cores} processors")
+    return wanted or usable

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from topi_ext.cli.args import threads_of
 from topi_ext.cli.door import Choices, Door
 from topi_ext.cli.measure import (
     MODEL_TOLERANCE,
@@ -20,13 +21,13 @@ from topi_ext.cli.measure import (
     Protocol,
     Side,
     attempt,
-    parse_target,
     side,
     timed,
     timed_torch,
 )
 from topi_ext.cli.model import Model, load
 from topi_ext.cli.operators import Operator, random_data, torch_apply
+from topi_ext.cli.targets import parse_target
 
 GRADIENT_TOLERANCE = 10.0  # times that of a whole model: two passes, and kinks
 
@@ -140,12 +141,7 @@ def set_threads(threads: int | None) -> int:
     TVM would take half of an x86 machine's cores, and pin its threads to cores that PyTorch's
     threads want too.
     """
-    if threads is None:
-        with contextlib.suppress(KeyError, ValueError):
-            threads = int(os.environ["TVM_NUM_THREADS"])
-    if threads is None:
-        threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
-        threads = threads or os.cpu_count() or 1
+    threads = threads_of(threads)
     os.environ["TVM_NUM_THREADS"] = str(threads)
     os.environ.setdefault("TVM_BIND_THREADS", "0")
     with contextlib.suppress(ImportError):

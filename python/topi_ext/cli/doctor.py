@@ -35,9 +35,19 @@ def findings(door: Door) -> list[tuple[str, str, str]]:
     ]
     if "amx-bf16" in features:
         found.append(("matrix", *_matrix_unit()))
-    for name, is_ours in door.registered().items():
+    registered = door.registered()
+    found.append(("rules", *_rules(door.package, all(registered.values()))))
+    for name, is_ours in registered.items():
         found.append(("operator", f"{name}: {'ours' if is_ours else 'stock TVM'}", ""))
     return found
+
+
+def _rules(package: str, registered: bool) -> tuple[str, str]:
+    if registered:
+        return f"{package} is registered: what is made now has to be compiled so, too", ""
+    # Else TVM fails, on a layout that it cannot lower, without a word of why.
+    advice = f"{package}.register() before you compile what was made with its rules"
+    return f"{package} is not registered, or not for all operators", advice
 
 
 def _matrix_unit() -> tuple[str, str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from topi_ext.cli.args import Usage
 from topi_ext.cli.measure import Protocol, Side
 from topi_ext.cli.operators import Operator
 
@@ -63,29 +64,25 @@ class Door(ABC):
 
     Attributes
     ----------
-    package : str
-        Its name, e.g. ``"relax_ext"``.
+    usage : Usage
+        Its command line.
     tvm_packages : tuple of str
         What TVM can have been installed as.
     loaders : mapping of str to callable
         ``load(path, choices) -> Model`` by file extension; errors are ``CliError``.
-    examples : str
-        Of the command line, for ``--help``.
-    takes_shapes : bool
-        Whether some files do not state the shapes of their inputs.
-    gradients : str
-        What ``--grad`` does.
     pipeline : str
         The adapter's way to compile whole models, for the table; empty where it has none.
     """
 
-    package: str
+    usage: Usage
     tvm_packages: tuple[str, ...]
     loaders: Mapping[str, Callable[[Path, Choices], Model]]
-    examples: str
-    takes_shapes: bool = False
-    gradients: str
     pipeline: str = ""
+
+    @property
+    def package(self) -> str:
+        """Name of the adapter."""
+        return self.usage.package
 
     @abstractmethod
     def host_target(self, threads: int) -> Any:

@@ -12,8 +12,7 @@ from topi_ext.cli import args as cli_args
 from topi_ext.cli import doctor
 from topi_ext.cli.check import Options, check, set_threads
 from topi_ext.cli.door import Choices, Door
-from topi_ext.cli.errors import CliError, need, one_line
-from topi_ext.cli.model import read_inputs
+from topi_ext.cli.errors import CliError, need, one_line, tell
 
 
 def main(door: Door, argv: Sequence[str] | None = None) -> int:
@@ -35,20 +34,16 @@ def main(door: Door, argv: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else list(argv)
     if arguments == ["doctor"]:
         return doctor.show(door)
-    chosen = cli_args.parser(door).parse_args(arguments)
     try:
+        chosen = cli_args.read(door.usage, arguments)
         # torch 2.13 warns about its own use of a pytree class whenever it copies a program.
         warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")
         need("rich", "printing the table")
         from topi_ext.cli import report as printed
 
-        if not chosen.model.is_file():
-            raise CliError(f"{chosen.model}: no such file")
-        given = read_inputs(chosen.input)
         threads = set_threads(chosen.threads)
-        shapes = dict(chosen.shape) if door.takes_shapes else {}
         options = Options(
-            choices=Choices(given, dict(chosen.dim), shapes, chosen.seed, threads),
+            choices=Choices(chosen.input, chosen.dim, chosen.shape, chosen.seed, threads),
             grad=chosen.grad,
             target=chosen.target,
             threads=threads,
@@ -66,6 +61,6 @@ def main(door: Door, argv: Sequence[str] | None = None) -> int:
             except OSError as error:
                 raise CliError(f"--json {chosen.json}: {one_line(error)}") from error
     except CliError as error:
-        print(f"{door.package}: {error}", file=sys.stderr)
+        tell(door.package, error)
         return 2
     return 0 if result.ok else 1

@@ -4,11 +4,34 @@
 from __future__ import annotations
 
 import importlib
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
 
 class CliError(Exception):
     """A mistake of the user or a gap of an importer: one line, printed without a traceback."""
+
+
+def tell(package: str, error: CliError) -> None:
+    """Print an error: one line, whatever names it quotes."""
+    print(f"{package}: {' '.join(str(error).splitlines())}", file=sys.stderr)
+
+
+@contextmanager
+def quiet(level: int = logging.CRITICAL) -> Iterator[None]:
+    """No warnings and no log lines up to ``level`` inside the block."""
+    before = logging.root.manager.disable
+    logging.disable(level)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 def need(package: str, why: str) -> ModuleType:

@@ -52,21 +52,6 @@ class Side:
         return bool(self.note) or self.error is None or not self.error <= tolerance
 
 
-def parse_target(text: str | None, threads: int, host_target: Callable[[int], Any]) -> Any:
-    """The target of ``--target``: a kind, a JSON dict, or this machine."""
-    import json
-
-    import tvm
-
-    if text is None:
-        return host_target(threads)
-    try:
-        spec = json.loads(text) if text.lstrip().startswith("{") else {"kind": text}
-        return tvm.target.Target(spec)
-    except Exception as error:
-        raise CliError(f"--target {text}: {one_line(error)}") from error
-
-
 def device(target: Any) -> Any:
     """The first device of a target; one clear line where the machine has none."""
     import tvm
@@ -194,18 +179,33 @@ def _compared(
 
 
 def max_error(got: Any, expected: Any) -> float:
-    """``max |got - expected| / max |expected|``; infinite where a number is missing."""
-    got, expected = got.double(), expected.double()
-    if expected.numel() == 0:
-        return 0.0
-    scale = expected.abs().max().item()
-    error = (got - expected).abs().max().item() / (scale if scale > 0 else 1.0)
-    return error if error == error else float("inf")
+    """``max |got - expected| / max |expected|`` over what is finite; infinite where only one is."""
+    difference, expected = _finite(got, expected)
+    return _ratio(difference.abs().max().item(), expected.abs().max().item())
 
 
 def norm_error(got: Any, expected: Any) -> float:
     """``|got - expected| / |expected|`` in the Euclidean norm, which forgives a relu's kink."""
-    got, expected = got.double(), expected.double()
-    scale = expected.norm().item()
-    error = (got - expected).norm().item() / (scale if scale > 0 else 1.0)
+    difference, expected = _finite(got, expected)
+    return _ratio(difference.norm().item(), expected.norm().item())
+
+
+def _finite(got: Any, expected: Any) -> tuple[Any, Any]:
+    """``got - expected`` and ``expected``, zero wherever the exact result is NaN or infinite and
+    ours is the same, or infinite because its dtype goes no further."""
+    import torch
+
+    largest = torch.finfo(got.dtype).max if got.dtype.is_floating_point else float("inf")
+    got, expected = (t.double().reshape(-1) for t in (got, expected))
+    same = (got == expected) | (got.isnan() & expected.isnan())
+    same |= got.isinf() & (expected.abs() > largest) & (got.sign() == expected.sign())
+    zero = torch.zeros(1, dtype=torch.float64)
+    difference = torch.where(same, zero, got - expected)
+    return torch.cat([difference, zero]), torch.cat(
+        [torch.where(expected.isfinite(), expected, zero), zero]
+    )
+
+
+def _ratio(error: float, scale: float) -> float:
+    error /= scale if scale > 0 else 1.0
     return error if error == error else float("inf")

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +12,8 @@ from typing import Any
 
 from topi_ext.cli.door import Choices
 from topi_ext.cli.errors import CliError, need
+from topi_ext.cli.files import check_model
+from topi_ext.cli.operators import random_tensor
 
 
 @dataclass
@@ -58,35 +62,12 @@ def load(
     CliError
         In one line: no such file, unknown extension, wrong input, gap of the importer.
     """
-    if not path.is_file():
-        raise CliError(f"{path}: no such file")
+    check_model(path, loaders)
     need("torch", "the command line")
     suffix = path.suffix.lower()
-    if suffix not in loaders:
-        expected = " or ".join(loaders)
-        raise CliError(f"{path}: unknown extension {suffix!r}, expected {expected}")
     if choices.dims and suffix != ".onnx":
         raise CliError(f"--dim is for .onnx models; the inputs of a {suffix} decide its sizes")
     return loaders[suffix](path, choices)
-
-
-def read_inputs(pairs: list[tuple[str, str]]) -> dict[str, Any]:
-    """Arrays of ``--input NAME=FILE.npy`` options, by name."""
-    import numpy as np
-
-    arrays: dict[str, Any] = {}
-    for name, file in pairs:
-        if name in arrays:
-            raise CliError(f"--input {name}: given twice")
-        try:
-            arrays[name] = np.load(file, allow_pickle=False)
-        except FileNotFoundError:
-            raise CliError(f"--input {name}={file}: no such file") from None
-        except (OSError, ValueError, EOFError):
-            raise CliError(f"--input {name}={file}: not a .npy array") from None
-        if not isinstance(arrays[name], np.ndarray):
-            raise CliError(f"--input {name}={file}: not a .npy array")
-    return arrays
 
 
 def check_names(given: Mapping[str, Any], known: list[str]) -> None:
@@ -94,3 +75,50 @@ def check_names(given: Mapping[str, Any], known: list[str]) -> None:
     for name in given:
         if name not in known:
             raise CliError(f"--input {name}: the model's inputs are {', '.join(known)}")
+
+
+def given_input(name: str, array: Any, dtype: Any) -> Any:
+    """A given array as a tensor of the model's torch dtype, None for its own.
+
+    Raises
+    ------
+    CliError
+        It is whole numbers for floating-point ones or the reverse, or does not fit.
+    """
+    import numpy as np
+    import torch
+
+    if array.dtype.kind == "f":
+        array = array.astype(np.float64 if array.dtype.itemsize > 8 else array.dtype, copy=False)
+    if dtype is None:
+        return torch.from_numpy(array)
+    if (array.dtype.kind == "f") != dtype.is_floating_point:
+        raise CliError(f"--input {name}: dtype {array.dtype}, the model wants {dtype}")
+    if dtype.is_floating_point:
+        return torch.from_numpy(array).to(dtype)
+    cast = array.astype(torch.empty(0, dtype=dtype).numpy().dtype)
+    if not (cast == array).all():
+        raise CliError(f"--input {name}: its numbers do not fit into the model's {dtype}")
+    return torch.from_numpy(cast)
+
+
+def random_input(name: str, shape: tuple[int, ...], dtype: Any, generator: Any) -> Any:
+    """Random numbers for an input of a model; 0 and 1 where integers may be indices.
+
+    Raises
+    ------
+    CliError
+        They do not fit into this machine's memory.
+    """
+    import torch
+
+    # Drawn in float64.
+    needed, memory = 8 * math.prod(shape), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > memory:
+        raise CliError(
+            f"input {name}: {needed / 1e9:.0f} GB for shape {shape}, "
+            f"this machine has {memory / 1e9:.0f}"
+        )
+    if dtype in (torch.int32, torch.int64):
+        return torch.randint(0, 2, shape, generator=generator, dtype=dtype)
+    return random_tensor(shape, dtype, generator)

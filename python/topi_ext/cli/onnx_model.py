@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from topi_ext.cli.door import Choices
-from topi_ext.cli.errors import CliError, need, one_line
-from topi_ext.cli.model import Model, check_names
-from topi_ext.cli.operators import random_tensor
+from topi_ext.cli.errors import CliError, need, one_line, quiet
+from topi_ext.cli.model import Model, check_names, given_input, random_input
 
 Convert = Callable[[Any, Mapping[str, tuple[int, ...]]], Any]
 
@@ -174,14 +172,9 @@ def load(path: Path, choices: Choices, convert: Convert) -> Model:
         np_dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         dtype = torch.from_numpy(_empty(np_dtype, value.name)).dtype
         if value.name in choices.given:
-            array = choices.given[value.name]
-            if (array.dtype.kind == "f") != dtype.is_floating_point:
-                raise CliError(
-                    f"--input {value.name}: dtype {array.dtype}, the model wants {np_dtype}"
-                )
-            inputs[value.name] = torch.from_numpy(array).contiguous().to(dtype)
+            inputs[value.name] = given_input(value.name, choices.given[value.name], dtype)
         else:
-            inputs[value.name] = random_tensor(shapes[value.name], dtype, generator)
+            inputs[value.name] = random_input(value.name, shapes[value.name], dtype, generator)
 
     fed = {name: tensor.numpy() for name, tensor in inputs.items()}
 
@@ -200,8 +193,7 @@ def load(path: Path, choices: Choices, convert: Convert) -> Model:
             "ConvTranspose"
         )
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet():
             mod = convert(proto, shapes)
     except Exception as error:
         raise CliError(f"{path.name}: TVM's importer stopped: {one_line(error)}") from error

@@ -35,9 +35,14 @@ class RowEpilogue:
     def __call__(self, value: Expr, position: Expr) -> Expr:
         """What becomes of `value`, the sum at `position` along the row."""
         sources = iter(self.sources)
+        is_function = False
         for step in self.steps:
             if step.op in UNARY:
-                value = _unary(step)(emit.let(value), self.dtype)
+                if is_function:
+                    # TVM puts what a variable holds into each of its uses: of a function of a
+                    # function it would simplify for minutes. It does not look into memory.
+                    value = emit.settled(value, self.dtype)
+                value, is_function = _unary(step)(emit.let(value), self.dtype), True
                 continue
             if step.order:
                 operand, start, stride = next(sources)

@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 
 from .. import emit
 from ..emit import Array, Expr, Operand
-from ..geometry import TapGroup
+from ..geometry import Gather, TapGroup
 from ..plan.plans import GatherPlan
 from ..plan.problem import Problem
 from . import ATTRIBUTES, TAPS
@@ -58,6 +58,9 @@ from .rows import Result
 
 FEWEST_SUMS = 4
 """Sums in vectors, of a register tile, that go on while the first of them is added to."""
+
+MOST_LOOKED_UP = 64
+"""Phases of which a kernel writes a table."""
 
 SPATIAL = (1, 2, 3)
 """Of the four axes, those that have taps."""
@@ -95,6 +98,15 @@ def build_packing(problem: Problem, plan: GatherPlan) -> Any:
 def packed_weights(problem: Problem, plan: GatherPlan) -> Packed:
     """What the packed weights are."""
     return Packed(GatherKernel(problem, plan).packed_elements, problem.acc_dtype)
+
+
+def _has_taps(gather: Gather) -> Callable[[Expr], Expr]:
+    """Whether a phase meets a tap: looked up, or of many phases computed."""
+    if gather.out_step > MOST_LOOKED_UP:
+        return lambda phase: gather.first_tap_of(phase) < gather.kernel
+    phases = range(gather.out_step)
+    found = emit.table([int(gather.first_tap_of(phase) < gather.kernel) for phase in phases])
+    return lambda phase: found(phase) > 0
 
 
 class Steps(NamedTuple):
@@ -528,7 +540,7 @@ class GatherKernel:
     def small(self) -> int:
         """Vectors of the tiles for what is left of a row of unknown length: sums for the units that
         multiply, which wait for each, or what the panel is tiled by."""
-        rows = len(self.gathers[-1].phases) if self.plan.whole_rows else 1
+        rows = self.gathers[-1].out_step if self.plan.whole_rows else 1
         least = -(-FEWEST_SUMS // (self.plan.channels * rows))
         return self.plan.vectors if self.plan.tiled else min(self.plan.vectors, least)
 
@@ -545,7 +557,7 @@ class GatherKernel:
         last = self.gathers[-1]
         in_row = [0]
         if plan.whole_rows:
-            in_row = [number for number, phase in enumerate(last.phases) if phase.taps]
+            in_row = sorted(set(map(last.phase_of, range(last.kernel))))
         tiles = list(product(range(plan.channels), in_row, range(vectors)))
         acc = dict(zip(tiles, emit.registers(len(tiles), lanes, self.dtype)))
         zero = emit.broadcast(emit.constant(0, self.dtype), lanes)
@@ -693,7 +705,7 @@ class GatherKernel:
         zero = emit.constant(0, self.dtype)
         # Of axes with phases that have no taps, whether a phase has some.
         filled = {
-            axis: emit.table([int(bool(phase.taps)) for phase in gather.phases])
+            axis: _has_taps(gather)
             for axis, gather in enumerate(self.gathers[:-1])
             if gather.has_empty_phase
         }
@@ -735,7 +747,7 @@ class GatherKernel:
                 emit.loop(count, whole)
                 emit.loop(present[-1] % last, lambda a: element(count, a))
 
-            has_taps = emit.both(*(is_filled(offsets[a]) > 0 for a, is_filled in filled.items()))
+            has_taps = emit.both(*(is_filled(offsets[a]) for a, is_filled in filled.items()))
             emit.when(
                 has_taps, interleave, lambda: emit.loop(present[-1], lambda i: written.put(i, zero))
             )

@@ -110,7 +110,8 @@ class Collected:
     """Rows of a result, or parts of them, that are to be written together.
 
     The first of its elements is that of a vector of the result, as are all that begin with a
-    multiple of `lanes`; so many of them may belong to no row.
+    multiple of `lanes`; so many of them may belong to no row.  Vectors of the result begin with a
+    multiple of their bytes in memory, wherever the result itself does.
     """
 
     def __init__(self, out: Operand, dtype: str, lanes: int, room: Expr):
@@ -121,6 +122,7 @@ class Collected:
         # Where in the result it begins and ends.
         self.span = emit.scratch(2, "int64")
         emit.fill(self.span, 0, 2, emit.wide(0))
+        self.skew = emit.let(emit.settled(streaming.skew(out, lanes), "int64"))
 
     def begin(self, into: Expr) -> Expr:
         """Where the elements of a row go that begins at `into` of the result."""
@@ -135,7 +137,11 @@ class Collected:
 
     def _base(self) -> Expr:
         """What element of the result the first one is."""
-        return emit.let(self.span[0] & emit.wide(-self.lanes))
+        return emit.let(self._vector_of(self.span[0]))
+
+    def _vector_of(self, element: Expr) -> Expr:
+        """Where in the result the vector begins that holds its element of this number."""
+        return ((element + self.skew) & emit.wide(-self.lanes)) - self.skew
 
     def write(self, is_apart: Expr, then: Expr) -> None:
         """Write vectors, and what is no whole one: at the end only if the next row `is_apart`; that
@@ -143,8 +149,8 @@ class Collected:
         lanes = self.lanes
         start, end, base = emit.let(self.span[0]), emit.let(self.span[1]), self._base()
         # Of the result: where the first vector begins, and the last ends.
-        first = emit.let((start + (lanes - 1)) & emit.wide(-lanes))
-        last = emit.let(end & emit.wide(-lanes))
+        first = emit.let(self._vector_of(start + (lanes - 1)))
+        last = emit.let(self._vector_of(end))
         rest = emit.let(emit.most(start, last))
         source, into = emit.origin(first - base), emit.origin(first)
 
@@ -170,9 +176,8 @@ class Collected:
             emit.store(self.span, 0, emit.wide(then))
 
         def keep() -> None:
-            value = self.elements[
-                emit.lanes_of(emit.origin(rest & emit.wide(-lanes)) - base, lanes)
-            ]
+            place = emit.origin(self._vector_of(rest)) - base
+            value = self.elements[emit.lanes_of(place, lanes)]
             emit.store(self.elements, emit.lanes_of(0, lanes), value)
             emit.store(self.span, 0, rest)
 

@@ -37,6 +37,9 @@ MOST_ROW_TAPS = 64
 MANY_PHASES = 64
 """With more of them, the lines in which their packed weights begin are too many for a cache."""
 
+MOST_PHASES = 1 << 12
+"""Of symbolic sizes, with more of them a task has room for one position."""
+
 TILED_CHANNELS = 16
 """Least input channels for which rearranging a panel by register tiles pays."""
 
@@ -54,6 +57,8 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, GatherPl
     """Candidates, and their cycles but for packing weights."""
     lanes = problem.lanes(machine)
     positions = nominal(problem.positions)
+    if not problem.is_static and prod(gather.out_step for gather in problem.gathers) > MOST_PHASES:
+        positions = (1,) * len(positions)  # each holds a result for every phase
     kinds = prod(len(gather.groups) for gather in problem.gathers)
     most = MOST_CHANNELS
     if problem.weights_are_rows:

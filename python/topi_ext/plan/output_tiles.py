@@ -8,13 +8,16 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from ..filtering import Filter, filters_of
+from ..filtering import Filter, filters_of, steps_of
 from ..geometry import Gather
 from .plans import MOST_STEP, row_lanes
 from .problem import Problem
 
 MOST_TERMS = 170
 """Terms of a tile, one for each kind of phase, that a kernel writes out: a matter of build time."""
+
+MOST_PHASES = 1 << 12
+"""Phases of all axes together: their offsets are tables."""
 
 ROOMS = (1, 2, 4, 8, 16)
 """Of symbolic sizes, vectors of tiles that a block has room for."""
@@ -27,11 +30,14 @@ def candidate_tiles(problem: Problem) -> list[Tile]:
     """Candidates: two outputs along all axes on which that saves products, or on less; along a row
     also four, if that saves more.
 
-    None for integers, whose sums have to be exact, and where a phase has no taps.
+    None for integers, whose sums have to be exact, where a phase has no taps, and for more phases
+    than a kernel has tables for.
     """
     if not problem.acc_dtype.startswith("float"):
         return []
     if any(gather.has_empty_phase for gather in problem.gathers):
+        return []
+    if prod(steps_of(gather)[0] for gather in problem.gathers) > MOST_PHASES:
         return []
 
     def is_short(positions: Any, outputs: int) -> bool:

@@ -440,7 +440,8 @@ def _combining_cycles(
         copied -= 0.9 if copied < 2.6 else 1.4
     else:
         copied += widening_cycles(problem.dtypes[1], problem.acc_dtype)
-    return pairs * (problem.geometry.taps * copied * slices + products * each)
+    # Of few products of many taps the estimate would be less than nothing.
+    return pairs * max(0.0, problem.geometry.taps * copied * slices + products * each)
 
 
 def _terms(combinations: Sequence[tuple[Filter, ...]]) -> float:

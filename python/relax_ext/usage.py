@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line in words: all of it that is known before TVM is imported."""
+
+from topi_ext.cli.args import Usage
+
+EXAMPLES = """\
+examples:
+  python -m relax_ext decoder.pt2                    compare on random inputs
+  python -m relax_ext decoder.pt2 --grad             check the gradients too
+  python -m relax_ext net.onnx --input x=photo.npy   on an input of your own
+  python -m relax_ext net.onnx --dim batch=4         choose a free size
+  python -m relax_ext net.onnx --threads 4 --json report.json
+
+how to get a .pt2:
+  torch.export.save(torch.export.export(model.eval(), (example_input,)), "decoder.pt2")"""
+
+USAGE = Usage(
+    package="relax_ext",
+    extensions=(".pt2", ".onnx"),
+    examples=EXAMPLES,
+    gradients="check gradients with torch.autograd too (.pt2 only)",
+)

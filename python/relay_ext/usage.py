@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line in words: all of it that is known before TVM is imported."""
+
+from topi_ext.cli.args import Usage
+
+EXAMPLES = """\
+examples:
+  python -m relay_ext decoder.pt --shape x=1,64,8,8  compare on random inputs
+  python -m relay_ext decoder.pt --input x=photo.npy on an input of your own
+  python -m relay_ext net.onnx --grad                check its convolutions' gradients too
+  python -m relay_ext net.onnx --dim batch=4         choose a free size
+  python -m relay_ext net.onnx --threads 4 --json report.json
+
+how to get a .pt:
+  torch.jit.save(torch.jit.trace(model.eval(), (example_input,)), "decoder.pt")"""
+
+USAGE = Usage(
+    package="relay_ext",
+    extensions=(".pt", ".ts", ".onnx"),
+    examples=EXAMPLES,
+    gradients="check the gradients of every convolution with torch.autograd too",
+    takes_shapes=True,
+)

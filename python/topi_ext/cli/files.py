@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a file is, told in milliseconds: torch and TVM take seconds to import, to say it worse."""
+
+from __future__ import annotations
+
+import tempfile
+import zipfile
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from topi_ext.cli.errors import CliError
+
+
+def check_model(path: Path, extensions: Collection[str]) -> None:
+    """Refuse what is not a file of the kind that its extension names; loading may still fail.
+
+    Raises
+    ------
+    CliError
+        In one line.
+    """
+    try:
+        if path.is_dir():
+            raise CliError(f"{path}: is a directory")
+        if not path.is_file():
+            raise CliError(f"{path}: no such file")
+        suffix = path.suffix.lower()
+        if suffix not in extensions:
+            expected = " or ".join(extensions)
+            raise CliError(f"{path}: unknown extension {suffix!r}, expected {expected}")
+        kind = KINDS[suffix]
+        found = _what_it_is(path)
+    except OSError as error:
+        raise CliError(f"{path}: cannot be read: {error.strerror}") from None
+    if found != kind:
+        raise CliError(f"{path}: not {kind}: it is {found}")
+
+
+EXPORTED, SCRIPT, ONNX = "a torch.export file", "a TorchScript file", "an ONNX file"
+KINDS = {".pt2": EXPORTED, ".pt": SCRIPT, ".ts": SCRIPT, ".onnx": ONNX}
+
+
+def _what_it_is(path: Path) -> str:
+    """One of the three kinds, or in a few words what else."""
+    with path.open("rb") as file:
+        start = file.read(4)
+        if not start:
+            return "empty"
+        if start == b"PK\x03\x04":
+            return _archive(file)
+        return _protobuf(file, path.stat().st_size)
+
+
+def _archive(file: BinaryIO) -> str:
+    """What a zip archive is, by the names of its members."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            names = archive.namelist()
+    except Exception:  # whatever zipfile stumbles over
+        return "a zip archive that is cut short or damaged"
+    programs = [n for n in names if n.endswith(".json") and "models" in n.split("/")]
+    if programs or any(n.endswith("serialized_exported_program.json") for n in names):
+        return EXPORTED
+    if any(n.endswith("constants.pkl") for n in names):
+        return SCRIPT
+    if any(n.endswith("data.pkl") for n in names):
+        return "what torch.save writes, without a program"
+    return "a zip archive of something else"
+
+
+def _protobuf(file: BinaryIO, size: int) -> str:
+    """What a file is that may be the protocol buffer of an ONNX model, by its outermost fields."""
+    unknown, cut = "neither a zip archive nor an ONNX model", "an ONNX model that is cut short"
+    file.seek(0)
+    graph = False
+    while file.tell() < size:
+        key = _varint(file)
+        field, wire = key >> 3, key & 7
+        if not 1 <= field <= ONNX_FIELDS or wire not in (0, 1, 2, 5):
+            return cut if graph else unknown
+        value = {1: 8, 5: 4}.get(wire) or _varint(file)
+        graph = graph or (field == ONNX_GRAPH and wire == 2)
+        if value < 0 or (wire and file.seek(value, 1) > size):
+            return cut if graph else unknown
+    return ONNX if graph else unknown
+
+
+ONNX_GRAPH = 7
+ONNX_FIELDS = 100
+"""Numbers of ModelProto's fields: that of the graph, and one that none has reached."""
+
+
+def _varint(file: BinaryIO) -> int:
+    """The next number; -1 where there is none."""
+    value = 0
+    for shift in range(0, 64, 7):
+        byte = file.read(1)
+        if not byte:
+            return -1
+        value |= (byte[0] & 0x7F) << shift
+        if byte[0] < 0x80:
+            return value
+    return -1
+
+
+def check_output(option: str, path: Path) -> None:
+    """Refuse a file that cannot be written, by trying; nothing is left behind.
+
+    Raises
+    ------
+    CliError
+        In one line.
+    """
+    try:
+        if path.is_file() or path.is_dir():
+            with path.open("ab"):
+                pass
+        elif not path.exists():  # what is neither, such as a pipe, is opened once only
+            with tempfile.TemporaryFile(dir=path.parent):
+                pass
+    except OSError as error:
+        raise CliError(f"{option} {path}: cannot be written: {error.strerror}") from None
+
+
+def read_array(name: str, file: str) -> Any:
+    """The array of ``--input NAME=FILE.npy``, in this machine's byte order and row by row.
+
+    Raises
+    ------
+    CliError
+        In one line.
+    """
+    import numpy as np
+
+    said = f"--input {name}={file}"
+    try:
+        array = np.load(file, allow_pickle=False)
+    except FileNotFoundError:
+        raise CliError(f"{said}: no such file") from None
+    except Exception:  # whatever NumPy stumbles over
+        raise CliError(f"{said}: not a .npy array") from None
+    if not isinstance(array, np.ndarray):
+        raise CliError(f"{said}: not a .npy array")
+    if array.dtype.kind not in "fiub":
+        raise CliError(f"{said}: dtype {array.dtype}, which is no real numbers")
+    return array.astype(array.dtype.newbyteorder("="), order="C", copy=False)

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``--target``: read, and refused where code for it could not run here."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable
+from typing import Any
+
+from topi_ext.cli.errors import CliError, one_line
+
+
+def parse_target(text: str | None, threads: int, host_target: Callable[[int], Any]) -> Any:
+    """The target of ``--target``: a kind, a JSON dict, or this machine.
+
+    Raises
+    ------
+    CliError
+        In one line. LLVM would warn of an unknown processor and take another, and it ends the
+        process over an unknown triple or an instruction that this processor lacks.
+    """
+    import tvm
+
+    if text is None:
+        return host_target(threads)
+    try:
+        spec = json.loads(text) if text.lstrip().startswith("{") else {"kind": text}
+        target = tvm.target.Target(spec)
+    except Exception as error:
+        raise CliError(f"--target {text}: {one_line(error)}") from error
+    if target.kind.name == "llvm" and (reason := _cannot_run(target)):
+        raise CliError(f"--target {text}: {reason}")
+    return target
+
+
+def _cannot_run(target: Any) -> str:
+    """Why code for an llvm target does not run on this machine, or an empty string."""
+    from topi_ext import tvm_compat
+
+    cores = target.attrs.get("num-cores")
+    if cores is not None and int(cores) < 1:
+        return f"num-cores={int(cores)} must be positive"
+    triple = str(target.attrs.get("mtriple", ""))
+    of_this_system = platform.system().lower() in triple or "-" not in triple
+    if not (tvm_compat.is_for_this_machine(target) and of_this_system):
+        return f"mtriple={triple} is not of this machine, {tvm_compat.system_triple()}"
+    processor = target.attrs.get("mcpu")
+    if processor is not None and str(processor) not in tvm_compat.processors():
+        return f"mcpu={processor} is no processor that LLVM knows"
+    if missing := tvm_compat.missing_vectors(target):
+        return f"this processor has no {', '.join(missing)}"
+    return ""
