@@ -28,12 +28,18 @@ Rule = tuple[Any, str]
 
 
 def asserted(rules: Sequence[Rule], body: Any) -> Any:
-    """The statement `body`, not run where a rule is broken: TVM raises its line instead."""
-    for holds, text in reversed(rules):
-        # Sizes that are known were compared when types were inferred.
-        if not isinstance(holds, bool):
-            body = tir.AssertStmt(holds, tir.StringImm(text), body)
-    return body
+    """The statement `body`, not run where a rule is broken: TVM raises its line instead.
+
+    Checks come before `body`, not around it: what is around it, TVM takes for known inside, and
+    with two sizes known to be equal its simplification may never end.
+    """
+    # Sizes that are known were compared when types were inferred.
+    checks = [
+        tir.AssertStmt(holds, tir.StringImm(text), tir.Evaluate(0))
+        for holds, text in rules
+        if not isinstance(holds, bool)
+    ]
+    return tir.SeqStmt([*checks, body]) if checks else body
 
 
 def shape_function(op_name: str, attrs: Any, inputs: Sequence[Any], _: Any) -> list[Any]:
