@@ -163,6 +163,8 @@ def read(op_name: str, attrs: Any, operands: Sequence[Any]) -> Conv | None:
         _canonical_shape(op, name, stated[role], operand.shape)
         for name, role, operand in zip(names, roles, operands)
     )
+    if face != "conv_weight_grad" and not isinstance(first[1], int):
+        first = (first[0], _channels_of_data(op, face, attrs, window["groups"], second), *first[2:])
     constant = (first[1], *((second[1],) if face == "conv_weight_grad" else second))
     if any(not isinstance(size, int) for size in constant):
         return None
@@ -238,6 +240,17 @@ def _canonical_shape(op: str, name: str, layout: Layout, shape: Sequence[Any]) -
         if factor and size != factor:
             raise fail(op, f"block {factor}{letter.lower()} of layout {layout.text!r} is {size}")
     return layout.unblocked_shape(sizes)
+
+
+def _channels_of_data(op: str, face: str, attrs: Any, groups: int, weight: Sequence[Any]) -> Any:
+    """Channels of data that does not state them: what the weight, in canonical order, takes."""
+    if face == "conv_transpose":
+        return weight[0]
+    # (c, multiplier) reads like (k, c // groups); `channels`, if stated, tells them apart.
+    multiplied = weight[0] * weight[1]
+    if weight[1] != 1 and groups == weight[0] and _channels(op, attrs) == multiplied:
+        return groups
+    return weight[1] * groups
 
 
 def _window(op: str, attrs: Any) -> dict[str, Any]:

@@ -29,11 +29,11 @@ from topi_ext.tvm_compat import (
 )
 
 from . import frontend, ops
-from .attrs import FACE, OWN, STOCK, short_name
+from .attrs import FACE, OWN, STOCK, read, short_name
 from .gradient import gradient
-from .relation import relate
+from .relation import Operand, relate
 from .shape import shape_function
-from .strategy import strategy
+from .strategy import is_left_to_stock, strategy
 
 R = relay()
 _PYTORCH = R.frontend.pytorch.PyTorchOpConverter
@@ -201,8 +201,11 @@ def _unless_ours(op: str, before: Any) -> Any:
     if before is None or FACE[op] != "conv":
         return None
 
-    def rewrite(*call: Any) -> Any:
-        return None if has_kernels(tvm.target.Target.current(allow_none=True)) else before(*call)
+    def rewrite(attrs: Any, inputs: Any, types: Any, *out_type: Any) -> Any:
+        conv = read(op, attrs, [Operand.of(types[0]), Operand.of(types[1])])
+        target = tvm.target.Target.current(allow_none=True)
+        is_stock = is_left_to_stock(conv, attrs, target) if conv else not has_kernels(target)
+        return before(attrs, inputs, types, *out_type) if is_stock else None
 
     return rewrite
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shape functions: the shape of a result, computed at run time from the operands' shapes."""
+"""Sizes that only run time knows: shapes of results, and what sizes of operands must be."""
 
 from __future__ import annotations
 
@@ -23,23 +23,50 @@ from .attrs import (
     short_name,
 )
 
+Rule = tuple[Any, str]
+"""What must be true when an operator runs, and the line that says so."""
+
+
+def asserted(rules: Sequence[Rule], body: Any) -> Any:
+    """The statement `body`, not run where a rule is broken: TVM raises its line instead.
+
+    Checks come before `body`, not around it: what is around it, TVM takes for known inside, and
+    with two sizes known to be equal its simplification may never end.
+    """
+    # Sizes that are known were compared when types were inferred.
+    checks = [
+        tir.AssertStmt(holds, tir.StringImm(text), tir.Evaluate(0))
+        for holds, text in rules
+        if not isinstance(holds, bool)
+    ]
+    return tir.SeqStmt([*checks, body]) if checks else body
+
 
 def shape_function(op_name: str, attrs: Any, inputs: Sequence[Any], _: Any) -> list[Any]:
-    """The stored shape of the result of `op_name` as a TE tensor."""
+    """The stored shape of the result of `op_name` as a TE tensor.
+
+    A result of no elements but for an empty batch is refused, as it is where types tell.
+    """
     op, face = short_name(op_name), FACE[op_name]
     layouts = layouts_of(op, face, attrs)
-    operands = {
-        role: _canonical(layouts[role], shape) for role, shape in zip(OPERANDS[face], inputs)
-    }
-    shape = layouts[RESULT[face]].stored_shape(op, _result(face, attrs, **operands), simplify)
 
-    def size(position: Any) -> Any:
-        chosen = shape[-1]
-        for axis, value in reversed(list(enumerate(shape[:-1]))):
-            chosen = te.if_then_else(position == axis, value, chosen)
-        return chosen
+    def define(ins: Sequence[Any], outs: Sequence[Any]) -> Any:
+        operands = {
+            role: _canonical(layouts[role], shape) for role, shape in zip(OPERANDS[face], ins)
+        }
+        result = _result(face, attrs, **operands)
+        stored = layouts[RESULT[face]].stored_shape(op, result, simplify)
+        writes = [outs[0].vstore([axis], size) for axis, size in enumerate(stored)]
+        named = (("data size", operands[OPERANDS[face][0]]), ("output size", result))
+        rules = [
+            (size >= 1, f"{op}: {name} must be at least 1 on every axis")
+            for name, shape in named
+            for size in shape[2:]
+        ]
+        return asserted(rules, tir.SeqStmt(writes))
 
-    return [te.compute((len(shape),), size, name="shape")]
+    rank = len(layouts[RESULT[face]].axes)
+    return [te.extern([(rank,)], list(inputs), define, name="shape", dtype=["int64"])]
 
 
 def _canonical(layout: Layout, shape: Any) -> tuple[Any, ...]:

@@ -12,10 +12,11 @@ from topi_ext import select
 from topi_ext.compute import FACES
 from topi_ext.geometry import fail
 from topi_ext.layout import permuted
-from topi_ext.target import advise, has_kernels
-from topi_ext.tvm_compat import is_cpu, is_gpu, opaque, relay, tir
+from topi_ext.target import advise
+from topi_ext.tvm_compat import as_size, is_cpu, is_gpu, llvm_features, opaque, relay, tir
 
 from .attrs import Conv, read, short_name
+from .shape import Rule, asserted
 
 R = relay()
 
@@ -23,11 +24,13 @@ R = relay()
 def strategy(op_name: str, stock: Any, attrs: Any, inputs: Any, out_type: Any, target: Any) -> Any:
     """How `op_name` is computed and scheduled on `target`.
 
-    Left to `stock`, TVM's own strategy: symbolic channels or kernel sizes, and ``conv`` on targets
-    that our kernels do not know.
+    Left to `stock`, TVM's own strategy: symbolic channels or kernel sizes, and ``conv`` where
+    :func:`is_left_to_stock` says so.
     """
     conv = read(op_name, attrs, inputs)
-    if conv is None or (conv.face == "conv" and not has_kernels(target)):
+    # Bytes with a sign get here where TVM's rewriting, which takes it off, did not act.
+    signed = conv is not None and conv.dtypes[conv.roles[0]] == "int8"
+    if conv is None or (is_left_to_stock(conv, attrs, target) and not signed):
         if stock is None:
             raise fail(short_name(op_name), "channels and kernel sizes must be constant")
         return stock(attrs, inputs, out_type, target)
@@ -40,6 +43,31 @@ def strategy(op_name: str, stock: Any, attrs: Any, inputs: Any, out_type: Any, t
         plevel=20,
     )
     return found
+
+
+def is_left_to_stock(conv: Conv, attrs: Any, target: Any) -> bool:
+    """Whether a call is computed as TVM computes it, its rewriting included.
+
+    That is ``conv`` on targets that our kernels do not know, and products of bytes where VNNI adds
+    four at a time.  Without VNNI, be it with AVX2 or AVX-512, TVM adds pairs of products in 16
+    bits, which saturate: large values come out wrong.
+    """
+    features = llvm_features(target)
+    if features is None or conv.face != "conv":
+        return conv.face == "conv"
+    geometry = conv.geometry
+    sizes = (conv.n, *geometry.x_size)
+    return (
+        {"avx512f", "avx512vnni"} <= features[0]
+        and [conv.layouts[role].text for role in "xwy"] == ["NCHW", "OIHW", "NCHW"]
+        and conv.dtypes["x"] in ("int8", "uint8")
+        and (conv.dtypes["w"], conv.dtypes["y"]) == ("int8", "int32")
+        and (geometry.groups, *geometry.dilation) == (1, 1, 1)
+        and geometry.c % 4 == 0
+        and geometry.k % 16 == 0
+        and all(isinstance(size, int) and size > 0 for size in sizes)
+        and attrs.kernel_size is not None
+    )
 
 
 def compute(conv: Conv, operands: Sequence[Any], target: Any) -> Any:
@@ -58,15 +86,43 @@ def compute(conv: Conv, operands: Sequence[Any], target: Any) -> Any:
         if func is None:
             result = FACES[conv.face](*tensors, conv.geometry, conv.plain, dtypes[2])
         else:
-            result = extern(conv.op, func, tensors, shape, dtypes[2])
+            rules = _rules(conv, plain)
+            result = extern(conv.op, func, tensors, shape, dtypes[2], rules)
     return conv.stored(conv.result, result, topi)
 
 
-def extern(name: str, func: Any, operands: Sequence[Any], shape: Any, dtype: str) -> Any:
+def _rules(conv: Conv, tensors: dict[str, Any]) -> list[Rule]:
+    """What sizes must be that only run time knows: types do not say it, and kernels rely on it."""
+    op, geometry = conv.op, conv.geometry
+
+    def size(role: str, letter: str) -> Any:
+        return as_size(tensors[role].shape[getattr(conv.plain, role).index(letter)])
+
+    if conv.face != "conv_weight_grad":
+        data, channels = conv.roles[0], geometry.c if conv.face == "conv" else geometry.k
+        text = f"{op}: data channels must equal {channels}, what the weight takes"
+        return [(size(data, "C") == channels, text)]
+    belong = (
+        f"{op}: sizes of data and grad must belong to kernel={geometry.kernel} "
+        f"stride={geometry.stride} padding={geometry.padding} dilation={geometry.dilation}"
+    )
+    limits = map(max, geometry.stride, geometry.dilation)
+    return [
+        (size("y", "N") == size("x", "N"), f"{op}: batch of grad must equal that of data"),
+        *((y >= 1, f"{op}: sizes of grad must be at least 1") for y in geometry.y_size),
+        *((extra >= 0, belong) for extra in geometry.output_padding),
+        *((extra < limit, belong) for extra, limit in zip(geometry.output_padding, limits)),
+    ]
+
+
+def extern(
+    name: str, func: Any, operands: Sequence[Any], shape: Any, dtype: str, rules: Sequence[Rule]
+) -> Any:
     """A scheduled PrimFunc ``(*operands, result)`` as one stage of TE.
 
     Its body is taken as it is, on the buffers of the stage; the variables in its parameters'
-    shapes become the sizes of those buffers.
+    shapes become the sizes of those buffers.  A call of the function would check these; here
+    `rules` do.
     """
     parameters = [func.buffer_map[parameter] for parameter in func.params]
 
@@ -77,7 +133,8 @@ def extern(name: str, func: Any, operands: Sequence[Any], shape: Any, dtype: str
             for variable, size in zip(parameter.shape, buffer.shape):
                 if isinstance(variable, tir.Var):
                     given.setdefault(variable, tir.Cast(variable.dtype, size))
-        return _for_old_llvm(tir.stmt_functor.substitute(func.body, given))
+        body = _for_old_llvm(tir.stmt_functor.substitute(func.body, given))
+        return asserted(rules, body)
 
     return te.extern([tuple(shape)], list(operands), define, name=name, dtype=[dtype])
 

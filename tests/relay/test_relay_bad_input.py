@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 import tvm
 from tvm import relay
+
+from helpers.relay import target
 
 D2, W2 = (1, 4, 8, 8), (4, 4, 3, 3)
 
@@ -154,3 +157,39 @@ def test_weight_without_a_type_gets_it_from_the_attributes() -> None:
     mod = relay.transform.InferType()(tvm.IRModule.from_expr(relay.Function([x, w], body)))
     assert tuple(map(int, mod["main"].params[1].checked_type.shape)) == (4, 3, 3, 2)
     assert tuple(map(int, mod["main"].ret_type.shape)) == (1, 6, 10, 9)
+
+
+ANY = relay.Any()
+
+
+@pytest.mark.parametrize(
+    ("name", "stated", "actual", "attributes", "rule"),
+    [
+        ("conv2d", ((1, ANY, 8, 8), W2), ((1, 5, 8, 8), W2), {},
+         "conv2d: data channels must equal 4, what the weight takes"),
+        ("conv2d_transpose", ((1, ANY, 8, 8), W2), ((1, 3, 8, 8), W2), {},
+         "conv2d_transpose: data channels must equal 4, what the weight takes"),
+        ("conv2d_transpose", ((1, 4, ANY, 8), W2), ((1, 4, 0, 8), W2), {},
+         "conv2d_transpose: data size must be at least 1 on every axis"),
+        ("conv2d", ((1, 4, ANY, 8), W2), ((1, 4, 2, 8), W2), {},
+         "conv2d: output size must be at least 1 on every axis"),
+        *(
+            ("conv2d_backward_weight", ((ANY, 4, 6, 6), (ANY, 4, 8, 8)),
+             ((batch, 4, 6, 6), (other, 4, 8, 8)), {"kernel_size": (3, 3)},
+             "conv2d_backward_weight: batch of grad must equal that of data")
+            for batch, other in ((3, 1), (1, 3), (30000, 1))
+        ),
+        ("conv2d_backward_weight", ((1, 4, ANY, 6), (1, 4, ANY, 8)),
+         ((1, 4, 9, 6), (1, 4, 8, 8)), {"kernel_size": (3, 3)},
+         "conv2d_backward_weight: sizes of data and grad must belong to "),
+    ],
+)  # fmt: skip
+def test_sizes_at_run_time(name: str, stated, actual, attributes: dict, rule: str) -> None:
+    """What types leave open is refused when it runs, in one line after what TVM compared."""
+    first, second = (relay.var(v, shape=s) for v, s in zip("xw", stated))
+    body = getattr(relay.nn, name)(first, second, **attributes)
+    mod = tvm.IRModule.from_expr(relay.Function([first, second], body))
+    made = relay.create_executor("vm", mod=mod, device=tvm.cpu(), target=target()).evaluate()
+    with pytest.raises(tvm.TVMError) as caught:
+        made(*(tvm.nd.array(np.ones(shape, "float32")) for shape in actual))
+    assert re.search(rf"Assert fail: [^\n]*, {re.escape(rule)}", str(caught.value))

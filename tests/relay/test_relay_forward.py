@@ -157,6 +157,59 @@ def test_largest_integers_do_not_saturate(dtype: str) -> None:
     np.testing.assert_array_equal(got, np.full((1, 16, 2, 2), 16 * 9 * int(largest) * weight))
 
 
+def bytes_module(shapes, dtype: str, **attributes) -> tvm.IRModule:
+    x, w = (relay.var(v, shape=s, dtype=d) for v, s, d in zip("xw", shapes, (dtype, "int8")))
+    outs, _, *kernel = shapes[1]
+    stated = {"channels": outs, "kernel_size": kernel, "out_dtype": "int32", **attributes}
+    return tvm.IRModule.from_expr(relay.Function([x, w], relay.nn.conv2d(x, w, **stated)))
+
+
+@pytest.mark.parametrize("opt_level", [0, 3])
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_sums_of_bytes(dtype: str, kernel: int, opt_level: int, rng: np.random.Generator) -> None:
+    """Exact over the whole range, whoever computes them."""
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    shapes = (2, 64, 9, 9), (32, 64, kernel, kernel)
+    mod = bytes_module(shapes, dtype, padding=(kernel // 2,) * 2)
+    data = rng.integers(low, high + 1, shapes[0]).astype(dtype)
+    data[0] = high
+    weight = rng.integers(-128, 128, shapes[1]).astype("int8")
+    weight[0] = 127
+    (got,) = run(mod, [data, weight], opt_level=opt_level)
+    wide = (torch.from_numpy(array.astype(np.int64)) for array in (data, weight))
+    wanted = torch.nn.functional.conv2d(*wide, padding=kernel // 2)
+    np.testing.assert_array_equal(got, wanted.numpy())
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize(
+    ("processor", "shapes", "attributes", "left"),
+    [
+        ("cascadelake", ((1, 64, 9, 9), (32, 64, 3, 3)), {}, True),
+        ("icelake-client", ((1, 64, 9, 9), (32, 64, 1, 1)), {}, True),
+        ("skylake-avx512", ((1, 64, 9, 9), (32, 64, 3, 3)), {}, False),
+        ("core-avx2", ((1, 64, 9, 9), (32, 64, 3, 3)), {}, False),
+        ("cascadelake", ((1, 3, 9, 9), (32, 3, 3, 3)), {}, False),
+        ("cascadelake", ((1, 64, 9, 9), (5, 64, 3, 3)), {}, False),
+        ("cascadelake", ((relay.Any(), 64, 9, 9), (32, 64, 3, 3)), {}, False),
+        ("cascadelake", ((1, 64, 9, 9), (32, 64, 3, 3)), {"dilation": (2, 2)}, False),
+        ("cascadelake", ((1, 64, 9, 9), (32, 32, 3, 3)), {"groups": 2}, False),
+        ("cascadelake", ((1, 64, 9, 9), (32, 64, 3, 3)), {"kernel_size": None}, False),
+    ],
+)
+def test_sums_of_bytes_are_left_to_tvm_with_vnni(
+    dtype: str, processor: str, shapes, attributes: dict, left: bool
+) -> None:
+    """Four products at a time; without VNNI TVM adds pairs in 16 bits, which saturate."""
+    if "x86_64" not in map(str, tvm.target.codegen.llvm_get_targets()):
+        pytest.skip("this TVM does not compile for x86")
+    on = f"llvm -mtriple=x86_64-linux-gnu -mcpu={processor} -num-cores=2"
+    with tvm.transform.PassContext(opt_level=3):
+        made, _ = relay.optimize(bytes_module(shapes, dtype, **attributes), on)
+    assert ("nn.contrib_conv2d_NCHWc" in str(made)) == left
+
+
 def test_narrow_floats_are_added_up_in_float32(rng: np.random.Generator) -> None:
     """512 channels: in bfloat16 the sum would be some 10 % off."""
     for dtype in ("float16", "bfloat16"):
@@ -175,10 +228,24 @@ def test_one_build_serves_many_sizes(rng: np.random.Generator) -> None:
     case = template(T, 2)
     mod, _ = module([case], unknown="NHW")
     executor = relay.create_executor("vm", mod=mod, device=tvm.cpu(), target=target()).evaluate()
-    for n, size in ((1, (1, 1)), (2, (7, 19)), (5, (3, 40))):
+    for n, size in ((1, (2, 1)), (2, (7, 19)), (5, (3, 40))):
         other = case.with_(n=n, size=size)
         data, weight = other.arrays(rng)
         other.check(executor(data, weight).numpy(), data, weight)
+
+
+@pytest.mark.parametrize("op", [C, T])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_channels_of_data_follow_from_the_weight(
+    op: str, rank: int, rng: np.random.Generator
+) -> None:
+    check_forward([template(op, rank)], rng, unknown="NC", executor="vm")
+
+
+@pytest.mark.parametrize("stated", [True, False])
+def test_channels_of_depthwise_data_follow_too(stated: bool, rng: np.random.Generator) -> None:
+    case = Case(C, (5, 4), (3, 2), n=2, ins=4, outs=4, groups=4)
+    check_forward([case], rng, unknown="C", stated=stated, executor="vm")
 
 
 @pytest.mark.parametrize(
