@@ -193,3 +193,12 @@ def test_sizes_at_run_time(name: str, stated, actual, attributes: dict, rule: st
     with pytest.raises(tvm.TVMError) as caught:
         made(*(tvm.nd.array(np.ones(shape, "float32")) for shape in actual))
     assert re.search(rf"Assert fail: [^\n]*, {re.escape(rule)}", str(caught.value))
+
+
+@pytest.mark.parametrize("offset", [4, 16, 32])
+def test_tensors_that_are_not_aligned_are_refused_by_tvm(offset: int) -> None:
+    """TVM 0.17 takes none that do not begin with a multiple of 64 bytes, so kernels rely on it."""
+    memory = np.zeros(64 + 256, "uint8")
+    first = -memory.ctypes.data % 64 + offset
+    with pytest.raises(tvm.error.TVMError, match="not aligned"):
+        tvm.nd.from_dlpack(memory[first : first + 64].view("float32"))
