@@ -144,3 +144,28 @@ def test_tensors_of_another_framework_begin_anywhere(offset: int, rng: np.random
         moved.append(part)
     found = np.from_dlpack(vm["f0"](*moved))
     case.check(found, *given_arrays)
+
+
+@given(
+    offsets=st.tuples(st.integers(0, 15), st.integers(0, 15)),
+    steps=st.tuples(st.sampled_from([1, 1, 2]), st.sampled_from([1, 1, 2])),
+    seed=st.integers(0, 99),
+)
+@settings(deadline=None)
+def test_views_of_another_framework(
+    offsets: tuple[int, int], steps: tuple[int, int], seed: int
+) -> None:
+    """Any element may be the first; what is not contiguous is refused, never read as if it were."""
+    numbers = torch.Generator().manual_seed(seed)
+    views = []
+    for shape, offset, step in zip([(2, 4, 5, 6), (4, 4, 3, 3)], offsets, steps):
+        whole = torch.randn(offset + 2 * np.prod(shape), generator=numbers)
+        part = whole[offset:][: step * np.prod(shape)].view(*shape[:-1], shape[-1] * step)
+        views.append(part[..., ::step])
+    if steps != (1, 1):
+        with pytest.raises(Exception, match=r"strides|contiguous"):
+            machine("conv_transpose")["main"](*views)
+        return
+    found = np.from_dlpack(machine("conv_transpose")["main"](*views))
+    wanted = torch.nn.functional.conv_transpose2d(*(v.double() for v in views), stride=STRIDE)
+    np.testing.assert_allclose(found, wanted.numpy(), atol=2e-5)  # sums of 36 products in float32
