@@ -10,9 +10,9 @@ from tvm import te, topi
 
 from topi_ext import select
 from topi_ext.compute import FACES
-from topi_ext.geometry import fail
+from topi_ext.geometry import Geometry, fail
 from topi_ext.layout import permuted
-from topi_ext.target import advise
+from topi_ext.target import advise, has_kernels
 from topi_ext.tvm_compat import as_size, is_cpu, is_gpu, llvm_features, opaque, relay, tir
 
 from .attrs import Conv, read, short_name
@@ -28,9 +28,8 @@ def strategy(op_name: str, stock: Any, attrs: Any, inputs: Any, out_type: Any, t
     :func:`is_left_to_stock` says so.
     """
     conv = read(op_name, attrs, inputs)
-    # Bytes with a sign get here where TVM's rewriting, which takes it off, did not act.
-    signed = conv is not None and conv.dtypes[conv.roles[0]] == "int8"
-    if conv is None or (is_left_to_stock(conv, attrs, target) and not signed):
+    left = conv is not None and is_left_to_stock(conv, attrs, target)
+    if conv is None or (left and not _needs_rewriting(conv, target)):
         if stock is None:
             raise fail(short_name(op_name), "channels and kernel sizes must be constant")
         return stock(attrs, inputs, out_type, target)
@@ -48,26 +47,57 @@ def strategy(op_name: str, stock: Any, attrs: Any, inputs: Any, out_type: Any, t
 def is_left_to_stock(conv: Conv, attrs: Any, target: Any) -> bool:
     """Whether a call is computed as TVM computes it, its rewriting included.
 
-    That is ``conv`` on targets that our kernels do not know, and products of bytes where VNNI adds
-    four at a time.  Without VNNI, be it with AVX2 or AVX-512, TVM adds pairs of products in 16
-    bits, which saturate: large values come out wrong.
+    That is ``conv`` on targets that our kernels do not know, depthwise integers in NHWC, whose
+    channels TVM makes lanes, and sums of bytes where VNNI adds four products at a time.  Without
+    VNNI, be it with AVX2 or AVX-512, TVM adds pairs of products in 16 bits, which saturate: large
+    values come out wrong.
     """
-    features = llvm_features(target)
-    if features is None or conv.face != "conv":
+    if conv.face != "conv" or not has_kernels(target):
         return conv.face == "conv"
+    sizes = (conv.n, *conv.geometry.x_size)
+    known = all(isinstance(size, int) and size > 0 for size in sizes)
+    if not known or attrs.kernel_size is None:
+        return False
+    return _is_depthwise_nhwc(conv) or _sums_bytes_by_vnni(conv, target)
+
+
+def _is_depthwise_nhwc(conv: Conv) -> bool:
     geometry = conv.geometry
-    sizes = (conv.n, *geometry.x_size)
     return (
-        {"avx512f", "avx512vnni"} <= features[0]
+        [conv.layouts[role].text for role in "xwy"] == ["NHWC", "HWOI", "NHWC"]
+        and {conv.dtypes["x"], conv.dtypes["w"]} <= {"int8", "uint8", "int16"}
+        and conv.dtypes["y"] == "int32"
+        and 1 < geometry.groups == geometry.c == geometry.k
+    )
+
+
+def _sums_bytes_by_vnni(conv: Conv, target: Any) -> bool:
+    features, geometry = llvm_features(target), conv.geometry
+    if not (
+        features is not None
+        and {"avx512f", "avx512vnni"} <= features[0]
         and [conv.layouts[role].text for role in "xwy"] == ["NCHW", "OIHW", "NCHW"]
         and conv.dtypes["x"] in ("int8", "uint8")
         and (conv.dtypes["w"], conv.dtypes["y"]) == ("int8", "int32")
-        and (geometry.groups, *geometry.dilation) == (1, 1, 1)
-        and geometry.c % 4 == 0
-        and geometry.k % 16 == 0
-        and all(isinstance(size, int) and size > 0 for size in sizes)
-        and attrs.kernel_size is not None
-    )
+        and geometry.groups == 1
+    ):
+        return False
+    # TVM takes channels by fours and sixteens: it pads the others, but not with dilation, where it
+    # does not take the sign off either.
+    if geometry.dilation != (1, 1):
+        return conv.dtypes["x"] == "uint8" and _is_by_vectors(geometry)
+    # Ours are faster where padding is most of the work: few products, or few of them an output.
+    return geometry.c * geometry.taps >= 27 and geometry.k >= 10
+
+
+def _is_by_vectors(geometry: Geometry) -> bool:
+    return geometry.c % 4 == 0 and geometry.k % 16 == 0
+
+
+def _needs_rewriting(conv: Conv, target: Any) -> bool:
+    """Whether TVM has to take the sign off, or pad channels, before its own kernel is right."""
+    by_vnni = has_kernels(target) and conv.geometry.groups == 1
+    return by_vnni and not (conv.dtypes["x"] == "uint8" and _is_by_vectors(conv.geometry))
 
 
 def compute(conv: Conv, operands: Sequence[Any], target: Any) -> Any:
