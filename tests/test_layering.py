@@ -39,6 +39,7 @@ FLOOR = {
     "topi_ext.kernels": 2,
     "topi_ext.schedule": 2,
     "topi_ext.target": 2,
+    "topi_ext.registration": 2,
     "topi_ext.select": 3,
     "topi_ext": 4,  # the façade: __init__.py
     "topi_ext.cli": 4,

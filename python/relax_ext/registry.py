@@ -7,7 +7,6 @@ and ``stock`` are not thread-safe.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,17 +16,8 @@ from typing import Any
 import tvm
 from tvm.script import relax as script
 
-from topi_ext.tvm_compat import (
-    Replaced,
-    infer_key,
-    is_replaced,
-    op_attr,
-    own_op,
-    process_state,
-    replace_op_attr,
-    restore_op_attrs,
-    set_op_attr,
-)
+from topi_ext.registration import Registration
+from topi_ext.tvm_compat import infer_key, op_attr, own_op, replace_op_attr, set_op_attr
 
 from . import ops
 from .attrs import CONV_TRANSPOSE, CONV_WEIGHT_GRAD, OWN, STOCK
@@ -40,51 +30,23 @@ _ALWAYS_MIXED_PRECISION = 0
 _RULES = {infer_key(): infer, "FLegalize": legalize, "FPrimalGradient": gradient}
 
 
-class _Registry:
-    """What TVM's operators had before us, and whether our rules are wanted now.
-
-    Both belong to the process, as the operators do: this module may be imported twice.
-    """
-
-    def __init__(self) -> None:
-        self.state = process_state("relax_ext")
-        self.replaced: Replaced = self.state.setdefault("replaced", {})
-
-    @property
-    def wanted(self) -> bool:
-        return bool(self.state.get("wanted")) and not self.state.get("stock_blocks")
-
-    def want(self, wanted: bool) -> None:
-        self.state["wanted"] = wanted
-        self.update()
-
-    def block(self, more: int) -> None:
-        self.state["stock_blocks"] = self.state.get("stock_blocks", 0) + more
-        self.update()
-
-    def update(self) -> None:
-        """Make TVM's operators what they should be now."""
-        owner = self if self.wanted else None
-        if self.state.get("owner") is owner:
-            return
-        restore_op_attrs(self.replaced)
-        for op, key in product(STOCK, _RULES if owner else ()):
-            if (op, key) not in self.replaced:  # else another package has set it after us
+class _Registry(Registration):
+    def install(self) -> None:
+        for op, key in product(STOCK, _RULES):
+            if (op, key) not in self.replaced:
                 rule = partial(_RULES[key], stock=op_attr(op, key))
                 replace_op_attr(self.replaced, op, key, rule)
+        for op, (key, rule) in product(OWN, _own_rules().items()):
+            set_op_attr(op, key, rule)
+
+    def remove(self) -> None:
+        super().remove()
         for op in OWN:
-            for key, rule in (_own_rules() if owner else _refusals(op)).items():
+            for key, rule in _refusals(op).items():
                 set_op_attr(op, key, rule)
-        self.state["owner"] = owner
-
-    def give_up(self) -> list[str]:
-        """Forget what is not ours any more; its names."""
-        names = [f"{key} of {op}" for op, key in self.replaced]
-        self.replaced.clear()
-        return names
 
 
-_registry = _Registry()
+_registry = _Registry("relax_ext")
 
 
 def register() -> None:
@@ -92,7 +54,7 @@ def register() -> None:
 
     Registering twice is harmless.  Inside a :func:`stock` block it acts when the block ends.
     """
-    _registry.want(True)
+    _registry.register()
 
 
 def unregister() -> None:
@@ -101,18 +63,12 @@ def unregister() -> None:
     The operators that this package added keep their names, and refuse to be used in one line.
     A rule that another package has set after ours stays; a warning names it.
     """
-    _registry.want(False)
-    if left := _registry.give_up():
-        warnings.warn(
-            f"relax_ext: unregister() leaves what was set after ours: {', '.join(left)}",
-            stacklevel=2,
-        )
+    _registry.unregister()
 
 
 def registered() -> dict[str, bool]:
     """TVM's operators that this package is about, and whether their rules are ours now."""
-    replaced = _registry.replaced
-    return {op: all(is_replaced(replaced, op, key) for key in _RULES) for op in STOCK}
+    return {op: _registry.are_ours(op, _RULES) for op in STOCK}
 
 
 @contextmanager
@@ -127,11 +83,8 @@ def stock() -> Iterator[None]:
     >>> with relax_ext.stock():
     ...     theirs = tvm.compile(module, target)
     """
-    _registry.block(1)
-    try:
+    with _registry.stock():
         yield
-    finally:
-        _registry.block(-1)
 
 
 def _own_rules() -> dict[str, Any]:

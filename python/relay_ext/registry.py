@@ -7,7 +7,6 @@ and ``stock`` are not thread-safe.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,17 +15,9 @@ from typing import Any
 import tvm
 from tvm.target import override_native_generic_func
 
+from topi_ext.registration import Registration
 from topi_ext.target import has_kernels
-from topi_ext.tvm_compat import (
-    Replaced,
-    is_replaced,
-    op_attr,
-    process_state,
-    relay,
-    replace_op_attr,
-    restore_op_attrs,
-    set_op_attr,
-)
+from topi_ext.tvm_compat import op_attr, relay, replace_op_attr, set_op_attr
 
 from . import frontend, ops
 from .attrs import FACE, OWN, STOCK, read, short_name
@@ -51,42 +42,12 @@ _KEYS = (
 )
 
 
-class _Registry:
-    """What Relay's operators had before us, and whether our rules are wanted now.
-
-    Both belong to the process, as the operators do: this module may be imported twice.
-    """
-
+class _Registry(Registration):
     def __init__(self) -> None:
-        self.state = process_state("relay_ext")
-        self.replaced: Replaced = self.state.setdefault("replaced", {})
+        super().__init__("relay_ext")
         self.relations: dict[str, str] = self.state.setdefault("relations", {})
 
-    @property
-    def wanted(self) -> bool:
-        return bool(self.state.get("wanted")) and not self.state.get("stock_blocks")
-
-    def want(self, wanted: bool) -> None:
-        self.state["wanted"] = wanted
-        self.update()
-
-    def block(self, more: int) -> None:
-        self.state["stock_blocks"] = self.state.get("stock_blocks", 0) + more
-        self.update()
-
-    def update(self) -> None:
-        """Make Relay's operators what they should be now."""
-        owner = self if self.wanted else None
-        if self.state.get("owner") is owner:
-            return
-        self._remove()
-        if owner:
-            self._install()
-        self.state["owner"] = owner
-        R.backend.te_compiler.get().clear()
-
-    def _install(self) -> None:
-        # What is still noted another package has set after us.
+    def install(self) -> None:
         for op in STOCK:
             rules = _rules(op, {key: op_attr(op, key) for key in _KEYS})
             for key in rules.keys() - {key for name, key in self.replaced if name == op}:
@@ -103,8 +64,8 @@ class _Registry:
             _PYTORCH.create_convert_map = ours = _with_ours(stock)
             self.state["create_convert_map"] = stock, ours
 
-    def _remove(self) -> None:
-        restore_op_attrs(self.replaced)
+    def remove(self) -> None:
+        super().remove()
         for op, stock in list(self.relations.items()):
             if _relation_of(op) == _OURS + op:
                 tvm.ir.Op.get(op).add_type_rel(stock)
@@ -118,14 +79,13 @@ class _Registry:
         if ours is not None and _PYTORCH.create_convert_map is ours:
             _PYTORCH.create_convert_map = stock
             del self.state["create_convert_map"]
+        R.backend.te_compiler.get().clear()  # of what it built by the rules before
 
     def give_up(self) -> list[str]:
-        """Forget what is not ours any more; its names."""
-        names = [f"{key} of {op}" for op, key in self.replaced]
+        names = super().give_up()
         names += [f"the type relation of {op}" for op in self.relations]
         if self.state.pop("create_convert_map", None):
             names.append("PyTorchOpConverter.create_convert_map")
-        self.replaced.clear()
         self.relations.clear()
         return names
 
@@ -141,7 +101,7 @@ def register() -> None:
 
     Registering twice is harmless.  Inside a :func:`stock` block it acts when the block ends.
     """
-    _registry.want(True)
+    _registry.register()
 
 
 def unregister() -> None:
@@ -150,18 +110,12 @@ def unregister() -> None:
     The operators that this package added keep their names, and refuse to be used in one line.
     A rule that another package has set after ours stays; a warning names it.
     """
-    _registry.want(False)
-    if left := _registry.give_up():
-        warnings.warn(
-            f"relay_ext: unregister() leaves what was set after ours: {', '.join(left)}",
-            stacklevel=2,
-        )
+    _registry.unregister()
 
 
 def registered() -> dict[str, bool]:
     """TVM's operators that this package is about, and whether their rules are ours now."""
-    replaced = _registry.replaced
-    return {op: all(is_replaced(replaced, op, key) for key in _KEYS) for op in STOCK}
+    return {op: _registry.are_ours(op, _KEYS) for op in STOCK}
 
 
 @contextmanager
@@ -176,11 +130,8 @@ def stock() -> Iterator[None]:
     >>> with relay_ext.stock():
     ...     theirs = relay.build(module, target)
     """
-    _registry.block(1)
-    try:
+    with _registry.stock():
         yield
-    finally:
-        _registry.block(-1)
 
 
 def _rules(op: str, before: dict[str, Any]) -> dict[str, Any]:
