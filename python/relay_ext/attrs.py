@@ -278,9 +278,7 @@ def _geometry(
     if face == "conv":
         return Geometry.of_conv(op, first, second, **window)
     if face == "conv_transpose":
-        rank = rank_of(op)
-        integers(op, "output_padding", attrs.output_padding, (1, rank, 2 if rank == 1 else rank))
-        extra = output_padding_of(attrs)
+        extra = output_padding_of(op, attrs)
         return Geometry.of_conv_transpose(op, first, second, output_padding=extra, **window)
     if attrs.kernel_size is None:
         raise fail(op, "kernel_size=None must be given")
@@ -314,12 +312,15 @@ def padding_of(attrs: Any) -> tuple[int, ...]:
     return values * (2 * rank // len(values))
 
 
-def output_padding_of(attrs: Any) -> tuple[int, ...]:
+def output_padding_of(op: str, attrs: Any) -> tuple[int, ...]:
     """Output padding per axis: one value means all.
 
     Relay's operator of rank 1 takes the first of what it is given, and some callers give it two.
     """
-    values, rank = ints(attrs.output_padding), len(attrs.strides)
+    rank = rank_of(op)
+    values = integers(
+        op, "output_padding", attrs.output_padding, (1, rank, 2 if rank == 1 else rank)
+    )
     return values[:1] * rank if 1 in (rank, len(values)) else values
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from tvm import te
 
 from topi_ext.geometry import conv_size, conv_transpose_size
+from topi_ext.kernels.sizes import Rule, unknown
 from topi_ext.layout import Layout
 from topi_ext.tvm_compat import simplify, tir
 
@@ -23,9 +24,6 @@ from .attrs import (
     short_name,
 )
 
-Rule = tuple[Any, str]
-"""What must be true when an operator runs, and the line that says so."""
-
 
 def asserted(rules: Sequence[Rule], body: Any) -> Any:
     """The statement `body`, not run where a rule is broken: TVM raises its line instead.
@@ -33,11 +31,9 @@ def asserted(rules: Sequence[Rule], body: Any) -> Any:
     Checks come before `body`, not around it: what is around it, TVM takes for known inside, and
     with two sizes known to be equal its simplification may never end.
     """
-    # Sizes that are known were compared when types were inferred.
     checks = [
         tir.AssertStmt(holds, tir.StringImm(text), tir.Evaluate(0))
-        for holds, text in rules
-        if not isinstance(holds, bool)
+        for holds, text in unknown(rules)
     ]
     return tir.SeqStmt([*checks, body]) if checks else body
 
@@ -54,7 +50,7 @@ def shape_function(op_name: str, attrs: Any, inputs: Sequence[Any], _: Any) -> l
         operands = {
             role: _canonical(layouts[role], shape) for role, shape in zip(OPERANDS[face], ins)
         }
-        result = _result(face, attrs, **operands)
+        result = _result(op, face, attrs, **operands)
         stored = layouts[RESULT[face]].stored_shape(op, result, simplify)
         writes = [outs[0].vstore([axis], size) for axis, size in enumerate(stored)]
         named = (("data size", operands[OPERANDS[face][0]]), ("output size", result))
@@ -73,7 +69,9 @@ def _canonical(layout: Layout, shape: Any) -> tuple[Any, ...]:
     return layout.unblocked_shape([shape[axis] for axis in range(len(layout.axes))])
 
 
-def _result(face: str, attrs: Any, x: Any = None, w: Any = None, y: Any = None) -> list[Any]:
+def _result(
+    op: str, face: str, attrs: Any, x: Any = None, w: Any = None, y: Any = None
+) -> list[Any]:
     """Canonical shape of the result."""
     groups = int(attrs.groups)
     if face == "conv_weight_grad":
@@ -83,5 +81,5 @@ def _result(face: str, attrs: Any, x: Any = None, w: Any = None, y: Any = None) 
     window = w[2:], ints(attrs.strides), ints(attrs.dilation), padding[:rank], padding[rank:]
     if face == "conv":
         return [x[0], w[0], *map(conv_size, x[2:], *window)]
-    extra = output_padding_of(attrs)
+    extra = output_padding_of(op, attrs)
     return [y[0], w[1] * groups, *map(conv_transpose_size, y[2:], *window, extra)]

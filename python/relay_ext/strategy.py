@@ -11,12 +11,13 @@ from tvm import te, topi
 from topi_ext import select
 from topi_ext.compute import FACES
 from topi_ext.geometry import Geometry, fail
+from topi_ext.kernels.sizes import Rule, belonging
 from topi_ext.layout import permuted
 from topi_ext.target import advise, has_kernels
 from topi_ext.tvm_compat import as_size, is_cpu, is_gpu, llvm_features, opaque, relay, tir
 
 from .attrs import Conv, read, short_name
-from .shape import Rule, asserted
+from .shape import asserted
 
 R = relay()
 
@@ -132,16 +133,10 @@ def _rules(conv: Conv, tensors: dict[str, Any]) -> list[Rule]:
         data, channels = conv.roles[0], geometry.c if conv.face == "conv" else geometry.k
         text = f"{op}: data channels must equal {channels}, what the weight takes"
         return [(size(data, "C") == channels, text)]
-    belong = (
-        f"{op}: sizes of data and grad must belong to kernel={geometry.kernel} "
-        f"stride={geometry.stride} padding={geometry.padding} dilation={geometry.dilation}"
-    )
-    limits = map(max, geometry.stride, geometry.dilation)
     return [
         (size("y", "N") == size("x", "N"), f"{op}: batch of grad must equal that of data"),
         *((y >= 1, f"{op}: sizes of grad must be at least 1") for y in geometry.y_size),
-        *((extra >= 0, belong) for extra in geometry.output_padding),
-        *((extra < limit, belong) for extra, limit in zip(geometry.output_padding, limits)),
+        *belonging(op, "data", "grad", geometry),
     ]
 
 

@@ -78,6 +78,7 @@ _REINTERPRET, _PREFETCH = (
 )
 s_tir = getattr(tvm, "s_tir", None) or tvm.tir
 _arith = getattr(tvm, "sym", None) or tvm.arith
+_StringImm = getattr(tir, "StringImm", None) or tvm.ir.StringImm
 _LETS_ARE_FRAMES = not hasattr(script, "bind")
 """Before TVM 0.25 a variable or an allocation is a frame around the statements that follow it."""
 _ADDRESSES_HAVE_TYPES = hasattr(tir.IntImm("int64", 0), "ty")
@@ -162,17 +163,12 @@ def asserting(func: Any, rules: Sequence[tuple[Any, str]]) -> Any:
     """
     if not rules or _LETS_ARE_FRAMES:
         return func
-    text, realize, root = _string_class(), type(func.body), func.body.block
-    kind = text("ValueError")
+    realize, root, kind = type(func.body), func.body.block, _StringImm("ValueError")
     # In this order, whatever the constructor calls its parameters.
-    asserts = [tir.AssertStmt(holds, kind, [text(line)]) for holds, line in rules]
+    asserts = [tir.AssertStmt(holds, kind, [_StringImm(line)]) for holds, line in rules]
     body = tir.SeqStmt([*asserts, root.body])
     inside = type(root)([], [], [], root.name_hint, body, alloc_buffers=root.alloc_buffers)
     return func.with_body(realize([], tir.const(True, "bool"), inside))
-
-
-def _string_class() -> Any:
-    return getattr(tir, "StringImm", None) or tvm.ir.StringImm
 
 
 def flat_alias(buffer: Any, elements: Any, dtype: str) -> Any:

@@ -12,6 +12,8 @@ spatial sizes      x and y: within one stride (dilation)   inferred where known,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..emit import Expr
 from ..geometry import Geometry
 
@@ -22,27 +24,35 @@ _NAMES = {
 }
 
 
-def rules(face: str, geometry: Geometry) -> list[tuple[Expr, str]]:
-    """Conditions on symbolic sizes, and for each the line that says what was broken.
+Rule = tuple[Expr, str]
+"""A condition on sizes, and the line that says what was broken."""
 
-    Of known sizes ``Geometry`` asks the same.
-    """
-    found: list[tuple[Expr, str]] = []
+
+def rules(face: str, geometry: Geometry) -> list[Rule]:
+    """What is asked of symbolic sizes.  Of known sizes ``Geometry`` asks the same."""
     x_name, y_name = _NAMES[face]
+    found = []
+    for x, y in zip(geometry.x_size, geometry.y_size):
+        found.append((x >= 1, f"{face}: {x_name} size must be at least 1 on every axis"))
+        found.append((y >= 1, f"{face}: {y_name} size must be at least 1 on every axis"))
+    return unknown(found + belonging(face, x_name, y_name, geometry))
 
-    def ask(condition: Expr, rule: str) -> None:
-        if not isinstance(condition, bool):
-            found.append((condition, f"{face}: {rule}"))
 
-    belong = (
-        f"sizes of {x_name} and {y_name} must belong to "
+def belonging(op: str, x_name: str, y_name: str, geometry: Geometry) -> list[Rule]:
+    """That x is as long as y needs it, and no whole stride (or dilation) longer."""
+    line = (
+        f"{op}: sizes of {x_name} and {y_name} must belong to "
         f"kernel={geometry.kernel} stride={geometry.stride} "
         f"padding={geometry.padding} dilation={geometry.dilation}"
     )
-    for x, y in zip(geometry.x_size, geometry.y_size):
-        ask(x >= 1, f"{x_name} size must be at least 1 on every axis")
-        ask(y >= 1, f"{y_name} size must be at least 1 on every axis")
-    for axis, extra in enumerate(geometry.output_padding):
-        ask(extra >= 0, belong)
-        ask(extra < max(geometry.stride[axis], geometry.dilation[axis]), belong)
-    return found
+    limits = map(max, geometry.stride, geometry.dilation)
+    return [
+        (condition, line)
+        for extra, limit in zip(geometry.output_padding, limits)
+        for condition in (extra >= 0, extra < limit)
+    ]
+
+
+def unknown(asked: Sequence[Rule]) -> list[Rule]:
+    """Those that have to be asked when the kernel runs: others were answered by types."""
+    return [(condition, line) for condition, line in asked if not isinstance(condition, bool)]
