@@ -35,6 +35,7 @@ __all__ = [
     "building",
     "call_attr",
     "constant_value",
+    "converts_vectors",
     "dtype_name",
     "flat_alias",
     "host_target",
@@ -199,6 +200,15 @@ def opaque(value: Any) -> Any:
 def reinterpret(value: Any, dtype: str) -> Any:
     """The bits of `value` read as another dtype of the same width."""
     return tir.call_intrin(dtype, _REINTERPRET, value)
+
+
+def converts_vectors(dtype: str) -> bool:
+    """Whether vectors of `dtype` may be converted and stored.
+
+    Before TVM 0.27 those of bfloat16 fail as soon as a pass has rewritten them: it compares the
+    vector with one element of where it is stored.
+    """
+    return dtype != "bfloat16" or hasattr(tvm, "sym")
 
 
 def allocate(elements: Any, dtype: str, *, hidden: bool = False) -> Any:
@@ -541,6 +551,8 @@ def llvm_call(name: str, *arguments: Any) -> None:
 
 def prefetch(buffer: Any, index: Any) -> None:
     """Ask for the cache line of an element of an argument; nothing is read."""
+    if str(buffer.dtype) == "bfloat16" and not _ADDRESSES_HAVE_TYPES:
+        return  # Rewriting bfloat16, these releases lose the element whose address is taken.
     place = tir.address_of(buffer[index])
     to_read, near, data = (tir.IntImm("int32", number) for number in (0, 3, 1))
     operation = tvm.ir.Op.get(_PREFETCH)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from .. import emit
+from .. import emit, tvm_compat
 from ..emit import Array, Expr, Operand
 from ..plan.plans import square_size
 from ..plan.problem import Problem
@@ -118,7 +118,11 @@ class BlockWeights:
             return emit.let(value)
         # As in emit.settled.
         ((register, index),) = emit.registers(1, size, self.dtype)
-        emit.store(register, index, emit.converted(value, self.dtype, size))
+        if tvm_compat.converts_vectors(self.weight.dtype):
+            emit.store(register, index, emit.converted(value, self.dtype, size))
+        else:
+            for i in range(size):
+                emit.store(register, i, self.weight.load(start + i, self.dtype))
         return emit.let(register[index])
 
     def _one_by_one(self, into: Array, at: Expr, row: Row) -> None:
