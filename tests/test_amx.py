@@ -35,8 +35,11 @@ from test_kernels import problem_of
 from topi_ext import select, tvm_compat
 from topi_ext.kernels import amx_gather
 from topi_ext.layout import Layouts
-from topi_ext.plan.plans import TILE, AmxPlan, GatherPlan, Window
-from topi_ext.plan.problem import Machine, Problem
+from topi_ext.plan.amx_gather import TILE, AmxPlan
+from topi_ext.plan.gather import GatherPlan
+from topi_ext.plan.machine import Machine
+from topi_ext.plan.problem import Problem
+from topi_ext.plan.window import Window
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() != "x86_64",

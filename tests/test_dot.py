@@ -26,8 +26,11 @@ from topi_ext import pairs, select, tvm_compat
 from topi_ext.kernels import dot_gather
 from topi_ext.pairs import LANES
 from topi_ext.plan.cpu import choose
-from topi_ext.plan.plans import DotPlan, GatherPlan, Window
-from topi_ext.plan.problem import Machine, Problem
+from topi_ext.plan.dot_gather import DotPlan
+from topi_ext.plan.gather import GatherPlan, read_through
+from topi_ext.plan.machine import Machine
+from topi_ext.plan.problem import Problem
+from topi_ext.plan.window import Window
 
 MACHINE = Machine(vector_bytes=64, registers=32, threads=2, l2=1 << 20, dots=1.0)
 HAS_DOTS = Machine.of_features(*tvm_compat.llvm_features(tvm_compat.host_target())).dots
@@ -69,7 +72,7 @@ def some_plan(problem: Problem, dice: random.Random) -> DotPlan:
     """Blocks, tiles and splits that divide nothing."""
     block = some_block(problem, dice)
     spread = problem.face == "conv" and dice.random() < 0.5
-    window = Window.of(block, problem.spread_gathers if spread else problem.gathers)
+    window = Window.of(block, read_through(problem, spread=spread))
     channels, vectors = dice.randint(1, min(problem.out_channels, 5)), dice.randint(1, 3)
     splits = dice.randint(1, min(3, -(-problem.out_channels // channels)))
     depth = dice.randint(1, problem.in_channels // 2)

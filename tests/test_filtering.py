@@ -11,7 +11,7 @@ from fractions import Fraction
 import pytest
 
 from topi_ext.filtering import Filter, filters_of
-from topi_ext.geometry import Gather
+from topi_ext.gather import Gather
 
 OUTPUTS, INPUTS = 11, 13
 

@@ -32,24 +32,22 @@ from topi_ext.epilogue import Step
 from topi_ext.kernels import ATTRIBUTES, clipped, gather, weight_tiles, winograd
 from topi_ext.kernels.panel import fitted_splits
 from topi_ext.layout import SPATIAL, Layouts
+from topi_ext.plan.clipped import ClippedPlan
 from topi_ext.plan.combined_rows import COMBINED
 from topi_ext.plan.cpu import choose
-from topi_ext.plan.gather import plan_gather
-from topi_ext.plan.plans import (
-    ChannelsPlan,
-    ClippedPlan,
-    ColumnsPlan,
-    EitherPlan,
-    GatherPlan,
-    InnerPlan,
-    PhasesPlan,
-    ScatterPlan,
-    WeightGradPlan,
-    WeightTilesPlan,
-    Window,
-    WinogradPlan,
-)
-from topi_ext.plan.problem import Machine, Problem
+from topi_ext.plan.either import EitherPlan
+from topi_ext.plan.gather import GatherPlan, plan_gather, read_through
+from topi_ext.plan.inner import InnerPlan
+from topi_ext.plan.machine import Machine
+from topi_ext.plan.phases import PhasesPlan
+from topi_ext.plan.problem import Problem
+from topi_ext.plan.scatter import ScatterPlan
+from topi_ext.plan.weight_channels import ChannelsPlan
+from topi_ext.plan.weight_columns import ColumnsPlan
+from topi_ext.plan.weight_grad import WeightGradPlan
+from topi_ext.plan.weight_tiles import WeightTilesPlan
+from topi_ext.plan.window import Window
+from topi_ext.plan.winograd import WinogradPlan
 from topi_ext.reference import Reference
 
 FACES = list(OPERANDS)
@@ -336,7 +334,7 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
         kinds = itertools.product(*plan.filters(problem))
         if sum(math.prod(len(f.terms) for f in filters) for filters in kinds) < 99:
             return plan
-    window = Window.of(block, problem.spread_gathers if spread else problem.gathers)
+    window = Window.of(block, read_through(problem, spread=spread))
     if problem.face == "conv_weight_grad":
         k_block, c_block = number(g.k_per_group), number(g.c_per_group)
         if draw(st.booleans()):
@@ -718,7 +716,7 @@ def test_panels_by_register_tile() -> None:
     ):
         one = FaceCase(case.op, geometry_of(case), case.n)
         problem, spread = problem_of(one), case.kernel == (3, 2)
-        window = Window.of((1, 1, 5, 11), problem.spread_gathers if spread else problem.gathers)
+        window = Window.of((1, 1, 5, 11), read_through(problem, spread=spread))
         for first in (False, True):
             plan = GatherPlan(
                 window, 8, 3, 2, 2, 8, spread=spread, tiles_first=first, tiled=True

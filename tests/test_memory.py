@@ -27,7 +27,9 @@ from topi_ext.kernels import ATTRIBUTES
 from topi_ext.kernels.copies import MOST_STEP, copy
 from topi_ext.kernels.turned import turn
 from topi_ext.layout import Layouts
-from topi_ext.plan.plans import GatherPlan, ScatterPlan, Window
+from topi_ext.plan.gather import GatherPlan
+from topi_ext.plan.scatter import ScatterPlan
+from topi_ext.plan.window import Window
 
 HOST = tvm_compat.host_target()
 T, C = "conv_transpose", "conv"

@@ -13,28 +13,24 @@ from helpers.cases import Case, geometry_of
 from helpers.faces import FaceCase
 from test_kernels import FACES, free, problem_of
 from topi_ext.layout import Layouts
+from topi_ext.plan.clipped import ClippedPlan
 from topi_ext.plan.combined_rows import CombinedRows
 from topi_ext.plan.cost import register_tile
 from topi_ext.plan.cpu import choose
+from topi_ext.plan.either import EitherPlan
+from topi_ext.plan.gather import GatherPlan
+from topi_ext.plan.inner import InnerPlan
+from topi_ext.plan.machine import Machine
 from topi_ext.plan.output_tiles import candidate_tiles
-from topi_ext.plan.plans import (
-    ChannelsPlan,
-    ClippedPlan,
-    ColumnsPlan,
-    EitherPlan,
-    GatherPlan,
-    InnerPlan,
-    PhasesPlan,
-    ScatterPlan,
-    WeightTilesPlan,
-    Window,
-    WinogradPlan,
-)
-from topi_ext.plan.problem import Machine, Problem
-from topi_ext.plan.scatter import plan_scatter
+from topi_ext.plan.phases import PhasesPlan
+from topi_ext.plan.problem import Problem
+from topi_ext.plan.scatter import ScatterPlan, plan_scatter
 from topi_ext.plan.symbolic import Split, either
-from topi_ext.plan.weight_tiles import plan_weight_tiles
-from topi_ext.plan.winograd import plan_winograd
+from topi_ext.plan.weight_channels import ChannelsPlan
+from topi_ext.plan.weight_columns import ColumnsPlan
+from topi_ext.plan.weight_tiles import WeightTilesPlan, plan_weight_tiles
+from topi_ext.plan.window import Window
+from topi_ext.plan.winograd import WinogradPlan, plan_winograd
 
 MACHINE = Machine(vector_bytes=64, registers=32, fmas=1, threads=2, l2=1 << 20, streams=True)
 

@@ -20,8 +20,13 @@ from topi_ext import select, tvm_compat
 from topi_ext.epilogue import Step
 from topi_ext.layout import Layouts
 from topi_ext.plan.cpu import CACHE_LINE, STREAMED_CACHES, STREAMED_RUN, choose, streams
-from topi_ext.plan.plans import DotPlan, GatherPlan, PhasesPlan, Plan, Window, WinogradPlan
-from topi_ext.plan.problem import Machine, Problem
+from topi_ext.plan.dot_gather import DotPlan
+from topi_ext.plan.gather import GatherPlan
+from topi_ext.plan.machine import Machine
+from topi_ext.plan.phases import PhasesPlan
+from topi_ext.plan.problem import Problem
+from topi_ext.plan.window import Plan, Window
+from topi_ext.plan.winograd import WinogradPlan
 
 MACHINE = Machine(vector_bytes=32, registers=16, threads=2, streams=True)
 

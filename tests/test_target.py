@@ -13,7 +13,7 @@ from tvm import relax
 import relax_ext
 from relax_ext.cli import main
 from topi_ext import amx, target, tvm_compat
-from topi_ext.plan.problem import Machine
+from topi_ext.plan.machine import Machine
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ import ctypes
 from . import emit, tvm_compat
 from .dtypes import byte_width
 from .emit import Array, Expr
-from .plan.plans import TILE
+from .plan.amx_gather import TILE
 
 TILES = 8
 """Number of tile registers."""

@@ -30,7 +30,7 @@ from functools import cached_property, lru_cache
 from math import gcd, prod
 from typing import Any
 
-from .geometry import Gather
+from .gather import Gather
 
 Combination = tuple[tuple[int, float], ...]
 """Numbers with their factors."""

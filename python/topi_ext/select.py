@@ -29,24 +29,23 @@ from .kernels import (
 )
 from .kernels.sizes import rules
 from .layout import Layouts
+from .plan.amx_gather import AmxPlan
+from .plan.clipped import ClippedPlan
 from .plan.cpu import choose
-from .plan.plans import (
-    AmxPlan,
-    ChannelsPlan,
-    ClippedPlan,
-    ColumnsPlan,
-    DotPlan,
-    EitherPlan,
-    GatherPlan,
-    InnerPlan,
-    PhasesPlan,
-    Plan,
-    ScatterPlan,
-    WeightGradPlan,
-    WeightTilesPlan,
-    WinogradPlan,
-)
-from .plan.problem import Machine, Problem
+from .plan.dot_gather import DotPlan
+from .plan.either import EitherPlan
+from .plan.gather import GatherPlan
+from .plan.inner import InnerPlan
+from .plan.machine import Machine
+from .plan.phases import PhasesPlan
+from .plan.problem import Problem
+from .plan.scatter import ScatterPlan
+from .plan.weight_channels import ChannelsPlan
+from .plan.weight_columns import ColumnsPlan
+from .plan.weight_grad import WeightGradPlan
+from .plan.weight_tiles import WeightTilesPlan
+from .plan.window import Plan
+from .plan.winograd import WinogradPlan
 
 KERNELS = {
     GatherPlan: gather,

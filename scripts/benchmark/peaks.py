@@ -13,7 +13,7 @@ import torch
 from topi_ext import emit
 from topi_ext.dtypes import byte_width
 from topi_ext.kernels import ATTRIBUTES
-from topi_ext.plan.problem import Machine
+from topi_ext.plan.machine import Machine
 from topi_ext.tvm_compat import llvm_features
 
 _SUMS = 12

@@ -10,12 +10,13 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from relax_ext.cli.door import RelaxDoor
 from topi_ext.cli import check as _check
 from topi_ext.cli import entry as _entry
 from topi_ext.cli.check import Options, Progress, Report, set_threads
 from topi_ext.cli.errors import CliError
 from topi_ext.cli.model import Model
+
+from .door import RelaxDoor
 
 __all__ = ["CliError", "Options", "check", "main", "set_threads"]
 

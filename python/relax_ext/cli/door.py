@@ -9,13 +9,14 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from relax_ext.cli import gradcheck, operators, torch_model
-from relax_ext.usage import USAGE
 from topi_ext.cli import onnx_model
 from topi_ext.cli.door import Compiled, Door
 from topi_ext.cli.measure import Protocol, Side, device
 from topi_ext.cli.model import Model
 from topi_ext.cli.operators import Operator
+
+from ..usage import USAGE
+from . import gradcheck, operators, torch_model
 
 
 def from_onnx(proto: Any, shapes: Mapping[str, tuple[int, ...]]) -> Any:
@@ -81,7 +82,7 @@ class RelaxDoor(Door):
 
     def registered(self) -> dict[str, bool]:
         """TVM's operators, and whether their rules are ours now."""
-        from relax_ext.registry import registered
+        from ..registry import registered
 
         return registered()
 

@@ -13,8 +13,6 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from relay_ext.cli import operators, script_model
-from relay_ext.usage import USAGE
 from topi_ext.cli import onnx_model
 from topi_ext.cli.door import Compiled, Door
 from topi_ext.cli.errors import quiet
@@ -22,6 +20,9 @@ from topi_ext.cli.measure import Protocol, Side, attempt, device, timed_torch
 from topi_ext.cli.model import Model
 from topi_ext.cli.operators import Operator, gradients_by_torch, with_cotangent
 from topi_ext.tvm_compat import relay
+
+from ..usage import USAGE
+from . import operators, script_model
 
 
 def from_onnx(proto: Any, shapes: Mapping[str, tuple[int, ...]]) -> Any:
@@ -104,7 +105,7 @@ class RelayDoor(Door):
 
     def registered(self) -> dict[str, bool]:
         """TVM's operators, and whether their rules are ours now."""
-        from relay_ext.registry import registered
+        from ..registry import registered
 
         return registered()
 

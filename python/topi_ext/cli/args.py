@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from topi_ext.cli import files
-from topi_ext.cli.errors import CliError
+from . import files
+from .errors import CliError
 
 DESCRIPTION = """\
 Compile a model twice, with stock TVM and with {package}, run both, and compare them with

@@ -13,21 +13,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from topi_ext.cli.args import threads_of
-from topi_ext.cli.door import Choices, Door
-from topi_ext.cli.measure import (
-    MODEL_TOLERANCE,
-    TOLERANCE,
-    Protocol,
-    Side,
-    attempt,
-    side,
-    timed,
-    timed_torch,
-)
-from topi_ext.cli.model import Model, load
-from topi_ext.cli.operators import Operator, random_data, torch_apply
-from topi_ext.cli.targets import parse_target
+from .args import threads_of
+from .door import Choices, Door
+from .measure import MODEL_TOLERANCE, TOLERANCE, Protocol, Side, attempt, side, timed, timed_torch
+from .model import Model, load
+from .operators import Operator, random_data, torch_apply
+from .targets import parse_target
 
 GRADIENT_TOLERANCE = 10.0  # times that of a whole model: two passes, and kinks
 

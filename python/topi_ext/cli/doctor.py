@@ -8,9 +8,9 @@ import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
-from topi_ext import amx, tvm_compat
-from topi_ext.cli.door import Door
-from topi_ext.target import threads
+from .. import amx, tvm_compat
+from ..target import threads
+from .door import Door
 
 WIDE = ("amx-bf16", "avx512bf16", "avx512f", "avx2", "fma", "f16c", "neon", "sve")
 PACKAGES = ("torch", "onnx", "onnxruntime", "numpy")

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topi_ext.cli.args import Usage
-from topi_ext.cli.measure import Protocol, Side
-from topi_ext.cli.operators import Operator
+from .args import Usage
+from .measure import Protocol, Side
+from .operators import Operator
 
 if TYPE_CHECKING:
-    from topi_ext.cli.model import Model
+    from .model import Model
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from topi_ext.cli import args as cli_args
-from topi_ext.cli import doctor
-from topi_ext.cli.check import Options, check, set_threads
-from topi_ext.cli.door import Choices, Door
-from topi_ext.cli.errors import CliError, need, one_line, tell
+from . import args as cli_args
+from . import doctor
+from .check import Options, check, set_threads
+from .door import Choices, Door
+from .errors import CliError, need, one_line, tell
 
 
 def main(door: Door, argv: Sequence[str] | None = None) -> int:
@@ -39,7 +39,7 @@ def main(door: Door, argv: Sequence[str] | None = None) -> int:
         # torch 2.13 warns about its own use of a pytree class whenever it copies a program.
         warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")
         need("rich", "printing the table")
-        from topi_ext.cli import report as printed
+        from . import report as printed
 
         threads = set_threads(chosen.threads)
         options = Options(

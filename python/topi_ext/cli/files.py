@@ -9,7 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from topi_ext.cli.errors import CliError
+from .errors import CliError
 
 
 def check_model(path: Path, extensions: Collection[str]) -> None:

@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from topi_ext.cli.errors import CliError, one_line
+from .errors import CliError, one_line
 
 if TYPE_CHECKING:
-    from topi_ext.cli.door import Door
+    from .door import Door
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
 MODEL_TOLERANCE = {"float64": 1e-10, "float32": 1e-4, "float16": 2e-2, "bfloat16": 8e-2}

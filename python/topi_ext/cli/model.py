@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from topi_ext.cli.door import Choices
-from topi_ext.cli.errors import CliError, need
-from topi_ext.cli.files import check_model
-from topi_ext.cli.operators import random_tensor
+from .door import Choices
+from .errors import CliError, need
+from .files import check_model
+from .operators import random_tensor
 
 
 @dataclass

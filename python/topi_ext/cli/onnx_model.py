@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from topi_ext.cli.door import Choices
-from topi_ext.cli.errors import CliError, need, one_line, quiet
-from topi_ext.cli.model import Model, check_names, given_input, random_input
+from .door import Choices
+from .errors import CliError, need, one_line, quiet
+from .model import Model, check_names, given_input, random_input
 
 Convert = Callable[[Any, Mapping[str, tuple[int, ...]]], Any]
 

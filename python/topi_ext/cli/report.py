@@ -12,8 +12,8 @@ from rich.progress import Progress as RichProgress
 from rich.table import Table
 from rich.text import Text
 
-from topi_ext.cli.check import Progress, Report, Row
-from topi_ext.cli.measure import Side
+from .check import Progress, Report, Row
+from .measure import Side
 
 
 class Bar(Progress):

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from topi_ext.cli.args import Usage
+    from .args import Usage
 
 
 def ahead(package: str, usage: Callable[[], Usage]) -> None:
@@ -30,8 +30,8 @@ def ahead(package: str, usage: Callable[[], Usage]) -> None:
         warnings.simplefilter("default")
     if sys.argv[1:] == ["doctor"]:
         return
-    from topi_ext.cli.args import read  # not before Ctrl-C is answered
-    from topi_ext.cli.errors import CliError, tell
+    from .args import read  # not before Ctrl-C is answered
+    from .errors import CliError, tell
 
     try:
         read(usage(), sys.argv[1:])

@@ -8,7 +8,7 @@ import platform
 from collections.abc import Callable
 from typing import Any
 
-from topi_ext.cli.errors import CliError, one_line
+from .errors import CliError, one_line
 
 
 def parse_target(text: str | None, threads: int, host_target: Callable[[int], Any]) -> Any:
@@ -36,7 +36,7 @@ def parse_target(text: str | None, threads: int, host_target: Callable[[int], An
 
 def _cannot_run(target: Any) -> str:
     """Why code for an llvm target does not run on this machine, or an empty string."""
-    from topi_ext import tvm_compat
+    from .. import tvm_compat
 
     cores = target.attrs.get("num-cores")
     if cores is not None and int(cores) < 1:

@@ -31,9 +31,9 @@ from typing import Any
 
 from .. import amx, emit
 from ..emit import Array, Expr
-from ..geometry import TapGroup
+from ..gather import TapGroup
 from ..pairs import PAIR, Halves, Pairs, pair
-from ..plan.plans import TILE, AmxPlan
+from ..plan.amx_gather import TILE, AmxPlan
 from ..plan.problem import Problem
 from . import ATTRIBUTES, TAPS, gather
 from .gather import GatherKernel, Steps, Sums

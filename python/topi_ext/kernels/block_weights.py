@@ -22,8 +22,8 @@ from functools import partial
 
 from .. import emit, tvm_compat
 from ..emit import Array, Expr, Operand
-from ..plan.plans import square_size
 from ..plan.problem import Problem
+from ..plan.vectors import square_size
 from . import TAPS
 from .operands import as_stored, tap_number, weight_index
 from .turned import turn_squares

@@ -32,8 +32,9 @@ from typing import Any
 
 from .. import emit
 from ..emit import Array, Expr, Operand
-from ..plan.plans import ClippedPlan, square_side
+from ..plan.clipped import ClippedPlan
 from ..plan.problem import Problem
+from ..plan.vectors import square_side
 from . import ATTRIBUTES, DATA
 from .block_weights import BlockWeights
 from .copies import copy

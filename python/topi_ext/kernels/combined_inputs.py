@@ -26,8 +26,8 @@ from math import prod
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..filtering import Combination, Filter
-from ..plan.plans import NARROW, row_lanes
 from ..plan.problem import Problem
+from ..plan.vectors import NARROW, row_lanes
 from . import DATA
 from .combinations import combination
 from .copies import are_near

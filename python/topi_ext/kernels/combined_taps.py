@@ -29,8 +29,8 @@ from .. import emit
 from ..emit import Array, Expr, Operand
 from ..filtering import Filter
 from ..plan.combined_rows import COMBINED, CombinedRows, Pair
-from ..plan.plans import WinogradPlan
 from ..plan.problem import Problem
+from ..plan.winograd import WinogradPlan
 from .block_weights import BlockWeights
 from .combinations import combined_along
 from .operands import tap_number

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from .. import emit
 from ..emit import Array, Expr
-from ..plan.plans import MOST_STEP, NARROW
+from ..plan.vectors import MOST_STEP, NARROW
 
 
 def copy(

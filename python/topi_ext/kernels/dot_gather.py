@@ -18,7 +18,7 @@ from typing import Any
 from .. import emit
 from ..emit import Expr
 from ..pairs import PAIR, Pairs, add_products, instruction, pair
-from ..plan.plans import DotPlan
+from ..plan.dot_gather import DotPlan
 from ..plan.problem import Problem
 from . import ATTRIBUTES
 from .gather import GatherKernel, Steps

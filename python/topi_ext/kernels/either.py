@@ -18,21 +18,19 @@ from typing import Any
 
 from .. import emit
 from ..emit import Expr, Operand
-from ..plan.plans import (
-    ChannelsPlan,
-    ClippedPlan,
-    ColumnsPlan,
-    EitherPlan,
-    GatherPlan,
-    InnerPlan,
-    PhasesPlan,
-    Plan,
-    ScatterPlan,
-    WeightGradPlan,
-    WeightTilesPlan,
-    WinogradPlan,
-)
+from ..plan.clipped import ClippedPlan
+from ..plan.either import EitherPlan
+from ..plan.gather import GatherPlan
+from ..plan.inner import InnerPlan
+from ..plan.phases import PhasesPlan
 from ..plan.problem import Problem
+from ..plan.scatter import ScatterPlan
+from ..plan.weight_channels import ChannelsPlan
+from ..plan.weight_columns import ColumnsPlan
+from ..plan.weight_grad import WeightGradPlan
+from ..plan.weight_tiles import WeightTilesPlan
+from ..plan.window import Plan
+from ..plan.winograd import WinogradPlan
 from . import (
     ATTRIBUTES,
     clipped,

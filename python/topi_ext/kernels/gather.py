@@ -39,8 +39,8 @@ from typing import Any, NamedTuple
 
 from .. import emit
 from ..emit import Array, Expr, Operand
-from ..geometry import Gather, TapGroup
-from ..plan.plans import GatherPlan
+from ..gather import Gather, TapGroup
+from ..plan.gather import GatherPlan
 from ..plan.problem import Problem
 from . import ATTRIBUTES, TAPS
 from .block_weights import BlockWeights

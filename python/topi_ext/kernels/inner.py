@@ -30,7 +30,7 @@ from typing import Any
 
 from .. import emit, tvm_compat, widening
 from ..emit import Array, Expr, Operand
-from ..plan.plans import InnerPlan
+from ..plan.inner import InnerPlan
 from ..plan.problem import Problem
 from . import ATTRIBUTES
 from .columns import copy_column

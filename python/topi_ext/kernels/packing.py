@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 from .. import emit
 from ..emit import Array, Expr, Operand
-from ..plan.plans import MOST_STEP, Window
+from ..plan.vectors import MOST_STEP
+from ..plan.window import Window
 from . import DATA
 from .copies import are_near, copy, deal
 from .panel import Panel

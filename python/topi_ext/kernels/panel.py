@@ -18,9 +18,10 @@ from math import prod
 
 from .. import emit
 from ..emit import Expr
-from ..geometry import Gather
-from ..plan.plans import Window, odd
+from ..gather import Gather
 from ..plan.problem import Problem
+from ..plan.vectors import odd
+from ..plan.window import Window
 
 
 class FittedWindow:

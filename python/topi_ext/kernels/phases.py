@@ -28,7 +28,7 @@ from typing import Any
 
 from .. import emit
 from ..emit import Expr, Operand
-from ..plan.plans import PhasesPlan
+from ..plan.phases import PhasesPlan
 from ..plan.problem import Problem
 from . import ATTRIBUTES, DATA, TAPS
 from .operands import gather_arguments

@@ -29,8 +29,9 @@ from typing import Any
 from .. import emit
 from ..dtypes import byte_width
 from ..emit import Array, Expr, Operand
-from ..plan.plans import ScatterPlan
-from ..plan.problem import CACHE_LINE, Problem
+from ..plan.machine import CACHE_LINE
+from ..plan.problem import Problem
+from ..plan.scatter import ScatterPlan
 from . import ATTRIBUTES, DATA, TAPS
 from .copies import copy
 from .operands import gather_arguments

@@ -16,7 +16,7 @@ from functools import partial
 
 from .. import emit
 from ..emit import Array, Expr, Operand
-from ..plan.plans import NARROW, square_side
+from ..plan.vectors import NARROW, square_side
 from .copies import are_near, every
 
 

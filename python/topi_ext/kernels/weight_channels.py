@@ -26,8 +26,8 @@ from typing import Any
 
 from .. import emit
 from ..emit import Array, Expr, Operand
-from ..plan.plans import ChannelsPlan
 from ..plan.problem import Problem
+from ..plan.weight_channels import ChannelsPlan
 from . import DATA, TAPS
 from .operands import tap_number
 from .packing import pack

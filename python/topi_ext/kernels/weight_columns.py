@@ -23,8 +23,8 @@ from typing import Any
 
 from .. import emit
 from ..emit import Array, Expr, Operand
-from ..plan.plans import ColumnsPlan
 from ..plan.problem import Problem
+from ..plan.weight_columns import ColumnsPlan
 from . import DATA, TAPS
 from .columns import copy_column
 from .products import add_products

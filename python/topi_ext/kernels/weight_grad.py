@@ -24,9 +24,9 @@ from typing import Any
 
 from .. import emit
 from ..emit import Array, Expr, Operand
-from ..geometry import Gather
-from ..plan.plans import WeightGradPlan
+from ..gather import Gather
 from ..plan.problem import Problem
+from ..plan.weight_grad import WeightGradPlan
 from . import ATTRIBUTES, TAPS
 from .operands import weight_grad_arguments
 from .packing import pack

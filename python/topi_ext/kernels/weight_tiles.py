@@ -47,8 +47,8 @@ from typing import Any
 
 from .. import emit
 from ..emit import Array, Expr, Operand
-from ..plan.plans import WeightTilesPlan
 from ..plan.problem import Problem
+from ..plan.weight_tiles import WeightTilesPlan
 from . import DATA
 from .combinations import combined_along
 from .combined_inputs import CombinedInputs

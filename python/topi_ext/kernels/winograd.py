@@ -50,8 +50,8 @@ from .. import emit
 from ..emit import Array, Expr, Operand
 from ..filtering import Filter
 from ..plan.combined_rows import Pair
-from ..plan.plans import WinogradPlan
 from ..plan.problem import Problem
+from ..plan.winograd import WinogradPlan
 from . import ATTRIBUTES, gather
 from .combinations import combined_along
 from .combined_inputs import CombinedInputs

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
@@ -16,9 +16,31 @@ from .cost import (
     cheapest,
     pack_cycles,
 )
-from .gather import plan_gather
-from .plans import TILE, AmxPlan, GatherPlan, Window
-from .problem import Machine, Problem, nominal
+from .gather import GatherPlan, plan_gather
+from .machine import Machine
+from .nominal import nominal
+from .problem import Problem
+from .window import Plan, Window
+
+TILE = 16
+"""Most rows, and columns of 32 bits, of a matrix unit's tile."""
+
+
+@dataclass(frozen=True)
+class AmxPlan(Plan):
+    """Plan of the kernel of ``conv`` and ``conv_transpose`` of bfloat16 by a matrix unit.
+
+    Attributes
+    ----------
+    gather : GatherPlan
+        The loop nest: its lanes are the columns of a tile, its channels whole tiles, its depth
+        counts steps of a tile of pairs of input channels.
+    refused : GatherPlan
+        For where the matrix unit may not be used.
+    """
+
+    gather: GatherPlan
+    refused: GatherPlan
 
 
 def plan_amx(problem: Problem, machine: Machine) -> tuple[float, AmxPlan] | None:

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from math import prod
+from operator import floordiv
 from statistics import mean
+from typing import Any
 
 from ..dtypes import byte_width
 from .cost import (
@@ -20,8 +22,81 @@ from .cost import (
     tile_cycles,
     widening_cycles,
 )
-from .plans import ClippedPlan, square_size
-from .problem import Machine, Problem
+from .machine import Machine
+from .problem import Problem
+from .vectors import odd, square_size
+from .window import Plan
+
+
+@dataclass(frozen=True)
+class ClippedPlan(Plan):
+    """Plan of the kernel of plain gathers whose taps run only where they meet data.
+
+    Attributes
+    ----------
+    rows : tuple of int
+        Rows of positions per task, along depth and height; of symbolic images the kernel chooses.
+    lanes : int
+        Elements per vector.
+    vectors : int
+        Vectors of output channels of a block.
+    m_tile : int
+        Positions of a register tile.
+    depth : int
+        Input channels that are summed at a time.
+    splits : int
+        Into how many tasks the output channels of one block of rows are divided.
+    parallel : bool
+        Whether threads share the tasks.  Of symbolic images they do: tasks size what they hold.
+    room : int
+        Of symbolic images, positions of which a task has about as many, or one row.
+    """
+
+    rows: tuple[int, int]
+    lanes: int
+    vectors: int
+    m_tile: int
+    depth: int
+    splits: int
+    parallel: bool = True
+    room: int = 0
+
+    def blocks(self, problem: Problem) -> int:
+        """Blocks of output channels of a group."""
+        return -(-problem.out_channels // (self.vectors * self.lanes))
+
+    def packed(self, problem: Problem) -> int:
+        """Elements of all packed weights."""
+        g = problem.geometry
+        channels = self.blocks(problem) * self.vectors * self.lanes
+        return g.groups * channels * problem.in_channels * g.taps
+
+    def rows_of(
+        self,
+        height: Any,
+        width: Any,
+        quotient: Callable[..., Any] = floordiv,
+        most: Callable[..., Any] = max,
+    ) -> Any:
+        """Rows of a task along the height of symbolic images, once these sizes are known.
+
+        About as many as of another task; `quotient` and `most` compute with expressions.
+        """
+        fit = most(quotient(self.room, most(width, 1)), 1)
+        parts = most(quotient(height + fit - 1, fit), 1)
+        return most(quotient(height + parts - 1, parts), 1)
+
+    def positions(self, problem: Problem) -> int:
+        """Positions of a task."""
+        width: int = problem.positions[-1]
+        return prod(self.rows) * width
+
+    def pitch(self, problem: Problem, rows: Sequence[Any] = ()) -> Any:
+        """Elements from one input channel to the next: never a power of two of cache lines."""
+        held = prod(problem.geometry.kernel[:-1]) * prod(rows or self.rows)
+        vectors = (held * problem.in_sizes[-1] + self.lanes - 1) // self.lanes
+        return odd(vectors) * self.lanes
+
 
 MOST_MET = 0.97
 """Largest share of products with data for which it pays to leave out those with padding."""
@@ -78,7 +153,7 @@ def _fitted_cycles(known: Problem, plan: ClippedPlan, machine: Machine) -> float
 
 def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ClippedPlan]]:
     """Candidates, and their cycles."""
-    lanes, rows = problem.lanes(machine), problem.positions[1:3]
+    lanes, rows = machine.lanes(problem.acc_dtype), problem.positions[1:3]
     depths, heights = (
         sorted({-(-size // i) for i in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)}) for size in rows
     )

@@ -13,10 +13,9 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate, product
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ..filtering import Filter
-from .plans import WinogradPlan
 from .problem import Problem
 
 COMBINED = 16
@@ -58,6 +57,22 @@ def slices_of(filters: Sequence[Sequence[Filter]]) -> tuple[Slice, ...]:
     return tuple(slices)
 
 
+class Layout(Protocol):
+    """What of a plan the layout of rows follows from."""
+
+    @property
+    def by_slice(self) -> bool: ...
+
+    @property
+    def inputs_first(self) -> bool: ...
+
+    def filters(self, problem: Problem) -> tuple[tuple[Filter, ...], ...]: ...
+
+    def depth(self, problem: Problem) -> int: ...
+
+    def gap(self, problem: Problem) -> int: ...
+
+
 class CombinedRows:
     """Rows of one block of output channels, and of one block of tiles, for one chunk of the input
     channels.
@@ -70,7 +85,7 @@ class CombinedRows:
         Whether the taps of only one slice are held at a time; if they come packed, all are.
     """
 
-    def __init__(self, problem: Problem, plan: WinogradPlan):
+    def __init__(self, problem: Problem, plan: Layout):
         self.filters = plan.filters(problem)
         self.taps_by_slice = plan.by_slice and not problem.prepacked
         self._plan, self._depth, self._gap = plan, plan.depth(problem), plan.gap(problem)

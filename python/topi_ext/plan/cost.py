@@ -12,9 +12,11 @@ from itertools import product
 from math import gcd, prod
 from typing import TypeVar
 
-from ..geometry import Gather
-from .plans import Window
-from .problem import CACHE_LINE, Machine, Problem
+from ..gather import Gather
+from .machine import CACHE_LINE, Machine
+from .nominal import elements
+from .problem import Problem
+from .window import Window
 
 AnyPlan = TypeVar("AnyPlan")
 
@@ -164,7 +166,7 @@ def widening_cycles(dtype: str, wanted: str) -> float:
 
 def room_for(problem: Problem) -> int:
     """Elements that tasks together may hold: those of operands and result, less some for tables."""
-    return problem.elements * 15 // 16
+    return elements(problem) * 15 // 16
 
 
 def memory_price(problem: Problem, held: int, room: int | None = None) -> float:

@@ -14,19 +14,20 @@ from math import prod
 from ..dtypes import byte_width
 from .amx_gather import plan_amx
 from .clipped import plan_clipped
-from .dot_gather import plan_dot
-from .gather import plan_gather
+from .dot_gather import DotPlan, plan_dot
+from .gather import GatherPlan, plan_gather
 from .inner import plan_inner
-from .phases import plan_phases
-from .plans import DotPlan, GatherPlan, PhasesPlan, Plan, WinogradPlan
-from .problem import CACHE_LINE, Machine, Problem
+from .machine import CACHE_LINE, Machine
+from .phases import PhasesPlan, plan_phases
+from .problem import Problem
 from .scatter import plan_scatter
 from .symbolic import plan_for_any_size, plan_weights_of_any_size
 from .weight_channels import plan_channels
 from .weight_columns import plan_columns
 from .weight_grad import plan_sums
 from .weight_tiles import plan_weight_tiles
-from .winograd import plan_winograd
+from .window import Plan
+from .winograd import WinogradPlan, plan_winograd
 
 STREAMED_CACHES = 16
 """Least size of a result that is written past the caches, in second caches of all cores.

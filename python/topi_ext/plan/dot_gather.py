@@ -3,11 +3,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from .gather import plan_gather
-from .plans import DotPlan
-from .problem import Machine, Problem
+from .gather import GatherPlan, plan_gather
+from .machine import Machine
+from .problem import Problem
+from .window import Plan
+
+
+@dataclass(frozen=True)
+class DotPlan(Plan):
+    """Plan of the kernel of ``conv`` and ``conv_transpose`` of bfloat16 by products of pairs.
+
+    Attributes
+    ----------
+    gather : GatherPlan
+        The loop nest: its depth counts pairs of input channels.
+    """
+
+    gather: GatherPlan
 
 
 def plan_dot(problem: Problem, machine: Machine) -> tuple[float, DotPlan] | None:

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from math import prod
 
 from ..dtypes import byte_width
-from ..geometry import Gather
+from ..gather import Gather
 from .cost import (
     MOST_CHANNELS,
     PARALLEL_CYCLES,
@@ -25,8 +25,105 @@ from .cost import (
     rows_that_fit,
     widening_cycles,
 )
-from .plans import GatherPlan, Window
-from .problem import CACHE_LINE, Machine, Problem, nominal
+from .machine import CACHE_LINE, Machine
+from .nominal import data_elements, nominal
+from .problem import Problem
+from .vectors import square_size
+from .window import Plan, Window
+
+UNROLLED_TAPS = 8
+"""Taps written out in an innermost loop; with more, LLVM runs out of registers."""
+
+
+MOST_COPIED = 4096
+"""Weights that are copied at a time before they are packed."""
+
+
+@lru_cache(maxsize=64)
+def read_through(problem: Problem, *, spread: bool) -> tuple[Gather, ...]:
+    """How the data of `problem` is read, along the four axes; `spread`: each tap of a ``conv`` with
+    a plane of its own."""
+    if not spread:
+        return problem.gathers
+    return tuple(replace(gather, spread=True) for gather in problem.gathers)
+
+
+@dataclass(frozen=True)
+class GatherPlan(Plan):
+    """Plan of the kernel that serves ``conv`` and ``conv_transpose``.
+
+    Attributes
+    ----------
+    window : Window
+        Block of positions per task and what it reads; of symbolic sizes the room for it, which the
+        kernel fills when it runs.
+    lanes : int
+        Elements per vector.
+    channels, vectors : int
+        Register tile: output channels by vectors of positions.
+    splits : int
+        Into how many tasks the output channels of one block are divided.
+    depth : int
+        Input channels that are summed at a time.
+    packed : bool
+        Whether the weights are packed first, or read where they are.
+    parallel : bool
+        Whether threads share the tasks.
+    spread : bool
+        Whether each tap of a ``conv`` has a plane of its own, so that no lane is in a halo.
+    tasks : int
+        Of symbolic sizes, how many tasks there should be: `splits` follows when the kernel runs.
+    tiles_first : bool
+        Whether all output channels of a tile of positions are summed before those of the next,
+        instead of all positions of a block of output channels.
+    unrolled : int
+        Most taps that are written out in an innermost loop.
+    tiled : bool
+        Whether the panel holds what one register tile reads of all planes together; only of
+        windows without a halo, in which no tap is shifted.
+    streamed : bool
+        Whether the result is written past the caches.
+    whole_rows : bool
+        Whether a register tile of a ``conv_transpose`` has all phases of its rows: what they read
+        is loaded once for all of them.
+    shared : int
+        Of depth, height and width, along how many, from the first on, phases with different numbers
+        of taps share code: slower, and sooner built.
+    """
+
+    window: Window
+    lanes: int
+    channels: int
+    vectors: int
+    splits: int
+    depth: int
+    packed: bool = True
+    parallel: bool = True
+    spread: bool = False
+    tasks: int = 1
+    tiles_first: bool = False
+    unrolled: int = UNROLLED_TAPS
+    tiled: bool = False
+    streamed: bool = False
+    whole_rows: bool = False
+    shared: int = 1
+
+    def copies_squares(self, problem: Problem) -> bool:
+        """Whether weights are transposed in registers before they are packed.
+
+        Of fewer channels that is slower than to pack them one by one, as measured.
+        """
+        return self.channels >= 8 and square_size(problem, self.channels, self.lanes) > 0
+
+    def copied_channels(self, problem: Problem) -> int:
+        """Input channels whose weights are copied at a time for that: what a cache holds."""
+        most: int = MOST_COPIED // (problem.geometry.taps * self.channels)
+        return min(problem.in_channels, most) if self.copies_squares(problem) else 0
+
+    def gathers(self, problem: Problem) -> tuple[Gather, ...]:
+        """How the data of `problem` is read, along the four axes."""
+        return read_through(problem, spread=self.spread)
+
 
 FEW_CHANNELS = 8
 """With so many output channels, register tiles of one phase load little for their products."""
@@ -55,7 +152,7 @@ def plan_gather(problem: Problem, machine: Machine) -> tuple[float, GatherPlan]:
 
 def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, GatherPlan]]:
     """Candidates, and their cycles but for packing weights."""
-    lanes = problem.lanes(machine)
+    lanes = machine.lanes(problem.acc_dtype)
     positions = nominal(problem.positions)
     if not problem.is_static and prod(gather.out_step for gather in problem.gathers) > MOST_PHASES:
         positions = (1,) * len(positions)  # each holds a result for every phase
@@ -69,7 +166,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, GatherPl
     orders += [(True, False)] if may_spread else []
     orders += [(False, True)] if _may_take_rows(problem, machine) else []
     for block, (spread, whole_rows) in product(candidate_blocks(positions, lanes), orders):
-        window = Window.of(block, problem.spread_gathers if spread else problem.gathers)
+        window = Window.of(block, read_through(problem, spread=spread))
         vectors = -(-window.length // lanes)
         channels, width = (
             _row_tile(problem, vectors, machine)
@@ -210,7 +307,7 @@ def _cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> float | Non
         room = machine.threads * (panel + held * per_split)
         if not plan.tiled and plan.depth * slots * rows * row > machine.l1 * 3 // 4:
             return None
-        if room > problem.data_elements * width:
+        if room > data_elements(problem) * width:
             return None
         near = taken * width + panel <= machine.l2 * 3 // 4
         compute *= 1.0 if plan.tiled else 1.04

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
@@ -17,8 +17,43 @@ from .cost import (
     tile_cycles,
     widening_cycles,
 )
-from .plans import InnerPlan
-from .problem import CACHE_LINE, Machine, Problem
+from .machine import CACHE_LINE, Machine
+from .nominal import elements
+from .problem import Problem
+from .vectors import odd
+from .window import Plan
+
+
+@dataclass(frozen=True)
+class InnerPlan(Plan):
+    """Plan of the ``conv`` kernel for few positions.
+
+    Attributes
+    ----------
+    lanes : int
+        Elements per vector.
+    k_block : int
+        Output channels per task: whole register tiles.
+    channels, m_tile : int
+        Register tile: output channels by positions.
+    parallel : bool
+        Whether threads share the tasks.
+    room : int
+        Of symbolic sizes, the most positions that it takes at a time.
+    """
+
+    lanes: int
+    k_block: int
+    channels: int
+    m_tile: int
+    parallel: bool = True
+    room: int = 0
+
+    def pitch(self, problem: Problem) -> int:
+        """Distance of what two positions read: whole vectors, never a power of two of them."""
+        vectors = -(-problem.in_channels * problem.geometry.taps // self.lanes)
+        return odd(vectors) * self.lanes
+
 
 FEW_POSITIONS = 64
 """With more, vectors of positions are full, or nearly so."""
@@ -32,7 +67,7 @@ def plan_inner(problem: Problem, machine: Machine) -> tuple[float, InnerPlan] | 
     """
     if problem.face != "conv" or not (problem.is_static and problem.weights_are_runs):
         return None
-    if not 0 < prod(problem.y_sizes) <= FEW_POSITIONS or problem.lanes(machine) < 2:
+    if not 0 < prod(problem.y_sizes) <= FEW_POSITIONS or machine.lanes(problem.acc_dtype) < 2:
         return None
     return cheapest(_plans(problem, machine))
 
@@ -41,7 +76,7 @@ def inner_of_any_size(
     problem: Problem, known: Sequence[Problem], machine: Machine
 ) -> Iterator[tuple[InnerPlan, list[float]]]:
     """Of symbolic sizes, plans for few positions, and the cycles of each for all `known` sizes."""
-    if not problem.weights_are_runs or problem.lanes(machine) < 2:
+    if not problem.weights_are_runs or machine.lanes(problem.acc_dtype) < 2:
         return
     row = known[0].in_channels * problem.geometry.taps * byte_width(problem.acc_dtype)
     room = max(1, min(FEW_POSITIONS, machine.l2 // 2 // row))
@@ -62,7 +97,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, InnerPla
         task, held = _cycles(problem, plan, machine)
         cycles = -(-tasks // machine.threads) * task
         # Beside that, sums of the lanes of a vector, less than this.
-        room = problem.elements - min(tasks, machine.threads) * CACHE_LINE
+        room = elements(problem) - min(tasks, machine.threads) * CACHE_LINE
         cycles *= memory_price(problem, min(tasks, machine.threads) * held, room)
         is_shared = tasks > 1 and tasks * task >= PARALLEL_CYCLES
         yield cycles, replace(plan, parallel=is_shared)
@@ -74,7 +109,7 @@ def _candidates(problem: Problem, positions: int, machine: Machine) -> Iterator[
     for tile, blocks in product({channels, min(4, g.k_per_group), 1}, (1, 2, 4, 8)):
         wanted = -(-blocks * machine.threads // g.groups)
         k_block = -(-g.k_per_group // min(wanted, g.k_per_group))
-        yield InnerPlan(problem.lanes(machine), -(-k_block // tile) * tile, tile, m_tile)
+        yield InnerPlan(machine.lanes(problem.acc_dtype), -(-k_block // tile) * tile, tile, m_tile)
 
 
 def _tasks(problem: Problem, plan: InnerPlan) -> int:

@@ -9,9 +9,28 @@ from math import prod
 from typing import Any
 
 from ..filtering import Filter, filters_of, steps_of
-from ..geometry import Gather
-from .plans import MOST_STEP, row_lanes
+from ..gather import Gather
+from ..geometry import Size
 from .problem import Problem
+from .vectors import MOST_STEP, row_lanes
+from .window import Plan
+
+
+class Tiled(Plan):
+    """What plans have in common that compute in tiles: of 1, 2 or 4 outputs along an axis."""
+
+    tile: tuple[int, ...]
+
+    def filters(self, problem: Problem) -> tuple[tuple[Filter, ...], ...]:
+        """How each spatial axis is computed."""
+        gathers = problem.gathers[1:]
+        return tuple(filters_of(gather, tile) for gather, tile in zip(gathers, self.tile))
+
+    def tiles(self, problem: Problem) -> tuple[Size, ...]:
+        """Tiles of a phase along the four axes."""
+        steps = (1, *(f[0].out_step * f[0].tile for f in self.filters(problem)))
+        return tuple((size + step - 1) // step for size, step in zip(problem.out_sizes, steps))
+
 
 MOST_TERMS = 170
 """Terms of a tile, one for each kind of phase, that a kernel writes out: a matter of build time."""

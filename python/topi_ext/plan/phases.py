@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
 from ..dtypes import byte_width
+from ..geometry import Geometry
 from .cost import (
     PARALLEL_CYCLES,
     candidate_channels,
@@ -18,8 +19,70 @@ from .cost import (
     register_tile,
     row_cycles,
 )
-from .plans import PhasesPlan
-from .problem import Machine, Problem
+from .machine import Machine
+from .problem import Problem
+from .window import Plan
+
+
+@dataclass(frozen=True)
+class PhasesPlan(Plan):
+    """Plan of the ``conv_transpose`` kernel for strides along a row of a vector or more.
+
+    Kernels are multiples of the strides, so that every phase has as many taps.
+
+    Attributes
+    ----------
+    images : int
+        Images per task.
+    lanes : int
+        Elements per vector.
+    c_block : int
+        Channels of x per task.
+    m_tile, vectors : int
+        Register tile: positions by vectors of (channel of x, phase).
+    parallel : bool
+        Whether threads share the tasks.
+    streamed : bool
+        Whether the result is written past the caches.
+    splits : int
+        Into how many tasks the phases of one channel are divided: equal numbers of whole vectors.
+    chunks : int
+        Into how many parts the channels of y are divided, which are summed one after the other; of
+        tasks that have one row of one image.
+    """
+
+    images: int
+    lanes: int
+    c_block: int
+    m_tile: int
+    vectors: int
+    parallel: bool = True
+    streamed: bool = False
+    splits: int = 1
+    chunks: int = 1
+
+    @staticmethod
+    def taps(geometry: Geometry) -> tuple[int, ...]:
+        """Taps of a phase along each axis."""
+        return tuple(k // s for k, s in zip(geometry.kernel, geometry.stride))
+
+    @classmethod
+    def reads(cls, geometry: Geometry) -> tuple[list[int], list[int]]:
+        """Of y along each axis, the first position that is read, and how many are."""
+        firsts = [pad // s for pad, s in zip(geometry.pad_before, geometry.stride)]
+        before = [t - 1 for t in cls.taps(geometry)]
+        lasts = [
+            (pad + size - 1) // s
+            for pad, size, s in zip(geometry.pad_before, geometry.x_size, geometry.stride)
+        ]
+        return [a - t for a, t in zip(firsts, before)], [
+            b - a + 1 + t for a, b, t in zip(firsts, lasts, before)
+        ]
+
+    @classmethod
+    def positions(cls, geometry: Geometry) -> int:
+        """Positions of a row that have outputs."""
+        return cls.reads(geometry)[1][-1] - (cls.taps(geometry)[-1] - 1)
 
 
 def plan_phases(problem: Problem, machine: Machine) -> tuple[float, PhasesPlan] | None:
@@ -57,7 +120,7 @@ def phases_of_any_size(
 def _serves(problem: Problem, machine: Machine) -> bool:
     """Whether the kernel computes it, and phases fill vectors."""
     geometry = problem.geometry
-    if not problem.transposed or geometry.stride[-1] < problem.lanes(machine):
+    if not problem.transposed or geometry.stride[-1] < machine.lanes(problem.acc_dtype):
         return False
     evenly = all(k % s == 0 for k, s in zip(geometry.kernel, geometry.stride))
     return evenly and max(geometry.dilation) == 1
@@ -65,7 +128,7 @@ def _serves(problem: Problem, machine: Machine) -> bool:
 
 def _candidates(problem: Problem, images: int, machine: Machine) -> Iterator[PhasesPlan]:
     """Candidates with so many images in a task."""
-    geometry, lanes = problem.geometry, problem.lanes(machine)
+    geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
     k, stride = geometry.k_per_group, geometry.stride[-1]
     # Of symbolic sizes, as if there were many positions, and rows.
     positions, is_row, are_few = lanes, False, True

@@ -3,94 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from ..dtypes import accumulator, byte_width
+from ..dtypes import accumulator
 from ..epilogue import Epilogue
-from ..geometry import Gather, Geometry, Size
+from ..gather import Gather
+from ..geometry import Geometry, Size
 from ..layout import Layouts
-
-NOMINAL = (4, 8, 32, 64)
-"""Assumed sizes of symbolic axes: batch, then depth, height and width."""
-
-CACHE_LINE = 64
-"""Bytes of a line of any cache."""
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What a plan has to know of a processor.
-
-    Attributes
-    ----------
-    vector_bytes : int
-        Width of a vector register.
-    registers : int
-        Number of vector registers.
-    fmas : float
-        Vectors that are multiplied and added in a cycle.
-    threads : int
-        Cores that share the work.
-    l1, l2 : int
-        Bytes of data cache per core.
-    far_line : float
-        Cycles until a cache line is there that comes, one of many in order, from behind both:
-        as measured, 2.5 on Zen 4 and 7 on Emerald Rapids.
-    amx : bool
-        Whether it has a matrix unit for bfloat16.
-    dots : float
-        Vectors of pairs of bfloat16 that are multiplied, and both products added, in a cycle; 0
-        without an instruction for it.  As measured, 1 on Zen 4, and 1/2 on Emerald Rapids, which
-        multiplies twice as many numbers of float32; taken for the same on all of AMD and of Intel.
-    streams : bool
-        Whether vectors can be written past the caches.
-    """
-
-    vector_bytes: int = 16
-    registers: int = 16
-    fmas: float = 2
-    threads: int = 1
-    l1: int = 32 << 10
-    l2: int = 512 << 10
-    far_line: float = 2.5
-    amx: bool = False
-    dots: float = 0.0
-    streams: bool = False
-
-    @classmethod
-    def of_features(cls, features: frozenset[str], threads: int) -> Machine:
-        """The machine that LLVM's CPU `features` describe."""
-        streams = "non-temporal-stores" in features
-        if {"amx-tile", "amx-bf16"} <= features:
-            known = cls.of_features(features - {"amx-tile"}, threads)
-            return replace(known, l1=48 << 10, l2=2 << 20, amx=True)
-        if "avx512f" in features:
-            known = cls(vector_bytes=64, registers=32, threads=threads, streams=streams)
-            dots = float("avx512bf16" in features)
-            if "sse4a" in features:  # AMD's
-                # The first of them (Zen 4) pass such vectors through in two halves.
-                halves = "avxvnni" not in features
-                fmas, l1 = (1, 32 << 10) if halves else (2, 48 << 10)
-                return replace(known, fmas=fmas, l1=l1, l2=1 << 20, dots=dots)
-            l1, l2 = _caches_of_intel(features)
-            return replace(known, l1=l1, l2=l2, far_line=7.0, dots=dots / 2)
-        if "avx2" in features:
-            return cls(vector_bytes=32, registers=16, threads=threads, streams=streams)
-        if "neon" in features:
-            return cls(vector_bytes=16, registers=32, threads=threads)
-        return cls(threads=threads)
-
-
-def _caches_of_intel(features: frozenset[str]) -> tuple[int, int]:
-    """First and second cache of a core of its processors with AVX-512 that have such features."""
-    if "avx512fp16" in features:  # Sapphire Rapids and later
-        return 48 << 10, 2 << 20
-    if "avx512vbmi2" in features:  # Ice Lake
-        return 48 << 10, 5 << 18
-    return 32 << 10, 1 << 20
 
 
 @dataclass(frozen=True)
@@ -141,11 +62,6 @@ class Problem:
         """How the operand that is packed is read, along the four axes."""
         batch = Gather(self.transposed, 1, 1, 1, 0)
         return (batch, *self.geometry.gathers(transposed=self.transposed))
-
-    @cached_property
-    def spread_gathers(self) -> tuple[Gather, ...]:
-        """The same for ``conv``, each tap with a plane of its own."""
-        return tuple(replace(gather, spread=True) for gather in self.gathers)
 
     @property
     def in_pairs(self) -> Problem:
@@ -267,24 +183,3 @@ class Problem:
         """Whether all but the batch are."""
         sizes = (*self.geometry.x_size, *self.geometry.y_size)
         return all(isinstance(size, int) for size in sizes)
-
-    @cached_property
-    def data_elements(self) -> int:
-        """Elements of x and of y; symbolic sizes count as nominal."""
-        x, y = prod(nominal(self.x_sizes)), prod(nominal(self.y_sizes))
-        return self.geometry.c * x + self.geometry.k * y
-
-    @property
-    def elements(self) -> int:
-        """The same, and the weights."""
-        return self.data_elements + self.weights
-
-    def lanes(self, machine: Machine) -> int:
-        """Elements of a vector of accumulators."""
-        return max(1, machine.vector_bytes // byte_width(self.acc_dtype))
-
-
-def nominal(sizes: Sequence[Size]) -> tuple[int, ...]:
-    return tuple(
-        max(1, size) if isinstance(size, int) else nominal for size, nominal in zip(sizes, NOMINAL)
-    )

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
+from typing import Any
 
 from ..dtypes import byte_width
+from ..geometry import Geometry
 from .cost import (
     PARALLEL_CYCLES,
     candidate_channels,
@@ -20,8 +22,77 @@ from .cost import (
     row_cycles,
     widening_cycles,
 )
-from .plans import ScatterPlan
-from .problem import CACHE_LINE, Machine, Problem
+from .machine import CACHE_LINE, Machine
+from .problem import Problem
+from .vectors import odd
+from .window import Plan
+
+
+@dataclass(frozen=True)
+class ScatterPlan(Plan):
+    """Plan of the ``conv_transpose`` kernel for small images.
+
+    Attributes
+    ----------
+    images : int
+        Images per task; divides the batch.  Symbolic sizes choose it when the kernel runs.
+    positions, held : int
+        Room of a task: positions of y, and elements of an image of x with its padding: none for
+        images of one position whose columns are what is written.
+    lanes : int
+        Elements per vector.
+    c_block : int
+        Channels of x per task.
+    k_block : int
+        Channels of y that are summed at a time.
+    m_tile, vectors : int
+        Register tile: positions by vectors of (channel of x, tap).
+    parallel : bool
+        Whether threads share the tasks.
+    ahead : int
+        Cache lines of the next chunk's weights for which a register tile asks with each term.
+    """
+
+    images: int
+    positions: int
+    held: int
+    lanes: int
+    c_block: int
+    k_block: int
+    m_tile: int
+    vectors: int
+    parallel: bool = True
+    ahead: int = 0
+
+    def row_vectors(self, geometry: Geometry) -> int:
+        """Vectors of a row of columns: of all channels and taps of a task."""
+        return -(-self.c_block * geometry.taps // self.lanes)
+
+    def pitch(self, geometry: Geometry) -> int:
+        """Elements from one row of columns to the next: of vectors never a power of two."""
+        return odd(self.row_vectors(geometry)) * self.lanes
+
+    @staticmethod
+    def extents(geometry: Geometry, most: Callable[..., Any] = max) -> list[Any]:
+        """Extents of an image of x before its padding is cut off, and of what lies behind it.
+
+        Of symbolic sizes `most` has to be a maximum of expressions.
+        """
+        return [
+            max(0, -pad) + most((y - 1) * s + (r - 1) * d + 1, x + pad)
+            for y, x, r, s, d, pad in zip(
+                geometry.y_size, geometry.x_size, geometry.kernel, geometry.stride,
+                geometry.dilation, geometry.pad_before,
+            )
+        ]  # fmt: skip
+
+    @classmethod
+    def elements_held(cls, geometry: Geometry) -> int:
+        """Of such an image, whose size is known: none if the columns of a position are it."""
+        extents = cls.extents(geometry)
+        is_image = prod(geometry.y_size) == 1 and extents == list(geometry.kernel)
+        return 0 if is_image else prod(extents)
+
 
 CHUNKS = (16, 32, 64, 96)
 """Candidates: the most channels of y that are summed at a time."""
@@ -45,7 +116,7 @@ def plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPlan
 
 def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ScatterPlan]]:
     """Candidates, and their cycles."""
-    geometry, lanes = problem.geometry, problem.lanes(machine)
+    geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
     n, size = problem.n, prod(geometry.y_size)
     held = ScatterPlan.elements_held(geometry)
     blocks = candidate_channels(geometry.c_per_group, 1)
@@ -146,7 +217,7 @@ def scatter_of_any_size(
     """
     if not problem.transposed:
         return
-    geometry, lanes = problem.geometry, problem.lanes(machine)
+    geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
     held = _image_room(problem, machine)
     for c_block, most in product(candidate_channels(geometry.c_per_group, 1), CHUNKS):
         vectors = -(-c_block * geometry.taps // lanes)

@@ -15,29 +15,20 @@ from statistics import mean
 from typing import NamedTuple, Union
 
 from ..geometry import conv_transpose_size
-from .clipped import MOST_MEAN, clipped_of_any_size
-from .gather import plan_gather
-from .inner import inner_of_any_size
+from .clipped import MOST_MEAN, ClippedPlan, clipped_of_any_size
+from .either import EitherPlan
+from .gather import GatherPlan, plan_gather
+from .inner import InnerPlan, inner_of_any_size
+from .machine import Machine
 from .phases import phases_of_any_size
-from .plans import (
-    ChannelsPlan,
-    ClippedPlan,
-    ColumnsPlan,
-    EitherPlan,
-    GatherPlan,
-    InnerPlan,
-    Plan,
-    ScatterPlan,
-    WeightGradPlan,
-    WinogradPlan,
-)
-from .problem import Machine, Problem
-from .scatter import scatter_of_any_size
-from .weight_channels import plan_channels
-from .weight_columns import columns_of_any_size
-from .weight_grad import plan_sums
+from .problem import Problem
+from .scatter import ScatterPlan, scatter_of_any_size
+from .weight_channels import ChannelsPlan, plan_channels
+from .weight_columns import ColumnsPlan, columns_of_any_size
+from .weight_grad import WeightGradPlan, plan_sums
 from .weight_tiles import weight_tiles_of_any_size
-from .winograd import from_positions_on, winograd_of_any_size
+from .window import Plan
+from .winograd import WinogradPlan, from_positions_on, winograd_of_any_size
 
 Rated = tuple[Plan, Sequence[float]]
 """A plan, and the cycles that it takes for each known size."""

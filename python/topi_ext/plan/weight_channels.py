@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 
@@ -19,8 +20,42 @@ from .cost import (
     register_tile,
     row_cycles,
 )
-from .plans import ChannelsPlan, Window, square_side
-from .problem import Machine, Problem, nominal
+from .machine import Machine
+from .nominal import nominal
+from .problem import Problem
+from .vectors import square_side
+from .window import Plan, Window
+
+
+@dataclass(frozen=True)
+class ChannelsPlan(Plan):
+    """Plan of the ``conv_weight_grad`` kernel for many channels.
+
+    Attributes
+    ----------
+    window : Window
+        Block of positions of y that is reduced at a time and what it reads of x.
+    lanes : int
+        Elements per vector.
+    k_block, c_block : int
+        Channels of y and of x that one task holds partial sums for.
+    c_tile, vectors : int
+        Register tile: channels of x by vectors of channels of y.
+    parallel : bool
+        Whether threads share the tasks.
+    clipped : bool
+        Whether each tap runs over the positions alone where it meets data.
+    """
+
+    window: Window
+    lanes: int
+    k_block: int
+    c_block: int
+    c_tile: int
+    vectors: int
+    parallel: bool = True
+    clipped: bool = False
+
 
 MOST_MET = 0.85
 """Largest share of products with data for which each tap counts the positions where it meets it."""
@@ -36,7 +71,7 @@ def plan_channels(problem: Problem, machine: Machine) -> tuple[float, ChannelsPl
 
 def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ChannelsPlan]]:
     """Candidates, and their cycles."""
-    geometry, lanes = problem.geometry, problem.lanes(machine)
+    geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
     c, k, taps = geometry.c_per_group, geometry.k_per_group, geometry.taps
     slots = prod(g.slots for g in problem.gathers)
     width = byte_width(problem.acc_dtype)

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from math import inf, prod
 
 from ..dtypes import byte_width
+from ..geometry import Geometry
 from .cost import (
     PARALLEL_CYCLES,
     candidate_channels,
@@ -19,8 +20,54 @@ from .cost import (
     row_cycles,
     rows_that_fit,
 )
-from .plans import ColumnsPlan
-from .problem import Machine, Problem
+from .machine import Machine
+from .nominal import elements
+from .problem import Problem
+from .window import Plan
+
+
+@dataclass(frozen=True)
+class ColumnsPlan(Plan):
+    """Plan of the ``conv_weight_grad`` kernel for few positions.
+
+    Attributes
+    ----------
+    images : int
+        Images whose positions are held at a time; divides the batch.  Of symbolic sizes all are.
+    lanes : int
+        Elements per vector.
+    c_block : int
+        Channels of x per task.
+    splits : int
+        Into how many tasks the channels of y are divided.
+    k_tile, vectors : int
+        Register tile: channels of y by vectors of (channel of x, tap).
+    parallel : bool
+        Whether threads share the tasks.
+    room : int
+        Of symbolic sizes, the most positions that it holds.
+    """
+
+    images: int
+    lanes: int
+    c_block: int
+    splits: int
+    k_tile: int
+    vectors: int
+    parallel: bool = True
+    room: int = 0
+
+    def row_vectors(self, geometry: Geometry) -> int:
+        """Vectors of a row of columns: of all channels and taps of a task."""
+        return -(-self.c_block * geometry.taps // self.lanes)
+
+    def is_whole(self, geometry: Geometry) -> bool:
+        """Whether all register tiles are full, and rows of columns full vectors."""
+        return (
+            geometry.k_per_group % self.k_tile == 0
+            and geometry.c_per_group % self.c_block == 0
+            and self.c_block * geometry.taps % self.lanes == 0
+        )
 
 
 def plan_columns(problem: Problem, machine: Machine) -> tuple[float, ColumnsPlan] | None:
@@ -55,7 +102,7 @@ def columns_of_any_size(
 
 def _vectors(problem: Problem, c_block: int, machine: Machine) -> int:
     """Vectors of a row of columns."""
-    return -(-c_block * problem.geometry.taps // problem.lanes(machine))
+    return -(-c_block * problem.geometry.taps // machine.lanes(problem.acc_dtype))
 
 
 def _room(problem: Problem, c_block: int, machine: Machine) -> int:
@@ -72,7 +119,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ColumnsP
             cycles, of_tasks = _cycles(problem, plan, machine)
             busy = min(_tasks(problem, plan), machine.threads)
             held = busy * _elements(problem, plan)
-            cycles *= memory_price(problem, held, problem.elements)
+            cycles *= memory_price(problem, held, elements(problem))
             yield cycles, replace(plan, parallel=of_tasks >= PARALLEL_CYCLES)
 
 
@@ -84,7 +131,7 @@ def _plan(problem: Problem, images: int, c_block: int, machine: Machine) -> Colu
     tasks = geometry.groups * -(-geometry.c_per_group // c_block)
     splits = 1 if tasks >= 2 * machine.threads else -(-2 * machine.threads // tasks)
     splits = min(splits, -(-geometry.k_per_group // k_tile))
-    return ColumnsPlan(images, problem.lanes(machine), c_block, splits, k_tile, width)
+    return ColumnsPlan(images, machine.lanes(problem.acc_dtype), c_block, splits, k_tile, width)
 
 
 def _tasks(problem: Problem, plan: ColumnsPlan) -> int:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import prod
@@ -18,8 +19,38 @@ from .cost import (
     memory_price,
     pack_cycles,
 )
-from .plans import WeightGradPlan, Window
-from .problem import Machine, Problem, nominal
+from .machine import Machine
+from .nominal import nominal
+from .problem import Problem
+from .window import Plan, Window
+
+
+@dataclass(frozen=True)
+class WeightGradPlan(Plan):
+    """Plan of the ``conv_weight_grad`` kernel.
+
+    Attributes
+    ----------
+    window : Window
+        Block of positions of y that is reduced at a time and what it reads of x.
+    lanes : int
+        Elements per vector.
+    k_block, c_block : int
+        Channels of y and of x that one task holds partial sums for.
+    k_tile, c_tile, tap_tile : int
+        Register tile: channels of y by (channels of x times taps along the last axis).
+    parallel : bool
+        Whether threads share the tasks.
+    """
+
+    window: Window
+    lanes: int
+    k_block: int
+    c_block: int
+    k_tile: int
+    c_tile: int
+    tap_tile: int
+    parallel: bool = True
 
 
 @lru_cache(maxsize=64)
@@ -33,7 +64,7 @@ def plan_sums(problem: Problem, machine: Machine) -> tuple[float, WeightGradPlan
 
 def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, WeightGradPlan]]:
     """Candidates, and their cycles."""
-    geometry, lanes = problem.geometry, problem.lanes(machine)
+    geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
     c, k, taps = geometry.c_per_group, geometry.k_per_group, geometry.taps
     last = geometry.kernel[-1]
     accumulators, width = machine.registers - 4, byte_width(problem.acc_dtype)

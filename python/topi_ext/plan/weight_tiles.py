@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
@@ -19,18 +19,80 @@ from .cost import (
     room_for,
     row_cycles,
 )
+from .machine import Machine
+from .nominal import nominal
 from .output_tiles import (
     MOST_TERMS,
     ROOMS,
+    Tiled,
     candidate_tiles,
     combined_inputs_cycles,
     fitted_block,
     input_rows,
     written_terms,
 )
-from .plans import NARROW, WeightTilesPlan
-from .problem import Machine, Problem, nominal
-from .weight_grad import plan_sums
+from .problem import Problem
+from .vectors import NARROW, odd
+from .weight_grad import WeightGradPlan, plan_sums
+
+
+@dataclass(frozen=True)
+class WeightTilesPlan(Tiled):
+    """Plan of the ``conv_weight_grad`` kernel that saves products.
+
+    Attributes
+    ----------
+    tile : tuple of int
+        Outputs per tile along depth, height and width: 1 or 2, along the width also 4.
+    block : tuple of int
+        Tiles that are reduced at a time along the four axes.
+    lanes : int
+        Elements per vector.
+    c_block : int
+        Channels of x per task.
+    c_tile, vectors : int
+        Register tile: channels of x by vectors of channels of y.
+    direct : WeightGradPlan
+        For data that is not finite.
+    parallel : bool
+        Whether threads share the tasks.
+    parts : int
+        Parts of the channels of x that are computed one after the other, for less memory.
+    shares : int
+        Into how many tasks phases and blocks of tiles are divided, each with sums of its own; of 1,
+        blocks of channels are tasks.
+    """
+
+    tile: tuple[int, ...]
+    block: tuple[int, ...]
+    lanes: int
+    c_block: int
+    c_tile: int
+    vectors: int
+    direct: WeightGradPlan
+    parallel: bool = True
+    parts: int = 1
+    shares: int = 1
+
+    def passes(self, problem: Problem) -> int:
+        """How often sums are added to: for each block of tiles and each phase."""
+        passes = prod(len(filters[0].phases) for filters in self.filters(problem))
+        for count, size in zip(nominal(self.tiles(problem)), self.block):
+            passes *= -(-count // size)
+        return passes
+
+    @property
+    def pitch(self) -> int:
+        """Distance of two rows of combined inputs: never a power of two of cache lines."""
+        vectors = -(-prod(self.block) // self.lanes)
+        return odd(vectors) * self.lanes
+
+    @property
+    def rows(self) -> int:
+        """Rows of combined inputs from one term to the next: those of a channel, which are written
+        together, lie in different sets of a cache."""
+        return odd(self.c_block)
+
 
 FAR_SUMS = 6
 """Second caches that sums of all channels fill if they are far away."""
@@ -91,7 +153,7 @@ def _tiled(problem: Problem, machine: Machine) -> Iterator[WeightTilesPlan]:
     tiles = candidate_tiles(problem)
     if not tiles:
         return
-    lanes = problem.lanes(machine)
+    lanes = machine.lanes(problem.acc_dtype)
     vectors = -(-problem.geometry.k_per_group // lanes)
     c_tile, v_tile = register_tile(problem.geometry.c_per_group, vectors, machine)
     # Slower than it could be, and built sooner.

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
-from math import prod
+from math import gcd, prod
 from typing import NamedTuple
 
 from ..dtypes import byte_width
-from ..filtering import Filter
+from ..filtering import Filter, joined_filters_of
 from .combined_rows import COMBINED, CombinedRows
 from .cost import (
     PARALLEL_CYCLES,
@@ -22,19 +22,123 @@ from .cost import (
     tile_cycles,
     widening_cycles,
 )
-from .gather import gather_elements, gather_tasks, plan_gather
+from .gather import GatherPlan, gather_elements, gather_tasks, plan_gather
+from .machine import Machine
+from .nominal import elements, nominal
 from .output_tiles import (
     MOST_TERMS,
     ROOMS,
     Tile,
+    Tiled,
     candidate_tiles,
     combined_inputs_cycles,
     fitted_block,
     input_rows,
     written_terms,
 )
-from .plans import NARROW, GatherPlan, WinogradPlan, square_size
-from .problem import Machine, Problem, nominal
+from .problem import Problem
+from .vectors import NARROW, odd, square_size
+
+
+@dataclass(frozen=True)
+class WinogradPlan(Tiled):
+    """Plan of the kernel of ``conv`` and ``conv_transpose`` that saves products.
+
+    Attributes
+    ----------
+    tile : tuple of int
+        Outputs of a phase per tile along depth, height and width: 1 or 2, along the width also 4.
+    block : tuple of int
+        Tiles per task along the four axes.
+    lanes : int
+        Elements per vector.
+    channels, vectors : int
+        Register tile: output channels by vectors of tiles.
+    splits : int
+        Into how many tasks the output channels of one block are divided.
+    pass_blocks : int
+        Blocks of output channels whose points are held at a time.
+    direct : GatherPlan
+        For data that is not finite, and for symbolic sizes of few tiles.
+    parallel : bool
+        Whether threads share the tasks.
+    parts : int
+        Parts of the output channels: tasks, or one after the other, for less memory, if `shares` is
+        zero.
+    shares : int
+        Into how many tasks the positions of a part are divided, each of which combines the taps of
+        the part for itself; then `splits` is 1.  Zero: all threads combine them together, and
+        blocks of positions are tasks.
+    per_task : int
+        Parts that a task computes one after the other, if `shares` is not zero.  Of more than one,
+        all positions are one block, whose inputs the task combines once, and `shares` is 1.
+    by_slice : bool
+        Whether a task computes the rows that one slice of the kernel serves before those of the
+        next, for less memory, if `shares` is not zero.
+    chunks : int
+        Into how many equal parts the input channels are divided, which are summed one after the
+        other; 1 if a task has several parts.
+    streamed : bool
+        Whether the result is written past the caches.
+    least, tasks : int
+        Of symbolic sizes, how many positions of a phase there have to be, and how many tasks there
+        should be.  The block is then the room for one, which the kernel fills when it runs.
+    """
+
+    tile: tuple[int, ...]
+    block: tuple[int, ...]
+    lanes: int
+    channels: int
+    vectors: int
+    splits: int
+    pass_blocks: int
+    direct: GatherPlan
+    parallel: bool = True
+    parts: int = 1
+    shares: int = 0
+    per_task: int = 1
+    by_slice: bool = False
+    chunks: int = 1
+    streamed: bool = False
+    least: int = 0
+    tasks: int = 1
+
+    def filters(self, problem: Problem) -> tuple[tuple[Filter, ...], ...]:
+        """How each spatial axis is computed; along depth, where terms are a loop, in one way."""
+        _, height, width = super().filters(problem)
+        return joined_filters_of(problem.gathers[1], self.tile[0]), height, width
+
+    def depth(self, problem: Problem) -> int:
+        """Input channels of a chunk."""
+        return problem.in_channels // self.chunks
+
+    def slices(self, problem: Problem) -> int:
+        """Slices of the kernel along depth and height: the rows of a phase need one."""
+        return prod(
+            sum(len(f.first_taps) for f in filters) for filters in self.filters(problem)[:2]
+        )
+
+    @property
+    def inputs_first(self) -> bool:
+        """Whether all inputs of a task are combined before its parts begin."""
+        return self.per_task > 1
+
+    def gap(self, problem: Problem) -> int:
+        """Rows that stay empty behind those of a point: one for each input channel and term.
+
+        Streams whose distance is a power of two would push each other out of the first cache.  Of
+        many channels there are as many rows as let combined taps begin with a cache line.
+        """
+        rows = self.lanes // gcd(self.lanes, self.channels)
+        return rows if self.depth(problem) >= 16 * rows else 1
+
+    @property
+    def pitch(self) -> int:
+        """Distance of two rows of tiles: one register tile, or never a power of two of lines."""
+        rounds = -(-prod(self.block) // (self.vectors * self.lanes))
+        vectors = rounds * self.vectors
+        return (vectors if rounds == 1 else odd(vectors)) * self.lanes
+
 
 MOST_KINDS = 4
 """Kinds of phases that a kernel which saves products writes out: with eight, 3 s to build."""
@@ -56,7 +160,7 @@ def plan_winograd(
     if direct is None:
         return None
     # The blocks follow.
-    one = WinogradPlan(tiles[0], (1,) * 4, problem.lanes(machine), 1, 1, 1, 1, direct)
+    one = WinogradPlan(tiles[0], (1,) * 4, machine.lanes(problem.acc_dtype), 1, 1, 1, 1, direct)
     return cheapest(
         plan for tile in tiles for plan in _plans(problem, replace(one, tile=tile), machine)
     )
@@ -72,7 +176,7 @@ def winograd_of_any_size(
     tiles = candidate_tiles(problem)
     if not tiles:
         return
-    lanes = problem.lanes(machine)
+    lanes = machine.lanes(problem.acc_dtype)
     direct = plan_gather(replace(problem, prepacked=False), machine)[1]
     one = WinogradPlan((1,) * 3, (1,) * 4, lanes, 1, 1, 1, 1, direct)
     shapes = {register_tile(problem.out_channels, vectors, machine) for vectors in (1, 2, 3, 4)}
@@ -132,7 +236,7 @@ def _loops_of_any_size(problem: Problem, machine: Machine) -> Iterator[Loops]:
 def _room(problem: Problem) -> int:
     """What may be held: no more than operands and result take, with some left for tables and rows
     that are collected."""
-    return problem.elements * 511 // 512
+    return elements(problem) * 511 // 512
 
 
 def _direct(problem: Problem, machine: Machine) -> GatherPlan | None:

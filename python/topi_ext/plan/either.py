@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan of two kernels, of which sizes choose one at run time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .clipped import ClippedPlan
+from .inner import InnerPlan
+from .scatter import ScatterPlan
+from .weight_channels import ChannelsPlan
+from .weight_columns import ColumnsPlan
+from .window import Plan
+
+
+@dataclass(frozen=True)
+class EitherPlan(Plan):
+    """Plan for symbolic sizes, which choose one of two when the kernel runs.
+
+    Attributes
+    ----------
+    small : InnerPlan, ScatterPlan, ClippedPlan, ColumnsPlan or ChannelsPlan
+        For no more than so many positions of y, where it has room for them.
+    large : Plan
+        For everything else: of any size.
+    most, most_of_image : int, optional
+        Of all images together, and of each; None for any number.
+    """
+
+    small: InnerPlan | ScatterPlan | ClippedPlan | ColumnsPlan | ChannelsPlan
+    large: Plan
+    most: int | None = None
+    most_of_image: int | None = None
