@@ -122,9 +122,9 @@ def _epilogue(variant: Variant, face: str, layouts: Any) -> Any:
 
 def _plan(request: Any, variant: Variant) -> Any:
     from topi_ext import tvm_compat
-    from topi_ext.plan.cpu import choose
-    from topi_ext.plan.machine import Machine
-    from topi_ext.plan.problem import Problem
+    from topi_ext.cpu.machine import Machine
+    from topi_ext.cpu.plan.choose import choose
+    from topi_ext.problem import Problem
 
     face, g, layouts, n, dtypes, target, epilogue = request
     packed = variant.weights == "packed"

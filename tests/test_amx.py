@@ -33,13 +33,13 @@ from helpers.faces import FaceCase
 from test_assembly import assembly, basic_blocks
 from test_kernels import problem_of
 from topi_ext import select, tvm_compat
-from topi_ext.kernels import amx_gather
+from topi_ext.cpu.kernels import direct_amx
+from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.plan.direct import GatherPlan
+from topi_ext.cpu.plan.direct_amx import TILE, AmxPlan
+from topi_ext.cpu.plan.window import Window
 from topi_ext.layout import Layouts
-from topi_ext.plan.amx_gather import TILE, AmxPlan
-from topi_ext.plan.gather import GatherPlan
-from topi_ext.plan.machine import Machine
-from topi_ext.plan.problem import Problem
-from topi_ext.plan.window import Window
+from topi_ext.problem import Problem
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() != "x86_64",
@@ -151,7 +151,7 @@ def test_any_plan(
 ) -> None:
     """Whatever the planner would have chosen."""
     # The sums that are taken without the unit have tests of their own.
-    some = SomeKernels(amx_gather, some_plan, rng, weights, 2 if linux == "grants" else 1)
+    some = SomeKernels(direct_amx, some_plan, rng, weights, 2 if linux == "grants" else 1)
     some.check(check(libraries, tmp_path, some.kernels, some.operands, granted=linux == "grants"))
 
 

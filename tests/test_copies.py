@@ -10,9 +10,9 @@ import pytest
 import tvm
 
 from test_assembly import assembly
-from topi_ext import emit
-from topi_ext.kernels import ATTRIBUTES
-from topi_ext.kernels.copies import MOST_STEP, NARROW, copy, deal
+from topi_ext.cpu import emit
+from topi_ext.cpu.emit import ATTRIBUTES
+from topi_ext.cpu.parts.copies import MOST_STEP, NARROW, copy, deal
 from topi_ext.tvm_compat import tir
 
 LANES = 8

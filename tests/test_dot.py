@@ -22,15 +22,16 @@ from helpers.faces import FaceCase
 from test_amx import BF16, CASES, LARGE, SomeKernels, some_block, stored
 from test_assembly import assembly, basic_blocks
 from test_kernels import STREAMS, problem_of
-from topi_ext import pairs, select, tvm_compat
-from topi_ext.kernels import dot_gather
-from topi_ext.pairs import LANES
-from topi_ext.plan.cpu import choose
-from topi_ext.plan.dot_gather import DotPlan
-from topi_ext.plan.gather import GatherPlan, read_through
-from topi_ext.plan.machine import Machine
-from topi_ext.plan.problem import Problem
-from topi_ext.plan.window import Window
+from topi_ext import select, tvm_compat
+from topi_ext.cpu.isa import dot_bf16
+from topi_ext.cpu.isa.dot_bf16 import LANES
+from topi_ext.cpu.kernels import direct_dot_bf16
+from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.plan.choose import choose
+from topi_ext.cpu.plan.direct import GatherPlan, read_through
+from topi_ext.cpu.plan.direct_dot_bf16 import DotPlan
+from topi_ext.cpu.plan.window import Window
+from topi_ext.problem import Problem
 
 MACHINE = Machine(vector_bytes=64, registers=32, threads=2, l2=1 << 20, dots=1.0)
 HAS_DOTS = Machine.of_features(*tvm_compat.llvm_features(tvm_compat.host_target())).dots
@@ -65,7 +66,7 @@ define {SUMS} @topi_ext_dot({SUMS} %sum, {PAIRS} %a, {PAIRS} %b) {{
 def instruction(monkeypatch: pytest.MonkeyPatch) -> None:
     """The processor's, or what it is made of."""
     if not HAS_DOTS:
-        monkeypatch.setattr(pairs, "INSTRUCTION", IN_FLOAT32)
+        monkeypatch.setattr(dot_bf16, "INSTRUCTION", IN_FLOAT32)
 
 
 def some_plan(problem: Problem, dice: random.Random) -> DotPlan:
@@ -99,7 +100,7 @@ def run(
 @pytest.mark.parametrize("weights", ["as stored", "packed"])
 def test_any_plan(tmp_path: Path, weights: str, rng: np.random.Generator) -> None:
     """Whatever the planner would have chosen."""
-    some = SomeKernels(dot_gather, some_plan, rng, weights, 2)
+    some = SomeKernels(direct_dot_bf16, some_plan, rng, weights, 2)
     some.check(run(tmp_path, some.kernels, some.operands))
 
 

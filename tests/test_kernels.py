@@ -27,27 +27,29 @@ from helpers.compare import numpy_dtype
 from helpers.faces import OPERANDS, FaceCase
 from helpers.guarded import symbolic
 from helpers.profile import FUZZ, compiling
-from topi_ext import emit, select, tvm_compat
+from topi_ext import select, tvm_compat
+from topi_ext.cpu import emit
+from topi_ext.cpu.emit import ATTRIBUTES
+from topi_ext.cpu.kernels import direct, valid_taps, wgrad_winograd, winograd
+from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.parts.panel import fitted_splits
+from topi_ext.cpu.plan.choose import choose
+from topi_ext.cpu.plan.direct import GatherPlan, plan_gather, read_through
+from topi_ext.cpu.plan.dot_product import InnerPlan
+from topi_ext.cpu.plan.gemm_col2im import ScatterPlan
+from topi_ext.cpu.plan.phase_lanes import PhasesPlan
+from topi_ext.cpu.plan.runtime_dispatch import EitherPlan
+from topi_ext.cpu.plan.valid_taps import ClippedPlan
+from topi_ext.cpu.plan.wgrad_channels import ChannelsPlan
+from topi_ext.cpu.plan.wgrad_im2col import ColumnsPlan
+from topi_ext.cpu.plan.wgrad_positions import WeightGradPlan
+from topi_ext.cpu.plan.wgrad_winograd import WeightTilesPlan
+from topi_ext.cpu.plan.window import Window
+from topi_ext.cpu.plan.winograd import WinogradPlan
+from topi_ext.cpu.plan.winograd_rows import COMBINED
 from topi_ext.epilogue import Step
-from topi_ext.kernels import ATTRIBUTES, clipped, gather, weight_tiles, winograd
-from topi_ext.kernels.panel import fitted_splits
 from topi_ext.layout import SPATIAL, Layouts
-from topi_ext.plan.clipped import ClippedPlan
-from topi_ext.plan.combined_rows import COMBINED
-from topi_ext.plan.cpu import choose
-from topi_ext.plan.either import EitherPlan
-from topi_ext.plan.gather import GatherPlan, plan_gather, read_through
-from topi_ext.plan.inner import InnerPlan
-from topi_ext.plan.machine import Machine
-from topi_ext.plan.phases import PhasesPlan
-from topi_ext.plan.problem import Problem
-from topi_ext.plan.scatter import ScatterPlan
-from topi_ext.plan.weight_channels import ChannelsPlan
-from topi_ext.plan.weight_columns import ColumnsPlan
-from topi_ext.plan.weight_grad import WeightGradPlan
-from topi_ext.plan.weight_tiles import WeightTilesPlan
-from topi_ext.plan.window import Window
-from topi_ext.plan.winograd import WinogradPlan
+from topi_ext.problem import Problem
 from topi_ext.reference import Reference
 
 FACES = list(OPERANDS)
@@ -69,8 +71,8 @@ def kernel_of(problem: Problem, plan: object) -> object:
     """Any plan is right, the planner only guesses which is fast."""
     if getattr(plan, "direct", True) is None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(gather, "emit_body", lambda *_: None)
-            patch.setattr(weight_tiles, "emit_directly", lambda *_: None)
+            patch.setattr(direct, "emit_body", lambda *_: None)
+            patch.setattr(wgrad_winograd, "emit_directly", lambda *_: None)
             return select.KERNELS[type(plan)].build(problem, plan)
     return select.KERNELS[type(plan)].build(problem, plan)
 
@@ -313,7 +315,7 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
         return PhasesPlan(
             images, lanes, c_block, number(4), vectors, parallel, streamed, splits, chunks
         )
-    is_plain = all(gather.is_plain for gather in problem.gathers)
+    is_plain = all(direct.is_plain for direct in problem.gathers)
     if problem.face != "conv_weight_grad" and is_plain and draw(st.booleans()):
         rows = number(problem.positions[1]), number(problem.positions[2])
         vectors = number(min(3, -(-problem.out_channels // lanes)))
@@ -327,7 +329,7 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
         if block[axis] < problem.positions[axis]:
             break
     spread = problem.face == "conv" and draw(st.booleans())
-    no_gaps = not any(gather.has_empty_phase for gather in problem.gathers)
+    no_gaps = not any(direct.has_empty_phase for direct in problem.gathers)
     if no_gaps and draw(st.booleans()):
         of_face = weight_tiles_plans if problem.face == "conv_weight_grad" else winograd_plans
         plan = draw(of_face(problem, lanes, parallel))
@@ -434,7 +436,7 @@ def test_phases_that_lack_taps_of_others(kernel: tuple, stride: tuple) -> None:
     problem = problem_of(one)
     window = Window.of((1, 2, 3, 4), problem.gathers)
     plan: list[object] = [GatherPlan(window, 4, 4, 2, 1, 3, shared=n) for n in (1, 2, 3)]
-    if not any(gather.has_empty_phase for gather in problem.gathers):
+    if not any(direct.has_empty_phase for direct in problem.gathers):
         of_tiles = WinogradPlan((1, 2, 2), (1, 2, 2, 2), 4, 3, 1, 1, 1, None)
         (depth,), *_ = of_tiles.filters(problem)
         assert len(set(depth.missing)) > 1, "phases along depth have equally many taps"
@@ -518,14 +520,14 @@ def test_taps_that_meet_only_padding_have_no_effect(prepacked: bool) -> None:
     problems = [replace(problem_of(one), prepacked=prepacked) for one, _ in made]
     functions = [kernel_of(problem, plan) for problem, (_, plan) in zip(problems, made)]
     if prepacked:
-        functions += [clipped.build_packing(p, plan) for p, (_, plan) in zip(problems, made)]
+        functions += [valid_taps.build_packing(p, plan) for p, (_, plan) in zip(problems, made)]
     kernels = built(functions)
     for number, (case, plan) in enumerate(made):
         data, weight = case.arrays(rng)
         weight.flat[3], weight.flat[-1] = np.nan, np.inf
         given = weight
         if prepacked:
-            packed = clipped.packed_weights(problems[number], plan)
+            packed = valid_taps.packed_weights(problems[number], plan)
             given = np.full(packed.elements, 77, packed.dtype)
             filled = tvm.runtime.tensor(given)
             kernels[f"f{len(made) + number}"](tvm.runtime.tensor(weight), filled)

@@ -22,14 +22,15 @@ from helpers.cases import Case, geometry_of
 from helpers.faces import OPERANDS, FaceCase
 from helpers.guarded import compiled, run, symbolic
 from test_kernels import STREAMS, kernel_of, problem_of
-from topi_ext import emit, select, tvm_compat
-from topi_ext.kernels import ATTRIBUTES
-from topi_ext.kernels.copies import MOST_STEP, copy
-from topi_ext.kernels.turned import turn
+from topi_ext import select, tvm_compat
+from topi_ext.cpu import emit
+from topi_ext.cpu.emit import ATTRIBUTES
+from topi_ext.cpu.parts.copies import MOST_STEP, copy
+from topi_ext.cpu.parts.transpose import turn
+from topi_ext.cpu.plan.direct import GatherPlan
+from topi_ext.cpu.plan.gemm_col2im import ScatterPlan
+from topi_ext.cpu.plan.window import Window
 from topi_ext.layout import Layouts
-from topi_ext.plan.gather import GatherPlan
-from topi_ext.plan.scatter import ScatterPlan
-from topi_ext.plan.window import Window
 
 HOST = tvm_compat.host_target()
 T, C = "conv_transpose", "conv"

@@ -12,25 +12,25 @@ import pytest
 from helpers.cases import Case, geometry_of
 from helpers.faces import FaceCase
 from test_kernels import FACES, free, problem_of
+from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.plan.any_size import Split, either
+from topi_ext.cpu.plan.choose import choose
+from topi_ext.cpu.plan.cost import register_tile
+from topi_ext.cpu.plan.direct import GatherPlan
+from topi_ext.cpu.plan.dot_product import InnerPlan
+from topi_ext.cpu.plan.gemm_col2im import ScatterPlan, plan_scatter
+from topi_ext.cpu.plan.phase_lanes import PhasesPlan
+from topi_ext.cpu.plan.runtime_dispatch import EitherPlan
+from topi_ext.cpu.plan.valid_taps import ClippedPlan
+from topi_ext.cpu.plan.wgrad_channels import ChannelsPlan
+from topi_ext.cpu.plan.wgrad_im2col import ColumnsPlan
+from topi_ext.cpu.plan.wgrad_winograd import WeightTilesPlan, plan_weight_tiles
+from topi_ext.cpu.plan.window import Window
+from topi_ext.cpu.plan.winograd import WinogradPlan, plan_winograd
+from topi_ext.cpu.plan.winograd_rows import CombinedRows
+from topi_ext.cpu.plan.winograd_tiles import candidate_tiles
 from topi_ext.layout import Layouts
-from topi_ext.plan.clipped import ClippedPlan
-from topi_ext.plan.combined_rows import CombinedRows
-from topi_ext.plan.cost import register_tile
-from topi_ext.plan.cpu import choose
-from topi_ext.plan.either import EitherPlan
-from topi_ext.plan.gather import GatherPlan
-from topi_ext.plan.inner import InnerPlan
-from topi_ext.plan.machine import Machine
-from topi_ext.plan.output_tiles import candidate_tiles
-from topi_ext.plan.phases import PhasesPlan
-from topi_ext.plan.problem import Problem
-from topi_ext.plan.scatter import ScatterPlan, plan_scatter
-from topi_ext.plan.symbolic import Split, either
-from topi_ext.plan.weight_channels import ChannelsPlan
-from topi_ext.plan.weight_columns import ColumnsPlan
-from topi_ext.plan.weight_tiles import WeightTilesPlan, plan_weight_tiles
-from topi_ext.plan.window import Window
-from topi_ext.plan.winograd import WinogradPlan, plan_winograd
+from topi_ext.problem import Problem
 
 MACHINE = Machine(vector_bytes=64, registers=32, fmas=1, threads=2, l2=1 << 20, streams=True)
 

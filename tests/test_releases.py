@@ -13,12 +13,12 @@ from helpers.cases import Case, geometry_of
 from helpers.faces import OPERANDS, FaceCase
 from test_kernels import built, free, kernel_of, problem_of, run
 from topi_ext import select
-from topi_ext.plan.amx_gather import AmxPlan
-from topi_ext.plan.cpu import choose
-from topi_ext.plan.dot_gather import DotPlan
-from topi_ext.plan.either import EitherPlan
-from topi_ext.plan.machine import Machine
-from topi_ext.plan.scatter import ScatterPlan
+from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.plan.choose import choose
+from topi_ext.cpu.plan.direct_amx import AmxPlan
+from topi_ext.cpu.plan.direct_dot_bf16 import DotPlan
+from topi_ext.cpu.plan.gemm_col2im import ScatterPlan
+from topi_ext.cpu.plan.runtime_dispatch import EitherPlan
 
 MACHINE = Machine(vector_bytes=32, registers=16)
 

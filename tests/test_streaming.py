@@ -17,16 +17,16 @@ from helpers.faces import FaceCase
 from test_assembly import assembly
 from test_kernels import STREAMS, built, kernel_of, problem_of, run_all
 from topi_ext import select, tvm_compat
+from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.plan.choose import CACHE_LINE, STREAMED_CACHES, STREAMED_RUN, choose, streams
+from topi_ext.cpu.plan.direct import GatherPlan
+from topi_ext.cpu.plan.direct_dot_bf16 import DotPlan
+from topi_ext.cpu.plan.phase_lanes import PhasesPlan
+from topi_ext.cpu.plan.window import Plan, Window
+from topi_ext.cpu.plan.winograd import WinogradPlan
 from topi_ext.epilogue import Step
 from topi_ext.layout import Layouts
-from topi_ext.plan.cpu import CACHE_LINE, STREAMED_CACHES, STREAMED_RUN, choose, streams
-from topi_ext.plan.dot_gather import DotPlan
-from topi_ext.plan.gather import GatherPlan
-from topi_ext.plan.machine import Machine
-from topi_ext.plan.phases import PhasesPlan
-from topi_ext.plan.problem import Problem
-from topi_ext.plan.window import Plan, Window
-from topi_ext.plan.winograd import WinogradPlan
+from topi_ext.problem import Problem
 
 MACHINE = Machine(vector_bytes=32, registers=16, threads=2, streams=True)
 

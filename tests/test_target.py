@@ -12,8 +12,9 @@ from tvm import relax
 
 import relax_ext
 from relax_ext.cli import main
-from topi_ext import amx, target, tvm_compat
-from topi_ext.plan.machine import Machine
+from topi_ext import target, tvm_compat
+from topi_ext.cpu.isa import amx
+from topi_ext.cpu.machine import Machine
 
 
 @pytest.fixture(autouse=True)

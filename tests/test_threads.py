@@ -13,7 +13,8 @@ import tvm
 from helpers import build
 from helpers.cases import Case, geometry_of
 from helpers.faces import FaceCase
-from topi_ext import emit, select, tvm_compat
+from topi_ext import select, tvm_compat
+from topi_ext.cpu import emit
 
 THREADS, ROUNDS = 8, 4
 

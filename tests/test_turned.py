@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 import tvm
 
-from topi_ext import emit
-from topi_ext.emit import Operand
-from topi_ext.kernels import ATTRIBUTES
-from topi_ext.kernels.turned import turn
-from topi_ext.plan.vectors import MOST_STEP, NARROW
+from topi_ext.cpu import emit
+from topi_ext.cpu.emit import ATTRIBUTES, Operand
+from topi_ext.cpu.parts.transpose import turn
+from topi_ext.cpu.plan.vectors import MOST_STEP, NARROW
 from topi_ext.tvm_compat import tir
 
 LANES = 8

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from topi_ext import select
+from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.plan.choose import choose
+from topi_ext.cpu.plan.nominal import elements
 from topi_ext.layout import Layouts
-from topi_ext.plan.cpu import choose
-from topi_ext.plan.machine import Machine
-from topi_ext.plan.nominal import elements
-from topi_ext.plan.problem import Problem
+from topi_ext.problem import Problem
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 sys.path.insert(0, str(SCRIPTS))

@@ -9,8 +9,8 @@ from typing import Any
 from tvm import te
 
 from topi_ext.geometry import conv_size, conv_transpose_size
-from topi_ext.kernels.sizes import Rule, unknown
 from topi_ext.layout import Layout
+from topi_ext.sizes import Rule, unknown
 from topi_ext.tvm_compat import simplify, tir
 
 from .attrs import (

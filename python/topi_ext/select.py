@@ -9,67 +9,67 @@ from functools import lru_cache, wraps
 from typing import Any, NamedTuple
 
 from . import tvm_compat
-from .emit import SCRATCH_BYTES
-from .epilogue import Epilogue
-from .geometry import Geometry, Size
-from .kernels import (
-    amx_gather,
-    clipped,
-    dot_gather,
-    either,
-    gather,
-    inner,
-    phases,
-    scatter,
-    weight_channels,
-    weight_columns,
-    weight_grad,
-    weight_tiles,
+from .cpu.emit import SCRATCH_BYTES
+from .cpu.kernels import (
+    direct,
+    direct_amx,
+    direct_dot_bf16,
+    dot_product,
+    gemm_col2im,
+    phase_lanes,
+    runtime_dispatch,
+    valid_taps,
+    wgrad_channels,
+    wgrad_im2col,
+    wgrad_positions,
+    wgrad_winograd,
     winograd,
 )
-from .kernels.sizes import rules
+from .cpu.machine import Machine
+from .cpu.plan.choose import choose
+from .cpu.plan.direct import GatherPlan
+from .cpu.plan.direct_amx import AmxPlan
+from .cpu.plan.direct_dot_bf16 import DotPlan
+from .cpu.plan.dot_product import InnerPlan
+from .cpu.plan.gemm_col2im import ScatterPlan
+from .cpu.plan.phase_lanes import PhasesPlan
+from .cpu.plan.runtime_dispatch import EitherPlan
+from .cpu.plan.valid_taps import ClippedPlan
+from .cpu.plan.wgrad_channels import ChannelsPlan
+from .cpu.plan.wgrad_im2col import ColumnsPlan
+from .cpu.plan.wgrad_positions import WeightGradPlan
+from .cpu.plan.wgrad_winograd import WeightTilesPlan
+from .cpu.plan.window import Plan
+from .cpu.plan.winograd import WinogradPlan
+from .epilogue import Epilogue
+from .geometry import Geometry, Size
 from .layout import Layouts
-from .plan.amx_gather import AmxPlan
-from .plan.clipped import ClippedPlan
-from .plan.cpu import choose
-from .plan.dot_gather import DotPlan
-from .plan.either import EitherPlan
-from .plan.gather import GatherPlan
-from .plan.inner import InnerPlan
-from .plan.machine import Machine
-from .plan.phases import PhasesPlan
-from .plan.problem import Problem
-from .plan.scatter import ScatterPlan
-from .plan.weight_channels import ChannelsPlan
-from .plan.weight_columns import ColumnsPlan
-from .plan.weight_grad import WeightGradPlan
-from .plan.weight_tiles import WeightTilesPlan
-from .plan.window import Plan
-from .plan.winograd import WinogradPlan
+from .problem import Problem
+from .sizes import rules
 
 KERNELS = {
-    GatherPlan: gather,
+    GatherPlan: direct,
     WinogradPlan: winograd,
-    AmxPlan: amx_gather,
-    DotPlan: dot_gather,
-    InnerPlan: inner,
-    ScatterPlan: scatter,
-    PhasesPlan: phases,
-    ClippedPlan: clipped,
-    EitherPlan: either,
-    WeightGradPlan: weight_grad,
-    ChannelsPlan: weight_channels,
-    ColumnsPlan: weight_columns,
-    WeightTilesPlan: weight_tiles,
+    AmxPlan: direct_amx,
+    DotPlan: direct_dot_bf16,
+    InnerPlan: dot_product,
+    ScatterPlan: gemm_col2im,
+    PhasesPlan: phase_lanes,
+    ClippedPlan: valid_taps,
+    EitherPlan: runtime_dispatch,
+    WeightGradPlan: wgrad_positions,
+    ChannelsPlan: wgrad_channels,
+    ColumnsPlan: wgrad_im2col,
+    WeightTilesPlan: wgrad_winograd,
 }
 """The room of each plan's kernel."""
 
 _PACKERS = {
-    GatherPlan: gather,
+    GatherPlan: direct,
     WinogradPlan: winograd,
-    AmxPlan: amx_gather,
-    DotPlan: dot_gather,
-    ClippedPlan: clipped,
+    AmxPlan: direct_amx,
+    DotPlan: direct_dot_bf16,
+    ClippedPlan: valid_taps,
 }
 """Kernels that may find their weights packed."""
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from topi_ext import emit
+from topi_ext.cpu import emit
+from topi_ext.cpu.emit import ATTRIBUTES
+from topi_ext.cpu.machine import Machine
 from topi_ext.dtypes import byte_width
-from topi_ext.kernels import ATTRIBUTES
-from topi_ext.plan.machine import Machine
 from topi_ext.tvm_compat import llvm_features
 
 _SUMS = 12

@@ -8,7 +8,8 @@ import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
-from .. import amx, tvm_compat
+from .. import tvm_compat
+from ..cpu.isa import amx
 from ..target import threads
 from .door import Door
 

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel of ``conv`` for few positions: inner products with rows of weights.
+
+With fewer positions than a vector has lanes, vectors of positions would be mostly padding.  So
+lanes run over the weights of an output channel as they lie in memory, (input channel, tap), and
+over what each position reads, in the same order::
+
+    parallel (group, block of output channels):
+        for each position, each input channel, each tap: copy what it reads     -> columns
+        for each tile of `channels` output channels, each tile of `m_tile` positions:
+            for each vector of weights:
+                accumulators[channels][m_tile] += weights * columns
+            add up the lanes of each accumulator                                -> out
+
+Where it is not known how many positions there are, it takes as many at a time as there is `room`
+for.
+
+Weights of float16 and bfloat16 are widened as they are read; of other dtypes than the sums they are
+copied first, those of one tile of channels at a time, and bfloat16 where TVM reads no LLVM text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from itertools import product
+from math import prod
+from typing import Any
+
+from ... import tvm_compat
+from ...emit.arguments import gather_arguments
+from ...problem import Problem
+from .. import emit
+from ..emit import ATTRIBUTES, Array, Expr, Operand
+from ..isa import widening
+from ..parts.copies import copy
+from ..parts.im2col import copy_column
+from ..parts.output_rows import Result
+from ..plan.dot_product import InnerPlan
+
+
+def build(problem: Problem, plan: InnerPlan) -> Any:
+    """The PrimFunc ``(x, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
+    with emit.kernel(ATTRIBUTES) as made:
+        with emit.body(*gather_arguments(problem)) as operands:
+            kernel_of(problem, plan, operands).emit()
+    return made[0]
+
+
+def kernel_of(problem: Problem, plan: InnerPlan, operands: Sequence[Operand]) -> Inner:
+    """The kernel with the arguments of that PrimFunc as `operands`."""
+    x, weight, *extra, out = operands
+    return Inner(problem, plan, x, weight, out, extra)
+
+
+class Inner:
+    """One kernel while it is being emitted."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        plan: InnerPlan,
+        x: Operand,
+        weight: Operand,
+        out: Operand,
+        extra: Sequence[Operand],
+    ):
+        self.problem, self.plan = problem, plan
+        self.x, self.weight, self.result = x, weight, Result(problem, out, extra)
+        self.dtype = problem.acc_dtype
+        self.terms = problem.in_channels * problem.geometry.taps
+        self.positions = emit.chosen(prod(problem.y_sizes))
+        self.pitch = plan.pitch(problem)
+        self.number_of = emit.let if problem.is_static else emit.chosen
+        self.widens = weight.dtype == "bfloat16" and tvm_compat.reads_llvm()
+        self.is_copied = not self.widens and weight.dtype not in (self.dtype, "float16")
+
+    def fits(self) -> Expr:
+        """Whether there is room: it takes as many positions at a time as there is room for."""
+        return True
+
+    def emit(self) -> None:
+        """The whole kernel."""
+        with widening.instructions(self.plan.lanes) if self.widens else nullcontext():
+            self._all_channels()
+
+    def _all_channels(self) -> None:
+        plan, g = self.plan, self.problem.geometry
+        room = self.positions if self.problem.is_static else plan.room
+        blocks = -(-g.k_per_group // plan.k_block)
+        with emit.tasks(g.groups * blocks, plan.parallel) as task:
+            group, block = map(emit.let, emit.unravel(task, (g.groups, blocks)))
+            self.columns = emit.scratch(room * self.pitch, self.dtype)
+            if self.is_copied:
+                self.rows = emit.scratch(plan.channels * self.pitch, self.dtype)
+            first = block * plan.k_block
+            count = emit.present(first, g.k_per_group, plan.k_block)
+            first = emit.let(group * g.k_per_group + first)
+
+            def part(begin: Expr, present: Expr) -> None:
+                self.begin, self.present = begin, present
+                self._copy_columns(group)
+                emit.tiles_or_ones(
+                    count, plan.channels, lambda o, size: self._channels(first, o, size, count)
+                )
+
+            self._over_parts(part)
+
+    def _over_parts(self, part: Callable[[Expr, Expr], None]) -> None:
+        """``part(first, count)`` for parts of the positions, all but the last of the same size."""
+        if self.problem.is_static:
+            part(0, self.positions)
+            return
+        parts = emit.chosen(emit.ceil_div(self.positions, self.plan.room))
+        each = emit.chosen(emit.ceil_div(self.positions, emit.most(parts, 1)))
+
+        def numbered(i: Expr) -> None:
+            begin = emit.chosen(i * each)
+            part(begin, emit.chosen(emit.least(each, self.positions - begin)))
+
+        emit.loop(parts, numbered)
+
+    def _copy_columns(self, group: Expr) -> None:
+        """columns[position][input channel][tap] of one part."""
+        problem, channels = self.problem, self.problem.in_channels
+
+        def position(number: Expr) -> None:
+            digits = emit.unravel(self.begin + number, problem.y_sizes)
+            copy_column(
+                problem,
+                self.x,
+                self.columns,
+                number * self.pitch,
+                group * channels,
+                channels,
+                [self.number_of(digit) for digit in digits],
+                self.plan.lanes,
+            )
+
+        emit.loop(self.present, position)
+
+    def _channels(self, first: Expr, o: Expr, size: int, count: Expr) -> None:
+        """All positions of some output channels; beyond the last, the last again."""
+        numbers = [first + emit.least(o + i, count - 1) for i in range(size)]
+        rows = [emit.origin(self.weight.at("O", number)) for number in numbers]
+        source: Array = self.weight
+        if self.is_copied:
+            source = self.rows
+            for i, start in enumerate(rows):
+                copy(self.rows, i * self.pitch, self.weight, start, self.terms, self.plan.lanes)
+            rows = [i * self.pitch for i in range(size)]
+        tile = partial(self._tile, source, rows, numbers)
+        if self.problem.is_static:
+            emit.tiles(self.present, self.plan.m_tile, tile)
+        else:
+            emit.tiles_then_ones(self.present, self.plan.m_tile, tile)
+
+    def _tile(
+        self, source: Array, rows: Sequence[Expr], numbers: Sequence[Expr], m: Expr, size: int
+    ) -> None:
+        """accumulators[channels][positions] += weights * columns, and what they add up to."""
+        lanes = self.plan.lanes
+        tile = list(product(range(len(rows)), range(size)))
+        sums = dict(zip(tile, emit.registers(len(tile), lanes, self.dtype)))
+        zero = emit.broadcast(emit.constant(0, self.dtype), lanes)
+        for register, index in sums.values():
+            emit.store(register, index, zero)
+
+        def term(i: Expr) -> None:
+            values = [
+                emit.let(self.columns[emit.lanes_of((m + p) * self.pitch + i * lanes, lanes)])
+                for p in range(size)
+            ]
+            for o, row in enumerate(rows):
+                weights = emit.let(self._vector(source, row + i * lanes))
+                for p, value in enumerate(values):
+                    register, index = sums[o, p]
+                    emit.store(register, index, register[index] + weights * value)
+
+        emit.loop(self.terms // lanes, term)
+        rest = self.terms % lanes
+        for (o, p), (register, index) in sums.items():
+            total = self._added(register[index])
+            held = emit.scratch(1, self.dtype)
+            emit.store(held, 0, total)
+
+            def left(i: Expr, o: int = o, p: int = p, held: Array = held) -> None:
+                place = self.terms - rest + i
+                value = self.columns[(m + p) * self.pitch + place]
+                weight = source.load(rows[o] + place, self.dtype)
+                if source.dtype != self.dtype:
+                    weight = emit.settled(weight, self.dtype)
+                emit.store(held, 0, held[0] + weight * value)
+
+            emit.loop(rest, left)
+            self._write(numbers[o], self.begin + m + p, held[0])
+
+    def _vector(self, source: Array, start: Expr) -> Expr:
+        """Neighbours, in the dtype of the sums."""
+        lanes = self.plan.lanes
+        if self.widens:
+            value, dtype = widening.widened(source, start, lanes), "float32"
+        else:
+            value, dtype = source[emit.lanes_of(start, lanes)], source.dtype
+        return value if dtype == self.dtype else emit.converted(value, self.dtype, lanes)
+
+    def _added(self, vector: Expr) -> Expr:
+        """The sum of all lanes, half by half."""
+        count = self.plan.lanes
+        while count > 2:
+            count //= 2
+            both = emit.let(vector)
+            halves = (emit.shuffled([both], range(at, at + count)) for at in (0, count))
+            low, high = halves
+            vector = low + high
+        ((pair, index),) = emit.registers(1, 2, self.dtype)
+        emit.store(pair, index, vector)
+        return pair[0] + pair[1]
+
+    def _write(self, channel: Expr, position: Expr, value: Expr) -> None:
+        *outer, last = map(self.number_of, emit.unravel(position, self.problem.y_sizes))
+        self.result.row(channel, (*outer, 0)).put(last, value)

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel of ``conv_weight_grad`` for few positions: lanes run over the weights.
+
+With few positions there is nothing to sum over and the weights are the work, so x is spread into
+one row of columns (channel, tap) for each position, as the weights lie in memory::
+
+    parallel (group, block of channels of x, split of the channels of y):
+        for each chunk of `images` images:
+            for each position: x at every tap of every channel of the block   -> columns
+            for each tile of `k_tile` channels of y:
+                pack their values, position by position                       -> values
+                for each tile of `vectors` vectors of columns:
+                    for each position:
+                        accumulators[k_tile][vectors] += values * columns     -> held
+        write the rows of weights                                             -> out
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+from ...problem import DATA, TAPS, Problem
+from .. import emit
+from ..emit import Array, Expr, Operand
+from ..parts.im2col import copy_column
+from ..parts.outer_product import add_products
+from ..plan.wgrad_im2col import ColumnsPlan
+from .wgrad_positions import weight_function
+
+
+def build(problem: Problem, plan: ColumnsPlan) -> Any:
+    """The PrimFunc ``(x, y, out)`` of `problem`, scheduled by `plan`."""
+    return weight_function(problem, lambda operands: kernel_of(problem, plan, operands).emit())
+
+
+def kernel_of(problem: Problem, plan: ColumnsPlan, operands: Sequence[Operand]) -> Columns:
+    """The kernel with the arguments of that PrimFunc as `operands`."""
+    return Columns(problem, plan, *operands)
+
+
+class Columns:
+    """One kernel while it is being emitted."""
+
+    def __init__(self, problem: Problem, plan: ColumnsPlan, x: Operand, y: Operand, out: Operand):
+        self.problem, self.plan = problem, plan
+        self.x, self.y, self.out = x, y, out
+        self.dtype = problem.acc_dtype
+        # Of symbolic sizes all images are one chunk.
+        self.images, self.chunks = problem.n, 1
+        if problem.is_static:
+            self.images, self.chunks = plan.images, problem.n // plan.images
+        self.sizes = [emit.chosen(size) for size in (self.images, *problem.geometry.y_size)]
+        self.positions = emit.chosen(prod(self.sizes))
+        self.room = self.positions if problem.is_static else plan.room
+        self.vectors = plan.row_vectors(problem.geometry)
+        self.row = self.vectors * plan.lanes
+        # Whole tiles whose rows lie in memory as the columns do need no intermediate copy.
+        self.direct = (
+            out.is_run("I" + TAPS) and out.dtype == self.dtype and plan.is_whole(problem.geometry)
+        )
+
+    def fits(self) -> Expr:
+        """Whether there is room for all positions."""
+        return self.positions <= self.plan.room
+
+    def emit(self) -> None:
+        """The whole kernel."""
+        geometry, plan = self.problem.geometry, self.plan
+        blocks = -(-geometry.c_per_group // plan.c_block)
+        tiles = -(-geometry.k_per_group // plan.k_tile)
+        per_split = -(-tiles // plan.splits)
+        extents = (geometry.groups, blocks, plan.splits)
+        many = self.chunks > 1
+        with emit.tasks(prod(extents), plan.parallel) as task:
+            group, block, split = map(emit.let, emit.unravel(task, extents))
+            first_c = block * plan.c_block
+            count = emit.present(first_c, geometry.c_per_group, plan.c_block)
+            columns = emit.scratch(self.room * self.row, self.dtype)
+            values = emit.scratch(self.room * plan.k_tile, self.dtype)
+            if not self.direct:
+                held = emit.scratch((per_split if many else 1) * plan.k_tile * self.row, self.dtype)
+
+            def over_tiles(step: Callable[[Expr, Expr], None]) -> None:
+                """``step(number in the split, first channel of y in its group)``."""
+
+                def numbered(i: Expr) -> None:
+                    number = split * per_split + i
+                    inside = True if tiles % plan.splits == 0 else number < tiles
+                    emit.when(inside, lambda: step(i, number * plan.k_tile))
+
+                emit.loop(per_split, numbered)
+
+            def rows_of(i: Expr, first_k: Expr) -> tuple[Array, list[Expr]]:
+                if self.direct:
+                    k = group * geometry.k_per_group + first_k
+                    return self.out, [self.out.at("OI", k + o, first_c) for o in range(plan.k_tile)]
+                first = i * plan.k_tile if many else 0
+                return held, [(first + o) * self.row for o in range(plan.k_tile)]
+
+            def clear(i: Expr, first_k: Expr) -> None:
+                into, rows = rows_of(i, first_k)
+                for row in rows:
+                    emit.fill(into, row, self.row, emit.constant(0, self.dtype))
+
+            def write(i: Expr, first_k: Expr) -> None:
+                k, present = group * geometry.k_per_group + first_k, geometry.k_per_group - first_k
+                self._write(held, rows_of(i, first_k)[1][0], k, present, first_c, count)
+
+            def chunk(number: Expr) -> None:
+                image = number * self.images
+                self._spread(columns, image, group * geometry.c_per_group + first_c, count)
+
+                def tile(i: Expr, first_k: Expr) -> None:
+                    self._values(values, image, group, first_k)
+                    self._products(values, columns, *rows_of(i, first_k), fresh=not many)
+                    if not (many or self.direct):
+                        write(i, first_k)
+
+                over_tiles(tile)
+
+            if many:
+                over_tiles(clear)
+            emit.loop(self.chunks, chunk)
+            if many and not self.direct:
+                over_tiles(write)
+
+    def _spread(self, columns: Array, image: Expr, channel: Expr, count: Expr) -> None:
+        """columns[position][channel][taps]: x where the tap meets the position, or zero."""
+
+        def position(*numbers: Expr) -> None:
+            index: Expr = 0
+            for number, size in zip(numbers, self.sizes):
+                index = index * size + number
+            first, *others = numbers
+            copy_column(
+                self.problem,
+                self.x,
+                columns,
+                emit.origin(index * self.row),
+                channel,
+                count,
+                (image + first, *others),
+                self.plan.lanes,
+            )
+
+        # Columns that no weight reads are computed and dropped: they only have to be numbers.
+        emit.fill(columns, 0, self.positions * self.row, emit.constant(0, self.dtype))
+        emit.nest(self.sizes, position)
+
+    def _values(self, values: Array, image: Expr, group: Expr, first_k: Expr) -> None:
+        """values[position][k_tile] of y; channels beyond the last repeat it."""
+        geometry, k_tile = self.problem.geometry, self.plan.k_tile
+
+        def element(o: Expr, inner: Expr, *rest: Expr) -> None:
+            k = first_k + o
+            if geometry.k_per_group % k_tile:
+                k = emit.least(k, geometry.k_per_group - 1)
+            index = inner
+            for p, size in zip(rest, self.sizes[1:]):
+                index = index * size + p
+            k = group * geometry.k_per_group + k
+            source = self.y.at("C" + DATA, k, image + inner, *rest)
+            emit.store(values, index * k_tile + o, self.y.load(source, self.dtype))
+
+        emit.nest((k_tile, *self.sizes), element)
+
+    def _products(
+        self, values: Array, columns: Array, held: Array, rows: Sequence[Expr], *, fresh: bool
+    ) -> None:
+        """held[rows[o]][column] (+)= sum over positions of values * columns."""
+        plan = self.plan
+        lanes = plan.lanes
+
+        def tile(vector: Expr, vectors: int) -> None:
+            start = vector * lanes
+            places = [row + start for row in rows]
+            add_products(
+                (self.positions,),
+                values,
+                lambda o, p: p * plan.k_tile + o,
+                columns,
+                lambda p: p * self.row + start,
+                held,
+                places,
+                vectors,
+                lanes,
+                fresh=fresh,
+            )
+
+        emit.tiles(self.vectors, plan.vectors, tile)
+
+    def _write(
+        self, held: Array, place: Expr, k: Expr, present: Expr, first_c: Expr, count: Expr
+    ) -> None:
+        """The rows of one tile, in one run where the weights lie in memory as the columns do."""
+        geometry = self.problem.geometry
+
+        def row(o: Expr) -> None:
+            def element(c: Expr, *taps: Expr) -> None:
+                column = c
+                for r, size in zip(taps, geometry.kernel):
+                    column = column * size + r
+                into = self.out.at("OI" + TAPS, k + o, first_c + c, *taps)
+                emit.store(self.out, into, held.load(place + o * self.row + column, self.out.dtype))
+
+            def run(i: Expr) -> None:
+                into = self.out.at("OI", k + o, first_c) + i
+                emit.store(self.out, into, held.load(place + o * self.row + i, self.out.dtype))
+
+            if self.out.is_run("I" + TAPS):
+                emit.loop(count * geometry.taps, run)
+            else:
+                emit.nest((count, *geometry.kernel), element)
+
+        whole = geometry.k_per_group % self.plan.k_tile == 0
+        emit.loop(
+            self.plan.k_tile, lambda o: emit.when(True if whole else o < present, lambda: row(o))
+        )

@@ -1,0 +1,417 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel of ``conv_weight_grad`` with fewer products than a direct sum has.
+
+The algorithms of :mod:`topi_ext.filtering` are trilinear: what computes some outputs of a sum
+from combined inputs and combined taps also computes the gradient of its taps, from combined inputs
+and combined outputs::
+
+    y[e]   = sum over points, terms:  outputs[e][point] * (inputs of the term) * (taps of the term)
+    dw[t]  = sum over points, terms:  taps[term][t] * (inputs of the term) * (outputs of the point)
+
+Lanes run over the channels of y, values of x are broadcast, and the sum runs over tiles::
+
+    for each group, each part of the channels of x:
+        for each phase, each block of tiles:
+            parallel (vector of channels of y, row of tiles):
+                turn the outputs of a row, combine them                       -> rows[point]
+            parallel (block of channels of x):
+                for each channel of x, each row of tiles: combine its inputs  -> inputs[term]
+                for each term:
+                    for each tile of vectors, each `c_tile` channels of x:
+                        accumulators[c_tile][vectors] += inputs * rows        -> sums[term]
+        parallel (block of channels of x):
+            combine the sums of the terms, turn the weights back              -> out
+    where a weight was infinite or NaN: compute all of them directly
+
+A single block needs its sums only until they are combined: the last two loops then are one.
+
+Of many blocks each thread may take a share, with sums of its own, so that no line of one core is
+written again by another::
+
+    for each group, each part of the channels of x:
+        parallel (share of the phases and blocks of tiles):
+            for each of them:
+                turn the outputs, combine them                                -> rows[point]
+                for each block of channels of x: as above                     -> sums[share][term]
+        parallel (block of channels of x):
+            add up the shares, combine the sums of the terms, turn them back  -> out
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from itertools import product
+from math import prod
+from typing import Any
+
+from ...problem import DATA, Problem
+from .. import emit
+from ..emit import Array, Expr, Operand
+from ..parts.nonfinite import Finite
+from ..parts.outer_product import add_products
+from ..parts.panel import fitted_block
+from ..parts.transpose import turn
+from ..parts.winograd_inputs import CombinedInputs
+from ..parts.winograd_sums import combined_along
+from ..plan.wgrad_winograd import WeightTilesPlan
+from .wgrad_channels import write_turned
+from .wgrad_positions import emit_body as emit_directly
+from .wgrad_positions import weight_function
+
+
+def build(problem: Problem, plan: WeightTilesPlan) -> Any:
+    """The PrimFunc ``(x, y, out)`` of `problem`, scheduled by `plan`."""
+    return weight_function(problem, lambda operands: emit_body(problem, plan, operands))
+
+
+def emit_body(problem: Problem, plan: WeightTilesPlan, operands: Sequence[Operand]) -> None:
+    """What that PrimFunc does, with its arguments as `operands`."""
+    # Not zero where the weights have to be computed directly.
+    directly = emit.scratch(1, "int64")
+    emit.store(directly, 0, emit.wide(0))
+    emit.when(directly[0] < 1, lambda: _WeightTiles(problem, plan, directly, *operands).emit())
+    emit.when(directly[0] > 0, lambda: emit_directly(problem, plan.direct, operands))
+
+
+class _WeightTiles:
+    """One kernel while it is being emitted."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        plan: WeightTilesPlan,
+        directly: Array,
+        x: Operand,
+        y: Operand,
+        out: Operand,
+    ):
+        self.problem, self.plan, self.directly = problem, plan, directly
+        self.x, self.y, self.out = x, y, out
+        self.dtype = problem.acc_dtype
+        # A gather from x to y has one kind of phases.
+        self.filters = [filters[0] for filters in plan.filters(problem)]
+        self.vectors = -(-problem.geometry.k_per_group // plan.lanes)
+        self.row = self.vectors * plan.lanes
+        # Tiles of a block that there is room for, and that there are.
+        self.room, self.block = prod(plan.block), self._block()
+        self.tiles = emit.chosen(prod(self.block))
+        self.points = list(product(*(range(len(f.points)) for f in self.filters)))
+        self.terms = prod(len(f.terms) for f in self.filters)
+        is_static = problem.is_static
+        self.is_single = is_static and plan.shares == 1 and plan.passes(problem) == 1
+        # One vector more, so that the sums of channels are not a power of two apart.
+        self.channel_sums = self.terms * self.row + plan.lanes
+
+    def _block(self) -> Sequence[Expr]:
+        """The planned block; of symbolic sizes one that fits into its room."""
+        plan, problem = self.plan, self.problem
+        if problem.is_static:
+            return plan.block
+        tiles = [emit.chosen(emit.most(count, 1)) for count in plan.tiles(problem)]
+        return fitted_block(plan.block, tiles, plan.lanes, plan.shares)
+
+    def emit(self) -> None:
+        """The whole kernel."""
+        plan, groups = self.plan, self.problem.geometry.groups
+        if plan.shares > 1:
+            emit.nest((groups, plan.parts), self._shared_part)
+            return
+        rows = self._rows()
+        emit.nest((groups, plan.parts), lambda group, part: self._part(rows, group, part))
+
+    def _rows(self) -> Array:
+        """Room for the combined outputs of a block of tiles."""
+        return emit.scratch(len(self.points) * self.room * self.row, self.dtype)
+
+    @property
+    def _blocks(self) -> int:
+        """Blocks of channels of x in a part."""
+        return -(-self.problem.geometry.c_per_group // (self.plan.c_block * self.plan.parts))
+
+    @cached_property
+    def _extents(self) -> list[Expr]:
+        """Phases, and blocks of tiles."""
+        tiles = zip(self.plan.tiles(self.problem), self.block)
+        blocks = (emit.chosen(emit.ceil_div(count, size)) for count, size in tiles)
+        return [*(len(f.phases) for f in self.filters), *blocks]
+
+    def _block_of(self, part: Expr, number: Expr, step: Callable[[Expr, Expr], None]) -> None:
+        """``step(first channel, where its sums are)`` for one block of channels of x."""
+        channels, c_block = self.problem.geometry.c_per_group, self.plan.c_block
+        place = emit.let(number * c_block)
+        first_c = emit.let(part * (self._blocks * c_block) + place)
+        # The last of several parts may have none.
+        is_even = channels == self.plan.parts * self._blocks * c_block
+        inside = True if is_even else first_c < channels
+        emit.when(inside, lambda: step(first_c, emit.let(place * self.channel_sums)))
+
+    def _of_blocks(self, part: Expr, step: Callable[[Expr, Expr], None]) -> None:
+        """The same for all blocks of the part, which threads share."""
+        with emit.tasks(self._blocks, self.plan.parallel) as number:
+            self._block_of(part, number, step)
+
+    def _clear(self, sums: Array, held: Expr, blocks: int) -> None:
+        count = blocks * self.plan.c_block * self.channel_sums
+        emit.fill(sums, held, count, emit.constant(0, self.dtype))
+
+    def _part(self, rows: Array, group: Expr, part: Expr) -> None:
+        """The weights of one part of the channels of x."""
+        plan = self.plan
+        sums: Array | None = None
+        if not self.is_single:
+            sums = emit.scratch(self._blocks * plan.c_block * self.channel_sums, self.dtype)
+            self._of_blocks(part, lambda _, held: self._clear(sums, held, 1))
+
+        def one_pass(*numbers: Expr) -> None:
+            phases, first = numbers[:3], [n * b for n, b in zip(numbers[3:], self.block)]
+            with emit.tasks(
+                emit.chosen(self.vectors * prod(self.block[:3])), plan.parallel
+            ) as task:
+                place = emit.unravel(task, (self.vectors, *self.block[:3]))
+                self._combine_outputs(rows, group, phases, first, *map(emit.let, place))
+            self._of_blocks(
+                part,
+                lambda first_c, held: self._task(rows, sums, group, phases, first, first_c, held),
+            )
+
+        emit.nest(self._extents, one_pass)
+        if sums is not None:
+            self._of_blocks(part, lambda first_c, held: self._write(sums, group, first_c, held))
+
+    def _shared_part(self, group: Expr, part: Expr) -> None:
+        """The same, phases and blocks of tiles divided among the threads."""
+        plan = self.plan
+        size = self._blocks * plan.c_block * self.channel_sums
+        sums = emit.scratch(plan.shares * size, self.dtype)
+        passes = emit.chosen(prod(self._extents))
+
+        def one_pass(rows: Array, start: Expr, number: Expr) -> None:
+            numbers = [emit.let(i) for i in emit.unravel(number, self._extents)]
+            phases, first = numbers[:3], [n * b for n, b in zip(numbers[3:], self.block)]
+            emit.nest(
+                (self.vectors, *self.block[:3]),
+                lambda *place: self._combine_outputs(rows, group, phases, first, *place),
+            )
+
+            def block(first_c: Expr, held: Expr) -> None:
+                place = emit.let(start + held)
+                self._task(rows, sums, group, phases, first, first_c, place)
+
+            emit.loop(self._blocks, lambda i: self._block_of(part, i, block))
+
+        with emit.tasks(plan.shares, plan.parallel) as share:
+            start, rows = emit.let(share * size), self._rows()
+            self._clear(sums, start, self._blocks)
+
+            emit.share_of(passes, plan.shares, share, partial(one_pass, rows, start))
+
+        def write(first_c: Expr, held: Expr) -> None:
+            def add(i: Expr) -> None:
+                total = sums[held + i]
+                for share in range(1, plan.shares):
+                    total = total + sums[held + (share * size) + i]
+                emit.store(sums, held + i, total)
+
+            emit.loop(plan.c_block * self.channel_sums, add)
+            self._write(sums, group, first_c, held)
+
+        self._of_blocks(part, write)
+
+    # ------------------------------------------------------------ outputs
+
+    def _combine_outputs(
+        self,
+        rows: Array,
+        group: Expr,
+        phases: Sequence[Expr],
+        first: Sequence[Expr],
+        vector: Expr,
+        *numbers: Expr,
+    ) -> None:
+        """rows[point][tile of vectors][tile][lanes] of one row of tiles and one vector."""
+        problem, lanes, block = self.problem, self.plan.lanes, self.block
+        tile = self.plan.tile
+        channels = problem.geometry.k_per_group
+        line = block[3] * tile[2]
+        longest = line if problem.is_static else self.room * tile[2]
+        turned = emit.scratch(tile[0] * tile[1] * longest * lanes, self.dtype)
+        zeros = emit.broadcast(emit.constant(0, self.dtype), lanes)
+        steps = [f.out_step for f in self.filters]
+        offsets = [
+            emit.table([offset for offset, _, _ in f.phases])(phase)
+            for f, phase in zip(self.filters, phases)
+        ]
+        sizes = problem.y_sizes
+        image = emit.let(first[0] + numbers[0])
+        # Of the row's positions of this phase, how many exist.
+        start = emit.let(first[3] * tile[2])
+        existing = emit.quotient(sizes[3] - offsets[2] + (steps[2] - 1), steps[2])
+        positions = emit.let(emit.least(emit.most(existing - start, 0), line))
+        first_k = emit.let(vector * lanes)
+        count = emit.present(first_k, channels, lanes)
+
+        def piece(*e: Expr) -> None:
+            depth, height = (
+                emit.let(
+                    ((first[axis + 1] + numbers[axis + 1]) * tile[axis] + e[axis]) * steps[axis]
+                    + offsets[axis]
+                )
+                for axis in (0, 1)
+            )
+            into = (e[0] * tile[1] + e[1]) * line * lanes
+            emit.loop(
+                line, lambda u: emit.store(turned, emit.lanes_of(into + u * lanes, lanes), zeros)
+            )
+
+            def run() -> None:
+                where = (image, depth, height, start * steps[2] + offsets[2])
+                origin = emit.origin(self.y.at("C" + DATA, group * channels + first_k, *where))
+                step = self.y.strides[DATA[-1]] * steps[2]
+                turn(turned, into, lanes, self.y, origin, step, count, positions, line, lanes)
+
+            inside = emit.both(image < sizes[0], depth < sizes[1], height < sizes[2])
+            emit.when(inside, run)
+
+        emit.nest(tile[:2], piece)
+        vectors = [self._tile_of(v) for v in range(self.vectors)]
+        start_of, count_of, number_of = (emit.table([v[i] for v in vectors]) for i in range(3))
+        into = emit.let(start_of(vector) * (self.room * lanes) + number_of(vector) * lanes)
+        step = emit.let(count_of(vector) * lanes)
+        flat = emit.let(((numbers[0] * block[1] + numbers[1]) * block[2] + numbers[2]) * block[3])
+
+        def one_tile(q: Expr) -> None:
+            values = {
+                e: emit.let(
+                    turned[
+                        emit.lanes_of(
+                            ((e[0] * tile[1] + e[1]) * line + q * tile[2] + e[2]) * lanes, lanes
+                        )
+                    ]
+                )
+                for e in product(*map(range, tile))
+            }
+            for axis, f in enumerate(self.filters):
+                of_point = [
+                    [(e, c) for e, output in enumerate(f.outputs) for p, c in output if p == point]
+                    for point in range(len(f.points))
+                ]
+                values = combined_along(values, axis, of_point, self.dtype, lanes)
+            for number, point in enumerate(self.points):
+                place = into + number * (self.room * self.row) + (flat + q) * step
+                emit.store(rows, emit.lanes_of(place, lanes), values[point])
+
+        emit.loop(block[3], one_tile)
+
+    def _tile_of(self, vector: int) -> tuple[int, int, int]:
+        """The first vector of the tile that holds it, how many it has, and which one this is."""
+        first = vector // self.plan.vectors * self.plan.vectors
+        return first, min(self.plan.vectors, self.vectors - first), vector - first
+
+    # ------------------------------------------------------------ products
+
+    def _task(
+        self,
+        rows: Array,
+        sums: Array | None,
+        group: Expr,
+        phases: Sequence[Expr],
+        first: Sequence[Expr],
+        first_c: Expr,
+        held: Expr,
+    ) -> None:
+        """What one block of tiles adds to the sums of one block of channels of x."""
+        problem, plan = self.problem, self.plan
+        count = emit.present(first_c, problem.geometry.c_per_group, plan.c_block)
+        inputs = emit.scratch(self.terms * plan.rows * plan.pitch, self.dtype)
+        combined = CombinedInputs(
+            problem, self.x, first, self.block, self.room, plan.pitch, plan.lanes
+        )
+        first_rows = [t * plan.rows for t in range(self.terms)]
+        tiles = combined.rows_into(inputs, first_rows, group, self.filters, phases)
+        emit.loop(count, lambda c: tiles(emit.let(first_c + c), c))
+        if sums is not None:
+            self._products(rows, inputs, sums, held, count)
+            return
+        sums = emit.scratch(plan.c_block * self.channel_sums, self.dtype)
+        self._products(rows, inputs, sums, 0, count)
+        self._write(sums, group, first_c, 0)
+
+    def _products(self, rows: Array, inputs: Array, sums: Array, held: Expr, count: Expr) -> None:
+        """sums[channel of x][term][channel of y], from `held` on."""
+        plan, lanes = self.plan, self.plan.lanes
+        numbers = [
+            [point for point, terms in enumerate(f.points) for _ in terms] for f in self.filters
+        ]
+        point_of = emit.table([self.points.index(at) for at in product(*numbers)])
+
+        def tile(term: Expr, point: Expr, vector: Expr, vectors: int, c: Expr, cs: int) -> None:
+            row = emit.let(point * (self.room * self.row) + vector * (self.room * lanes))
+            values = emit.let((term * plan.rows + c) * plan.pitch)
+            place = emit.let(held + c * self.channel_sums + term * self.row + vector * lanes)
+            add_products(
+                (self.tiles,),
+                inputs,
+                lambda o, i: values + o * plan.pitch + i,
+                rows,
+                lambda i: row + i * (vectors * lanes),
+                sums,
+                [place + o * self.channel_sums for o in range(cs)],
+                vectors,
+                lanes,
+                fresh=self.is_single,
+            )
+
+        def of_term(term: Expr) -> None:
+            point = emit.let(point_of(term))
+
+            def channels(vector: Expr, vectors: int) -> None:
+                at = partial(tile, term, point, vector, vectors)
+                emit.tiles_then_ones(count, plan.c_tile, at)
+
+            emit.tiles(self.vectors, plan.vectors, channels)
+
+        emit.loop(self.terms, of_term)
+
+    # ------------------------------------------------------------ weights
+
+    def _write(self, sums: Array, group: Expr, first_c: Expr, held: Expr) -> None:
+        """Combine the sums of terms to weights, and turn them back, a vector at a time."""
+        g, lanes = self.problem.geometry, self.plan.lanes
+        count = emit.present(first_c, g.c_per_group, self.plan.c_block)
+        finite = Finite(self.dtype, lanes)
+        turned = emit.scratch(g.taps * lanes, self.dtype)
+        depth = self.filters[0]
+        axes = list(enumerate(self.filters))[1 if depth.is_direct else 0 :]
+        term_numbers = list(product(*(range(len(f.terms)) for _, f in axes)))
+        tap_numbers = list(product(*(range(g.kernel[axis]) for axis, _ in axes)))
+        tap_of = emit.table([term.taps[0][0] for term in depth.terms])
+
+        def combine(start: Expr, number: Expr) -> None:
+            """All terms, or those with this one along depth."""
+            first = emit.let(start + number * (len(term_numbers) * self.row))
+            values = {
+                at: emit.let(sums[emit.lanes_of(first + t * self.row, lanes)])
+                for t, at in enumerate(term_numbers)
+            }
+            for place, (axis, f) in enumerate(axes):
+                of_tap = [
+                    [(t, a) for t, term in enumerate(f.terms) for i, a in term.taps if i == tap]
+                    for tap in range(g.kernel[axis])
+                ]
+                values = combined_along(values, place, of_tap, self.dtype, lanes)
+            into = emit.let(tap_of(number) * len(tap_numbers)) if depth.is_direct else 0
+            for tap, at in enumerate(tap_numbers):
+                emit.store(turned, emit.lanes_of((into + tap) * lanes, lanes), values[at])
+                finite.show(values[at])
+
+        def vector(c: Expr, v: Expr) -> None:
+            start = emit.let(held + c * self.channel_sums + v * lanes)
+            emit.loop(depth.loops, lambda number: combine(start, number))
+            first_k = emit.let(v * lanes)
+            k_count = emit.present(first_k, g.k_per_group, lanes)
+            k = group * g.k_per_group + first_k
+            write_turned(self.problem, self.out, turned, lanes, k, k_count, first_c + c)
+
+        emit.nest((count, self.vectors), vector)
+        finite.report(self.directly)

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The weights of a block of output channels, copied side by side.
+
+::
+
+    copied[tap][input channel][channels]
+
+Where a kernel's taps lie one after the other in memory, squares of them are transposed in
+registers::
+
+    for each input channel, for some of its output channels at a time:
+        for some taps at a time:
+            load these taps of each output channel, transpose, store     -> copied
+
+Else weights are copied one by one, in the order in which they are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from ... import tvm_compat
+from ...emit.arguments import as_stored, tap_number, weight_index
+from ...problem import TAPS, Problem
+from .. import emit
+from ..emit import Array, Expr, Operand
+from ..plan.vectors import square_size
+from .transpose import turn_squares
+
+Row = Callable[[Expr, Expr], Expr]
+"""Where the first tap between an input and an output channel is stored."""
+
+
+class BlockWeights:
+    """How they are copied.
+
+    Beyond the last output channel the last is copied again; what is made of it is dropped.
+
+    Parameters
+    ----------
+    problem, weight
+        Whose weights, as the user stores them.
+    channels, blocks : int
+        Output channels of a block, and blocks of a group.
+    count : int
+        Input channels at a time.
+    lanes : int
+        Elements per vector.
+
+    Attributes
+    ----------
+    pitch : int
+        Distance of two taps: whole vectors.
+    elements : int
+        Room for the copy.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        weight: Operand,
+        channels: int,
+        blocks: int,
+        count: int,
+        lanes: int,
+    ):
+        self.problem, self.weight = problem, weight
+        self.channels, self.count, self.lanes = channels, count, lanes
+        self.is_whole = problem.out_channels >= blocks * channels
+        self.dtype = problem.acc_dtype
+        self.pitch = -(-count * channels // lanes) * lanes
+        self.elements = problem.geometry.taps * self.pitch
+
+    def copy(self, into: Array, group: Expr, block: Expr, first: Expr, at: Expr = 0) -> None:
+        """Those of a group's output channels of number ``block * channels`` and on, and of its
+        input channels of number `first` and on, from element `at` on."""
+        row = partial(self._row, group, block * self.channels, first)
+        square = square_size(self.problem, self.channels, self.lanes)
+        # Weights that a copy holds in another dtype come one by one.
+        if square and self.weight.dtype == self.problem.dtypes[1]:
+            self._by_squares(into, at, row, square)
+        else:
+            self._one_by_one(into, at, row)
+
+    def _row(self, group: Expr, first_out: Expr, first_in: Expr, i: Expr, o: Expr) -> Expr:
+        """Where the first tap is stored."""
+        problem, number = self.problem, first_out + o
+        if not self.is_whole:
+            number = emit.least(number, problem.out_channels - 1)
+        origin = (0,) * len(TAPS)
+        return weight_index(problem, self.weight, group, first_in + i, number, origin)
+
+    def _by_squares(self, into: Array, at: Expr, row: Row, size: int) -> None:
+        channels, taps = self.channels, self.problem.geometry.taps
+        # As many squares side by side as a vector has room for.
+        wide = min(self.lanes, channels) // size * size
+
+        def squares(i: Expr, number: Expr) -> None:
+            # The last begin earlier, where there are not enough channels for whole ones.
+            o = emit.let(emit.least(number * wide, channels - wide))
+            rows = [emit.origin(row(i, o + k)) for k in range(wide)]
+            start = emit.origin(at + i * channels + o)
+            vector = partial(self._vector, size=size)
+            turn_squares(into, start, self.pitch, rows, size, taps, vector)
+
+        # In the order in which they are stored.
+        numbers = self.count, -(-channels // wide)
+        if self.problem.transposed:
+            emit.nest(numbers, squares)
+        else:
+            emit.nest(numbers[::-1], lambda number, i: squares(i, number))
+
+    def _vector(self, start: Expr, size: int) -> Expr:
+        """So many neighbours, in the dtype of the sums."""
+        value = self.weight[emit.lanes_of(start, size)]
+        if self.weight.dtype == self.dtype:
+            return emit.let(value)
+        # As in emit.settled.
+        ((register, index),) = emit.registers(1, size, self.dtype)
+        if tvm_compat.converts_vectors(self.weight.dtype):
+            emit.store(register, index, emit.converted(value, self.dtype, size))
+        else:
+            for i in range(size):
+                emit.store(register, i, self.weight.load(start + i, self.dtype))
+        return emit.let(register[index])
+
+    def _one_by_one(self, into: Array, at: Expr, row: Row) -> None:
+        problem, weight = self.problem, self.weight
+        source, result = ("O", "I") if problem.transposed else ("I", "O")
+        extents = {
+            source: self.count,
+            result: self.channels,
+            **dict(zip(TAPS, problem.geometry.kernel)),
+        }
+
+        def element(number: dict[str, Expr]) -> None:
+            taps = [number[letter] for letter in TAPS]
+            first_tap = row(number[source], number[result])
+            value = weight.load(first_tap + weight.at(TAPS, *taps), self.dtype)
+            if weight.dtype != self.dtype:
+                value = emit.settled(value, self.dtype)
+            place = at + tap_number(problem, taps) * self.pitch
+            emit.store(into, place + number[source] * self.channels + number[result], value)
+
+        as_stored(weight, extents, element)

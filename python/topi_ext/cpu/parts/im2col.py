@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns: what one position of y reads of x, in the order of weights, (input channel, tap)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...problem import DATA, Problem
+from .. import emit
+from ..emit import Array, Expr, Operand
+from .copies import copy
+
+
+def copy_column(
+    problem: Problem,
+    x: Operand,
+    into: Array,
+    at: Expr,
+    channel: Expr,
+    channels: Expr,
+    position: Sequence[Expr],
+    lanes: int,
+) -> None:
+    """Copy what a position reads of some channels to ``into[at + i]``; zero where there is padding.
+
+    Parameters
+    ----------
+    channel, channels
+        First channel of `x`, and how many.
+    position : sequence
+        Along the four axes.
+    """
+    g, zero = problem.geometry, emit.constant(0, into.dtype)
+    image, *numbers = position
+    corner = [emit.let(i * stride - pad) for i, stride, pad in zip(numbers, g.stride, g.pad_before)]
+    apart = x.strides[DATA[-1]]
+
+    def row(i: Expr, depth: Expr, height: Expr) -> None:
+        outer = [
+            emit.let(start + tap * dilation)
+            for start, tap, dilation in zip(corner, (depth, height), g.dilation)
+        ]
+        bounds = ((o >= 0, o < size) for o, size in zip(outer, g.x_size))
+        inside = emit.both(*(bound for pair in bounds for bound in pair))
+        first = ((i * g.kernel[0] + depth) * g.kernel[1] + height) * g.kernel[2]
+        first = emit.origin(at + first)
+        source = emit.origin(x.at("C" + DATA, channel + i, image, *outer, 0))
+
+        def tap(width: Expr) -> None:
+            place = corner[2] + width * g.dilation[2]
+            there = emit.both(inside, place >= 0, place < g.x_size[2])
+            value = emit.choose(there, lambda: x.load(source + place * apart, into.dtype), zero)
+            if x.dtype != into.dtype:
+                value = emit.settled(value, into.dtype)
+            emit.store(into, first + width, value)
+
+        if problem.is_static:
+            emit.loop(g.kernel[2], tap)
+            return
+        # Where all taps of a row meet data, LLVM would ask for each of them.
+        begin, last = corner[2], corner[2] + (g.kernel[2] - 1) * g.dilation[2]
+        emit.when(
+            emit.both(inside, begin >= 0, last < g.x_size[2]),
+            lambda: copy(
+                into, first, x, emit.let(source + begin * apart), g.kernel[2], lanes,
+                apart * g.dilation[2],
+            ),
+            lambda: emit.loop(g.kernel[2], tap),
+        )  # fmt: skip
+
+    emit.nest((channels, *g.kernel[:2]), row)

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Panels: the input window of one block of positions, padded and split by residue.
+
+A panel holds, for each channel and each residue of the input position modulo the step, the window
+as one flat plane::
+
+    panel[(channel * slots + slot) * pitch + ((e0*E1 + e1)*E2 + e2)*E3 + e3]
+
+so that a tap is a constant offset, the lanes of a vector are neighbours in memory whatever the
+stride, and padding, layout and dtype are dealt with once, by packing (:mod:`.packing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ...gather import Gather
+from ...problem import Problem
+from .. import emit
+from ..emit import Expr
+from ..plan.vectors import odd
+from ..plan.window import Window
+
+
+class FittedWindow:
+    """A window whose block is chosen when the kernel runs, for sizes that are known only then.
+
+    As many whole rows, planes and images as the planned window has room for, in equal parts.
+
+    Parameters
+    ----------
+    room : Window
+        What was planned for nominal sizes: this one has at most as many elements.
+    positions : sequence
+        Positions per phase, along the four axes.
+    gathers, lanes
+        As of :class:`Panel`.
+    blocks : int or symbolic
+        How many there should be, if images, planes and rows can be divided into so many.
+    """
+
+    def __init__(
+        self,
+        room: Window,
+        positions: Sequence[Expr],
+        gathers: Sequence[Gather],
+        lanes: int,
+        blocks: Expr = 1,
+    ):
+        share, wanted = [], blocks if isinstance(blocks, int) and blocks == 1 else emit.wide(blocks)
+        for count in positions[:-1]:
+            parts = emit.chosen(emit.least(count, wanted))
+            share.append(emit.chosen(emit.ceil_div(count, parts)))
+            wanted = emit.chosen(emit.ceil_div(wanted, parts))
+        halo = [gather.last_shift - gather.first_shift for gather in gathers]
+        most = room.elements // prod(1 + reach for reach in halo[:-1]) - halo[-1]
+        width = _equal_part(positions[-1], emit.least(most, positions[-1]))
+        block: list[Expr] = [1, 1, 1, width]
+        inner: Expr = emit.chosen(width + halo[-1])
+        is_whole: Expr = width == positions[-1]
+        for axis in (2, 1, 0):
+            around = prod(1 + reach for reach in halo[:axis])
+            most = emit.most(
+                emit.quotient(room.elements, emit.chosen(inner * around)) - halo[axis], 1
+            )
+            count = _equal_part(positions[axis], emit.least(most, share[axis]))
+            count = emit.chosen(emit.choose(is_whole, lambda count=count: count, 1))
+            block[axis] = count
+            inner = emit.chosen(inner * (count + halo[axis]))
+            is_whole = emit.both(is_whole, count == positions[axis])
+        self.block = tuple(block)
+        self.extent = tuple(b + reach for b, reach in zip(block, halo))
+        steps: list[Expr] = [1]
+        for extent in self.extent[:0:-1]:
+            steps.append(emit.chosen(steps[-1] * extent))
+        self.steps = tuple(reversed(steps))
+        self.elements = inner
+        self.length = emit.chosen(sum((b - 1) * step for b, step in zip(block, self.steps)) + 1)
+        vectors = emit.chosen(emit.ceil_div(inner, lanes))
+        self._pitch = emit.chosen(odd(vectors) * lanes)
+        self._room = room
+
+    def pitch(self, _: int) -> Expr:
+        """Distance of two planes: whole vectors, and never a power of two of cache lines."""
+        return self._pitch
+
+    def most_pitch(self, lanes: int) -> int:
+        """What has to be allocated for a plane: no window that fits has a larger pitch."""
+        return (-(-self._room.elements // lanes) + 1) * lanes
+
+
+def fitted_block(
+    room: Sequence[int], tiles: Sequence[Expr], lanes: int, blocks: int
+) -> tuple[Expr, ...]:
+    """The block of a :class:`FittedWindow` of what has no halo, `tiles` along the four axes."""
+    dense = (Gather(False, 1, 1, 1, 0),) * 4
+    return FittedWindow(Window.of(room, dense), tiles, dense, lanes, blocks).block
+
+
+def fitted_splits(tasks: Expr, wanted: int, most: Expr) -> Expr:
+    """Into how many each of `tasks` is divided, at most `most`: together as many as are wanted.
+
+    These are two for each thread; where all threads have equally many, one for each will do, since
+    every split packs the same data.
+    """
+    threads = max(1, wanted // 2)
+    uneven = emit.remainder(tasks, threads) * emit.remainder(emit.wide(threads), tasks)
+    enough = emit.chosen(emit.choose(uneven > 0, lambda: wanted, threads))
+    return emit.chosen(emit.least(emit.chosen(emit.ceil_div(enough, tasks)), most))
+
+
+def window_of(
+    problem: Problem, planned: Window, gathers: Sequence[Gather], lanes: int, blocks: Expr = 1
+) -> Window | FittedWindow:
+    """The planned window where sizes are known, else one that fits into it."""
+    if problem.is_static:
+        return planned
+    positions = [emit.chosen(emit.most(p, 1)) for p in problem.positions]  # may be empty
+    return FittedWindow(planned, positions, gathers, lanes, blocks)
+
+
+def _equal_part(size: Expr, most: Expr) -> Expr:
+    """The smallest part of which no more are needed than of parts of `most`."""
+    parts = emit.chosen(emit.ceil_div(size, emit.chosen(most)))
+    return emit.chosen(emit.ceil_div(size, parts))
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Where things are in a panel.
+
+    Attributes
+    ----------
+    gathers : tuple of Gather
+        How the operand is read, along the four axes.
+    window : Window
+        Extents of a plane.
+    lanes : int
+        Elements per vector.
+    """
+
+    gathers: tuple[Gather, ...]
+    window: Window | FittedWindow
+    lanes: int
+
+    @property
+    def pitch(self) -> Expr:
+        """Elements from plane to plane."""
+        return self.window.pitch(self.lanes)
+
+    @property
+    def slots(self) -> int:
+        """Planes of one channel."""
+        return prod(gather.slots for gather in self.gathers)
+
+    def elements(self, channels: Expr) -> Expr:
+        """Size of the panel; one vector more, since the last tile may read past the last plane."""
+        return channels * self.slots * self.pitch + self.lanes
+
+    def room(self, channels: int) -> int:
+        """The most that :meth:`elements` can be."""
+        return channels * self.slots * self.window.most_pitch(self.lanes) + self.lanes
+
+    def number(self, channel: Expr, slots: Sequence[Expr]) -> Expr:
+        """The number of a plane."""
+        index = channel
+        for gather, slot in zip(self.gathers, slots):
+            index = index * gather.slots + slot
+        return index
+
+    def plane(self, channel: Expr, slots: Sequence[Expr]) -> Expr:
+        """Offset of a plane."""
+        return self.number(channel, slots) * self.pitch
+
+    def shifted(self, shifts: Sequence[Expr]) -> Expr:
+        """Offset in a plane of the first position of the block, read with `shifts`."""
+        return sum(
+            (shift - gather.first_shift) * step
+            for shift, gather, step in zip(shifts, self.gathers, self.window.steps)
+        )

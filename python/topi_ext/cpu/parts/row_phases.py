@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Phases along depth and height, those of whole rows of the result, as a kernel numbers them.
+
+They are ordered by the slice of the kernel that they need, see :mod:`topi_ext.plan.combined_rows`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from .. import emit
+from ..emit import Expr
+from ..plan.winograd_rows import Pair, Slice
+
+
+class RowPhases:
+    """All phases of rows.
+
+    Attributes
+    ----------
+    slices : sequence of Slice
+        Those of the kernel.
+    """
+
+    def __init__(self, slices: Sequence[Slice]):
+        self.slices = slices
+        self._pairs = list(dict.fromkeys(one.pair for one in slices))
+
+    def over_phases(self, slice_: Expr, step: Callable[[Expr, Expr], None]) -> None:
+        """``step(phase, number in the slice)`` for the phases of a slice."""
+        counts = [len(one.phases) for one in self.slices]
+        first = emit.let(emit.table([sum(counts[:i]) for i in range(len(counts))])(slice_))
+        emit.loop(emit.let(emit.table(counts)(slice_)), lambda i: step(first + i, i))
+
+    def of_pair(self, slice_: Expr, step: Callable[[Pair], None]) -> None:
+        """``step(pair)`` for that of a slice: code of its own for each."""
+        pair_of = emit.table([self._pairs.index(one.pair) for one in self.slices])(slice_)
+        for number, pair in enumerate(self._pairs):
+            emit.when(len(self._pairs) == 1 or pair_of == number, lambda pair=pair: step(pair))
+
+    def numbers(self, phase: Expr) -> list[Expr]:
+        """Of a phase, its numbers among those of its filters along depth and height."""
+        return _looked_up([numbers for one in self.slices for numbers in one.phases], phase)
+
+    def offsets(self, phase: Expr) -> list[Expr]:
+        """Of a phase, which rows are its own, along depth and height."""
+        offsets = [
+            [f.phases[i][0] for f, i in zip(one.pair, numbers)]
+            for one in self.slices
+            for numbers in one.phases
+        ]
+        return _looked_up(offsets, phase)
+
+    def first_taps(self, slice_: Expr) -> list[Expr]:
+        """Of a slice, the numbers of its first taps among those of its filters."""
+        numbers = [
+            [f.first_taps.index(tap) for f, tap in zip(one.pair, one.first_taps)]
+            for one in self.slices
+        ]
+        return _looked_up(numbers, slice_)
+
+
+def _looked_up(rows: Sequence[Sequence[int]], number: Expr) -> list[Expr]:
+    """The row of this number, when the kernel runs."""
+    return [emit.let(emit.table(column)(number)) for column in zip(*rows)]

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Combined inputs: what is multiplied with combined taps, or with combined outputs.
+
+::
+
+    for each input channel:
+        copy the rows of the data that the block reads, between zeros       -> raw
+        for each row of tiles, for each vector of its tiles:
+            for each product of terms along depth and height (a loop where depth has no tiles):
+                add and subtract vectors of rows of raw                     -> mixed
+                pick elements that are as far apart as tiles                -> inputs
+                for each term along the row:
+                    add and subtract vectors of inputs                      -> made
+
+`mixed` and `inputs` are registers.  All rows of a channel are copied before the first is read: what
+a vector was just written to, at another offset, a processor can't read at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain, product
+from math import prod
+
+from ...filtering import Combination, Filter
+from ...problem import DATA, Problem
+from .. import emit
+from ..emit import Array, Expr, Operand
+from ..plan.vectors import NARROW, row_lanes
+from .copies import are_near
+from .copies import copy as copy_row
+from .winograd_sums import combination
+
+
+@dataclass(frozen=True)
+class CombinedInputs:
+    """The inputs of one block of tiles.
+
+    Attributes
+    ----------
+    problem : Problem
+    data : Operand
+        What is read.
+    first, block : sequence
+        The first tile along the four axes, and how many there are.
+    room : int
+        Tiles of a block, at most.
+    pitch : int or expression
+        Distance of two rows of tiles in what is made.
+    lanes : int
+        Elements per vector.
+    """
+
+    problem: Problem
+    data: Operand
+    first: Sequence[Expr]
+    block: Sequence[Expr]
+    room: int
+    pitch: Expr
+    lanes: int
+
+    def rows_into(
+        self,
+        made: Array,
+        first_rows: Sequence[int],
+        group: Expr,
+        filters: Sequence[Filter],
+        phases: Sequence[Expr],
+    ) -> Callable[[Expr, Expr], None]:
+        """``tiles(channel, row)`` combines the inputs of one input channel.
+
+        Those of a term are written to ``made[first row of the term + row]``.
+        """
+        block, dtype = self.block, self.problem.acc_dtype
+        rows = _Rows(filters, block)
+        # What lies outside is zero, and stays zero.
+        room = self.room if not self.problem.is_static else None
+        raw = emit.scratch(rows.room(room) + self.lanes, dtype)
+        emit.fill(raw, 0, rows.elements, emit.constant(0, dtype))
+        copy = self._copy_into(raw, rows, group, filters, phases)
+        depth, height, _ = filters
+        each = len(first_rows) // depth.loops
+        steps = [b - a for a, b in zip(first_rows, first_rows[each:])][:each] or [0] * each
+        read_along_depth = [t.inputs[0][0] for t in depth.terms]
+        lack = emit.table(depth.missing)(phases[0])
+        along_depth, along_height = rows.axes
+
+        def combine(lanes: int, row: Expr, term: Expr, *place: Expr) -> None:
+            """One row of tiles: all terms, or those with this one along depth."""
+            at_height = {x: along_height.place(x) for x in height.reach}
+            corner = [place[1] * depth.tile, place[2] * height.tile]
+            if depth.is_direct:
+                of_depth: list[Combination] = [((0, 1),)]
+                at_depth: dict[int, Expr] = {0: 0}
+                corner[0] = corner[0] + along_depth.place_of(read_along_depth, term)
+            else:
+                of_depth = [t.inputs for t in depth.terms]
+                at_depth = {x: along_depth.place(x) for x in depth.reach}
+            source = emit.origin(rows.start((place[0], *corner)))
+            sources = {
+                (d, h): _beyond(source, rows.start((0, at_d, at_h)))
+                for (d, at_d), (h, at_h) in product(at_depth.items(), at_height.items())
+            }
+            mixtures = [
+                [((d, h), a * b) for (d, a), (h, b) in product(some_depth, t.inputs)]
+                for some_depth, t in product(of_depth, height.terms)
+            ]
+            flat = emit.let(((place[0] * block[1] + place[1]) * block[2] + place[2]) * block[3])
+            # Rows of terms are often equally far apart, from one term along depth to the next.
+            common = steps[0] if len(set(steps)) == 1 else 0
+            start = emit.origin((row + term * common) * self.pitch + flat)
+            into = [
+                _beyond(start, (first + (term * step if step != common else 0)) * self.pitch)
+                for first, step in zip(first_rows, steps)
+            ]
+
+            def some(i: Expr) -> None:
+                read = {
+                    at: [
+                        emit.let(raw[_some(source + (i * rows.step + v * lanes), lanes)])
+                        for v in range(rows.vectors(lanes))
+                    ]
+                    for at, source in sources.items()
+                }
+                places = iter(into)
+                for mixture in mixtures:
+                    mixed = [
+                        emit.let(combination([(read[at][v], c) for at, c in mixture], dtype, lanes))
+                        for v in range(rows.vectors(lanes))
+                    ]
+                    inputs = {x: emit.let(rows.pick(mixed, x, lanes)) for x in rows.row.reach}
+                    for term in rows.row.terms:
+                        value = combination([(inputs[x], c) for x, c in term.inputs], dtype, lanes)
+                        emit.store(made, _some(next(places) + i, lanes), value)
+
+            is_even = lanes == 1 or (isinstance(block[3], int) and block[3] % lanes == 0)
+            # Else the last vector overlaps the one before it.
+            emit.loop(
+                emit.ceil_div(block[3], lanes),
+                lambda i: some(
+                    i * lanes if is_even else emit.let(emit.least(i * lanes, block[3] - lanes))
+                ),
+            )
+
+        def tiles(channel: Expr, row: Expr) -> None:
+            copy(channel)
+
+            def by(lanes: int) -> None:
+                emit.nest(
+                    (depth.loops - lack, *block[:3]),
+                    lambda term, *at: combine(lanes, row, lack + term, *at),
+                )
+
+            def by_some(lanes: int, *narrower: int) -> None:
+                if narrower:
+                    emit.when(block[3] >= lanes, lambda: by(lanes), lambda: by_some(*narrower))
+                else:
+                    by(lanes)
+
+            if isinstance(block[3], int):
+                by(row_lanes(block[3], self.lanes))
+            else:
+                # As wide as the row allows.
+                halves = range(self.lanes.bit_length())
+                widths = (self.lanes >> i for i in halves if self.lanes >> i >= NARROW)
+                by_some(*widths, 1)
+
+        return tiles
+
+    def _copy_into(
+        self,
+        raw: Array,
+        rows: _Rows,
+        group: Expr,
+        filters: Sequence[Filter],
+        phases: Sequence[Expr],
+    ) -> Callable[[Expr], None]:
+        """``copy(channel)`` copies the rows that there are of one input channel."""
+        problem, data = self.problem, self.data
+        sizes, stride = problem.in_sizes, data.strides[DATA[-1]]
+        starts = [
+            emit.let(first * (f.in_step * f.tile) + emit.table([b for _, b, _ in f.phases])(phase))
+            for f, first, phase in zip(filters, self.first[1:], phases)
+        ]
+        every, along_row = rows.every, starts[2]
+        # LLVM takes a loop of unknown length for a long one.
+        by_vectors = are_near(stride, 1) and not (every == 1 and problem.is_static)
+        low = emit.let(emit.least(emit.most(0 - along_row // every, 0), rows.length))
+        behind = (sizes[3] - 1 - along_row) // every + 1
+        high = emit.let(emit.least(emit.most(behind, low), rows.length))
+
+        def copy(channel: Expr) -> None:
+            source_channel = group * problem.in_channels + channel
+
+            def row(b0: Expr, *inputs: Expr) -> None:
+                image, of_axis = self.first[0] + b0, (inputs[:2], inputs[2:])
+                depth, height = (
+                    emit.let(start + axis.input_of(*at))
+                    for start, axis, at in zip(starts, rows.axes, of_axis)
+                )
+                numbers = [axis.number_of(*at) for axis, at in zip(rows.axes, of_axis)]
+                inside = emit.both(
+                    image < sizes[0],
+                    *(depth >= 0, depth < sizes[1]),
+                    *(height >= 0, height < sizes[2]),
+                )
+
+                def present() -> None:
+                    where = (source_channel, image, depth, height, along_row + low * every)
+                    origin = emit.origin(data.at("C" + DATA, *where))
+                    into = emit.origin(rows.start((b0, *numbers)) + low)
+                    if by_vectors:
+                        copy_row(raw, into, data, origin, high - low, self.lanes, every)
+                        return
+                    emit.loop(
+                        high - low,
+                        lambda i: emit.store(
+                            raw, into + i, data.load(origin + i * stride * every, raw.dtype)
+                        ),
+                    )
+
+                emit.when(inside, present)
+
+            of_axes = ((len(axis.residues), axis.count) for axis in rows.axes)
+            emit.nest((self.block[0], *chain.from_iterable(of_axes)), row)
+
+        return copy
+
+
+class _Axis:
+    """The inputs along depth or height that a block reads, residue by residue of the step.
+
+    Attributes
+    ----------
+    count : int or expression
+        Inputs of one residue.
+    number : int or expression
+        Inputs of all.
+    """
+
+    def __init__(self, filter_: Filter, tiles: Expr):
+        self.step, self.tile, self.residues = filter_.in_step, filter_.tile, filter_.residues
+        self.count = emit.chosen(tiles * self.tile + filter_.beyond)
+        self.number = emit.chosen(self.count * len(self.residues))
+        # Of a block of unknown shape, for each of its tiles.
+        self.most = (self.tile + max(filter_.beyond, 0)) * len(self.residues)
+
+    def place(self, x: int) -> Expr:
+        """The number of the input `x` of the first tile."""
+        return self.number_of(self.residues.index(x % self.step), x // self.step)
+
+    def place_of(self, inputs: Sequence[int], i: Expr) -> Expr:
+        """That of ``inputs[i]``."""
+        residues = emit.table([self.residues.index(x % self.step) for x in inputs])
+        steps = emit.table([x // self.step for x in inputs])
+        return self.number_of(residues(i), steps(i))
+
+    def number_of(self, residue: Expr, i: Expr) -> Expr:
+        """The number of input `i` of a residue, itself given by its number."""
+        return residue * self.count + i
+
+    def input_of(self, residue: Expr, i: Expr) -> Expr:
+        """How far that input lies behind the first."""
+        return i * self.step + emit.table(self.residues)(residue)
+
+
+class _Rows:
+    """The rows of one channel that a block reads: [image][depth][height][width].
+
+    Attributes
+    ----------
+    axes : list of _Axis
+        Depth and height.
+    extents : tuple
+        Images, and inputs along depth and height.
+    row : Filter
+        That along a row, of the inputs that are there.
+    every : int
+        How far apart these are in the data.
+    step : int
+        Inputs from one tile to the next of a row.
+    length : int or expression
+        Inputs of a row.
+    """
+
+    def __init__(self, filters: Sequence[Filter], block: Sequence[Expr]):
+        self.axes = [_Axis(f, tiles) for f, tiles in zip(filters[:2], block[1:])]
+        self.extents = (block[0], *(axis.number for axis in self.axes))
+        self.every, self.row = filters[2].every, filters[2].packed
+        self.step = self.row.in_step * self.row.tile
+        self.length = emit.chosen(self.row.span(block[3]))
+        self.elements = emit.chosen(prod(self.extents) * self.length)
+
+    def room(self, tiles: int | None) -> int:
+        """What has to be allocated, for a block of so many tiles of unknown shape, or this one."""
+        if tiles is None:
+            return self.elements
+        return tiles * prod(axis.most for axis in self.axes) * max(self.step, self.row.span(1))
+
+    def start(self, numbers: Sequence[Expr]) -> Expr:
+        """Where a row begins."""
+        flat = numbers[0]
+        for number, extent in zip(numbers[1:], self.extents[1:]):
+            flat = flat * extent + number
+        return flat * self.length
+
+    def vectors(self, lanes: int) -> int:
+        """How many vectors hold what `lanes` tiles of a row read."""
+        return -(-self.row.span(lanes) // lanes)
+
+    def pick(self, vectors: Sequence[Expr], x: int, lanes: int) -> Expr:
+        """Of the inputs of a row in `vectors`, number `x` of each tile."""
+        if lanes == 1:
+            return vectors[x]
+        first, last = x // lanes, (x + (lanes - 1) * self.step) // lanes
+        start = x - first * lanes
+        return emit.shuffled(
+            vectors[first : last + 1], range(start, start + lanes * self.step, self.step)
+        )
+
+
+def _beyond(origin: Expr, offset: Expr) -> Expr:
+    """The place `offset` behind an origin; TVM takes long over kernels with many origins."""
+    return origin + offset if isinstance(offset, int) else emit.origin(origin + offset)
+
+
+def _some(start: Expr, lanes: int) -> Expr:
+    """The index of one element, or of a vector."""
+    return start if lanes == 1 else emit.lanes_of(start, lanes)

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Combined taps: what :mod:`topi_ext.kernels.winograd` multiplies by, instead of taps.
+
+::
+
+    combined[group][block][chunk][kinds of phases][first taps][point][term][input channel][channels]
+
+A block are `channels` output channels; the rows of a point are its terms and the input channels of
+a chunk.  Held
+are those of all phases, or of one slice of the kernel after the other, if each thread combines the
+taps that it needs.  For some input channels of a block at a time::
+
+    for each input channel, output channel, tap, in the order in which they are stored:
+        copy a weight, or a square of them                                -> raw
+    for each phase with taps of its own, for each vector of (input channel, channels):
+        for each combination of its terms:
+            add and subtract vectors of raw                               -> combined
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from math import prod
+
+from ...emit.arguments import tap_number
+from ...filtering import Filter
+from ...problem import Problem
+from .. import emit
+from ..emit import Array, Expr, Operand
+from ..plan.winograd import WinogradPlan
+from ..plan.winograd_rows import COMBINED, CombinedRows, Pair
+from .block_weights import BlockWeights
+from .row_phases import RowPhases
+from .winograd_sums import combined_along
+
+
+class CombinedTaps:
+    """Where the combined taps of a kernel are, and how they are computed.
+
+    Attributes
+    ----------
+    rows : CombinedRows
+        How they are laid out.
+    row_phases : RowPhases
+        The phases along depth and height.
+    blocks, part_blocks : int
+        Blocks of output channels, of a group and of one part of it.
+    held_blocks, held_groups : int
+        How many blocks of a group are held at a time, and of how many groups.
+    chunks : int
+        Into how many the input channels are divided while taps are combined.
+    chunk_elements, block_elements : int
+        Combined taps of a chunk of the plan, and of a block, that are held at a time.
+    """
+
+    def __init__(self, problem: Problem, plan: WinogradPlan, weight: Operand | None = None):
+        self.problem, self.plan, self.weight = problem, plan, weight
+        self.dtype = problem.acc_dtype
+        self.rows = CombinedRows(problem, plan)
+        self.row_phases = RowPhases(self.rows.slices)
+        self.blocks = -(-problem.out_channels // plan.channels)
+        self.part_blocks = -(-self.blocks // plan.parts)
+        each_task = plan.shares > 0 and not problem.prepacked
+        self.held_blocks = self.blocks if problem.prepacked else self.part_blocks
+        self.held_groups = 1 if each_task else problem.geometry.groups
+        self.chunk = min(plan.depth(problem), COMBINED)
+        self.chunks = -(-problem.in_channels // self.chunk)
+        self.chunk_elements = self.rows.taps_held * plan.channels
+        self.block_elements = plan.chunks * self.chunk_elements
+
+    # ------------------------------------------------------------ where they are
+
+    def rows_of(self, filters: Sequence[Filter]) -> dict[tuple[int, ...], int]:
+        """For each product of terms its first row.
+
+        Rows are ordered [point][term][input channel].
+        """
+        numbers = [list(range(len(f.terms))) for f in filters]
+        by_point = []
+        for f, left in zip(filters, numbers):
+            by_point.append([[left.pop(0) for _ in terms] for terms in f.points])
+        rows = {}
+        for start, points in zip(self.rows.starts(filters), product(*by_point)):
+            for number, terms in enumerate(product(*points)):
+                rows[terms] = start + number * self.plan.depth(self.problem)
+        return dict(sorted(rows.items()))
+
+    @property
+    def elements(self) -> int:
+        """Number of combined taps that are held at a time."""
+        return self.held_groups * self.held_blocks * self.block_elements
+
+    def offset_of(self, block: Expr, filters: Sequence[Filter], numbers: Sequence[Expr]) -> Expr:
+        """Offset of the combined taps of the phases with these first taps."""
+        depth, height, last = filters
+        before = self.rows.taps_before((depth, height))[self.rows.filters[2].index(last)]
+        number = numbers[2]
+        if not self.rows.taps_by_slice:
+            # Of all phases those that are computed alike lie together.
+            before, number = self._phases_before(filters), 0
+            for f, i in zip(filters, numbers):
+                number = number * len(f.first_taps) + i
+        rows = number * self.rows.of_phase(filters) + before
+        return block * self.block_elements + rows * self.plan.channels
+
+    def _phases_before(self, filters: Sequence[Filter]) -> int:
+        """Rows of all phases of the kinds before this one."""
+        kinds = list(product(*self.rows.filters))
+        before = kinds[: kinds.index(tuple(filters))]
+        return sum(
+            self.rows.of_phase(kind) * prod(len(f.first_taps) for f in kind) for kind in before
+        )
+
+    def block_held(self, group: Expr, first_block: Expr, number: Expr) -> Expr:
+        """Where a block of the part that begins with `first_block` is, among those held."""
+        group = group if self.held_groups > 1 else 0
+        number = number + first_block if self.problem.prepacked else number
+        return group * self.held_blocks + number
+
+    # ------------------------------------------------------------ how they are computed
+
+    def combine(self, combined: Array, first_block: Expr = 0) -> None:
+        """Those of all groups, of the blocks of one part."""
+        extents = (self.problem.geometry.groups, self.chunks)
+        with emit.tasks(prod(extents), self.plan.parallel) as task:
+            group, number = emit.unravel(task, extents)
+            self.combine_chunk(combined, group, first_block, number)
+
+    def combine_chunk(
+        self,
+        combined: Array,
+        group: Expr,
+        first_block: Expr,
+        number: Expr,
+        slice_: Expr | None = None,
+    ) -> None:
+        """Those of one group and some input channels, of which the last overlap those before.
+
+        Of one slice of the kernel, where only these are held.
+        """
+        problem, plan, lanes = self.problem, self.plan, self.plan.lanes
+        run = self.chunk * plan.channels
+        blocks = plan.parts * self.part_blocks
+        copied = BlockWeights(problem, self.weight, plan.channels, blocks, self.chunk, lanes)
+        pitch = copied.pitch
+        first = emit.let(emit.least(number * self.chunk, problem.in_channels - self.chunk))
+        raw = emit.scratch(copied.elements, self.dtype)
+
+        def of_phase(start: Expr, filters: Sequence[Filter], *numbers: Expr) -> None:
+            firsts = [emit.table(f.first_taps)(i) for f, i in zip(filters, numbers)]
+            into = emit.origin(start + self.offset_of(0, filters, numbers))
+            rows = self.rows_of(filters)
+            depth = filters[0]
+            taps_along_depth = emit.table([term.taps[0][0] for term in depth.terms])
+            one = replace(depth, points=(depth.points[0][:1],)) if depth.is_direct else depth
+
+            def some(term: Expr, i: Expr, count: int) -> None:
+                def index(place: Expr) -> Expr:
+                    return place + i if count == 1 else emit.lanes_of(place + i, count)
+
+                def source(*taps: int) -> Expr:
+                    at = [first + tap for first, tap in zip(firsts, taps)]
+                    if depth.is_direct:
+                        at[0] = firsts[0] + taps_along_depth(term)
+                    return tap_number(problem, at) * pitch
+
+                kinds = (one, *filters[1:])
+                taps = {
+                    taps: emit.let(raw[index(source(*taps))])
+                    for taps in product(*(f.taps for f in kinds))
+                }
+                for terms, value in self._combine_taps(taps, kinds, count).items():
+                    row = rows[terms]
+                    if depth.loops > 1:
+                        row = row + term * (rows[(1, *terms[1:])] - row)
+                    emit.store(combined, index(into + row * plan.channels), value)
+
+            rest, lack = run % lanes, emit.table(depth.missing_taps)(numbers[0])
+            each = depth.loops - lack
+            emit.nest((each, run // lanes), lambda t, i: some(lack + t, i * lanes, lanes))
+            emit.nest((each, rest), lambda t, i: some(lack + t, run - rest + i, 1))
+
+        def of_slice(start: Expr, number: Expr) -> None:
+            def of_pair(pair: Pair) -> None:
+                at = self.row_phases.first_taps(number)
+                for last in self.rows.filters[2]:
+                    emit.nest(
+                        (len(last.first_taps),),
+                        partial(of_phase, start, (*pair, last), *at),
+                    )
+
+            self.row_phases.of_pair(number, of_pair)
+
+        def block(b: Expr) -> None:
+            # All taps, also of one slice: they share cache lines.
+            copied.copy(raw, group, first_block + b, first)
+            start = self.block_held(group, first_block, b) * self.block_elements
+            chunk, channel = 0, first
+            if plan.chunks > 1:
+                chunk, channel = emit.unravel(first, (plan.chunks, plan.depth(problem)))
+            start = start + (chunk * self.chunk_elements + channel * plan.channels)
+            if self.rows.taps_by_slice:
+                of_slice(start, slice_)
+            else:
+                emit.loop(len(self.rows.slices), partial(of_slice, start))
+
+        emit.loop(self.held_blocks, block)
+
+    def _combine_taps(
+        self, taps: dict[tuple[int, ...], Expr], filters: Sequence[Filter], lanes: int
+    ) -> dict[tuple[int, ...], Expr]:
+        """The combinations of `taps`, by the numbers of the terms along the axes."""
+        values = taps
+        for axis, f in enumerate(filters):
+            # Taps along this axis become numbers of terms.
+            parts = [term.taps for term in f.terms]
+            values = combined_along(values, axis, parts, self.dtype, lanes)
+        return values

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which kernel, by which plan: the one that takes the fewest cycles by the planners' estimates.
+
+These follow from sizes, caches, registers and cores, never from a table of shapes.  Where sizes are
+symbolic, plans are rated over many; the kernel is right for every size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from math import prod
+
+from ...dtypes import byte_width
+from ...problem import Problem
+from ..machine import CACHE_LINE, Machine
+from .any_size import plan_for_any_size, plan_weights_of_any_size
+from .direct import GatherPlan, plan_gather
+from .direct_amx import plan_amx
+from .direct_dot_bf16 import DotPlan, plan_dot
+from .dot_product import plan_inner
+from .gemm_col2im import plan_scatter
+from .phase_lanes import PhasesPlan, plan_phases
+from .valid_taps import plan_clipped
+from .wgrad_channels import plan_channels
+from .wgrad_im2col import plan_columns
+from .wgrad_positions import plan_sums
+from .wgrad_winograd import plan_weight_tiles
+from .window import Plan
+from .winograd import WinogradPlan, plan_winograd
+
+STREAMED_CACHES = 16
+"""Least size of a result that is written past the caches, in second caches of all cores.
+
+What cores share behind these is seldom larger."""
+
+STREAMED_RUN = 20
+"""Least cache lines that a task writes one after the other, unless a row consists of whole ones.
+
+Lines of which it has but a part are slow to write in both ways."""
+
+STREAMED_DTYPES = {"float32": ("float32", "float16", "bfloat16"), "float64": ("float64",)}
+"""By dtype of sums, what they become on their way past the caches."""
+
+
+@lru_cache(maxsize=1024)
+def choose(problem: Problem, machine: Machine) -> Plan:
+    """The plan that takes the fewest cycles, by estimate, of every kernel that serves `problem`."""
+    plan = _fastest(problem, machine)
+    if isinstance(plan, PhasesPlan) and plan.splits > 1:
+        return plan  # tasks share rows
+    if isinstance(plan, (GatherPlan, WinogradPlan, PhasesPlan)) and streams(problem, plan, machine):
+        return replace(plan, streamed=True)
+    if isinstance(plan, DotPlan) and streams(problem, plan.gather, machine):
+        return replace(plan, gather=replace(plan.gather, streamed=True))
+    return plan
+
+
+def _fastest(problem: Problem, machine: Machine) -> Plan:
+    """The one of fewest cycles, whose result stays in the caches."""
+    found: list[tuple[float, Plan] | None]
+    if problem.face == "conv_weight_grad":
+        if not problem.is_static:
+            return plan_weights_of_any_size(problem, machine)
+        found = [
+            plan_sums(problem, machine),
+            plan_channels(problem, machine),
+            plan_columns(problem, machine),
+            plan_weight_tiles(problem, machine),
+        ]
+    else:
+        gather = plan_gather(problem, machine)
+        in_pairs = plan_amx(problem, machine), plan_dot(problem, machine)
+        pairs = [one for one in in_pairs if one]
+        if not problem.is_static:
+            best: Plan = min([gather, *pairs], key=lambda one: one[0])[1]
+            return plan_for_any_size(problem, gather[1], machine) if best is gather[1] else best
+        found = [
+            gather,
+            plan_winograd(problem, machine),
+            plan_inner(problem, machine),
+            plan_scatter(problem, machine),
+            plan_phases(problem, machine),
+            plan_clipped(problem, machine),
+            *pairs,
+        ]
+    return min((one for one in found if one), key=lambda one: one[0])[1]
+
+
+def streams(problem: Problem, plan: Plan, machine: Machine) -> bool:
+    """Whether a result is so large that no cache would keep it for who reads it next, and a task
+    writes long runs of it."""
+    if not (machine.streams and problem.is_static and problem.rows_are_runs):
+        return False
+    if problem.dtypes[2] not in STREAMED_DTYPES.get(problem.acc_dtype, ()):
+        return False
+    held = problem.out_sizes[-1] * byte_width(problem.acc_dtype)
+    if isinstance(plan, PhasesPlan) and held > machine.l2 // 4:
+        return False  # it collects whole rows
+    width = byte_width(problem.dtypes[2])
+    has_parts = problem.out_sizes[-1] * width % CACHE_LINE > 0
+    if has_parts and _run(problem, plan) * width < STREAMED_RUN * CACHE_LINE:
+        return False
+    channels = problem.geometry.groups * problem.out_channels
+    size = channels * prod(problem.out_sizes) * width
+    return size >= STREAMED_CACHES * machine.l2 * machine.threads
+
+
+def _run(problem: Problem, plan: Plan) -> int:
+    """Elements of a row that a task writes, and of those that follow it."""
+    run: int = problem.out_sizes[-1]
+    step = problem.gathers[-1].out_step
+    if isinstance(plan, WinogradPlan):
+        run = min(run, plan.block[-1] * plan.tile[-1] * step)
+    if isinstance(plan, GatherPlan):
+        block = plan.window.block
+        run = min(run, block[-1] * step)
+        for axis in (3, 2):
+            if block[axis] < problem.positions[axis]:
+                break
+            run *= block[axis - 1] * problem.gathers[axis - 1].out_step
+    return run

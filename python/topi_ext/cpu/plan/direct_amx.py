@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of :mod:`topi_ext.kernels.amx_gather`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+from ...problem import Problem
+from ..machine import Machine
+from .cost import (
+    PARALLEL_CYCLES,
+    blocks_in,
+    candidate_blocks,
+    candidate_splits,
+    cheapest,
+    pack_cycles,
+)
+from .direct import GatherPlan, plan_gather
+from .nominal import nominal
+from .window import Plan, Window
+
+TILE = 16
+"""Most rows, and columns of 32 bits, of a matrix unit's tile."""
+
+
+@dataclass(frozen=True)
+class AmxPlan(Plan):
+    """Plan of the kernel of ``conv`` and ``conv_transpose`` of bfloat16 by a matrix unit.
+
+    Attributes
+    ----------
+    gather : GatherPlan
+        The loop nest: its lanes are the columns of a tile, its channels whole tiles, its depth
+        counts steps of a tile of pairs of input channels.
+    refused : GatherPlan
+        For where the matrix unit may not be used.
+    """
+
+    gather: GatherPlan
+    refused: GatherPlan
+
+
+def plan_amx(problem: Problem, machine: Machine) -> tuple[float, AmxPlan] | None:
+    """Tiles instead of vectors: the plan of :mod:`topi_ext.kernels.amx_gather`, and its cycles.
+
+    None where there is no matrix unit, for other dtypes, and for an odd number of input channels,
+    of which pairs can't be made.
+    """
+    operands = problem.dtypes[:2]
+    if not machine.amx or operands != ("bfloat16",) * 2 or problem.in_channels % 2:
+        return None
+    return cheapest(_plans(problem, machine))
+
+
+def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, AmxPlan]]:
+    """Candidates, and their cycles."""
+    refused = plan_gather(problem, machine)[1]
+    steps = -(-problem.in_channels // (2 * TILE))
+    # Of eight registers, four hold sums, or three if there is but one row of them.
+    channels, width = (2 * TILE, 2) if problem.out_channels > TILE else (TILE, 3)
+    blocks = -(-problem.out_channels // channels)
+    positions = nominal(problem.positions)
+    packing = 0.0 if problem.prepacked else problem.weights * 1.2 / machine.threads
+    for block in candidate_blocks(positions, TILE):
+        window = Window.of(block, problem.gathers)
+        tasks = problem.geometry.groups * blocks_in(positions, block)
+        depths = sorted({-(-steps // i) for i in (1, 2, 4, 8, 16)})
+        for splits, depth, tiles_first in product(
+            candidate_splits(tasks, blocks, machine), depths, (False, True)
+        ):
+            gather = GatherPlan(
+                window, TILE, channels, width, splits, depth, tasks=2 * machine.threads,
+                tiles_first=tiles_first, unrolled=4,
+            )  # fmt: skip
+            plan = AmxPlan(gather, refused)
+            cycles = _cycles(problem, plan, machine)
+            if problem.is_static and tasks * splits * cycles < PARALLEL_CYCLES:
+                plan = replace(plan, gather=replace(gather, parallel=False))
+            yield -(-tasks * splits // machine.threads) * cycles + packing, plan
+
+
+def _cycles(problem: Problem, plan: AmxPlan, machine: Machine) -> float:
+    """Estimated cycles of one task.
+
+    A product takes a cycle for each row.  A row of a tile is loaded in half a cycle from the first
+    cache, in one if it begins anywhere, as those of the panel do; in 1.6 cycles from the second.
+    """
+    gather = plan.gather
+    window, high = gather.window, gather.channels // TILE
+    slots = prod(g.slots for g in problem.gathers)
+    phases = prod(g.out_step for g in problem.gathers)
+    busy = prod(sum(group.phases for group in g.groups) for g in problem.gathers)
+    taps = problem.geometry.taps
+    steps = -(-problem.in_channels // (2 * TILE))
+    chunks = -(-steps // gather.depth)
+    blocks = -(-problem.out_channels // gather.channels)
+    per_split = -(-blocks // gather.splits)
+    full, tail = divmod(-(-window.length // TILE), gather.vectors)
+    tiles = full + bool(tail)
+    near = machine.l1 // 2
+    # What comes around again: the weights of a phase from tile to tile, or a tile's data.
+    weights = gather.channels * gather.depth * TILE * 4 * -(-taps // busy)
+    data = gather.vectors * TILE * 4 * gather.depth * TILE * slots
+    weights_near = (tiles == 1 or not gather.tiles_first) and weights <= near
+    data_near = data <= near if gather.tiles_first else data * tiles <= near
+    each_weight = TILE * (0.5 if weights_near else 1.6)
+    each_data = TILE * (1.0 if data_near else 3.2)
+
+    def tile(width: int) -> float:
+        loads = high * each_weight + width * each_data
+        sums = 40 + high * width * TILE * (1.5 if chunks == 1 else 3.0)
+        return gather.depth * taps * max(high * width * TILE, loads) + busy * sums
+
+    compute = per_split * chunks * (full * tile(gather.vectors) + (tile(tail) if tail else 0))
+    pack = pack_cycles(problem.gathers, window, problem.in_channels // 2)
+    panel = gather.depth * TILE * slots * window.pitch(TILE) * 4
+    held = gather.channels * phases * tiles * gather.vectors * TILE * 4
+    held *= per_split if chunks > 1 or gather.tiles_first else 1
+    if panel + held > machine.l2 // 2:
+        compute, pack = compute * 1.5, pack * 3
+    out_rows = prod(window.block[:-1])
+    copy = per_split * gather.channels * phases * (out_rows * 6 + prod(window.block) * 0.8)
+    return 1000 + pack + compute + copy

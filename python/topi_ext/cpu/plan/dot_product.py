@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of :mod:`topi_ext.kernels.inner`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+from ...dtypes import byte_width
+from ...problem import Problem
+from ..machine import CACHE_LINE, Machine
+from .cost import (
+    PARALLEL_CYCLES,
+    cheapest,
+    memory_price,
+    register_tile,
+    tile_cycles,
+    widening_cycles,
+)
+from .nominal import elements
+from .vectors import odd
+from .window import Plan
+
+
+@dataclass(frozen=True)
+class InnerPlan(Plan):
+    """Plan of the ``conv`` kernel for few positions.
+
+    Attributes
+    ----------
+    lanes : int
+        Elements per vector.
+    k_block : int
+        Output channels per task: whole register tiles.
+    channels, m_tile : int
+        Register tile: output channels by positions.
+    parallel : bool
+        Whether threads share the tasks.
+    room : int
+        Of symbolic sizes, the most positions that it takes at a time.
+    """
+
+    lanes: int
+    k_block: int
+    channels: int
+    m_tile: int
+    parallel: bool = True
+    room: int = 0
+
+    def pitch(self, problem: Problem) -> int:
+        """Distance of what two positions read: whole vectors, never a power of two of them."""
+        vectors = -(-problem.in_channels * problem.geometry.taps // self.lanes)
+        return odd(vectors) * self.lanes
+
+
+FEW_POSITIONS = 64
+"""With more, vectors of positions are full, or nearly so."""
+
+
+def plan_inner(problem: Problem, machine: Machine) -> tuple[float, InnerPlan] | None:
+    """Lanes over weights: the plan of :mod:`topi_ext.kernels.inner`, and its cycles.
+
+    None for ``conv_transpose``, for many positions or a symbolic number of them, and where the
+    weights of an output channel do not lie one after the other in memory.
+    """
+    if problem.face != "conv" or not (problem.is_static and problem.weights_are_runs):
+        return None
+    if not 0 < prod(problem.y_sizes) <= FEW_POSITIONS or machine.lanes(problem.acc_dtype) < 2:
+        return None
+    return cheapest(_plans(problem, machine))
+
+
+def inner_of_any_size(
+    problem: Problem, known: Sequence[Problem], machine: Machine
+) -> Iterator[tuple[InnerPlan, list[float]]]:
+    """Of symbolic sizes, plans for few positions, and the cycles of each for all `known` sizes."""
+    if not problem.weights_are_runs or machine.lanes(problem.acc_dtype) < 2:
+        return
+    row = known[0].in_channels * problem.geometry.taps * byte_width(problem.acc_dtype)
+    room = max(1, min(FEW_POSITIONS, machine.l2 // 2 // row))
+    for plan in _candidates(problem, room, machine):
+        plan = replace(plan, room=room // plan.m_tile * plan.m_tile)
+        yield plan, [_fitted_cycles(one, plan, machine) for one in known]
+
+
+def _fitted_cycles(known: Problem, plan: InnerPlan, machine: Machine) -> float:
+    """Estimated cycles until a kernel for symbolic sizes is done."""
+    return -(-_tasks(known, plan) // machine.threads) * _cycles(known, plan, machine)[0]
+
+
+def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, InnerPlan]]:
+    """Candidates, and their cycles."""
+    for plan in _candidates(problem, prod(problem.y_sizes), machine):
+        tasks = _tasks(problem, plan)
+        task, held = _cycles(problem, plan, machine)
+        cycles = -(-tasks // machine.threads) * task
+        # Beside that, sums of the lanes of a vector, less than this.
+        room = elements(problem) - min(tasks, machine.threads) * CACHE_LINE
+        cycles *= memory_price(problem, min(tasks, machine.threads) * held, room)
+        is_shared = tasks > 1 and tasks * task >= PARALLEL_CYCLES
+        yield cycles, replace(plan, parallel=is_shared)
+
+
+def _candidates(problem: Problem, positions: int, machine: Machine) -> Iterator[InnerPlan]:
+    g = problem.geometry
+    channels, m_tile = register_tile(g.k_per_group, positions, machine)
+    for tile, blocks in product({channels, min(4, g.k_per_group), 1}, (1, 2, 4, 8)):
+        wanted = -(-blocks * machine.threads // g.groups)
+        k_block = -(-g.k_per_group // min(wanted, g.k_per_group))
+        yield InnerPlan(machine.lanes(problem.acc_dtype), -(-k_block // tile) * tile, tile, m_tile)
+
+
+def _tasks(problem: Problem, plan: InnerPlan) -> int:
+    return problem.geometry.groups * -(-problem.geometry.k_per_group // plan.k_block)
+
+
+def _cycles(problem: Problem, plan: InnerPlan, machine: Machine) -> tuple[float, int]:
+    """Estimated cycles of a task, and elements that it holds."""
+    positions, terms = prod(problem.y_sizes), problem.in_channels * problem.geometry.taps
+    vectors, rest = divmod(terms, plan.lanes)
+    k_block = min(plan.k_block, problem.geometry.k_per_group)
+    tiles = -(-k_block // plan.channels)
+    held = -(-positions // -(-positions // plan.room)) if plan.room else positions
+    full, tail = divmod(positions, plan.m_tile)
+    step = full * tile_cycles(plan.channels, plan.m_tile, machine)
+    if not plan.room:
+        step += tile_cycles(plan.channels, tail, machine) if tail else 0.0
+    else:  # one by one
+        step += tail * tile_cycles(plan.channels, 1, machine)
+    # Weights come as fast as the cache that they are in, once.
+    size = problem.weights * byte_width(problem.dtypes[1])
+    far = 1.5 if size <= machine.l2 else 5.0 if size <= 16 * machine.l2 else 9.0
+    step = max(step, plan.channels * far * (machine.vector_bytes / 64))
+    products = tiles * vectors * step * 1.22  # as measured against the estimates of other kernels
+    held *= plan.pitch(problem)
+    if held * byte_width(problem.acc_dtype) > machine.l2 // 2:
+        products *= 1.12  # columns come from further away, for each tile of channels
+    if problem.dtypes[1] != problem.acc_dtype:
+        products *= 1.2
+        held += plan.channels * plan.pitch(problem)
+    each = 12.0 + rest * 4.0
+    columns = positions * terms * (0.6 + widening_cycles(problem.dtypes[0], problem.acc_dtype))
+    return 500 + columns + products + k_block * positions * each, held

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of :mod:`topi_ext.kernels.scatter`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+from typing import Any
+
+from ...dtypes import byte_width
+from ...geometry import Geometry
+from ...problem import Problem
+from ..machine import CACHE_LINE, Machine
+from .cost import (
+    PARALLEL_CYCLES,
+    candidate_channels,
+    cheapest,
+    divisors,
+    memory_price,
+    register_tile,
+    room_for,
+    row_cycles,
+    widening_cycles,
+)
+from .vectors import odd
+from .window import Plan
+
+
+@dataclass(frozen=True)
+class ScatterPlan(Plan):
+    """Plan of the ``conv_transpose`` kernel for small images.
+
+    Attributes
+    ----------
+    images : int
+        Images per task; divides the batch.  Symbolic sizes choose it when the kernel runs.
+    positions, held : int
+        Room of a task: positions of y, and elements of an image of x with its padding: none for
+        images of one position whose columns are what is written.
+    lanes : int
+        Elements per vector.
+    c_block : int
+        Channels of x per task.
+    k_block : int
+        Channels of y that are summed at a time.
+    m_tile, vectors : int
+        Register tile: positions by vectors of (channel of x, tap).
+    parallel : bool
+        Whether threads share the tasks.
+    ahead : int
+        Cache lines of the next chunk's weights for which a register tile asks with each term.
+    """
+
+    images: int
+    positions: int
+    held: int
+    lanes: int
+    c_block: int
+    k_block: int
+    m_tile: int
+    vectors: int
+    parallel: bool = True
+    ahead: int = 0
+
+    def row_vectors(self, geometry: Geometry) -> int:
+        """Vectors of a row of columns: of all channels and taps of a task."""
+        return -(-self.c_block * geometry.taps // self.lanes)
+
+    def pitch(self, geometry: Geometry) -> int:
+        """Elements from one row of columns to the next: of vectors never a power of two."""
+        return odd(self.row_vectors(geometry)) * self.lanes
+
+    @staticmethod
+    def extents(geometry: Geometry, most: Callable[..., Any] = max) -> list[Any]:
+        """Extents of an image of x before its padding is cut off, and of what lies behind it.
+
+        Of symbolic sizes `most` has to be a maximum of expressions.
+        """
+        return [
+            max(0, -pad) + most((y - 1) * s + (r - 1) * d + 1, x + pad)
+            for y, x, r, s, d, pad in zip(
+                geometry.y_size, geometry.x_size, geometry.kernel, geometry.stride,
+                geometry.dilation, geometry.pad_before,
+            )
+        ]  # fmt: skip
+
+    @classmethod
+    def elements_held(cls, geometry: Geometry) -> int:
+        """Of such an image, whose size is known: none if the columns of a position are it."""
+        extents = cls.extents(geometry)
+        is_image = prod(geometry.y_size) == 1 and extents == list(geometry.kernel)
+        return 0 if is_image else prod(extents)
+
+
+CHUNKS = (16, 32, 64, 96)
+"""Candidates: the most channels of y that are summed at a time."""
+
+ASKING_TILES = 4
+"""Most tiles of positions for each cache line of a vector tile that ask for the next weights."""
+
+FEW_TILES = 2
+"""Tiles of positions that share the lines where their number is not known."""
+
+
+def plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPlan] | None:
+    """Lanes over weights: the plan of :mod:`topi_ext.kernels.scatter`, and its cycles.
+
+    None for ``conv``, and for images that are symbolic or too large.
+    """
+    if not (problem.transposed and problem.is_static):
+        return None
+    return cheapest(_plans(problem, machine))
+
+
+def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ScatterPlan]]:
+    """Candidates, and their cycles."""
+    geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
+    n, size = problem.n, prod(geometry.y_size)
+    held = ScatterPlan.elements_held(geometry)
+    blocks = candidate_channels(geometry.c_per_group, 1)
+    for images, c_block, most in product(divisors(n), blocks, CHUNKS):
+        positions, vectors = images * size, -(-c_block * geometry.taps // lanes)
+        bytes_held = positions * vectors * machine.vector_bytes
+        if bytes_held > machine.l2 // 2 or held > _image_room(problem, machine):
+            continue
+        m_tile, width = register_tile(positions, vectors, machine)
+        # As many channels at a time as operands and result have room for.
+        busy = min(_tasks(problem, images, c_block), machine.threads)
+        room = room_for(problem) // busy - (positions * vectors * lanes + held)
+        most = min(most, room // (vectors * lanes + positions))
+        k_block = _chunk(problem, vectors, machine, most)
+        plan = ScatterPlan(images, positions, held, lanes, c_block, k_block, m_tile, width)
+        plan = replace(plan, ahead=_ahead(problem, plan, machine))
+        cycles, of_tasks = _cycles(problem, plan, machine)
+        rows = -(-positions // m_tile) * m_tile
+        floats = k_block * (vectors * lanes + rows) + rows * plan.pitch(geometry) + held
+        cycles *= memory_price(problem, busy * floats)
+        yield cycles, replace(plan, parallel=of_tasks >= PARALLEL_CYCLES)
+
+
+def _tasks(problem: Problem, images: int, c_block: int) -> int:
+    geometry, n = problem.geometry, int(problem.n)
+    return -(-n // images) * geometry.groups * -(-geometry.c_per_group // c_block)
+
+
+def _chunk(problem: Problem, vectors: int, machine: Machine, most: int) -> int:
+    """Channels at a time: as many as are near, in equal parts."""
+    near, k = machine.l2 // 4 // (vectors * machine.vector_bytes), problem.geometry.k_per_group
+    return -(-k // -(-k // max(16, min(near, most))))
+
+
+def _stored(problem: Problem) -> int:
+    """Bytes of the weights of a group."""
+    return problem.weights_per_group * byte_width(problem.dtypes[1])
+
+
+def _ahead(problem: Problem, plan: ScatterPlan, machine: Machine) -> int:
+    """Lines to ask for: where weights come from far away, and products hide that."""
+    lines = -(-plan.vectors * plan.lanes * byte_width(problem.dtypes[1]) // CACHE_LINE)
+    tiles = -(-plan.positions // plan.m_tile)
+    if not problem.is_static:
+        tiles = FEW_TILES
+    is_far = problem.weights_are_runs and _stored(problem) > machine.l2
+    pays = is_far and plan.positions > 1 and tiles <= ASKING_TILES * lines
+    return -(-lines // tiles) if pays else 0
+
+
+def _copy_cycles(problem: Problem, plan: ScatterPlan, chunk: int, machine: Machine) -> float:
+    """Of copying a vector of a chunk of so many bytes, as measured for vectors of a cache line."""
+    room = (machine.l1 // 2, 3.0), (machine.l1, 4.0), (machine.l2 // 8, 5.0), (chunk, 9.0)
+    near = next(cycles for size, cycles in room if chunk <= size)
+    stored = _stored(problem)
+    far = 0.0 if stored <= machine.l2 else 1.5 if stored <= 16 * machine.l2 else 10.0
+    return (near + far * (0.3 if plan.ahead else 1.0)) * (machine.vector_bytes + 16) / 80
+
+
+def _cycles(
+    problem: Problem, plan: ScatterPlan, machine: Machine, *, ones: bool = False
+) -> tuple[float, float]:
+    """Estimated cycles until the kernel is done, and of all tasks together.
+
+    What is left of whole tiles of positions is one more tile, or single positions (`ones`).
+    """
+    geometry, c_block, m_tile = problem.geometry, plan.c_block, plan.m_tile
+    k, taps = geometry.k_per_group, geometry.taps
+    positions, vectors = plan.images * prod(geometry.y_size), plan.row_vectors(geometry)
+    bytes_held = positions * vectors * machine.vector_bytes
+    tasks, tiles = _tasks(problem, plan.images, c_block), -(-positions // m_tile)
+    single = positions % m_tile if ones else 0
+    tiles -= single > 0
+    value = 0.5 + 0.3 * widening_cycles(problem.dtypes[0], problem.acc_dtype)  # channel by channel
+    products = k * tiles * (row_cycles(m_tile, vectors, plan.vectors, machine) + m_tile * value)
+    products += k * single * (row_cycles(1, vectors, plan.vectors, machine) + value)
+    if bytes_held > machine.l2 // 4:
+        products *= 1.12  # as measured
+    products *= 1.1 if machine.vector_bytes >= 64 else 1.0  # as measured
+    chunk = plan.k_block * vectors * machine.vector_bytes
+    if chunk > machine.l1:
+        products *= 1.04  # rows come from the second cache
+    weights = k * vectors * _copy_cycles(problem, plan, chunk, machine)
+    sums = -(-k // plan.k_block) * (tiles * m_tile + single) * vectors * 2.0
+    scatter = plan.images * c_block * (prod(geometry.x_size) + 20.0)
+    if plan.held:
+        scatter += c_block * (positions * taps * 1.3 + plan.images * plan.held * 0.5)
+    task = 300 + products + weights + sums + scatter
+    return -(-tasks // machine.threads) * task, tasks * task
+
+
+def scatter_of_any_size(
+    problem: Problem, known: Sequence[Problem], machine: Machine
+) -> Iterator[tuple[ScatterPlan, list[float]]]:
+    """Of symbolic sizes, plans for small images, and the cycles of each for all `known` sizes.
+
+    They are infinite for what a task has no room for.  None for ``conv``.
+    """
+    if not problem.transposed:
+        return
+    geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
+    held = _image_room(problem, machine)
+    for c_block, most in product(candidate_channels(geometry.c_per_group, 1), CHUNKS):
+        vectors = -(-c_block * geometry.taps // lanes)
+        positions = machine.l2 // 2 // (vectors * machine.vector_bytes)
+        if positions < 1:
+            continue
+        m_tile, width = register_tile(positions, vectors, machine)
+        k_block, tile = _chunk(problem, vectors, machine, most), (m_tile, width)
+        # Of a batch, each task has as many images as there is room for.
+        plan = ScatterPlan(1, positions, held, lanes, c_block, k_block, *tile)
+        plan = replace(plan, ahead=_ahead(problem, plan, machine))
+        yield plan, [_fitted_cycles(one, plan, machine) for one in known]
+
+
+def _fitted_cycles(known: Problem, plan: ScatterPlan, machine: Machine) -> float:
+    """Estimated cycles of a plan for symbolic sizes: it has as many images in a task as fit."""
+    size, held = prod(known.geometry.y_size), prod(ScatterPlan.extents(known.geometry))
+    if size > plan.positions or held > plan.held:
+        return float("inf")
+    images = -(-known.n // -(-known.n // (plan.positions // size)))
+    return _cycles(known, replace(plan, images=images, held=held), machine, ones=True)[0]
+
+
+def _image_room(problem: Problem, machine: Machine) -> int:
+    """The most elements of an image of x that a task holds."""
+    return machine.l2 * 5 // 16 // byte_width(problem.acc_dtype)

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of :mod:`topi_ext.kernels.phases`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+from ...dtypes import byte_width
+from ...geometry import Geometry
+from ...problem import Problem
+from ..machine import Machine
+from .cost import (
+    PARALLEL_CYCLES,
+    candidate_channels,
+    cheapest,
+    divisors,
+    memory_price,
+    register_tile,
+    row_cycles,
+)
+from .window import Plan
+
+
+@dataclass(frozen=True)
+class PhasesPlan(Plan):
+    """Plan of the ``conv_transpose`` kernel for strides along a row of a vector or more.
+
+    Kernels are multiples of the strides, so that every phase has as many taps.
+
+    Attributes
+    ----------
+    images : int
+        Images per task.
+    lanes : int
+        Elements per vector.
+    c_block : int
+        Channels of x per task.
+    m_tile, vectors : int
+        Register tile: positions by vectors of (channel of x, phase).
+    parallel : bool
+        Whether threads share the tasks.
+    streamed : bool
+        Whether the result is written past the caches.
+    splits : int
+        Into how many tasks the phases of one channel are divided: equal numbers of whole vectors.
+    chunks : int
+        Into how many parts the channels of y are divided, which are summed one after the other; of
+        tasks that have one row of one image.
+    """
+
+    images: int
+    lanes: int
+    c_block: int
+    m_tile: int
+    vectors: int
+    parallel: bool = True
+    streamed: bool = False
+    splits: int = 1
+    chunks: int = 1
+
+    @staticmethod
+    def taps(geometry: Geometry) -> tuple[int, ...]:
+        """Taps of a phase along each axis."""
+        return tuple(k // s for k, s in zip(geometry.kernel, geometry.stride))
+
+    @classmethod
+    def reads(cls, geometry: Geometry) -> tuple[list[int], list[int]]:
+        """Of y along each axis, the first position that is read, and how many are."""
+        firsts = [pad // s for pad, s in zip(geometry.pad_before, geometry.stride)]
+        before = [t - 1 for t in cls.taps(geometry)]
+        lasts = [
+            (pad + size - 1) // s
+            for pad, size, s in zip(geometry.pad_before, geometry.x_size, geometry.stride)
+        ]
+        return [a - t for a, t in zip(firsts, before)], [
+            b - a + 1 + t for a, b, t in zip(firsts, lasts, before)
+        ]
+
+    @classmethod
+    def positions(cls, geometry: Geometry) -> int:
+        """Positions of a row that have outputs."""
+        return cls.reads(geometry)[1][-1] - (cls.taps(geometry)[-1] - 1)
+
+
+def plan_phases(problem: Problem, machine: Machine) -> tuple[float, PhasesPlan] | None:
+    """Lanes over the phases of a row: the plan of :mod:`topi_ext.kernels.phases`, and its cycles.
+
+    None for ``conv``, dilation, sizes that are symbolic or empty, strides below a vector, and where
+    phases have different numbers of taps: products with zeros would turn infinity into NaN.
+    """
+    if not (problem.is_static and _serves(problem, machine)) or min(problem.x_sizes) < 1:
+        return None
+    return cheapest(_plans(problem, machine))
+
+
+def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, PhasesPlan]]:
+    """Candidates, and their cycles."""
+    for images in sorted({-(-problem.n // i) for i in (1, 2, 4, 8, 16, 64)}):
+        for plan in _candidates(problem, images, machine):
+            tasks, task, held = _cycles(problem, plan, machine)
+            cost = -(-tasks // machine.threads) * task
+            cost *= memory_price(problem, min(tasks, machine.threads) * held)
+            yield cost, replace(plan, parallel=tasks * task >= PARALLEL_CYCLES)
+
+
+def phases_of_any_size(
+    problem: Problem, known: Sequence[Problem], machine: Machine
+) -> Iterator[tuple[PhasesPlan, list[float]]]:
+    """Of symbolic sizes, plans with one image in a task, and their cycles for all `known` sizes."""
+    if not _serves(problem, machine):
+        return
+    for plan in _candidates(problem, 1, machine):
+        rated = (_cycles(one, plan, machine) for one in known)
+        yield plan, [-(-tasks // machine.threads) * task for tasks, task, _ in rated]
+
+
+def _serves(problem: Problem, machine: Machine) -> bool:
+    """Whether the kernel computes it, and phases fill vectors."""
+    geometry = problem.geometry
+    if not problem.transposed or geometry.stride[-1] < machine.lanes(problem.acc_dtype):
+        return False
+    evenly = all(k % s == 0 for k, s in zip(geometry.kernel, geometry.stride))
+    return evenly and max(geometry.dilation) == 1
+
+
+def _candidates(problem: Problem, images: int, machine: Machine) -> Iterator[PhasesPlan]:
+    """Candidates with so many images in a task."""
+    geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
+    k, stride = geometry.k_per_group, geometry.stride[-1]
+    # Of symbolic sizes, as if there were many positions, and rows.
+    positions, is_row, are_few = lanes, False, True
+    if problem.is_static:
+        positions = PhasesPlan.positions(geometry)
+        is_row = images == prod(geometry.x_size[:-1]) == 1
+        are_few = _tasks(problem, images, 1) < 2 * machine.threads
+    for c_block in candidate_channels(geometry.c_per_group, 1):
+        may_split = c_block == 1 and stride % lanes == 0 and are_few
+        for splits, chunks, widest in product(
+            [i for i in divisors(stride // lanes) if i == 1 or may_split],
+            [i for i in (1, 2, 4, 8, 16) if i == 1 or (is_row and k // i >= lanes)],
+            (3, 4, 8),
+        ):
+            vectors = c_block * -(-stride // (lanes * splits))
+            m_tile, tile = register_tile(positions, min(vectors, widest), machine)
+            yield PhasesPlan(images, lanes, c_block, m_tile, tile, splits=splits, chunks=chunks)
+
+
+def _tasks(problem: Problem, images: int, c_block: int) -> int:
+    """Tasks, but for splits."""
+    geometry, n = problem.geometry, int(problem.n)
+    return -(-n // images) * geometry.groups * -(-geometry.c_per_group // c_block)
+
+
+def _cycles(problem: Problem, plan: PhasesPlan, machine: Machine) -> tuple[int, float, int]:
+    """Of known sizes, the number of tasks, estimated cycles of one, and elements that it holds."""
+    geometry, lanes, m_tile = problem.geometry, plan.lanes, plan.m_tile
+    width = byte_width(problem.acc_dtype)
+    k, stride = geometry.k_per_group, geometry.stride[-1]
+    taps, positions = PhasesPlan.taps(geometry), PhasesPlan.positions(geometry)
+    reads = PhasesPlan.reads(geometry)[1]
+    vectors = plan.c_block * -(-stride // (lanes * plan.splits))
+    tiles, at_once = -(-positions // m_tile), -(-k // plan.chunks)
+    copied = prod(geometry.kernel[:-1]) * at_once * taps[-1] * vectors * lanes
+    values = at_once * prod(reads)
+    held = copied + values + tiles * m_tile * vectors * lanes
+    full, tail = divmod(vectors, plan.vectors)
+    step = row_cycles(m_tile, vectors, plan.vectors, machine)
+    # A tile of vectors stays in the first cache with values, of which it reads two lines for each
+    # channel; or both come from the next one, as measured.
+    if at_once * (prod(taps) * plan.vectors * lanes * width + 128) > machine.l1 * 3 // 4:
+        step = max(step, vectors * 2.5)
+        # Values of neighbouring channels are further apart than these lines.
+        step += (full + bool(tail)) * 20.0 / taps[-1] if reads[-1] * width > 128 else 0.0
+    overhead = (full + bool(tail)) * (m_tile * plan.vectors * 1.5 + 15)
+    step *= 1.35 if plan.chunks > 1 else 1.0  # as measured
+    row = tiles * (prod(taps) * k * step + plan.chunks * overhead)
+    row += plan.c_block * (geometry.x_size[-1] * 0.4 / plan.splits + positions * 6)
+    # From a cache that is further away they come as they are needed.
+    near = copied // prod(geometry.kernel[:-1]) * prod(taps[:-1])
+    row *= 1.0 if near * width <= machine.l2 else 1.2
+    copies = copied * (1.2 if stride % lanes == 0 else 2.4)
+    rows = plan.images * prod(geometry.x_size[:-1])
+    task = 1000 + plan.chunks * (copies + plan.images * values) + rows * row
+    return _tasks(problem, plan.images, plan.c_block) * plan.splits, task, held

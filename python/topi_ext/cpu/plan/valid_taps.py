@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of :mod:`topi_ext.kernels.clipped`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+from math import prod
+from operator import floordiv
+from statistics import mean
+from typing import Any
+
+from ...dtypes import byte_width
+from ...problem import Problem
+from ..machine import Machine
+from .cost import (
+    PARALLEL_CYCLES,
+    candidate_depths,
+    candidate_splits,
+    cheapest,
+    memory_price,
+    tile_cycles,
+    widening_cycles,
+)
+from .vectors import odd, square_size
+from .window import Plan
+
+
+@dataclass(frozen=True)
+class ClippedPlan(Plan):
+    """Plan of the kernel of plain gathers whose taps run only where they meet data.
+
+    Attributes
+    ----------
+    rows : tuple of int
+        Rows of positions per task, along depth and height; of symbolic images the kernel chooses.
+    lanes : int
+        Elements per vector.
+    vectors : int
+        Vectors of output channels of a block.
+    m_tile : int
+        Positions of a register tile.
+    depth : int
+        Input channels that are summed at a time.
+    splits : int
+        Into how many tasks the output channels of one block of rows are divided.
+    parallel : bool
+        Whether threads share the tasks.  Of symbolic images they do: tasks size what they hold.
+    room : int
+        Of symbolic images, positions of which a task has about as many, or one row.
+    """
+
+    rows: tuple[int, int]
+    lanes: int
+    vectors: int
+    m_tile: int
+    depth: int
+    splits: int
+    parallel: bool = True
+    room: int = 0
+
+    def blocks(self, problem: Problem) -> int:
+        """Blocks of output channels of a group."""
+        return -(-problem.out_channels // (self.vectors * self.lanes))
+
+    def packed(self, problem: Problem) -> int:
+        """Elements of all packed weights."""
+        g = problem.geometry
+        channels = self.blocks(problem) * self.vectors * self.lanes
+        return g.groups * channels * problem.in_channels * g.taps
+
+    def rows_of(
+        self,
+        height: Any,
+        width: Any,
+        quotient: Callable[..., Any] = floordiv,
+        most: Callable[..., Any] = max,
+    ) -> Any:
+        """Rows of a task along the height of symbolic images, once these sizes are known.
+
+        About as many as of another task; `quotient` and `most` compute with expressions.
+        """
+        fit = most(quotient(self.room, most(width, 1)), 1)
+        parts = most(quotient(height + fit - 1, fit), 1)
+        return most(quotient(height + parts - 1, parts), 1)
+
+    def positions(self, problem: Problem) -> int:
+        """Positions of a task."""
+        width: int = problem.positions[-1]
+        return prod(self.rows) * width
+
+    def pitch(self, problem: Problem, rows: Sequence[Any] = ()) -> Any:
+        """Elements from one input channel to the next: never a power of two of cache lines."""
+        held = prod(problem.geometry.kernel[:-1]) * prod(rows or self.rows)
+        vectors = (held * problem.in_sizes[-1] + self.lanes - 1) // self.lanes
+        return odd(vectors) * self.lanes
+
+
+MOST_MET = 0.97
+"""Largest share of products with data for which it pays to leave out those with padding."""
+
+MOST_POSITIONS = 12
+"""Of a register tile."""
+
+MOST_MEAN = 0.75
+"""Largest mean of that share, over known sizes, for which the kernel may serve symbolic ones: a
+dilation of 2 has it."""
+
+MOST_PLANS = 8
+"""For how many known sizes plans are made, to be rated for all."""
+
+
+def plan_clipped(problem: Problem, machine: Machine) -> tuple[float, ClippedPlan] | None:
+    """Lanes over output channels: the plan of :mod:`topi_ext.kernels.clipped`, and its cycles.
+
+    None for symbolic images, for phases, an empty batch, and where nearly all products are with
+    data, or none.
+    """
+    some = problem.n != 0 and 0 < problem.met_share < MOST_MET
+    return cheapest(_plans(problem, machine)) if some else None
+
+
+def clipped_of_any_size(
+    problem: Problem, known: Sequence[Problem], machine: Machine
+) -> Iterator[tuple[ClippedPlan, list[float]]]:
+    """Of symbolic sizes, plans, and the cycles of each for all `known` sizes.
+
+    They are infinite for sizes whose products are all with padding.
+    None where in most of the known sizes nearly all products are with data.
+    """
+    most = MOST_MET if problem.images_are_known else MOST_MEAN
+    if not problem.is_plain or mean(one.met_share for one in known) > most:
+        return
+    some = known[:: -(-len(known) // MOST_PLANS)]
+    planned = ((one, plan_clipped(one, machine)) for one in some)
+    plans = [(one, replace(found[1], parallel=True)) for one, found in planned if found]
+    if not problem.images_are_known:
+        plans = [(one, replace(plan, rows=(1, 1), room=plan.positions(one))) for one, plan in plans]
+    for plan in dict.fromkeys(plan for _, plan in plans):
+        yield plan, [_fitted_cycles(one, plan, machine) for one in known]
+
+
+def _fitted_cycles(known: Problem, plan: ClippedPlan, machine: Machine) -> float:
+    """Estimated cycles until a kernel for symbolic sizes is done."""
+    if not known.met_share:
+        return float("inf")
+    if plan.room:
+        plan = replace(plan, rows=(1, plan.rows_of(*known.positions[2:])))
+    return _cycles(known, plan, machine)[0]
+
+
+def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ClippedPlan]]:
+    """Candidates, and their cycles."""
+    lanes, rows = machine.lanes(problem.acc_dtype), problem.positions[1:3]
+    depths, heights = (
+        sorted({-(-size // i) for i in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)}) for size in rows
+    )
+    vectors = -(-problem.out_channels // lanes)
+    for height, depth, wide in product(heights, depths, range(1, min(vectors, 6) + 1)):
+        if depth > 1 and height < rows[1]:
+            continue
+        m_tile = _m_tile(problem, wide, machine)
+        for channels, splits in product(
+            candidate_depths(problem.in_channels),
+            candidate_splits(1, -(-vectors // wide), machine),
+        ):
+            plan = ClippedPlan((depth, height), lanes, wide, m_tile, channels, splits)
+            cycles, of_tasks = _cycles(problem, plan, machine)
+            busy = min(machine.threads, _tasks(problem, plan))
+            cycles *= memory_price(problem, _elements(problem, plan, busy))
+            yield cycles, replace(plan, parallel=of_tasks >= PARALLEL_CYCLES)
+
+
+@lru_cache(maxsize=64)
+def _m_tile(problem: Problem, vectors: int, machine: Machine) -> int:
+    """The register tile of fewest cycles, beside vectors of weights that are read once for it."""
+    usable = machine.registers - (machine.registers - 16) // 4 - 1
+    most = max(1, min(usable // vectors - 1, MOST_POSITIONS))
+    return min(
+        range(most, 0, -1), key=lambda m_tile: _line_cycles(problem, m_tile, vectors, machine)
+    )
+
+
+def _line_cycles(problem: Problem, m_tile: int, vectors: int, machine: Machine) -> float:
+    """Of one input channel, all taps along a row of positions."""
+    whole, one = (tile_cycles(count, vectors, machine) for count in (m_tile, 1))
+    return sum(count // m_tile * whole + count % m_tile * one for count in problem.met[-1])
+
+
+def _weights(problem: Problem, plan: ClippedPlan) -> int:
+    """Elements of the weights that a task copies at a time."""
+    if problem.prepacked:
+        return 0
+    taps: int = problem.geometry.taps
+    return plan.depth * plan.vectors * plan.lanes * taps
+
+
+def _sums(problem: Problem, plan: ClippedPlan) -> int:
+    """Elements of the sums of a task."""
+    blocks = -(-plan.blocks(problem) // plan.splits) if plan.depth < problem.in_channels else 1
+    return plan.positions(problem) * plan.vectors * plan.lanes * blocks
+
+
+def _elements(problem: Problem, plan: ClippedPlan, busy: int) -> int:
+    """What the kernel holds beside its operands while `busy` tasks run."""
+    turned: int = plan.lanes * problem.positions[-1]
+    inputs: int = plan.depth * plan.pitch(problem)
+    return busy * (inputs + _weights(problem, plan) + _sums(problem, plan) + turned)
+
+
+def _tasks(problem: Problem, plan: ClippedPlan) -> int:
+    images, *rows, _ = problem.positions
+    parts = prod(-(-size // part) for size, part in zip(rows, plan.rows))
+    tasks: int = images * problem.geometry.groups * parts * plan.splits
+    return tasks
+
+
+def _cycles(problem: Problem, plan: ClippedPlan, machine: Machine) -> tuple[float, float]:
+    """Estimated cycles until the kernel is done, and of all its tasks."""
+    tasks, task = _tasks(problem, plan), _task_cycles(problem, plan, machine)
+    return -(-tasks // machine.threads) * task * 1.05, tasks * task
+
+
+def _task_cycles(problem: Problem, plan: ClippedPlan, machine: Machine) -> float:
+    """Estimated cycles of a task, the mean of all."""
+    width, vectors, channels = byte_width(problem.acc_dtype), plan.vectors, problem.in_channels
+    width_in: int = problem.in_sizes[-1]
+    *sizes, last = problem.met
+    outer = prod(map(sum, sizes))
+    counts = [-(-size // part) for size, part in zip(problem.positions[1:], plan.rows)]
+    share: float = outer / prod(counts)  # rows of taps and positions of a task
+    blocks = -(-plan.blocks(problem) // plan.splits)
+    chunks = -(-channels // plan.depth)
+
+    held = (plan.depth * plan.pitch(problem) + _weights(problem, plan)) * width
+    weights = problem.weights_per_group * width // plan.splits
+    products = share * channels * _line_cycles(problem, plan.m_tile, vectors, machine)
+    # Sums are taken up again by every tap, and weights read again for every row of positions.
+    sums = share * chunks * sum(last) * vectors
+    far = 0.65 if weights <= machine.l2 or not problem.prepacked else 1.0
+    read = share * channels * len(last) * vectors * far
+    spill = 1.0 if held <= machine.l2 * 3 // 4 else 1.06  # as measured, like the next one
+    if plan.depth * vectors * machine.vector_bytes > machine.l1 * 3 // 4:
+        spill *= 1.07
+    if _sums(problem, plan) * width > machine.l2:
+        spill *= 1.3  # sums come from further away, for each tap
+    copied = share * channels * (3 + width_in * _each(problem))
+    packed = 0.0 if problem.prepacked else _weight_cycles(problem, plan, machine)
+    written = plan.positions(problem) * vectors * plan.lanes * 0.6
+    return 3000 + copied + blocks * (products * spill + sums + read + packed + written)
+
+
+def _weight_cycles(problem: Problem, plan: ClippedPlan, machine: Machine) -> float:
+    """Of copying the weights of a block."""
+    each = 3.0 + widening_cycles(problem.dtypes[1], problem.acc_dtype)
+    if square_size(problem, plan.vectors * plan.lanes, plan.lanes):
+        is_near = problem.weights * byte_width(problem.dtypes[1]) <= machine.l2 * machine.threads
+        each = 0.55 if is_near else 1.0
+    taps: int = problem.geometry.taps
+    return problem.in_channels * plan.vectors * plan.lanes * taps * each
+
+
+def _each(problem: Problem) -> float:
+    """Cycles of copying one input."""
+    return 0.1 + widening_cycles(problem.dtypes[0], problem.acc_dtype)

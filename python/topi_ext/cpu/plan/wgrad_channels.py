@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of :mod:`topi_ext.kernels.weight_channels`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from ...dtypes import byte_width
+from ...problem import Problem
+from ..machine import Machine
+from .cost import (
+    PARALLEL_CYCLES,
+    blocks_in,
+    candidate_blocks,
+    candidate_channels,
+    cheapest,
+    memory_price,
+    pack_cycles,
+    register_tile,
+    row_cycles,
+)
+from .nominal import nominal
+from .vectors import square_side
+from .window import Plan, Window
+
+
+@dataclass(frozen=True)
+class ChannelsPlan(Plan):
+    """Plan of the ``conv_weight_grad`` kernel for many channels.
+
+    Attributes
+    ----------
+    window : Window
+        Block of positions of y that is reduced at a time and what it reads of x.
+    lanes : int
+        Elements per vector.
+    k_block, c_block : int
+        Channels of y and of x that one task holds partial sums for.
+    c_tile, vectors : int
+        Register tile: channels of x by vectors of channels of y.
+    parallel : bool
+        Whether threads share the tasks.
+    clipped : bool
+        Whether each tap runs over the positions alone where it meets data.
+    """
+
+    window: Window
+    lanes: int
+    k_block: int
+    c_block: int
+    c_tile: int
+    vectors: int
+    parallel: bool = True
+    clipped: bool = False
+
+
+MOST_MET = 0.85
+"""Largest share of products with data for which each tap counts the positions where it meets it."""
+
+
+def plan_channels(problem: Problem, machine: Machine) -> tuple[float, ChannelsPlan] | None:
+    """Lanes over channels of y: the plan of :mod:`topi_ext.kernels.weight_channels`.
+
+    With its cycles.  None for images of which no block is small enough.
+    """
+    return cheapest(_plans(problem, machine))
+
+
+def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ChannelsPlan]]:
+    """Candidates, and their cycles."""
+    geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
+    c, k, taps = geometry.c_per_group, geometry.k_per_group, geometry.taps
+    slots = prod(g.slots for g in problem.gathers)
+    width = byte_width(problem.acc_dtype)
+    positions = nominal(problem.positions)
+    clips = problem.met_share < MOST_MET
+    share = problem.met_share if clips else 1.0
+    for k_block in candidate_channels(k, lanes):
+        vectors = -(-k_block // lanes)
+        # The tile is one of channels alone: of neighbouring taps LLVM would keep what the next
+        # position reads again in registers, and spill.
+        c_tile, v_tile = register_tile(c, vectors, machine)
+        full, tail = divmod(vectors, v_tile)
+        step = row_cycles(c_tile, vectors, v_tile, machine)
+        for block, c_block in product(
+            candidate_blocks(positions, lanes), candidate_channels(c, c_tile)
+        ):
+            size, rows = prod(block), prod(block[:-1])
+            if size > 1024:
+                continue
+            window = Window.of(block, problem.gathers)
+            pack = pack_cycles(problem.gathers, window, c_block)
+            turn = vectors * _turn_cycles(problem, block, lanes)
+            # What is left over of the tiles goes one channel at a time.
+            tiles = (c_block // c_tile + c_block % c_tile) * taps
+            overhead = (full + bool(tail)) * (rows * 5 + c_tile * v_tile * 2 + 10)
+            products = tiles * (size * step * share + overhead)
+            held = c_block * slots * window.pitch(lanes) + size * vectors * lanes
+            if held * width > machine.l2 // 2:
+                products *= 1.4
+            products *= 1.12 if machine.vector_bytes >= 64 else 1.0  # as measured
+            counts = blocks_in(positions, block)
+            # Weights of one tap are far apart.
+            write = k_block * c_block * (taps * 2.0 + 6.0)
+            task = 1000 + counts * (pack + turn + products) + write
+            tasks = geometry.groups * -(-k // k_block) * -(-c // c_block)
+            cost = -(-tasks // machine.threads) * task
+            held += c_block * taps * vectors * lanes
+            cost *= memory_price(problem, min(tasks, machine.threads) * held)
+            parallel = not problem.is_static or tasks * task >= PARALLEL_CYCLES
+            yield (
+                cost,
+                ChannelsPlan(window, lanes, k_block, c_block, c_tile, v_tile, parallel, clips),
+            )
+
+
+def _turn_cycles(problem: Problem, block: Sequence[int], lanes: int) -> float:
+    """Of a vector of channels of y, by squares; whole rows, and whole planes, are one run."""
+    sizes, axes = nominal(problem.positions), 3
+    while axes > 1 and block[axes] == sizes[axes]:
+        axes -= 1
+    runs, length = prod(block[:axes]), prod(block[axes:])
+    side = square_side(length, lanes) if problem.dtypes[1] == problem.acc_dtype else 0
+    if not side:
+        return runs * lanes * (length * 1.5 + 5)
+    # Each row of a square is read, exchanged with others and stored.
+    return runs * (-(-length // side) * lanes * (side.bit_length() + 1) + 5)

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of :mod:`topi_ext.kernels.weight_columns`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import inf, prod
+
+from ...dtypes import byte_width
+from ...geometry import Geometry
+from ...problem import Problem
+from ..machine import Machine
+from .cost import (
+    PARALLEL_CYCLES,
+    candidate_channels,
+    cheapest,
+    divisors,
+    memory_price,
+    register_tile,
+    row_cycles,
+    rows_that_fit,
+)
+from .nominal import elements
+from .window import Plan
+
+
+@dataclass(frozen=True)
+class ColumnsPlan(Plan):
+    """Plan of the ``conv_weight_grad`` kernel for few positions.
+
+    Attributes
+    ----------
+    images : int
+        Images whose positions are held at a time; divides the batch.  Of symbolic sizes all are.
+    lanes : int
+        Elements per vector.
+    c_block : int
+        Channels of x per task.
+    splits : int
+        Into how many tasks the channels of y are divided.
+    k_tile, vectors : int
+        Register tile: channels of y by vectors of (channel of x, tap).
+    parallel : bool
+        Whether threads share the tasks.
+    room : int
+        Of symbolic sizes, the most positions that it holds.
+    """
+
+    images: int
+    lanes: int
+    c_block: int
+    splits: int
+    k_tile: int
+    vectors: int
+    parallel: bool = True
+    room: int = 0
+
+    def row_vectors(self, geometry: Geometry) -> int:
+        """Vectors of a row of columns: of all channels and taps of a task."""
+        return -(-self.c_block * geometry.taps // self.lanes)
+
+    def is_whole(self, geometry: Geometry) -> bool:
+        """Whether all register tiles are full, and rows of columns full vectors."""
+        return (
+            geometry.k_per_group % self.k_tile == 0
+            and geometry.c_per_group % self.c_block == 0
+            and self.c_block * geometry.taps % self.lanes == 0
+        )
+
+
+def plan_columns(problem: Problem, machine: Machine) -> tuple[float, ColumnsPlan] | None:
+    """Lanes over weights: the plan of :mod:`topi_ext.kernels.weight_columns`, and its cycles.
+
+    None for positions that are symbolic or too many to be held at once.
+    """
+    if not problem.is_static:
+        return None
+    return cheapest(_plans(problem, machine))
+
+
+def columns_of_any_size(
+    problem: Problem, known: Sequence[Problem], machine: Machine
+) -> Iterator[tuple[ColumnsPlan, list[float]]]:
+    """Of symbolic sizes, plans for few positions, and the cycles of each for all `known` sizes.
+
+    They are infinite for what a task has no room for.
+    """
+    for c_block in candidate_channels(problem.geometry.c_per_group, 1):
+        room = _room(problem, c_block, machine)
+        if room:
+            plan = _plan(problem, 1, c_block, machine)
+            cycles = [
+                _cycles(one, replace(plan, images=one.n), machine)[0]
+                if prod(one.y_sizes) <= room
+                else inf
+                for one in known
+            ]
+            yield replace(plan, room=room), cycles
+
+
+def _vectors(problem: Problem, c_block: int, machine: Machine) -> int:
+    """Vectors of a row of columns."""
+    return -(-c_block * problem.geometry.taps // machine.lanes(problem.acc_dtype))
+
+
+def _room(problem: Problem, c_block: int, machine: Machine) -> int:
+    """Positions whose columns a task holds at most."""
+    return machine.l2 // 2 // (_vectors(problem, c_block, machine) * machine.vector_bytes)
+
+
+def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ColumnsPlan]]:
+    """Candidates, and their cycles."""
+    c, size = problem.geometry.c_per_group, prod(problem.geometry.y_size)
+    for images, c_block in product(divisors(problem.n), candidate_channels(c, 1)):
+        if images * size <= _room(problem, c_block, machine):
+            plan = _plan(problem, images, c_block, machine)
+            cycles, of_tasks = _cycles(problem, plan, machine)
+            busy = min(_tasks(problem, plan), machine.threads)
+            held = busy * _elements(problem, plan)
+            cycles *= memory_price(problem, held, elements(problem))
+            yield cycles, replace(plan, parallel=of_tasks >= PARALLEL_CYCLES)
+
+
+def _plan(problem: Problem, images: int, c_block: int, machine: Machine) -> ColumnsPlan:
+    """The plan with as many splits as there have to be tasks."""
+    geometry = problem.geometry
+    vectors = _vectors(problem, c_block, machine)
+    k_tile, width = register_tile(geometry.k_per_group, vectors, machine)
+    tasks = geometry.groups * -(-geometry.c_per_group // c_block)
+    splits = 1 if tasks >= 2 * machine.threads else -(-2 * machine.threads // tasks)
+    splits = min(splits, -(-geometry.k_per_group // k_tile))
+    return ColumnsPlan(images, machine.lanes(problem.acc_dtype), c_block, splits, k_tile, width)
+
+
+def _tasks(problem: Problem, plan: ColumnsPlan) -> int:
+    return problem.geometry.groups * -(-problem.geometry.c_per_group // plan.c_block) * plan.splits
+
+
+def _elements(problem: Problem, plan: ColumnsPlan) -> int:
+    """What a task holds: columns, values of y, and sums that are not written where they belong."""
+    geometry = problem.geometry
+    positions = plan.images * prod(geometry.y_size)
+    row = plan.row_vectors(geometry) * plan.lanes
+    as_summed = problem.weights_are_runs and problem.dtypes[2] == problem.acc_dtype
+    sums = 0
+    if not (as_summed and plan.is_whole(geometry)):
+        tiles = -(-geometry.k_per_group // (plan.k_tile * plan.splits))
+        sums = plan.k_tile * row * (tiles if plan.images < problem.n else 1)
+    return positions * (row + plan.k_tile) + sums
+
+
+def _cycles(problem: Problem, plan: ColumnsPlan, machine: Machine) -> tuple[float, float]:
+    """Estimated cycles until the kernel is done, and of all tasks together."""
+    geometry, c_block, k_tile = problem.geometry, plan.c_block, plan.k_tile
+    k, taps = geometry.k_per_group, geometry.taps
+    positions, chunks = plan.images * prod(geometry.y_size), problem.n // plan.images
+    vectors = plan.row_vectors(geometry)
+    tasks = _tasks(problem, plan)
+    tiles = -(-k // (k_tile * plan.splits))
+    step = row_cycles(k_tile, vectors, plan.vectors, machine)
+    # Sums that go on are read as well, from where a task's share of them fits.
+    is_far = c_block * taps * -(-k // plan.splits) * byte_width(problem.acc_dtype) > machine.l2
+    rows = k_tile * (positions * 2.1 + vectors * (5 if chunks == 1 else 16 if is_far else 9))
+    copied = positions * c_block * taps * _element_cycles(problem, c_block, machine)
+    chunk = copied + tiles * (positions * step * 1.13 + rows)
+    task = 1000 + chunks * chunk
+    return -(-tasks // machine.threads) * task, tasks * task
+
+
+def _element_cycles(problem: Problem, c_block: int, machine: Machine) -> float:
+    """Of what is copied to columns, a row of the kernel at a time."""
+    # Channels that are an image apart: too many leave the first cache before the next position.
+    apart = prod(problem.geometry.x_size) * byte_width(problem.dtypes[0])
+    leave = problem.layouts.x[-1] != "C" and c_block > rows_that_fit(apart, machine)
+    return 1.1 + (2.9 if leave else 0) / problem.geometry.kernel[-1]

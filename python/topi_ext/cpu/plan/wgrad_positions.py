@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of :mod:`topi_ext.kernels.weight_grad`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from math import prod
+
+from ...dtypes import byte_width
+from ...problem import Problem
+from ..machine import Machine
+from .cost import (
+    PARALLEL_CYCLES,
+    blocks_in,
+    candidate_blocks,
+    candidate_channels,
+    cheapest,
+    memory_price,
+    pack_cycles,
+)
+from .nominal import nominal
+from .window import Plan, Window
+
+
+@dataclass(frozen=True)
+class WeightGradPlan(Plan):
+    """Plan of the ``conv_weight_grad`` kernel.
+
+    Attributes
+    ----------
+    window : Window
+        Block of positions of y that is reduced at a time and what it reads of x.
+    lanes : int
+        Elements per vector.
+    k_block, c_block : int
+        Channels of y and of x that one task holds partial sums for.
+    k_tile, c_tile, tap_tile : int
+        Register tile: channels of y by (channels of x times taps along the last axis).
+    parallel : bool
+        Whether threads share the tasks.
+    """
+
+    window: Window
+    lanes: int
+    k_block: int
+    c_block: int
+    k_tile: int
+    c_tile: int
+    tap_tile: int
+    parallel: bool = True
+
+
+@lru_cache(maxsize=64)
+def plan_sums(problem: Problem, machine: Machine) -> tuple[float, WeightGradPlan]:
+    """Lanes over positions: the plan of :mod:`topi_ext.kernels.weight_grad`, and its cycles."""
+    found = cheapest(_plans(problem, machine))
+    if found is None:
+        raise AssertionError("a problem has at least one block")
+    return found
+
+
+def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, WeightGradPlan]]:
+    """Candidates, and their cycles."""
+    geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
+    c, k, taps = geometry.c_per_group, geometry.k_per_group, geometry.taps
+    last = geometry.kernel[-1]
+    accumulators, width = machine.registers - 4, byte_width(problem.acc_dtype)
+    tap_tile = last if last <= 4 else min(range(4, 1, -1), key=lambda t: -(-last // t) * t)
+    c_tile = max(1, min(c, 4 // tap_tile))
+    k_tile = max(1, min(k, accumulators // (c_tile * tap_tile), 6))
+    positions = nominal(problem.positions)
+    for block in candidate_blocks(positions, lanes):
+        window = Window.of(block, problem.gathers)
+        planes = window.pitch(lanes) * width
+        for k_block, c_block in product(
+            candidate_channels(k, k_tile), candidate_channels(c, c_tile)
+        ):
+            partial = k_block * c_block * taps * machine.vector_bytes
+            slots = prod(g.slots for g in problem.gathers)
+            panels = (k_block + c_block * slots) * planes
+            tasks = geometry.groups * -(-k // k_block) * -(-c // c_block)
+            vectors = -(-window.length // lanes)
+            rows = prod(window.extent[:-1])
+            pack = k_block * (rows * 10 + window.elements * 0.6)
+            pack += pack_cycles(problem.gathers, window, c_block)
+            tiles = -(-k_block // k_tile) * -(-c_block // c_tile) * (taps // last)
+            tiles *= -(-last // tap_tile)
+            size = k_tile * c_tile * tap_tile
+            # Where a vector fills a cache line, those of x touch two.
+            loads = (k_tile + c_tile * tap_tile * (2 if machine.vector_bytes >= 64 else 1)) / 2
+            reload = 1.5 if partial <= machine.l1 // 2 else 3.5
+            cycles = tiles * (vectors * max(size / machine.fmas, loads, 4) + reload * size + 8)
+            # As measured, beside the kernel that follows.
+            near = 1.1 if machine.vector_bytes >= 64 else 1.25
+            chunk = pack + cycles * (near if panels + partial <= machine.l2 else 2.0)
+            chunks = blocks_in(positions, block)
+            task = chunks * chunk + k_block * c_block * taps * 6.0 + 1000
+            cost = -(-tasks // machine.threads) * task
+            held = (panels + partial) // width
+            cost *= memory_price(problem, min(tasks, machine.threads) * held)
+            parallel = not problem.is_static or tasks * task >= PARALLEL_CYCLES
+            plan = WeightGradPlan(
+                window, lanes, k_block, c_block, k_tile, c_tile, tap_tile, parallel
+            )
+            yield cost, plan

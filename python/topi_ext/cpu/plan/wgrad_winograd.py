@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of :mod:`topi_ext.kernels.weight_tiles`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+from ...dtypes import byte_width
+from ...filtering import Filter
+from ...problem import Problem
+from ..machine import Machine
+from .cost import (
+    PARALLEL_CYCLES,
+    candidate_blocks,
+    candidate_channels,
+    cheapest,
+    register_tile,
+    room_for,
+    row_cycles,
+)
+from .nominal import nominal
+from .vectors import NARROW, odd
+from .wgrad_positions import WeightGradPlan, plan_sums
+from .winograd_tiles import (
+    MOST_TERMS,
+    ROOMS,
+    Tiled,
+    candidate_tiles,
+    combined_inputs_cycles,
+    fitted_block,
+    input_rows,
+    written_terms,
+)
+
+
+@dataclass(frozen=True)
+class WeightTilesPlan(Tiled):
+    """Plan of the ``conv_weight_grad`` kernel that saves products.
+
+    Attributes
+    ----------
+    tile : tuple of int
+        Outputs per tile along depth, height and width: 1 or 2, along the width also 4.
+    block : tuple of int
+        Tiles that are reduced at a time along the four axes.
+    lanes : int
+        Elements per vector.
+    c_block : int
+        Channels of x per task.
+    c_tile, vectors : int
+        Register tile: channels of x by vectors of channels of y.
+    direct : WeightGradPlan
+        For data that is not finite.
+    parallel : bool
+        Whether threads share the tasks.
+    parts : int
+        Parts of the channels of x that are computed one after the other, for less memory.
+    shares : int
+        Into how many tasks phases and blocks of tiles are divided, each with sums of its own; of 1,
+        blocks of channels are tasks.
+    """
+
+    tile: tuple[int, ...]
+    block: tuple[int, ...]
+    lanes: int
+    c_block: int
+    c_tile: int
+    vectors: int
+    direct: WeightGradPlan
+    parallel: bool = True
+    parts: int = 1
+    shares: int = 1
+
+    def passes(self, problem: Problem) -> int:
+        """How often sums are added to: for each block of tiles and each phase."""
+        passes = prod(len(filters[0].phases) for filters in self.filters(problem))
+        for count, size in zip(nominal(self.tiles(problem)), self.block):
+            passes *= -(-count // size)
+        return passes
+
+    @property
+    def pitch(self) -> int:
+        """Distance of two rows of combined inputs: never a power of two of cache lines."""
+        vectors = -(-prod(self.block) // self.lanes)
+        return odd(vectors) * self.lanes
+
+    @property
+    def rows(self) -> int:
+        """Rows of combined inputs from one term to the next: those of a channel, which are written
+        together, lie in different sets of a cache."""
+        return odd(self.c_block)
+
+
+FAR_SUMS = 6
+"""Second caches that sums of all channels fill if they are far away."""
+
+MOST_ROWS = 16
+"""Rows of sums, each taken up in pieces, in turns, that a processor reads ahead of us."""
+
+
+def plan_weight_tiles(problem: Problem, machine: Machine) -> tuple[float, WeightTilesPlan] | None:
+    """Fewer products: the plan of :mod:`topi_ext.kernels.weight_tiles`, and its cycles.
+
+    None for integers, whose sums have to be exact, for symbolic sizes, and where no two taps are
+    neighbours.
+    """
+    if not problem.is_static or min(problem.y_sizes) < 1:
+        return None
+    return cheapest(_plans(problem, machine))
+
+
+def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, WeightTilesPlan]]:
+    """Candidates, and their cycles."""
+    for one in _tiled(problem, machine):
+        blocks = candidate_blocks(nominal(one.tiles(problem)), one.lanes)
+        for block, plan in product(blocks, _candidates(problem, one, (1, 2, 4), machine)):
+            plan = replace(plan, block=block)
+            is_single = plan.passes(problem) == 1
+            if is_single and max(plan.parts, plan.shares) > 1:
+                continue
+            if _elements(problem, plan, machine) <= room_for(problem):
+                cost = _cycles(problem, plan, machine, is_single=is_single)
+                yield cost, replace(plan, parallel=cost * machine.threads >= PARALLEL_CYCLES)
+
+
+def weight_tiles_of_any_size(
+    problem: Problem, known: Sequence[Problem], machine: Machine
+) -> Iterator[tuple[WeightTilesPlan, list[float]]]:
+    """Of symbolic sizes, plans that save products, and their cycles for all `known` sizes.
+
+    None for what :func:`plan_weight_tiles` has none for.
+    """
+    for one in _tiled(problem, machine):
+        rooms = [(1, 1, 1, vectors * one.lanes) for vectors in ROOMS]
+        for room, plan in product(rooms, _candidates(problem, one, (1,), machine)):
+            plan = replace(plan, block=room)
+            if _elements(known[-1], plan, machine) <= room_for(known[-1]):
+                yield plan, [_fitted_cycles(size, plan, machine) for size in known]
+
+
+def _fitted_cycles(known: Problem, plan: WeightTilesPlan, machine: Machine) -> float:
+    """Estimated cycles of a plan for symbolic sizes, whose block fits the known ones."""
+    block = fitted_block(plan.tiles(known), prod(plan.block), plan.shares)
+    plan = replace(plan, block=block)
+    return _cycles(known, plan, machine, is_single=False, narrowest=NARROW)
+
+
+def _tiled(problem: Problem, machine: Machine) -> Iterator[WeightTilesPlan]:
+    """Plans with the tiles that may pay, of which the blocks follow."""
+    tiles = candidate_tiles(problem)
+    if not tiles:
+        return
+    lanes = machine.lanes(problem.acc_dtype)
+    vectors = -(-problem.geometry.k_per_group // lanes)
+    c_tile, v_tile = register_tile(problem.geometry.c_per_group, vectors, machine)
+    # Slower than it could be, and built sooner.
+    direct = replace(plan_sums(problem, machine)[1], k_tile=2, c_tile=1, tap_tile=1)
+    for tile in tiles:
+        plan = WeightTilesPlan(tile, (1,) * 4, lanes, c_tile, c_tile, v_tile, direct)
+        if written_terms([_filters(problem, plan)]) <= MOST_TERMS:
+            yield plan
+
+
+def _filters(problem: Problem, plan: WeightTilesPlan) -> list[Filter]:
+    """How each axis is computed: a gather from x to y has one kind of phases."""
+    return [of_axis[0] for of_axis in plan.filters(problem)]
+
+
+def _candidates(
+    problem: Problem, plan: WeightTilesPlan, parts: Sequence[int], machine: Machine
+) -> Iterator[WeightTilesPlan]:
+    """The plan with other channels, parts, none of them empty, and shares."""
+    c = problem.geometry.c_per_group
+    for c_block, count in product(candidate_channels(c, plan.c_tile), parts):
+        blocks = -(-c // c_block)
+        if blocks > (count - 1) * -(-blocks // count):
+            for shares in sorted({1, machine.threads}):
+                yield replace(plan, c_block=c_block, parts=count, shares=shares)
+
+
+def _sizes(problem: Problem, plan: WeightTilesPlan) -> tuple[int, int, int]:
+    """Elements of the combined outputs of a block, of the inputs of a task, and of the sums of one
+    channel of x."""
+    filters = _filters(problem, plan)
+    terms, points = (prod(len(f.terms) for f in filters), prod(len(f.points) for f in filters))
+    vectors = -(-problem.geometry.k_per_group // plan.lanes)
+    rows = points * prod(plan.block) * vectors * plan.lanes
+    inputs = terms * plan.rows * plan.pitch + prod(input_rows(filters, plan.block)) + plan.lanes
+    return rows, inputs, (terms * vectors + 1) * plan.lanes
+
+
+def _tasks(problem: Problem, plan: WeightTilesPlan) -> int:
+    """Blocks of channels of x in a part."""
+    return -(-problem.geometry.c_per_group // (plan.c_block * plan.parts))
+
+
+def _elements(problem: Problem, plan: WeightTilesPlan, machine: Machine) -> int:
+    """What the kernel holds beside its operands."""
+    rows, inputs, sums = _sizes(problem, plan)
+    # Outputs of a row of tiles, turned before they are combined.
+    inputs += prod(plan.tile) * plan.block[-1] * plan.lanes
+    tasks = _tasks(problem, plan)
+    if plan.shares > 1:
+        busy = min(machine.threads, plan.shares)
+        return busy * (rows + inputs) + sums * plan.c_block * tasks * plan.shares
+    busy = min(machine.threads, tasks)
+    is_single = plan.passes(problem) == 1
+    return rows + busy * inputs + sums * plan.c_block * (busy if is_single else tasks)
+
+
+def _cycles(
+    problem: Problem,
+    plan: WeightTilesPlan,
+    machine: Machine,
+    *,
+    is_single: bool,
+    narrowest: int = 1,
+) -> float:
+    """Estimated cycles; of a single pass sums are written once."""
+    geometry, lanes, tile, block = problem.geometry, plan.lanes, plan.tile, plan.block
+    filters, c_block, shares = _filters(problem, plan), plan.c_block, plan.shares
+    width = byte_width(problem.acc_dtype)
+    rows, inputs, sums = _sizes(problem, plan)
+    tasks, passes = _tasks(problem, plan), plan.passes(problem)
+    terms, points = (prod(len(f.terms) for f in filters), prod(len(f.points) for f in filters))
+    vectors = -(-geometry.k_per_group // lanes)
+    step = row_cycles(plan.c_tile, vectors, plan.vectors, machine)
+    write = vectors * (terms * 3 + geometry.taps * lanes * 2.0)
+    line, tile_rows = block[3] * tile[2], prod(block[:-1])
+    turn = tile_rows * prod(tile[:-1]) * (lanes * (10 + line * 1.2) + line)
+    outputs = vectors * (turn + prod(block) * points * 2.5)
+    # What is left over of the tiles goes one channel at a time.
+    register_tiles = c_block // plan.c_tile + c_block % plan.c_tile
+    task = 1000 + c_block * combined_inputs_cycles(filters, block, lanes, narrowest)
+    # From a cache that is further away, and not of this core alone.
+    near = rows + inputs + (sums * c_block * tasks if shares > 1 else 0)
+    far = 1.0 if near * width <= machine.l2 * 3 // 4 else 1.4
+    task += terms * register_tiles * prod(block) * step * far
+    # Sums that go on are read as well, from where those of all channels fit.
+    is_far = sums * c_block * tasks * width > FAR_SUMS * machine.l2
+    each = 16.0 if is_far else 5.0
+    if c_block > MOST_ROWS and vectors > plan.vectors:
+        each += 3.0
+    task += terms * c_block * vectors * (2.0 if is_single else each)
+    turns = -(-tasks // machine.threads)
+    written = turns * c_block * write
+    if shares > 1:
+        added = turns * c_block * sums * shares * 0.5
+        cost = -(-passes // shares) * (outputs + tasks * task)
+        cost *= 1.1 if machine.vector_bytes >= 64 else 1.0  # as measured
+        cost += added + written + 30000
+    else:
+        # Lines that the other cores have read are slow to write.
+        if machine.threads > 1:
+            outputs += rows * (4.0 if machine.vector_bytes >= 64 else 1.0)
+        cost = passes * (outputs / machine.threads + turns * task + 15000) + written
+    return cost * geometry.groups * plan.parts * 1.06

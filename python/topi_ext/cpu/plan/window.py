@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The base of all plans, and the window of data that a block of positions reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ...gather import Gather
+from .vectors import odd
+
+
+class Plan:
+    """Of one kernel: its blocks, register tile, and the order of its loops.
+
+    Any plan is right; :mod:`topi_ext.plan.cpu` guesses which is fast.
+    """
+
+
+@dataclass(frozen=True)
+class Window:
+    """The part of the packed operand that one block of positions reads, flattened.
+
+    Position ``(b0, b1, b2, b3)`` of the block is flat position ``((b0*E1 + b1)*E2 + b2)*E3 + b3``
+    where ``E`` is the extent of the window; a tap is one constant offset in it.  Between rows lie
+    the columns of the halo: lanes computed there are dropped.
+    """
+
+    block: tuple[int, ...]
+    extent: tuple[int, ...]
+
+    @classmethod
+    def of(cls, block: Sequence[int], gathers: Sequence[Gather]) -> Window:
+        """The window that `block` reads through `gathers`."""
+        extent = tuple(b + g.last_shift - g.first_shift for b, g in zip(block, gathers))
+        return cls(tuple(block), extent)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Distance in flat positions of neighbours along each axis."""
+        return tuple(prod(self.extent[axis + 1 :]) for axis in range(len(self.extent)))
+
+    @property
+    def length(self) -> int:
+        """Flat positions from the first to the last of the block."""
+        return sum((b - 1) * step for b, step in zip(self.block, self.steps)) + 1
+
+    @property
+    def elements(self) -> int:
+        """Elements of the whole window."""
+        return prod(self.extent)
+
+    def pitch(self, lanes: int) -> int:
+        """Distance of two planes: whole vectors, and never a power of two of cache lines."""
+        vectors = -(-self.elements // lanes)
+        return odd(vectors) * lanes
+
+    def most_pitch(self, lanes: int) -> int:
+        """What has to be allocated for a plane."""
+        return self.pitch(lanes)

@@ -1,0 +1,558 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of :mod:`topi_ext.kernels.winograd`, which saves products."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import gcd, prod
+from typing import NamedTuple
+
+from ...dtypes import byte_width
+from ...filtering import Filter, joined_filters_of
+from ...problem import Problem
+from ..machine import Machine
+from .cost import (
+    PARALLEL_CYCLES,
+    blocks_in,
+    candidate_blocks,
+    candidate_depths,
+    cheapest,
+    register_tile,
+    tile_cycles,
+    widening_cycles,
+)
+from .direct import GatherPlan, gather_elements, gather_tasks, plan_gather
+from .nominal import elements, nominal
+from .vectors import NARROW, odd, square_size
+from .winograd_rows import COMBINED, CombinedRows
+from .winograd_tiles import (
+    MOST_TERMS,
+    ROOMS,
+    Tile,
+    Tiled,
+    candidate_tiles,
+    combined_inputs_cycles,
+    fitted_block,
+    input_rows,
+    written_terms,
+)
+
+
+@dataclass(frozen=True)
+class WinogradPlan(Tiled):
+    """Plan of the kernel of ``conv`` and ``conv_transpose`` that saves products.
+
+    Attributes
+    ----------
+    tile : tuple of int
+        Outputs of a phase per tile along depth, height and width: 1 or 2, along the width also 4.
+    block : tuple of int
+        Tiles per task along the four axes.
+    lanes : int
+        Elements per vector.
+    channels, vectors : int
+        Register tile: output channels by vectors of tiles.
+    splits : int
+        Into how many tasks the output channels of one block are divided.
+    pass_blocks : int
+        Blocks of output channels whose points are held at a time.
+    direct : GatherPlan
+        For data that is not finite, and for symbolic sizes of few tiles.
+    parallel : bool
+        Whether threads share the tasks.
+    parts : int
+        Parts of the output channels: tasks, or one after the other, for less memory, if `shares` is
+        zero.
+    shares : int
+        Into how many tasks the positions of a part are divided, each of which combines the taps of
+        the part for itself; then `splits` is 1.  Zero: all threads combine them together, and
+        blocks of positions are tasks.
+    per_task : int
+        Parts that a task computes one after the other, if `shares` is not zero.  Of more than one,
+        all positions are one block, whose inputs the task combines once, and `shares` is 1.
+    by_slice : bool
+        Whether a task computes the rows that one slice of the kernel serves before those of the
+        next, for less memory, if `shares` is not zero.
+    chunks : int
+        Into how many equal parts the input channels are divided, which are summed one after the
+        other; 1 if a task has several parts.
+    streamed : bool
+        Whether the result is written past the caches.
+    least, tasks : int
+        Of symbolic sizes, how many positions of a phase there have to be, and how many tasks there
+        should be.  The block is then the room for one, which the kernel fills when it runs.
+    """
+
+    tile: tuple[int, ...]
+    block: tuple[int, ...]
+    lanes: int
+    channels: int
+    vectors: int
+    splits: int
+    pass_blocks: int
+    direct: GatherPlan
+    parallel: bool = True
+    parts: int = 1
+    shares: int = 0
+    per_task: int = 1
+    by_slice: bool = False
+    chunks: int = 1
+    streamed: bool = False
+    least: int = 0
+    tasks: int = 1
+
+    def filters(self, problem: Problem) -> tuple[tuple[Filter, ...], ...]:
+        """How each spatial axis is computed; along depth, where terms are a loop, in one way."""
+        _, height, width = super().filters(problem)
+        return joined_filters_of(problem.gathers[1], self.tile[0]), height, width
+
+    def depth(self, problem: Problem) -> int:
+        """Input channels of a chunk."""
+        return problem.in_channels // self.chunks
+
+    def slices(self, problem: Problem) -> int:
+        """Slices of the kernel along depth and height: the rows of a phase need one."""
+        return prod(
+            sum(len(f.first_taps) for f in filters) for filters in self.filters(problem)[:2]
+        )
+
+    @property
+    def inputs_first(self) -> bool:
+        """Whether all inputs of a task are combined before its parts begin."""
+        return self.per_task > 1
+
+    def gap(self, problem: Problem) -> int:
+        """Rows that stay empty behind those of a point: one for each input channel and term.
+
+        Streams whose distance is a power of two would push each other out of the first cache.  Of
+        many channels there are as many rows as let combined taps begin with a cache line.
+        """
+        rows = self.lanes // gcd(self.lanes, self.channels)
+        return rows if self.depth(problem) >= 16 * rows else 1
+
+    @property
+    def pitch(self) -> int:
+        """Distance of two rows of tiles: one register tile, or never a power of two of lines."""
+        rounds = -(-prod(self.block) // (self.vectors * self.lanes))
+        vectors = rounds * self.vectors
+        return (vectors if rounds == 1 else odd(vectors)) * self.lanes
+
+
+MOST_KINDS = 4
+"""Kinds of phases that a kernel which saves products writes out: with eight, 3 s to build."""
+
+
+def plan_winograd(
+    problem: Problem, machine: Machine, tiles: Sequence[Tile] | None = None
+) -> tuple[float, WinogradPlan] | None:
+    """Fewer products: the plan of :mod:`topi_ext.kernels.winograd`, and its cycles.
+
+    Of those tiles that may pay, or of these `tiles` among them.
+
+    None for integers, whose sums have to be exact, where no two taps are neighbours or a phase has
+    none, for more kinds of phases or terms than are written out, and where the direct sum for data
+    that is not finite would take more memory than operands and result.
+    """
+    tiles = [tile for tile in candidate_tiles(problem) if tiles is None or tile in tiles]
+    direct = _direct(problem, machine) if tiles else None
+    if direct is None:
+        return None
+    # The blocks follow.
+    one = WinogradPlan(tiles[0], (1,) * 4, machine.lanes(problem.acc_dtype), 1, 1, 1, 1, direct)
+    return cheapest(
+        plan for tile in tiles for plan in _plans(problem, replace(one, tile=tile), machine)
+    )
+
+
+def winograd_of_any_size(
+    problem: Problem, known: Sequence[Problem], machine: Machine
+) -> Iterator[tuple[WinogradPlan, list[float]]]:
+    """Of symbolic sizes, plans that save products, and the cycles of each for all `known` sizes.
+
+    None for what :func:`plan_winograd` has none for.
+    """
+    tiles = candidate_tiles(problem)
+    if not tiles:
+        return
+    lanes = machine.lanes(problem.acc_dtype)
+    direct = plan_gather(replace(problem, prepacked=False), machine)[1]
+    one = WinogradPlan((1,) * 3, (1,) * 4, lanes, 1, 1, 1, 1, direct)
+    shapes = {register_tile(problem.out_channels, vectors, machine) for vectors in (1, 2, 3, 4)}
+    loops = list(_loops_of_any_size(problem, machine))
+    for tile in tiles:
+        template = replace(one, tile=tile)
+        combinations = _combinations(problem, template)
+        if not combinations:
+            continue
+        for block, order, shape in product(ROOMS, loops, shapes):
+            room = order._replace(block=(1, 1, 1, block * lanes))
+            plan = _with_loops(problem, template, combinations, room, shape, machine)
+            if plan is None or not _fits(known[-1], plan, combinations, machine):
+                continue
+            yield plan, [_fitted_cycles(one, plan, combinations, machine) for one in known]
+
+
+def from_positions_on(
+    problem: Problem, plan: WinogradPlan, least: int, machine: Machine
+) -> WinogradPlan:
+    """The plan for so many positions of a phase, or more, and the direct sum for fewer.
+
+    Where these are no more than a few vectors have, its register tiles are of one vector, and all
+    of the same size: it builds sooner.
+    """
+    plan = replace(plan, least=least)
+    if least > 16 * plan.lanes:
+        return plan
+    channels, _ = register_tile(problem.out_channels, 1, machine)
+    direct = replace(plan.direct, channels=channels, vectors=1, unrolled=1, whole_rows=False)
+    return replace(plan, direct=direct)
+
+
+def _fitted_cycles(
+    known: Problem,
+    plan: WinogradPlan,
+    combinations: Sequence[tuple[Filter, ...]],
+    machine: Machine,
+) -> float:
+    """Estimated cycles of a plan for symbolic sizes, whose block fits the known ones."""
+    block = fitted_block(plan.tiles(known), prod(plan.block), plan.shares or plan.tasks)
+    return _cycles(known, replace(plan, block=block), combinations, machine, NARROW)[0]
+
+
+def _loops_of_any_size(problem: Problem, machine: Machine) -> Iterator[Loops]:
+    """Candidates: blocks of positions are tasks, or shares of parts are."""
+    yield Loops((1,) * 4)
+    tasks = -(-machine.threads // problem.geometry.groups)
+    for parts in sorted({tasks * count for count in (1, 2, 4, 8)} | {1, -(-tasks // 2)}):
+        shares = -(-tasks // parts)
+        orders = (False,) if problem.prepacked else (False, True)
+        if not (problem.prepacked and parts > tasks):
+            for order in orders:
+                yield Loops((1,) * 4, parts, shares, by_slice=order)
+
+
+def _room(problem: Problem) -> int:
+    """What may be held: no more than operands and result take, with some left for tables and rows
+    that are collected."""
+    return elements(problem) * 511 // 512
+
+
+def _direct(problem: Problem, machine: Machine) -> GatherPlan | None:
+    """The sum for data that is not finite, or None where there is no room for it."""
+    # Its weights come as they are.
+    as_stored = replace(problem, prepacked=False)
+    plan = plan_gather(as_stored, machine)[1]
+    # A third as fast as it could be, and built sooner: no last tile, no taps written out, one loop
+    # for all phases.
+    channels = min(4, plan.channels)
+    plan = replace(plan, channels=channels, vectors=1, unrolled=1, whole_rows=False, shared=3)
+    busy = min(machine.threads, gather_tasks(problem, plan))
+    held, depth = min(
+        (gather_elements(as_stored, replace(plan, depth=depth), busy), -depth)
+        for depth in {plan.depth, *candidate_depths(problem.in_channels)}
+    )
+    return replace(plan, depth=-depth) if held <= _room(problem) else None
+
+
+def _plans(
+    problem: Problem, template: WinogradPlan, machine: Machine
+) -> Iterator[tuple[float, WinogradPlan]]:
+    """Candidates with the tile of this one, and their cycles."""
+    combinations = _combinations(problem, template)
+    for loops in _loops(problem, template, machine) if combinations else ():
+        vectors = -(-prod(loops.block) // template.lanes)
+        tile = register_tile(problem.out_channels, vectors, machine, kinds=0)
+        whole = _with_loops(problem, template, combinations, loops, tile, machine)
+        for plan in _chunked(problem, whole, combinations, machine) if whole else ():
+            if _fits(problem, plan, combinations, machine):
+                cycles, of_tasks = _cycles(problem, plan, combinations, machine)
+                yield cycles, replace(plan, parallel=of_tasks >= PARALLEL_CYCLES)
+
+
+def _chunked(
+    problem: Problem,
+    plan: WinogradPlan,
+    combinations: Sequence[tuple[Filter, ...]],
+    machine: Machine,
+) -> Iterator[WinogradPlan]:
+    """The plan, and where its inputs do not stay near, those of as few chunks as let them, and of
+    twice as many, which hold less."""
+    yield plan
+    inputs, near = _inputs_bytes(problem, plan, combinations), machine.l2 * 3 // 4
+    if plan.inputs_first or inputs <= near:
+        return
+    enough = [
+        chunks
+        for chunks in (2, 4, 8, 16)
+        if problem.in_channels % (chunks * COMBINED) == 0 and inputs <= chunks * near
+    ]
+    yield from (replace(plan, chunks=chunks) for chunks in enough[:2])
+
+
+def _combinations(problem: Problem, plan: WinogradPlan) -> list[tuple[Filter, ...]]:
+    """How the kinds of phases are computed; none where there is too much to be written out."""
+    combinations = list(product(*plan.filters(problem)))
+    if len(combinations) > MOST_KINDS or written_terms(combinations) > MOST_TERMS:
+        return []
+    return combinations
+
+
+def _fits(
+    problem: Problem,
+    plan: WinogradPlan,
+    combinations: Sequence[tuple[Filter, ...]],
+    machine: Machine,
+) -> bool:
+    """Whether there is room for what it holds, and what a task combines is near."""
+    busy = min(machine.threads, _tasks(problem, plan))
+    if _elements(problem, plan, combinations, busy) > _room(problem):
+        return False
+    return plan.inputs_first or _inputs_bytes(problem, plan, combinations) <= machine.l2 * 2
+
+
+def _inputs_bytes(
+    problem: Problem, plan: WinogradPlan, combinations: Sequence[tuple[Filter, ...]]
+) -> int:
+    """The combined inputs of one chunk and phase."""
+    rows = _most_terms(combinations) * plan.depth(problem)
+    return rows * plan.pitch * byte_width(problem.acc_dtype)
+
+
+def _cycles(
+    problem: Problem,
+    plan: WinogradPlan,
+    combinations: Sequence[tuple[Filter, ...]],
+    machine: Machine,
+    narrowest: int = 1,
+) -> tuple[float, float]:
+    """Estimated cycles until the kernel is done, and of all its tasks but for combining taps."""
+    tasks = _tasks(problem, plan)
+    inputs, cycles = _task_cycles(problem, plan, combinations, machine, narrowest)
+    combining = 0.0
+    if not problem.prepacked:
+        combining = _combining_cycles(problem, plan, combinations, machine)
+    if plan.shares:
+        combining /= problem.geometry.groups * plan.parts
+        turns = -(-_positions(problem, plan) // plan.shares)
+        task = inputs * turns + plan.per_task * (cycles * turns + combining)
+        return -(-tasks // machine.threads) * task, tasks * task
+    task = cycles + inputs
+    cost = -(-tasks // machine.threads) * task * plan.parts + combining / machine.threads
+    return cost, tasks * task
+
+
+def _positions(problem: Problem, plan: WinogradPlan) -> int:
+    """Blocks of tiles."""
+    return blocks_in(nominal(plan.tiles(problem)), plan.block)
+
+
+def _tasks(problem: Problem, plan: WinogradPlan) -> int:
+    """Tasks that may run at once."""
+    if plan.shares:
+        return problem.geometry.groups * -(-plan.parts // plan.per_task) * plan.shares
+    return problem.geometry.groups * _positions(problem, plan) * plan.splits
+
+
+class Loops(NamedTuple):
+    """A block of tiles, and how tasks go over parts of the output channels, as of WinogradPlan."""
+
+    block: tuple[int, ...]
+    parts: int = 1
+    shares: int = 0
+    per_task: int = 1
+    by_slice: bool = False
+
+
+def _with_loops(
+    problem: Problem,
+    template: WinogradPlan,
+    combinations: Sequence[tuple[Filter, ...]],
+    loops: Loops,
+    tile: tuple[int, int],
+    machine: Machine,
+) -> WinogradPlan | None:
+    """The plan with these loops and this register tile, or None for more parts than there are
+    blocks of channels."""
+    channels, width = tile
+    blocks = -(-problem.out_channels // channels)
+    if loops.parts > blocks:
+        return None
+    # None of them empty, and about as many in one task as in another.
+    parts, blocks = -(-blocks // -(-blocks // loops.parts)), -(-blocks // loops.parts)
+    loops = loops._replace(parts=parts, per_task=-(-parts // -(-parts // loops.per_task)))
+    plan = replace(
+        template, **loops._asdict(), channels=channels, vectors=width, tasks=2 * machine.threads
+    )
+    splits, tasks = 1, _tasks(problem, plan)
+    if tasks < 2 * machine.threads and not loops.shares:
+        splits = min(blocks, -(-2 * machine.threads // tasks))
+    most = max(prod(len(f.points) for f in combination) for combination in combinations)
+    held = most * channels * width * template.lanes * byte_width(problem.acc_dtype)
+    passes = -(-blocks * held // (splits * machine.l2 // 3))
+    return replace(plan, splits=splits, pass_blocks=-(-blocks // (splits * passes)))
+
+
+def _loops(problem: Problem, plan: WinogradPlan, machine: Machine) -> Iterator[Loops]:
+    """Candidates; the shares of a part are tasks, or there are none."""
+    tiles = nominal(plan.tiles(problem))
+    blocks = list(candidate_blocks(tiles, plan.lanes))
+    orders = (False, True)[: 1 + (plan.slices(problem) > 1 and not problem.prepacked)]
+    for block, parts in product(blocks, (1,) if problem.prepacked else (1, 2, 4, 8)):
+        yield Loops(block, parts)
+        if problem.is_static and not problem.prepacked and machine.threads > 1:
+            for order in orders:
+                yield Loops(block, parts, machine.threads, by_slice=order)
+    if not problem.is_static:
+        return
+    # Tasks for one group.
+    tasks = -(-machine.threads // problem.geometry.groups)
+    for per_task, order in product((1,) if problem.prepacked else (1, 2, 4, 8, 16), orders):
+        yield Loops(tiles, tasks * per_task, 1, per_task, order)
+        if not problem.prepacked:
+            for block in blocks:
+                yield Loops(block, tasks * per_task, 1, 1, order)
+
+
+def _elements(
+    problem: Problem,
+    plan: WinogradPlan,
+    combinations: Sequence[tuple[Filter, ...]],
+    busy: int,
+) -> int:
+    """What the kernel holds beside its operands while `busy` tasks run."""
+    blocks = -(-problem.out_channels // (plan.channels * plan.parts))
+    rows = CombinedRows(problem, plan)
+    width = plan.vectors * plan.lanes
+    points = max(prod(len(f.points) for f in kinds) for kinds in combinations)
+    outputs = prod(plan.tile) * combinations[0][2].out_step
+    task = points * plan.pass_blocks * plan.channels * width
+    task += -(-blocks // plan.splits) * plan.channels * outputs * plan.pitch
+    task += rows.inputs_held * plan.pitch
+    # Rows of data as they are, for each filter along the row.
+    raw: dict[tuple[Filter, ...], int] = {}
+    for *pair, last in combinations:
+        read = plan.lanes + prod(input_rows((*pair, last), plan.block))
+        raw[tuple(pair)] = raw.get(tuple(pair), 0) + read
+    task += max(raw.values())
+    if problem.prepacked:
+        return busy * task
+    combined = blocks * plan.channels * rows.taps_held * plan.chunks
+    # The weights of a block and some input channels are copied before they are combined.
+    task += problem.geometry.taps * COMBINED * plan.channels
+    if plan.shares:
+        return busy * (task + combined)
+    return problem.geometry.groups * combined + busy * task
+
+
+def _task_cycles(
+    problem: Problem,
+    plan: WinogradPlan,
+    combinations: Sequence[tuple[Filter, ...]],
+    machine: Machine,
+    narrowest: int,
+) -> tuple[float, float]:
+    """Estimated cycles of one task: of combining its inputs, and all others."""
+    lanes, block, width = plan.lanes, plan.block, byte_width(problem.acc_dtype)
+    vectors = -(-prod(block) // lanes)
+    rounds = -(-vectors // plan.vectors)
+    tile_rows = prod(block[:-1])
+    blocks = -(-problem.out_channels // plan.channels) / (plan.splits * plan.parts)
+    outputs = prod(plan.tile)
+    values = _most_terms(combinations) * plan.depth(problem)
+    values *= rounds * plan.vectors * lanes * width
+    near = machine.l2 * 3 // 4
+    slices = plan.slices(problem) if plan.by_slice else 1
+    of_term = problem.in_channels * blocks * plan.channels * width
+    held = plan.splits * of_term * _terms(combinations)
+    if problem.prepacked:
+        held *= plan.parts
+    elif plan.shares:
+        held *= machine.threads / slices
+    combined, total = 0.0, 1000.0
+    for depth, height, last in combinations:
+        phases = prod(len(f.phases) for f in (depth, height, last))
+        terms = [f.mean_terms for f in (depth, height, last)]
+        points = prod(len(f.points) for f in (depth, height, last))
+        channel = combined_inputs_cycles((depth, height, last), block, lanes, narrowest)
+        combined += phases * problem.in_channels * channel
+        step = tile_cycles(plan.channels, plan.vectors, machine)
+        products = prod(terms) * problem.in_channels * blocks * rounds * step
+        products *= 1.03 if values <= machine.l2 * 3 // 8 else 1.06 if values <= near else 1.15
+        read = prod(terms) * of_term if problem.prepacked else 0.0
+        # What cores share behind their second caches; the more vectors, the less is read again.
+        of_pass = prod(terms) * plan.depth(problem) * plan.pass_blocks * plan.channels * width
+        reused = plan.vectors * (rounds if of_pass <= machine.l2 // 2 else 1)
+        products *= 1.05 if held <= 12 * machine.l2 else 1 + 0.6 / reused
+        if plan.chunks > 1:
+            # As measured: sums are taken up again.
+            products *= 1.15
+        far = held
+        if plan.inputs_first:
+            inputs = prod(terms) * problem.in_channels * rounds * plan.vectors * lanes * width
+            read, far = read + inputs, max(held, inputs * phases / slices)
+        if far > 16 * machine.l2:
+            # From memory, as fast as a core was measured to read it.
+            products = max(products, read / 2.5)
+        sums = points * blocks * rounds * (4 + 3.0 * plan.channels * plan.vectors)
+        sums += blocks * plan.channels * outputs * rounds * plan.vectors * 2.5
+        sums *= plan.chunks
+        stride = last.out_step * last.tile
+        each = 0.4 if stride <= 4 else 0.7 if stride <= 8 else 1.1
+        copy = blocks * plan.channels * prod(block) * outputs * each
+        copy += blocks * plan.channels * tile_rows * prod(plan.tile[:-1]) * 4
+        total += phases * (products + sums + copy)
+    return combined, total
+
+
+def _combining_cycles(
+    problem: Problem,
+    plan: WinogradPlan,
+    combinations: Sequence[tuple[Filter, ...]],
+    machine: Machine,
+) -> float:
+    """Estimated cycles of combining all taps once, as measured.
+
+    Lines that another core has read, as those of all threads together, are slow to write.
+    """
+    parts, shared = plan.parts, plan.shares == 0
+    products = _terms(combinations)
+    pairs = problem.geometry.groups * problem.in_channels * problem.out_channels
+    size = pairs * products * byte_width(problem.acc_dtype)
+    # Each slice of the kernel is made from the same lines.
+    slices = plan.slices(problem) if plan.by_slice else 1
+    near = size <= machine.l2 * (1 if shared else parts * slices)
+    near = near or (shared and machine.threads == 1)
+    if plan.inputs_first:
+        # Inputs that would stay in the same cache are pushed out of it, and push taps out.
+        inputs = CombinedRows(problem, plan).inputs_held * plan.pitch
+        inputs *= byte_width(problem.acc_dtype)
+        together = inputs + size / (parts * slices)
+        near = near and not inputs <= machine.l2 < together * 4 / 5
+    if machine.vector_bytes < 64:
+        copied, each = 0.0, (2.2 if near else 3.5) if shared else (1.5 if near else 2.2)
+    else:
+        each = 0.2 if near else 0.3
+        if shared and machine.threads > 1:
+            # The further away the other core's copy is, the sooner it is given up.
+            each = 6.0 if near else 5.0 if size <= 4 * parts * machine.l2 else 4.0
+        stored = pairs * problem.geometry.taps * 4
+        near = stored <= machine.l2 * (machine.threads if plan.shares == 1 else 1)
+        copied = 1.4 if near else 2.6 if stored <= 16 * machine.l2 else 3.4
+    if square_size(problem, plan.channels, plan.lanes):
+        copied -= 0.9 if copied < 2.6 else 1.4
+    else:
+        copied += widening_cycles(problem.dtypes[1], problem.acc_dtype)
+    # Of few products of many taps the estimate would be less than nothing.
+    return pairs * max(0.0, problem.geometry.taps * copied * slices + products * each)
+
+
+def _terms(combinations: Sequence[tuple[Filter, ...]]) -> float:
+    """Combined taps of two channels."""
+    return sum(prod(f.mean_terms * len(f.first_taps) for f in kinds) for kinds in combinations)
+
+
+def _most_terms(combinations: Sequence[tuple[Filter, ...]]) -> int:
+    """Rows of combined inputs for one input channel, of the phases that have most."""
+    return max(prod(len(f.terms) for f in combination) for combination in combinations)

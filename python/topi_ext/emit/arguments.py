@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arguments of kernels, declared in the order in which they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ..problem import DATA, TAPS, Problem
+from .builder import argument, nest
+from .expressions import Expr
+from .operands import Operand, Part
+
+
+class Packed(NamedTuple):
+    """What packed weights are: how many elements, of which dtype."""
+
+    elements: int
+    dtype: str
+
+
+def gather_arguments(problem: Problem, packed: Packed | None = None) -> list[tuple[Any, ...]]:
+    """Data, weight, the operands of the epilogue, and the result, of ``conv`` or its transpose.
+
+    Parameters
+    ----------
+    packed : Packed, optional
+        The packed weights, if they come packed.
+    """
+    geometry, layouts = problem.geometry, problem.layouts
+    x = layouts.x, _data_sizes(problem.x_sizes, geometry.c)
+    y = layouts.y, _data_sizes(problem.y_sizes, geometry.k)
+    source, result = (y, x) if problem.transposed else (x, y)
+    data = _argument("data", *source, problem.dtypes[0])
+    weight = packed_weight(packed) if packed else stored_weight(problem)
+    extra = _epilogue_arguments(problem)
+    return [data, weight, *extra, _argument("out", *result, problem.dtypes[2])]
+
+
+def weight_grad_arguments(problem: Problem) -> list[tuple[Any, ...]]:
+    """x, y, and the gradient of the weight."""
+    geometry, layouts = problem.geometry, problem.layouts
+    x = _argument("x", layouts.x, _data_sizes(problem.x_sizes, geometry.c), problem.dtypes[0])
+    y = _argument("y", layouts.y, _data_sizes(problem.y_sizes, geometry.k), problem.dtypes[1])
+    return [x, y, _argument("out", layouts.w, _weight_sizes(problem), problem.dtypes[2])]
+
+
+def stored_weight(problem: Problem) -> tuple[Any, ...]:
+    """The weight, as the user stores it."""
+    return _argument("weight", problem.layouts.w, _weight_sizes(problem), problem.dtypes[1])
+
+
+def packed_weight(packed: Packed) -> tuple[Any, ...]:
+    """The packed weight, which has one axis."""
+    return _argument("packed", "P", {"P": packed.elements}, packed.dtype)
+
+
+def weight_index(
+    problem: Problem,
+    weight: Operand,
+    group: Expr,
+    in_channel: Expr,
+    out_channel: Expr,
+    taps: Sequence[Expr],
+) -> Expr:
+    """Where `weight` holds the weight between two channels of a group, by which face reads it."""
+    outer, inner = out_channel, in_channel
+    if problem.transposed:
+        outer, inner = inner, outer
+    return weight.at("OI" + TAPS, group * problem.geometry.k_per_group + outer, inner, *taps)
+
+
+def as_stored(
+    weight: Operand, extents: dict[str, Expr], step: Callable[[dict[str, Expr]], None]
+) -> None:
+    """``step(numbers along these axes)``, in the order in which `weight` is stored."""
+    order = sorted(extents, key=lambda letter: -weight.strides.get(letter, 0))
+    nest([extents[letter] for letter in order], lambda *at: step(dict(zip(order, at))))
+
+
+def tap_number(problem: Problem, taps: Sequence[Expr]) -> Expr:
+    """The number of a tap among all of a kernel."""
+    number: Expr = 0
+    for tap, extent in zip(taps, problem.geometry.kernel):
+        number = number * extent + tap
+    return number
+
+
+def copied_weight(problem: Problem, packed: Operand, start: int) -> Operand:
+    """The weight as the user stores it, of which `packed` holds a copy from `start` on."""
+    return Part(packed, start, *stored_sizes(problem))
+
+
+def stored_sizes(problem: Problem) -> tuple[str, list[int]]:
+    """The axes of the weight in the order in which the user stores them, and their sizes."""
+    sizes, order = _weight_sizes(problem), problem.layouts.w
+    return order, [sizes[letter] for letter in order]
+
+
+def _epilogue_arguments(problem: Problem) -> list[tuple[Any, ...]]:
+    """The operands of the steps, in their order."""
+    sizes = _data_sizes(problem.out_sizes, problem.geometry.groups * problem.out_channels)
+    return [
+        _argument(
+            f"operand{number}",
+            step.order,
+            {letter: sizes[letter] if letter in step.varies else 1 for letter in step.order},
+            problem.dtypes[2],
+        )
+        for number, step in enumerate(step for step in problem.epilogue if step.order)
+    ]
+
+
+def _data_sizes(sizes: Sequence[Expr], channels: int) -> dict[str, Expr]:
+    """Sizes by letter of data with these four axes."""
+    return {**dict(zip(DATA, sizes)), "C": channels}
+
+
+def _weight_sizes(problem: Problem) -> dict[str, int]:
+    geometry = problem.geometry
+    return {**dict(zip(TAPS, geometry.kernel)), "O": geometry.k, "I": geometry.c_per_group}
+
+
+def _argument(name: str, order: str, sizes: dict[str, Any], dtype: str) -> tuple[Any, ...]:
+    """One that is stored in `order`; axes that it does not name are unit axes."""
+    return argument(name, order, [sizes[letter] for letter in order], dtype)

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions, memory and control flow of kernels, over TVM's IRBuilder.  Loops over one element and
+branches that Python decides disappear."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from .. import tvm_compat
+from ..dtypes import byte_width
+from ..tvm_compat import IRBuilder, script, statements
+from .expressions import Expr, ceil_div, least, let, wide
+from .operands import Array, Operand, store
+
+SCRATCH_BYTES = "topi_ext.scratch_bytes"
+"""Attribute of a kernel: pairs of the bytes that it allocates once and for each task that runs, one
+for each branch that takes most; left out where a size is symbolic."""
+
+
+class Workspace:
+    """Bytes that a kernel allocates: together with all tasks, and for each task that runs.
+
+    `most` holds the pairs that no other exceeds in both; None if a size is symbolic.
+    """
+
+    def __init__(self) -> None:
+        self.in_task = False
+        self.now = (0, 0)
+        self.most: set[tuple[int, int]] | None = {self.now}
+
+    def add(self, elements: Expr, dtype: str) -> None:
+        if self.most is None or not isinstance(elements, int):
+            self.most = None
+            return
+        common, per_task = self.now
+        size = elements * byte_width(dtype)
+        self.now = (common, per_task + size) if self.in_task else (common + size, per_task)
+        self.most.add(self.now)
+        self.most = {a for a in self.most if not any(_exceeds(b, a) for b in self.most)}
+
+    @contextmanager
+    def branch(self) -> Iterator[None]:
+        """What is allocated inside is given back at the end."""
+        before = self.now
+        yield
+        self.now = before
+
+
+def _exceeds(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    return a != b and a[0] >= b[0] and a[1] >= b[1]
+
+
+_kernels: list[Workspace] = []
+"""Of the kernels that are being built, the innermost last."""
+
+
+def workspace() -> Workspace:
+    """That of the kernel which is being built."""
+    return _kernels[-1]
+
+
+@contextmanager
+def kernel(attrs: dict[str, Any]) -> Iterator[list[Any]]:
+    """Build a PrimFunc; the list that is yielded holds it when the block ends.
+
+    Other threads wait until then.
+    """
+    made: list[Any] = []
+    with tvm_compat.building:
+        _kernels.append(Workspace())
+        try:
+            with IRBuilder() as builder:
+                with tvm_compat.prim_func():
+                    script.func_attr(attrs)
+                    yield made
+            func = builder.get()
+        finally:
+            used = _kernels.pop()
+    if used.most is not None:
+        func = func.with_attr(SCRATCH_BYTES, [list(pair) for pair in sorted(used.most)])
+    made.append(func)
+
+
+def argument(name: str, order: str, shape: Sequence[Expr], dtype: str) -> tuple[Any, ...]:
+    """Declare an argument stored in `order`; pass what is returned to :func:`body`."""
+    sizes = [wide(size) for size in shape]
+    # Callers own this memory, and a tensor of another framework may begin at any element.
+    held = script.buffer(sizes, dtype, align=byte_width(dtype))
+    return script.arg(name, held), order, tuple(shape), dtype
+
+
+@contextmanager
+def body(*arguments: tuple[Any, ...]) -> Iterator[list[Operand]]:
+    """Open the body (Relax asks for a root block) and yield the arguments as flat operands."""
+    with tvm_compat.root_block():
+        operands = []
+        for buffer, order, shape, dtype in arguments:
+            elements: Expr = 1
+            for size in shape:
+                elements = elements * size
+            flat = tvm_compat.flat_alias(buffer, wide(elements), dtype)
+            operands.append(Operand(flat, dtype, order, shape))
+        yield operands
+
+
+STACK_BYTES = 992
+"""What TVM leaves on the stack, where LLVM may make registers of it."""
+
+
+def allocated(elements: Expr, dtype: str, *, hidden: bool = False) -> Array:
+    """Memory of the enclosing statements that does not count as workspace; `hidden`: see
+    :func:`topi_ext.tvm_compat.allocate`."""
+    return Array(tvm_compat.allocate(wide(elements), dtype, hidden=hidden), dtype)
+
+
+def scratch(elements: Expr, dtype: str) -> Array:
+    """Memory of the enclosing loop body; what it holds at first is undefined."""
+    workspace().add(elements, dtype)
+    is_small = isinstance(elements, int) and elements * byte_width(dtype) <= STACK_BYTES
+    return allocated(elements, dtype, hidden=not is_small)
+
+
+def settled(value: Expr, dtype: str) -> Expr:
+    """`value` of this dtype, computed now, through memory that LLVM turns into a register.
+
+    For conversions: TVM 0.27 forgets those of bfloat16 in the value of a variable.
+    """
+    held = scratch(1, dtype)
+    store(held, 0, value)
+    return held[0]
+
+
+def fill(array: Array, start: Expr, count: Expr, value: Expr) -> None:
+    """Write `value` to `count` neighbouring elements."""
+    loop(count, lambda i: store(array, start + i, value))
+
+
+def loop(extent: Expr, step: Callable[[Expr], None]) -> None:
+    """Run ``step(i)`` for i below `extent`, at run time; nothing is emitted for extent 0."""
+    if isinstance(extent, int) and extent <= 1:
+        if extent == 1:
+            step(0)
+        return
+    with statements(script.serial(wide(0), wide(extent))) as i:
+        step(i)
+
+
+def nest(extents: Sequence[Expr], step: Callable[..., None]) -> None:
+    """Nested loops: ``step(i, j, ...)``, the last index running fastest."""
+    if not extents:
+        step()
+        return
+    loop(extents[0], lambda i: nest(extents[1:], lambda *rest: step(i, *rest)))
+
+
+def tiles(count: int, size: int, step: Callable[[Expr, int], None]) -> None:
+    """``step(first, size)`` for the tiles of `count`, of which the last may be smaller."""
+    full, tail = divmod(count, size)
+    loop(full, lambda i: step(i * size, size))
+    if tail:
+        step(full * size, tail)
+
+
+def tiles_then_ones(count: Expr, size: int, step: Callable[[Expr, int], None]) -> None:
+    """``step(first, size)`` for whole tiles of `count`, and ``step(first, 1)`` for what is left."""
+    whole = count // size
+    loop(whole, lambda i: step(i * size, size))
+    if size > 1 and (not isinstance(count, int) or count % size):
+        done = whole * size
+        loop(count - done, lambda i: step(done + i, 1))
+
+
+def tiles_or_ones(count: Expr, size: int, step: Callable[[Expr, int], None]) -> None:
+    """``step(first, size)`` for tiles that cover `count`, of which a last one may reach behind it.
+
+    Of a count known only at run time what is left of whole tiles goes one by one.
+    """
+    if isinstance(count, int):
+        loop(-(-count // size), lambda i: step(i * size, size))
+    else:
+        tiles_then_ones(count, size, step)
+
+
+def present(first: Expr, size: Expr, block: Expr) -> Expr:
+    """How many of a `block` of numbers from `first` on, a multiple of `block`, are below `size`.
+    At least one is: who calls has to see to it that `first` itself is below."""
+    if isinstance(size, int) and isinstance(block, int) and size % block == 0:
+        return block
+    return let(least(block, size - first))
+
+
+def share_of(count: Expr, shares: int, number: Expr, step: Callable[[Expr], None]) -> None:
+    """``step(i)`` for the part of all i below `count` that is share `number` of so many."""
+    each = ceil_div(count, shares)
+    is_even = shares == 1 or (isinstance(count, int) and count % shares == 0)
+
+    def one(i: Expr) -> None:
+        place = let(number * each + i)
+        when(True if is_even else place < count, lambda: step(place))
+
+    loop(each, one)
+
+
+def when(
+    condition: Expr, then: Callable[[], None], otherwise: Callable[[], None] | None = None
+) -> None:
+    """Emit a branch, or only the side that a Python boolean chooses."""
+    if isinstance(condition, bool):
+        if condition:
+            then()
+        elif otherwise is not None:
+            otherwise()
+        return
+    with script.If(condition):
+        with statements(script.Then()), workspace().branch():
+            then()
+        if otherwise is not None:
+            with statements(script.Else()), workspace().branch():
+                otherwise()

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory of kernels as flat arrays: what is allocated, and arguments with a stride per axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..tvm_compat import script
+from .expressions import Expr, cast, wide
+
+
+class Array:
+    """A flat buffer; ``array[i]`` loads one element, ``array[lanes_of(i, n)]`` a vector."""
+
+    def __init__(self, buffer: Any, dtype: str):
+        self.buffer = buffer
+        self.dtype = dtype
+
+    def __getitem__(self, index: Expr) -> Expr:
+        return self.buffer[wide(index)]
+
+    def load(self, index: Expr, dtype: str) -> Expr:
+        """One element as `dtype`."""
+        return cast(self[index], self.dtype, dtype)
+
+
+class Operand(Array):
+    """An argument of the kernel as a flat array with a stride per stored axis."""
+
+    def __init__(self, buffer: Any, dtype: str, order: str, shape: Sequence[Expr]):
+        super().__init__(buffer, dtype)
+        self.strides: dict[str, Expr] = {}
+        self.sizes = dict(zip(order, shape))
+        stride: Expr = 1
+        for letter, size in reversed(list(zip(order, shape))):
+            self.strides[letter] = stride
+            stride = stride * size
+
+    def at(self, letters: str, *where: Expr) -> Expr:
+        """Flat index of the element whose axes `letters` have the values `where`.
+
+        Letters that the operand does not store are unit axes: they are left out.
+        """
+        return sum(i * self.strides[a] for a, i in zip(letters, where) if a in self.strides)
+
+    def is_run(self, letters: str) -> bool:
+        """Whether the axes `letters` lie in memory as one run, the last one fastest.
+
+        Other axes of one element do not count.
+        """
+        counts = {a for a, size in self.sizes.items() if not isinstance(size, int) or size != 1}
+        stored = [a for a in self.sizes if a in letters or a in counts]
+        wanted = [a for a in letters if a in self.sizes]
+        return stored[len(stored) - len(wanted) :] == wanted
+
+
+class Part(Operand):
+    """Elements of `whole` from `start` on, as an operand of its own that is only read."""
+
+    def __init__(self, whole: Array, start: int, order: str, shape: Sequence[Expr]):
+        super().__init__(whole.buffer, whole.dtype, order, shape)
+        self.start = start
+
+    def __getitem__(self, index: Expr) -> Expr:
+        return self.buffer[wide(index + self.start)]
+
+
+def store(array: Array, index: Expr, value: Expr) -> None:
+    """Write one element, or a vector when `index` is one."""
+    script.buffer_store(array.buffer, value, [wide(index)])

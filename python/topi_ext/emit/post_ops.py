@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Emitting what is done to sums while they are written out; see :mod:`topi_ext.epilogue`.
+
+Everything here is arithmetic and selections, so that LLVM makes vectors of it: a call of ``tanhf``
+for each element would cost more than most kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..epilogue import UNARY, Step
+from ..problem import DATA, Problem
+from .builder import settled
+from .expressions import Expr, bits, cast, constant, function, let, origin, select
+from .operands import Operand
+
+
+class RowEpilogue:
+    """The steps for the elements of one row of the result."""
+
+    def __init__(
+        self, problem: Problem, operands: Sequence[Operand], channel: Expr, outer: Sequence[Expr]
+    ):
+        self.steps = problem.epilogue
+        self.dtype = problem.acc_dtype
+        self.sources: list[tuple[Operand, Expr, Expr]] = []
+        for step, operand in zip((step for step in self.steps if step.order), operands):
+            where = dict(zip("C" + DATA[:-1], (channel, *outer)))
+            along = [letter for letter in step.varies if letter != DATA[-1]]
+            start = operand.at("".join(along), *(where[letter] for letter in along))
+            stride = operand.strides[DATA[-1]] if DATA[-1] in step.varies else 0
+            self.sources.append((operand, origin(start), stride))
+
+    def __call__(self, value: Expr, position: Expr) -> Expr:
+        """What becomes of `value`, the sum at `position` along the row."""
+        sources = iter(self.sources)
+        is_function = False
+        for step in self.steps:
+            if step.op in UNARY:
+                if is_function:
+                    # TVM puts what a variable holds into each of its uses: of a function of a
+                    # function it would simplify for minutes. It does not look into memory.
+                    value = settled(value, self.dtype)
+                value, is_function = _unary(step)(let(value), self.dtype), True
+                continue
+            if step.order:
+                operand, start, stride = next(sources)
+                other = operand.load(start + position * stride, self.dtype)
+                if operand.dtype != self.dtype:
+                    other = settled(other, self.dtype)
+            else:
+                other = constant(step.value, self.dtype)
+            value = _BINARY[step.op](value, other)
+        return value
+
+
+_BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
+    "add": lambda a, b: a + b,
+    "subtract": lambda a, b: a - b,
+    "multiply": lambda a, b: a * b,
+    "divide": lambda a, b: a / b,
+}
+
+
+def _unary(step: Step) -> Callable[[Expr, str], Expr]:
+    functions: dict[str, Callable[[Expr, str], Expr]] = {
+        "relu": lambda x, dtype: leaky_relu(x, dtype, 0.0),
+        "leaky_relu": lambda x, dtype: leaky_relu(x, dtype, step.value),
+        "sigmoid": sigmoid,
+        "silu": lambda x, dtype: x * sigmoid(x, dtype),
+        "tanh": tanh,
+    }
+    return functions[step.op]
+
+
+def leaky_relu(x: Expr, dtype: str, slope: float) -> Expr:
+    """``x`` where it is not negative, else ``slope * x``; NaN stays NaN."""
+    zero = constant(0, dtype)
+    below = x * constant(slope, dtype) if slope else zero
+    return select(x < zero, below, x)
+
+
+def sigmoid(x: Expr, dtype: str) -> Expr:
+    """``1 / (1 + exp(-x))``; an error of about 2 units in the last place in float32."""
+    one = constant(1, dtype)
+    return one / (one + exp(constant(0, dtype) - x, dtype))
+
+
+def tanh(x: Expr, dtype: str) -> Expr:
+    """Hyperbolic tangent; an error of about 3 units in the last place in float32.
+
+    In float32 a rational function, of degree 13 over 6, on the interval beyond which the result is
+    1 (coefficients of Eigen's ``ptanh``, a minimax fit).
+    """
+    if dtype != "float32":
+        return function("tanh", x)
+    limit = constant(7.90531110763549805, dtype)
+    x = let(select(x > limit, limit, x))
+    x = let(select(x < -limit, -limit, x))
+    square = let(x * x)
+    above, below = (_polynomial(square, part, dtype) for part in (_TANH_ABOVE, _TANH_BELOW))
+    return x * (above / below)
+
+
+def exp(x: Expr, dtype: str) -> Expr:
+    """Exponential function; an error of about 1 unit in the last place in float32.
+
+    In float32, ``2**n * exp(r)`` with ``|r| <= log(2) / 2``: adding a large number rounds ``n``
+    into the last bits of the sum, ``log(2)`` is subtracted in two parts, ``exp(r)`` is a polynomial
+    of degree 7 (Cephes' ``expf``), and ``2**n`` is two factors made of their bits, which reach what
+    one could not: the subnormal numbers, and infinity.
+    """
+    if dtype != "float32":
+        return function("exp", x)
+    low, high = (constant(limit, dtype) for limit in (-104.0, 89.0))
+    x = let(select(x < low, low, x))
+    x = let(select(x > high, high, x))
+    shifted = x * constant(1.44269504088896341, dtype) + constant(_SHIFT, dtype)
+    # By way of the bits: TVM would take `shifted - shift` apart again.
+    n = let(bits(shifted, "int32") - constant(_SHIFT_BITS, "int32"))
+    whole = cast(n, "int32", dtype)
+    rest = x - whole * constant(0.693359375, dtype)
+    rest = let(rest - whole * constant(-2.12194440e-4, dtype))
+    series = _polynomial(rest, _EXP, dtype) * rest * rest + rest + constant(1, dtype)
+    half = let(n >> 1)
+    return series * _power_of_two(half, dtype) * _power_of_two(n - half, dtype)
+
+
+def _power_of_two(n: Expr, dtype: str) -> Expr:
+    return bits((n + constant(127, "int32")) << 23, dtype)
+
+
+def _polynomial(x: Expr, coefficients: Sequence[float], dtype: str) -> Expr:
+    """By Horner's rule, the highest power first."""
+    result = constant(coefficients[0], dtype)
+    for coefficient in coefficients[1:]:
+        result = result * x + constant(coefficient, dtype)
+    return result
+
+
+_SHIFT = 12582912.0
+"""1.5 * 2**23: a sum with it has no fraction, and the rounded number in its last bits."""
+
+_SHIFT_BITS = 0x4B400000
+
+_TANH_ABOVE = (
+    -2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08,
+    1.48572235717979e-05, 6.37261928875436e-04, 4.89352455891786e-03,
+)  # fmt: skip
+_TANH_BELOW = (
+    1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03,
+)  # fmt: skip
+_EXP = (
+    1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1,
+    5.0000001201e-1,
+)  # fmt: skip

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a plan is made of: a processor, and one operator to be built for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+
+from .dtypes import accumulator
+from .epilogue import Epilogue
+from .gather import Gather
+from .geometry import Geometry, Size
+from .layout import Layouts
+
+DATA = "NDHW"
+"""The four axes of data as kernels order them; the channel C stands apart."""
+
+TAPS = "DHW"
+"""The axes of a kernel beside its channels O and I."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One operator to be built: a face, its geometry with three spatial axes, and its operands.
+
+    The batch `n` is treated as a fourth axis with a kernel of one, so that small images of a batch
+    share vectors.  Axes are ordered batch, depth, height, width.
+
+    Attributes
+    ----------
+    face : str
+        ``"conv"``, ``"conv_transpose"`` or ``"conv_weight_grad"``.
+    geometry : Geometry
+        With three spatial axes.
+    layouts : Layouts
+        Permutations in which x, w and y are stored.
+    n : int or symbolic
+        Batch.
+    dtypes : tuple of str
+        Of the first operand, of the second, of the result.
+    epilogue : tuple of Step
+        What is done to the sums before they are written.
+    prepacked : bool
+        Whether a kernel that packs its weights may find them packed.
+    """
+
+    face: str
+    geometry: Geometry
+    layouts: Layouts
+    n: Size
+    dtypes: tuple[str, str, str]
+    epilogue: Epilogue = ()
+    prepacked: bool = False
+
+    @property
+    def transposed(self) -> bool:
+        """Whether the gather runs from y to x."""
+        return self.face == "conv_transpose"
+
+    @cached_property
+    def acc_dtype(self) -> str:
+        """Dtype of the accumulators."""
+        return accumulator(self.face, *self.dtypes)
+
+    @cached_property
+    def gathers(self) -> tuple[Gather, ...]:
+        """How the operand that is packed is read, along the four axes."""
+        batch = Gather(self.transposed, 1, 1, 1, 0)
+        return (batch, *self.geometry.gathers(transposed=self.transposed))
+
+    @property
+    def in_pairs(self) -> Problem:
+        """The same with pairs of input channels in the place of channels, whose number is even."""
+        g = self.geometry
+        halved = replace(g, k=g.k // 2) if self.transposed else replace(g, c=g.c // 2)
+        return replace(self, geometry=halved)
+
+    @property
+    def x_sizes(self) -> tuple[Size, ...]:
+        """Sizes of x along the four axes."""
+        return (self.n, *self.geometry.x_size)
+
+    @property
+    def y_sizes(self) -> tuple[Size, ...]:
+        """Sizes of y along the four axes."""
+        return (self.n, *self.geometry.y_size)
+
+    @property
+    def in_sizes(self) -> tuple[Size, ...]:
+        """Sizes of the data operand of a gather."""
+        return self.y_sizes if self.transposed else self.x_sizes
+
+    @property
+    def out_sizes(self) -> tuple[Size, ...]:
+        """Sizes of the result of a gather."""
+        return self.x_sizes if self.transposed else self.y_sizes
+
+    @cached_property
+    def in_channels(self) -> int:
+        """Channels per group of the data operand of a gather: what is summed over."""
+        g = self.geometry
+        return g.k_per_group if self.transposed else g.c_per_group
+
+    @cached_property
+    def out_channels(self) -> int:
+        """Channels per group of the result of a gather."""
+        g = self.geometry
+        return g.c_per_group if self.transposed else g.k_per_group
+
+    @property
+    def weights_per_group(self) -> int:
+        """Number of weights of one group."""
+        return self.in_channels * self.out_channels * self.geometry.taps
+
+    @property
+    def weights(self) -> int:
+        """Number of all weights."""
+        return self.geometry.groups * self.weights_per_group
+
+    @property
+    def weights_are_runs(self) -> bool:
+        """Whether those of a channel of y lie one after the other in memory, taps fastest."""
+        order = self.layouts.w
+        return order == "OI" + "DHW"[5 - len(order) :]
+
+    @property
+    def weights_are_rows(self) -> bool:
+        """Whether a gather reads those of an output channel so, in the dtype of its sums."""
+        as_summed = self.dtypes[1] == self.acc_dtype
+        return not self.transposed and self.weights_are_runs and as_summed
+
+    @property
+    def rows_are_runs(self) -> bool:
+        """Whether elements of a row of the result are neighbours in memory."""
+        layout = self.layouts.x if self.transposed else self.layouts.y
+        return layout.endswith("W")
+
+    @property
+    def taps_are_runs(self) -> bool:
+        """Whether weights between two channels, of floats, lie one after the other in memory."""
+        taps = self.layouts.w.replace("O", "").replace("I", "")
+        return (
+            self.layouts.w.endswith(taps)
+            and taps == "DHW"[3 - len(taps) :]
+            and self.acc_dtype.startswith("float")
+        )
+
+    @cached_property
+    def positions(self) -> tuple[Size, ...]:
+        """Positions per phase along the four axes (of y, for the weight gradient)."""
+        return tuple(
+            (size + gather.out_step - 1) // gather.out_step
+            for size, gather in zip(self.out_sizes, self.gathers)
+        )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each output position reads one input for every tap."""
+        return all(gather.is_plain for gather in self.gathers)
+
+    @cached_property
+    def met(self) -> tuple[tuple[int, ...], ...]:
+        """Along depth, height and width, at how many positions each tap meets data, not padding.
+
+        Of images of known size and plain gathers.
+        """
+        axes = zip(self.gathers[1:], self.positions[1:], self.in_sizes[1:])
+        bounds = (
+            [gather.meets(tap, positions, size) for tap in range(gather.kernel)]
+            for gather, positions, size in axes
+        )
+        return tuple(tuple(max(0, end - begin) for begin, end in axis) for axis in bounds)
+
+    @cached_property
+    def met_share(self) -> float:
+        """The share of products with data, not padding; 1 of symbolic images and of phases."""
+        if not self.images_are_known or not self.is_plain:
+            return 1.0
+        return prod(map(sum, self.met)) / max(1, prod(self.positions[1:]) * self.geometry.taps)
+
+    @cached_property
+    def is_static(self) -> bool:
+        """Whether all sizes are numbers."""
+        return isinstance(self.n, int) and self.images_are_known
+
+    @cached_property
+    def images_are_known(self) -> bool:
+        """Whether all but the batch are."""
+        sizes = (*self.geometry.x_size, *self.geometry.y_size)
+        return all(isinstance(size, int) for size in sizes)

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a kernel asks of sizes that only run time knows, before it reads anything.
+
+=================  ======================================  =====================================
+what is shared     by                                      where it is checked
+=================  ======================================  =====================================
+batch              x and y                                 TVM, by the shapes of the arguments
+channels, kernel   x, w and y                              when types are inferred: constants
+spatial sizes      x and y: within one stride (dilation)   inferred where known, else here
+=================  ======================================  =====================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .cpu.emit import Expr
+from .geometry import Geometry
+
+_NAMES = {
+    "conv": ("data", "output"),
+    "conv_transpose": ("output", "data"),
+    "conv_weight_grad": ("x", "y"),
+}
+
+
+Rule = tuple[Expr, str]
+"""A condition on sizes, and the line that says what was broken."""
+
+
+def rules(face: str, geometry: Geometry) -> list[Rule]:
+    """What is asked of symbolic sizes.  Of known sizes ``Geometry`` asks the same."""
+    x_name, y_name = _NAMES[face]
+    found = []
+    for x, y in zip(geometry.x_size, geometry.y_size):
+        found.append((x >= 1, f"{face}: {x_name} size must be at least 1 on every axis"))
+        found.append((y >= 1, f"{face}: {y_name} size must be at least 1 on every axis"))
+    return unknown(found + belonging(face, x_name, y_name, geometry))
+
+
+def belonging(op: str, x_name: str, y_name: str, geometry: Geometry) -> list[Rule]:
+    """That x is as long as y needs it, and no whole stride (or dilation) longer."""
+    line = (
+        f"{op}: sizes of {x_name} and {y_name} must belong to "
+        f"kernel={geometry.kernel} stride={geometry.stride} "
+        f"padding={geometry.padding} dilation={geometry.dilation}"
+    )
+    limits = map(max, geometry.stride, geometry.dilation)
+    return [
+        (condition, line)
+        for extra, limit in zip(geometry.output_padding, limits)
+        for condition in (extra >= 0, extra < limit)
+    ]
+
+
+def unknown(asked: Sequence[Rule]) -> list[Rule]:
+    """Those that have to be asked when the kernel runs: others were answered by types."""
+    return [(condition, line) for condition, line in asked if not isinstance(condition, bool)]
