@@ -83,7 +83,7 @@ def row(case: Case, face: str, variant: Variant, target: Any) -> dict[str, Any]:
     """Plan, hash of the kernel, and of the function that packs its weights."""
     from tvm_ffi import structural_hash
 
-    from topi_ext import select, tvm_compat
+    from topi_ext import backend, tvm_compat
     from topi_ext.layout import Layouts
 
     g = case.as_conv() if face == "conv" else case.geometry
@@ -100,9 +100,9 @@ def row(case: Case, face: str, variant: Variant, target: Any) -> dict[str, Any]:
     request = face, sized, layouts, n, dtypes, target, _epilogue(variant, face, layouts)
     packing = None
     if variant.weights == "packed":
-        packing, func = select.prepacked(*request)
+        packing, func = backend.prepacked(*request)
     else:
-        func = select.prim_func(*request)
+        func = backend.prim_func(*request)
     packed = packing and [structural_hash(packing.func), packing.elements, packing.dtype]
     return {
         "plan": repr(values(_plan(request, variant))),
@@ -112,12 +112,12 @@ def row(case: Case, face: str, variant: Variant, target: Any) -> dict[str, Any]:
 
 
 def _epilogue(variant: Variant, face: str, layouts: Any) -> Any:
-    from topi_ext.epilogue import Step
+    from topi_ext.epilogue import PostOp
 
     if variant.epilogue == "none":
         return ()
     order = layouts.x if face == "conv_transpose" else layouts.y
-    return Step("add", order, "C"), Step("add", order, order), Step("relu")
+    return PostOp("add", order, "C"), PostOp("add", order, order), PostOp("relu")
 
 
 def _plan(request: Any, variant: Variant) -> Any:

@@ -32,11 +32,11 @@ from helpers.compare import numpy_dtype
 from helpers.faces import FaceCase
 from test_assembly import assembly, basic_blocks
 from test_kernels import problem_of
-from topi_ext import select, tvm_compat
+from topi_ext import backend, tvm_compat
 from topi_ext.cpu.kernels import direct_amx
 from topi_ext.cpu.machine import Machine
-from topi_ext.cpu.plan.direct import GatherPlan
-from topi_ext.cpu.plan.direct_amx import TILE, AmxPlan
+from topi_ext.cpu.plan.direct import DirectPlan
+from topi_ext.cpu.plan.direct_amx import TILE, DirectAmxPlan
 from topi_ext.cpu.plan.window import Window
 from topi_ext.layout import Layouts
 from topi_ext.problem import Problem
@@ -90,18 +90,18 @@ def some_block(problem: Problem, dice: random.Random) -> list[int]:
     return block
 
 
-def some_plan(problem: Problem, dice: random.Random) -> AmxPlan:
+def some_plan(problem: Problem, dice: random.Random) -> DirectAmxPlan:
     """Blocks, tiles and splits that divide nothing."""
     block = some_block(problem, dice)
     window = Window.of(block, problem.gathers)
     channels, vectors = dice.choice([(TILE, 1), (TILE, 3), (2 * TILE, 1), (2 * TILE, 2)])
     splits = dice.randint(1, -(-problem.out_channels // channels))
     depth = dice.randint(1, -(-problem.in_channels // (2 * TILE)))
-    gather = GatherPlan(
+    gather = DirectPlan(
         window, TILE, channels, vectors, splits, depth, parallel=dice.random() < 0.5,
         tiles_first=dice.random() < 0.5, unrolled=dice.choice([1, 9]),
     )  # fmt: skip
-    return AmxPlan(gather, GatherPlan(window, 8, 2, 1, 1, problem.in_channels))
+    return DirectAmxPlan(gather, DirectPlan(window, 8, 2, 1, 1, problem.in_channels))
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +223,7 @@ def test_planned(
     kernels, operands, values = {}, {}, {}
     for name, case in LARGE.items():
         sizes = (case.geometry, case.n) if known == "when compiled" else guarded.symbolic(case)
-        kernels[name] = select.prim_func(
+        kernels[name] = backend.prim_func(
             case.face, sizes[0], case.orders, sizes[1], case.dtypes, amx_target()
         )
         values[name], operands[name] = stored(case, rng)
@@ -277,7 +277,7 @@ def test_innermost_loop() -> None:
     """As many products as the four sums allow for what is loaded, on a processor that has AMX."""
     target = tvm.target.Target({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2})
     for case in LARGE.values():
-        func = select.prim_func(
+        func = backend.prim_func(
             case.face, case.geometry, case.orders, case.n, case.dtypes, target
         ).with_attr("global_symbol", "main")
         text = assembly(tvm.compile(tvm.IRModule({"main": func}), target))

@@ -12,7 +12,7 @@ import tvm
 
 from helpers.cases import Case, geometry_of
 from helpers.faces import FaceCase
-from topi_ext import select
+from topi_ext import backend
 
 # Name: target, a multiply-add of full vectors, a vector stored on the stack, and what of those is
 # allowed for each multiply-add of the innermost loop. Arm's multiply-adds take no operand from
@@ -72,7 +72,7 @@ def basic_blocks(text: str) -> Iterator[list[str]]:
 def compiled(case: FaceCase, processor: str) -> str:
     """The assembly of its kernel for a processor."""
     target = tvm.target.Target({"kind": "llvm", "num-cores": 2, **PROCESSORS[processor][0]})
-    func = select.prim_func(
+    func = backend.prim_func(
         case.face, case.geometry, case.orders, case.n, case.dtypes, target
     ).with_attr("global_symbol", "main")
     return assembly(tvm.compile(tvm.IRModule({"main": func}), target))

@@ -22,14 +22,14 @@ from helpers.faces import FaceCase
 from test_amx import BF16, CASES, LARGE, SomeKernels, some_block, stored
 from test_assembly import assembly, basic_blocks
 from test_kernels import STREAMS, problem_of
-from topi_ext import select, tvm_compat
+from topi_ext import backend, tvm_compat
 from topi_ext.cpu.isa import dot_bf16
 from topi_ext.cpu.isa.dot_bf16 import LANES
-from topi_ext.cpu.kernels import direct_dot_bf16
+from topi_ext.cpu.kernels import direct_dot_bf16, module_of
 from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.plan.choose import choose
-from topi_ext.cpu.plan.direct import GatherPlan, read_through
-from topi_ext.cpu.plan.direct_dot_bf16 import DotPlan
+from topi_ext.cpu.plan.direct import DirectPlan, read_through
+from topi_ext.cpu.plan.direct_dot_bf16 import DirectDotPlan
 from topi_ext.cpu.plan.window import Window
 from topi_ext.problem import Problem
 
@@ -69,22 +69,22 @@ def instruction(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(dot_bf16, "INSTRUCTION", IN_FLOAT32)
 
 
-def some_plan(problem: Problem, dice: random.Random) -> DotPlan:
+def some_plan(problem: Problem, dice: random.Random) -> DirectDotPlan:
     """Blocks, tiles and splits that divide nothing."""
     block = some_block(problem, dice)
-    spread = problem.face == "conv" and dice.random() < 0.5
-    window = Window.of(block, read_through(problem, spread=spread))
+    plane_per_tap = problem.face == "conv" and dice.random() < 0.5
+    window = Window.of(block, read_through(problem, plane_per_tap=plane_per_tap))
     channels, vectors = dice.randint(1, min(problem.out_channels, 5)), dice.randint(1, 3)
     splits = dice.randint(1, min(3, -(-problem.out_channels // channels)))
     depth = dice.randint(1, problem.in_channels // 2)
-    gather = GatherPlan(
+    gather = DirectPlan(
         window, LANES, channels, min(vectors, -(-window.length // LANES)), splits, depth,
-        parallel=dice.random() < 0.5, spread=spread, tiles_first=dice.random() < 0.5,
+        parallel=dice.random() < 0.5, plane_per_tap=plane_per_tap, tiles_first=dice.random() < 0.5,
         unrolled=dice.choice([1, 9]),
-        tiled=window.extent == window.block and dice.random() < 0.5,
+        panel_by_tile=window.extent == window.block and dice.random() < 0.5,
         streamed=STREAMS and problem.rows_are_runs and dice.random() < 0.3,
     )  # fmt: skip
-    return DotPlan(gather)
+    return DirectDotPlan(gather)
 
 
 def run(
@@ -114,8 +114,8 @@ def test_planned(tmp_path: Path, known: str, rng: np.random.Generator) -> None:
             geometry, n = guarded.symbolic(case)
         problem = Problem(case.face, geometry.as_rank3(), case.orders, n, case.dtypes)
         plan = choose(problem, MACHINE)
-        assert isinstance(plan, DotPlan)
-        kernels[name] = select.KERNELS[DotPlan].build(problem, plan)
+        assert isinstance(plan, DirectDotPlan)
+        kernels[name] = module_of(plan).build(problem, plan)
         values[name], operands[name] = stored(case, rng)
     results = run(tmp_path, kernels, operands)
     for name, case in LARGE.items():
@@ -125,15 +125,15 @@ def test_planned(tmp_path: Path, known: str, rng: np.random.Generator) -> None:
 def test_an_odd_number_of_channels_has_no_pairs() -> None:
     for case in (Case("conv", (9, 9), (3, 3), ins=63, outs=64), CASES["DCGAN"].with_(ins=63)):
         one = FaceCase(case.op, geometry_of(case), case.n, dtypes=BF16)
-        assert not isinstance(choose(problem_of(one), MACHINE), DotPlan)
+        assert not isinstance(choose(problem_of(one), MACHINE), DirectDotPlan)
 
 
 def test_a_slow_instruction_is_left_alone() -> None:
     """Intel's multiplies pairs at half the rate of float32, which then does it, widened."""
     for case in LARGE.values():
         problem = Problem(case.face, case.geometry.as_rank3(), case.orders, case.n, case.dtypes)
-        assert isinstance(choose(problem, MACHINE), DotPlan)
-        assert not isinstance(choose(problem, replace(MACHINE, dots=0.5)), DotPlan)
+        assert isinstance(choose(problem, MACHINE), DirectDotPlan)
+        assert not isinstance(choose(problem, replace(MACHINE, dots=0.5)), DirectDotPlan)
 
 
 def test_innermost_loop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ def test_innermost_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     target = tvm.target.Target({"kind": "llvm", "mcpu": "znver4", "num-cores": 2})
     for case in LARGE.values():
-        func = select.prim_func(
+        func = backend.prim_func(
             case.face, case.geometry, case.orders, case.n, case.dtypes, target
         ).with_attr("global_symbol", "main")
         text = assembly(tvm.compile(tvm.IRModule({"main": func}), target))

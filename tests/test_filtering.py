@@ -118,7 +118,7 @@ def test_every_output_depends_on_its_own_window_alone() -> None:
     shapes = itertools.product((False, True), range(1, 20), (1, 2, 3, 4), (1, 2), (2, 4))
     for transposed, kernel, stride, dilation, tile in shapes:
         for f in filters_of(Gather(transposed, kernel, stride, dilation, 1), tile):
-            reach = f.reach
+            reach = f.inputs
             window = range(reach[0], reach[-1] - (tile - 1) * f.in_step + 1)
             for e, output in enumerate(f.outputs):
                 for point, _ in output:

@@ -27,27 +27,27 @@ from helpers.compare import numpy_dtype
 from helpers.faces import OPERANDS, FaceCase
 from helpers.guarded import symbolic
 from helpers.profile import FUZZ, compiling
-from topi_ext import select, tvm_compat
+from topi_ext import backend, tvm_compat
 from topi_ext.cpu import emit
 from topi_ext.cpu.emit import ATTRIBUTES
-from topi_ext.cpu.kernels import direct, valid_taps, wgrad_winograd, winograd
+from topi_ext.cpu.kernels import direct, module_of, valid_taps, wgrad_winograd, winograd
 from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.parts.panel import fitted_splits
 from topi_ext.cpu.plan.choose import choose
-from topi_ext.cpu.plan.direct import GatherPlan, plan_gather, read_through
-from topi_ext.cpu.plan.dot_product import InnerPlan
-from topi_ext.cpu.plan.gemm_col2im import ScatterPlan
-from topi_ext.cpu.plan.phase_lanes import PhasesPlan
-from topi_ext.cpu.plan.runtime_dispatch import EitherPlan
-from topi_ext.cpu.plan.valid_taps import ClippedPlan
-from topi_ext.cpu.plan.wgrad_channels import ChannelsPlan
-from topi_ext.cpu.plan.wgrad_im2col import ColumnsPlan
-from topi_ext.cpu.plan.wgrad_positions import WeightGradPlan
-from topi_ext.cpu.plan.wgrad_winograd import WeightTilesPlan
+from topi_ext.cpu.plan.direct import DirectPlan, plan_direct, read_through
+from topi_ext.cpu.plan.dot_product import DotProductPlan
+from topi_ext.cpu.plan.gemm_col2im import Col2imPlan
+from topi_ext.cpu.plan.phase_lanes import PhaseLanesPlan
+from topi_ext.cpu.plan.runtime_dispatch import DispatchPlan
+from topi_ext.cpu.plan.valid_taps import ValidTapsPlan
+from topi_ext.cpu.plan.wgrad_channels import WgradChannelsPlan
+from topi_ext.cpu.plan.wgrad_im2col import WgradIm2colPlan
+from topi_ext.cpu.plan.wgrad_positions import WgradPositionsPlan
+from topi_ext.cpu.plan.wgrad_winograd import WgradWinogradPlan
 from topi_ext.cpu.plan.window import Window
 from topi_ext.cpu.plan.winograd import WinogradPlan
 from topi_ext.cpu.plan.winograd_rows import COMBINED
-from topi_ext.epilogue import Step
+from topi_ext.epilogue import PostOp
 from topi_ext.layout import SPATIAL, Layouts
 from topi_ext.problem import Problem
 from topi_ext.reference import Reference
@@ -60,7 +60,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 def selected(case: FaceCase, target: tvm.target.Target) -> object:
     """What an adapter gets."""
-    return select.prim_func(case.face, case.geometry, case.orders, case.n, case.dtypes, target)
+    return backend.prim_func(case.face, case.geometry, case.orders, case.n, case.dtypes, target)
 
 
 def problem_of(case: FaceCase) -> Problem:
@@ -73,8 +73,8 @@ def kernel_of(problem: Problem, plan: object) -> object:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(direct, "emit_body", lambda *_: None)
             patch.setattr(wgrad_winograd, "emit_directly", lambda *_: None)
-            return select.KERNELS[type(plan)].build(problem, plan)
-    return select.KERNELS[type(plan)].build(problem, plan)
+            return module_of(plan).build(problem, plan)
+    return module_of(plan).build(problem, plan)
 
 
 def planned(case: FaceCase, machine: Machine) -> object:
@@ -114,7 +114,7 @@ def run(
     out, whole = guarded(np.full(case.stored_shape(role), 77, dtype), 55)
     kernel(*(tensor for tensor, _ in operands), out)
     got = out.numpy()
-    case.check(got, a, b, tiled=tiled)
+    case.check(got, a, b, panel_by_tile=tiled)
     if whole.size:
         outside = whole.size - got.size
         assert (whole == 55).sum() >= outside, f"{case}: wrote outside of its result"
@@ -134,7 +134,7 @@ def run_all(
     """The kernels of the cases, in one module, one by one."""
     kernels, rng = built(made, target), np.random.default_rng(seed)
     for number, case in enumerate(cases):
-        run(kernels[f"f{number}"], case, rng, tiled=tiled)
+        run(kernels[f"f{number}"], case, rng, panel_by_tile=tiled)
 
 
 def check(
@@ -232,11 +232,11 @@ BORDERLESS = (
 what is written."""
 
 
-def small_image_plan(problem: Problem) -> ScatterPlan:
+def small_image_plan(problem: Problem) -> Col2imPlan:
     """Lanes over weights."""
     g = problem.geometry
-    room = problem.n * math.prod(g.y_size), ScatterPlan.elements_held(g)
-    return ScatterPlan(problem.n, *room, 4, g.c_per_group, g.k_per_group, 2, 1, parallel=False)
+    room = problem.n * math.prod(g.y_size), Col2imPlan.elements_held(g)
+    return Col2imPlan(problem.n, *room, 4, g.c_per_group, g.k_per_group, 2, 1, parallel=False)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NCWH", "NHWC", "HWNC"])
@@ -254,7 +254,7 @@ def test_images_without_a_border(layout: str) -> None:
 def test_steps_of_images_without_a_border(varies: str) -> None:
     """Each element meets the element of the operand that is its own."""
     case = FaceCase("conv_transpose", geometry_of(BORDERLESS[0]), 3)
-    steps = (Step("multiply", "NCHW", varies), Step("add", value=1.0))
+    steps = (PostOp("multiply", "NCHW", varies), PostOp("add", value=1.0))
     problem = replace(problem_of(case), epilogue=steps)
     rng = np.random.default_rng(0)
     data, weight = case.arrays(rng)
@@ -288,19 +288,19 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
         k_tile = number(min(g.k_per_group, 4))
         splits = number(min(3, -(-g.k_per_group // k_tile)))
         images = draw(st.sampled_from([i for i in range(1, problem.n + 1) if problem.n % i == 0]))
-        return ColumnsPlan(images, lanes, c_block, splits, k_tile, vectors, parallel)
+        return WgradIm2colPlan(images, lanes, c_block, splits, k_tile, vectors, parallel)
     if problem.face == "conv_transpose" and draw(st.booleans()):
         images = draw(st.sampled_from([i for i in range(1, problem.n + 1) if problem.n % i == 0]))
         c_block, k_block = number(g.c_per_group), number(g.k_per_group)
         m_tile = number(min(4, images * math.prod(g.y_size)))
         vectors = number(min(3, -(-c_block * g.taps // lanes)))
-        room = images * math.prod(g.y_size), ScatterPlan.elements_held(g)
-        plan = ScatterPlan(images, *room, lanes, c_block, k_block, m_tile, vectors, parallel)
+        room = images * math.prod(g.y_size), Col2imPlan.elements_held(g)
+        plan = Col2imPlan(images, *room, lanes, c_block, k_block, m_tile, vectors, parallel)
         return replace(plan, ahead=draw(st.integers(0, 2)))
     few = problem.face == "conv" and problem.weights_are_runs and math.prod(problem.y_sizes) > 0
     if few and draw(st.booleans()):
         m_tile = number(min(3, math.prod(problem.y_sizes)))
-        return InnerPlan(lanes, number(g.k_per_group), number(4), m_tile, parallel)
+        return DotProductPlan(lanes, number(g.k_per_group), number(4), m_tile, parallel)
     no_zeros = max(g.dilation) == 1 and not any(k % s for k, s in zip(g.kernel, g.stride))
     by_phases = problem.face == "conv_transpose" and g.stride[-1] >= lanes and no_zeros
     if by_phases and min(problem.x_sizes) and draw(st.booleans()):
@@ -312,7 +312,7 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
         images, has_one_row = number(problem.n), math.prod(problem.x_sizes[1:-1]) == 1
         chunks = number(min(3, g.k_per_group)) if images == 1 and has_one_row else 1
         streamed = may_stream(problem) and splits == 1 and draw(st.booleans())
-        return PhasesPlan(
+        return PhaseLanesPlan(
             images, lanes, c_block, number(4), vectors, parallel, streamed, splits, chunks
         )
     is_plain = all(direct.is_plain for direct in problem.gathers)
@@ -321,14 +321,14 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
         vectors = number(min(3, -(-problem.out_channels // lanes)))
         splits = number(min(3, -(-problem.out_channels // (vectors * lanes))))
         depth = number(problem.in_channels)
-        return ClippedPlan(rows, lanes, vectors, number(4), depth, splits, parallel)
+        return ValidTapsPlan(rows, lanes, vectors, number(4), depth, splits, parallel)
     # Outer axes are cut first; what is cut leaves blocks that are not full.
     block = [1, 1, 1, 1]
     for axis in (3, 2, 1, 0):
         block[axis] = number(problem.positions[axis])
         if block[axis] < problem.positions[axis]:
             break
-    spread = problem.face == "conv" and draw(st.booleans())
+    plane_per_tap = problem.face == "conv" and draw(st.booleans())
     no_gaps = not any(direct.has_empty_phase for direct in problem.gathers)
     if no_gaps and draw(st.booleans()):
         of_face = weight_tiles_plans if problem.face == "conv_weight_grad" else winograd_plans
@@ -336,28 +336,29 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
         kinds = itertools.product(*plan.filters(problem))
         if sum(math.prod(len(f.terms) for f in filters) for filters in kinds) < 99:
             return plan
-    window = Window.of(block, read_through(problem, spread=spread))
+    window = Window.of(block, read_through(problem, plane_per_tap=plane_per_tap))
     if problem.face == "conv_weight_grad":
         k_block, c_block = number(g.k_per_group), number(g.c_per_group)
         if draw(st.booleans()):
             vectors = number(min(3, -(-k_block // lanes)))
             c_tile = number(min(c_block, 3))
             tile = c_tile, vectors
-            return ChannelsPlan(
+            return WgradChannelsPlan(
                 window, lanes, k_block, c_block, *tile, parallel, clipped=draw(st.booleans())
             )
         tiles = number(min(k_block, 3)), number(min(c_block, 2)), number(min(g.kernel[-1], 3))
-        return WeightGradPlan(window, lanes, k_block, c_block, *tiles, parallel)
+        return WgradPositionsPlan(window, lanes, k_block, c_block, *tiles, parallel)
     channels = number(min(problem.out_channels, 5))
     vectors = number(min(3, -(-window.length // lanes)))
     splits = number(min(3, -(-problem.out_channels // channels)))
     depth, packed = number(problem.in_channels), not problem.weights_are_rows or draw(st.booleans())
     first, tiled = draw(st.booleans()), window.extent == window.block and draw(st.booleans())
-    whole_rows = problem.transposed and not tiled and draw(st.booleans())
-    return GatherPlan(
-        window, lanes, channels, vectors, splits, depth, packed, parallel, spread,
-        tiles_first=first, tiled=tiled, streamed=may_stream(problem) and draw(st.booleans()),
-        whole_rows=whole_rows, shared=number(3),
+    all_phases = problem.transposed and not tiled and draw(st.booleans())
+    return DirectPlan(
+        window, lanes, channels, vectors, splits, depth, packed, parallel, plane_per_tap,
+        tiles_first=first, panel_by_tile=tiled,
+        streamed=may_stream(problem) and draw(st.booleans()),
+        all_phases=all_phases, shared=number(3),
     )  # fmt: skip
 
 
@@ -380,7 +381,7 @@ def winograd_plans(draw: st.DrawFn, problem: Problem, lanes: int, parallel: bool
         parts = draw(st.integers(1, -(-problem.out_channels // channels)))
         per_task = draw(st.integers(1, parts))
         block = tuple(max(1, count) for count in tiles)
-        return replace(plan, block=block, parts=parts, per_task=per_task)
+        return replace(plan, block=block, channel_parts=parts, per_task=per_task)
     # Chunks whose taps are combined at once, or some at a time.
     chunks = [
         n
@@ -394,13 +395,13 @@ def winograd_plans(draw: st.DrawFn, problem: Problem, lanes: int, parallel: bool
 @st.composite
 def weight_tiles_plans(
     draw: st.DrawFn, problem: Problem, lanes: int, parallel: bool
-) -> WeightTilesPlan:
+) -> WgradWinogradPlan:
     """The same for weight gradients."""
     tile = tuple(draw(st.sampled_from(outputs)) for outputs in ((1, 2), (1, 2), (1, 2, 4)))
     c, k = problem.geometry.c_per_group, problem.geometry.k_per_group
     c_block, vectors = draw(st.integers(1, c)), draw(st.integers(1, min(3, -(-k // lanes))))
     parts = draw(st.integers(1, min(5, -(-c // c_block) + 1)))
-    plan = WeightTilesPlan(
+    plan = WgradWinogradPlan(
         tile, (1,) * 4, lanes, c_block, draw(st.integers(1, min(3, c_block))), vectors, None,
         parallel, parts, draw(st.integers(1, 3)),
     )  # fmt: skip
@@ -423,7 +424,7 @@ def test_any_plan(face: str, data, some: list[Case], seed: int) -> None:
     orders = [data.draw(layouts_of(case.rank)) for case in some]
     chosen = [FaceCase(face, geometry_of(c), c.n, order) for c, order in zip(some, orders)]
     made = [kernel_of(problem_of(c), data.draw(plans(problem_of(c)))) for c in chosen]
-    run_all(made, chosen, seed, tiled=True)
+    run_all(made, chosen, seed, panel_by_tile=True)
 
 
 @pytest.mark.parametrize(
@@ -435,16 +436,18 @@ def test_phases_that_lack_taps_of_others(kernel: tuple, stride: tuple) -> None:
     one = FaceCase("conv_transpose", geometry_of(case), 2)
     problem = problem_of(one)
     window = Window.of((1, 2, 3, 4), problem.gathers)
-    plan: list[object] = [GatherPlan(window, 4, 4, 2, 1, 3, shared=n) for n in (1, 2, 3)]
+    plan: list[object] = [DirectPlan(window, 4, 4, 2, 1, 3, shared=n) for n in (1, 2, 3)]
     if not any(direct.has_empty_phase for direct in problem.gathers):
         of_tiles = WinogradPlan((1, 2, 2), (1, 2, 2, 2), 4, 3, 1, 1, 1, None)
         (depth,), *_ = of_tiles.filters(problem)
         assert len(set(depth.missing)) > 1, "phases along depth have equally many taps"
-        shares = replace(of_tiles, shares=2, by_slice=True)
-        first = replace(of_tiles, block=tuple(of_tiles.tiles(problem)), shares=1, parts=2)
+        shares = replace(of_tiles, position_splits=2, by_slice=True)
+        first = replace(
+            of_tiles, block=tuple(of_tiles.tiles(problem)), position_splits=1, channel_parts=2
+        )
         chunks = replace(of_tiles, chunks=5)
         plan += [of_tiles, shares, first, replace(first, per_task=2), chunks]
-    run_all([kernel_of(problem, each) for each in plan], [one] * len(plan), tiled=True)
+    run_all([kernel_of(problem, each) for each in plan], [one] * len(plan), panel_by_tile=True)
 
 
 def test_chunks_of_input_channels() -> None:
@@ -459,7 +462,7 @@ def test_chunks_of_input_channels() -> None:
         plan = WinogradPlan((1, 2, 2), (1, 1, 2, 3), 8, 3, 1, 1, 1, None)
         for chunks in (2, 4):
             for shares, by_slice in ((0, False), (2, False), (2, True)):
-                some = replace(plan, chunks=chunks, shares=shares, by_slice=by_slice)
+                some = replace(plan, chunks=chunks, position_splits=shares, by_slice=by_slice)
                 made.append(kernel_of(problem_of(one), some))
                 chosen.append(one)
     run_all(made, chosen)
@@ -504,10 +507,10 @@ def clipped_plans(case: FaceCase) -> list[object]:
     g, problem = case.geometry, problem_of(case)
     if case.face == "conv_weight_grad":
         window = Window.of((1, *(-(-size // 2) for size in problem.y_sizes[1:])), problem.gathers)
-        return [ChannelsPlan(window, 8, g.k_per_group, g.c_per_group, 2, 2, clipped=True)]
+        return [WgradChannelsPlan(window, 8, g.k_per_group, g.c_per_group, 2, 2, clipped=True)]
     _, depth, height, _ = problem.positions
-    whole = ClippedPlan((depth, height), 8, 1, 3, problem.in_channels, 1)
-    return [whole, ClippedPlan((-(-depth // 2), -(-height // 3)), 8, 2, 4, 3, 2)]
+    whole = ValidTapsPlan((depth, height), 8, 1, 3, problem.in_channels, 1)
+    return [whole, ValidTapsPlan((-(-depth // 2), -(-height // 3)), 8, 2, 4, 3, 2)]
 
 
 @pytest.mark.parametrize("prepacked", [False, True], ids=["weights as stored", "packed weights"])
@@ -573,10 +576,10 @@ def test_clipped_images_of_any_size(backward: bool) -> None:
         order = "NC" + SPATIAL[case.rank][:: -1 if backward else 1]
         layouts = Layouts(order, Layouts.canonical(case.rank).w, order)
         problem = free(FaceCase(face, geometry_of(case), case.n, layouts))
-        plan: object = ClippedPlan((1, 1), 8, 1 + room % 3, 3, 5, 2, room=room)
+        plan: object = ValidTapsPlan((1, 1), 8, 1 + room % 3, 3, 5, 2, room=room)
         if face == "conv_weight_grad":
             g, window = problem.geometry, Window.of((1, 2, 3, 5), problem.gathers)
-            plan = ChannelsPlan(window, 8, g.k_per_group, g.c_per_group, 2, 2, clipped=True)
+            plan = WgradChannelsPlan(window, 8, g.k_per_group, g.c_per_group, 2, 2, clipped=True)
         made.append(kernel_of(problem, plan))
         for size in (case.size, tuple(max(1, s - 7) for s in case.size), (22, 19, 17)[: case.rank]):
             sized = geometry_of(case.with_(size=size))
@@ -597,7 +600,7 @@ def test_weight_gradients_by_channels_of_any_size(order: str) -> None:
         one = FaceCase("conv_weight_grad", geometry_of(case), case.n, layouts)
         problem, g = free(one), one.geometry
         window = Window((1, 1, 1, 1), (1, 1, 1, room))
-        plan = ChannelsPlan(window, 8, g.k_per_group, g.c_per_group, 2, 2)
+        plan = WgradChannelsPlan(window, 8, g.k_per_group, g.c_per_group, 2, 2)
         made.append(kernel_of(problem, plan))
         for size in ((2, 2), (1, 5), (3, 3), (7, 4), (5, 8), (4, 13), (9, 17)):
             if room >= 9 * (size[1] + 2):
@@ -611,7 +614,7 @@ def test_weight_gradients_by_channels_of_any_size(order: str) -> None:
 def test_clipped_images_without_positions() -> None:
     """Padded data may be a window's length less one: the rows of a task divide by neither size."""
     case = Case("conv", (15, 14), (3, 3), ins=4, outs=6, padding=(10,) * 4, dilation=(12, 12))
-    plan = ClippedPlan((1, 1), 8, 1, 3, 4, 1, room=40)
+    plan = ValidTapsPlan((1, 1), 8, 1, 3, 4, 1, room=40)
     kernel = built([kernel_of(free(FaceCase("conv", geometry_of(case), case.n)), plan)])["f0"]
     for size in ((4, 9), (9, 4), (4, 4)):
         shapes = (2, 4, *size), (6, 4, 3, 3), (2, 6, *(s - 4 for s in size))
@@ -664,12 +667,12 @@ def test_weights_transposed_in_registers() -> None:
         problem = problem_of(one)
         for lanes, channels in ((16, 16), (16, 9), (8, 8)):
             window = Window.of([1, *problem.positions[1:]], problem.gathers)
-            plan = GatherPlan(window, lanes, channels, 1, 2, problem.in_channels)
+            plan = DirectPlan(window, lanes, channels, 1, 2, problem.in_channels)
             assert plan.copies_squares(problem)
             made.append(kernel_of(problem, plan))
             chosen.append(one)
             tiles = WinogradPlan((1, 1, 2), (1, 1, 2, 3), lanes, channels, 1, 1, 1, None)
-            made.append(kernel_of(problem, replace(tiles, parts=2, shares=1)))
+            made.append(kernel_of(problem, replace(tiles, channel_parts=2, position_splits=1)))
             chosen.append(one)
     run_all(made, chosen)
 
@@ -680,8 +683,8 @@ def test_parts_of_weight_gradients_without_channels() -> None:
     for ins, shares in itertools.product((12, 11, 6), (1, 2)):
         case = Case("conv", (9, 8), (3, 3), ins=ins, outs=9, padding=(1,) * 4)
         one = FaceCase("conv_weight_grad", geometry_of(case), case.n)
-        plan = WeightTilesPlan(
-            (1, 2, 2), (1, 1, 2, 3), 8, 2, 2, 1, None, parts=4, shares=shares
+        plan = WgradWinogradPlan(
+            (1, 2, 2), (1, 1, 2, 3), 8, 2, 2, 1, None, channel_parts=4, position_splits=shares
         )  # fmt: skip
         made.append(kernel_of(problem_of(one), plan))
         chosen.append(one)
@@ -700,7 +703,8 @@ def test_slices_of_the_kernel_and_inputs_combined_once() -> None:
         problem = problem_of(one)
         for by_slice in (False, True):
             plan = WinogradPlan(
-                (1, 2, 2), (1,) * 4, 8, 2, 1, 1, 1, None, parts=3, shares=1, per_task=2,
+                (1, 2, 2), (1,) * 4, 8, 2, 1, 1, 1, None, channel_parts=3, position_splits=1,
+                per_task=2,
                 by_slice=by_slice,
             )  # fmt: skip
             made.append(kernel_of(problem, replace(plan, block=plan.tiles(problem))))
@@ -717,11 +721,12 @@ def test_panels_by_register_tile() -> None:
         Case("conv_transpose", (13, 11), (2, 2), 2, ins=42, outs=10, groups=2, stride=(2, 3)),
     ):
         one = FaceCase(case.op, geometry_of(case), case.n)
-        problem, spread = problem_of(one), case.kernel == (3, 2)
-        window = Window.of((1, 1, 5, 11), read_through(problem, spread=spread))
+        problem, plane_per_tap = problem_of(one), case.kernel == (3, 2)
+        window = Window.of((1, 1, 5, 11), read_through(problem, plane_per_tap=plane_per_tap))
         for first in (False, True):
-            plan = GatherPlan(
-                window, 8, 3, 2, 2, 8, spread=spread, tiles_first=first, tiled=True
+            plan = DirectPlan(
+                window, 8, 3, 2, 2, 8, plane_per_tap=plane_per_tap, tiles_first=first,
+                panel_by_tile=True
             )  # fmt: skip
             made.append(kernel_of(problem, plan))
             chosen.append(one)
@@ -744,11 +749,11 @@ def test_lanes_over_phases() -> None:
     ):  # fmt: skip
         one = FaceCase(case.op, geometry_of(case), case.n)
         problem = problem_of(one)
-        plans = [PhasesPlan(2, 8, 2, 4, 3), PhasesPlan(1, 4, 1, 3, 1, parallel=False)]
+        plans = [PhaseLanesPlan(2, 8, 2, 4, 3), PhaseLanesPlan(1, 4, 1, 3, 1, parallel=False)]
         if one.geometry.stride[-1] == 8:
             # Two vectors of phases; of seven channels of y four, then three.
             chunks = 2 if math.prod(problem.x_sizes[1:-1]) == 1 else 1
-            plans.append(PhasesPlan(1, 4, 1, 3, 1, splits=2, chunks=chunks))
+            plans.append(PhaseLanesPlan(1, 4, 1, 3, 1, channel_splits=2, chunks=chunks))
         for plan in plans:
             made.append(kernel_of(problem, plan))
             chosen.append(one)
@@ -770,7 +775,7 @@ def test_equal_requests_give_the_same_object() -> None:
     m = tvm_compat.tir.Var("m", "int64")
     g, orders = one.geometry, one.orders
     symbolic = [
-        select.prim_func("conv", g, orders, size + 1, ("float32",) * 3, HOST) for size in (n, m)
+        backend.prim_func("conv", g, orders, size + 1, ("float32",) * 3, HOST) for size in (n, m)
     ]
     assert symbolic[0].same_as(symbolic[1])
 
@@ -829,7 +834,7 @@ def test_dtypes_of_few_positions() -> None:
     case = Case("conv", (3, 2), (2, 2), n=1, ins=21, outs=37)
     some = [FaceCase("conv", geometry_of(case), 1, None, d) for d in (*floats, *mixed)]
     machine = Machine.of_features(*tvm_compat.llvm_features(HOST))
-    assert all(isinstance(choose(problem_of(one), machine), InnerPlan) for one in some)
+    assert all(isinstance(choose(problem_of(one), machine), DotProductPlan) for one in some)
     check(some)
 
 
@@ -872,7 +877,7 @@ def test_not_a_number_in_x_goes_only_to_the_weights_that_meet_it(what: float) ->
     some = [FaceCase("conv_weight_grad", geometry_of(c), c.n) for c in shapes]
     machine = Machine.of_features(*tvm_compat.llvm_features(HOST))
     used = {type(choose(problem_of(case), machine)) for case in some}
-    assert used == {WeightGradPlan, ChannelsPlan, ColumnsPlan}
+    assert used == {WgradPositionsPlan, WgradChannelsPlan, WgradIm2colPlan}
     kernels, rng = built([selected(case, HOST) for case in some]), np.random.default_rng(0)
     for number, case in enumerate(some):
         x, y = case.arrays(rng)
@@ -990,14 +995,14 @@ WEIGHT_TILES = [
 channels at a time."""
 
 
-def weight_tiles_of(case: FaceCase) -> tuple[Problem, WeightTilesPlan]:
+def weight_tiles_of(case: FaceCase) -> tuple[Problem, WgradWinogradPlan]:
     """The problem, and its plan if it is the one that is meant here."""
     problem = problem_of(case)
     plan = choose(problem, Machine(vector_bytes=32, threads=2))
-    assert isinstance(plan, WeightTilesPlan), case
+    assert isinstance(plan, WgradWinogradPlan), case
     assert (plan.passes(problem) == 1) == (case is WEIGHT_TILES[0])
     assert (plan.tile[-1] == 4) == (case is WEIGHT_TILES[2])
-    return problem, replace(plan, parts=3) if case is WEIGHT_TILES[-1] else plan
+    return problem, replace(plan, channel_parts=3) if case is WEIGHT_TILES[-1] else plan
 
 
 def test_weight_gradients_of_infinity_and_overflow_are_those_of_a_direct_sum() -> None:
@@ -1031,7 +1036,7 @@ def test_weight_gradients_from_fewer_products_cost_no_accuracy() -> None:
     for case in WEIGHT_TILES:
         problem, plan = weight_tiles_of(case)
         g, window = problem.geometry, plan.direct.window
-        direct = ChannelsPlan(window, plan.lanes, g.k_per_group, g.c_per_group, 2, 1)
+        direct = WgradChannelsPlan(window, plan.lanes, g.k_per_group, g.c_per_group, 2, 1)
         made += [kernel_of(problem, plan), kernel_of(problem, direct)]
     kernels, rng = built(made), np.random.default_rng(0)
     for number, case in enumerate(WEIGHT_TILES):
@@ -1067,7 +1072,7 @@ def test_symbolic_sizes_bind_to_the_operands() -> None:
             n = tvm_compat.tir.Var("n", "int64")
             free = replace(g, x_size=tuple(x), y_size=tuple(y))
             orders = Layouts.canonical(g.rank)
-            func = select.prim_func(face, free, orders, n, ("float32",) * 3, HOST)
+            func = backend.prim_func(face, free, orders, n, ("float32",) * 3, HOST)
             kernels[name] = func.with_attr("global_symbol", name)
             for grow, batch in ((0, 2), (1, 1), (2, 3), (9, 1), (31, 2)):
                 size = tuple(s + grow for s in case.size)
@@ -1098,26 +1103,28 @@ def plans_of_any_size(draw: st.DrawFn, case: FaceCase) -> object:
     """Any plan that makes sense for symbolic sizes; of two kernels each serves some sizes."""
     known, room = problem_of(case), draw(st.integers(1, 40))
     plan = draw(plans(known))
-    if isinstance(plan, (WinogradPlan, WeightTilesPlan)):
+    if isinstance(plan, (WinogradPlan, WgradWinogradPlan)):
         plan = replace(plan, block=(1, 1, 1, room))
     if isinstance(plan, WinogradPlan):
-        return replace(plan, splits=1, per_task=1, streamed=False, tasks=draw(st.integers(1, 5)))
-    if isinstance(plan, PhasesPlan):
+        return replace(
+            plan, channel_splits=1, per_task=1, streamed=False, tasks=draw(st.integers(1, 5))
+        )
+    if isinstance(plan, PhaseLanesPlan):
         return replace(plan, images=1, chunks=1, streamed=False)
-    if isinstance(plan, ChannelsPlan):
+    if isinstance(plan, WgradChannelsPlan):
         return replace(plan, parallel=True)
-    if isinstance(plan, (InnerPlan, ScatterPlan, ClippedPlan, ColumnsPlan)):
-        if isinstance(plan, ScatterPlan):
+    if isinstance(plan, (DotProductPlan, Col2imPlan, ValidTapsPlan, WgradIm2colPlan)):
+        if isinstance(plan, Col2imPlan):
             held = draw(st.sampled_from([plan.held, 2000]))
             plan = replace(plan, positions=room, held=held)
-        elif isinstance(plan, ClippedPlan):
+        elif isinstance(plan, ValidTapsPlan):
             plan = replace(plan, rows=(1, 1), parallel=True, room=room)
         else:
             plan = replace(plan, room=room)
         nominal = choose(replace(free(case), prepacked=True), MACHINES["sse"])
-        large = nominal.large if isinstance(nominal, EitherPlan) else nominal
+        large = nominal.large if isinstance(nominal, DispatchPlan) else nominal
         limit = st.none() | st.integers(0, 10 * room)
-        return EitherPlan(plan, large, draw(limit), draw(limit))
+        return DispatchPlan(plan, large, draw(limit), draw(limit))
     return choose(free(case), draw(st.sampled_from(list(MACHINES.values()))))
 
 
@@ -1135,13 +1142,13 @@ def test_any_plan_of_any_size(face: str, data, some: list[Case], seed: int) -> N
         for grow, n in ((0, case.n), (3, 1), (11, 3)):
             size = tuple(length + grow for length in case.size)
             grown = replace(chosen[number], geometry=geometry_of(case.with_(size=size)), n=n)
-            run(kernels[f"f{number}"], grown, rng, tiled=True)
+            run(kernels[f"f{number}"], grown, rng, panel_by_tile=True)
 
 
 def test_rooms_that_an_image_does_not_fit() -> None:
     """Of two kernels the small one has no room for it; sums go on from one block to the next."""
     up = Case("conv_transpose", (5, 5), (3, 3), ins=4, outs=3, stride=(2, 2))
-    small = ScatterPlan(1, 8, 2000, 8, 3, 4, 2, 1)
+    small = Col2imPlan(1, 8, 2000, 8, 3, 4, 2, 1)
     large = choose(
         replace(free(FaceCase("conv_transpose", geometry_of(up), 1)), prepacked=True),
         MACHINES["sse"],
@@ -1150,17 +1157,17 @@ def test_rooms_that_an_image_does_not_fit() -> None:
     gradient = FaceCase("conv_weight_grad", geometry_of(line), 1)
     # All nominal positions of one image are a single block.
     problem = replace(free(gradient), n=1)
-    tiles = WeightTilesPlan((1, 1, 2), (1, 1, 1, 64), 8, 4, 2, 1, None)
+    tiles = WgradWinogradPlan((1, 1, 2), (1, 1, 1, 64), 8, 4, 2, 1, None)
     assert tiles.passes(problem) == 1
     made = [
-        kernel_of(free(FaceCase("conv_transpose", geometry_of(up), 1)), EitherPlan(small, large)),
+        kernel_of(free(FaceCase("conv_transpose", geometry_of(up), 1)), DispatchPlan(small, large)),
         kernel_of(problem, tiles),
     ]
     kernels, rng = built(made), np.random.default_rng(0)
     run(kernels["f0"], FaceCase("conv_transpose", geometry_of(up), 3), rng)
     for size in (20, 400):
         grown = geometry_of(line.with_(size=(size,)))
-        run(kernels["f1"], FaceCase("conv_weight_grad", grown, 1), rng, tiled=True)
+        run(kernels["f1"], FaceCase("conv_weight_grad", grown, 1), rng, panel_by_tile=True)
 
 
 def test_no_more_splits_than_share_the_work_evenly() -> None:
@@ -1192,7 +1199,7 @@ def test_rows_dealt_out_to_all_residues() -> None:
             )  # fmt: skip
             cases.append(case)
             problem = free(FaceCase("conv", geometry_of(case), 1))
-            made.append(kernel_of(problem, plan_gather(problem, MACHINES["sse"])[1]))
+            made.append(kernel_of(problem, plan_direct(problem, MACHINES["sse"])[1]))
     kernels, rng = built(made), np.random.default_rng(0)
     for number, case in enumerate(cases):
         for width in (9, *range(20, 24), *range(40, 44), 90):

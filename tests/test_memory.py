@@ -22,13 +22,13 @@ from helpers.cases import Case, geometry_of
 from helpers.faces import OPERANDS, FaceCase
 from helpers.guarded import compiled, run, symbolic
 from test_kernels import STREAMS, kernel_of, problem_of
-from topi_ext import select, tvm_compat
+from topi_ext import backend, tvm_compat
 from topi_ext.cpu import emit
 from topi_ext.cpu.emit import ATTRIBUTES
 from topi_ext.cpu.parts.copies import MOST_STEP, copy
-from topi_ext.cpu.parts.transpose import turn
-from topi_ext.cpu.plan.direct import GatherPlan
-from topi_ext.cpu.plan.gemm_col2im import ScatterPlan
+from topi_ext.cpu.parts.transpose import transpose
+from topi_ext.cpu.plan.direct import DirectPlan
+from topi_ext.cpu.plan.gemm_col2im import Col2imPlan
 from topi_ext.cpu.plan.window import Window
 from topi_ext.layout import Layouts
 
@@ -100,7 +100,7 @@ def test_kernels_stay_inside(
     for number, case in enumerate(cases.values()):
         values[f"f{number}"] = first, second = case.arrays(rng)
         sizes = (case.geometry, case.n) if known == "when compiled" else symbolic(case)
-        kernels[f"f{number}"] = select.prim_func(
+        kernels[f"f{number}"] = backend.prim_func(
             case.face, sizes[0], case.orders, sizes[1], case.dtypes, HOST
         )
         stored = [case.stored(r, v) for r, v in zip(case.roles, (first, second))]
@@ -130,7 +130,7 @@ def test_dtypes(
     kernels, operands, values = {}, {}, {}
     for name, case in cases.items():
         values[name] = case.arrays(rng)
-        kernels[name] = select.prim_func(
+        kernels[name] = backend.prim_func(
             case.face, case.geometry, case.orders, case.n, case.dtypes, HOST
         )
         stored = [case.stored(r, v) for r, v in zip(case.roles, values[name])]
@@ -173,7 +173,7 @@ def test_turned_channels(guard: Path, tmp_path: Path) -> None:
             x = emit.argument("x", "CW", (channels, reach), "float32")
             y = emit.argument("y", "WC", (length, lanes), "float32")
             with emit.body(x, y) as (source, into):
-                turn(into, 0, lanes, source, 0, step, channels, length, length, lanes)
+                transpose(into, 0, lanes, source, 0, step, channels, length, length, lanes)
         name = f"f{len(kernels)}"
         data = np.arange(channels * reach, dtype="float32").reshape(channels, reach)
         kernels[name], operands[name] = made[0], [data, np.zeros((length, lanes), "float32")]
@@ -190,7 +190,7 @@ def test_tiles_of_positions(guard: Path, tmp_path: Path, rng: np.random.Generato
     kernels, operands, values = {}, {}, {}
     for layouts, images, m_tile in product((None, CHANNELS_LAST), (1, 3), (4, 5, 7)):
         case = FaceCase(T, geometry, 3, layouts)
-        plan = ScatterPlan(images, 15 * images, 500, 8, 4, 4, m_tile, 2, parallel=False)
+        plan = Col2imPlan(images, 15 * images, 500, 8, 4, 4, m_tile, 2, parallel=False)
         name = f"f{len(kernels)}"
         data, weight = case.arrays(rng)
         kernels[name], values[name] = kernel_of(problem_of(case), plan), (case, data, weight)
@@ -211,7 +211,7 @@ def test_collected_rows(guard: Path, tmp_path: Path, rng: np.random.Generator) -
         case = FaceCase(C, geometry, 1)
         problem = problem_of(case)
         window = Window.of((1, *problem.positions[1:]), problem.gathers)
-        plan = GatherPlan(window, lanes, 2, 2, 1, 1, streamed=True)
+        plan = DirectPlan(window, lanes, 2, 2, 1, 1, streamed=True)
         name = f"f{len(kernels)}"
         data, weight = case.arrays(rng)
         kernels[name], values[name] = kernel_of(problem, plan), (case, data, weight)

@@ -16,18 +16,18 @@ from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.plan.any_size import Split, either
 from topi_ext.cpu.plan.choose import choose
 from topi_ext.cpu.plan.cost import register_tile
-from topi_ext.cpu.plan.direct import GatherPlan
-from topi_ext.cpu.plan.dot_product import InnerPlan
-from topi_ext.cpu.plan.gemm_col2im import ScatterPlan, plan_scatter
-from topi_ext.cpu.plan.phase_lanes import PhasesPlan
-from topi_ext.cpu.plan.runtime_dispatch import EitherPlan
-from topi_ext.cpu.plan.valid_taps import ClippedPlan
-from topi_ext.cpu.plan.wgrad_channels import ChannelsPlan
-from topi_ext.cpu.plan.wgrad_im2col import ColumnsPlan
-from topi_ext.cpu.plan.wgrad_winograd import WeightTilesPlan, plan_weight_tiles
+from topi_ext.cpu.plan.direct import DirectPlan
+from topi_ext.cpu.plan.dot_product import DotProductPlan
+from topi_ext.cpu.plan.gemm_col2im import Col2imPlan, plan_gemm_col2im
+from topi_ext.cpu.plan.phase_lanes import PhaseLanesPlan
+from topi_ext.cpu.plan.runtime_dispatch import DispatchPlan
+from topi_ext.cpu.plan.valid_taps import ValidTapsPlan
+from topi_ext.cpu.plan.wgrad_channels import WgradChannelsPlan
+from topi_ext.cpu.plan.wgrad_im2col import WgradIm2colPlan
+from topi_ext.cpu.plan.wgrad_winograd import WgradWinogradPlan, plan_wgrad_winograd
 from topi_ext.cpu.plan.window import Window
 from topi_ext.cpu.plan.winograd import WinogradPlan, plan_winograd
-from topi_ext.cpu.plan.winograd_rows import CombinedRows
+from topi_ext.cpu.plan.winograd_rows import WinogradRows
 from topi_ext.cpu.plan.winograd_tiles import candidate_tiles
 from topi_ext.layout import Layouts
 from topi_ext.problem import Problem
@@ -49,14 +49,14 @@ def test_one_channel_of_one_image_is_shared_by_its_phases() -> None:
     """An inverse Fourier transform: neither images nor channels are enough tasks."""
     problem = problem_for((100,), (1024,), ins=1026, outs=1, stride=(256,), padding=(384, 384))
     plan = choose(problem, MACHINE)
-    assert isinstance(plan, PhasesPlan) and plan.splits >= MACHINE.threads
+    assert isinstance(plan, PhaseLanesPlan) and plan.channel_splits >= MACHINE.threads
 
 
 def test_rows_of_several_tasks_are_not_streamed() -> None:
     """Each would write all of them."""
     problem = problem_for((40_000,), (256,), ins=2, outs=1, stride=(256,))
     plan = choose(problem, MACHINE)
-    assert isinstance(plan, PhasesPlan) and plan.splits > 1 and not plan.streamed
+    assert isinstance(plan, PhaseLanesPlan) and plan.channel_splits > 1 and not plan.streamed
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_weights_of_small_images(size: tuple, ins: int, is_asked_for: bool) -> N
     """They are copied by chunks for the first cache, and asked for ahead where products take longer
     than to ask, and weights come from further away than the second cache."""
     problem = problem_for(size, (4, 4), ins=ins, outs=256, stride=(2, 2), padding=(1,) * 4)
-    plan = plan_scatter(problem, MACHINE)[1]
+    plan = plan_gemm_col2im(problem, MACHINE)[1]
     chunk = plan.k_block * plan.row_vectors(problem.geometry) * MACHINE.vector_bytes
     assert chunk <= MACHINE.l2 // 8
     assert (plan.ahead > 0) == is_asked_for
@@ -76,7 +76,7 @@ def test_weights_of_small_images(size: tuple, ins: int, is_asked_for: bool) -> N
 def test_rows_of_columns_are_no_power_of_two_apart() -> None:
     """Twelve of them would share the eight places of one set of a cache."""
     problem = problem_for((8, 6), (4, 4), ins=2048, outs=256, stride=(2, 2))
-    plan = replace(plan_scatter(problem, MACHINE)[1], c_block=64)
+    plan = replace(plan_gemm_col2im(problem, MACHINE)[1], c_block=64)
     assert plan.pitch(problem.geometry) == (plan.row_vectors(problem.geometry) + 1) * plan.lanes
 
 
@@ -85,18 +85,18 @@ def test_few_positions_run_along_their_weights(kernel: int) -> None:
     """Of a 4 x 4 image one position in a vector of sixteen would be used, or four."""
     case = Case("conv", (4, 4), (kernel, kernel), 1, ins=512, outs=100, stride=(4, 4))
     problem = problem_of(FaceCase("conv", geometry_of(case), 1))
-    assert isinstance(choose(problem, MACHINE), InnerPlan)
+    assert isinstance(choose(problem, MACHINE), DotProductPlan)
     channels_last = Layouts("NHWC", "HWIO", "NHWC")
-    assert not isinstance(choose(replace(problem, layouts=channels_last), MACHINE), InnerPlan)
+    assert not isinstance(choose(replace(problem, layouts=channels_last), MACHINE), DotProductPlan)
 
 
 @pytest.mark.parametrize(
     ("case", "plan"),
     [
-        (UP.with_(n=32, ins=32, outs=1, kernel=(4, 4), padding=(1,) * 4), GatherPlan),
-        (Case("conv_transpose", (128,), (3,), 16, ins=64, outs=3), GatherPlan),
-        (UP.with_(n=1, ins=768, outs=3, kernel=(16, 16), stride=(16, 16)), PhasesPlan),
-        (Case("conv", (4, 4), (4, 4), 16, ins=512, outs=1), InnerPlan),
+        (UP.with_(n=32, ins=32, outs=1, kernel=(4, 4), padding=(1,) * 4), DirectPlan),
+        (Case("conv_transpose", (128,), (3,), 16, ins=64, outs=3), DirectPlan),
+        (UP.with_(n=1, ins=768, outs=3, kernel=(16, 16), stride=(16, 16)), PhaseLanesPlan),
+        (Case("conv", (4, 4), (4, 4), 16, ins=512, outs=1), DotProductPlan),
     ],
     ids=lambda value: f"{value.op}{value.kernel}" if isinstance(value, Case) else value.__name__,
 )
@@ -109,13 +109,13 @@ def test_few_output_channels(case: Case, plan: type) -> None:
     )
 
 
-@pytest.mark.parametrize(("far_line", "stays"), [(0.0, False), (7.0, True)])
-def test_panels_that_are_read_often_stay_near(far_line: float, *, stays: bool) -> None:
+@pytest.mark.parametrize(("l3_line_cycles", "stays"), [(0.0, False), (7.0, True)])
+def test_panels_that_are_read_often_stay_near(l3_line_cycles: float, *, stays: bool) -> None:
     """Every block of output channels and every phase reads all of a U-Net's first upsampling: from
     Intel's third cache that took 2.2 times as long as from the second one."""
     problem = problem_for((28, 28), (2, 2), ins=1024, outs=512, stride=(2, 2))
-    plan = choose(problem, replace(MACHINE, fmas=2, far_line=far_line))
-    assert isinstance(plan, GatherPlan)
+    plan = choose(problem, replace(MACHINE, fmas=2, l3_line_cycles=l3_line_cycles))
+    assert isinstance(plan, DirectPlan)
     panel = 4 * plan.depth * plan.window.pitch(plan.lanes)
     assert (plan.tiles_first or panel <= MACHINE.l2) == stays
 
@@ -133,7 +133,9 @@ def test_taps_that_meet_padding(
     problem = problem_of(FaceCase(face, geometry_of(case), 1))
     plan = choose(problem, MACHINE)
     assert choose(problem, Machine(registers=6))
-    found = isinstance(plan, ClippedPlan) or (isinstance(plan, ChannelsPlan) and plan.clipped)
+    found = isinstance(plan, ValidTapsPlan) or (
+        isinstance(plan, WgradChannelsPlan) and plan.clipped
+    )
     assert found == is_clipped
 
 
@@ -209,12 +211,12 @@ def test_rows_that_are_held(by_slice: bool, per_task: int) -> None:
     """Their number by kinds of phases is the sum, or the maximum, over slices of the kernel."""
     for kernel, stride in (((3, 3), (2, 2)), ((5, 4), (3, 2)), ((64, 64), (32, 32))):
         problem = problem_for((8, 8), kernel, ins=5, outs=4, stride=stride)
-        direct = GatherPlan(Window.of((1, 1, 8, 8), problem.gathers), 8, 2, 1, 1, 5)
+        direct = DirectPlan(Window.of((1, 1, 8, 8), problem.gathers), 8, 2, 1, 1, 5)
         plan = WinogradPlan(
             (1, 2, 2), (1, 1, 4, 4), 8, 2, 1, 1, 1, direct,
-            shares=1, parts=per_task, per_task=per_task, by_slice=by_slice,
+            position_splits=1, channel_parts=per_task, per_task=per_task, by_slice=by_slice,
         )  # fmt: skip
-        rows = CombinedRows(problem, plan)
+        rows = WinogradRows(problem, plan)
         assert len(rows.slices) == plan.slices(problem) == stride[0]
         together = max if by_slice else sum
         taps = together(rows.taps_before(one.pair)[-1] for one in rows.slices)
@@ -233,7 +235,7 @@ def test_weight_gradients_of_few_channels_by_columns(
     """What columns copy costs less than sums that are added up over lanes, one for each weight."""
     case = Case("conv", size, (3, 3), 8, ins=ins, outs=outs, stride=(stride, stride))
     problem = problem_of(FaceCase("conv_weight_grad", geometry_of(case), 8))
-    assert isinstance(choose(problem, MACHINE), ColumnsPlan)
+    assert isinstance(choose(problem, MACHINE), WgradIm2colPlan)
 
 
 @pytest.mark.parametrize(
@@ -247,9 +249,9 @@ def test_no_part_of_a_weight_gradient_is_empty(
     padding = (kernel // 2,) * 4
     case = Case("conv", (size, size), (kernel, kernel), n, ins=ins, outs=outs, padding=padding)
     problem = problem_of(FaceCase("conv_weight_grad", geometry_of(case), n))
-    found = plan_weight_tiles(problem, MACHINE)
+    found = plan_wgrad_winograd(problem, MACHINE)
     assert found is not None
-    blocks, parts = -(-ins // found[1].c_block), found[1].parts
+    blocks, parts = -(-ins // found[1].c_block), found[1].channel_parts
     assert (parts - 1) * -(-blocks // parts) < blocks
 
 
@@ -260,7 +262,7 @@ def test_terms_of_weight_gradients_lie_in_different_sets_of_a_cache(
 ) -> None:
     """Rows of them, written together, are an odd number of vectors apart, whatever the block."""
     for positions in (1, 16, 64, 1024, 1000):
-        plan = WeightTilesPlan((1, 2, 2), (1, 1, 1, positions), lanes, channels, 1, 1, None)
+        plan = WgradWinogradPlan((1, 2, 2), (1, 1, 1, positions), lanes, channels, 1, 1, None)
         assert plan.rows >= channels and plan.pitch >= positions
         assert plan.rows * plan.pitch // lanes % 2 == 1
 
@@ -274,26 +276,26 @@ def test_terms_of_weight_gradients_lie_in_different_sets_of_a_cache(
         (
             "conv_weight_grad",
             Case("conv", (28, 28), (3, 3), ins=64, outs=64, padding=(1,) * 4),
-            ColumnsPlan,
-            WeightTilesPlan,
+            WgradIm2colPlan,
+            WgradWinogradPlan,
         ),
         (
             "conv_transpose",
             Case("conv_transpose", (8, 8), (4, 4), ins=256, outs=128, stride=(2, 2)),
-            ScatterPlan,
+            Col2imPlan,
             WinogradPlan,
         ),
         (
             "conv",
             Case("conv", (1, 1), (1, 1), ins=576, outs=144),
-            InnerPlan,
-            GatherPlan,
+            DotProductPlan,
+            DirectPlan,
         ),
         (
             "conv_transpose",
             Case("conv_transpose", (99,), (256,), ins=258, outs=1, stride=(128,)),
-            ScatterPlan,
-            PhasesPlan,
+            Col2imPlan,
+            PhaseLanesPlan,
         ),
     ],
 )
@@ -302,7 +304,7 @@ def test_any_size_has_the_kernels_of_known_ones(
 ) -> None:
     """That of few positions, and the one that known sizes of many choose."""
     plan = choose(free(FaceCase(face, geometry_of(case), 1)), MACHINE)
-    assert isinstance(plan, EitherPlan)
+    assert isinstance(plan, DispatchPlan)
     assert isinstance(plan.small, small) and (plan.most is None or plan.most >= 4)
     assert isinstance(plan.large, large)
 
@@ -316,16 +318,16 @@ def test_padding_of_any_size_is_left_out(face: str, dilation: int, *, is_clipped
     one = FaceCase(face, geometry_of(case), 1)
     plan: object = choose(free(one), MACHINE)
     small = []
-    while isinstance(plan, EitherPlan):
+    while isinstance(plan, DispatchPlan):
         small.append(plan)
         plan = plan.large
     assert isinstance(plan, WinogradPlan)
-    clipped = [one for one in small if isinstance(one.small, ClippedPlan)]
+    clipped = [one for one in small if isinstance(one.small, ValidTapsPlan)]
     assert len(clipped) == is_clipped
     assert all(33**2 <= one.most_of_image < 128**2 for one in clipped)
     for prepacked in (False, True):
         known = replace(problem_of(one), n=free(one).n, prepacked=prepacked)
-        assert isinstance(choose(known, MACHINE), ClippedPlan) == is_clipped
+        assert isinstance(choose(known, MACHINE), ValidTapsPlan) == is_clipped
 
 
 @pytest.mark.parametrize(("dilation", "is_clipped"), [(12, True), (1, False)])
@@ -335,28 +337,28 @@ def test_gradients_of_any_size_leave_out_padding(dilation: int, *, is_clipped: b
     one = FaceCase("conv_weight_grad", geometry_of(case), 1)
     for problem in (free(one), replace(problem_of(one), n=free(one).n)):
         plan = choose(problem, MACHINE)
-        large = plan.large if isinstance(plan, EitherPlan) else plan
-        assert (isinstance(large, ChannelsPlan) and large.clipped) == is_clipped
+        large = plan.large if isinstance(plan, DispatchPlan) else plan
+        assert (isinstance(large, WgradChannelsPlan) and large.clipped) == is_clipped
 
 
 def test_tasks_of_any_size_combine_taps_for_themselves() -> None:
     """Lines that another core has written are slow to write again."""
     case = Case("conv", (14, 14), (3, 3), ins=256, outs=256, padding=(1,) * 4)
     plan = choose(free(FaceCase("conv", geometry_of(case), 1)), MACHINE).large
-    assert isinstance(plan, WinogradPlan) and plan.shares > 0
-    assert plan.shares * plan.parts >= MACHINE.threads and plan.least <= 196
+    assert isinstance(plan, WinogradPlan) and plan.position_splits > 0
+    assert plan.position_splits * plan.channel_parts >= MACHINE.threads and plan.least <= 196
 
 
 def test_a_plan_of_few_positions_serves_some() -> None:
     """What serves none must not be held because logarithms were added in another order."""
     case = Case("conv", (1, 1), (1, 1), ins=16, outs=16)
     known = [problem_of(FaceCase("conv", geometry_of(case), n)) for n in (4, 1, 2)]
-    small, large = InnerPlan(16, 8, 4, 1, room=8), choose(known[0], MACHINE)
+    small, large = DotProductPlan(16, 8, 4, 1, room=8), choose(known[0], MACHINE)
     cycles = [3.0, 3.0, 2.0]
     assert sum(map(log, cycles)) > sum(map(log, [*cycles[1:], cycles[0]]))
     assert either([(small, [99.0] * 3)], large, cycles, known)[0] is large
     held, _ = either([(small, [99.0, 1.0, 99.0])], large, cycles, known)
-    assert isinstance(held, EitherPlan) and held.most == 1
+    assert isinstance(held, DispatchPlan) and held.most == 1
 
 
 def test_small_images_of_any_batch() -> None:
@@ -364,7 +366,7 @@ def test_small_images_of_any_batch() -> None:
     products serve batches of one position each that they do not serve of one image."""
     case = Case("conv", (4, 4), (4, 4), ins=512, outs=1)
     plan = choose(free(FaceCase("conv", geometry_of(case), 1)), MACHINE)
-    assert isinstance(plan, EitherPlan) and isinstance(plan.small, InnerPlan)
+    assert isinstance(plan, DispatchPlan) and isinstance(plan.small, DotProductPlan)
     assert plan.most is None or plan.most >= 64
     assert plan.most_of_image is not None and plan.most_of_image < 16
 
@@ -373,7 +375,7 @@ def test_few_positions_of_many_weights() -> None:
     """More than there is room for are taken in parts."""
     case = Case("conv", (4, 4, 4), (4, 4, 4), ins=768, outs=12, stride=(4,) * 3)
     plan = choose(free(FaceCase("conv", geometry_of(case), 8)), MACHINE)
-    assert isinstance(plan, EitherPlan) and isinstance(plan.small, InnerPlan)
+    assert isinstance(plan, DispatchPlan) and isinstance(plan.small, DotProductPlan)
     assert plan.small.room * 768 * 64 * 4 <= MACHINE.l2 // 2
     assert plan.most is None or plan.most > 2 * plan.small.room
 
@@ -383,10 +385,10 @@ def test_weight_gradients_of_small_images_and_large() -> None:
     case = Case("conv", (33, 33), (3, 3), ins=256, outs=64, padding=(2,) * 4, dilation=(2, 2))
     plan = choose(free(FaceCase("conv_weight_grad", geometry_of(case), 1)), MACHINE)
     kinds = []
-    while isinstance(plan, EitherPlan):
+    while isinstance(plan, DispatchPlan):
         kinds.append(type(plan.small))
         plan = plan.large
-    assert ChannelsPlan in kinds and not isinstance(plan, ChannelsPlan)
+    assert WgradChannelsPlan in kinds and not isinstance(plan, WgradChannelsPlan)
 
 
 def test_where_one_plan_takes_over() -> None:
@@ -414,7 +416,7 @@ def test_inverse_fourier_transforms_are_planned_at_once() -> None:
     """As long as kernel times stride it took 8 s, and 18 s where sizes are symbolic."""
     case = Case("conv_transpose", (20,), (8192,), ins=64, outs=1, stride=(2048,))
     plan = in_time(problem_of(FaceCase("conv_transpose", geometry_of(case), 1)))
-    assert isinstance(plan, PhasesPlan)
+    assert isinstance(plan, PhaseLanesPlan)
     case = case.with_(kernel=(4096,), stride=(1024,))
     in_time(free(FaceCase("conv_transpose", geometry_of(case), 1)))
 
@@ -438,9 +440,9 @@ def test_of_many_phases_a_task_has_room_for_one_position() -> None:
     """Each holds a result for every phase: of 65,536 of them 64 positions would be gigabytes."""
     case = Case("conv_transpose", (3,), (2,), stride=(1 << 16,))
     plan = in_time(free(FaceCase("conv_transpose", geometry_of(case), 1)))
-    while isinstance(plan, EitherPlan):
+    while isinstance(plan, DispatchPlan):
         plan = plan.large
-    assert isinstance(plan, GatherPlan) and plan.window.block == (1, 1, 1, 1)
+    assert isinstance(plan, DirectPlan) and plan.window.block == (1, 1, 1, 1)
 
 
 def test_estimates_are_never_less_than_nothing() -> None:

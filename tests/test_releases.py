@@ -12,13 +12,13 @@ import pytest
 from helpers.cases import Case, geometry_of
 from helpers.faces import OPERANDS, FaceCase
 from test_kernels import built, free, kernel_of, problem_of, run
-from topi_ext import select
 from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.plan.choose import choose
-from topi_ext.cpu.plan.direct_amx import AmxPlan
-from topi_ext.cpu.plan.direct_dot_bf16 import DotPlan
-from topi_ext.cpu.plan.gemm_col2im import ScatterPlan
-from topi_ext.cpu.plan.runtime_dispatch import EitherPlan
+from topi_ext.cpu.plan.direct_amx import DirectAmxPlan
+from topi_ext.cpu.plan.direct_dot_bf16 import DirectDotPlan
+from topi_ext.cpu.plan.gemm_col2im import Col2imPlan
+from topi_ext.cpu.plan.runtime_dispatch import DispatchPlan
+from topi_ext.cpu.registry import KERNELS
 
 MACHINE = Machine(vector_bytes=32, registers=16)
 
@@ -50,14 +50,14 @@ def in_dtype(dtype: str) -> list[FaceCase]:
 
 def kinds(plan: object) -> set[type]:
     """Of the plan, and of both that it chooses from."""
-    if isinstance(plan, EitherPlan):
-        return {EitherPlan, *kinds(plan.small), *kinds(plan.large)}
+    if isinstance(plan, DispatchPlan):
+        return {DispatchPlan, *kinds(plan.small), *kinds(plan.large)}
     return {type(plan)}
 
 
 def asks(plan: object) -> bool:
     """Whether it asks for weights before they are read, which is code of its own."""
-    return isinstance(plan, ScatterPlan) and plan.ahead > 0
+    return isinstance(plan, Col2imPlan) and plan.ahead > 0
 
 
 @pytest.mark.smoke
@@ -76,7 +76,10 @@ def test_each_kernel(dtype: str) -> None:
                 chosen[name] = case, kernel_of(problem, plan)
                 seen |= kinds(plan)
     if dtype in ("bfloat16", "float16"):
-        assert seen | {EitherPlan} == set(select.KERNELS) - {AmxPlan, DotPlan}
+        assert seen | {DispatchPlan} == {kernel.plan for kernel in KERNELS} - {
+            DirectAmxPlan,
+            DirectDotPlan,
+        }
     kernels = built([kernel for _, kernel in chosen.values()])
     rng = np.random.default_rng(0)
     for number, (case, _) in enumerate(chosen.values()):

@@ -16,15 +16,15 @@ from helpers.compare import numpy_dtype
 from helpers.faces import FaceCase
 from test_assembly import assembly
 from test_kernels import STREAMS, built, kernel_of, problem_of, run_all
-from topi_ext import select, tvm_compat
+from topi_ext import backend, tvm_compat
 from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.plan.choose import CACHE_LINE, STREAMED_CACHES, STREAMED_RUN, choose, streams
-from topi_ext.cpu.plan.direct import GatherPlan
-from topi_ext.cpu.plan.direct_dot_bf16 import DotPlan
-from topi_ext.cpu.plan.phase_lanes import PhasesPlan
+from topi_ext.cpu.plan.direct import DirectPlan
+from topi_ext.cpu.plan.direct_dot_bf16 import DirectDotPlan
+from topi_ext.cpu.plan.phase_lanes import PhaseLanesPlan
 from topi_ext.cpu.plan.window import Plan, Window
 from topi_ext.cpu.plan.winograd import WinogradPlan
-from topi_ext.epilogue import Step
+from topi_ext.epilogue import PostOp
 from topi_ext.layout import Layouts
 from topi_ext.problem import Problem
 
@@ -51,7 +51,7 @@ def streamed_plans(case: FaceCase, lanes: int) -> list[Plan]:
     # Rows that follow each other, more of them than are collected.
     whole = [1, *problem.positions[1:]]
     gathers = [
-        GatherPlan(Window.of(each, problem.gathers), lanes, 2, 2, 1, problem.in_channels)
+        DirectPlan(Window.of(each, problem.gathers), lanes, 2, 2, 1, problem.in_channels)
         for each in (block, whole)
     ]
     plans: list[Plan] = [
@@ -59,7 +59,7 @@ def streamed_plans(case: FaceCase, lanes: int) -> list[Plan]:
         WinogradPlan((1, 2, 2), (1, 1, 2, 3), lanes, 2, 1, 1, 1, None),
     ]
     if problem.transposed and case.geometry.stride[-1] >= lanes:
-        plans.append(PhasesPlan(1, lanes, 2, 3, 2))
+        plans.append(PhaseLanesPlan(1, lanes, 2, 3, 2))
     return [replace(plan, streamed=True) for plan in plans]
 
 
@@ -108,7 +108,7 @@ def test_narrowing(dtype: str) -> None:
 def test_epilogue() -> None:
     """Elements are finished on their way into the line."""
     case = FaceCase("conv_transpose", geometry_of(ROWS[0]), 1)
-    steps = (Step("add", "NCHW", "C"), Step("relu"))
+    steps = (PostOp("add", "NCHW", "C"), PostOp("relu"))
     problem = replace(problem_of(case), epilogue=steps)
     rng = np.random.default_rng(0)
     data, weight = case.arrays(rng)
@@ -143,7 +143,7 @@ def test_short_rows_are_streamed_where_enough_of_them_follow_each_other() -> Non
     def is_streamed(row: int, *block: int) -> bool:
         problem = large("conv_transpose", row)
         window = Window.of((1, 1, *block), problem.gathers)
-        return streams(problem, GatherPlan(window, 8, 2, 2, 1, 64), MACHINE)
+        return streams(problem, DirectPlan(window, 8, 2, 2, 1, 64), MACHINE)
 
     assert is_streamed(3 * line, 1, line)
     long = STREAMED_RUN * line + 1
@@ -165,7 +165,7 @@ def test_short_rows_are_streamed_where_enough_of_them_follow_each_other() -> Non
 
 def test_rows_too_long_to_be_collected_are_not_streamed() -> None:
     """Phases put rows together in any order, and hold them until they are whole."""
-    plan = PhasesPlan(1, 8, 2, 3, 2)
+    plan = PhaseLanesPlan(1, 8, 2, 3, 2)
     row = MACHINE.l2 // 16
     assert streams(large(row=row), plan, MACHINE)
     assert not streams(large(row=row + 16), plan, MACHINE)
@@ -181,7 +181,7 @@ def test_what_is_streamed() -> None:
     channels_last = Layouts("NHWC", "OIHW", "NHWC")
     pairs = Machine(64, 32, fmas=1, threads=2, l2=MACHINE.l2, dots=1.0, streams=True)
     plan = choose(halves[1], pairs)
-    assert isinstance(plan, DotPlan)
+    assert isinstance(plan, DirectDotPlan)
     assert plan.gather.streamed
     for problem in (
         large(layouts=channels_last),
@@ -210,7 +210,7 @@ def test_stores(options: dict, dtype: str, store: str | None) -> None:
     rows = 1026 * (4 // np.dtype(numpy_dtype(dtype)).itemsize) // 2
     geometry = geometry_of(Case("conv", (rows, 1026), (3, 3), ins=8, outs=32))
     case = FaceCase("conv", geometry, 1, dtypes=(dtype,) * 3)
-    func = select.prim_func(case.face, case.geometry, case.orders, 1, case.dtypes, target)
+    func = backend.prim_func(case.face, case.geometry, case.orders, 1, case.dtypes, target)
     text = assembly(
         tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target)
     )

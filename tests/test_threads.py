@@ -13,7 +13,7 @@ import tvm
 from helpers import build
 from helpers.cases import Case, geometry_of
 from helpers.faces import FaceCase
-from topi_ext import select, tvm_compat
+from topi_ext import backend, tvm_compat
 from topi_ext.cpu import emit
 
 THREADS, ROUNDS = 8, 4
@@ -55,7 +55,7 @@ def test_values(rng: np.random.Generator) -> None:
 
 def kernel() -> Any:
     case = FaceCase("conv", geometry_of(Case("conv", (13, 9), (3, 3), ins=23, outs=29)), 2)
-    return select.prim_func(
+    return backend.prim_func(
         case.face, case.geometry, case.orders, case.n, case.dtypes, build.target()
     )
 
@@ -63,9 +63,9 @@ def kernel() -> Any:
 @pytest.mark.parametrize("after", [1, 7, 30])
 def test_an_interrupted_build_leaves_nothing(after: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C in the middle of a kernel: the next build is whole."""
-    select._build.__wrapped__.cache_clear()
+    backend._build.__wrapped__.cache_clear()
     whole = kernel()
-    select._build.__wrapped__.cache_clear()
+    backend._build.__wrapped__.cache_clear()
     left = iter(range(after))
     real = emit.store
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from topi_ext import select
+from topi_ext import backend
+from topi_ext.cpu.kernels import module_of
 from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.plan.choose import choose
 from topi_ext.cpu.plan.nominal import elements
@@ -24,7 +25,7 @@ from benchmark.cases import FACES, read_cases  # noqa: E402
 MACHINES = {
     "AVX-512": Machine(64, 32, fmas=1, threads=2, l2=1 << 20, streams=True),
     "AVX-512 of Intel": Machine(
-        64, 32, threads=2, l1=48 << 10, l2=2 << 20, far_line=7.0, streams=True
+        64, 32, threads=2, l1=48 << 10, l2=2 << 20, l3_line_cycles=7.0, streams=True
     ),
     "AVX2": Machine(32, 16, threads=2, streams=True),
 }
@@ -58,8 +59,8 @@ def test_no_more_than_operands_and_result(name: str, face: str) -> None:
             for prepacked in (False, True)[: 1 + (face != "conv_weight_grad")]:
                 problem = replace(problem, prepacked=prepacked)
                 plan = choose(problem, machine)
-                kernel = select.KERNELS[type(plan)].build(problem, plan)
-                held = select.workspace_bytes(kernel, machine.threads)
+                kernel = module_of(plan).build(problem, plan)
+                held = backend.workspace_bytes(kernel, machine.threads)
                 assert held <= 4 * elements(problem), (case.name, plan)
                 seen += 1
     assert seen > 50

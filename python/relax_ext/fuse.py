@@ -13,8 +13,8 @@ from typing import Any
 
 import tvm
 
-from topi_ext import select
-from topi_ext.epilogue import Step
+from topi_ext import backend
+from topi_ext.epilogue import PostOp
 from topi_ext.target import advise, has_kernels
 from topi_ext.tvm_compat import (
     call_attr,
@@ -49,7 +49,7 @@ class _Chain:
 
     call: Any
     conv: Conv
-    steps: list[Step] = field(default_factory=list)
+    steps: list[PostOp] = field(default_factory=list)
     operands: list[Any] = field(default_factory=list)
 
 
@@ -104,9 +104,9 @@ class _Fuser(R.PyExprMutator):
         data, weight = (self.visit_expr(arg) for arg in chain.call.args[:2])
         packing = None
         if constant_value(weight) is not None:
-            packing, kernel = select.prepacked(*request)
+            packing, kernel = backend.prepacked(*request)
         else:
-            kernel = select.prim_func(*request)
+            kernel = backend.prim_func(*request)
         if packing is not None:
             packed = tensor_type([packing.elements], packing.dtype, 1)
             packer = self.builder_.add_func(packing.func, f"{conv.op}_pack")
@@ -177,7 +177,7 @@ def _extend(chain: _Chain, var: Any, call: Any) -> bool:
     name = str(call.op.name)
     if name in _UNARY:
         slope = float(call_attr(call, "alpha")) if name == "relax.nn.leakyrelu" else 0.0
-        chain.steps.append(Step(_UNARY[name], value=slope))
+        chain.steps.append(PostOp(_UNARY[name], value=slope))
         return True
     if name not in _BINARY:
         return False
@@ -195,7 +195,7 @@ def _extend(chain: _Chain, var: Any, call: Any) -> bool:
     return True
 
 
-def _binary(op: str, conv: Conv, operand: Any) -> Step | None:
+def _binary(op: str, conv: Conv, operand: Any) -> PostOp | None:
     """The step with this operand, which may be broadcast, but must not broadcast the result."""
     found = tensor_type_of(operand)
     shape = None if found is None else known_shape(found.shape)
@@ -204,7 +204,7 @@ def _binary(op: str, conv: Conv, operand: Any) -> Step | None:
         return None
     constant = constant_value(operand)
     if constant is not None and all(size == 1 for size in shape):
-        return Step(op, value=float(constant.numpy().reshape(())))
+        return PostOp(op, value=float(constant.numpy().reshape(())))
     if not shape:
         return None
     order = layout.order[len(layout.order) - len(shape) :]
@@ -215,4 +215,4 @@ def _binary(op: str, conv: Conv, operand: Any) -> Step | None:
             varies += letter
         elif not same_size(size, 1):
             return None
-    return Step(op, order, varies)
+    return PostOp(op, order, varies)

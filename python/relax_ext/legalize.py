@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from topi_ext import select
+from topi_ext import backend
 from topi_ext.compute import FACES
 from topi_ext.dtypes import accumulator
 from topi_ext.geometry import fail
@@ -36,7 +36,7 @@ def legalize(bb: Any, call: Any, stock: Any) -> Any:
     advise("relax_ext", target)
     dtypes = tuple(conv.dtypes[role] for role in OPERANDS[conv.face] + conv.result)
     accumulator(conv.op, *dtypes)  # refuses what is unknown
-    func = select.prim_func(conv.face, conv.geometry, conv.plain, conv.n, dtypes, target)
+    func = backend.prim_func(conv.face, conv.geometry, conv.plain, conv.n, dtypes, target)
     if func is not None:
         return R.call_tir(bb.add_func(func, conv.op), operands, found)
     return _by_definition(bb, conv, operands)

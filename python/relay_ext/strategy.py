@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import te, topi
 
-from topi_ext import select
+from topi_ext import backend
 from topi_ext.compute import FACES
 from topi_ext.geometry import Geometry, fail
 from topi_ext.layout import permuted
@@ -113,7 +113,7 @@ def compute(conv: Conv, operands: Sequence[Any], target: Any) -> Any:
     if 0 in shape or conv.n == 0:
         result = topi.full(shape, dtypes[2], 0)
     else:
-        func = select.prim_func(conv.face, conv.geometry, conv.plain, conv.n, dtypes, target)
+        func = backend.prim_func(conv.face, conv.geometry, conv.plain, conv.n, dtypes, target)
         if func is None:
             result = FACES[conv.face](*tensors, conv.geometry, conv.plain, dtypes[2])
         else:

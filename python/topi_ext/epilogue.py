@@ -16,7 +16,7 @@ UNARY = ("relu", "leaky_relu", "sigmoid", "silu", "tanh")
 
 
 @dataclass(frozen=True)
-class Step:
+class PostOp:
     """One step.
 
     Attributes
@@ -41,5 +41,5 @@ class Step:
             raise ValueError(f"epilogue: step {self.op!r} must be one of {(*BINARY, *UNARY)}")
 
 
-Epilogue = tuple[Step, ...]
+Epilogue = tuple[PostOp, ...]
 """Steps, first to last."""

@@ -111,24 +111,24 @@ class Filter:
         return tuple(sorted({tap for term in self.terms for tap, _ in term.taps}))
 
     @cached_property
-    def reach(self) -> tuple[int, ...]:
+    def inputs(self) -> tuple[int, ...]:
         """Inputs that the terms read."""
         return tuple(sorted({i for term in self.terms for i, _ in term.inputs}))
 
     @cached_property
     def residues(self) -> tuple[int, ...]:
         """Those of these inputs modulo `in_step`."""
-        return tuple(sorted({i % self.in_step for i in self.reach}))
+        return tuple(sorted({i % self.in_step for i in self.inputs}))
 
     @property
-    def every(self) -> int:
+    def input_stride(self) -> int:
         """How far apart the inputs are, if terms read those of one residue alone; else 1."""
         return self.in_step if len(self.residues) == 1 else 1
 
     @property
     def packed(self) -> Filter:
         """The same where only those inputs are there, side by side."""
-        every = self.every
+        every = self.input_stride
         if every == 1:
             return self
 
@@ -150,12 +150,12 @@ class Filter:
 
     def span(self, tiles: Any) -> Any:
         """From the first to the last input that so many neighbouring tiles read."""
-        return self.in_step * self.tile * (tiles - 1) + self.reach[-1] + 1
+        return self.in_step * self.tile * (tiles - 1) + self.inputs[-1] + 1
 
     @property
-    def beyond(self) -> int:
+    def halo(self) -> int:
         """How many more inputs of a residue neighbouring tiles read than they have outputs."""
-        return self.reach[-1] // self.in_step + 1 - self.tile
+        return self.inputs[-1] // self.in_step + 1 - self.tile
 
 
 def steps_of(gather: Gather) -> tuple[int, int]:

@@ -55,8 +55,8 @@ class Gather:
     in the generated code: they use ``+ - * // %`` only and so take expressions as well as integers.
 
     Input positions that one plane of a panel holds are ``in_step * i + residue``; taps that read
-    the same residue share a plane, shifted.  A `spread` gather of ``conv`` gives each tap a plane
-    of its own instead: more to pack, but no halo between rows and images.
+    the same residue share a plane, shifted.  With `plane_per_tap` a gather of ``conv`` gives each
+    tap a plane of its own instead: more to pack, but no halo between rows and images.
     """
 
     transposed: bool
@@ -64,7 +64,7 @@ class Gather:
     stride: int
     dilation: int
     pad_before: int
-    spread: bool = False
+    plane_per_tap: bool = False
 
     @property
     def out_step(self) -> int:
@@ -118,7 +118,7 @@ class Gather:
 
     def shift_of(self, phase: Any, tap: Any) -> Any:
         """By how many input steps `phase` reads ahead for `tap`."""
-        if self.spread:
+        if self.plane_per_tap:
             return 0
         if self.transposed:
             return (phase + self.pad_before - self.dilation * tap) // self.stride
@@ -131,17 +131,17 @@ class Gather:
 
     @property
     def slots(self) -> int:
-        """How many residues of the input position the taps read, or all taps if `spread`."""
-        return self.kernel if self.spread else min(self.kernel, self._slot_period)
+        """How many residues of the input position the taps read, or all taps if `plane_per_tap`."""
+        return self.kernel if self.plane_per_tap else min(self.kernel, self._slot_period)
 
     def slot_of(self, tap: Any) -> Any:
         """Number of the residue that `tap` reads, below `slots`."""
-        return tap if self.spread else tap % self._slot_period
+        return tap if self.plane_per_tap else tap % self._slot_period
 
     def residue_of(self, slot: Any) -> Any:
-        """The residue of the input position modulo `in_step` that has number `slot`; of a `spread`
-        gather the position itself that its tap reads first, perhaps negative."""
-        if self.spread:
+        """The residue of the input position modulo `in_step` that has number `slot`; with a plane
+        per tap the position itself that its tap reads first, perhaps negative."""
+        if self.plane_per_tap:
             return self.dilation * slot - self.pad_before
         return 0 if self.transposed else (self.dilation * slot - self.pad_before) % self.stride
 

@@ -39,7 +39,7 @@ class Problem:
         Batch.
     dtypes : tuple of str
         Of the first operand, of the second, of the result.
-    epilogue : tuple of Step
+    epilogue : tuple of PostOp
         What is done to the sums before they are written.
     prepacked : bool
         Whether a kernel that packs its weights may find them packed.
@@ -173,7 +173,7 @@ class Problem:
         return tuple(tuple(max(0, end - begin) for begin, end in axis) for axis in bounds)
 
     @cached_property
-    def met_share(self) -> float:
+    def valid_fraction(self) -> float:
         """The share of products with data, not padding; 1 of symbolic images and of phases."""
         if not self.images_are_known or not self.is_plain:
             return 1.0

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .cpu.emit import Expr
+from .emit import Expr
 from .geometry import Geometry
 
 _NAMES = {

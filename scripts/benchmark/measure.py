@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from topi_ext import select
+from topi_ext import backend
 from topi_ext.dtypes import accumulator
 from topi_ext.layout import Layouts
 
@@ -151,8 +151,8 @@ def workspace(case: Case, face: str, dtype: str, target: Any, threads: int) -> i
     """Bytes that our kernel allocates beside its operands; None where it has none to state."""
     geometry = case.as_conv() if face == "conv" else case.geometry
     layouts = Layouts.canonical(geometry.rank)
-    func = select.prim_func(face, geometry, layouts, case.n, (dtype,) * 3, target)
-    return None if func is None else select.workspace_bytes(func, threads)
+    func = backend.prim_func(face, geometry, layouts, case.n, (dtype,) * 3, target)
+    return None if func is None else backend.workspace_bytes(func, threads)
 
 
 def relative_error(got: Tensor, want: Tensor) -> float | None:

@@ -17,7 +17,7 @@ from tvm import relay, te
 from helpers.cases import SPATIAL, Case, cases, numbers
 from helpers.profile import FUZZ, compiling
 from helpers.relay import call, check_forward, module, parameters, run, target
-from topi_ext import select
+from topi_ext import backend
 
 T, C = "conv_transpose", "conv"
 
@@ -381,7 +381,7 @@ def test_definition_is_what_a_target_without_kernels_gets(
 ) -> None:
     library = relay.build(module([template(T, 2)])[0], target="c")
     assert "conv2d_transpose" in library.lib.get_source()
-    monkeypatch.setattr(select, "prim_func", lambda *_: None)
+    monkeypatch.setattr(backend, "prim_func", lambda *_: None)
     check_forward([template(T, 1), template(T, 2), template(T, 2).with_(dtype="float16")], rng)
 
 

@@ -52,7 +52,7 @@ def test_no_tvm_with_relay() -> None:
 
 def test_topi_ext_registers_nothing() -> None:
     done = run(
-        "import tvm, topi_ext.select\nop = tvm.ir.Op.get('nn.conv3d_transpose')\n"
+        "import tvm, topi_ext.backend\nop = tvm.ir.Op.get('nn.conv3d_transpose')\n"
         "assert op.get_attr('FPrimalGradient') is None\nimport relay_ext\n"
         "assert op.get_attr('FPrimalGradient') is not None\n"
     )

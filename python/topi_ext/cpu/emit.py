@@ -37,6 +37,7 @@ from ..emit import (
     cast,
     ceil_div,
     choose,
+    clamped_extent,
     constant,
     converted,
     fill,
@@ -48,13 +49,11 @@ from ..emit import (
     loop,
     most,
     nest,
-    origin,
-    present,
+    opaque_base,
     quotient,
     remainder,
     scratch,
     select,
-    settled,
     share_of,
     shuffled,
     store,
@@ -62,6 +61,7 @@ from ..emit import (
     tiles_or_ones,
     tiles_then_ones,
     unravel,
+    via_memory,
     when,
     wide,
     workspace,
@@ -79,7 +79,6 @@ __all__ = [
     "Workspace",
     "allocated",
     "argument",
-    "ask",
     "bits",
     "body",
     "both",
@@ -87,7 +86,7 @@ __all__ = [
     "cast",
     "ceil_div",
     "choose",
-    "chosen",
+    "clamped_extent",
     "constant",
     "converted",
     "fill",
@@ -99,14 +98,14 @@ __all__ = [
     "loop",
     "most",
     "nest",
-    "origin",
-    "present",
+    "opaque_base",
+    "opaque_value",
+    "prefetch",
     "quotient",
     "registers",
     "remainder",
     "scratch",
     "select",
-    "settled",
     "share_of",
     "shuffled",
     "store",
@@ -116,6 +115,7 @@ __all__ = [
     "tiles_or_ones",
     "tiles_then_ones",
     "unravel",
+    "via_memory",
     "when",
     "wide",
     "workspace",
@@ -165,7 +165,7 @@ def table(values: Sequence[float], dtype: str = "int64") -> Callable[[Expr], Exp
     return lambda i: let(held[i])
 
 
-def ask(operand: Operand, start: Expr) -> None:
+def prefetch(operand: Operand, start: Expr) -> None:
     """Ask for the cache line of an element, which is read later: it comes while others are used."""
     tvm_compat.prefetch(operand.buffer, wide(start))
 
@@ -184,7 +184,7 @@ def tasks(extent: Expr, parallel: bool) -> Iterator[Expr]:
     held_by.in_task = outer
 
 
-def chosen(value: Expr) -> Expr:
+def opaque_value(value: Expr) -> Expr:
     """`value`, computed once, and no more than a number to TVM; an integer stays one.
 
     For sizes that a kernel chooses when it runs: TVM would put their divisions and minima into
@@ -194,7 +194,7 @@ def chosen(value: Expr) -> Expr:
         return value
     number = next(_sizes[-1].free, None) if _sizes else None
     if number is None:
-        return let(settled(wide(value), "int64"))
+        return let(via_memory(wide(value), "int64"))
     store(_sizes[-1].held, number, wide(value))
     return let(_sizes[-1].held[number])
 

@@ -27,7 +27,7 @@ class Machine:
         Cores that share the work.
     l1, l2 : int
         Bytes of data cache per core.
-    far_line : float
+    l3_line_cycles : float
         Cycles until a cache line is there that comes, one of many in order, from behind both:
         as measured, 2.5 on Zen 4 and 7 on Emerald Rapids.
     amx : bool
@@ -46,7 +46,7 @@ class Machine:
     threads: int = 1
     l1: int = 32 << 10
     l2: int = 512 << 10
-    far_line: float = 2.5
+    l3_line_cycles: float = 2.5
     amx: bool = False
     dots: float = 0.0
     streams: bool = False
@@ -67,7 +67,7 @@ class Machine:
                 fmas, l1 = (1, 32 << 10) if halves else (2, 48 << 10)
                 return replace(known, fmas=fmas, l1=l1, l2=1 << 20, dots=dots)
             l1, l2 = _caches_of_intel(features)
-            return replace(known, l1=l1, l2=l2, far_line=7.0, dots=dots / 2)
+            return replace(known, l1=l1, l2=l2, l3_line_cycles=7.0, dots=dots / 2)
         if "avx2" in features:
             return cls(vector_bytes=32, registers=16, threads=threads, streams=streams)
         if "neon" in features:

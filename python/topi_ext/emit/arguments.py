@@ -19,7 +19,7 @@ class Packed(NamedTuple):
     dtype: str
 
 
-def gather_arguments(problem: Problem, packed: Packed | None = None) -> list[tuple[Any, ...]]:
+def conv_arguments(problem: Problem, packed: Packed | None = None) -> list[tuple[Any, ...]]:
     """Data, weight, the operands of the epilogue, and the result, of ``conv`` or its transpose.
 
     Parameters

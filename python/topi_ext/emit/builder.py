@@ -122,7 +122,7 @@ def scratch(elements: Expr, dtype: str) -> Array:
     return allocated(elements, dtype, hidden=not is_small)
 
 
-def settled(value: Expr, dtype: str) -> Expr:
+def via_memory(value: Expr, dtype: str) -> Expr:
     """`value` of this dtype, computed now, through memory that LLVM turns into a register.
 
     For conversions: TVM 0.27 forgets those of bfloat16 in the value of a variable.
@@ -183,7 +183,7 @@ def tiles_or_ones(count: Expr, size: int, step: Callable[[Expr, int], None]) -> 
         tiles_then_ones(count, size, step)
 
 
-def present(first: Expr, size: Expr, block: Expr) -> Expr:
+def clamped_extent(first: Expr, size: Expr, block: Expr) -> Expr:
     """How many of a `block` of numbers from `first` on, a multiple of `block`, are below `size`.
     At least one is: who calls has to see to it that `first` itself is below."""
     if isinstance(size, int) and isinstance(block, int) and size % block == 0:

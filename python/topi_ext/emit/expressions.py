@@ -131,8 +131,8 @@ def let(value: Expr) -> Expr:
     return value if isinstance(value, int) else tvm_compat.bind(value)
 
 
-def origin(value: Expr) -> Expr:
-    """`value`, computed once, as the 64-bit start of a row: index a row by ``origin + i``.
+def opaque_base(value: Expr) -> Expr:
+    """`value`, computed once, as the 64-bit start of a row: index a row by ``opaque_base + i``.
 
     TVM would take such sums apart, narrow them to 32 bits and spread them over the loops; LLVM
     then can't see that neighbours are neighbours, and gathers them one by one.  An integer stays

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..epilogue import UNARY, Step
+from ..epilogue import UNARY, PostOp
 from ..problem import DATA, Problem
-from .builder import settled
-from .expressions import Expr, bits, cast, constant, function, let, origin, select
+from .builder import via_memory
+from .expressions import Expr, bits, cast, constant, function, let, opaque_base, select
 from .operands import Operand
 
 
@@ -30,7 +30,7 @@ class RowEpilogue:
             along = [letter for letter in step.varies if letter != DATA[-1]]
             start = operand.at("".join(along), *(where[letter] for letter in along))
             stride = operand.strides[DATA[-1]] if DATA[-1] in step.varies else 0
-            self.sources.append((operand, origin(start), stride))
+            self.sources.append((operand, opaque_base(start), stride))
 
     def __call__(self, value: Expr, position: Expr) -> Expr:
         """What becomes of `value`, the sum at `position` along the row."""
@@ -41,14 +41,14 @@ class RowEpilogue:
                 if is_function:
                     # TVM puts what a variable holds into each of its uses: of a function of a
                     # function it would simplify for minutes. It does not look into memory.
-                    value = settled(value, self.dtype)
+                    value = via_memory(value, self.dtype)
                 value, is_function = _unary(step)(let(value), self.dtype), True
                 continue
             if step.order:
                 operand, start, stride = next(sources)
                 other = operand.load(start + position * stride, self.dtype)
                 if operand.dtype != self.dtype:
-                    other = settled(other, self.dtype)
+                    other = via_memory(other, self.dtype)
             else:
                 other = constant(step.value, self.dtype)
             value = _BINARY[step.op](value, other)
@@ -63,7 +63,7 @@ _BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
 }
 
 
-def _unary(step: Step) -> Callable[[Expr, str], Expr]:
+def _unary(step: PostOp) -> Callable[[Expr, str], Expr]:
     functions: dict[str, Callable[[Expr, str], Expr]] = {
         "relu": lambda x, dtype: leaky_relu(x, dtype, 0.0),
         "leaky_relu": lambda x, dtype: leaky_relu(x, dtype, step.value),

@@ -16,10 +16,11 @@ Lanes run over the positions of one phase, weights are scalars broadcast from a 
 no zero is inserted and no product wasted.  Without chunks, a block is written out as soon as it is
 summed.  With `tiles_first` the loop over tiles is the outer one: what a tile reads of the panel
 then stays in the first cache while all blocks of output channels pass over it.  Where no tap is
-shifted (1x1 kernels, kernels as large as the stride), the panel may be `tiled`: what a tile reads
-of all planes lies together, and comes as fast from a cache that is further away.
+shifted (1x1 kernels, kernels as large as the stride), the panel may be stored by tiles
+(`panel_by_tile`): what a tile reads of all planes lies together, and comes as fast from a cache
+that is further away.
 
-Of few output channels, a tile may have all phases of its rows (`whole_rows`): their taps read the
+Of few output channels, a tile may have all phases of its rows (`all_phases`): their taps read the
 same data, which then is loaded once for all of them::
 
     accumulators[channels][phases of the row][vectors] += weight * panel
@@ -39,7 +40,7 @@ from typing import Any, NamedTuple
 
 from ...emit.arguments import (
     Packed,
-    gather_arguments,
+    conv_arguments,
     packed_weight,
     stored_weight,
     tap_number,
@@ -53,7 +54,7 @@ from ..parts.block_weights import BlockWeights
 from ..parts.output_rows import Result
 from ..parts.pack_panel import pack
 from ..parts.panel import Panel, fitted_splits, window_of
-from ..plan.direct import GatherPlan
+from ..plan.direct import DirectPlan
 
 FEWEST_SUMS = 4
 """Sums in vectors, of a register tile, that go on while the first of them is added to."""
@@ -65,38 +66,38 @@ SPATIAL = (1, 2, 3)
 """Of the four axes, those that have taps."""
 
 
-def build(problem: Problem, plan: GatherPlan) -> Any:
+def build(problem: Problem, plan: DirectPlan) -> Any:
     """The PrimFunc ``(data, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
     with emit.kernel(ATTRIBUTES) as made:
         packed = packed_weights(problem, plan) if is_prepacked(problem, plan) else None
-        with emit.body(*gather_arguments(problem, packed)) as operands:
+        with emit.body(*conv_arguments(problem, packed)) as operands:
             emit_body(problem, plan, operands)
     return made[0]
 
 
-def emit_body(problem: Problem, plan: GatherPlan, operands: Sequence[Operand]) -> None:
+def emit_body(problem: Problem, plan: DirectPlan, operands: Sequence[Operand]) -> None:
     """What that PrimFunc does, with its arguments as `operands`."""
     data, weight, *extra, out = operands
-    GatherKernel(problem, plan, weight, data, out, extra).emit()
+    Direct(problem, plan, weight, data, out, extra).emit()
 
 
-def is_prepacked(problem: Problem, plan: GatherPlan) -> bool:
+def is_prepacked(problem: Problem, plan: DirectPlan) -> bool:
     """Whether the kernel wants its weights as :func:`build_packing` writes them."""
     return problem.prepacked and plan.packed
 
 
-def build_packing(problem: Problem, plan: GatherPlan) -> Any:
+def build_packing(problem: Problem, plan: DirectPlan) -> Any:
     """The PrimFunc ``(weight, packed)`` that packs weights for the kernel of the same plan."""
     with emit.kernel(ATTRIBUTES) as made:
         arguments = stored_weight(problem), packed_weight(packed_weights(problem, plan))
         with emit.body(*arguments) as (weight, packed):
-            GatherKernel(problem, plan, weight).pack_weights(packed)
+            Direct(problem, plan, weight).pack_weights(packed)
     return made[0]
 
 
-def packed_weights(problem: Problem, plan: GatherPlan) -> Packed:
+def packed_weights(problem: Problem, plan: DirectPlan) -> Packed:
     """What the packed weights are."""
-    return Packed(GatherKernel(problem, plan).packed_elements, problem.acc_dtype)
+    return Packed(Direct(problem, plan).packed_elements, problem.acc_dtype)
 
 
 def _has_taps(gather: Gather) -> Callable[[Expr], Expr]:
@@ -155,7 +156,7 @@ class Sums:
     fresh: bool
 
 
-class GatherKernel:
+class Direct:
     """One kernel while it is being emitted.
 
     Another kernel of the same loop nest may take its own way to pack and to sum a tile.
@@ -164,7 +165,7 @@ class GatherKernel:
     def __init__(
         self,
         problem: Problem,
-        plan: GatherPlan,
+        plan: DirectPlan,
         weight: Operand | None = None,
         data: Operand | None = None,
         out: Operand | None = None,
@@ -179,7 +180,7 @@ class GatherKernel:
         self.phases = prod(gather.out_step for gather in problem.gathers)
         groups = [problem.gathers[axis].groups for axis in SPATIAL]
         self.tap_steps = [problem.gathers[axis].tap_step for axis in SPATIAL]
-        if plan.whole_rows:
+        if plan.all_phases:
             # One piece of code for all phases along a row, which know their taps.
             groups[-1] = (TapGroup(0, 1, problem.gathers[-1].kernel),)
             self.tap_steps[-1] = 1
@@ -204,18 +205,19 @@ class GatherKernel:
         self.window = window_of(problem, plan.window, self.gathers, plan.lanes, blocks)
         if problem.is_static:
             self.row: Expr = -(-plan.window.length // plan.lanes) * plan.lanes
-            row_room, self.splits = self.row, plan.splits
+            row_room, self.channel_splits = self.row, plan.channel_splits
         else:
             self.row = self._unknown_row()
             row_room = (-(-plan.window.elements // width) + 1) * width
         self.panel = Panel(self.gathers, self.window, plan.lanes)
         counts = [
-            emit.chosen(emit.ceil_div(p, b)) for p, b in zip(problem.positions, self.window.block)
+            emit.opaque_value(emit.ceil_div(p, b))
+            for p, b in zip(problem.positions, self.window.block)
         ]
         if not problem.is_static:
-            tasks = emit.chosen(emit.most(prod(counts, start=problem.geometry.groups), 1))
-            self.splits = fitted_splits(tasks, plan.tasks, self.blocks)
-        self.per_split = emit.chosen(emit.ceil_div(self.blocks, self.splits))
+            tasks = emit.opaque_value(emit.most(prod(counts, start=problem.geometry.groups), 1))
+            self.channel_splits = fitted_splits(tasks, plan.tasks, self.blocks)
+        self.per_split = emit.opaque_value(emit.ceil_div(self.blocks, self.channel_splits))
         self.block_held = plan.channels * self.phases * self.row
         # What has to be allocated, in numbers.
         most = self.per_split if problem.is_static else self.blocks
@@ -223,22 +225,25 @@ class GatherKernel:
         self.planes = plan.depth * self.steps.planes * self.panel.slots
         self.panel_room = self.panel.room(plan.depth * self.steps.planes)
         self.panel_room += 0 if problem.is_static else width  # a last tile may end behind it
-        if plan.tiled:
+        if plan.panel_by_tile:
             self.panel_room = self.planes * -(-row_room // width) * width
         return counts
 
     def _unknown_row(self) -> Expr:
         """Choose the tiles of a row of unknown length, and say how long they are together."""
         lanes, vectors = self.plan.lanes, self.plan.vectors
-        present = emit.chosen(emit.ceil_div(self.window.length, lanes))
+        present = emit.opaque_value(emit.ceil_div(self.window.length, lanes))
         if self.small == vectors:
-            self.whole_tiles, self.small_tiles = emit.chosen(emit.ceil_div(present, vectors)), 0
+            self.whole_tiles, self.small_tiles = (
+                emit.opaque_value(emit.ceil_div(present, vectors)),
+                0,
+            )
         else:
-            self.whole_tiles = emit.chosen(emit.quotient(present, vectors))
+            self.whole_tiles = emit.opaque_value(emit.quotient(present, vectors))
             left = present - self.whole_tiles * vectors
-            self.small_tiles = emit.chosen(emit.ceil_div(left, self.small))
+            self.small_tiles = emit.opaque_value(emit.ceil_div(left, self.small))
         tiled = self.whole_tiles * vectors + self.small_tiles * self.small
-        return emit.chosen(tiled * lanes)
+        return emit.opaque_value(tiled * lanes)
 
     def _fewest_blocks(self, width: int) -> Expr:
         """Of symbolic sizes, into how many the positions are divided at least: into what output
@@ -250,17 +255,17 @@ class GatherKernel:
         wanted = -(-(self.plan.tasks // 2) // groups)  # one for each thread: parts are alike
         if wanted <= least:
             return least
-        data = emit.chosen(prod(problem.in_sizes, start=problem.in_channels))
-        filled = emit.quotient(emit.chosen(prod(problem.positions)), width)
-        most = emit.chosen(emit.least(emit.most(filled, least), wanted))
+        data = emit.opaque_value(prod(problem.in_sizes, start=problem.in_channels))
+        filled = emit.quotient(emit.opaque_value(prod(problem.positions)), width)
+        most = emit.opaque_value(emit.least(emit.most(filled, least), wanted))
         large = data > problem.weights_per_group
-        return emit.chosen(emit.choose(large, lambda: most, emit.wide(least)))
+        return emit.opaque_value(emit.choose(large, lambda: most, emit.wide(least)))
 
     def emit(self) -> None:
         """The whole kernel."""
         problem, plan = self.problem, self.plan
         counts = self._block_positions()
-        extents = (counts[0], problem.geometry.groups, *counts[1:], self.splits)
+        extents = (counts[0], problem.geometry.groups, *counts[1:], self.channel_splits)
         self.packed: Array = self.weight
         if plan.packed and not problem.prepacked:
             self.packed = emit.scratch(self.packed_elements, self.steps.packed_dtype)
@@ -271,7 +276,7 @@ class GatherKernel:
         self.result = Result(problem, self.out, self.extra, plan.lanes if plan.streamed else 0)
         with self.result.kernel(), emit.tasks(tasks, plan.parallel) as task:
             digits = emit.unravel(task, extents)
-            number_of = emit.let if problem.is_static else emit.chosen
+            number_of = emit.let if problem.is_static else emit.opaque_value
             image, group, depth, height, width, split = map(number_of, digits)
             numbers = (image, depth, height, width)
             self.first = [i * b for i, b in zip(numbers, self.window.block)]
@@ -441,7 +446,9 @@ class GatherKernel:
 
             def numbered(i: Expr) -> None:
                 number = split * self.per_split + i
-                is_even = isinstance(self.splits, int) and self.blocks % self.splits == 0
+                is_even = (
+                    isinstance(self.channel_splits, int) and self.blocks % self.channel_splits == 0
+                )
                 inside = True if is_even else number < self.blocks
                 emit.when(
                     inside, lambda: step(number, i * self.block_held if self.holds_all else 0)
@@ -451,7 +458,7 @@ class GatherKernel:
 
         def chunk(i: Expr) -> None:
             first = i * plan.depth
-            count = emit.present(first, self.steps.number, plan.depth)
+            count = emit.clamped_extent(first, self.steps.number, plan.depth)
             self._pack_data(panel, group, first, count)
 
             def products(number: Expr, place: Expr, tiles: Callable[..., None]) -> None:
@@ -502,7 +509,7 @@ class GatherKernel:
         """Fill the panel with `count` steps of a group's input channels."""
         channel = group * self.steps.number + first
         sizes = self.problem.in_sizes
-        if self.plan.tiled:
+        if self.plan.panel_by_tile:
             emit.loop(count, lambda i: self._pack_tiles(panel, channel + i, i))
         else:
             pack(self.panel, panel, self.data, channel, count, self.first, sizes)
@@ -531,17 +538,17 @@ class GatherKernel:
             return
         width, small = vectors * lanes, self.small * lanes
         # TVM would put where a tile is into every index.
-        emit.loop(self.whole_tiles, lambda i: tile(emit.chosen(i * width), vectors))
+        emit.loop(self.whole_tiles, lambda i: tile(emit.opaque_value(i * width), vectors))
         rest = self.whole_tiles * width
-        emit.loop(self.small_tiles, lambda i: tile(emit.chosen(rest + i * small), self.small))
+        emit.loop(self.small_tiles, lambda i: tile(emit.opaque_value(rest + i * small), self.small))
 
     @property
     def small(self) -> int:
         """Vectors of the tiles for what is left of a row of unknown length: sums for the units that
         multiply, which wait for each, or what the panel is tiled by."""
-        rows = self.gathers[-1].out_step if self.plan.whole_rows else 1
+        rows = self.gathers[-1].out_step if self.plan.all_phases else 1
         least = -(-FEWEST_SUMS // (self.plan.channels * rows))
-        return self.plan.vectors if self.plan.tiled else min(self.plan.vectors, least)
+        return self.plan.vectors if self.plan.panel_by_tile else min(self.plan.vectors, least)
 
     def _tile(
         self,
@@ -555,7 +562,7 @@ class GatherKernel:
         plan, lanes = self.plan, self.plan.lanes
         last = self.gathers[-1]
         in_row = [0]
-        if plan.whole_rows:
+        if plan.all_phases:
             in_row = sorted(set(map(last.phase_of, range(last.kernel))))
         tiles = list(product(range(plan.channels), in_row, range(vectors)))
         acc = dict(zip(tiles, emit.registers(len(tiles), lanes, self.dtype)))
@@ -570,7 +577,7 @@ class GatherKernel:
         for tile, (register, index) in acc.items():
             emit.store(register, index, zero if sums.fresh else sums.held[places[tile]])
         weight_of = self._weights_of_tile(sums, combination, phases)
-        place = start * self.planes if plan.tiled else start
+        place = start * self.planes if plan.panel_by_tile else start
 
         def rows_at(x: Expr) -> list[Expr]:
             places = (emit.lanes_of(x + v * lanes, lanes) for v in range(vectors))
@@ -594,7 +601,7 @@ class GatherKernel:
                 for p, tap in users:
                     add(channel, (*outer, tap), rows, p)
 
-        if plan.whole_rows:
+        if plan.all_phases:
             outer = [group.taps for group in combination[:-1]]
             emit.nest((sums.count, *outer), lambda i, *taps: step_of_row(i, taps))
         else:
@@ -619,7 +626,7 @@ class GatherKernel:
             emit.let(self.gathers[axis].shift_of(offset, first))
             for axis, offset, first in zip(SPATIAL, offsets, firsts)
         ]
-        if self.plan.whole_rows:
+        if self.plan.all_phases:
             offsets[-1] = bases[-1] = 0
         phase: Expr = 0
         for axis, offset in zip(SPATIAL, offsets):
@@ -637,7 +644,7 @@ class GatherKernel:
                     if gather.transposed
                     else gather.shift_of(offsets[axis - 1], number)
                 )
-            if self.plan.tiled:
+            if self.plan.panel_by_tile:
                 # Of one tile; no tap is shifted.
                 return self.panel.number(plane, slots) * (self.plan.vectors * self.plan.lanes)
             return self.panel.plane(plane, slots) + self.panel.shifted(shifts)
@@ -725,7 +732,7 @@ class GatherKernel:
             where = [a + u for a, u in zip(origin, (*outer, 0))]
             all_channels = group * problem.out_channels + number
             written = self.result.row(all_channels, where)
-            source = emit.origin(place + phase * last * self.row + flat)
+            source = emit.opaque_base(place + phase * last * self.row + flat)
 
             def element(position: Expr, a: Expr) -> None:
                 written.put(position * last + a, held[source + (a * self.row + position)])

@@ -32,7 +32,7 @@ from typing import Any
 from ...emit.arguments import (
     Packed,
     as_stored,
-    gather_arguments,
+    conv_arguments,
     packed_weight,
     stored_sizes,
     stored_weight,
@@ -46,9 +46,9 @@ from ..emit import ATTRIBUTES, Array, Expr
 from ..isa import amx
 from ..isa.dot_bf16 import PAIR, Halves, Pairs, pair
 from ..parts.pack_panel import pack
-from ..plan.direct_amx import TILE, AmxPlan
+from ..plan.direct_amx import TILE, DirectAmxPlan
 from . import direct
-from .direct import GatherKernel, Steps, Sums
+from .direct import Direct, Steps, Sums
 
 WIDTH = 2 * TILE
 """Input channels of a step."""
@@ -57,13 +57,13 @@ _CHUNK = TILE // 2
 """Output channels whose weights are packed at a time, so that they stay in the first cache."""
 
 
-def build(problem: Problem, plan: AmxPlan) -> Any:
+def build(problem: Problem, plan: DirectAmxPlan) -> Any:
     """The PrimFunc ``(data, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
     with emit.kernel(ATTRIBUTES) as made:
         packed = packed_weights(problem, plan) if problem.prepacked else None
-        with emit.body(*gather_arguments(problem, packed)) as operands:
+        with emit.body(*conv_arguments(problem, packed)) as operands:
             data, weight, *extra, out = operands
-            ours = AmxGather(problem, plan.gather, weight, data, out, extra)
+            ours = DirectAmx(problem, plan.gather, weight, data, out, extra)
 
             def refused() -> None:
                 raw = weight
@@ -77,12 +77,12 @@ def build(problem: Problem, plan: AmxPlan) -> Any:
     return made[0]
 
 
-def is_prepacked(problem: Problem, plan: AmxPlan) -> bool:
+def is_prepacked(problem: Problem, plan: DirectAmxPlan) -> bool:
     """Whether the kernel wants its weights as :func:`build_packing` writes them."""
     return problem.prepacked
 
 
-def build_packing(problem: Problem, plan: AmxPlan) -> Any:
+def build_packing(problem: Problem, plan: DirectAmxPlan) -> Any:
     """The PrimFunc ``(weight, packed)`` that packs weights for the kernel of the same plan.
 
     Behind the tiles it copies the weights as they are, for where the matrix unit is refused.
@@ -90,7 +90,7 @@ def build_packing(problem: Problem, plan: AmxPlan) -> Any:
     with emit.kernel(ATTRIBUTES) as made:
         arguments = stored_weight(problem), packed_weight(packed_weights(problem, plan))
         with emit.body(*arguments) as (weight, packed):
-            ours = AmxGather(problem, plan.gather, weight)
+            ours = DirectAmx(problem, plan.gather, weight)
             ours.pack_weights(packed)
 
             def copy(i: Expr) -> None:
@@ -102,13 +102,13 @@ def build_packing(problem: Problem, plan: AmxPlan) -> Any:
     return made[0]
 
 
-def packed_weights(problem: Problem, plan: AmxPlan) -> Packed:
+def packed_weights(problem: Problem, plan: DirectAmxPlan) -> Packed:
     """What the packed weights are."""
-    tiles = AmxGather(problem, plan.gather).packed_elements
+    tiles = DirectAmx(problem, plan.gather).packed_elements
     return Packed(tiles + -(-problem.weights // 2), PAIR)
 
 
-class AmxGather(GatherKernel):
+class DirectAmx(Direct):
     """One kernel while it is being emitted.
 
     Registers: sums first, row by row of the register tile, then its weights, then its data.
@@ -145,9 +145,9 @@ class AmxGather(GatherKernel):
                     phases, taps, o = numbers[:3], numbers[3:6], numbers[6]
                     into = self._weights_of(group * self.blocks + block, combination, phases)
                     into = into + self._weight_step(combination, step, taps)
-                    into = emit.origin(into + (first + o) * TILE)
+                    into = emit.opaque_base(into + (first + o) * TILE)
                     number = tap_number(self.problem, self.tap_numbers(combination, phases, taps))
-                    source = emit.origin(o * all_taps + number)
+                    source = emit.opaque_base(o * all_taps + number)
                     emit.loop(TILE, lambda p: emit.store(packed, into + p, raw[source + p * pitch]))
 
                 for combination in self.combinations:

@@ -15,46 +15,46 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...emit.arguments import Packed, gather_arguments, packed_weight, stored_weight, weight_index
+from ...emit.arguments import Packed, conv_arguments, packed_weight, stored_weight, weight_index
 from ...problem import Problem
 from .. import emit
 from ..emit import ATTRIBUTES, Expr
 from ..isa.dot_bf16 import PAIR, Pairs, add_products, instruction, pair
-from ..plan.direct_dot_bf16 import DotPlan
-from .direct import GatherKernel, Steps
+from ..plan.direct_dot_bf16 import DirectDotPlan
+from .direct import Direct, Steps
 
 
-def build(problem: Problem, plan: DotPlan) -> Any:
+def build(problem: Problem, plan: DirectDotPlan) -> Any:
     """The PrimFunc ``(data, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
     with emit.kernel(ATTRIBUTES) as made:
         packed = packed_weights(problem, plan) if problem.prepacked else None
-        with emit.body(*gather_arguments(problem, packed)) as (data, weight, *extra, out):
-            ours = DotGather(problem, plan.gather, weight, Pairs(data), out, extra)
+        with emit.body(*conv_arguments(problem, packed)) as (data, weight, *extra, out):
+            ours = DirectDot(problem, plan.gather, weight, Pairs(data), out, extra)
             with instruction():
                 ours.emit()
     return made[0]
 
 
-def is_prepacked(problem: Problem, plan: DotPlan) -> bool:
+def is_prepacked(problem: Problem, plan: DirectDotPlan) -> bool:
     """Whether the kernel wants its weights as :func:`build_packing` writes them."""
     return problem.prepacked
 
 
-def build_packing(problem: Problem, plan: DotPlan) -> Any:
+def build_packing(problem: Problem, plan: DirectDotPlan) -> Any:
     """The PrimFunc ``(weight, packed)`` that packs weights for the kernel of the same plan."""
     with emit.kernel(ATTRIBUTES) as made:
         arguments = stored_weight(problem), packed_weight(packed_weights(problem, plan))
         with emit.body(*arguments) as (weight, packed):
-            DotGather(problem, plan.gather, weight).pack_weights(packed)
+            DirectDot(problem, plan.gather, weight).pack_weights(packed)
     return made[0]
 
 
-def packed_weights(problem: Problem, plan: DotPlan) -> Packed:
+def packed_weights(problem: Problem, plan: DirectDotPlan) -> Packed:
     """What the packed weights are."""
-    return Packed(DotGather(problem, plan.gather).packed_elements, PAIR)
+    return Packed(DirectDot(problem, plan.gather).packed_elements, PAIR)
 
 
-class DotGather(GatherKernel):
+class DirectDot(Direct):
     """One kernel while it is being emitted."""
 
     def _steps(self) -> Steps:

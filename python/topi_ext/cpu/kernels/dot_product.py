@@ -29,7 +29,7 @@ from math import prod
 from typing import Any
 
 from ... import tvm_compat
-from ...emit.arguments import gather_arguments
+from ...emit.arguments import conv_arguments
 from ...problem import Problem
 from .. import emit
 from ..emit import ATTRIBUTES, Array, Expr, Operand
@@ -37,30 +37,30 @@ from ..isa import widening
 from ..parts.copies import copy
 from ..parts.im2col import copy_column
 from ..parts.output_rows import Result
-from ..plan.dot_product import InnerPlan
+from ..plan.dot_product import DotProductPlan
 
 
-def build(problem: Problem, plan: InnerPlan) -> Any:
+def build(problem: Problem, plan: DotProductPlan) -> Any:
     """The PrimFunc ``(x, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
     with emit.kernel(ATTRIBUTES) as made:
-        with emit.body(*gather_arguments(problem)) as operands:
+        with emit.body(*conv_arguments(problem)) as operands:
             kernel_of(problem, plan, operands).emit()
     return made[0]
 
 
-def kernel_of(problem: Problem, plan: InnerPlan, operands: Sequence[Operand]) -> Inner:
+def kernel_of(problem: Problem, plan: DotProductPlan, operands: Sequence[Operand]) -> DotProduct:
     """The kernel with the arguments of that PrimFunc as `operands`."""
     x, weight, *extra, out = operands
-    return Inner(problem, plan, x, weight, out, extra)
+    return DotProduct(problem, plan, x, weight, out, extra)
 
 
-class Inner:
+class DotProduct:
     """One kernel while it is being emitted."""
 
     def __init__(
         self,
         problem: Problem,
-        plan: InnerPlan,
+        plan: DotProductPlan,
         x: Operand,
         weight: Operand,
         out: Operand,
@@ -70,9 +70,9 @@ class Inner:
         self.x, self.weight, self.result = x, weight, Result(problem, out, extra)
         self.dtype = problem.acc_dtype
         self.terms = problem.in_channels * problem.geometry.taps
-        self.positions = emit.chosen(prod(problem.y_sizes))
+        self.positions = emit.opaque_value(prod(problem.y_sizes))
         self.pitch = plan.pitch(problem)
-        self.number_of = emit.let if problem.is_static else emit.chosen
+        self.number_of = emit.let if problem.is_static else emit.opaque_value
         self.widens = weight.dtype == "bfloat16" and tvm_compat.reads_llvm()
         self.is_copied = not self.widens and weight.dtype not in (self.dtype, "float16")
 
@@ -95,7 +95,7 @@ class Inner:
             if self.is_copied:
                 self.rows = emit.scratch(plan.channels * self.pitch, self.dtype)
             first = block * plan.k_block
-            count = emit.present(first, g.k_per_group, plan.k_block)
+            count = emit.clamped_extent(first, g.k_per_group, plan.k_block)
             first = emit.let(group * g.k_per_group + first)
 
             def part(begin: Expr, present: Expr) -> None:
@@ -112,12 +112,12 @@ class Inner:
         if self.problem.is_static:
             part(0, self.positions)
             return
-        parts = emit.chosen(emit.ceil_div(self.positions, self.plan.room))
-        each = emit.chosen(emit.ceil_div(self.positions, emit.most(parts, 1)))
+        parts = emit.opaque_value(emit.ceil_div(self.positions, self.plan.room))
+        each = emit.opaque_value(emit.ceil_div(self.positions, emit.most(parts, 1)))
 
         def numbered(i: Expr) -> None:
-            begin = emit.chosen(i * each)
-            part(begin, emit.chosen(emit.least(each, self.positions - begin)))
+            begin = emit.opaque_value(i * each)
+            part(begin, emit.opaque_value(emit.least(each, self.positions - begin)))
 
         emit.loop(parts, numbered)
 
@@ -143,7 +143,7 @@ class Inner:
     def _channels(self, first: Expr, o: Expr, size: int, count: Expr) -> None:
         """All positions of some output channels; beyond the last, the last again."""
         numbers = [first + emit.least(o + i, count - 1) for i in range(size)]
-        rows = [emit.origin(self.weight.at("O", number)) for number in numbers]
+        rows = [emit.opaque_base(self.weight.at("O", number)) for number in numbers]
         source: Array = self.weight
         if self.is_copied:
             source = self.rows
@@ -190,7 +190,7 @@ class Inner:
                 value = self.columns[(m + p) * self.pitch + place]
                 weight = source.load(rows[o] + place, self.dtype)
                 if source.dtype != self.dtype:
-                    weight = emit.settled(weight, self.dtype)
+                    weight = emit.via_memory(weight, self.dtype)
                 emit.store(held, 0, held[0] + weight * value)
 
             emit.loop(rest, left)

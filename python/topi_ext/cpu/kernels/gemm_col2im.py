@@ -27,7 +27,7 @@ from math import prod
 from typing import Any
 
 from ...dtypes import byte_width
-from ...emit.arguments import gather_arguments
+from ...emit.arguments import conv_arguments
 from ...problem import DATA, TAPS, Problem
 from .. import emit
 from ..emit import ATTRIBUTES, Array, Expr, Operand
@@ -35,30 +35,30 @@ from ..machine import CACHE_LINE
 from ..parts.copies import copy
 from ..parts.outer_product import add_products
 from ..parts.output_rows import Result
-from ..plan.gemm_col2im import ScatterPlan
+from ..plan.gemm_col2im import Col2imPlan
 
 
-def build(problem: Problem, plan: ScatterPlan) -> Any:
+def build(problem: Problem, plan: Col2imPlan) -> Any:
     """The PrimFunc ``(y, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
     with emit.kernel(ATTRIBUTES) as made:
-        with emit.body(*gather_arguments(problem)) as operands:
+        with emit.body(*conv_arguments(problem)) as operands:
             kernel_of(problem, plan, operands).emit()
     return made[0]
 
 
-def kernel_of(problem: Problem, plan: ScatterPlan, operands: Sequence[Operand]) -> Scatter:
+def kernel_of(problem: Problem, plan: Col2imPlan, operands: Sequence[Operand]) -> GemmCol2im:
     """The kernel with the arguments of that PrimFunc as `operands`."""
     y, weight, *extra, out = operands
-    return Scatter(problem, plan, y, weight, out, extra)
+    return GemmCol2im(problem, plan, y, weight, out, extra)
 
 
-class Scatter:
+class GemmCol2im:
     """One kernel while it is being emitted."""
 
     def __init__(
         self,
         problem: Problem,
-        plan: ScatterPlan,
+        plan: Col2imPlan,
         y: Operand,
         weight: Operand,
         out: Operand,
@@ -74,10 +74,10 @@ class Scatter:
         # Negative padding in front moves the image away from the edge of its scratch.
         self.shift = [max(0, -pad) for pad in geometry.pad_before]
         # An image may be empty, but nothing is divided by zero.
-        self.y_size = [emit.chosen(emit.most(y, 1)) for y in geometry.y_size]
-        self.size = emit.chosen(prod(self.y_size))
-        self.extent = [emit.chosen(e) for e in plan.extents(geometry, emit.most)]
-        self.held = emit.chosen(prod(self.extent))
+        self.y_size = [emit.opaque_value(emit.most(y, 1)) for y in geometry.y_size]
+        self.size = emit.opaque_value(prod(self.y_size))
+        self.extent = [emit.opaque_value(e) for e in plan.extents(geometry, emit.most)]
+        self.held = emit.opaque_value(prod(self.extent))
 
     def fits(self) -> Expr:
         """Whether there is room for an image."""
@@ -91,21 +91,23 @@ class Scatter:
         images: Expr = plan.images
         if not problem.is_static:
             # As many images as there is room for, in equal parts.
-            most = emit.chosen(emit.quotient(plan.positions, self.size))
-            parts = emit.chosen(emit.ceil_div(emit.most(n, 1), most))
-            images = emit.chosen(emit.ceil_div(emit.most(n, 1), parts))
+            most = emit.opaque_value(emit.quotient(plan.positions, self.size))
+            parts = emit.opaque_value(emit.ceil_div(emit.most(n, 1), most))
+            images = emit.opaque_value(emit.ceil_div(emit.most(n, 1), parts))
         extents = (emit.ceil_div(n, images), geometry.groups, blocks)
         with emit.tasks(prod(extents), plan.parallel) as task:
-            number_of = emit.let if problem.is_static else emit.chosen
+            number_of = emit.let if problem.is_static else emit.opaque_value
             image, group, block = map(number_of, emit.unravel(task, extents))
             self.image = image * images
             self.images = (
-                images if problem.is_static else emit.chosen(emit.least(images, n - self.image))
+                images
+                if problem.is_static
+                else emit.opaque_value(emit.least(images, n - self.image))
             )
-            self.positions = emit.chosen(self.images * self.size)
+            self.positions = emit.opaque_value(self.images * self.size)
             room = -(-plan.positions // plan.m_tile) * plan.m_tile
             first_c = block * plan.c_block
-            count = emit.present(first_c, geometry.c_per_group, plan.c_block)
+            count = emit.clamped_extent(first_c, geometry.c_per_group, plan.c_block)
             self.rows = emit.scratch(plan.k_block * self.row, self.dtype)
             self.values = emit.scratch(room * plan.k_block, self.dtype)
             self.columns = emit.scratch(room * self.pitch, self.dtype)
@@ -139,7 +141,7 @@ class Scatter:
 
         def weights_of(k: Expr) -> None:
             if self.is_run:
-                start = emit.origin(self.weight.at("OI", first_k + k, first_c))
+                start = emit.opaque_base(self.weight.at("OI", first_k + k, first_c))
             else:
                 start = 0
                 emit.nest(
@@ -147,7 +149,7 @@ class Scatter:
                 )
 
             def tile(first: Expr, vectors: int) -> None:
-                into = emit.origin((first * depth + k * vectors) * lanes)
+                into = emit.opaque_base((first * depth + k * vectors) * lanes)
                 present: Expr = vectors * lanes
                 if not (whole and self.plan.c_block * geometry.taps == self.row):
                     left = count * geometry.taps - first * lanes
@@ -181,7 +183,7 @@ class Scatter:
             emit.store(self.values, into, self.y.load(source, self.dtype))
 
         def neighbours(first: Expr) -> None:
-            source, into = emit.origin(place(first)), emit.origin(first * depth)
+            source, into = emit.opaque_base(place(first)), emit.opaque_base(first * depth)
             emit.nest(
                 (depth, tile), lambda k, o: put(into + (k * tile + o), source + (k * step + o))
             )
@@ -230,7 +232,7 @@ class Scatter:
             share = emit.quotient(position, self.plan.m_tile) * lines
             place = following + k * self.weight.strides["O"] + first * lanes
             for i in range(lines):
-                emit.ask(self.weight, place + (share + i) * line)
+                emit.prefetch(self.weight, place + (share + i) * line)
 
         def tile(first: Expr, vectors: int, position: Expr, size: int) -> None:
             start = position * self.pitch + first * lanes
@@ -276,9 +278,11 @@ class Scatter:
 
             def add(*position: Expr) -> None:
                 steps = zip(position, geometry.stride, self.shift)
-                corner = emit.origin(flat([p * s + shift for p, s, shift in steps], self.extent))
+                corner = emit.opaque_base(
+                    flat([p * s + shift for p, s, shift in steps], self.extent)
+                )
                 row = inner * self.size + flat(position, self.y_size)
-                columns = emit.origin(row * self.pitch + c * geometry.taps)
+                columns = emit.opaque_base(row * self.pitch + c * geometry.taps)
 
                 def tap(*r: Expr) -> None:
                     reach = [i * dilation for i, dilation in zip(r, geometry.dilation)]
@@ -295,7 +299,7 @@ class Scatter:
                 where = [*outer, *[0] * axes]
                 before = zip(where, geometry.pad_before, self.shift)
                 corner = flat([i + p + s for i, p, s in before], self.extent)
-                source = emit.origin(first + corner)
+                source = emit.opaque_base(first + corner)
                 number = self.image + inner
                 row = self.result.row(channel + c, (number, *where))
                 emit.loop(prod(sizes[-axes:]), lambda i: row.put(i, image[source + i]))

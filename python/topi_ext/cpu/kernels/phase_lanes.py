@@ -26,24 +26,24 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from ...emit.arguments import gather_arguments
+from ...emit.arguments import conv_arguments
 from ...problem import DATA, TAPS, Problem
 from .. import emit
 from ..emit import ATTRIBUTES, Expr, Operand
 from ..parts.outer_product import add_products
 from ..parts.output_rows import Result
-from ..plan.phase_lanes import PhasesPlan
+from ..plan.phase_lanes import PhaseLanesPlan
 
 
-def build(problem: Problem, plan: PhasesPlan) -> Any:
+def build(problem: Problem, plan: PhaseLanesPlan) -> Any:
     """The PrimFunc ``(y, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
     with emit.kernel(ATTRIBUTES) as made:
-        with emit.body(*gather_arguments(problem)) as operands:
+        with emit.body(*conv_arguments(problem)) as operands:
             emit_body(problem, plan, operands)
     return made[0]
 
 
-def emit_body(problem: Problem, plan: PhasesPlan, operands: Sequence[Operand]) -> None:
+def emit_body(problem: Problem, plan: PhaseLanesPlan, operands: Sequence[Operand]) -> None:
     """What that PrimFunc does, with its arguments as `operands`."""
     y, weight, *extra, out = operands
     _Phases(problem, plan, y, weight, out, extra).emit()
@@ -55,7 +55,7 @@ class _Phases:
     def __init__(
         self,
         problem: Problem,
-        plan: PhasesPlan,
+        plan: PhaseLanesPlan,
         y: Operand,
         weight: Operand,
         out: Operand,
@@ -69,23 +69,23 @@ class _Phases:
         self.stride = g.stride[-1]
         self.taps = plan.taps(g)
         self.first, extent = plan.reads(g)
-        self.extent = [emit.chosen(count) for count in extent]
+        self.extent = [emit.opaque_value(count) for count in extent]
         # Vectors of a channel and split, and of all channels of a task.
-        self.each = -(-self.stride // (plan.lanes * plan.splits))
+        self.each = -(-self.stride // (plan.lanes * plan.phase_splits))
         self.vectors = plan.c_block * self.each
         self.row = self.vectors * plan.lanes
-        self.positions = emit.chosen(plan.positions(g))
-        self.tiles = emit.chosen(emit.ceil_div(self.positions, plan.m_tile))
+        self.positions = emit.opaque_value(plan.positions(g))
+        self.tiles = emit.opaque_value(emit.ceil_div(self.positions, plan.m_tile))
         self.k_block = -(-g.k_per_group // plan.chunks)
 
     def emit(self) -> None:
         """The whole kernel."""
         problem, plan, g = self.problem, self.plan, self.problem.geometry
         blocks = -(-g.c_per_group // plan.c_block)
-        extents = (emit.ceil_div(problem.n, plan.images), g.groups, blocks, plan.splits)
+        extents = (emit.ceil_div(problem.n, plan.images), g.groups, blocks, plan.phase_splits)
         tasks = emit.tasks(prod(extents), plan.parallel)
         with self.result.kernel(), tasks as task, self.result.task(problem.x_sizes[-1]):
-            number_of = emit.let if problem.is_static else emit.chosen
+            number_of = emit.let if problem.is_static else emit.opaque_value
             images, group, block, split = map(number_of, emit.unravel(task, extents))
             first_c = block * plan.c_block
             self.first_phase = split * (self.each * plan.lanes)
@@ -158,14 +158,14 @@ class _Phases:
                 c = emit.least(first_c + number // self.each, g.c_per_group - 1)
                 phase = emit.let(self.first_phase + number % self.each * lanes)
                 place = self._row_at(first, vectors, (depth, height), k, t) + v * lanes
-                into = emit.origin(place)
+                into = emit.opaque_base(place)
                 tap = t * self.stride + phase
                 present: Expr = lanes
                 if self.stride % lanes:
                     present = emit.let(emit.least(self.stride - phase, lanes))
                 outer_k = group * g.k_per_group + first_k + k
                 where = (outer_k, c, depth, height, tap)
-                source = emit.origin(self.weight.at("OI" + TAPS, *where))
+                source = emit.opaque_base(self.weight.at("OI" + TAPS, *where))
 
                 def element(i: Expr) -> None:
                     value = self.weight.load(source + i * stride, self.dtype)
@@ -185,17 +185,17 @@ class _Phases:
         g = self.problem.geometry
         low = [max(0, a) for a in self.first]
         high = [emit.least(size, a + e) for size, a, e in zip(g.y_size, self.first, self.extent)]
-        present = [emit.chosen(emit.most(b - a, 0)) for a, b in zip(low, high)]
+        present = [emit.opaque_value(emit.most(b - a, 0)) for a, b in zip(low, high)]
         stride = self.y.strides[DATA[-1]]
 
         def run(k: Expr, *outer: Expr) -> None:
             place = k
             for at, a, b, e in zip((*outer, 0), low, self.first, self.extent):
                 place = place * e + (at + a - b)
-            into = emit.origin(place)
+            into = emit.opaque_base(place)
             where = [at + a for at, a in zip((*outer, 0), low)]
             channel = group * g.k_per_group + first_k + k
-            source = emit.origin(self.y.at("C" + DATA, channel, image, *where))
+            source = emit.opaque_base(self.y.at("C" + DATA, channel, image, *where))
 
             def element(i: Expr) -> None:
                 value = self.y.load(source + i * stride, self.dtype)
@@ -256,7 +256,7 @@ class _Phases:
         size, step, room = problem.x_sizes[-1], self.stride, self.each * plan.lanes
         # The first output is the phase `skip` of the first position.
         skip = g.pad_before[-1] % step
-        phases = step // plan.splits
+        phases = step // plan.phase_splits
 
         def channel(c: Expr) -> None:
             number = group * g.c_per_group + first_c + c
@@ -266,16 +266,16 @@ class _Phases:
                 """The phases of this task from `first` to `end`, of position q."""
                 first = emit.most(first, self.first_phase)
                 count = emit.most(emit.least(end, self.first_phase + phases) - first, 0)
-                source = emit.origin(q * self.row + c * room + (first - self.first_phase))
+                source = emit.opaque_base(q * self.row + c * room + (first - self.first_phase))
                 begin = emit.let(q * step + (first - skip))
                 written.put_all(begin, self.held, source, count, plan.lanes)
 
-            head = emit.chosen(emit.least(size, step - skip)) if skip else 0
+            head = emit.opaque_value(emit.least(size, step - skip)) if skip else 0
             begin = 1 if skip else 0
             if skip:
                 some(0, skip, skip + head)
-            whole = emit.chosen(emit.quotient(size - head, step))
-            tail = emit.chosen(size - head - whole * step)
+            whole = emit.opaque_value(emit.quotient(size - head, step))
+            tail = emit.opaque_value(size - head - whole * step)
             emit.loop(whole, lambda q: some(q + begin, self.first_phase, self.first_phase + phases))
             if not (isinstance(tail, int) and tail == 0):
                 some(whole + begin, 0, tail)

@@ -30,7 +30,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from ...emit.arguments import Packed, gather_arguments, packed_weight, stored_weight, tap_number
+from ...emit.arguments import Packed, conv_arguments, packed_weight, stored_weight, tap_number
 from ...problem import DATA, Problem
 from .. import emit
 from ..emit import ATTRIBUTES, Array, Expr, Operand
@@ -38,57 +38,57 @@ from ..parts.block_weights import BlockWeights
 from ..parts.copies import copy
 from ..parts.outer_product import add_products
 from ..parts.output_rows import Result
-from ..parts.transpose import turn_squares
-from ..plan.valid_taps import ClippedPlan
+from ..parts.transpose import transpose_squares
+from ..plan.valid_taps import ValidTapsPlan
 from ..plan.vectors import square_side
 
 
-def build(problem: Problem, plan: ClippedPlan) -> Any:
+def build(problem: Problem, plan: ValidTapsPlan) -> Any:
     """The PrimFunc ``(data, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
     with emit.kernel(ATTRIBUTES) as made:
         packed = packed_weights(problem, plan) if problem.prepacked else None
-        with emit.body(*gather_arguments(problem, packed)) as operands:
+        with emit.body(*conv_arguments(problem, packed)) as operands:
             emit_body(problem, plan, operands)
     return made[0]
 
 
-def emit_body(problem: Problem, plan: ClippedPlan, operands: Sequence[Operand]) -> None:
+def emit_body(problem: Problem, plan: ValidTapsPlan, operands: Sequence[Operand]) -> None:
     """What that PrimFunc does, with its arguments as `operands`."""
     kernel_of(problem, plan, operands).emit()
 
 
-def kernel_of(problem: Problem, plan: ClippedPlan, operands: Sequence[Operand]) -> Clipped:
+def kernel_of(problem: Problem, plan: ValidTapsPlan, operands: Sequence[Operand]) -> ValidTaps:
     """The kernel with these arguments."""
     data, weight, *extra, out = operands
-    return Clipped(problem, plan, weight, data, Result(problem, out, extra))
+    return ValidTaps(problem, plan, weight, data, Result(problem, out, extra))
 
 
-def is_prepacked(problem: Problem, plan: ClippedPlan) -> bool:
+def is_prepacked(problem: Problem, plan: ValidTapsPlan) -> bool:
     """Whether the kernel wants its weights as :func:`build_packing` writes them."""
     return problem.prepacked
 
 
-def build_packing(problem: Problem, plan: ClippedPlan) -> Any:
+def build_packing(problem: Problem, plan: ValidTapsPlan) -> Any:
     """The PrimFunc ``(weight, packed)`` that packs weights for the kernel of the same plan."""
     with emit.kernel(ATTRIBUTES) as made:
         arguments = stored_weight(problem), packed_weight(packed_weights(problem, plan))
         with emit.body(*arguments) as (weight, packed):
-            Clipped(problem, plan, weight).pack_weights(packed)
+            ValidTaps(problem, plan, weight).pack_weights(packed)
     return made[0]
 
 
-def packed_weights(problem: Problem, plan: ClippedPlan) -> Packed:
+def packed_weights(problem: Problem, plan: ValidTapsPlan) -> Packed:
     """What the packed weights are."""
     return Packed(plan.packed(problem), problem.acc_dtype)
 
 
-class Clipped:
+class ValidTaps:
     """One kernel while it is being emitted."""
 
     def __init__(
         self,
         problem: Problem,
-        plan: ClippedPlan,
+        plan: ValidTapsPlan,
         weight: Operand,
         data: Operand | None = None,
         result: Result | None = None,
@@ -98,10 +98,10 @@ class Clipped:
         self.dtype = problem.acc_dtype
         self.channels = plan.vectors * plan.lanes
         self.blocks = plan.blocks(problem)
-        self.per_split = -(-self.blocks // plan.splits)
+        self.per_split = -(-self.blocks // plan.channel_splits)
         self.chunks = -(-problem.in_channels // plan.depth)
         self.kernel = problem.geometry.kernel
-        self.number_of = emit.let if problem.is_static else emit.chosen
+        self.number_of = emit.let if problem.is_static else emit.opaque_value
 
     def fits(self) -> Expr:
         """Whether there is room: tasks size what they hold."""
@@ -110,23 +110,25 @@ class Clipped:
     def emit(self) -> None:
         """The whole kernel."""
         problem, plan = self.problem, self.plan
-        images, *rows, self.width = map(emit.chosen, problem.positions)
+        images, *rows, self.width = map(emit.opaque_value, problem.positions)
         self.rows: Sequence[Expr] = plan.rows
         if plan.room:
             height = plan.rows_of(rows[1], self.width, emit.quotient, emit.most)
-            self.rows = 1, emit.chosen(height)
-        self.pitch = emit.chosen(plan.pitch(problem, self.rows))
+            self.rows = 1, emit.opaque_value(height)
+        self.pitch = emit.opaque_value(plan.pitch(problem, self.rows))
         # Sums of a block of output channels.
-        self.block_sums = emit.chosen(prod(self.rows) * self.width * self.channels)
-        counts = [emit.chosen(emit.ceil_div(size, part)) for size, part in zip(rows, self.rows)]
+        self.block_sums = emit.opaque_value(prod(self.rows) * self.width * self.channels)
+        counts = [
+            emit.opaque_value(emit.ceil_div(size, part)) for size, part in zip(rows, self.rows)
+        ]
         # Images and rows of the same weights are one thread's, if possible.
-        extents = (problem.geometry.groups, plan.splits, images, *counts)
+        extents = (problem.geometry.groups, plan.channel_splits, images, *counts)
         with emit.tasks(prod(extents), plan.parallel) as task:
             digits = emit.unravel(task, extents)
             self.group, split, self.image, *numbers = map(self.number_of, digits)
             self.first = [self.number_of(i * part) for i, part in zip(numbers, self.rows)]
             bounds = zip(self.first, rows, self.rows)
-            self.present = [self.number_of(emit.present(*bound)) for bound in bounds]
+            self.present = [self.number_of(emit.clamped_extent(*bound)) for bound in bounds]
             self._task(split)
 
     def pack_weights(self, packed: Array) -> None:
@@ -134,7 +136,7 @@ class Clipped:
         copied, groups = self._copied(self.problem.in_channels), self.problem.geometry.groups
         with emit.tasks(groups * self.blocks, self.plan.parallel) as task:
             group, block = map(emit.let, emit.unravel(task, (groups, self.blocks)))
-            copied.copy(packed, group, block, 0, emit.origin(task * copied.elements))
+            copied.copy(packed, group, block, 0, emit.opaque_base(task * copied.elements))
 
     def _copied(self, count: int) -> BlockWeights:
         """The weights of a block and of `count` input channels."""
@@ -159,7 +161,7 @@ class Clipped:
 
             def numbered(i: Expr) -> None:
                 number = split * self.per_split + i
-                inside = True if self.blocks % plan.splits == 0 else number < self.blocks
+                inside = True if self.blocks % plan.channel_splits == 0 else number < self.blocks
                 emit.when(inside, lambda: step(number, i * self.block_sums if holds_all else 0))
 
             emit.loop(self.per_split, numbered)
@@ -180,7 +182,7 @@ class Clipped:
 
         def chunk(i: Expr) -> None:
             first = emit.let(i * plan.depth)
-            count = emit.present(first, channels, plan.depth)
+            count = emit.clamped_extent(first, channels, plan.depth)
             self._copy_inputs(inputs, first, count)
 
             def block(number: Expr, place: Expr) -> None:
@@ -234,8 +236,8 @@ class Clipped:
                     for gather, tap, start, r in zip(gathers[1:], taps, self.first, rows)
                 ]
                 source = self.data.at("C" + DATA, channel + c, self.image, *where, 0)
-                into = emit.origin(c * self.pitch + self._row_of(taps, rows))
-                copy(inputs, into, self.data, emit.origin(source), length, plan.lanes, step)
+                into = emit.opaque_base(c * self.pitch + self._row_of(taps, rows))
+                copy(inputs, into, self.data, emit.opaque_base(source), length, plan.lanes, step)
 
             runs = (counts[0], 1) if joined else counts
             emit.nest((count, *runs), run)
@@ -267,9 +269,9 @@ class Clipped:
             def of_row(*numbers: Expr) -> None:
                 rows = [begin + i for begin, i in zip(begins, numbers)]
                 read = self._row_of(taps[:2], rows) + last.reads_at(taps[-1], begins[-1])
-                read = emit.origin(read)
+                read = emit.opaque_base(read)
                 flat = (rows[0] * self.rows[1] + rows[1]) * self.width + begins[-1]
-                into = emit.origin(place + flat * self.channels)
+                into = emit.opaque_base(place + flat * self.channels)
 
                 def tile(p: Expr, size: int) -> None:
                     add_products(
@@ -297,23 +299,23 @@ class Clipped:
     def _write(self, sums: Array, place: Expr, block: Expr) -> None:
         """Turn the sums of a block: a row of positions and a vector of channels at a time."""
         problem, plan, lanes = self.problem, self.plan, self.plan.lanes
-        turned = emit.scratch(lanes * self.width, self.dtype)
+        transposed = emit.scratch(lanes * self.width, self.dtype)
         side = square_side(self.width, lanes) if isinstance(self.width, int) else lanes
 
         def vector(v: Expr, *rows: Expr) -> None:
             flat = (rows[0] * self.rows[1] + rows[1]) * self.width
-            source = emit.origin(place + flat * self.channels + v * lanes)
+            source = emit.opaque_base(place + flat * self.channels + v * lanes)
 
             def square(number: Expr) -> None:
                 p = emit.let(emit.least(number * side, self.width - side))
-                starts = [emit.origin(source + (p + i) * self.channels) for i in range(side)]
-                turn_squares(
-                    turned, p, self.width, starts, side, lanes,
+                starts = [emit.opaque_base(source + (p + i) * self.channels) for i in range(side)]
+                transpose_squares(
+                    transposed, p, self.width, starts, side, lanes,
                     lambda at: emit.let(sums[emit.lanes_of(at, side)]),
                 )  # fmt: skip
 
             def element(k: Expr, p: Expr) -> None:
-                emit.store(turned, k * self.width + p, sums[source + p * self.channels + k])
+                emit.store(transposed, k * self.width + p, sums[source + p * self.channels + k])
 
             emit.when(
                 emit.both(side > 0, self.width >= side),
@@ -328,8 +330,8 @@ class Clipped:
         def channel(first: Expr, where: Sequence[Expr], k: Expr) -> None:
             number = self.group * problem.out_channels + first + k
             row = self.result.row(number, where)
-            source = emit.origin(k * self.width)
-            row.put_all(0, turned, source, self.width, lanes)
+            source = emit.opaque_base(k * self.width)
+            row.put_all(0, transposed, source, self.width, lanes)
             row.end(self.width)
 
         emit.nest((plan.vectors, *self.present), vector)

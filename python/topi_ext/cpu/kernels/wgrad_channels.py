@@ -31,17 +31,17 @@ from ..emit import Array, Expr, Operand
 from ..parts.outer_product import add_products
 from ..parts.pack_panel import pack
 from ..parts.panel import Panel, window_of
-from ..parts.transpose import turn
-from ..plan.wgrad_channels import ChannelsPlan
+from ..parts.transpose import transpose
+from ..plan.wgrad_channels import WgradChannelsPlan
 from .wgrad_positions import weight_function
 
 
-def build(problem: Problem, plan: ChannelsPlan) -> Any:
+def build(problem: Problem, plan: WgradChannelsPlan) -> Any:
     """The PrimFunc ``(x, y, out)`` of `problem`, scheduled by `plan`."""
     return weight_function(problem, lambda operands: emit_body(problem, plan, operands))
 
 
-def emit_body(problem: Problem, plan: ChannelsPlan, operands: Sequence[Operand]) -> None:
+def emit_body(problem: Problem, plan: WgradChannelsPlan, operands: Sequence[Operand]) -> None:
     """What that PrimFunc does, with its arguments as `operands`."""
     _Channels(problem, plan, *operands).emit()
 
@@ -49,7 +49,9 @@ def emit_body(problem: Problem, plan: ChannelsPlan, operands: Sequence[Operand])
 class _Channels:
     """One kernel while it is being emitted."""
 
-    def __init__(self, problem: Problem, plan: ChannelsPlan, x: Operand, y: Operand, out: Operand):
+    def __init__(
+        self, problem: Problem, plan: WgradChannelsPlan, x: Operand, y: Operand, out: Operand
+    ):
         self.problem, self.plan = problem, plan
         self.x, self.y, self.out = x, y, out
         self.dtype = problem.acc_dtype
@@ -62,8 +64,8 @@ class _Channels:
         self.window = window_of(problem, plan.window, problem.gathers, plan.lanes)
         self.panel = Panel(problem.gathers, self.window, plan.lanes)
         block = self.window.block
-        self.steps = [*(emit.chosen(prod(block[axis:])) for axis in (1, 2, 3)), 1]
-        self.positions = emit.chosen(prod(block))
+        self.steps = [*(emit.opaque_value(prod(block[axis:])) for axis in (1, 2, 3)), 1]
+        self.positions = emit.opaque_value(prod(block))
         self.room = self.positions if problem.is_static else plan.window.elements
 
     def emit(self) -> None:
@@ -81,8 +83,8 @@ class _Channels:
 
     def _task(self, group: Expr, first_k: Expr, first_c: Expr) -> None:
         geometry, plan = self.problem.geometry, self.plan
-        k_count = emit.present(first_k, geometry.k_per_group, plan.k_block)
-        c_count = emit.present(first_c, geometry.c_per_group, plan.c_block)
+        k_count = emit.clamped_extent(first_k, geometry.k_per_group, plan.k_block)
+        c_count = emit.clamped_extent(first_c, geometry.c_per_group, plan.c_block)
         first_k = group * geometry.k_per_group + first_k
         partial = emit.scratch(plan.c_block * geometry.taps * self.row, self.dtype)
         panel = emit.scratch(self.panel.room(plan.c_block), self.dtype)
@@ -95,7 +97,7 @@ class _Channels:
         def block(*numbers: Expr) -> None:
             first = [i * b for i, b in zip(numbers, self.window.block)]
             bounds = zip(first, self.problem.y_sizes, self.window.block)
-            extent = [emit.present(*bound) for bound in bounds]
+            extent = [emit.clamped_extent(*bound) for bound in bounds]
             c = group * geometry.c_per_group + first_c
             pack(self.panel, panel, self.x, c, c_count, first, self.problem.x_sizes)
             self._turn(rows, first_k, k_count, first, extent)
@@ -120,13 +122,13 @@ class _Channels:
         def vector(number: Expr, *outer: Expr) -> None:
             position = (*outer, 0)
             v = emit.let(emit.remainder(number, self.plan.vectors))
-            vectors = emit.present(number - v, self.vectors, self.plan.vectors)
-            channels = emit.present(number * lanes, count, lanes)
+            vectors = emit.clamped_extent(number - v, self.vectors, self.plan.vectors)
+            channels = emit.clamped_extent(number * lanes, count, lanes)
             where = [f + p for f, p in zip(first, position)]
-            source = emit.origin(self.y.at("C" + DATA, first_k + number * lanes, *where))
-            into = emit.origin(self._place(position, number - v, vectors) + v * lanes)
+            source = emit.opaque_base(self.y.at("C" + DATA, first_k + number * lanes, *where))
+            into = emit.opaque_base(self._place(position, number - v, vectors) + v * lanes)
             pitch = vectors * lanes
-            turn(rows, into, pitch, self.y, source, step, channels, length, longest, lanes)
+            transpose(rows, into, pitch, self.y, source, step, channels, length, longest, lanes)
 
         emit.nest((self.vectors, *counts), vector)
 
@@ -204,7 +206,7 @@ class _Channels:
         if not self.plan.clipped:
             return [0] * 4, list(present)
         problem = self.problem
-        number_of = emit.let if problem.is_static else emit.chosen
+        number_of = emit.let if problem.is_static else emit.opaque_value
         axes = zip(problem.gathers, taps, problem.y_sizes, problem.x_sizes, first, present)
         begins, counts = [], []
         for gather, tap, positions, size, start, count in axes:
@@ -226,7 +228,7 @@ class _Channels:
     ) -> None:
         """Turn the weights back, a vector of channels of y at a time."""
         lanes, kernel = self.plan.lanes, self.problem.geometry.kernel
-        turned = emit.scratch(prod(kernel) * lanes, self.dtype)
+        transposed = emit.scratch(prod(kernel) * lanes, self.dtype)
 
         def vector(v: Expr, c: Expr) -> None:
             start = emit.let(v * lanes)
@@ -234,26 +236,34 @@ class _Channels:
             def tap(*taps: Expr) -> None:
                 into = emit.lanes_of(tap_number(self.problem, taps) * lanes, lanes)
                 row = self._weight(c, taps) + start
-                emit.store(turned, into, partial[emit.lanes_of(row, lanes)])
+                emit.store(transposed, into, partial[emit.lanes_of(row, lanes)])
 
             emit.nest(kernel, tap)
-            count = emit.present(start, k_count, lanes)
-            write_turned(self.problem, self.out, turned, lanes, first_k + start, count, first_c + c)
+            count = emit.clamped_extent(start, k_count, lanes)
+            write_transposed(
+                self.problem, self.out, transposed, lanes, first_k + start, count, first_c + c
+            )
 
         # Neighbouring channels of x share lines of the result.
         emit.nest((emit.ceil_div(k_count, lanes), c_count), vector)
 
 
-def write_turned(
-    problem: Problem, out: Operand, turned: Array, lanes: int, first_k: Expr, count: Expr, c: Expr
+def write_transposed(
+    problem: Problem,
+    out: Operand,
+    transposed: Array,
+    lanes: int,
+    first_k: Expr,
+    count: Expr,
+    c: Expr,
 ) -> None:
-    """Write ``turned[tap][lanes]``, the weights of `count` channels of y and one of x."""
+    """Write ``transposed[tap][lanes]``, the weights of `count` channels of y and one of x."""
 
     def channel(k: Expr) -> None:
         def weight(*taps: Expr) -> None:
             into = out.at("OI" + TAPS, first_k + k, c, *taps)
             place = tap_number(problem, taps) * lanes + k
-            emit.store(out, into, turned.load(place, out.dtype))
+            emit.store(out, into, transposed.load(place, out.dtype))
 
         emit.nest(problem.geometry.kernel, weight)
 

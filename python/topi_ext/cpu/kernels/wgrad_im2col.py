@@ -26,24 +26,26 @@ from .. import emit
 from ..emit import Array, Expr, Operand
 from ..parts.im2col import copy_column
 from ..parts.outer_product import add_products
-from ..plan.wgrad_im2col import ColumnsPlan
+from ..plan.wgrad_im2col import WgradIm2colPlan
 from .wgrad_positions import weight_function
 
 
-def build(problem: Problem, plan: ColumnsPlan) -> Any:
+def build(problem: Problem, plan: WgradIm2colPlan) -> Any:
     """The PrimFunc ``(x, y, out)`` of `problem`, scheduled by `plan`."""
     return weight_function(problem, lambda operands: kernel_of(problem, plan, operands).emit())
 
 
-def kernel_of(problem: Problem, plan: ColumnsPlan, operands: Sequence[Operand]) -> Columns:
+def kernel_of(problem: Problem, plan: WgradIm2colPlan, operands: Sequence[Operand]) -> WgradIm2col:
     """The kernel with the arguments of that PrimFunc as `operands`."""
-    return Columns(problem, plan, *operands)
+    return WgradIm2col(problem, plan, *operands)
 
 
-class Columns:
+class WgradIm2col:
     """One kernel while it is being emitted."""
 
-    def __init__(self, problem: Problem, plan: ColumnsPlan, x: Operand, y: Operand, out: Operand):
+    def __init__(
+        self, problem: Problem, plan: WgradIm2colPlan, x: Operand, y: Operand, out: Operand
+    ):
         self.problem, self.plan = problem, plan
         self.x, self.y, self.out = x, y, out
         self.dtype = problem.acc_dtype
@@ -51,8 +53,8 @@ class Columns:
         self.images, self.chunks = problem.n, 1
         if problem.is_static:
             self.images, self.chunks = plan.images, problem.n // plan.images
-        self.sizes = [emit.chosen(size) for size in (self.images, *problem.geometry.y_size)]
-        self.positions = emit.chosen(prod(self.sizes))
+        self.sizes = [emit.opaque_value(size) for size in (self.images, *problem.geometry.y_size)]
+        self.positions = emit.opaque_value(prod(self.sizes))
         self.room = self.positions if problem.is_static else plan.room
         self.vectors = plan.row_vectors(problem.geometry)
         self.row = self.vectors * plan.lanes
@@ -70,13 +72,13 @@ class Columns:
         geometry, plan = self.problem.geometry, self.plan
         blocks = -(-geometry.c_per_group // plan.c_block)
         tiles = -(-geometry.k_per_group // plan.k_tile)
-        per_split = -(-tiles // plan.splits)
-        extents = (geometry.groups, blocks, plan.splits)
+        per_split = -(-tiles // plan.channel_splits)
+        extents = (geometry.groups, blocks, plan.channel_splits)
         many = self.chunks > 1
         with emit.tasks(prod(extents), plan.parallel) as task:
             group, block, split = map(emit.let, emit.unravel(task, extents))
             first_c = block * plan.c_block
-            count = emit.present(first_c, geometry.c_per_group, plan.c_block)
+            count = emit.clamped_extent(first_c, geometry.c_per_group, plan.c_block)
             columns = emit.scratch(self.room * self.row, self.dtype)
             values = emit.scratch(self.room * plan.k_tile, self.dtype)
             if not self.direct:
@@ -87,7 +89,7 @@ class Columns:
 
                 def numbered(i: Expr) -> None:
                     number = split * per_split + i
-                    inside = True if tiles % plan.splits == 0 else number < tiles
+                    inside = True if tiles % plan.channel_splits == 0 else number < tiles
                     emit.when(inside, lambda: step(i, number * plan.k_tile))
 
                 emit.loop(per_split, numbered)
@@ -138,14 +140,14 @@ class Columns:
                 self.problem,
                 self.x,
                 columns,
-                emit.origin(index * self.row),
+                emit.opaque_base(index * self.row),
                 channel,
                 count,
                 (image + first, *others),
                 self.plan.lanes,
             )
 
-        # Columns that no weight reads are computed and dropped: they only have to be numbers.
+        # WgradIm2col that no weight reads are computed and dropped: they only have to be numbers.
         emit.fill(columns, 0, self.positions * self.row, emit.constant(0, self.dtype))
         emit.nest(self.sizes, position)
 

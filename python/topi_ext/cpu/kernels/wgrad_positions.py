@@ -29,15 +29,15 @@ from .. import emit
 from ..emit import ATTRIBUTES, Array, Expr, Operand
 from ..parts.pack_panel import pack
 from ..parts.panel import Panel, window_of
-from ..plan.wgrad_positions import WeightGradPlan
+from ..plan.wgrad_positions import WgradPositionsPlan
 
 
-def build(problem: Problem, plan: WeightGradPlan) -> Any:
+def build(problem: Problem, plan: WgradPositionsPlan) -> Any:
     """The PrimFunc ``(x, y, out)`` of `problem`, scheduled by `plan`."""
     return weight_function(problem, lambda operands: emit_body(problem, plan, operands))
 
 
-def emit_body(problem: Problem, plan: WeightGradPlan, operands: Sequence[Operand]) -> None:
+def emit_body(problem: Problem, plan: WgradPositionsPlan, operands: Sequence[Operand]) -> None:
     """What that PrimFunc does, with its arguments as `operands`."""
     _WeightGrad(problem, plan, *operands).emit()
 
@@ -54,7 +54,7 @@ class _WeightGrad:
     """One kernel while it is being emitted."""
 
     def __init__(
-        self, problem: Problem, plan: WeightGradPlan, x: Operand, y: Operand, out: Operand
+        self, problem: Problem, plan: WgradPositionsPlan, x: Operand, y: Operand, out: Operand
     ):
         self.problem, self.plan = problem, plan
         self.x, self.y, self.out = x, y, out
@@ -85,8 +85,8 @@ class _WeightGrad:
     def _task(self, group: Expr, first_k: Expr, first_c: Expr) -> None:
         geometry, plan = self.problem.geometry, self.plan
         # Blocks that the channels do not fill only work on those that exist.
-        self.k_count = emit.present(first_k, geometry.k_per_group, plan.k_block)
-        self.c_count = emit.present(first_c, geometry.c_per_group, plan.c_block)
+        self.k_count = emit.clamped_extent(first_k, geometry.k_per_group, plan.k_block)
+        self.c_count = emit.clamped_extent(first_c, geometry.c_per_group, plan.c_block)
         partial_size = plan.k_block * plan.c_block * geometry.taps * plan.lanes
         partial = emit.scratch(partial_size, self.dtype)
         rows = emit.scratch(self.y_panel.room(plan.k_block), self.dtype)
@@ -217,8 +217,8 @@ class _WeightGrad:
             sources[c, t] = self.x_panel.plane(cs[0] + c, slots) + self.x_panel.shifted(shifts)
         places_of_y = [(ks[0] + k) * self.y_panel.pitch for k in range(ks[1])]
         if not self.problem.is_static:
-            sources = {at: emit.chosen(source) for at, source in sources.items()}
-            places_of_y = [emit.chosen(place) for place in places_of_y]
+            sources = {at: emit.opaque_value(source) for at, source in sources.items()}
+            places_of_y = [emit.opaque_value(place) for place in places_of_y]
 
         def vector(v: Expr) -> None:
             for (k, c, t), (register, index) in zip(tiles, acc):

@@ -48,24 +48,24 @@ from typing import Any
 from ...problem import DATA, Problem
 from .. import emit
 from ..emit import Array, Expr, Operand
-from ..parts.nonfinite import Finite
+from ..parts.nonfinite import NonFiniteCheck
 from ..parts.outer_product import add_products
 from ..parts.panel import fitted_block
-from ..parts.transpose import turn
-from ..parts.winograd_inputs import CombinedInputs
+from ..parts.transpose import transpose
+from ..parts.winograd_inputs import WinogradInputs
 from ..parts.winograd_sums import combined_along
-from ..plan.wgrad_winograd import WeightTilesPlan
-from .wgrad_channels import write_turned
+from ..plan.wgrad_winograd import WgradWinogradPlan
+from .wgrad_channels import write_transposed
 from .wgrad_positions import emit_body as emit_directly
 from .wgrad_positions import weight_function
 
 
-def build(problem: Problem, plan: WeightTilesPlan) -> Any:
+def build(problem: Problem, plan: WgradWinogradPlan) -> Any:
     """The PrimFunc ``(x, y, out)`` of `problem`, scheduled by `plan`."""
     return weight_function(problem, lambda operands: emit_body(problem, plan, operands))
 
 
-def emit_body(problem: Problem, plan: WeightTilesPlan, operands: Sequence[Operand]) -> None:
+def emit_body(problem: Problem, plan: WgradWinogradPlan, operands: Sequence[Operand]) -> None:
     """What that PrimFunc does, with its arguments as `operands`."""
     # Not zero where the weights have to be computed directly.
     directly = emit.scratch(1, "int64")
@@ -80,7 +80,7 @@ class _WeightTiles:
     def __init__(
         self,
         problem: Problem,
-        plan: WeightTilesPlan,
+        plan: WgradWinogradPlan,
         directly: Array,
         x: Operand,
         y: Operand,
@@ -95,11 +95,11 @@ class _WeightTiles:
         self.row = self.vectors * plan.lanes
         # Tiles of a block that there is room for, and that there are.
         self.room, self.block = prod(plan.block), self._block()
-        self.tiles = emit.chosen(prod(self.block))
+        self.tiles = emit.opaque_value(prod(self.block))
         self.points = list(product(*(range(len(f.points)) for f in self.filters)))
         self.terms = prod(len(f.terms) for f in self.filters)
         is_static = problem.is_static
-        self.is_single = is_static and plan.shares == 1 and plan.passes(problem) == 1
+        self.is_single = is_static and plan.position_splits == 1 and plan.passes(problem) == 1
         # One vector more, so that the sums of channels are not a power of two apart.
         self.channel_sums = self.terms * self.row + plan.lanes
 
@@ -108,17 +108,17 @@ class _WeightTiles:
         plan, problem = self.plan, self.problem
         if problem.is_static:
             return plan.block
-        tiles = [emit.chosen(emit.most(count, 1)) for count in plan.tiles(problem)]
-        return fitted_block(plan.block, tiles, plan.lanes, plan.shares)
+        tiles = [emit.opaque_value(emit.most(count, 1)) for count in plan.tiles(problem)]
+        return fitted_block(plan.block, tiles, plan.lanes, plan.position_splits)
 
     def emit(self) -> None:
         """The whole kernel."""
         plan, groups = self.plan, self.problem.geometry.groups
-        if plan.shares > 1:
-            emit.nest((groups, plan.parts), self._shared_part)
+        if plan.position_splits > 1:
+            emit.nest((groups, plan.channel_parts), self._shared_part)
             return
         rows = self._rows()
-        emit.nest((groups, plan.parts), lambda group, part: self._part(rows, group, part))
+        emit.nest((groups, plan.channel_parts), lambda group, part: self._part(rows, group, part))
 
     def _rows(self) -> Array:
         """Room for the combined outputs of a block of tiles."""
@@ -127,13 +127,15 @@ class _WeightTiles:
     @property
     def _blocks(self) -> int:
         """Blocks of channels of x in a part."""
-        return -(-self.problem.geometry.c_per_group // (self.plan.c_block * self.plan.parts))
+        return -(
+            -self.problem.geometry.c_per_group // (self.plan.c_block * self.plan.channel_parts)
+        )
 
     @cached_property
     def _extents(self) -> list[Expr]:
         """Phases, and blocks of tiles."""
         tiles = zip(self.plan.tiles(self.problem), self.block)
-        blocks = (emit.chosen(emit.ceil_div(count, size)) for count, size in tiles)
+        blocks = (emit.opaque_value(emit.ceil_div(count, size)) for count, size in tiles)
         return [*(len(f.phases) for f in self.filters), *blocks]
 
     def _block_of(self, part: Expr, number: Expr, step: Callable[[Expr, Expr], None]) -> None:
@@ -142,7 +144,7 @@ class _WeightTiles:
         place = emit.let(number * c_block)
         first_c = emit.let(part * (self._blocks * c_block) + place)
         # The last of several parts may have none.
-        is_even = channels == self.plan.parts * self._blocks * c_block
+        is_even = channels == self.plan.channel_parts * self._blocks * c_block
         inside = True if is_even else first_c < channels
         emit.when(inside, lambda: step(first_c, emit.let(place * self.channel_sums)))
 
@@ -166,7 +168,7 @@ class _WeightTiles:
         def one_pass(*numbers: Expr) -> None:
             phases, first = numbers[:3], [n * b for n, b in zip(numbers[3:], self.block)]
             with emit.tasks(
-                emit.chosen(self.vectors * prod(self.block[:3])), plan.parallel
+                emit.opaque_value(self.vectors * prod(self.block[:3])), plan.parallel
             ) as task:
                 place = emit.unravel(task, (self.vectors, *self.block[:3]))
                 self._combine_outputs(rows, group, phases, first, *map(emit.let, place))
@@ -183,8 +185,8 @@ class _WeightTiles:
         """The same, phases and blocks of tiles divided among the threads."""
         plan = self.plan
         size = self._blocks * plan.c_block * self.channel_sums
-        sums = emit.scratch(plan.shares * size, self.dtype)
-        passes = emit.chosen(prod(self._extents))
+        sums = emit.scratch(plan.position_splits * size, self.dtype)
+        passes = emit.opaque_value(prod(self._extents))
 
         def one_pass(rows: Array, start: Expr, number: Expr) -> None:
             numbers = [emit.let(i) for i in emit.unravel(number, self._extents)]
@@ -200,16 +202,16 @@ class _WeightTiles:
 
             emit.loop(self._blocks, lambda i: self._block_of(part, i, block))
 
-        with emit.tasks(plan.shares, plan.parallel) as share:
+        with emit.tasks(plan.position_splits, plan.parallel) as share:
             start, rows = emit.let(share * size), self._rows()
             self._clear(sums, start, self._blocks)
 
-            emit.share_of(passes, plan.shares, share, partial(one_pass, rows, start))
+            emit.share_of(passes, plan.position_splits, share, partial(one_pass, rows, start))
 
         def write(first_c: Expr, held: Expr) -> None:
             def add(i: Expr) -> None:
                 total = sums[held + i]
-                for share in range(1, plan.shares):
+                for share in range(1, plan.position_splits):
                     total = total + sums[held + (share * size) + i]
                 emit.store(sums, held + i, total)
 
@@ -235,7 +237,7 @@ class _WeightTiles:
         channels = problem.geometry.k_per_group
         line = block[3] * tile[2]
         longest = line if problem.is_static else self.room * tile[2]
-        turned = emit.scratch(tile[0] * tile[1] * longest * lanes, self.dtype)
+        transposed = emit.scratch(tile[0] * tile[1] * longest * lanes, self.dtype)
         zeros = emit.broadcast(emit.constant(0, self.dtype), lanes)
         steps = [f.out_step for f in self.filters]
         offsets = [
@@ -249,7 +251,7 @@ class _WeightTiles:
         existing = emit.quotient(sizes[3] - offsets[2] + (steps[2] - 1), steps[2])
         positions = emit.let(emit.least(emit.most(existing - start, 0), line))
         first_k = emit.let(vector * lanes)
-        count = emit.present(first_k, channels, lanes)
+        count = emit.clamped_extent(first_k, channels, lanes)
 
         def piece(*e: Expr) -> None:
             depth, height = (
@@ -261,14 +263,17 @@ class _WeightTiles:
             )
             into = (e[0] * tile[1] + e[1]) * line * lanes
             emit.loop(
-                line, lambda u: emit.store(turned, emit.lanes_of(into + u * lanes, lanes), zeros)
+                line,
+                lambda u: emit.store(transposed, emit.lanes_of(into + u * lanes, lanes), zeros),
             )
 
             def run() -> None:
                 where = (image, depth, height, start * steps[2] + offsets[2])
-                origin = emit.origin(self.y.at("C" + DATA, group * channels + first_k, *where))
+                origin = emit.opaque_base(self.y.at("C" + DATA, group * channels + first_k, *where))
                 step = self.y.strides[DATA[-1]] * steps[2]
-                turn(turned, into, lanes, self.y, origin, step, count, positions, line, lanes)
+                transpose(
+                    transposed, into, lanes, self.y, origin, step, count, positions, line, lanes
+                )
 
             inside = emit.both(image < sizes[0], depth < sizes[1], height < sizes[2])
             emit.when(inside, run)
@@ -283,7 +288,7 @@ class _WeightTiles:
         def one_tile(q: Expr) -> None:
             values = {
                 e: emit.let(
-                    turned[
+                    transposed[
                         emit.lanes_of(
                             ((e[0] * tile[1] + e[1]) * line + q * tile[2] + e[2]) * lanes, lanes
                         )
@@ -322,9 +327,9 @@ class _WeightTiles:
     ) -> None:
         """What one block of tiles adds to the sums of one block of channels of x."""
         problem, plan = self.problem, self.plan
-        count = emit.present(first_c, problem.geometry.c_per_group, plan.c_block)
+        count = emit.clamped_extent(first_c, problem.geometry.c_per_group, plan.c_block)
         inputs = emit.scratch(self.terms * plan.rows * plan.pitch, self.dtype)
-        combined = CombinedInputs(
+        combined = WinogradInputs(
             problem, self.x, first, self.block, self.room, plan.pitch, plan.lanes
         )
         first_rows = [t * plan.rows for t in range(self.terms)]
@@ -378,9 +383,9 @@ class _WeightTiles:
     def _write(self, sums: Array, group: Expr, first_c: Expr, held: Expr) -> None:
         """Combine the sums of terms to weights, and turn them back, a vector at a time."""
         g, lanes = self.problem.geometry, self.plan.lanes
-        count = emit.present(first_c, g.c_per_group, self.plan.c_block)
-        finite = Finite(self.dtype, lanes)
-        turned = emit.scratch(g.taps * lanes, self.dtype)
+        count = emit.clamped_extent(first_c, g.c_per_group, self.plan.c_block)
+        finite = NonFiniteCheck(self.dtype, lanes)
+        transposed = emit.scratch(g.taps * lanes, self.dtype)
         depth = self.filters[0]
         axes = list(enumerate(self.filters))[1 if depth.is_direct else 0 :]
         term_numbers = list(product(*(range(len(f.terms)) for _, f in axes)))
@@ -402,16 +407,16 @@ class _WeightTiles:
                 values = combined_along(values, place, of_tap, self.dtype, lanes)
             into = emit.let(tap_of(number) * len(tap_numbers)) if depth.is_direct else 0
             for tap, at in enumerate(tap_numbers):
-                emit.store(turned, emit.lanes_of((into + tap) * lanes, lanes), values[at])
+                emit.store(transposed, emit.lanes_of((into + tap) * lanes, lanes), values[at])
                 finite.show(values[at])
 
         def vector(c: Expr, v: Expr) -> None:
             start = emit.let(held + c * self.channel_sums + v * lanes)
             emit.loop(depth.loops, lambda number: combine(start, number))
             first_k = emit.let(v * lanes)
-            k_count = emit.present(first_k, g.k_per_group, lanes)
+            k_count = emit.clamped_extent(first_k, g.k_per_group, lanes)
             k = group * g.k_per_group + first_k
-            write_turned(self.problem, self.out, turned, lanes, k, k_count, first_c + c)
+            write_transposed(self.problem, self.out, transposed, lanes, k, k_count, first_c + c)
 
         emit.nest((count, self.vectors), vector)
         finite.report(self.directly)

@@ -21,7 +21,7 @@ by additions::
                 interleave the outputs of phases and tiles                -> out
     where an output was infinite or NaN: compute all of them directly
 
-Threads may share the parts, and some `shares` of their positions, instead of blocks of positions.
+Threads may share the parts, and some splits of their positions, instead of blocks of positions.
 Taps then are combined by the thread that reads them, so that no other core has to give up a line.
 Those of one slice of the kernel may be held at a time (`by_slice`): what the rows of a phase need.
 If a task has several parts, all positions are one block, whose inputs it combines once::
@@ -46,18 +46,18 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from ...emit.arguments import Packed, copied_weight, gather_arguments, packed_weight, stored_weight
+from ...emit.arguments import Packed, conv_arguments, copied_weight, packed_weight, stored_weight
 from ...filtering import Filter
 from ...problem import Problem
 from .. import emit
 from ..emit import ATTRIBUTES, Array, Expr, Operand
-from ..parts.nonfinite import Finite
+from ..parts.nonfinite import NonFiniteCheck
 from ..parts.outer_product import add_products
 from ..parts.output_rows import Result
 from ..parts.panel import fitted_block, fitted_splits
-from ..parts.winograd_inputs import CombinedInputs
+from ..parts.winograd_inputs import WinogradInputs
 from ..parts.winograd_sums import combined_along
-from ..parts.winograd_weights import CombinedTaps
+from ..parts.winograd_weights import WinogradWeights
 from ..plan.winograd import WinogradPlan
 from ..plan.winograd_rows import Pair
 from . import direct
@@ -67,7 +67,7 @@ def build(problem: Problem, plan: WinogradPlan) -> Any:
     """The PrimFunc ``(data, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
     with emit.kernel(ATTRIBUTES) as made:
         packed = packed_weights(problem, plan) if is_prepacked(problem, plan) else None
-        with emit.body(*gather_arguments(problem, packed)) as operands:
+        with emit.body(*conv_arguments(problem, packed)) as operands:
             emit_body(problem, plan, operands)
     return made[0]
 
@@ -101,7 +101,7 @@ def build_packing(problem: Problem, plan: WinogradPlan) -> Any:
     with emit.kernel(ATTRIBUTES) as made:
         arguments = stored_weight(problem), packed_weight(packed_weights(problem, plan))
         with emit.body(*arguments) as (weight, packed):
-            taps = CombinedTaps(problem, plan, weight)
+            taps = WinogradWeights(problem, plan, weight)
             taps.combine(packed)
             emit.loop(
                 problem.weights,
@@ -112,7 +112,7 @@ def build_packing(problem: Problem, plan: WinogradPlan) -> Any:
 
 def packed_weights(problem: Problem, plan: WinogradPlan) -> Packed:
     """What the packed weights are."""
-    return Packed(CombinedTaps(problem, plan).elements + problem.weights, problem.acc_dtype)
+    return Packed(WinogradWeights(problem, plan).elements + problem.weights, problem.acc_dtype)
 
 
 class _Winograd:
@@ -130,7 +130,7 @@ class _Winograd:
         self.problem, self.plan = problem, plan
         self.weight, self.data, self.out, self.extra = weight, data, out, extra
         self.dtype = problem.acc_dtype
-        self.taps = CombinedTaps(problem, plan, weight)
+        self.taps = WinogradWeights(problem, plan, weight)
         self.rows, self.row_phases = self.taps.rows, self.taps.row_phases
         self.filters = self.rows.filters
         self.tile = [filters[0].tile for filters in self.filters]
@@ -152,20 +152,22 @@ class _Winograd:
         """Choose the blocks, and say how many there are along the four axes."""
         problem, plan = self.problem, self.plan
         tiles = plan.tiles(problem)
-        self.splits: Expr = plan.splits
+        self.channel_splits: Expr = plan.channel_splits
         if problem.is_static:
             self.block = plan.block
         else:
-            tiles = [emit.chosen(emit.most(count, 1)) for count in tiles]
+            tiles = [emit.opaque_value(emit.most(count, 1)) for count in tiles]
             blocks = -(-plan.tasks // (problem.geometry.groups * self.taps.part_blocks))
-            self.block = fitted_block(plan.block, tiles, plan.lanes, plan.shares or blocks)
-        self.positions = emit.chosen(prod(self.block))
-        self.rounds = emit.chosen(emit.ceil_div(self.positions, self.width))
-        counts = [emit.chosen(emit.ceil_div(p, b)) for p, b in zip(tiles, self.block)]
-        if not problem.is_static and not plan.shares:
-            tasks = emit.chosen(prod(counts, start=problem.geometry.groups))
-            self.splits = fitted_splits(tasks, plan.tasks, self.taps.part_blocks)
-        self.per_split = emit.chosen(emit.ceil_div(self.taps.part_blocks, self.splits))
+            self.block = fitted_block(plan.block, tiles, plan.lanes, plan.position_splits or blocks)
+        self.positions = emit.opaque_value(prod(self.block))
+        self.rounds = emit.opaque_value(emit.ceil_div(self.positions, self.width))
+        counts = [emit.opaque_value(emit.ceil_div(p, b)) for p, b in zip(tiles, self.block)]
+        if not problem.is_static and not plan.position_splits:
+            tasks = emit.opaque_value(prod(counts, start=problem.geometry.groups))
+            self.channel_splits = fitted_splits(tasks, plan.tasks, self.taps.part_blocks)
+        self.per_split = emit.opaque_value(
+            emit.ceil_div(self.taps.part_blocks, self.channel_splits)
+        )
         return counts
 
     def emit(self, directly: Array) -> None:
@@ -179,14 +181,16 @@ class _Winograd:
 
     def _all_parts(self, counts: Sequence[Expr], directly: Array) -> None:
         plan = self.plan
-        if plan.shares:
-            tasks = -(-plan.parts // plan.per_task)
-            extents = (self.problem.geometry.groups, tasks, plan.shares)
+        if plan.position_splits:
+            tasks = -(-plan.channel_parts // plan.per_task)
+            extents = (self.problem.geometry.groups, tasks, plan.position_splits)
             with emit.tasks(prod(extents), plan.parallel) as task:
                 group, number, share = map(emit.let, emit.unravel(task, extents))
                 self._some_parts(counts, group, number, share, directly)
         else:
-            emit.loop(plan.parts, lambda number: self._parallel_part(counts, number, directly))
+            emit.loop(
+                plan.channel_parts, lambda number: self._parallel_part(counts, number, directly)
+            )
 
     def _hold_taps(self, combine: Callable[[Array], None]) -> None:
         """The combined taps of a part: as they come packed, or made by `combine`."""
@@ -215,11 +219,11 @@ class _Winograd:
                 numbers = [emit.let(i) for i in emit.unravel(number, counts)]
                 self._task(numbers, group, first, 0, slice_, directly)
 
-            emit.share_of(prod(counts), plan.shares, share, block)
+            emit.share_of(prod(counts), plan.position_splits, share, block)
 
         def present(slice_: Expr | None, i: Expr) -> None:
-            is_even = plan.parts % plan.per_task == 0
-            inside = True if is_even else number * plan.per_task + i < plan.parts
+            is_even = plan.channel_parts % plan.per_task == 0
+            inside = True if is_even else number * plan.per_task + i < plan.channel_parts
             emit.when(inside, lambda: part(slice_, i))
 
         def of_slice(slice_: Expr | None) -> None:
@@ -236,9 +240,9 @@ class _Winograd:
         """One part of the output channels, by all threads."""
         first = emit.let(number * self.taps.part_blocks)
         self._hold_taps(lambda held: self.taps.combine(held, first))
-        extents = (counts[0], self.problem.geometry.groups, *counts[1:], self.splits)
-        with emit.tasks(emit.chosen(prod(extents)), self.plan.parallel) as task:
-            number_of = emit.let if self.problem.is_static else emit.chosen
+        extents = (counts[0], self.problem.geometry.groups, *counts[1:], self.channel_splits)
+        with emit.tasks(emit.opaque_value(prod(extents)), self.plan.parallel) as task:
+            number_of = emit.let if self.problem.is_static else emit.opaque_value
             digits = emit.unravel(task, extents)
             image, group, depth, height, width, split = map(number_of, digits)
             self.inputs = self._inputs()
@@ -264,7 +268,7 @@ class _Winograd:
         self.held = emit.scratch(
             most_blocks * plan.channels * self.outputs * self.pitch, self.dtype
         )
-        self.finite = Finite(self.dtype, plan.lanes)
+        self.finite = NonFiniteCheck(self.dtype, plan.lanes)
         first = emit.let(split * self.per_split)
         present = emit.least(self.taps.part_blocks, self.taps.blocks - first_block) - first
         count = emit.let(emit.most(emit.least(present, self.per_split), 0))
@@ -368,7 +372,7 @@ class _Winograd:
         chunk: Expr = 0,
     ) -> None:
         """inputs[term][input channel][tile] of one phase and one chunk, from this row on."""
-        combined = CombinedInputs(
+        combined = WinogradInputs(
             self.problem, self.data, self.first, self.block, self.room, self.pitch, self.plan.lanes
         )
         first_rows = list(self.taps.rows_of(filters).values())
@@ -474,7 +478,7 @@ class _Winograd:
         tiles = (1, *self.tile)
         origin = [f * t * s for f, t, s in zip(self.first, tiles, steps)]
         extent = [b * t * s for b, t, s in zip(self.block, tiles, steps)]
-        number_of = emit.let if problem.is_static else emit.chosen
+        number_of = emit.let if problem.is_static else emit.opaque_value
         present = [number_of(emit.least(e, size - a)) for e, size, a in zip(extent, sizes, origin)]
         number = first * plan.channels + o
         inside: Expr = True
@@ -498,7 +502,9 @@ class _Winograd:
             written = self.result.row(all_channels, [*outer, origin[-1]])
             # Planes of the outputs of a tile along the row, those of each of its phases together.
             plane = output * last
-            source = emit.origin((o * self.outputs + plane) * self.pitch + flat * self.block[-1])
+            source = emit.opaque_base(
+                (o * self.outputs + plane) * self.pitch + flat * self.block[-1]
+            )
 
             def element(q: Expr, u: Expr) -> None:
                 plane = u % step * prod(tiles) + u // step

@@ -26,7 +26,7 @@ from ...problem import TAPS, Problem
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..plan.vectors import square_size
-from .transpose import turn_squares
+from .transpose import transpose_squares
 
 Row = Callable[[Expr, Expr], Expr]
 """Where the first tap between an input and an output channel is stored."""
@@ -99,10 +99,10 @@ class BlockWeights:
         def squares(i: Expr, number: Expr) -> None:
             # The last begin earlier, where there are not enough channels for whole ones.
             o = emit.let(emit.least(number * wide, channels - wide))
-            rows = [emit.origin(row(i, o + k)) for k in range(wide)]
-            start = emit.origin(at + i * channels + o)
+            rows = [emit.opaque_base(row(i, o + k)) for k in range(wide)]
+            start = emit.opaque_base(at + i * channels + o)
             vector = partial(self._vector, size=size)
-            turn_squares(into, start, self.pitch, rows, size, taps, vector)
+            transpose_squares(into, start, self.pitch, rows, size, taps, vector)
 
         # In the order in which they are stored.
         numbers = self.count, -(-channels // wide)
@@ -116,7 +116,7 @@ class BlockWeights:
         value = self.weight[emit.lanes_of(start, size)]
         if self.weight.dtype == self.dtype:
             return emit.let(value)
-        # As in emit.settled.
+        # As in emit.via_memory.
         ((register, index),) = emit.registers(1, size, self.dtype)
         if tvm_compat.converts_vectors(self.weight.dtype):
             emit.store(register, index, emit.converted(value, self.dtype, size))
@@ -139,7 +139,7 @@ class BlockWeights:
             first_tap = row(number[source], number[result])
             value = weight.load(first_tap + weight.at(TAPS, *taps), self.dtype)
             if weight.dtype != self.dtype:
-                value = emit.settled(value, self.dtype)
+                value = emit.via_memory(value, self.dtype)
             place = at + tap_number(problem, taps) * self.pitch
             emit.store(into, place + number[source] * self.channels + number[result], value)
 

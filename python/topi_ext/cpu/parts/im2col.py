@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns: what one position of y reads of x, in the order of weights, (input channel, tap)."""
+"""WgradIm2col: what one position of y reads of x, in the order of weights, (input channel, tap)."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ def copy_column(
         bounds = ((o >= 0, o < size) for o, size in zip(outer, g.x_size))
         inside = emit.both(*(bound for pair in bounds for bound in pair))
         first = ((i * g.kernel[0] + depth) * g.kernel[1] + height) * g.kernel[2]
-        first = emit.origin(at + first)
-        source = emit.origin(x.at("C" + DATA, channel + i, image, *outer, 0))
+        first = emit.opaque_base(at + first)
+        source = emit.opaque_base(x.at("C" + DATA, channel + i, image, *outer, 0))
 
         def tap(width: Expr) -> None:
             place = corner[2] + width * g.dilation[2]
             there = emit.both(inside, place >= 0, place < g.x_size[2])
             value = emit.choose(there, lambda: x.load(source + place * apart, into.dtype), zero)
             if x.dtype != into.dtype:
-                value = emit.settled(value, into.dtype)
+                value = emit.via_memory(value, into.dtype)
             emit.store(into, first + width, value)
 
         if problem.is_static:

@@ -75,8 +75,8 @@ def add_products(
         add(lambda o: value_at(o, *i), row_at(*i))
 
     def run(*outer: Expr) -> None:
-        starts = [emit.chosen(value_at(o, *outer, 0)) for o in range(len(places))]
-        start = emit.chosen(row_at(*outer, 0))
+        starts = [emit.opaque_value(value_at(o, *outer, 0)) for o in range(len(places))]
+        start = emit.opaque_value(row_at(*outer, 0))
         emit.loop(
             terms[-1], lambda i: add(lambda o: starts[o] + i * steps[0], start + i * steps[1])
         )

@@ -78,7 +78,7 @@ class Row:
 
     def __init__(self, result: Result, channel: Expr, where: Sequence[Expr]):
         self.result, self.first = result, where[-1]
-        self.into = emit.origin(result.out.at("C" + DATA, channel, *where))
+        self.into = emit.opaque_base(result.out.at("C" + DATA, channel, *where))
         self.finished = RowEpilogue(result.problem, result.extra, channel, where[:-1])
         self.place = result.collected.begin(self.into) if result.collected else 0
 
@@ -122,14 +122,14 @@ class Collected:
         # Where in the result it begins and ends.
         self.span = emit.scratch(2, "int64")
         emit.fill(self.span, 0, 2, emit.wide(0))
-        self.skew = emit.let(emit.settled(nontemporal.skew(out, lanes), "int64"))
+        self.skew = emit.let(emit.via_memory(nontemporal.skew(out, lanes), "int64"))
 
     def begin(self, into: Expr) -> Expr:
         """Where the elements of a row go that begins at `into` of the result."""
         end = emit.let(self.span[1])
         is_apart, is_full = into != end, end - self._base() > self.most - self.room
         emit.when(is_apart | is_full, lambda: self.write(emit.let(is_apart), into))
-        return emit.origin(into - self._base())
+        return emit.opaque_base(into - self._base())
 
     def end(self, end: Expr) -> None:
         """The row was put, and ends there."""
@@ -152,10 +152,10 @@ class Collected:
         first = emit.let(self._vector_of(start + (lanes - 1)))
         last = emit.let(self._vector_of(end))
         rest = emit.let(emit.most(start, last))
-        source, into = emit.origin(first - base), emit.origin(first)
+        source, into = emit.opaque_base(first - base), emit.opaque_base(first)
 
         def one_by_one(begin: Expr, count: Expr) -> None:
-            place = emit.origin(begin - base)
+            place = emit.opaque_base(begin - base)
 
             def element(i: Expr) -> None:
                 value = emit.cast(self.elements[place + i], self.elements.dtype, self.out.dtype)
@@ -176,7 +176,7 @@ class Collected:
             emit.store(self.span, 0, emit.wide(then))
 
         def keep() -> None:
-            place = emit.origin(self._vector_of(rest)) - base
+            place = emit.opaque_base(self._vector_of(rest)) - base
             value = self.elements[emit.lanes_of(place, lanes)]
             emit.store(self.elements, emit.lanes_of(0, lanes), value)
             emit.store(self.span, 0, rest)

@@ -125,11 +125,11 @@ class _Packing:
                 (start + e) * gather.in_step + residue
                 for start, e, gather, residue in zip(starts, (*outer, column), gathers, residues)
             ]
-            return emit.origin(self.source.at("C" + DATA, self.channel + channel, *where))
+            return emit.opaque_base(self.source.at("C" + DATA, self.channel + channel, *where))
 
         def row_of(outer: Sequence[Expr], column: Expr) -> Expr:
             places = zip((*outer, column), self.panel.window.steps)
-            return emit.origin(base + sum(e * step for e, step in places))
+            return emit.opaque_base(base + sum(e * step for e, step in places))
 
         return _Plane(base, begins, limits, source_of, row_of)
 
@@ -216,7 +216,7 @@ class _Packing:
         return channel
 
     def _clear(self, plane: _Plane) -> None:
-        lanes, start = self.panel.lanes, emit.origin(plane.base)
+        lanes, start = self.panel.lanes, emit.opaque_base(plane.base)
         zeros = emit.broadcast(self.zero, lanes)
         emit.loop(
             emit.quotient(self.panel.pitch, lanes),

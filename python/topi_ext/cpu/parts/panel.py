@@ -20,7 +20,7 @@ from ...gather import Gather
 from ...problem import Problem
 from .. import emit
 from ..emit import Expr
-from ..plan.vectors import odd
+from ..plan.vectors import odd_vectors
 from ..plan.window import Window
 
 
@@ -51,35 +51,37 @@ class FittedWindow:
     ):
         share, wanted = [], blocks if isinstance(blocks, int) and blocks == 1 else emit.wide(blocks)
         for count in positions[:-1]:
-            parts = emit.chosen(emit.least(count, wanted))
-            share.append(emit.chosen(emit.ceil_div(count, parts)))
-            wanted = emit.chosen(emit.ceil_div(wanted, parts))
+            parts = emit.opaque_value(emit.least(count, wanted))
+            share.append(emit.opaque_value(emit.ceil_div(count, parts)))
+            wanted = emit.opaque_value(emit.ceil_div(wanted, parts))
         halo = [gather.last_shift - gather.first_shift for gather in gathers]
         most = room.elements // prod(1 + reach for reach in halo[:-1]) - halo[-1]
         width = _equal_part(positions[-1], emit.least(most, positions[-1]))
         block: list[Expr] = [1, 1, 1, width]
-        inner: Expr = emit.chosen(width + halo[-1])
+        inner: Expr = emit.opaque_value(width + halo[-1])
         is_whole: Expr = width == positions[-1]
         for axis in (2, 1, 0):
             around = prod(1 + reach for reach in halo[:axis])
             most = emit.most(
-                emit.quotient(room.elements, emit.chosen(inner * around)) - halo[axis], 1
+                emit.quotient(room.elements, emit.opaque_value(inner * around)) - halo[axis], 1
             )
             count = _equal_part(positions[axis], emit.least(most, share[axis]))
-            count = emit.chosen(emit.choose(is_whole, lambda count=count: count, 1))
+            count = emit.opaque_value(emit.choose(is_whole, lambda count=count: count, 1))
             block[axis] = count
-            inner = emit.chosen(inner * (count + halo[axis]))
+            inner = emit.opaque_value(inner * (count + halo[axis]))
             is_whole = emit.both(is_whole, count == positions[axis])
         self.block = tuple(block)
         self.extent = tuple(b + reach for b, reach in zip(block, halo))
         steps: list[Expr] = [1]
         for extent in self.extent[:0:-1]:
-            steps.append(emit.chosen(steps[-1] * extent))
+            steps.append(emit.opaque_value(steps[-1] * extent))
         self.steps = tuple(reversed(steps))
         self.elements = inner
-        self.length = emit.chosen(sum((b - 1) * step for b, step in zip(block, self.steps)) + 1)
-        vectors = emit.chosen(emit.ceil_div(inner, lanes))
-        self._pitch = emit.chosen(odd(vectors) * lanes)
+        self.length = emit.opaque_value(
+            sum((b - 1) * step for b, step in zip(block, self.steps)) + 1
+        )
+        vectors = emit.opaque_value(emit.ceil_div(inner, lanes))
+        self._pitch = emit.opaque_value(odd_vectors(vectors) * lanes)
         self._room = room
 
     def pitch(self, _: int) -> Expr:
@@ -107,8 +109,8 @@ def fitted_splits(tasks: Expr, wanted: int, most: Expr) -> Expr:
     """
     threads = max(1, wanted // 2)
     uneven = emit.remainder(tasks, threads) * emit.remainder(emit.wide(threads), tasks)
-    enough = emit.chosen(emit.choose(uneven > 0, lambda: wanted, threads))
-    return emit.chosen(emit.least(emit.chosen(emit.ceil_div(enough, tasks)), most))
+    enough = emit.opaque_value(emit.choose(uneven > 0, lambda: wanted, threads))
+    return emit.opaque_value(emit.least(emit.opaque_value(emit.ceil_div(enough, tasks)), most))
 
 
 def window_of(
@@ -117,14 +119,14 @@ def window_of(
     """The planned window where sizes are known, else one that fits into it."""
     if problem.is_static:
         return planned
-    positions = [emit.chosen(emit.most(p, 1)) for p in problem.positions]  # may be empty
+    positions = [emit.opaque_value(emit.most(p, 1)) for p in problem.positions]  # may be empty
     return FittedWindow(planned, positions, gathers, lanes, blocks)
 
 
 def _equal_part(size: Expr, most: Expr) -> Expr:
     """The smallest part of which no more are needed than of parts of `most`."""
-    parts = emit.chosen(emit.ceil_div(size, emit.chosen(most)))
-    return emit.chosen(emit.ceil_div(size, parts))
+    parts = emit.opaque_value(emit.ceil_div(size, emit.opaque_value(most)))
+    return emit.opaque_value(emit.ceil_div(size, parts))
 
 
 @dataclass(frozen=True)

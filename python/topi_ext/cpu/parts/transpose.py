@@ -20,7 +20,7 @@ from ..plan.vectors import NARROW, square_side
 from .copies import are_near, every
 
 
-def turn(
+def transpose(
     rows: Array,
     into: Expr,
     pitch: Expr,
@@ -53,8 +53,10 @@ def turn(
         emit.store(rows, into + p * pitch + k, value)
 
     def squares(size: int) -> None:
-        starts = [emit.origin(start + emit.least(k, channels - 1) * apart) for k in range(lanes)]
-        turn_squares(
+        starts = [
+            emit.opaque_base(start + emit.least(k, channels - 1) * apart) for k in range(lanes)
+        ]
+        transpose_squares(
             rows, into, pitch, starts, size, length,
             lambda at: emit.let(every(source, emit.let(at), step, size)), step,
         )  # fmt: skip
@@ -73,7 +75,7 @@ def turn(
     by_squares(sides)
 
 
-def turn_squares(
+def transpose_squares(
     rows: Array,
     into: Expr,
     pitch: Expr,
@@ -100,7 +102,7 @@ def turn_squares(
         # The last overlaps the one before it.
         p = emit.let(emit.least(number * size, length - size))
         read = [load(start + p * step) for start in starts]
-        place = emit.origin(into + p * pitch)
+        place = emit.opaque_base(into + p * pitch)
         sides = [transposed(read[k : k + size]) for k in range(0, len(read), size)]
         for i, parts in enumerate(zip(*sides)):
             column = parts[0] if len(parts) == 1 else emit.shuffled(parts, range(len(read)))

@@ -34,7 +34,7 @@ from .winograd_sums import combination
 
 
 @dataclass(frozen=True)
-class CombinedInputs:
+class WinogradInputs:
     """The inputs of one block of tiles.
 
     Attributes
@@ -88,7 +88,7 @@ class CombinedInputs:
 
         def combine(lanes: int, row: Expr, term: Expr, *place: Expr) -> None:
             """One row of tiles: all terms, or those with this one along depth."""
-            at_height = {x: along_height.place(x) for x in height.reach}
+            at_height = {x: along_height.place(x) for x in height.inputs}
             corner = [place[1] * depth.tile, place[2] * height.tile]
             if depth.is_direct:
                 of_depth: list[Combination] = [((0, 1),)]
@@ -96,8 +96,8 @@ class CombinedInputs:
                 corner[0] = corner[0] + along_depth.place_of(read_along_depth, term)
             else:
                 of_depth = [t.inputs for t in depth.terms]
-                at_depth = {x: along_depth.place(x) for x in depth.reach}
-            source = emit.origin(rows.start((place[0], *corner)))
+                at_depth = {x: along_depth.place(x) for x in depth.inputs}
+            source = emit.opaque_base(rows.start((place[0], *corner)))
             sources = {
                 (d, h): _beyond(source, rows.start((0, at_d, at_h)))
                 for (d, at_d), (h, at_h) in product(at_depth.items(), at_height.items())
@@ -109,7 +109,7 @@ class CombinedInputs:
             flat = emit.let(((place[0] * block[1] + place[1]) * block[2] + place[2]) * block[3])
             # Rows of terms are often equally far apart, from one term along depth to the next.
             common = steps[0] if len(set(steps)) == 1 else 0
-            start = emit.origin((row + term * common) * self.pitch + flat)
+            start = emit.opaque_base((row + term * common) * self.pitch + flat)
             into = [
                 _beyond(start, (first + (term * step if step != common else 0)) * self.pitch)
                 for first, step in zip(first_rows, steps)
@@ -129,7 +129,7 @@ class CombinedInputs:
                         emit.let(combination([(read[at][v], c) for at, c in mixture], dtype, lanes))
                         for v in range(rows.vectors(lanes))
                     ]
-                    inputs = {x: emit.let(rows.pick(mixed, x, lanes)) for x in rows.row.reach}
+                    inputs = {x: emit.let(rows.pick(mixed, x, lanes)) for x in rows.row.inputs}
                     for term in rows.row.terms:
                         value = combination([(inputs[x], c) for x, c in term.inputs], dtype, lanes)
                         emit.store(made, _some(next(places) + i, lanes), value)
@@ -183,7 +183,7 @@ class CombinedInputs:
             emit.let(first * (f.in_step * f.tile) + emit.table([b for _, b, _ in f.phases])(phase))
             for f, first, phase in zip(filters, self.first[1:], phases)
         ]
-        every, along_row = rows.every, starts[2]
+        every, along_row = rows.input_stride, starts[2]
         # LLVM takes a loop of unknown length for a long one.
         by_vectors = are_near(stride, 1) and not (every == 1 and problem.is_static)
         low = emit.let(emit.least(emit.most(0 - along_row // every, 0), rows.length))
@@ -208,8 +208,8 @@ class CombinedInputs:
 
                 def present() -> None:
                     where = (source_channel, image, depth, height, along_row + low * every)
-                    origin = emit.origin(data.at("C" + DATA, *where))
-                    into = emit.origin(rows.start((b0, *numbers)) + low)
+                    origin = emit.opaque_base(data.at("C" + DATA, *where))
+                    into = emit.opaque_base(rows.start((b0, *numbers)) + low)
                     if by_vectors:
                         copy_row(raw, into, data, origin, high - low, self.lanes, every)
                         return
@@ -241,10 +241,10 @@ class _Axis:
 
     def __init__(self, filter_: Filter, tiles: Expr):
         self.step, self.tile, self.residues = filter_.in_step, filter_.tile, filter_.residues
-        self.count = emit.chosen(tiles * self.tile + filter_.beyond)
-        self.number = emit.chosen(self.count * len(self.residues))
+        self.count = emit.opaque_value(tiles * self.tile + filter_.halo)
+        self.number = emit.opaque_value(self.count * len(self.residues))
         # Of a block of unknown shape, for each of its tiles.
-        self.most = (self.tile + max(filter_.beyond, 0)) * len(self.residues)
+        self.most = (self.tile + max(filter_.halo, 0)) * len(self.residues)
 
     def place(self, x: int) -> Expr:
         """The number of the input `x` of the first tile."""
@@ -276,7 +276,7 @@ class _Rows:
         Images, and inputs along depth and height.
     row : Filter
         That along a row, of the inputs that are there.
-    every : int
+    input_stride : int
         How far apart these are in the data.
     step : int
         Inputs from one tile to the next of a row.
@@ -287,10 +287,10 @@ class _Rows:
     def __init__(self, filters: Sequence[Filter], block: Sequence[Expr]):
         self.axes = [_Axis(f, tiles) for f, tiles in zip(filters[:2], block[1:])]
         self.extents = (block[0], *(axis.number for axis in self.axes))
-        self.every, self.row = filters[2].every, filters[2].packed
+        self.input_stride, self.row = filters[2].input_stride, filters[2].packed
         self.step = self.row.in_step * self.row.tile
-        self.length = emit.chosen(self.row.span(block[3]))
-        self.elements = emit.chosen(prod(self.extents) * self.length)
+        self.length = emit.opaque_value(self.row.span(block[3]))
+        self.elements = emit.opaque_value(prod(self.extents) * self.length)
 
     def room(self, tiles: int | None) -> int:
         """What has to be allocated, for a block of so many tiles of unknown shape, or this one."""
@@ -322,7 +322,7 @@ class _Rows:
 
 def _beyond(origin: Expr, offset: Expr) -> Expr:
     """The place `offset` behind an origin; TVM takes long over kernels with many origins."""
-    return origin + offset if isinstance(offset, int) else emit.origin(origin + offset)
+    return origin + offset if isinstance(offset, int) else emit.opaque_base(origin + offset)
 
 
 def _some(start: Expr, lanes: int) -> Expr:

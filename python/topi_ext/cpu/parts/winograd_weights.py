@@ -31,18 +31,18 @@ from ...problem import Problem
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..plan.winograd import WinogradPlan
-from ..plan.winograd_rows import COMBINED, CombinedRows, Pair
+from ..plan.winograd_rows import COMBINED, Pair, WinogradRows
 from .block_weights import BlockWeights
 from .row_phases import RowPhases
 from .winograd_sums import combined_along
 
 
-class CombinedTaps:
+class WinogradWeights:
     """Where the combined taps of a kernel are, and how they are computed.
 
     Attributes
     ----------
-    rows : CombinedRows
+    rows : WinogradRows
         How they are laid out.
     row_phases : RowPhases
         The phases along depth and height.
@@ -59,11 +59,11 @@ class CombinedTaps:
     def __init__(self, problem: Problem, plan: WinogradPlan, weight: Operand | None = None):
         self.problem, self.plan, self.weight = problem, plan, weight
         self.dtype = problem.acc_dtype
-        self.rows = CombinedRows(problem, plan)
+        self.rows = WinogradRows(problem, plan)
         self.row_phases = RowPhases(self.rows.slices)
         self.blocks = -(-problem.out_channels // plan.channels)
-        self.part_blocks = -(-self.blocks // plan.parts)
-        each_task = plan.shares > 0 and not problem.prepacked
+        self.part_blocks = -(-self.blocks // plan.channel_parts)
+        each_task = plan.position_splits > 0 and not problem.prepacked
         self.held_blocks = self.blocks if problem.prepacked else self.part_blocks
         self.held_groups = 1 if each_task else problem.geometry.groups
         self.chunk = min(plan.depth(problem), COMBINED)
@@ -143,7 +143,7 @@ class CombinedTaps:
         """
         problem, plan, lanes = self.problem, self.plan, self.plan.lanes
         run = self.chunk * plan.channels
-        blocks = plan.parts * self.part_blocks
+        blocks = plan.channel_parts * self.part_blocks
         copied = BlockWeights(problem, self.weight, plan.channels, blocks, self.chunk, lanes)
         pitch = copied.pitch
         first = emit.let(emit.least(number * self.chunk, problem.in_channels - self.chunk))
@@ -151,7 +151,7 @@ class CombinedTaps:
 
         def of_phase(start: Expr, filters: Sequence[Filter], *numbers: Expr) -> None:
             firsts = [emit.table(f.first_taps)(i) for f, i in zip(filters, numbers)]
-            into = emit.origin(start + self.offset_of(0, filters, numbers))
+            into = emit.opaque_base(start + self.offset_of(0, filters, numbers))
             rows = self.rows_of(filters)
             depth = filters[0]
             taps_along_depth = emit.table([term.taps[0][0] for term in depth.terms])

@@ -9,32 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from math import ceil, inf, log, prod, sqrt
 from statistics import mean
-from typing import NamedTuple, Union
+from typing import NamedTuple
 
 from ...geometry import conv_transpose_size
 from ...problem import Problem
 from ..machine import Machine
-from .direct import GatherPlan, plan_gather
-from .dot_product import InnerPlan, inner_of_any_size
-from .gemm_col2im import ScatterPlan, scatter_of_any_size
-from .phase_lanes import phases_of_any_size
-from .runtime_dispatch import EitherPlan
-from .valid_taps import MOST_MEAN, ClippedPlan, clipped_of_any_size
-from .wgrad_channels import ChannelsPlan, plan_channels
-from .wgrad_im2col import ColumnsPlan, columns_of_any_size
-from .wgrad_positions import WeightGradPlan, plan_sums
-from .wgrad_winograd import weight_tiles_of_any_size
+from ..registry import kernels_of
+from .direct import DirectPlan, plan_direct
+from .runtime_dispatch import DispatchPlan
+from .valid_taps import MOST_MEAN, ValidTapsPlan, valid_taps_of_any_size
+from .wgrad_channels import WgradChannelsPlan, plan_wgrad_channels
+from .wgrad_positions import WgradPositionsPlan, plan_wgrad_positions
 from .window import Plan
 from .winograd import WinogradPlan, from_positions_on, winograd_of_any_size
 
 Rated = tuple[Plan, Sequence[float]]
 """A plan, and the cycles that it takes for each known size."""
-
-Few = tuple[Union[InnerPlan, ScatterPlan, ColumnsPlan, ChannelsPlan], Sequence[float]]
-"""The same of a plan for few positions."""
 
 LEAST_GAIN = 1.02
 """By how much, in geometric mean, a kernel that leaves out padding has to be faster than those that
@@ -54,23 +47,18 @@ MOST_POSITIONS = 1 << 14
 """Positions of y up to which plans are rated: those of more images cost the same each."""
 
 
-def plan_for_any_size(problem: Problem, gather: GatherPlan, machine: Machine) -> Plan:
+def plan_for_any_size(problem: Problem, gather: DirectPlan, machine: Machine) -> Plan:
     """Of symbolic sizes, the plan, or plans that the kernel chooses from when it knows them."""
     known = _known(problem)
     if not known:
         return gather
-    small: list[Few] = []
-    if not problem.prepacked:  # these find no packed weights
-        if problem.transposed:
-            small += scatter_of_any_size(problem, known, machine)
-        else:
-            small += inner_of_any_size(problem, known, machine)
+    small = _few(problem, known, machine)
     fewest = _fewest(small, known)
     larges = list(_large_ones(problem, gather, known, machine))
-    clipped = list(clipped_of_any_size(problem, known, machine))
+    clipped = list(valid_taps_of_any_size(problem, known, machine))
     instead = (one for large in larges for one in _clipped_or(*large, clipped, fewest, known))
     if problem.prepacked:  # weights are packed for one of the two
-        instead = (one for one in instead if not isinstance(one[0], EitherPlan))
+        instead = (one for one in instead if not isinstance(one[0], DispatchPlan))
     best, other = (
         min(plans, key=lambda one: _total(one[1], fewest), default=None)
         for plans in (larges, instead)
@@ -83,10 +71,10 @@ def plan_for_any_size(problem: Problem, gather: GatherPlan, machine: Machine) ->
 
 
 def _large_ones(
-    problem: Problem, gather: GatherPlan, known: Sequence[Problem], machine: Machine
+    problem: Problem, gather: DirectPlan, known: Sequence[Problem], machine: Machine
 ) -> Iterator[Rated]:
     """The plans for any number of positions: the best of each kernel."""
-    direct = [plan_gather(one, machine)[0] for one in known]
+    direct = [plan_direct(one, machine)[0] for one in known]
     yield gather, direct
     positions = [prod(one.positions) for one in known]
     tiled: list[tuple[Split, WinogradPlan]] = []
@@ -98,13 +86,27 @@ def _large_ones(
         split, winograd = min(tiled, key=lambda one: one[0].total)
         least = split.most + 1 if split.most else 0
         yield from_positions_on(problem, winograd, least, machine), split.cycles
-    yield from phases_of_any_size(problem, known, machine)
+    yield from _many(problem, known, machine)
+
+
+def _few(problem: Problem, known: Sequence[Problem], machine: Machine) -> list[Rated]:
+    """The plans for few positions of kernels that find weights as `problem` gives them."""
+    kernels = [one for one in kernels_of(problem.face) if one.prepacks or not problem.prepacked]
+    plans = (one.few(problem, known, machine) for one in kernels if one.few)
+    return list(chain.from_iterable(plans))
+
+
+def _many(problem: Problem, known: Sequence[Problem], machine: Machine) -> Iterator[Rated]:
+    """The plans for any number of positions that need no more than their cycles to be rated."""
+    for kernel in kernels_of(problem.face):
+        if kernel.many:
+            yield from kernel.many(problem, known, machine)
 
 
 def _clipped_or(
     large: Plan,
     cycles: Sequence[float],
-    clipped_ones: Iterable[tuple[ClippedPlan, Sequence[float]]],
+    clipped_ones: Iterable[tuple[ValidTapsPlan, Sequence[float]]],
     fewest: Sequence[float],
     known: Sequence[Problem],
 ) -> Iterator[Rated]:
@@ -120,10 +122,10 @@ def _clipped_or(
             most = max(images) if found is None else found  # larger ones have less padding
             if most:
                 served = [a if size <= most else b for size, a, b in zip(images, clipped, cycles)]
-                yield EitherPlan(plan, large, most_of_image=most), served
+                yield DispatchPlan(plan, large, most_of_image=most), served
 
 
-def _fewest(small: Sequence[Few], known: Sequence[Problem]) -> list[float]:
+def _fewest(small: Sequence[Rated], known: Sequence[Problem]) -> list[float]:
     """Of the kernels for few positions, the cycles of the fastest for each size; or infinity."""
     return [min(cycles) for cycles in zip(*(cycles for _, cycles in small))] or [inf] * len(known)
 
@@ -136,15 +138,15 @@ def _total(cycles: Sequence[float], fewest: Sequence[float]) -> float:
 def plan_weights_of_any_size(problem: Problem, machine: Machine) -> Plan:
     """The same of a weight gradient."""
     known = _known(problem)
-    small = list(columns_of_any_size(problem, known, machine))
+    small = _few(problem, known, machine)
     fewest = _fewest(small, known)
     direct = list(_direct_ones(problem, known, machine))
-    found: list[Rated] = [*direct, *weight_tiles_of_any_size(problem, known, machine)]
+    found: list[Rated] = [*direct, *_many(problem, known, machine)]
     large = min(found, key=lambda one: _total(one[1], fewest))
-    channels: list[Few] = [
+    channels: list[Rated] = [
         (plan, cycles)
         for plan, cycles in direct
-        if isinstance(plan, ChannelsPlan) and plan is not large[0]
+        if isinstance(plan, WgradChannelsPlan) and plan is not large[0]
     ]
     both = either(channels, *large, known)
     if _total(both[1], fewest) < _total(large[1], fewest) - len(known) * log(LEAST_OF_TWO):
@@ -153,7 +155,7 @@ def plan_weights_of_any_size(problem: Problem, machine: Machine) -> Plan:
 
 
 def either(
-    small: Iterable[Few],
+    small: Iterable[Rated],
     large: Plan,
     of_large: Sequence[float],
     known: Sequence[Problem],
@@ -172,7 +174,7 @@ def either(
         found = Split.of(positions, limited, of_large)
         # The same cycles in another order may have a smaller sum: it has to serve some sizes.
         if found.most != 0 and found.total < split.total:
-            split, best = found, EitherPlan(plan, large, found.most, of_image)
+            split, best = found, DispatchPlan(plan, large, found.most, of_image)
     return best, split.cycles
 
 
@@ -183,18 +185,18 @@ def between(below: int, above: int) -> int:
 
 def _direct_ones(
     problem: Problem, known: Sequence[Problem], machine: Machine
-) -> Iterator[tuple[WeightGradPlan | ChannelsPlan, list[float]]]:
+) -> Iterator[tuple[WgradPositionsPlan | WgradChannelsPlan, list[float]]]:
     """The plans that save no products, and their cycles."""
     yield (
-        plan_sums(problem, machine)[1],
-        [plan_sums(one, machine)[0] for one in known],
+        plan_wgrad_positions(problem, machine)[1],
+        [plan_wgrad_positions(one, machine)[0] for one in known],
     )
-    channels = plan_channels(problem, machine)
+    channels = plan_wgrad_channels(problem, machine)
     if channels:
         plan = channels[1]
         if not problem.images_are_known:
-            plan = replace(plan, clipped=mean(one.met_share for one in known) <= MOST_MEAN)
-        found = [plan_channels(one, machine) for one in known]
+            plan = replace(plan, clipped=mean(one.valid_fraction for one in known) <= MOST_MEAN)
+        found = [plan_wgrad_channels(one, machine) for one in known]
         yield plan, [one[0] if one else inf for one in found]
 
 

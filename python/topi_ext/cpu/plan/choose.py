@@ -7,6 +7,7 @@ symbolic, plans are rated over many; the kernel is right for every size.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
@@ -14,20 +15,13 @@ from math import prod
 from ...dtypes import byte_width
 from ...problem import Problem
 from ..machine import CACHE_LINE, Machine
+from ..registry import kernels_of
 from .any_size import plan_for_any_size, plan_weights_of_any_size
-from .direct import GatherPlan, plan_gather
-from .direct_amx import plan_amx
-from .direct_dot_bf16 import DotPlan, plan_dot
-from .dot_product import plan_inner
-from .gemm_col2im import plan_scatter
-from .phase_lanes import PhasesPlan, plan_phases
-from .valid_taps import plan_clipped
-from .wgrad_channels import plan_channels
-from .wgrad_im2col import plan_columns
-from .wgrad_positions import plan_sums
-from .wgrad_winograd import plan_weight_tiles
+from .direct import DirectPlan
+from .direct_dot_bf16 import DirectDotPlan
+from .phase_lanes import PhaseLanesPlan
 from .window import Plan
-from .winograd import WinogradPlan, plan_winograd
+from .winograd import WinogradPlan
 
 STREAMED_CACHES = 16
 """Least size of a result that is written past the caches, in second caches of all cores.
@@ -47,44 +41,34 @@ STREAMED_DTYPES = {"float32": ("float32", "float16", "bfloat16"), "float64": ("f
 def choose(problem: Problem, machine: Machine) -> Plan:
     """The plan that takes the fewest cycles, by estimate, of every kernel that serves `problem`."""
     plan = _fastest(problem, machine)
-    if isinstance(plan, PhasesPlan) and plan.splits > 1:
+    if isinstance(plan, PhaseLanesPlan) and plan.phase_splits > 1:
         return plan  # tasks share rows
-    if isinstance(plan, (GatherPlan, WinogradPlan, PhasesPlan)) and streams(problem, plan, machine):
+    if isinstance(plan, (DirectPlan, WinogradPlan, PhaseLanesPlan)) and streams(
+        problem, plan, machine
+    ):
         return replace(plan, streamed=True)
-    if isinstance(plan, DotPlan) and streams(problem, plan.gather, machine):
+    if isinstance(plan, DirectDotPlan) and streams(problem, plan.gather, machine):
         return replace(plan, gather=replace(plan.gather, streamed=True))
     return plan
 
 
 def _fastest(problem: Problem, machine: Machine) -> Plan:
     """The one of fewest cycles, whose result stays in the caches."""
-    found: list[tuple[float, Plan] | None]
+    if problem.is_static:
+        return min(_proposed(problem, machine), key=lambda one: one[0])[1]
     if problem.face == "conv_weight_grad":
-        if not problem.is_static:
-            return plan_weights_of_any_size(problem, machine)
-        found = [
-            plan_sums(problem, machine),
-            plan_channels(problem, machine),
-            plan_columns(problem, machine),
-            plan_weight_tiles(problem, machine),
-        ]
-    else:
-        gather = plan_gather(problem, machine)
-        in_pairs = plan_amx(problem, machine), plan_dot(problem, machine)
-        pairs = [one for one in in_pairs if one]
-        if not problem.is_static:
-            best: Plan = min([gather, *pairs], key=lambda one: one[0])[1]
-            return plan_for_any_size(problem, gather[1], machine) if best is gather[1] else best
-        found = [
-            gather,
-            plan_winograd(problem, machine),
-            plan_inner(problem, machine),
-            plan_scatter(problem, machine),
-            plan_phases(problem, machine),
-            plan_clipped(problem, machine),
-            *pairs,
-        ]
-    return min((one for one in found if one), key=lambda one: one[0])[1]
+        return plan_weights_of_any_size(problem, machine)
+    best = min(_proposed(problem, machine), key=lambda one: one[0])[1]
+    return plan_for_any_size(problem, best, machine) if isinstance(best, DirectPlan) else best
+
+
+def _proposed(problem: Problem, machine: Machine) -> Iterator[tuple[float, Plan]]:
+    """The fastest plan of each kernel that serves `problem`, and its cycles."""
+    for kernel in kernels_of(problem.face):
+        if kernel.propose and (problem.is_static or kernel.symbolic):
+            found = kernel.propose(problem, machine)
+            if found:
+                yield found
 
 
 def streams(problem: Problem, plan: Plan, machine: Machine) -> bool:
@@ -95,7 +79,7 @@ def streams(problem: Problem, plan: Plan, machine: Machine) -> bool:
     if problem.dtypes[2] not in STREAMED_DTYPES.get(problem.acc_dtype, ()):
         return False
     held = problem.out_sizes[-1] * byte_width(problem.acc_dtype)
-    if isinstance(plan, PhasesPlan) and held > machine.l2 // 4:
+    if isinstance(plan, PhaseLanesPlan) and held > machine.l2 // 4:
         return False  # it collects whole rows
     width = byte_width(problem.dtypes[2])
     has_parts = problem.out_sizes[-1] * width % CACHE_LINE > 0
@@ -112,7 +96,7 @@ def _run(problem: Problem, plan: Plan) -> int:
     step = problem.gathers[-1].out_step
     if isinstance(plan, WinogradPlan):
         run = min(run, plan.block[-1] * plan.tile[-1] * step)
-    if isinstance(plan, GatherPlan):
+    if isinstance(plan, DirectPlan):
         block = plan.window.block
         run = min(run, block[-1] * step)
         for axis in (3, 2):

@@ -148,13 +148,13 @@ def pack_cycles(
     if last.in_step > 4:
         # Elements far apart each take a cache line.
         element = 3.0
-    elif last.spread:
+    elif last.plane_per_tap:
         element = 0.6
     elif last.in_step == 1:
         begin, element = (6, 0.3) if wide else (10, 0.6)
     cycles = channels * slots * (prod(window.extent[:-1]) * begin + window.elements * element)
     # One after the other, the taps read the same rows; with a step they do so one by one.
-    if last.spread and last.in_step == 1:
+    if last.plane_per_tap and last.in_step == 1:
         cycles *= 0.6
     return cycles
 

@@ -40,16 +40,16 @@ MOST_COPIED = 4096
 
 
 @lru_cache(maxsize=64)
-def read_through(problem: Problem, *, spread: bool) -> tuple[Gather, ...]:
-    """How the data of `problem` is read, along the four axes; `spread`: each tap of a ``conv`` with
-    a plane of its own."""
-    if not spread:
+def read_through(problem: Problem, *, plane_per_tap: bool) -> tuple[Gather, ...]:
+    """How the data of `problem` is read, along the four axes; with `plane_per_tap` each tap of a
+    ``conv`` has a plane of its own."""
+    if not plane_per_tap:
         return problem.gathers
-    return tuple(replace(gather, spread=True) for gather in problem.gathers)
+    return tuple(replace(gather, plane_per_tap=True) for gather in problem.gathers)
 
 
 @dataclass(frozen=True)
-class GatherPlan(Plan):
+class DirectPlan(Plan):
     """Plan of the kernel that serves ``conv`` and ``conv_transpose``.
 
     Attributes
@@ -61,7 +61,7 @@ class GatherPlan(Plan):
         Elements per vector.
     channels, vectors : int
         Register tile: output channels by vectors of positions.
-    splits : int
+    channel_splits : int
         Into how many tasks the output channels of one block are divided.
     depth : int
         Input channels that are summed at a time.
@@ -69,21 +69,21 @@ class GatherPlan(Plan):
         Whether the weights are packed first, or read where they are.
     parallel : bool
         Whether threads share the tasks.
-    spread : bool
+    plane_per_tap : bool
         Whether each tap of a ``conv`` has a plane of its own, so that no lane is in a halo.
     tasks : int
-        Of symbolic sizes, how many tasks there should be: `splits` follows when the kernel runs.
+        Of symbolic sizes, how many tasks there should be: `channel_splits` follows at run time.
     tiles_first : bool
         Whether all output channels of a tile of positions are summed before those of the next,
         instead of all positions of a block of output channels.
     unrolled : int
         Most taps that are written out in an innermost loop.
-    tiled : bool
+    panel_by_tile : bool
         Whether the panel holds what one register tile reads of all planes together; only of
         windows without a halo, in which no tap is shifted.
     streamed : bool
         Whether the result is written past the caches.
-    whole_rows : bool
+    all_phases : bool
         Whether a register tile of a ``conv_transpose`` has all phases of its rows: what they read
         is loaded once for all of them.
     shared : int
@@ -95,17 +95,17 @@ class GatherPlan(Plan):
     lanes: int
     channels: int
     vectors: int
-    splits: int
+    channel_splits: int
     depth: int
     packed: bool = True
     parallel: bool = True
-    spread: bool = False
+    plane_per_tap: bool = False
     tasks: int = 1
     tiles_first: bool = False
     unrolled: int = UNROLLED_TAPS
-    tiled: bool = False
+    panel_by_tile: bool = False
     streamed: bool = False
-    whole_rows: bool = False
+    all_phases: bool = False
     shared: int = 1
 
     def copies_squares(self, problem: Problem) -> bool:
@@ -122,7 +122,7 @@ class GatherPlan(Plan):
 
     def gathers(self, problem: Problem) -> tuple[Gather, ...]:
         """How the data of `problem` is read, along the four axes."""
-        return read_through(problem, spread=self.spread)
+        return read_through(problem, plane_per_tap=self.plane_per_tap)
 
 
 FEW_CHANNELS = 8
@@ -142,7 +142,7 @@ TILED_CHANNELS = 16
 
 
 @lru_cache(maxsize=64)
-def plan_gather(problem: Problem, machine: Machine) -> tuple[float, GatherPlan]:
+def plan_direct(problem: Problem, machine: Machine) -> tuple[float, DirectPlan]:
     """Lanes over positions: the plan of :mod:`topi_ext.kernels.gather`, and its cycles."""
     cost, plan = min(
         _plans(problem, machine), key=lambda one: one[0] * _price(problem, one[1], machine)
@@ -150,7 +150,7 @@ def plan_gather(problem: Problem, machine: Machine) -> tuple[float, GatherPlan]:
     return cost + _packing_cycles(problem, plan, machine), plan
 
 
-def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, GatherPlan]]:
+def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, DirectPlan]]:
     """Candidates, and their cycles but for packing weights."""
     lanes = machine.lanes(problem.acc_dtype)
     positions = nominal(problem.positions)
@@ -165,28 +165,29 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, GatherPl
     orders = [(False, False)]
     orders += [(True, False)] if may_spread else []
     orders += [(False, True)] if _may_take_rows(problem, machine) else []
-    for block, (spread, whole_rows) in product(candidate_blocks(positions, lanes), orders):
-        window = Window.of(block, read_through(problem, spread=spread))
+    for block, (plane_per_tap, all_phases) in product(candidate_blocks(positions, lanes), orders):
+        window = Window.of(block, read_through(problem, plane_per_tap=plane_per_tap))
         vectors = -(-window.length // lanes)
         channels, width = (
             _row_tile(problem, vectors, machine)
-            if whole_rows
+            if all_phases
             else register_tile(problem.out_channels, vectors, machine, kinds, most)
         )
         tasks = problem.geometry.groups * blocks_in(positions, block)
         blocks = -(-problem.out_channels // channels)
         may_tile = window.extent == window.block and problem.in_channels >= TILED_CHANNELS
-        may_tile = may_tile and not whole_rows
+        may_tile = may_tile and not all_phases
         for splits, depth, tiles_first, tiled in product(
             candidate_splits(tasks, blocks, machine),
             candidate_depths(problem.in_channels),
             (False, True),
             (False, True)[: 1 + may_tile],
         ):
-            plan = GatherPlan(
+            plan = DirectPlan(
                 window, lanes, channels, width, splits, depth, not problem.weights_are_rows,
-                spread=spread, tasks=2 * machine.threads, tiles_first=tiles_first, tiled=tiled,
-                whole_rows=whole_rows,
+                plane_per_tap=plane_per_tap, tasks=2 * machine.threads, tiles_first=tiles_first,
+                panel_by_tile=tiled,
+                all_phases=all_phases,
             )  # fmt: skip
             cycles = _cycles(problem, plan, machine)
             if cycles is None:
@@ -196,21 +197,21 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, GatherPl
             yield -(-tasks * splits // machine.threads) * cycles, plan
 
 
-def gather_tasks(problem: Problem, plan: GatherPlan) -> int:
+def direct_tasks(problem: Problem, plan: DirectPlan) -> int:
     """Tasks that may run at once."""
     blocks = blocks_in(nominal(problem.positions), plan.window.block)
-    return problem.geometry.groups * blocks * plan.splits
+    return problem.geometry.groups * blocks * plan.channel_splits
 
 
-def _price(problem: Problem, plan: GatherPlan, machine: Machine) -> float:
+def _price(problem: Problem, plan: DirectPlan, machine: Machine) -> float:
     """That of its memory, of known sizes."""
     if not problem.is_static:
         return 1.0
-    busy = min(machine.threads if plan.parallel else 1, gather_tasks(problem, plan))
-    return memory_price(problem, gather_elements(problem, plan, busy))
+    busy = min(machine.threads if plan.parallel else 1, direct_tasks(problem, plan))
+    return memory_price(problem, direct_elements(problem, plan, busy))
 
 
-def _packing_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> float:
+def _packing_cycles(problem: Problem, plan: DirectPlan, machine: Machine) -> float:
     """Estimated cycles of packing weights before the kernel runs."""
     if not plan.packed or problem.prepacked:
         return 0.0
@@ -226,20 +227,22 @@ def _packing_cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> flo
     return weights * each / machine.threads
 
 
-def gather_elements(problem: Problem, plan: GatherPlan, busy: int) -> int:
+def direct_elements(problem: Problem, plan: DirectPlan, busy: int) -> int:
     """What the kernel holds beside its operands while `busy` tasks run."""
     lanes, gathers = plan.lanes, plan.gathers(problem)
     slots, phases = prod(g.slots for g in gathers), prod(g.out_step for g in gathers)
     row = -(-plan.window.length // lanes) * lanes
     blocks = -(-problem.out_channels // plan.channels)
     pitch, width = plan.window.pitch(lanes), plan.vectors * lanes
-    if plan.tiled:
+    if plan.panel_by_tile:
         # Whole register tiles, and the planes of one channel from which they are made.
         task = plan.depth * slots * -(-row // width) * width + slots * pitch + width
     else:
         task = plan.depth * slots * pitch
     together = (
-        -(-blocks // plan.splits) if plan.depth < problem.in_channels or plan.tiles_first else 1
+        -(-blocks // plan.channel_splits)
+        if plan.depth < problem.in_channels or plan.tiles_first
+        else 1
     )
     task += plan.channels * phases * row * together
     packed = 0
@@ -251,7 +254,7 @@ def gather_elements(problem: Problem, plan: GatherPlan, busy: int) -> int:
     return packed + busy * task
 
 
-def _cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> float | None:
+def _cycles(problem: Problem, plan: DirectPlan, machine: Machine) -> float | None:
     """Estimated cycles of one task; None where it holds more than pays."""
     window, lanes = plan.window, plan.lanes
     width = byte_width(problem.acc_dtype)
@@ -269,11 +272,11 @@ def _cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> float | Non
     elif panel <= machine.l1 * 3 // 4 and wide:
         pack *= 0.6
     blocks = -(-problem.out_channels // plan.channels)
-    per_split = -(-blocks // plan.splits)
+    per_split = -(-blocks // plan.channel_splits)
     vectors = -(-window.length // lanes)
     full, tail = divmod(vectors, plan.vectors)
     shifted = window.extent != window.block
-    if plan.whole_rows:
+    if plan.all_phases:
         last = gathers[-1]
         step = _whole_row_cycles(last, plan.channels, vectors, plan.vectors, machine) / last.kernel
         passes = busy // sum(group.phases for group in last.groups)
@@ -282,10 +285,10 @@ def _cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> float | Non
         step = row_cycles(plan.channels, vectors, plan.vectors, machine, shifted=shifted)
     # Above half of the cache times vary from run to run, by up to 1.4 as measured.
     spill = 1.0 if panel <= machine.l2 // 2 else 1.15 if panel <= machine.l2 * 3 // 4 else 1.3
-    if plan.spread:
+    if plan.plane_per_tap:
         # As measured: planes are read in order, unless weights push them out of the same cache.
         spill = 0.94 if panel <= machine.l2 // 4 and not plan.tiles_first else 1.03
-    if plan.tiled:
+    if plan.panel_by_tile:
         # What a tile reads comes in order, from wherever it is.
         pack *= 1.5
         spill = 1.0 if plan.tiles_first else 1.03 if panel <= machine.l2 // 2 else 1.06
@@ -294,7 +297,7 @@ def _cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> float | Non
         # It is read once for every block of output channels, and phase that has taps.
         rows = per_split * problem.in_channels * slots * passes
         lines = rows * vectors * machine.vector_bytes // CACHE_LINE
-        compute = max(compute, lines * machine.far_line)
+        compute = max(compute, lines * machine.l3_line_cycles)
     chunks = -(-problem.in_channels // plan.depth)
     tiles = full + bool(tail)
     held = plan.channels * phases * vectors * lanes * width
@@ -305,20 +308,23 @@ def _cycles(problem: Problem, plan: GatherPlan, machine: Machine) -> float | Non
         row = (plan.vectors * lanes + halo[-1]) * width + 64
         taken = per_split * plan.depth * taps * plan.channels
         room = machine.threads * (panel + held * per_split)
-        if not plan.tiled and plan.depth * slots * rows * row > machine.l1 * 3 // 4:
+        if not plan.panel_by_tile and plan.depth * slots * rows * row > machine.l1 * 3 // 4:
             return None
         if room > data_elements(problem) * width:
             return None
         near = taken * width + panel <= machine.l2 * 3 // 4
-        compute *= 1.0 if plan.tiled else 1.04
-        compute += tiles * chunks * taken * (0.03 if near else 0.06 if plan.tiled else 0.15)
-    elif not plan.tiled and panel + plan.depth * taps * plan.channels * width > machine.l1 * 3 // 4:
+        compute *= 1.0 if plan.panel_by_tile else 1.04
+        compute += tiles * chunks * taken * (0.03 if near else 0.06 if plan.panel_by_tile else 0.15)
+    elif (
+        not plan.panel_by_tile
+        and panel + plan.depth * taps * plan.channels * width > machine.l1 * 3 // 4
+    ):
         # What one block of output channels reads: the panel, once per phase that has taps.
         lines = slots * passes * (vectors + tiles)
         # Planes that one tap reads come in order, and most of the way is hidden.
         slice_ = plan.depth * taps * (plan.vectors * lanes + plan.channels) * width
         has_one_tap = slots == 1 and taps <= phases
-        hidden = has_one_tap or (plan.spread and slice_ <= machine.l1 // 2)
+        hidden = has_one_tap or (plan.plane_per_tap and slice_ <= machine.l1 // 2)
         compute += per_split * problem.in_channels * lines * (0.25 if hidden else 1.0)
     out_rows = prod(window.block[:-1])
     # Phases of long strides are put together one by one, and narrowed so.

@@ -18,7 +18,7 @@ from .cost import (
     cheapest,
     pack_cycles,
 )
-from .direct import GatherPlan, plan_gather
+from .direct import DirectPlan, plan_direct
 from .nominal import nominal
 from .window import Plan, Window
 
@@ -27,23 +27,23 @@ TILE = 16
 
 
 @dataclass(frozen=True)
-class AmxPlan(Plan):
+class DirectAmxPlan(Plan):
     """Plan of the kernel of ``conv`` and ``conv_transpose`` of bfloat16 by a matrix unit.
 
     Attributes
     ----------
-    gather : GatherPlan
+    gather : DirectPlan
         The loop nest: its lanes are the columns of a tile, its channels whole tiles, its depth
         counts steps of a tile of pairs of input channels.
-    refused : GatherPlan
+    refused : DirectPlan
         For where the matrix unit may not be used.
     """
 
-    gather: GatherPlan
-    refused: GatherPlan
+    gather: DirectPlan
+    refused: DirectPlan
 
 
-def plan_amx(problem: Problem, machine: Machine) -> tuple[float, AmxPlan] | None:
+def plan_direct_amx(problem: Problem, machine: Machine) -> tuple[float, DirectAmxPlan] | None:
     """Tiles instead of vectors: the plan of :mod:`topi_ext.kernels.amx_gather`, and its cycles.
 
     None where there is no matrix unit, for other dtypes, and for an odd number of input channels,
@@ -55,9 +55,9 @@ def plan_amx(problem: Problem, machine: Machine) -> tuple[float, AmxPlan] | None
     return cheapest(_plans(problem, machine))
 
 
-def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, AmxPlan]]:
+def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, DirectAmxPlan]]:
     """Candidates, and their cycles."""
-    refused = plan_gather(problem, machine)[1]
+    refused = plan_direct(problem, machine)[1]
     steps = -(-problem.in_channels // (2 * TILE))
     # Of eight registers, four hold sums, or three if there is but one row of them.
     channels, width = (2 * TILE, 2) if problem.out_channels > TILE else (TILE, 3)
@@ -71,18 +71,18 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, AmxPlan]
         for splits, depth, tiles_first in product(
             candidate_splits(tasks, blocks, machine), depths, (False, True)
         ):
-            gather = GatherPlan(
+            gather = DirectPlan(
                 window, TILE, channels, width, splits, depth, tasks=2 * machine.threads,
                 tiles_first=tiles_first, unrolled=4,
             )  # fmt: skip
-            plan = AmxPlan(gather, refused)
+            plan = DirectAmxPlan(gather, refused)
             cycles = _cycles(problem, plan, machine)
             if problem.is_static and tasks * splits * cycles < PARALLEL_CYCLES:
                 plan = replace(plan, gather=replace(gather, parallel=False))
             yield -(-tasks * splits // machine.threads) * cycles + packing, plan
 
 
-def _cycles(problem: Problem, plan: AmxPlan, machine: Machine) -> float:
+def _cycles(problem: Problem, plan: DirectAmxPlan, machine: Machine) -> float:
     """Estimated cycles of one task.
 
     A product takes a cycle for each row.  A row of a tile is loaded in half a cycle from the first
@@ -97,7 +97,7 @@ def _cycles(problem: Problem, plan: AmxPlan, machine: Machine) -> float:
     steps = -(-problem.in_channels // (2 * TILE))
     chunks = -(-steps // gather.depth)
     blocks = -(-problem.out_channels // gather.channels)
-    per_split = -(-blocks // gather.splits)
+    per_split = -(-blocks // gather.channel_splits)
     full, tail = divmod(-(-window.length // TILE), gather.vectors)
     tiles = full + bool(tail)
     near = machine.l1 // 2

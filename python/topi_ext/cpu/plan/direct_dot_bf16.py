@@ -7,24 +7,24 @@ from dataclasses import dataclass, replace
 
 from ...problem import Problem
 from ..machine import Machine
-from .direct import GatherPlan, plan_gather
+from .direct import DirectPlan, plan_direct
 from .window import Plan
 
 
 @dataclass(frozen=True)
-class DotPlan(Plan):
+class DirectDotPlan(Plan):
     """Plan of the kernel of ``conv`` and ``conv_transpose`` of bfloat16 by products of pairs.
 
     Attributes
     ----------
-    gather : GatherPlan
+    gather : DirectPlan
         The loop nest: its depth counts pairs of input channels.
     """
 
-    gather: GatherPlan
+    gather: DirectPlan
 
 
-def plan_dot(problem: Problem, machine: Machine) -> tuple[float, DotPlan] | None:
+def plan_direct_dot(problem: Problem, machine: Machine) -> tuple[float, DirectDotPlan] | None:
     """Products of pairs: the plan of :mod:`topi_ext.kernels.dot_gather`, and its cycles.
 
     None where a processor has none, for other dtypes, and for an odd number of input channels, of
@@ -33,5 +33,5 @@ def plan_dot(problem: Problem, machine: Machine) -> tuple[float, DotPlan] | None
     if not machine.dots or problem.dtypes[:2] != ("bfloat16",) * 2 or problem.in_channels % 2:
         return None
     # As numbers of float32, half as many.
-    cycles, gather = plan_gather(problem.in_pairs, replace(machine, fmas=machine.dots))
-    return cycles, DotPlan(gather)
+    cycles, gather = plan_direct(problem.in_pairs, replace(machine, fmas=machine.dots))
+    return cycles, DirectDotPlan(gather)

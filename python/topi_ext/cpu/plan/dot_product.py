@@ -20,12 +20,12 @@ from .cost import (
     widening_cycles,
 )
 from .nominal import elements
-from .vectors import odd
+from .vectors import odd_vectors
 from .window import Plan
 
 
 @dataclass(frozen=True)
-class InnerPlan(Plan):
+class DotProductPlan(Plan):
     """Plan of the ``conv`` kernel for few positions.
 
     Attributes
@@ -52,14 +52,14 @@ class InnerPlan(Plan):
     def pitch(self, problem: Problem) -> int:
         """Distance of what two positions read: whole vectors, never a power of two of them."""
         vectors = -(-problem.in_channels * problem.geometry.taps // self.lanes)
-        return odd(vectors) * self.lanes
+        return odd_vectors(vectors) * self.lanes
 
 
 FEW_POSITIONS = 64
 """With more, vectors of positions are full, or nearly so."""
 
 
-def plan_inner(problem: Problem, machine: Machine) -> tuple[float, InnerPlan] | None:
+def plan_dot_product(problem: Problem, machine: Machine) -> tuple[float, DotProductPlan] | None:
     """Lanes over weights: the plan of :mod:`topi_ext.kernels.inner`, and its cycles.
 
     None for ``conv_transpose``, for many positions or a symbolic number of them, and where the
@@ -72,9 +72,9 @@ def plan_inner(problem: Problem, machine: Machine) -> tuple[float, InnerPlan] | 
     return cheapest(_plans(problem, machine))
 
 
-def inner_of_any_size(
+def dot_product_of_any_size(
     problem: Problem, known: Sequence[Problem], machine: Machine
-) -> Iterator[tuple[InnerPlan, list[float]]]:
+) -> Iterator[tuple[DotProductPlan, list[float]]]:
     """Of symbolic sizes, plans for few positions, and the cycles of each for all `known` sizes."""
     if not problem.weights_are_runs or machine.lanes(problem.acc_dtype) < 2:
         return
@@ -85,12 +85,12 @@ def inner_of_any_size(
         yield plan, [_fitted_cycles(one, plan, machine) for one in known]
 
 
-def _fitted_cycles(known: Problem, plan: InnerPlan, machine: Machine) -> float:
+def _fitted_cycles(known: Problem, plan: DotProductPlan, machine: Machine) -> float:
     """Estimated cycles until a kernel for symbolic sizes is done."""
     return -(-_tasks(known, plan) // machine.threads) * _cycles(known, plan, machine)[0]
 
 
-def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, InnerPlan]]:
+def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, DotProductPlan]]:
     """Candidates, and their cycles."""
     for plan in _candidates(problem, prod(problem.y_sizes), machine):
         tasks = _tasks(problem, plan)
@@ -103,20 +103,22 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, InnerPla
         yield cycles, replace(plan, parallel=is_shared)
 
 
-def _candidates(problem: Problem, positions: int, machine: Machine) -> Iterator[InnerPlan]:
+def _candidates(problem: Problem, positions: int, machine: Machine) -> Iterator[DotProductPlan]:
     g = problem.geometry
     channels, m_tile = register_tile(g.k_per_group, positions, machine)
     for tile, blocks in product({channels, min(4, g.k_per_group), 1}, (1, 2, 4, 8)):
         wanted = -(-blocks * machine.threads // g.groups)
         k_block = -(-g.k_per_group // min(wanted, g.k_per_group))
-        yield InnerPlan(machine.lanes(problem.acc_dtype), -(-k_block // tile) * tile, tile, m_tile)
+        yield DotProductPlan(
+            machine.lanes(problem.acc_dtype), -(-k_block // tile) * tile, tile, m_tile
+        )
 
 
-def _tasks(problem: Problem, plan: InnerPlan) -> int:
+def _tasks(problem: Problem, plan: DotProductPlan) -> int:
     return problem.geometry.groups * -(-problem.geometry.k_per_group // plan.k_block)
 
 
-def _cycles(problem: Problem, plan: InnerPlan, machine: Machine) -> tuple[float, int]:
+def _cycles(problem: Problem, plan: DotProductPlan, machine: Machine) -> tuple[float, int]:
     """Estimated cycles of a task, and elements that it holds."""
     positions, terms = prod(problem.y_sizes), problem.in_channels * problem.geometry.taps
     vectors, rest = divmod(terms, plan.lanes)

@@ -24,12 +24,12 @@ from .cost import (
     row_cycles,
     widening_cycles,
 )
-from .vectors import odd
+from .vectors import odd_vectors
 from .window import Plan
 
 
 @dataclass(frozen=True)
-class ScatterPlan(Plan):
+class Col2imPlan(Plan):
     """Plan of the ``conv_transpose`` kernel for small images.
 
     Attributes
@@ -70,7 +70,7 @@ class ScatterPlan(Plan):
 
     def pitch(self, geometry: Geometry) -> int:
         """Elements from one row of columns to the next: of vectors never a power of two."""
-        return odd(self.row_vectors(geometry)) * self.lanes
+        return odd_vectors(self.row_vectors(geometry)) * self.lanes
 
     @staticmethod
     def extents(geometry: Geometry, most: Callable[..., Any] = max) -> list[Any]:
@@ -104,7 +104,7 @@ FEW_TILES = 2
 """Tiles of positions that share the lines where their number is not known."""
 
 
-def plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPlan] | None:
+def plan_gemm_col2im(problem: Problem, machine: Machine) -> tuple[float, Col2imPlan] | None:
     """Lanes over weights: the plan of :mod:`topi_ext.kernels.scatter`, and its cycles.
 
     None for ``conv``, and for images that are symbolic or too large.
@@ -114,11 +114,11 @@ def plan_scatter(problem: Problem, machine: Machine) -> tuple[float, ScatterPlan
     return cheapest(_plans(problem, machine))
 
 
-def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ScatterPlan]]:
+def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, Col2imPlan]]:
     """Candidates, and their cycles."""
     geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
     n, size = problem.n, prod(geometry.y_size)
-    held = ScatterPlan.elements_held(geometry)
+    held = Col2imPlan.elements_held(geometry)
     blocks = candidate_channels(geometry.c_per_group, 1)
     for images, c_block, most in product(divisors(n), blocks, CHUNKS):
         positions, vectors = images * size, -(-c_block * geometry.taps // lanes)
@@ -131,7 +131,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ScatterP
         room = room_for(problem) // busy - (positions * vectors * lanes + held)
         most = min(most, room // (vectors * lanes + positions))
         k_block = _chunk(problem, vectors, machine, most)
-        plan = ScatterPlan(images, positions, held, lanes, c_block, k_block, m_tile, width)
+        plan = Col2imPlan(images, positions, held, lanes, c_block, k_block, m_tile, width)
         plan = replace(plan, ahead=_ahead(problem, plan, machine))
         cycles, of_tasks = _cycles(problem, plan, machine)
         rows = -(-positions // m_tile) * m_tile
@@ -156,7 +156,7 @@ def _stored(problem: Problem) -> int:
     return problem.weights_per_group * byte_width(problem.dtypes[1])
 
 
-def _ahead(problem: Problem, plan: ScatterPlan, machine: Machine) -> int:
+def _ahead(problem: Problem, plan: Col2imPlan, machine: Machine) -> int:
     """Lines to ask for: where weights come from far away, and products hide that."""
     lines = -(-plan.vectors * plan.lanes * byte_width(problem.dtypes[1]) // CACHE_LINE)
     tiles = -(-plan.positions // plan.m_tile)
@@ -167,7 +167,7 @@ def _ahead(problem: Problem, plan: ScatterPlan, machine: Machine) -> int:
     return -(-lines // tiles) if pays else 0
 
 
-def _copy_cycles(problem: Problem, plan: ScatterPlan, chunk: int, machine: Machine) -> float:
+def _copy_cycles(problem: Problem, plan: Col2imPlan, chunk: int, machine: Machine) -> float:
     """Of copying a vector of a chunk of so many bytes, as measured for vectors of a cache line."""
     room = (machine.l1 // 2, 3.0), (machine.l1, 4.0), (machine.l2 // 8, 5.0), (chunk, 9.0)
     near = next(cycles for size, cycles in room if chunk <= size)
@@ -177,7 +177,7 @@ def _copy_cycles(problem: Problem, plan: ScatterPlan, chunk: int, machine: Machi
 
 
 def _cycles(
-    problem: Problem, plan: ScatterPlan, machine: Machine, *, ones: bool = False
+    problem: Problem, plan: Col2imPlan, machine: Machine, *, ones: bool = False
 ) -> tuple[float, float]:
     """Estimated cycles until the kernel is done, and of all tasks together.
 
@@ -208,9 +208,9 @@ def _cycles(
     return -(-tasks // machine.threads) * task, tasks * task
 
 
-def scatter_of_any_size(
+def gemm_col2im_of_any_size(
     problem: Problem, known: Sequence[Problem], machine: Machine
-) -> Iterator[tuple[ScatterPlan, list[float]]]:
+) -> Iterator[tuple[Col2imPlan, list[float]]]:
     """Of symbolic sizes, plans for small images, and the cycles of each for all `known` sizes.
 
     They are infinite for what a task has no room for.  None for ``conv``.
@@ -227,14 +227,14 @@ def scatter_of_any_size(
         m_tile, width = register_tile(positions, vectors, machine)
         k_block, tile = _chunk(problem, vectors, machine, most), (m_tile, width)
         # Of a batch, each task has as many images as there is room for.
-        plan = ScatterPlan(1, positions, held, lanes, c_block, k_block, *tile)
+        plan = Col2imPlan(1, positions, held, lanes, c_block, k_block, *tile)
         plan = replace(plan, ahead=_ahead(problem, plan, machine))
         yield plan, [_fitted_cycles(one, plan, machine) for one in known]
 
 
-def _fitted_cycles(known: Problem, plan: ScatterPlan, machine: Machine) -> float:
+def _fitted_cycles(known: Problem, plan: Col2imPlan, machine: Machine) -> float:
     """Estimated cycles of a plan for symbolic sizes: it has as many images in a task as fit."""
-    size, held = prod(known.geometry.y_size), prod(ScatterPlan.extents(known.geometry))
+    size, held = prod(known.geometry.y_size), prod(Col2imPlan.extents(known.geometry))
     if size > plan.positions or held > plan.held:
         return float("inf")
     images = -(-known.n // -(-known.n // (plan.positions // size)))

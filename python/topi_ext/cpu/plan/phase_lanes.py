@@ -25,7 +25,7 @@ from .window import Plan
 
 
 @dataclass(frozen=True)
-class PhasesPlan(Plan):
+class PhaseLanesPlan(Plan):
     """Plan of the ``conv_transpose`` kernel for strides along a row of a vector or more.
 
     Kernels are multiples of the strides, so that every phase has as many taps.
@@ -44,7 +44,7 @@ class PhasesPlan(Plan):
         Whether threads share the tasks.
     streamed : bool
         Whether the result is written past the caches.
-    splits : int
+    phase_splits : int
         Into how many tasks the phases of one channel are divided: equal numbers of whole vectors.
     chunks : int
         Into how many parts the channels of y are divided, which are summed one after the other; of
@@ -58,7 +58,7 @@ class PhasesPlan(Plan):
     vectors: int
     parallel: bool = True
     streamed: bool = False
-    splits: int = 1
+    phase_splits: int = 1
     chunks: int = 1
 
     @staticmethod
@@ -85,7 +85,7 @@ class PhasesPlan(Plan):
         return cls.reads(geometry)[1][-1] - (cls.taps(geometry)[-1] - 1)
 
 
-def plan_phases(problem: Problem, machine: Machine) -> tuple[float, PhasesPlan] | None:
+def plan_phase_lanes(problem: Problem, machine: Machine) -> tuple[float, PhaseLanesPlan] | None:
     """Lanes over the phases of a row: the plan of :mod:`topi_ext.kernels.phases`, and its cycles.
 
     None for ``conv``, dilation, sizes that are symbolic or empty, strides below a vector, and where
@@ -96,7 +96,7 @@ def plan_phases(problem: Problem, machine: Machine) -> tuple[float, PhasesPlan] 
     return cheapest(_plans(problem, machine))
 
 
-def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, PhasesPlan]]:
+def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, PhaseLanesPlan]]:
     """Candidates, and their cycles."""
     for images in sorted({-(-problem.n // i) for i in (1, 2, 4, 8, 16, 64)}):
         for plan in _candidates(problem, images, machine):
@@ -106,9 +106,9 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, PhasesPl
             yield cost, replace(plan, parallel=tasks * task >= PARALLEL_CYCLES)
 
 
-def phases_of_any_size(
+def phase_lanes_of_any_size(
     problem: Problem, known: Sequence[Problem], machine: Machine
-) -> Iterator[tuple[PhasesPlan, list[float]]]:
+) -> Iterator[tuple[PhaseLanesPlan, list[float]]]:
     """Of symbolic sizes, plans with one image in a task, and their cycles for all `known` sizes."""
     if not _serves(problem, machine):
         return
@@ -126,14 +126,14 @@ def _serves(problem: Problem, machine: Machine) -> bool:
     return evenly and max(geometry.dilation) == 1
 
 
-def _candidates(problem: Problem, images: int, machine: Machine) -> Iterator[PhasesPlan]:
+def _candidates(problem: Problem, images: int, machine: Machine) -> Iterator[PhaseLanesPlan]:
     """Candidates with so many images in a task."""
     geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
     k, stride = geometry.k_per_group, geometry.stride[-1]
     # Of symbolic sizes, as if there were many positions, and rows.
     positions, is_row, are_few = lanes, False, True
     if problem.is_static:
-        positions = PhasesPlan.positions(geometry)
+        positions = PhaseLanesPlan.positions(geometry)
         is_row = images == prod(geometry.x_size[:-1]) == 1
         are_few = _tasks(problem, images, 1) < 2 * machine.threads
     for c_block in candidate_channels(geometry.c_per_group, 1):
@@ -145,7 +145,9 @@ def _candidates(problem: Problem, images: int, machine: Machine) -> Iterator[Pha
         ):
             vectors = c_block * -(-stride // (lanes * splits))
             m_tile, tile = register_tile(positions, min(vectors, widest), machine)
-            yield PhasesPlan(images, lanes, c_block, m_tile, tile, splits=splits, chunks=chunks)
+            yield PhaseLanesPlan(
+                images, lanes, c_block, m_tile, tile, phase_splits=splits, chunks=chunks
+            )
 
 
 def _tasks(problem: Problem, images: int, c_block: int) -> int:
@@ -154,14 +156,14 @@ def _tasks(problem: Problem, images: int, c_block: int) -> int:
     return -(-n // images) * geometry.groups * -(-geometry.c_per_group // c_block)
 
 
-def _cycles(problem: Problem, plan: PhasesPlan, machine: Machine) -> tuple[int, float, int]:
+def _cycles(problem: Problem, plan: PhaseLanesPlan, machine: Machine) -> tuple[int, float, int]:
     """Of known sizes, the number of tasks, estimated cycles of one, and elements that it holds."""
     geometry, lanes, m_tile = problem.geometry, plan.lanes, plan.m_tile
     width = byte_width(problem.acc_dtype)
     k, stride = geometry.k_per_group, geometry.stride[-1]
-    taps, positions = PhasesPlan.taps(geometry), PhasesPlan.positions(geometry)
-    reads = PhasesPlan.reads(geometry)[1]
-    vectors = plan.c_block * -(-stride // (lanes * plan.splits))
+    taps, positions = PhaseLanesPlan.taps(geometry), PhaseLanesPlan.positions(geometry)
+    reads = PhaseLanesPlan.reads(geometry)[1]
+    vectors = plan.c_block * -(-stride // (lanes * plan.phase_splits))
     tiles, at_once = -(-positions // m_tile), -(-k // plan.chunks)
     copied = prod(geometry.kernel[:-1]) * at_once * taps[-1] * vectors * lanes
     values = at_once * prod(reads)
@@ -177,11 +179,11 @@ def _cycles(problem: Problem, plan: PhasesPlan, machine: Machine) -> tuple[int, 
     overhead = (full + bool(tail)) * (m_tile * plan.vectors * 1.5 + 15)
     step *= 1.35 if plan.chunks > 1 else 1.0  # as measured
     row = tiles * (prod(taps) * k * step + plan.chunks * overhead)
-    row += plan.c_block * (geometry.x_size[-1] * 0.4 / plan.splits + positions * 6)
+    row += plan.c_block * (geometry.x_size[-1] * 0.4 / plan.phase_splits + positions * 6)
     # From a cache that is further away they come as they are needed.
     near = copied // prod(geometry.kernel[:-1]) * prod(taps[:-1])
     row *= 1.0 if near * width <= machine.l2 else 1.2
     copies = copied * (1.2 if stride % lanes == 0 else 2.4)
     rows = plan.images * prod(geometry.x_size[:-1])
     task = 1000 + plan.chunks * (copies + plan.images * values) + rows * row
-    return _tasks(problem, plan.images, plan.c_block) * plan.splits, task, held
+    return _tasks(problem, plan.images, plan.c_block) * plan.phase_splits, task, held

@@ -24,12 +24,12 @@ from .cost import (
     tile_cycles,
     widening_cycles,
 )
-from .vectors import odd, square_size
+from .vectors import odd_vectors, square_size
 from .window import Plan
 
 
 @dataclass(frozen=True)
-class ClippedPlan(Plan):
+class ValidTapsPlan(Plan):
     """Plan of the kernel of plain gathers whose taps run only where they meet data.
 
     Attributes
@@ -44,7 +44,7 @@ class ClippedPlan(Plan):
         Positions of a register tile.
     depth : int
         Input channels that are summed at a time.
-    splits : int
+    channel_splits : int
         Into how many tasks the output channels of one block of rows are divided.
     parallel : bool
         Whether threads share the tasks.  Of symbolic images they do: tasks size what they hold.
@@ -57,7 +57,7 @@ class ClippedPlan(Plan):
     vectors: int
     m_tile: int
     depth: int
-    splits: int
+    channel_splits: int
     parallel: bool = True
     room: int = 0
 
@@ -95,10 +95,10 @@ class ClippedPlan(Plan):
         """Elements from one input channel to the next: never a power of two of cache lines."""
         held = prod(problem.geometry.kernel[:-1]) * prod(rows or self.rows)
         vectors = (held * problem.in_sizes[-1] + self.lanes - 1) // self.lanes
-        return odd(vectors) * self.lanes
+        return odd_vectors(vectors) * self.lanes
 
 
-MOST_MET = 0.97
+MOST_VALID = 0.97
 """Largest share of products with data for which it pays to leave out those with padding."""
 
 MOST_POSITIONS = 12
@@ -112,29 +112,29 @@ MOST_PLANS = 8
 """For how many known sizes plans are made, to be rated for all."""
 
 
-def plan_clipped(problem: Problem, machine: Machine) -> tuple[float, ClippedPlan] | None:
+def plan_valid_taps(problem: Problem, machine: Machine) -> tuple[float, ValidTapsPlan] | None:
     """Lanes over output channels: the plan of :mod:`topi_ext.kernels.clipped`, and its cycles.
 
     None for symbolic images, for phases, an empty batch, and where nearly all products are with
     data, or none.
     """
-    some = problem.n != 0 and 0 < problem.met_share < MOST_MET
+    some = problem.n != 0 and 0 < problem.valid_fraction < MOST_VALID
     return cheapest(_plans(problem, machine)) if some else None
 
 
-def clipped_of_any_size(
+def valid_taps_of_any_size(
     problem: Problem, known: Sequence[Problem], machine: Machine
-) -> Iterator[tuple[ClippedPlan, list[float]]]:
+) -> Iterator[tuple[ValidTapsPlan, list[float]]]:
     """Of symbolic sizes, plans, and the cycles of each for all `known` sizes.
 
     They are infinite for sizes whose products are all with padding.
     None where in most of the known sizes nearly all products are with data.
     """
-    most = MOST_MET if problem.images_are_known else MOST_MEAN
-    if not problem.is_plain or mean(one.met_share for one in known) > most:
+    most = MOST_VALID if problem.images_are_known else MOST_MEAN
+    if not problem.is_plain or mean(one.valid_fraction for one in known) > most:
         return
     some = known[:: -(-len(known) // MOST_PLANS)]
-    planned = ((one, plan_clipped(one, machine)) for one in some)
+    planned = ((one, plan_valid_taps(one, machine)) for one in some)
     plans = [(one, replace(found[1], parallel=True)) for one, found in planned if found]
     if not problem.images_are_known:
         plans = [(one, replace(plan, rows=(1, 1), room=plan.positions(one))) for one, plan in plans]
@@ -142,16 +142,16 @@ def clipped_of_any_size(
         yield plan, [_fitted_cycles(one, plan, machine) for one in known]
 
 
-def _fitted_cycles(known: Problem, plan: ClippedPlan, machine: Machine) -> float:
+def _fitted_cycles(known: Problem, plan: ValidTapsPlan, machine: Machine) -> float:
     """Estimated cycles until a kernel for symbolic sizes is done."""
-    if not known.met_share:
+    if not known.valid_fraction:
         return float("inf")
     if plan.room:
         plan = replace(plan, rows=(1, plan.rows_of(*known.positions[2:])))
     return _cycles(known, plan, machine)[0]
 
 
-def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ClippedPlan]]:
+def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ValidTapsPlan]]:
     """Candidates, and their cycles."""
     lanes, rows = machine.lanes(problem.acc_dtype), problem.positions[1:3]
     depths, heights = (
@@ -166,7 +166,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ClippedP
             candidate_depths(problem.in_channels),
             candidate_splits(1, -(-vectors // wide), machine),
         ):
-            plan = ClippedPlan((depth, height), lanes, wide, m_tile, channels, splits)
+            plan = ValidTapsPlan((depth, height), lanes, wide, m_tile, channels, splits)
             cycles, of_tasks = _cycles(problem, plan, machine)
             busy = min(machine.threads, _tasks(problem, plan))
             cycles *= memory_price(problem, _elements(problem, plan, busy))
@@ -189,7 +189,7 @@ def _line_cycles(problem: Problem, m_tile: int, vectors: int, machine: Machine) 
     return sum(count // m_tile * whole + count % m_tile * one for count in problem.met[-1])
 
 
-def _weights(problem: Problem, plan: ClippedPlan) -> int:
+def _weights(problem: Problem, plan: ValidTapsPlan) -> int:
     """Elements of the weights that a task copies at a time."""
     if problem.prepacked:
         return 0
@@ -197,33 +197,35 @@ def _weights(problem: Problem, plan: ClippedPlan) -> int:
     return plan.depth * plan.vectors * plan.lanes * taps
 
 
-def _sums(problem: Problem, plan: ClippedPlan) -> int:
+def _sums(problem: Problem, plan: ValidTapsPlan) -> int:
     """Elements of the sums of a task."""
-    blocks = -(-plan.blocks(problem) // plan.splits) if plan.depth < problem.in_channels else 1
+    blocks = (
+        -(-plan.blocks(problem) // plan.channel_splits) if plan.depth < problem.in_channels else 1
+    )
     return plan.positions(problem) * plan.vectors * plan.lanes * blocks
 
 
-def _elements(problem: Problem, plan: ClippedPlan, busy: int) -> int:
+def _elements(problem: Problem, plan: ValidTapsPlan, busy: int) -> int:
     """What the kernel holds beside its operands while `busy` tasks run."""
     turned: int = plan.lanes * problem.positions[-1]
     inputs: int = plan.depth * plan.pitch(problem)
     return busy * (inputs + _weights(problem, plan) + _sums(problem, plan) + turned)
 
 
-def _tasks(problem: Problem, plan: ClippedPlan) -> int:
+def _tasks(problem: Problem, plan: ValidTapsPlan) -> int:
     images, *rows, _ = problem.positions
     parts = prod(-(-size // part) for size, part in zip(rows, plan.rows))
-    tasks: int = images * problem.geometry.groups * parts * plan.splits
+    tasks: int = images * problem.geometry.groups * parts * plan.channel_splits
     return tasks
 
 
-def _cycles(problem: Problem, plan: ClippedPlan, machine: Machine) -> tuple[float, float]:
+def _cycles(problem: Problem, plan: ValidTapsPlan, machine: Machine) -> tuple[float, float]:
     """Estimated cycles until the kernel is done, and of all its tasks."""
     tasks, task = _tasks(problem, plan), _task_cycles(problem, plan, machine)
     return -(-tasks // machine.threads) * task * 1.05, tasks * task
 
 
-def _task_cycles(problem: Problem, plan: ClippedPlan, machine: Machine) -> float:
+def _task_cycles(problem: Problem, plan: ValidTapsPlan, machine: Machine) -> float:
     """Estimated cycles of a task, the mean of all."""
     width, vectors, channels = byte_width(problem.acc_dtype), plan.vectors, problem.in_channels
     width_in: int = problem.in_sizes[-1]
@@ -231,11 +233,11 @@ def _task_cycles(problem: Problem, plan: ClippedPlan, machine: Machine) -> float
     outer = prod(map(sum, sizes))
     counts = [-(-size // part) for size, part in zip(problem.positions[1:], plan.rows)]
     share: float = outer / prod(counts)  # rows of taps and positions of a task
-    blocks = -(-plan.blocks(problem) // plan.splits)
+    blocks = -(-plan.blocks(problem) // plan.channel_splits)
     chunks = -(-channels // plan.depth)
 
     held = (plan.depth * plan.pitch(problem) + _weights(problem, plan)) * width
-    weights = problem.weights_per_group * width // plan.splits
+    weights = problem.weights_per_group * width // plan.channel_splits
     products = share * channels * _line_cycles(problem, plan.m_tile, vectors, machine)
     # Sums are taken up again by every tap, and weights read again for every row of positions.
     sums = share * chunks * sum(last) * vectors
@@ -252,7 +254,7 @@ def _task_cycles(problem: Problem, plan: ClippedPlan, machine: Machine) -> float
     return 3000 + copied + blocks * (products * spill + sums + read + packed + written)
 
 
-def _weight_cycles(problem: Problem, plan: ClippedPlan, machine: Machine) -> float:
+def _weight_cycles(problem: Problem, plan: ValidTapsPlan, machine: Machine) -> float:
     """Of copying the weights of a block."""
     each = 3.0 + widening_cycles(problem.dtypes[1], problem.acc_dtype)
     if square_size(problem, plan.vectors * plan.lanes, plan.lanes):

@@ -18,7 +18,7 @@ def row_lanes(tiles: int, lanes: int) -> int:
     return min(lanes, 1 << (tiles.bit_length() - 1))
 
 
-def odd(vectors: int) -> int:
+def odd_vectors(vectors: int) -> int:
     """So many, or one more: rows a power of two of cache lines apart share one set of a cache."""
     return vectors | 1
 

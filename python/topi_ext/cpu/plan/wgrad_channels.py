@@ -28,7 +28,7 @@ from .window import Plan, Window
 
 
 @dataclass(frozen=True)
-class ChannelsPlan(Plan):
+class WgradChannelsPlan(Plan):
     """Plan of the ``conv_weight_grad`` kernel for many channels.
 
     Attributes
@@ -57,11 +57,13 @@ class ChannelsPlan(Plan):
     clipped: bool = False
 
 
-MOST_MET = 0.85
+MOST_VALID = 0.85
 """Largest share of products with data for which each tap counts the positions where it meets it."""
 
 
-def plan_channels(problem: Problem, machine: Machine) -> tuple[float, ChannelsPlan] | None:
+def plan_wgrad_channels(
+    problem: Problem, machine: Machine
+) -> tuple[float, WgradChannelsPlan] | None:
     """Lanes over channels of y: the plan of :mod:`topi_ext.kernels.weight_channels`.
 
     With its cycles.  None for images of which no block is small enough.
@@ -69,15 +71,15 @@ def plan_channels(problem: Problem, machine: Machine) -> tuple[float, ChannelsPl
     return cheapest(_plans(problem, machine))
 
 
-def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ChannelsPlan]]:
+def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, WgradChannelsPlan]]:
     """Candidates, and their cycles."""
     geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
     c, k, taps = geometry.c_per_group, geometry.k_per_group, geometry.taps
     slots = prod(g.slots for g in problem.gathers)
     width = byte_width(problem.acc_dtype)
     positions = nominal(problem.positions)
-    clips = problem.met_share < MOST_MET
-    share = problem.met_share if clips else 1.0
+    clips = problem.valid_fraction < MOST_VALID
+    share = problem.valid_fraction if clips else 1.0
     for k_block in candidate_channels(k, lanes):
         vectors = -(-k_block // lanes)
         # The tile is one of channels alone: of neighbouring taps LLVM would keep what the next
@@ -113,7 +115,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, Channels
             parallel = not problem.is_static or tasks * task >= PARALLEL_CYCLES
             yield (
                 cost,
-                ChannelsPlan(window, lanes, k_block, c_block, c_tile, v_tile, parallel, clips),
+                WgradChannelsPlan(window, lanes, k_block, c_block, c_tile, v_tile, parallel, clips),
             )
 
 

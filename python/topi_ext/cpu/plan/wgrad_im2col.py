@@ -27,7 +27,7 @@ from .window import Plan
 
 
 @dataclass(frozen=True)
-class ColumnsPlan(Plan):
+class WgradIm2colPlan(Plan):
     """Plan of the ``conv_weight_grad`` kernel for few positions.
 
     Attributes
@@ -38,7 +38,7 @@ class ColumnsPlan(Plan):
         Elements per vector.
     c_block : int
         Channels of x per task.
-    splits : int
+    channel_splits : int
         Into how many tasks the channels of y are divided.
     k_tile, vectors : int
         Register tile: channels of y by vectors of (channel of x, tap).
@@ -51,7 +51,7 @@ class ColumnsPlan(Plan):
     images: int
     lanes: int
     c_block: int
-    splits: int
+    channel_splits: int
     k_tile: int
     vectors: int
     parallel: bool = True
@@ -70,7 +70,7 @@ class ColumnsPlan(Plan):
         )
 
 
-def plan_columns(problem: Problem, machine: Machine) -> tuple[float, ColumnsPlan] | None:
+def plan_wgrad_im2col(problem: Problem, machine: Machine) -> tuple[float, WgradIm2colPlan] | None:
     """Lanes over weights: the plan of :mod:`topi_ext.kernels.weight_columns`, and its cycles.
 
     None for positions that are symbolic or too many to be held at once.
@@ -80,9 +80,9 @@ def plan_columns(problem: Problem, machine: Machine) -> tuple[float, ColumnsPlan
     return cheapest(_plans(problem, machine))
 
 
-def columns_of_any_size(
+def wgrad_im2col_of_any_size(
     problem: Problem, known: Sequence[Problem], machine: Machine
-) -> Iterator[tuple[ColumnsPlan, list[float]]]:
+) -> Iterator[tuple[WgradIm2colPlan, list[float]]]:
     """Of symbolic sizes, plans for few positions, and the cycles of each for all `known` sizes.
 
     They are infinite for what a task has no room for.
@@ -110,7 +110,7 @@ def _room(problem: Problem, c_block: int, machine: Machine) -> int:
     return machine.l2 // 2 // (_vectors(problem, c_block, machine) * machine.vector_bytes)
 
 
-def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ColumnsPlan]]:
+def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, WgradIm2colPlan]]:
     """Candidates, and their cycles."""
     c, size = problem.geometry.c_per_group, prod(problem.geometry.y_size)
     for images, c_block in product(divisors(problem.n), candidate_channels(c, 1)):
@@ -123,7 +123,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ColumnsP
             yield cycles, replace(plan, parallel=of_tasks >= PARALLEL_CYCLES)
 
 
-def _plan(problem: Problem, images: int, c_block: int, machine: Machine) -> ColumnsPlan:
+def _plan(problem: Problem, images: int, c_block: int, machine: Machine) -> WgradIm2colPlan:
     """The plan with as many splits as there have to be tasks."""
     geometry = problem.geometry
     vectors = _vectors(problem, c_block, machine)
@@ -131,14 +131,18 @@ def _plan(problem: Problem, images: int, c_block: int, machine: Machine) -> Colu
     tasks = geometry.groups * -(-geometry.c_per_group // c_block)
     splits = 1 if tasks >= 2 * machine.threads else -(-2 * machine.threads // tasks)
     splits = min(splits, -(-geometry.k_per_group // k_tile))
-    return ColumnsPlan(images, machine.lanes(problem.acc_dtype), c_block, splits, k_tile, width)
+    return WgradIm2colPlan(images, machine.lanes(problem.acc_dtype), c_block, splits, k_tile, width)
 
 
-def _tasks(problem: Problem, plan: ColumnsPlan) -> int:
-    return problem.geometry.groups * -(-problem.geometry.c_per_group // plan.c_block) * plan.splits
+def _tasks(problem: Problem, plan: WgradIm2colPlan) -> int:
+    return (
+        problem.geometry.groups
+        * -(-problem.geometry.c_per_group // plan.c_block)
+        * plan.channel_splits
+    )
 
 
-def _elements(problem: Problem, plan: ColumnsPlan) -> int:
+def _elements(problem: Problem, plan: WgradIm2colPlan) -> int:
     """What a task holds: columns, values of y, and sums that are not written where they belong."""
     geometry = problem.geometry
     positions = plan.images * prod(geometry.y_size)
@@ -146,22 +150,24 @@ def _elements(problem: Problem, plan: ColumnsPlan) -> int:
     as_summed = problem.weights_are_runs and problem.dtypes[2] == problem.acc_dtype
     sums = 0
     if not (as_summed and plan.is_whole(geometry)):
-        tiles = -(-geometry.k_per_group // (plan.k_tile * plan.splits))
+        tiles = -(-geometry.k_per_group // (plan.k_tile * plan.channel_splits))
         sums = plan.k_tile * row * (tiles if plan.images < problem.n else 1)
     return positions * (row + plan.k_tile) + sums
 
 
-def _cycles(problem: Problem, plan: ColumnsPlan, machine: Machine) -> tuple[float, float]:
+def _cycles(problem: Problem, plan: WgradIm2colPlan, machine: Machine) -> tuple[float, float]:
     """Estimated cycles until the kernel is done, and of all tasks together."""
     geometry, c_block, k_tile = problem.geometry, plan.c_block, plan.k_tile
     k, taps = geometry.k_per_group, geometry.taps
     positions, chunks = plan.images * prod(geometry.y_size), problem.n // plan.images
     vectors = plan.row_vectors(geometry)
     tasks = _tasks(problem, plan)
-    tiles = -(-k // (k_tile * plan.splits))
+    tiles = -(-k // (k_tile * plan.channel_splits))
     step = row_cycles(k_tile, vectors, plan.vectors, machine)
     # Sums that go on are read as well, from where a task's share of them fits.
-    is_far = c_block * taps * -(-k // plan.splits) * byte_width(problem.acc_dtype) > machine.l2
+    is_far = (
+        c_block * taps * -(-k // plan.channel_splits) * byte_width(problem.acc_dtype) > machine.l2
+    )
     rows = k_tile * (positions * 2.1 + vectors * (5 if chunks == 1 else 16 if is_far else 9))
     copied = positions * c_block * taps * _element_cycles(problem, c_block, machine)
     chunk = copied + tiles * (positions * step * 1.13 + rows)

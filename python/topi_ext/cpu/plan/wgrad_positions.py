@@ -26,7 +26,7 @@ from .window import Plan, Window
 
 
 @dataclass(frozen=True)
-class WeightGradPlan(Plan):
+class WgradPositionsPlan(Plan):
     """Plan of the ``conv_weight_grad`` kernel.
 
     Attributes
@@ -54,7 +54,7 @@ class WeightGradPlan(Plan):
 
 
 @lru_cache(maxsize=64)
-def plan_sums(problem: Problem, machine: Machine) -> tuple[float, WeightGradPlan]:
+def plan_wgrad_positions(problem: Problem, machine: Machine) -> tuple[float, WgradPositionsPlan]:
     """Lanes over positions: the plan of :mod:`topi_ext.kernels.weight_grad`, and its cycles."""
     found = cheapest(_plans(problem, machine))
     if found is None:
@@ -62,7 +62,7 @@ def plan_sums(problem: Problem, machine: Machine) -> tuple[float, WeightGradPlan
     return found
 
 
-def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, WeightGradPlan]]:
+def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, WgradPositionsPlan]]:
     """Candidates, and their cycles."""
     geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
     c, k, taps = geometry.c_per_group, geometry.k_per_group, geometry.taps
@@ -102,7 +102,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, WeightGr
             held = (panels + partial) // width
             cost *= memory_price(problem, min(tasks, machine.threads) * held)
             parallel = not problem.is_static or tasks * task >= PARALLEL_CYCLES
-            plan = WeightGradPlan(
+            plan = WgradPositionsPlan(
                 window, lanes, k_block, c_block, k_tile, c_tile, tap_tile, parallel
             )
             yield cost, plan

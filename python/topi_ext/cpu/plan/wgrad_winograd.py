@@ -22,22 +22,22 @@ from .cost import (
     row_cycles,
 )
 from .nominal import nominal
-from .vectors import NARROW, odd
-from .wgrad_positions import WeightGradPlan, plan_sums
+from .vectors import NARROW, odd_vectors
+from .wgrad_positions import WgradPositionsPlan, plan_wgrad_positions
 from .winograd_tiles import (
     MOST_TERMS,
     ROOMS,
     Tiled,
     candidate_tiles,
-    combined_inputs_cycles,
     fitted_block,
     input_rows,
+    winograd_input_cycles,
     written_terms,
 )
 
 
 @dataclass(frozen=True)
-class WeightTilesPlan(Tiled):
+class WgradWinogradPlan(Tiled):
     """Plan of the ``conv_weight_grad`` kernel that saves products.
 
     Attributes
@@ -52,13 +52,13 @@ class WeightTilesPlan(Tiled):
         Channels of x per task.
     c_tile, vectors : int
         Register tile: channels of x by vectors of channels of y.
-    direct : WeightGradPlan
+    direct : WgradPositionsPlan
         For data that is not finite.
     parallel : bool
         Whether threads share the tasks.
-    parts : int
+    channel_parts : int
         Parts of the channels of x that are computed one after the other, for less memory.
-    shares : int
+    position_splits : int
         Into how many tasks phases and blocks of tiles are divided, each with sums of its own; of 1,
         blocks of channels are tasks.
     """
@@ -69,10 +69,10 @@ class WeightTilesPlan(Tiled):
     c_block: int
     c_tile: int
     vectors: int
-    direct: WeightGradPlan
+    direct: WgradPositionsPlan
     parallel: bool = True
-    parts: int = 1
-    shares: int = 1
+    channel_parts: int = 1
+    position_splits: int = 1
 
     def passes(self, problem: Problem) -> int:
         """How often sums are added to: for each block of tiles and each phase."""
@@ -85,13 +85,13 @@ class WeightTilesPlan(Tiled):
     def pitch(self) -> int:
         """Distance of two rows of combined inputs: never a power of two of cache lines."""
         vectors = -(-prod(self.block) // self.lanes)
-        return odd(vectors) * self.lanes
+        return odd_vectors(vectors) * self.lanes
 
     @property
     def rows(self) -> int:
         """Rows of combined inputs from one term to the next: those of a channel, which are written
         together, lie in different sets of a cache."""
-        return odd(self.c_block)
+        return odd_vectors(self.c_block)
 
 
 FAR_SUMS = 6
@@ -101,7 +101,9 @@ MOST_ROWS = 16
 """Rows of sums, each taken up in pieces, in turns, that a processor reads ahead of us."""
 
 
-def plan_weight_tiles(problem: Problem, machine: Machine) -> tuple[float, WeightTilesPlan] | None:
+def plan_wgrad_winograd(
+    problem: Problem, machine: Machine
+) -> tuple[float, WgradWinogradPlan] | None:
     """Fewer products: the plan of :mod:`topi_ext.kernels.weight_tiles`, and its cycles.
 
     None for integers, whose sums have to be exact, for symbolic sizes, and where no two taps are
@@ -112,26 +114,26 @@ def plan_weight_tiles(problem: Problem, machine: Machine) -> tuple[float, Weight
     return cheapest(_plans(problem, machine))
 
 
-def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, WeightTilesPlan]]:
+def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, WgradWinogradPlan]]:
     """Candidates, and their cycles."""
     for one in _tiled(problem, machine):
         blocks = candidate_blocks(nominal(one.tiles(problem)), one.lanes)
         for block, plan in product(blocks, _candidates(problem, one, (1, 2, 4), machine)):
             plan = replace(plan, block=block)
             is_single = plan.passes(problem) == 1
-            if is_single and max(plan.parts, plan.shares) > 1:
+            if is_single and max(plan.channel_parts, plan.position_splits) > 1:
                 continue
             if _elements(problem, plan, machine) <= room_for(problem):
                 cost = _cycles(problem, plan, machine, is_single=is_single)
                 yield cost, replace(plan, parallel=cost * machine.threads >= PARALLEL_CYCLES)
 
 
-def weight_tiles_of_any_size(
+def wgrad_winograd_of_any_size(
     problem: Problem, known: Sequence[Problem], machine: Machine
-) -> Iterator[tuple[WeightTilesPlan, list[float]]]:
+) -> Iterator[tuple[WgradWinogradPlan, list[float]]]:
     """Of symbolic sizes, plans that save products, and their cycles for all `known` sizes.
 
-    None for what :func:`plan_weight_tiles` has none for.
+    None for what :func:`plan_wgrad_winograd` has none for.
     """
     for one in _tiled(problem, machine):
         rooms = [(1, 1, 1, vectors * one.lanes) for vectors in ROOMS]
@@ -141,14 +143,14 @@ def weight_tiles_of_any_size(
                 yield plan, [_fitted_cycles(size, plan, machine) for size in known]
 
 
-def _fitted_cycles(known: Problem, plan: WeightTilesPlan, machine: Machine) -> float:
+def _fitted_cycles(known: Problem, plan: WgradWinogradPlan, machine: Machine) -> float:
     """Estimated cycles of a plan for symbolic sizes, whose block fits the known ones."""
-    block = fitted_block(plan.tiles(known), prod(plan.block), plan.shares)
+    block = fitted_block(plan.tiles(known), prod(plan.block), plan.position_splits)
     plan = replace(plan, block=block)
     return _cycles(known, plan, machine, is_single=False, narrowest=NARROW)
 
 
-def _tiled(problem: Problem, machine: Machine) -> Iterator[WeightTilesPlan]:
+def _tiled(problem: Problem, machine: Machine) -> Iterator[WgradWinogradPlan]:
     """Plans with the tiles that may pay, of which the blocks follow."""
     tiles = candidate_tiles(problem)
     if not tiles:
@@ -157,31 +159,31 @@ def _tiled(problem: Problem, machine: Machine) -> Iterator[WeightTilesPlan]:
     vectors = -(-problem.geometry.k_per_group // lanes)
     c_tile, v_tile = register_tile(problem.geometry.c_per_group, vectors, machine)
     # Slower than it could be, and built sooner.
-    direct = replace(plan_sums(problem, machine)[1], k_tile=2, c_tile=1, tap_tile=1)
+    direct = replace(plan_wgrad_positions(problem, machine)[1], k_tile=2, c_tile=1, tap_tile=1)
     for tile in tiles:
-        plan = WeightTilesPlan(tile, (1,) * 4, lanes, c_tile, c_tile, v_tile, direct)
+        plan = WgradWinogradPlan(tile, (1,) * 4, lanes, c_tile, c_tile, v_tile, direct)
         if written_terms([_filters(problem, plan)]) <= MOST_TERMS:
             yield plan
 
 
-def _filters(problem: Problem, plan: WeightTilesPlan) -> list[Filter]:
+def _filters(problem: Problem, plan: WgradWinogradPlan) -> list[Filter]:
     """How each axis is computed: a gather from x to y has one kind of phases."""
     return [of_axis[0] for of_axis in plan.filters(problem)]
 
 
 def _candidates(
-    problem: Problem, plan: WeightTilesPlan, parts: Sequence[int], machine: Machine
-) -> Iterator[WeightTilesPlan]:
+    problem: Problem, plan: WgradWinogradPlan, parts: Sequence[int], machine: Machine
+) -> Iterator[WgradWinogradPlan]:
     """The plan with other channels, parts, none of them empty, and shares."""
     c = problem.geometry.c_per_group
     for c_block, count in product(candidate_channels(c, plan.c_tile), parts):
         blocks = -(-c // c_block)
         if blocks > (count - 1) * -(-blocks // count):
             for shares in sorted({1, machine.threads}):
-                yield replace(plan, c_block=c_block, parts=count, shares=shares)
+                yield replace(plan, c_block=c_block, channel_parts=count, position_splits=shares)
 
 
-def _sizes(problem: Problem, plan: WeightTilesPlan) -> tuple[int, int, int]:
+def _sizes(problem: Problem, plan: WgradWinogradPlan) -> tuple[int, int, int]:
     """Elements of the combined outputs of a block, of the inputs of a task, and of the sums of one
     channel of x."""
     filters = _filters(problem, plan)
@@ -192,20 +194,20 @@ def _sizes(problem: Problem, plan: WeightTilesPlan) -> tuple[int, int, int]:
     return rows, inputs, (terms * vectors + 1) * plan.lanes
 
 
-def _tasks(problem: Problem, plan: WeightTilesPlan) -> int:
+def _tasks(problem: Problem, plan: WgradWinogradPlan) -> int:
     """Blocks of channels of x in a part."""
-    return -(-problem.geometry.c_per_group // (plan.c_block * plan.parts))
+    return -(-problem.geometry.c_per_group // (plan.c_block * plan.channel_parts))
 
 
-def _elements(problem: Problem, plan: WeightTilesPlan, machine: Machine) -> int:
+def _elements(problem: Problem, plan: WgradWinogradPlan, machine: Machine) -> int:
     """What the kernel holds beside its operands."""
     rows, inputs, sums = _sizes(problem, plan)
     # Outputs of a row of tiles, turned before they are combined.
     inputs += prod(plan.tile) * plan.block[-1] * plan.lanes
     tasks = _tasks(problem, plan)
-    if plan.shares > 1:
-        busy = min(machine.threads, plan.shares)
-        return busy * (rows + inputs) + sums * plan.c_block * tasks * plan.shares
+    if plan.position_splits > 1:
+        busy = min(machine.threads, plan.position_splits)
+        return busy * (rows + inputs) + sums * plan.c_block * tasks * plan.position_splits
     busy = min(machine.threads, tasks)
     is_single = plan.passes(problem) == 1
     return rows + busy * inputs + sums * plan.c_block * (busy if is_single else tasks)
@@ -213,7 +215,7 @@ def _elements(problem: Problem, plan: WeightTilesPlan, machine: Machine) -> int:
 
 def _cycles(
     problem: Problem,
-    plan: WeightTilesPlan,
+    plan: WgradWinogradPlan,
     machine: Machine,
     *,
     is_single: bool,
@@ -221,7 +223,7 @@ def _cycles(
 ) -> float:
     """Estimated cycles; of a single pass sums are written once."""
     geometry, lanes, tile, block = problem.geometry, plan.lanes, plan.tile, plan.block
-    filters, c_block, shares = _filters(problem, plan), plan.c_block, plan.shares
+    filters, c_block, shares = _filters(problem, plan), plan.c_block, plan.position_splits
     width = byte_width(problem.acc_dtype)
     rows, inputs, sums = _sizes(problem, plan)
     tasks, passes = _tasks(problem, plan), plan.passes(problem)
@@ -234,7 +236,7 @@ def _cycles(
     outputs = vectors * (turn + prod(block) * points * 2.5)
     # What is left over of the tiles goes one channel at a time.
     register_tiles = c_block // plan.c_tile + c_block % plan.c_tile
-    task = 1000 + c_block * combined_inputs_cycles(filters, block, lanes, narrowest)
+    task = 1000 + c_block * winograd_input_cycles(filters, block, lanes, narrowest)
     # From a cache that is further away, and not of this core alone.
     near = rows + inputs + (sums * c_block * tasks if shares > 1 else 0)
     far = 1.0 if near * width <= machine.l2 * 3 // 4 else 1.4
@@ -257,4 +259,4 @@ def _cycles(
         if machine.threads > 1:
             outputs += rows * (4.0 if machine.vector_bytes >= 64 else 1.0)
         cost = passes * (outputs / machine.threads + turns * task + 15000) + written
-    return cost * geometry.groups * plan.parts * 1.06
+    return cost * geometry.groups * plan.channel_parts * 1.06

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ...gather import Gather
-from .vectors import odd
+from .vectors import odd_vectors
 
 
 class Plan:
@@ -54,7 +54,7 @@ class Window:
     def pitch(self, lanes: int) -> int:
         """Distance of two planes: whole vectors, and never a power of two of cache lines."""
         vectors = -(-self.elements // lanes)
-        return odd(vectors) * lanes
+        return odd_vectors(vectors) * lanes
 
     def most_pitch(self, lanes: int) -> int:
         """What has to be allocated for a plane."""

@@ -23,19 +23,19 @@ from .cost import (
     tile_cycles,
     widening_cycles,
 )
-from .direct import GatherPlan, gather_elements, gather_tasks, plan_gather
+from .direct import DirectPlan, direct_elements, direct_tasks, plan_direct
 from .nominal import elements, nominal
-from .vectors import NARROW, odd, square_size
-from .winograd_rows import COMBINED, CombinedRows
+from .vectors import NARROW, odd_vectors, square_size
+from .winograd_rows import COMBINED, WinogradRows
 from .winograd_tiles import (
     MOST_TERMS,
     ROOMS,
     Tile,
     Tiled,
     candidate_tiles,
-    combined_inputs_cycles,
     fitted_block,
     input_rows,
+    winograd_input_cycles,
     written_terms,
 )
 
@@ -54,27 +54,28 @@ class WinogradPlan(Tiled):
         Elements per vector.
     channels, vectors : int
         Register tile: output channels by vectors of tiles.
-    splits : int
+    channel_splits : int
         Into how many tasks the output channels of one block are divided.
     pass_blocks : int
         Blocks of output channels whose points are held at a time.
-    direct : GatherPlan
+    direct : DirectPlan
         For data that is not finite, and for symbolic sizes of few tiles.
     parallel : bool
         Whether threads share the tasks.
-    parts : int
-        Parts of the output channels: tasks, or one after the other, for less memory, if `shares` is
-        zero.
-    shares : int
+    channel_parts : int
+        Parts of the output channels: tasks, or one after the other, for less memory, if
+        `position_splits` is zero.
+    position_splits : int
         Into how many tasks the positions of a part are divided, each of which combines the taps of
-        the part for itself; then `splits` is 1.  Zero: all threads combine them together, and
-        blocks of positions are tasks.
+        the part for itself; then `channel_splits` is 1.  Zero: all threads combine them together,
+        and blocks of positions are tasks.
     per_task : int
-        Parts that a task computes one after the other, if `shares` is not zero.  Of more than one,
-        all positions are one block, whose inputs the task combines once, and `shares` is 1.
+        Parts that a task computes one after the other, if `position_splits` is not zero.  Of more
+        than one, all positions are one block, whose inputs the task combines once, and
+        `position_splits` is 1.
     by_slice : bool
         Whether a task computes the rows that one slice of the kernel serves before those of the
-        next, for less memory, if `shares` is not zero.
+        next, for less memory, if `position_splits` is not zero.
     chunks : int
         Into how many equal parts the input channels are divided, which are summed one after the
         other; 1 if a task has several parts.
@@ -90,12 +91,12 @@ class WinogradPlan(Tiled):
     lanes: int
     channels: int
     vectors: int
-    splits: int
+    channel_splits: int
     pass_blocks: int
-    direct: GatherPlan
+    direct: DirectPlan
     parallel: bool = True
-    parts: int = 1
-    shares: int = 0
+    channel_parts: int = 1
+    position_splits: int = 0
     per_task: int = 1
     by_slice: bool = False
     chunks: int = 1
@@ -137,7 +138,7 @@ class WinogradPlan(Tiled):
         """Distance of two rows of tiles: one register tile, or never a power of two of lines."""
         rounds = -(-prod(self.block) // (self.vectors * self.lanes))
         vectors = rounds * self.vectors
-        return (vectors if rounds == 1 else odd(vectors)) * self.lanes
+        return (vectors if rounds == 1 else odd_vectors(vectors)) * self.lanes
 
 
 MOST_KINDS = 4
@@ -177,7 +178,7 @@ def winograd_of_any_size(
     if not tiles:
         return
     lanes = machine.lanes(problem.acc_dtype)
-    direct = plan_gather(replace(problem, prepacked=False), machine)[1]
+    direct = plan_direct(replace(problem, prepacked=False), machine)[1]
     one = WinogradPlan((1,) * 3, (1,) * 4, lanes, 1, 1, 1, 1, direct)
     shapes = {register_tile(problem.out_channels, vectors, machine) for vectors in (1, 2, 3, 4)}
     loops = list(_loops_of_any_size(problem, machine))
@@ -206,7 +207,7 @@ def from_positions_on(
     if least > 16 * plan.lanes:
         return plan
     channels, _ = register_tile(problem.out_channels, 1, machine)
-    direct = replace(plan.direct, channels=channels, vectors=1, unrolled=1, whole_rows=False)
+    direct = replace(plan.direct, channels=channels, vectors=1, unrolled=1, all_phases=False)
     return replace(plan, direct=direct)
 
 
@@ -217,7 +218,7 @@ def _fitted_cycles(
     machine: Machine,
 ) -> float:
     """Estimated cycles of a plan for symbolic sizes, whose block fits the known ones."""
-    block = fitted_block(plan.tiles(known), prod(plan.block), plan.shares or plan.tasks)
+    block = fitted_block(plan.tiles(known), prod(plan.block), plan.position_splits or plan.tasks)
     return _cycles(known, replace(plan, block=block), combinations, machine, NARROW)[0]
 
 
@@ -239,18 +240,18 @@ def _room(problem: Problem) -> int:
     return elements(problem) * 511 // 512
 
 
-def _direct(problem: Problem, machine: Machine) -> GatherPlan | None:
+def _direct(problem: Problem, machine: Machine) -> DirectPlan | None:
     """The sum for data that is not finite, or None where there is no room for it."""
     # Its weights come as they are.
     as_stored = replace(problem, prepacked=False)
-    plan = plan_gather(as_stored, machine)[1]
+    plan = plan_direct(as_stored, machine)[1]
     # A third as fast as it could be, and built sooner: no last tile, no taps written out, one loop
     # for all phases.
     channels = min(4, plan.channels)
-    plan = replace(plan, channels=channels, vectors=1, unrolled=1, whole_rows=False, shared=3)
-    busy = min(machine.threads, gather_tasks(problem, plan))
+    plan = replace(plan, channels=channels, vectors=1, unrolled=1, all_phases=False, shared=3)
+    busy = min(machine.threads, direct_tasks(problem, plan))
     held, depth = min(
-        (gather_elements(as_stored, replace(plan, depth=depth), busy), -depth)
+        (direct_elements(as_stored, replace(plan, depth=depth), busy), -depth)
         for depth in {plan.depth, *candidate_depths(problem.in_channels)}
     )
     return replace(plan, depth=-depth) if held <= _room(problem) else None
@@ -333,13 +334,13 @@ def _cycles(
     combining = 0.0
     if not problem.prepacked:
         combining = _combining_cycles(problem, plan, combinations, machine)
-    if plan.shares:
-        combining /= problem.geometry.groups * plan.parts
-        turns = -(-_positions(problem, plan) // plan.shares)
+    if plan.position_splits:
+        combining /= problem.geometry.groups * plan.channel_parts
+        turns = -(-_positions(problem, plan) // plan.position_splits)
         task = inputs * turns + plan.per_task * (cycles * turns + combining)
         return -(-tasks // machine.threads) * task, tasks * task
     task = cycles + inputs
-    cost = -(-tasks // machine.threads) * task * plan.parts + combining / machine.threads
+    cost = -(-tasks // machine.threads) * task * plan.channel_parts + combining / machine.threads
     return cost, tasks * task
 
 
@@ -350,17 +351,19 @@ def _positions(problem: Problem, plan: WinogradPlan) -> int:
 
 def _tasks(problem: Problem, plan: WinogradPlan) -> int:
     """Tasks that may run at once."""
-    if plan.shares:
-        return problem.geometry.groups * -(-plan.parts // plan.per_task) * plan.shares
-    return problem.geometry.groups * _positions(problem, plan) * plan.splits
+    if plan.position_splits:
+        return (
+            problem.geometry.groups * -(-plan.channel_parts // plan.per_task) * plan.position_splits
+        )
+    return problem.geometry.groups * _positions(problem, plan) * plan.channel_splits
 
 
 class Loops(NamedTuple):
     """A block of tiles, and how tasks go over parts of the output channels, as of WinogradPlan."""
 
     block: tuple[int, ...]
-    parts: int = 1
-    shares: int = 0
+    channel_parts: int = 1
+    position_splits: int = 0
     per_task: int = 1
     by_slice: bool = False
 
@@ -377,21 +380,24 @@ def _with_loops(
     blocks of channels."""
     channels, width = tile
     blocks = -(-problem.out_channels // channels)
-    if loops.parts > blocks:
+    if loops.channel_parts > blocks:
         return None
     # None of them empty, and about as many in one task as in another.
-    parts, blocks = -(-blocks // -(-blocks // loops.parts)), -(-blocks // loops.parts)
-    loops = loops._replace(parts=parts, per_task=-(-parts // -(-parts // loops.per_task)))
+    parts, blocks = (
+        -(-blocks // -(-blocks // loops.channel_parts)),
+        -(-blocks // loops.channel_parts),
+    )
+    loops = loops._replace(channel_parts=parts, per_task=-(-parts // -(-parts // loops.per_task)))
     plan = replace(
         template, **loops._asdict(), channels=channels, vectors=width, tasks=2 * machine.threads
     )
     splits, tasks = 1, _tasks(problem, plan)
-    if tasks < 2 * machine.threads and not loops.shares:
+    if tasks < 2 * machine.threads and not loops.position_splits:
         splits = min(blocks, -(-2 * machine.threads // tasks))
     most = max(prod(len(f.points) for f in combination) for combination in combinations)
     held = most * channels * width * template.lanes * byte_width(problem.acc_dtype)
     passes = -(-blocks * held // (splits * machine.l2 // 3))
-    return replace(plan, splits=splits, pass_blocks=-(-blocks // (splits * passes)))
+    return replace(plan, channel_splits=splits, pass_blocks=-(-blocks // (splits * passes)))
 
 
 def _loops(problem: Problem, plan: WinogradPlan, machine: Machine) -> Iterator[Loops]:
@@ -422,13 +428,13 @@ def _elements(
     busy: int,
 ) -> int:
     """What the kernel holds beside its operands while `busy` tasks run."""
-    blocks = -(-problem.out_channels // (plan.channels * plan.parts))
-    rows = CombinedRows(problem, plan)
+    blocks = -(-problem.out_channels // (plan.channels * plan.channel_parts))
+    rows = WinogradRows(problem, plan)
     width = plan.vectors * plan.lanes
     points = max(prod(len(f.points) for f in kinds) for kinds in combinations)
     outputs = prod(plan.tile) * combinations[0][2].out_step
     task = points * plan.pass_blocks * plan.channels * width
-    task += -(-blocks // plan.splits) * plan.channels * outputs * plan.pitch
+    task += -(-blocks // plan.channel_splits) * plan.channels * outputs * plan.pitch
     task += rows.inputs_held * plan.pitch
     # Rows of data as they are, for each filter along the row.
     raw: dict[tuple[Filter, ...], int] = {}
@@ -441,7 +447,7 @@ def _elements(
     combined = blocks * plan.channels * rows.taps_held * plan.chunks
     # The weights of a block and some input channels are copied before they are combined.
     task += problem.geometry.taps * COMBINED * plan.channels
-    if plan.shares:
+    if plan.position_splits:
         return busy * (task + combined)
     return problem.geometry.groups * combined + busy * task
 
@@ -458,24 +464,24 @@ def _task_cycles(
     vectors = -(-prod(block) // lanes)
     rounds = -(-vectors // plan.vectors)
     tile_rows = prod(block[:-1])
-    blocks = -(-problem.out_channels // plan.channels) / (plan.splits * plan.parts)
+    blocks = -(-problem.out_channels // plan.channels) / (plan.channel_splits * plan.channel_parts)
     outputs = prod(plan.tile)
     values = _most_terms(combinations) * plan.depth(problem)
     values *= rounds * plan.vectors * lanes * width
     near = machine.l2 * 3 // 4
     slices = plan.slices(problem) if plan.by_slice else 1
     of_term = problem.in_channels * blocks * plan.channels * width
-    held = plan.splits * of_term * _terms(combinations)
+    held = plan.channel_splits * of_term * _terms(combinations)
     if problem.prepacked:
-        held *= plan.parts
-    elif plan.shares:
+        held *= plan.channel_parts
+    elif plan.position_splits:
         held *= machine.threads / slices
     combined, total = 0.0, 1000.0
     for depth, height, last in combinations:
         phases = prod(len(f.phases) for f in (depth, height, last))
         terms = [f.mean_terms for f in (depth, height, last)]
         points = prod(len(f.points) for f in (depth, height, last))
-        channel = combined_inputs_cycles((depth, height, last), block, lanes, narrowest)
+        channel = winograd_input_cycles((depth, height, last), block, lanes, narrowest)
         combined += phases * problem.in_channels * channel
         step = tile_cycles(plan.channels, plan.vectors, machine)
         products = prod(terms) * problem.in_channels * blocks * rounds * step
@@ -516,7 +522,7 @@ def _combining_cycles(
 
     Lines that another core has read, as those of all threads together, are slow to write.
     """
-    parts, shared = plan.parts, plan.shares == 0
+    parts, shared = plan.channel_parts, plan.position_splits == 0
     products = _terms(combinations)
     pairs = problem.geometry.groups * problem.in_channels * problem.out_channels
     size = pairs * products * byte_width(problem.acc_dtype)
@@ -526,7 +532,7 @@ def _combining_cycles(
     near = near or (shared and machine.threads == 1)
     if plan.inputs_first:
         # Inputs that would stay in the same cache are pushed out of it, and push taps out.
-        inputs = CombinedRows(problem, plan).inputs_held * plan.pitch
+        inputs = WinogradRows(problem, plan).inputs_held * plan.pitch
         inputs *= byte_width(problem.acc_dtype)
         together = inputs + size / (parts * slices)
         near = near and not inputs <= machine.l2 < together * 4 / 5
@@ -538,7 +544,7 @@ def _combining_cycles(
             # The further away the other core's copy is, the sooner it is given up.
             each = 6.0 if near else 5.0 if size <= 4 * parts * machine.l2 else 4.0
         stored = pairs * problem.geometry.taps * 4
-        near = stored <= machine.l2 * (machine.threads if plan.shares == 1 else 1)
+        near = stored <= machine.l2 * (machine.threads if plan.position_splits == 1 else 1)
         copied = 1.4 if near else 2.6 if stored <= 16 * machine.l2 else 3.4
     if square_size(problem, plan.channels, plan.lanes):
         copied -= 0.9 if copied < 2.6 else 1.4

@@ -73,7 +73,7 @@ class Layout(Protocol):
     def gap(self, problem: Problem) -> int: ...
 
 
-class CombinedRows:
+class WinogradRows:
     """Rows of one block of output channels, and of one block of tiles, for one chunk of the input
     channels.
 

@@ -106,7 +106,7 @@ def _saves_products(gather: Gather, tile: int) -> bool:
     return whole < 2 * half
 
 
-def combined_inputs_cycles(
+def winograd_input_cycles(
     filters: Sequence[Filter], block: Sequence[int], lanes: int, narrowest: int = 1
 ) -> float:
     """Estimated cycles of combining the inputs of one channel, phase and block of tiles.
@@ -120,9 +120,9 @@ def combined_inputs_cycles(
     vectors: int = -(-last.span(count) // count)
     of_depth = depth.mean_terms * len(height.terms)
     # Elements further apart are picked from more vectors.
-    picked = len(last.reach) * max(1, last.in_step * last.tile - 1)
+    picked = len(last.inputs) * max(1, last.in_step * last.tile - 1)
     mixed = vectors * 1.5 + picked + 2 * len(last.terms)
-    each = len(depth.reach) * len(height.reach) * vectors + of_depth * mixed
+    each = len(depth.inputs) * len(height.inputs) * vectors + of_depth * mixed
     # So many do not stay in registers.
     written = of_depth * len(last.terms)
     each *= 1.0 if written <= 32 else 1.4 if written <= 56 else 1.8
@@ -130,7 +130,7 @@ def combined_inputs_cycles(
     cycles = 0.75 if count == lanes else 0.45 if count > 4 else 0.3 if count > 2 else 0.13
     cycles = cycles if count >= narrowest else 0.2
     # Few rows are read before they have reached the first cache.
-    every = filters[2].every
+    every = filters[2].input_stride
     copied = 0.2 if every == 1 else 0.4 if every <= MOST_STEP else 1.2
     return rows * (1.5 + length * copied) + 40 / rows + chunks * each * cycles
 
@@ -139,7 +139,7 @@ def input_rows(filters: Sequence[Filter], block: Sequence[int]) -> tuple[int, in
     """Rows of one channel that a block of tiles reads, and their length."""
     rows = block[0]
     for f, tiles in zip(filters[:2], block[1:3]):
-        rows *= len(f.residues) * (tiles * f.tile + f.beyond)
+        rows *= len(f.residues) * (tiles * f.tile + f.halo)
     return rows, filters[2].packed.span(block[3])
 
 

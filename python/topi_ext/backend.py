@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a face, its geometry and a target to a scheduled kernel, or to none."""
+"""From a face, its geometry and a target to a scheduled kernel, or to none.
+
+One backend per kind of target builds kernels; what each has to know of a problem is the same.
+"""
 
 from __future__ import annotations
 
@@ -9,69 +12,33 @@ from functools import lru_cache, wraps
 from typing import Any, NamedTuple
 
 from . import tvm_compat
-from .cpu.emit import SCRATCH_BYTES
-from .cpu.kernels import (
-    direct,
-    direct_amx,
-    direct_dot_bf16,
-    dot_product,
-    gemm_col2im,
-    phase_lanes,
-    runtime_dispatch,
-    valid_taps,
-    wgrad_channels,
-    wgrad_im2col,
-    wgrad_positions,
-    wgrad_winograd,
-    winograd,
-)
-from .cpu.machine import Machine
-from .cpu.plan.choose import choose
-from .cpu.plan.direct import GatherPlan
-from .cpu.plan.direct_amx import AmxPlan
-from .cpu.plan.direct_dot_bf16 import DotPlan
-from .cpu.plan.dot_product import InnerPlan
-from .cpu.plan.gemm_col2im import ScatterPlan
-from .cpu.plan.phase_lanes import PhasesPlan
-from .cpu.plan.runtime_dispatch import EitherPlan
-from .cpu.plan.valid_taps import ClippedPlan
-from .cpu.plan.wgrad_channels import ChannelsPlan
-from .cpu.plan.wgrad_im2col import ColumnsPlan
-from .cpu.plan.wgrad_positions import WeightGradPlan
-from .cpu.plan.wgrad_winograd import WeightTilesPlan
-from .cpu.plan.window import Plan
-from .cpu.plan.winograd import WinogradPlan
+from .cpu.backend import CpuBackend
+from .emit import SCRATCH_BYTES
 from .epilogue import Epilogue
 from .geometry import Geometry, Size
 from .layout import Layouts
 from .problem import Problem
 from .sizes import rules
 
-KERNELS = {
-    GatherPlan: direct,
-    WinogradPlan: winograd,
-    AmxPlan: direct_amx,
-    DotPlan: direct_dot_bf16,
-    InnerPlan: dot_product,
-    ScatterPlan: gemm_col2im,
-    PhasesPlan: phase_lanes,
-    ClippedPlan: valid_taps,
-    EitherPlan: runtime_dispatch,
-    WeightGradPlan: wgrad_positions,
-    ChannelsPlan: wgrad_channels,
-    ColumnsPlan: wgrad_im2col,
-    WeightTilesPlan: wgrad_winograd,
-}
-"""The room of each plan's kernel."""
+Backend = CpuBackend
+"""Builds kernels for one kind of target; hashable, so that equal requests share a kernel."""
 
-_PACKERS = {
-    GatherPlan: direct,
-    WinogradPlan: winograd,
-    AmxPlan: direct_amx,
-    DotPlan: direct_dot_bf16,
-    ClippedPlan: valid_taps,
-}
-"""Kernels that may find their weights packed."""
+
+@dataclass(frozen=True)
+class Unsupported:
+    """Why a target has no kernels of ours: TVM schedules the TE definitions for it."""
+
+    reason: str
+
+
+def of_target(target: Any) -> Backend | Unsupported:
+    """What builds kernels for `target`, or why nothing does."""
+    if target is None:
+        return Unsupported("no target is known")
+    kind = str(getattr(target.kind, "name", target.kind))
+    if kind != "llvm":
+        return Unsupported(f"target kind {kind}: kernels of ours are for llvm")
+    return CpuBackend.of(target) or Unsupported("LLVM does not know the target's triple")
 
 
 class Packing(NamedTuple):
@@ -114,7 +81,7 @@ def prim_func(
     dtypes : tuple of str
         Of the first operand, of the second, of the result.
     target : tvm.target.Target or None
-    epilogue : tuple of Step
+    epilogue : tuple of PostOp
         What is done to the result; not for ``conv_weight_grad``.
 
     Returns
@@ -123,11 +90,10 @@ def prim_func(
         ``(first operand, second operand, *operands of the epilogue, result)``.  Symbolic sizes
         become variables of the function.  Equal requests give the same object.
     """
-    features = tvm_compat.llvm_features(target)
-    if features is None:
+    found = of_target(target)
+    if isinstance(found, Unsupported):
         return None
-    machine = Machine.of_features(*features)
-    return _build(_Request.of(face, geometry, layouts, n, dtypes, machine, epilogue))
+    return _build(_Request.of(face, geometry, layouts, n, dtypes, found, epilogue))
 
 
 def prepacked(
@@ -148,11 +114,10 @@ def prepacked(
     kernel : PrimFunc or None
         As :func:`prim_func` returns it, but with `packed` in place of the weight.
     """
-    features = tvm_compat.llvm_features(target)
-    if features is None:
+    found = of_target(target)
+    if isinstance(found, Unsupported):
         return None, None
-    machine = Machine.of_features(*features)
-    request = _Request.of(face, geometry, layouts, n, dtypes, machine, epilogue, prepacked=True)
+    request = _Request.of(face, geometry, layouts, n, dtypes, found, epilogue, prepacked=True)
     return _build_packing(request), _build(request)
 
 
@@ -176,7 +141,7 @@ class _Request:
     known: tuple[int | None, ...]
     layouts: Layouts
     dtypes: tuple[str, str, str]
-    machine: Machine
+    backend: Backend
     epilogue: Epilogue
     prepacked: bool
 
@@ -188,7 +153,7 @@ class _Request:
         layouts: Layouts,
         n: Size,
         dtypes: tuple[str, str, str],
-        machine: Machine,
+        backend: Backend,
         epilogue: Epilogue,
         *,
         prepacked: bool = False,
@@ -196,7 +161,7 @@ class _Request:
         sizes = (n, *geometry.x_size, *geometry.y_size)
         known = tuple(size if isinstance(size, int) else None for size in sizes)
         sizeless = replace(geometry, x_size=(), y_size=())
-        return cls(face, sizeless, known, layouts, dtypes, machine, epilogue, prepacked)
+        return cls(face, sizeless, known, layouts, dtypes, backend, epilogue, prepacked)
 
     def sized(self) -> tuple[Size, Geometry]:
         """Batch and geometry, with a fresh variable for each unknown size."""
@@ -209,18 +174,11 @@ class _Request:
         x_size, y_size = tuple(sizes[:rank]), tuple(sizes[rank:])
         return n, replace(self.geometry, x_size=x_size, y_size=y_size)
 
-    def planned(self, n: Size, geometry: Geometry) -> tuple[Problem, Plan]:
-        """The problem of these sizes and a plan for it."""
-        problem = Problem(
-            self.face,
-            geometry.as_rank3(),
-            self.layouts,
-            n,
-            self.dtypes,
-            self.epilogue,
-            self.prepacked,
-        )
-        return problem, choose(problem, self.machine)
+    def problem(self, n: Size, geometry: Geometry) -> Problem:
+        """The problem of these sizes."""
+        rank3 = geometry.as_rank3()
+        options = self.epilogue, self.prepacked
+        return Problem(self.face, rank3, self.layouts, n, self.dtypes, *options)
 
 
 def _one_at_a_time(cached: Callable[[_Request], Any]) -> Callable[[_Request], Any]:
@@ -242,17 +200,15 @@ _REMEMBERED = 256
 @lru_cache(maxsize=_REMEMBERED)
 def _build(request: _Request) -> Any:
     n, geometry = request.sized()
-    problem, plan = request.planned(n, geometry)
-    func = KERNELS[type(plan)].build(problem, plan)
+    func = request.backend.build(request.problem(n, geometry))
     return tvm_compat.asserting(func, rules(request.face, geometry))
 
 
 @_one_at_a_time
 @lru_cache(maxsize=_REMEMBERED)
 def _build_packing(request: _Request) -> Packing | None:
-    problem, plan = request.planned(*request.sized())
-    kernel = _PACKERS.get(type(plan))
-    if kernel is None or not kernel.is_prepacked(problem, plan):
+    packing = request.backend.build_packing(request.problem(*request.sized()))
+    if packing is None:
         return None
-    func = kernel.build_packing(problem, plan)
-    return Packing(func, *kernel.packed_weights(problem, plan))
+    func, packed = packing
+    return Packing(func, *packed)

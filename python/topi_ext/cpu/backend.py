@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a problem to a kernel for a processor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .. import tvm_compat
+from ..emit.arguments import Packed
+from ..problem import Problem
+from .kernels import module_of
+from .machine import Machine
+from .plan.choose import choose
+from .registry import kernel_of
+
+
+@dataclass(frozen=True)
+class CpuBackend:
+    """Kernels for one processor: equal ones make equal kernels.
+
+    Attributes
+    ----------
+    machine : Machine
+    """
+
+    machine: Machine
+
+    @classmethod
+    def of(cls, target: Any) -> CpuBackend | None:
+        """That of an llvm target; None where LLVM does not know its triple."""
+        features = tvm_compat.llvm_features(target)
+        return None if features is None else cls(Machine.of_features(*features))
+
+    def build(self, problem: Problem) -> Any:
+        """The PrimFunc of the fastest kernel, by estimate."""
+        plan = choose(problem, self.machine)
+        return module_of(plan).build(problem, plan)
+
+    def build_packing(self, problem: Problem) -> tuple[Any, Packed] | None:
+        """The PrimFunc that packs the weights of that kernel, and what it writes; None where the
+        kernel reads weights as they are."""
+        plan = choose(problem, self.machine)
+        kernel = module_of(plan)
+        if not kernel_of(plan).prepacks or not kernel.is_prepacked(problem, plan):
+            return None
+        return kernel.build_packing(problem, plan), kernel.packed_weights(problem, plan)

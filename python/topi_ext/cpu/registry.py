@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels of processors, one row each.
+
+A kernel of name ``N`` is planned in ``plan/N.py`` and emitted in ``kernels/N.py``; nothing else has
+to know it.  docs/add-a-kernel.md shows how one is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Optional
+
+from ..problem import Problem
+from .machine import Machine
+from .plan.direct import DirectPlan, plan_direct
+from .plan.direct_amx import DirectAmxPlan, plan_direct_amx
+from .plan.direct_dot_bf16 import DirectDotPlan, plan_direct_dot
+from .plan.dot_product import DotProductPlan, dot_product_of_any_size, plan_dot_product
+from .plan.gemm_col2im import Col2imPlan, gemm_col2im_of_any_size, plan_gemm_col2im
+from .plan.phase_lanes import PhaseLanesPlan, phase_lanes_of_any_size, plan_phase_lanes
+from .plan.runtime_dispatch import DispatchPlan
+from .plan.valid_taps import ValidTapsPlan, plan_valid_taps
+from .plan.wgrad_channels import WgradChannelsPlan, plan_wgrad_channels
+from .plan.wgrad_im2col import WgradIm2colPlan, plan_wgrad_im2col, wgrad_im2col_of_any_size
+from .plan.wgrad_positions import WgradPositionsPlan, plan_wgrad_positions
+from .plan.wgrad_winograd import (
+    WgradWinogradPlan,
+    plan_wgrad_winograd,
+    wgrad_winograd_of_any_size,
+)
+from .plan.window import Plan
+from .plan.winograd import WinogradPlan, plan_winograd
+
+Planner = Callable[[Problem, Machine], Optional[tuple[float, Plan]]]
+"""The fastest plan for a problem, and its estimated cycles; None where it is not served."""
+
+AnySize = Callable[[Problem, Sequence[Problem], Machine], Iterable[tuple[Plan, Sequence[float]]]]
+"""Of symbolic sizes, plans, each with the cycles that it takes for every one of the known sizes."""
+
+GATHERS = ("conv", "conv_transpose")
+BOTH = (*GATHERS, "conv_weight_grad")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel.
+
+    Attributes
+    ----------
+    name : str
+        Of its files in ``plan/`` and in ``kernels/``.
+    plan : type
+        Of its plans.
+    faces : tuple of str
+        Those that it serves.
+    propose : Planner, optional
+        For sizes that are known; None for a kernel that others are made part of.
+    symbolic : bool
+        Whether `propose` serves symbolic sizes as well.
+    few, many : AnySize, optional
+        Plans of symbolic sizes, for few positions of y only, and for any number.
+    prepacks : bool
+        Whether it may find its weights packed.
+    limited : bool
+        Whether it has room for so many positions only: it is asked at run time whether they fit.
+    """
+
+    name: str
+    plan: type[Plan]
+    faces: tuple[str, ...]
+    propose: Planner | None = None
+    symbolic: bool = False
+    few: AnySize | None = None
+    many: AnySize | None = None
+    prepacks: bool = False
+    limited: bool = False
+
+
+# Of plans that are estimated to be equally fast the first one is taken.
+KERNELS = (
+    Kernel("direct", DirectPlan, GATHERS, plan_direct, symbolic=True, prepacks=True),
+    Kernel("winograd", WinogradPlan, GATHERS, plan_winograd, prepacks=True),
+    Kernel(
+        "dot_product", DotProductPlan, ("conv",), plan_dot_product,
+        few=dot_product_of_any_size, limited=True,
+    ),
+    Kernel(
+        "gemm_col2im", Col2imPlan, ("conv_transpose",), plan_gemm_col2im,
+        few=gemm_col2im_of_any_size, limited=True,
+    ),
+    Kernel(
+        "phase_lanes", PhaseLanesPlan, ("conv_transpose",), plan_phase_lanes,
+        many=phase_lanes_of_any_size,
+    ),
+    Kernel("valid_taps", ValidTapsPlan, GATHERS, plan_valid_taps, prepacks=True, limited=True),
+    Kernel("direct_amx", DirectAmxPlan, GATHERS, plan_direct_amx, symbolic=True, prepacks=True),
+    Kernel(
+        "direct_dot_bf16", DirectDotPlan, GATHERS, plan_direct_dot, symbolic=True, prepacks=True
+    ),
+    Kernel("wgrad_positions", WgradPositionsPlan, ("conv_weight_grad",), plan_wgrad_positions),
+    Kernel("wgrad_channels", WgradChannelsPlan, ("conv_weight_grad",), plan_wgrad_channels),
+    Kernel(
+        "wgrad_im2col", WgradIm2colPlan, ("conv_weight_grad",), plan_wgrad_im2col,
+        few=wgrad_im2col_of_any_size, limited=True,
+    ),
+    Kernel(
+        "wgrad_winograd", WgradWinogradPlan, ("conv_weight_grad",), plan_wgrad_winograd,
+        many=wgrad_winograd_of_any_size,
+    ),
+    Kernel("runtime_dispatch", DispatchPlan, BOTH),
+)  # fmt: skip
+
+_OF_PLAN = {kernel.plan: kernel for kernel in KERNELS}
+
+
+def kernels_of(face: str) -> list[Kernel]:
+    """Those that serve a face."""
+    return [kernel for kernel in KERNELS if face in kernel.faces]
+
+
+def kernel_of(plan: Plan) -> Kernel:
+    """The kernel that a plan is one of."""
+    return _OF_PLAN[type(plan)]
