@@ -36,7 +36,8 @@ from ..emit import ATTRIBUTES, Array, Expr, Operand
 from ..isa import widening
 from ..parts.copies import copy
 from ..parts.im2col import copy_column
-from ..parts.output_rows import Result
+from ..parts.output_rows import Result, Rows
+from ..parts.pack_panel import Source
 from ..plan.dot_product import DotProductPlan
 
 
@@ -127,16 +128,9 @@ class DotProduct:
 
         def position(number: Expr) -> None:
             digits = emit.unravel(self.begin + number, problem.y_sizes)
-            copy_column(
-                problem,
-                self.x,
-                self.columns,
-                number * self.pitch,
-                group * channels,
-                channels,
-                [self.number_of(digit) for digit in digits],
-                self.plan.lanes,
-            )
+            at, place = number * self.pitch, [self.number_of(digit) for digit in digits]
+            source = Source(self.x, group * channels, channels, problem.x_sizes)
+            copy_column(problem, source, self.columns, at, place, self.plan.lanes)
 
         emit.loop(self.present, position)
 
@@ -220,4 +214,4 @@ class DotProduct:
 
     def _write(self, channel: Expr, position: Expr, value: Expr) -> None:
         *outer, last = map(self.number_of, emit.unravel(position, self.problem.y_sizes))
-        self.result.row(channel, (*outer, 0)).put(last, value)
+        Rows(self.result).row(channel, (*outer, 0)).put(last, value)

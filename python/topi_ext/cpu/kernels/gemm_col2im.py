@@ -33,8 +33,8 @@ from .. import emit
 from ..emit import ATTRIBUTES, Array, Expr, Operand
 from ..machine import CACHE_LINE
 from ..parts.copies import copy
-from ..parts.outer_product import add_products
-from ..parts.output_rows import Result
+from ..parts.outer_product import Matrix, RegisterTile, add_products
+from ..parts.output_rows import Result, Rows
 from ..plan.gemm_col2im import Col2imPlan
 
 
@@ -236,19 +236,15 @@ class GemmCol2im:
 
         def tile(first: Expr, vectors: int, position: Expr, size: int) -> None:
             start = position * self.pitch + first * lanes
+            places = [start + o * self.pitch for o in range(size)]
             add_products(
                 (depth,),
-                self.values,
-                lambda o, k: position * depth + k * size + o,
-                self.rows,
-                lambda k: (first * depth + k * vectors) * lanes,
-                self.columns,
-                [start + o * self.pitch for o in range(size)],
-                vectors,
-                lanes,
+                Matrix(self.values, lambda o, k: position * depth + k * size + o),
+                Matrix(self.rows, lambda k: (first * depth + k * vectors) * lanes),
+                RegisterTile(self.columns, places, vectors, lanes),
                 fresh=fresh,
                 # Single positions would take longer to ask than to multiply.
-                ahead=partial(ask, first, position) if lines and size > 1 else None,
+                prefetch=partial(ask, first, position) if lines and size > 1 else None,
             )
 
         emit.tiles(
@@ -301,7 +297,7 @@ class GemmCol2im:
                 corner = flat([i + p + s for i, p, s in before], self.extent)
                 source = emit.opaque_base(first + corner)
                 number = self.image + inner
-                row = self.result.row(channel + c, (number, *where))
+                row = Rows(self.result).row(channel + c, (number, *where))
                 emit.loop(prod(sizes[-axes:]), lambda i: row.put(i, image[source + i]))
 
             emit.nest(sizes[:-axes], row)
