@@ -51,18 +51,18 @@ from ..emit import Array, Expr, Operand
 from ..parts.nonfinite import NonFiniteCheck
 from ..parts.outer_product import Matrix, RegisterTile, add_products
 from ..parts.panel import fitted_block
+from ..parts.prim_func import weight_grad_function
 from ..parts.transpose import Pitched, Runs, transpose
 from ..parts.winograd_inputs import TilePhase, WinogradInputs
 from ..parts.winograd_transform import transformed_along
 from ..plan.wgrad_winograd import WgradWinogradPlan
-from .wgrad_channels import write_transposed
+from .wgrad_channels import Column, write_transposed
 from .wgrad_positions import emit_body as emit_directly
-from .wgrad_positions import weight_function
 
 
 def build(problem: Problem, plan: WgradWinogradPlan) -> Any:
     """The PrimFunc ``(x, y, out)`` of `problem`, scheduled by `plan`."""
-    return weight_function(problem, lambda operands: emit_body(problem, plan, operands))
+    return weight_grad_function(problem, partial(emit_body, problem, plan))
 
 
 def emit_body(problem: Problem, plan: WgradWinogradPlan, operands: Sequence[Operand]) -> None:
@@ -411,7 +411,8 @@ class _WeightTiles:
             first_k = emit.let(v * lanes)
             k_count = emit.clamped_extent(first_k, g.k_per_group, lanes)
             k = group * g.k_per_group + first_k
-            write_transposed(self.problem, self.out, transposed, lanes, k, k_count, first_c + c)
+            column = Column(transposed, lanes, k_count)
+            write_transposed(self.problem, self.out, column, k, first_c + c)
 
         emit.nest((count, self.vectors), vector)
         finite.report(self.directly)
