@@ -7,6 +7,8 @@
                                       gemm_col2im, of a weight gradient wgrad_im2col; of images
                                       that long dilations leave, valid_taps
     else:                             the kernel of all others, or again one of two
+
+It has no product of its own: M, N and K are those of the kernel that runs.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ Lanes run over the channels of y, values of x are broadcast, and the sum runs ov
                 for each channel of x, each row of tiles: combine its inputs  -> inputs[term]
                 for each term:
                     for each tile of vectors, each `c_tile` channels of x:
-                        accumulators[c_tile][vectors] += inputs * rows        -> sums[term]
+                        accumulators[c_tile][vectors] += inputs * rows        -> acc[term]
         parallel (block of channels of x):
             combine the sums of the terms, transpose the weights back         -> out
     where a weight was infinite or NaN: compute all of them directly
@@ -36,7 +36,7 @@ written again by another::
         parallel (share of the phases and blocks of tiles):
             for each of them:
                 transpose the outputs, combine them                           -> rows[point]
-                for each block of channels of x: as above                     -> sums[share][term]
+                for each block of channels of x: as above                     -> acc[share][term]
         parallel (block of channels of x):
             add up the shares, combine the sums of the terms, transpose       -> out
 """
@@ -114,7 +114,7 @@ class _Pass(NamedTuple):
     ----------
     rows : Array
         Room for its combined outputs.
-    sums : Array, optional
+    acc : Array, optional
         ``[channel of x][term][channel of y]``; None where they are needed for this pass only.
     group : Expr
     phase : TilePhase
@@ -123,7 +123,7 @@ class _Pass(NamedTuple):
     """
 
     rows: Array
-    sums: Array | None
+    acc: Array | None
     group: Expr
     phase: TilePhase
     first: Sequence[Expr]
@@ -156,7 +156,7 @@ class _WgradWinograd:
         is_static = problem.is_static
         self.is_single = is_static and plan.position_splits == 1 and plan.passes(problem) == 1
         # One vector more, so that the sums of channels are not a power of two apart.
-        self.channel_sums = self.terms * self.row + plan.lanes
+        self.acc_pitch = self.terms * self.row + plan.lanes
 
     def emit(self) -> None:
         """The whole kernel."""
@@ -186,34 +186,34 @@ class _WgradWinograd:
         return [*(len(f.phases) for f in self.filters), *blocks]
 
     def _block_of(self, part: Expr, number: Expr, step: Callable[[Expr, Expr], None]) -> None:
-        """``step(first channel, where its sums begin)`` for one block of channels of x."""
+        """``step(first channel, where its accumulators begin)`` for one block of channels of x."""
         channels, c_block = self.problem.geometry.c_per_group, self.plan.c_block
         place = emit.let(number * c_block)
         first_c = emit.let(part * (self._blocks * c_block) + place)
         # The last of several parts may have none.
         is_even = channels == self.plan.channel_parts * self._blocks * c_block
         inside = True if is_even else first_c < channels
-        emit.when(inside, lambda: step(first_c, emit.let(place * self.channel_sums)))
+        emit.when(inside, lambda: step(first_c, emit.let(place * self.acc_pitch)))
 
     def _of_blocks(self, part: Expr, step: Callable[[Expr, Expr], None]) -> None:
         """The same for all blocks of the part, which threads share."""
         with emit.tasks(self._blocks, self.plan.parallel) as number:
             self._block_of(part, number, step)
 
-    def _clear(self, sums: Array, place: Expr, blocks: int) -> None:
-        count = blocks * self.plan.c_block * self.channel_sums
-        emit.fill(sums, place, count, emit.constant(0, self.dtype))
+    def _clear(self, acc: Array, place: Expr, blocks: int) -> None:
+        count = blocks * self.plan.c_block * self.acc_pitch
+        emit.fill(acc, place, count, emit.constant(0, self.dtype))
 
     def _part(self, rows: Array, group: Expr, part: Expr) -> None:
         """The weights of one part of the channels of x."""
         plan, block = self.plan, self.tiles.block
-        sums: Array | None = None
+        acc: Array | None = None
         if not self.is_single:
-            sums = emit.scratch(self._blocks * plan.c_block * self.channel_sums, self.dtype)
-            self._of_blocks(part, lambda _, place: self._clear(sums, place, 1))
+            acc = emit.scratch(self._blocks * plan.c_block * self.acc_pitch, self.dtype)
+            self._of_blocks(part, lambda _, place: self._clear(acc, place, 1))
 
         def one_pass(*numbers: Expr) -> None:
-            one = self._pass(rows, sums, group, numbers)
+            one = self._pass(rows, acc, group, numbers)
             extents = (self.vectors, *block[:3])
             with emit.tasks(
                 emit.opaque_value(self.vectors * prod(block[:3])), plan.parallel
@@ -222,24 +222,24 @@ class _WgradWinograd:
             self._of_blocks(part, partial(self._task, one))
 
         emit.nest(self._extents, one_pass)
-        if sums is not None:
-            self._of_blocks(part, partial(self._write, sums, group))
+        if acc is not None:
+            self._of_blocks(part, partial(self._write, acc, group))
 
-    def _pass(self, rows: Array, sums: Array | None, group: Expr, numbers: Sequence[Expr]) -> _Pass:
+    def _pass(self, rows: Array, acc: Array | None, group: Expr, numbers: Sequence[Expr]) -> _Pass:
         """That of these numbers of a phase and of a block of tiles."""
         first = [n * b for n, b in zip(numbers[3:], self.tiles.block)]
-        return _Pass(rows, sums, group, TilePhase(self.filters, numbers[:3]), first)
+        return _Pass(rows, acc, group, TilePhase(self.filters, numbers[:3]), first)
 
     def _shared_part(self, group: Expr, part: Expr) -> None:
         """The same, phases and blocks of tiles divided among the threads."""
         plan = self.plan
-        size = self._blocks * plan.c_block * self.channel_sums
-        sums = emit.scratch(plan.position_splits * size, self.dtype)
+        size = self._blocks * plan.c_block * self.acc_pitch
+        acc = emit.scratch(plan.position_splits * size, self.dtype)
         passes = emit.opaque_value(prod(self._extents))
 
         def one_pass(rows: Array, start: Expr, number: Expr) -> None:
             numbers = [emit.let(i) for i in emit.unravel(number, self._extents)]
-            one = self._pass(rows, sums, group, numbers)
+            one = self._pass(rows, acc, group, numbers)
             emit.nest((self.vectors, *self.tiles.block[:3]), partial(self._combine_outputs, one))
 
             def block(first_c: Expr, place: Expr) -> None:
@@ -249,19 +249,19 @@ class _WgradWinograd:
 
         with emit.tasks(plan.position_splits, plan.parallel) as share:
             start, rows = emit.let(share * size), self._rows()
-            self._clear(sums, start, self._blocks)
+            self._clear(acc, start, self._blocks)
 
             emit.share_of(passes, plan.position_splits, share, partial(one_pass, rows, start))
 
         def write(first_c: Expr, place: Expr) -> None:
             def add(i: Expr) -> None:
-                total = sums[place + i]
+                total = acc[place + i]
                 for share in range(1, plan.position_splits):
-                    total = total + sums[place + (share * size) + i]
-                emit.store(sums, place + i, total)
+                    total = total + acc[place + (share * size) + i]
+                emit.store(acc, place + i, total)
 
-            emit.loop(plan.c_block * self.channel_sums, add)
-            self._write(sums, group, first_c, place)
+            emit.loop(plan.c_block * self.acc_pitch, add)
+            self._write(acc, group, first_c, place)
 
         self._of_blocks(part, write)
 
@@ -362,15 +362,15 @@ class _WgradWinograd:
         first_rows = [t * plan.rows for t in range(self.terms)]
         tiles = combined.rows_into(inputs, first_rows, one.group, one.phase)
         emit.loop(count, lambda c: tiles(emit.let(first_c + c), c))
-        if one.sums is not None:
-            self._products(one.rows, inputs, one.sums, place, count)
+        if one.acc is not None:
+            self._products(one.rows, inputs, one.acc, place, count)
             return
-        sums = emit.scratch(plan.c_block * self.channel_sums, self.dtype)
-        self._products(one.rows, inputs, sums, 0, count)
-        self._write(sums, one.group, first_c, 0)
+        acc = emit.scratch(plan.c_block * self.acc_pitch, self.dtype)
+        self._products(one.rows, inputs, acc, 0, count)
+        self._write(acc, one.group, first_c, 0)
 
-    def _products(self, rows: Array, inputs: Array, sums: Array, place: Expr, count: Expr) -> None:
-        """sums[channel of x][term][channel of y], from `place` on."""
+    def _products(self, rows: Array, inputs: Array, acc: Array, place: Expr, count: Expr) -> None:
+        """acc[channel of x][term][channel of y], from `place` on."""
         plan, lanes = self.plan, self.plan.lanes
         numbers = [
             [point for point, terms in enumerate(f.points) for _ in terms] for f in self.filters
@@ -380,13 +380,13 @@ class _WgradWinograd:
         def tile(term: Expr, point: Expr, vector: Expr, vectors: int, c: Expr, cs: int) -> None:
             row = emit.let(point * (self.room * self.row) + vector * (self.room * lanes))
             values = emit.let((term * plan.rows + c) * plan.pitch)
-            into = emit.let(place + c * self.channel_sums + term * self.row + vector * lanes)
-            places = [into + o * self.channel_sums for o in range(cs)]
+            into = emit.let(place + c * self.acc_pitch + term * self.row + vector * lanes)
+            places = [into + o * self.acc_pitch for o in range(cs)]
             add_products(
                 (self.tiles.number,),
                 Matrix(inputs, lambda o, i: values + o * plan.pitch + i),
                 Matrix(rows, lambda i: row + i * (vectors * lanes)),
-                RegisterTile(sums, places, vectors, lanes),
+                RegisterTile(acc, places, vectors, lanes),
                 fresh=self.is_single,
             )
 
@@ -403,7 +403,7 @@ class _WgradWinograd:
 
     # ------------------------------------------------------------ weights
 
-    def _write(self, sums: Array, group: Expr, first_c: Expr, place: Expr) -> None:
+    def _write(self, acc: Array, group: Expr, first_c: Expr, place: Expr) -> None:
         """Combine the sums of terms to weights, and transpose them back, a vector at a time."""
         g, lanes = self.problem.geometry, self.plan.lanes
         count = emit.clamped_extent(first_c, g.c_per_group, self.plan.c_block)
@@ -419,7 +419,7 @@ class _WgradWinograd:
             """All terms, or those with this one along depth."""
             first = emit.let(start + number * (len(term_numbers) * self.row))
             values = {
-                at: emit.let(sums[emit.lanes_of(first + t * self.row, lanes)])
+                at: emit.let(acc[emit.lanes_of(first + t * self.row, lanes)])
                 for t, at in enumerate(term_numbers)
             }
             for number_of_axis, (axis, f) in enumerate(axes):
@@ -434,7 +434,7 @@ class _WgradWinograd:
                 finite.show(values[at])
 
         def vector(c: Expr, v: Expr) -> None:
-            start = emit.let(place + c * self.channel_sums + v * lanes)
+            start = emit.let(place + c * self.acc_pitch + v * lanes)
             emit.loop(depth.loops, lambda number: combine(start, number))
             first_k = emit.let(v * lanes)
             k_count = emit.clamped_extent(first_k, g.k_per_group, lanes)
