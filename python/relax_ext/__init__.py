@@ -12,7 +12,7 @@ Importing this package registers it; nothing else changes::
 
 from importlib import import_module as _import
 
-from topi_ext.cli.start import ahead as _ahead
+from conv_cli.start import ahead as _ahead
 
 _ahead("relax_ext", lambda: _import("relax_ext.usage").USAGE)
 

@@ -13,7 +13,7 @@ Importing this package registers it; nothing else changes::
 
 from importlib import import_module as _import
 
-from topi_ext.cli.start import ahead as _ahead
+from conv_cli.start import ahead as _ahead
 
 _ahead("relay_ext", lambda: _import("relay_ext.usage").USAGE)
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from conv_cli.errors import CliError
+from conv_cli.measure import Protocol, Side, attempt, norm_error, timed_torch
+from conv_cli.model import Model
+from conv_cli.operators import Operator, gradients_by_torch, random_tensor, with_cotangent
 from topi_ext import tvm_compat
-from topi_ext.cli.errors import CliError
-from topi_ext.cli.measure import Protocol, Side, attempt, norm_error, timed_torch
-from topi_ext.cli.model import Model
-from topi_ext.cli.operators import Operator, gradients_by_torch, random_tensor, with_cotangent
 
 from .operators import bind_sizes, build
 from .torch_model import call, is_floating, to_relax, widened

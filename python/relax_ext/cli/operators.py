@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from conv_cli.operators import Operator
 from topi_ext import tvm_compat
-from topi_ext.cli.operators import Operator
 
 NAMES = frozenset(f"relax.nn.conv{r}d{t}" for r in (1, 2, 3) for t in ("", "_transpose"))
 

@@ -24,11 +24,7 @@ from .plan.valid_taps import ValidTapsPlan, plan_valid_taps
 from .plan.wgrad_channels import WgradChannelsPlan, plan_wgrad_channels
 from .plan.wgrad_im2col import WgradIm2colPlan, plan_wgrad_im2col, wgrad_im2col_of_any_size
 from .plan.wgrad_positions import WgradPositionsPlan, plan_wgrad_positions
-from .plan.wgrad_winograd import (
-    WgradWinogradPlan,
-    plan_wgrad_winograd,
-    wgrad_winograd_of_any_size,
-)
+from .plan.wgrad_winograd import WgradWinogradPlan, plan_wgrad_winograd, wgrad_winograd_of_any_size
 from .plan.window import Plan
 from .plan.winograd import WinogradPlan, plan_winograd
 

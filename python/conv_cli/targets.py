@@ -36,7 +36,7 @@ def parse_target(text: str | None, threads: int, host_target: Callable[[int], An
 
 def _cannot_run(target: Any) -> str:
     """Why code for an llvm target does not run on this machine, or an empty string."""
-    from .. import tvm_compat
+    from topi_ext import tvm_compat
 
     cores = target.attrs.get("num-cores")
     if cores is not None and int(cores) < 1:
