@@ -34,6 +34,7 @@ FLOOR = {
     "topi_ext.problem": 1,
     "topi_ext.emit": 2,
     "topi_ext.sizes": 2,
+    "topi_ext.call": 2,
     "topi_ext.schedule": 2,
     "topi_ext.target": 2,
     "topi_ext.registration": 2,

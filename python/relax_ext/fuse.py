@@ -15,6 +15,7 @@ import tvm
 
 from topi_ext import backend
 from topi_ext.epilogue import PostOp
+from topi_ext.problem import OPERANDS
 from topi_ext.target import advise, has_kernels
 from topi_ext.tvm_compat import (
     call_attr,
@@ -27,7 +28,7 @@ from topi_ext.tvm_compat import (
     tensor_type_of,
 )
 
-from .attrs import OPERANDS, STOCK, Conv, read
+from .attrs import STOCK, Conv, read
 from .target import target_of
 
 R = relax()

@@ -8,10 +8,11 @@ from typing import Any
 from topi_ext.dtypes import accumulator
 from topi_ext.geometry import Geometry, fail
 from topi_ext.gradients import RULES
+from topi_ext.problem import OPERANDS, RESULT
 from topi_ext.tvm_compat import relax
 
 from . import blocks
-from .attrs import OPERANDS, RESULT, Conv, read, short_name
+from .attrs import Conv, read, short_name
 from .ops import face_call
 
 R = relax()

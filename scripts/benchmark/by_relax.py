@@ -17,9 +17,10 @@ from tvm import relax
 import relax_ext
 from topi_ext import tvm_compat
 from topi_ext.geometry import conv_size
+from topi_ext.problem import OPERANDS
 from topi_ext.tvm_compat import tir
 
-from .cases import OPERANDS, Case
+from .cases import Case
 from .engines import UnavailableError
 
 NAME = "Relax"
