@@ -114,7 +114,7 @@ def run(
     out, whole = guarded(np.full(case.stored_shape(role), 77, dtype), 55)
     kernel(*(tensor for tensor, _ in operands), out)
     got = out.numpy()
-    case.check(got, a, b, panel_by_tile=tiled)
+    case.check(got, a, b, tiled=tiled)
     if whole.size:
         outside = whole.size - got.size
         assert (whole == 55).sum() >= outside, f"{case}: wrote outside of its result"
@@ -134,7 +134,7 @@ def run_all(
     """The kernels of the cases, in one module, one by one."""
     kernels, rng = built(made, target), np.random.default_rng(seed)
     for number, case in enumerate(cases):
-        run(kernels[f"f{number}"], case, rng, panel_by_tile=tiled)
+        run(kernels[f"f{number}"], case, rng, tiled=tiled)
 
 
 def check(
@@ -315,7 +315,7 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
         return PhaseLanesPlan(
             images, lanes, c_block, number(4), vectors, parallel, streamed, splits, chunks
         )
-    is_plain = all(direct.is_plain for direct in problem.gathers)
+    is_plain = all(gather.is_plain for gather in problem.gathers)
     if problem.face != "conv_weight_grad" and is_plain and draw(st.booleans()):
         rows = number(problem.positions[1]), number(problem.positions[2])
         vectors = number(min(3, -(-problem.out_channels // lanes)))
@@ -329,7 +329,7 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
         if block[axis] < problem.positions[axis]:
             break
     plane_per_tap = problem.face == "conv" and draw(st.booleans())
-    no_gaps = not any(direct.has_empty_phase for direct in problem.gathers)
+    no_gaps = not any(gather.has_empty_phase for gather in problem.gathers)
     if no_gaps and draw(st.booleans()):
         of_face = weight_tiles_plans if problem.face == "conv_weight_grad" else winograd_plans
         plan = draw(of_face(problem, lanes, parallel))
@@ -424,7 +424,7 @@ def test_any_plan(face: str, data, some: list[Case], seed: int) -> None:
     orders = [data.draw(layouts_of(case.rank)) for case in some]
     chosen = [FaceCase(face, geometry_of(c), c.n, order) for c, order in zip(some, orders)]
     made = [kernel_of(problem_of(c), data.draw(plans(problem_of(c)))) for c in chosen]
-    run_all(made, chosen, seed, panel_by_tile=True)
+    run_all(made, chosen, seed, tiled=True)
 
 
 @pytest.mark.parametrize(
@@ -437,7 +437,7 @@ def test_phases_that_lack_taps_of_others(kernel: tuple, stride: tuple) -> None:
     problem = problem_of(one)
     window = Window.of((1, 2, 3, 4), problem.gathers)
     plan: list[object] = [DirectPlan(window, 4, 4, 2, 1, 3, shared=n) for n in (1, 2, 3)]
-    if not any(direct.has_empty_phase for direct in problem.gathers):
+    if not any(gather.has_empty_phase for gather in problem.gathers):
         of_tiles = WinogradPlan((1, 2, 2), (1, 2, 2, 2), 4, 3, 1, 1, 1, None)
         (depth,), *_ = of_tiles.filters(problem)
         assert len(set(depth.missing)) > 1, "phases along depth have equally many taps"
@@ -447,7 +447,7 @@ def test_phases_that_lack_taps_of_others(kernel: tuple, stride: tuple) -> None:
         )
         chunks = replace(of_tiles, chunks=5)
         plan += [of_tiles, shares, first, replace(first, per_task=2), chunks]
-    run_all([kernel_of(problem, each) for each in plan], [one] * len(plan), panel_by_tile=True)
+    run_all([kernel_of(problem, each) for each in plan], [one] * len(plan), tiled=True)
 
 
 def test_chunks_of_input_channels() -> None:
@@ -753,7 +753,7 @@ def test_lanes_over_phases() -> None:
         if one.geometry.stride[-1] == 8:
             # Two vectors of phases; of seven channels of y four, then three.
             chunks = 2 if math.prod(problem.x_sizes[1:-1]) == 1 else 1
-            plans.append(PhaseLanesPlan(1, 4, 1, 3, 1, channel_splits=2, chunks=chunks))
+            plans.append(PhaseLanesPlan(1, 4, 1, 3, 1, phase_splits=2, chunks=chunks))
         for plan in plans:
             made.append(kernel_of(problem, plan))
             chosen.append(one)
@@ -1142,7 +1142,7 @@ def test_any_plan_of_any_size(face: str, data, some: list[Case], seed: int) -> N
         for grow, n in ((0, case.n), (3, 1), (11, 3)):
             size = tuple(length + grow for length in case.size)
             grown = replace(chosen[number], geometry=geometry_of(case.with_(size=size)), n=n)
-            run(kernels[f"f{number}"], grown, rng, panel_by_tile=True)
+            run(kernels[f"f{number}"], grown, rng, tiled=True)
 
 
 def test_rooms_that_an_image_does_not_fit() -> None:
@@ -1167,7 +1167,7 @@ def test_rooms_that_an_image_does_not_fit() -> None:
     run(kernels["f0"], FaceCase("conv_transpose", geometry_of(up), 3), rng)
     for size in (20, 400):
         grown = geometry_of(line.with_(size=(size,)))
-        run(kernels["f1"], FaceCase("conv_weight_grad", grown, 1), rng, panel_by_tile=True)
+        run(kernels["f1"], FaceCase("conv_weight_grad", grown, 1), rng, tiled=True)
 
 
 def test_no_more_splits_than_share_the_work_evenly() -> None:
