@@ -35,6 +35,7 @@ from test_kernels import problem_of
 from topi_ext import backend, tvm_compat
 from topi_ext.cpu.kernels import direct_amx
 from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.plan.choose import choose
 from topi_ext.cpu.plan.direct import DirectPlan
 from topi_ext.cpu.plan.direct_amx import TILE, DirectAmxPlan
 from topi_ext.cpu.plan.window import Window
@@ -287,6 +288,15 @@ def test_innermost_loop() -> None:
         # One load for a product, and the sums.
         assert sum("tileload" in i for i in hottest) <= multiplied + 4
         assert not any("tilestore" in i and "rsp" in i for i in hottest), "a tile is spilt"
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3])
+def test_nearly_empty_tiles_are_left_to_vectors(channels: int) -> None:
+    """Of 16 rows: three that are used make up for the others."""
+    machine = Machine(vector_bytes=64, registers=32, threads=2, amx=True)
+    some = Case(T, (64, 64), (9, 9), ins=56, outs=channels, stride=(2, 2), padding=(4,) * 4)
+    plan = choose(problem_of(FaceCase(T, geometry_of(some), 1, dtypes=BF16)), machine)
+    assert isinstance(plan, DirectAmxPlan) == (channels == 3)
 
 
 def test_other_targets_have_no_matrix_unit() -> None:

@@ -130,7 +130,9 @@ def test_an_odd_number_of_channels_has_no_pairs() -> None:
 
 def test_a_slow_instruction_is_left_alone() -> None:
     """Intel's multiplies pairs at half the rate of float32, which then does it, widened."""
-    for case in LARGE.values():
+    one = Case("conv_transpose", (32, 32), (9, 9), ins=56, outs=1, stride=(2, 2), padding=(4,) * 4)
+    narrow = FaceCase(one.op, geometry_of(one), 1, dtypes=BF16)
+    for case in (*LARGE.values(), narrow):
         problem = Problem(case.face, case.geometry.as_rank3(), case.orders, case.n, case.dtypes)
         assert isinstance(choose(problem, MACHINE), DirectDotPlan)
         assert not isinstance(choose(problem, replace(MACHINE, dots=0.5)), DirectDotPlan)

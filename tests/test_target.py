@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import os
+import platform
 import warnings
+from dataclasses import replace
 
 import pytest
 import tvm
@@ -75,6 +77,33 @@ def test_gathers_and_scatters(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     assert not tvm_compat.gathers_elements(tvm.target.Target(named))
     assert not tvm_compat.gathers_elements(relax_ext.host_target())
+
+
+HIDDEN = ("amx-bf16", "amx-tile", "avx512bf16", "avx512fp16", "avxvnni", "avx10.1", "sse4.2")
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="processors of x86-64")
+@pytest.mark.parametrize("granted", [True, False])
+def test_more_than_the_name_of_the_processor_promises(
+    granted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a virtual machine that hides what it is; float32 is planned as for the name alone."""
+    named = tvm.target.Target({"kind": "llvm", "mcpu": "rocketlake", "num-cores": 2})
+    before = Machine.of_features(*tvm_compat.llvm_features(named))
+    asked = "tvm.codegen.llvm.GetHostCPUFeatures"
+    function, has = tvm.get_global_func, dict.fromkeys(HIDDEN, 1) | {"avx512ifma": 0, "rtm": 1}
+    monkeypatch.setattr(
+        tvm, "get_global_func", lambda name: (lambda: has) if name == asked else function(name)
+    )
+    monkeypatch.setattr(tvm.target.codegen, "llvm_get_system_cpu", lambda: "rocketlake")
+    monkeypatch.setattr(tvm_compat, "_linux_grants_amx", lambda: granted)
+    host = tvm_compat.host_target(2)
+    amx_features = {"+amx-bf16", "+amx-tile"} if granted else set()
+    assert set(map(str, host.attrs["mattr"])) == amx_features | {
+        "+avx512bf16", "+avxvnni", "-avx512ifma", "+prefer-no-gather", "+prefer-no-scatter",
+    }  # fmt: skip
+    after = Machine.of_features(*tvm_compat.llvm_features(host))
+    assert after == replace(before, amx=granted, dots=0.5)
 
 
 def convolution() -> tvm.IRModule:

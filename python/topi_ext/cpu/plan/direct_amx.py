@@ -25,6 +25,10 @@ from .window import Plan, Window
 TILE = 16
 """Most rows, and columns of 32 bits, of a matrix unit's tile."""
 
+_FEWEST_CHANNELS = 3
+"""Of the result, in a group.  With one or two of the 16 that a tile has room for, float32 took 0.4
+to 0.9 times as long in each of eight shapes; with three, 0.96 to 1.6 times in six."""
+
 
 @dataclass(frozen=True)
 class DirectAmxPlan(Plan):
@@ -46,9 +50,11 @@ class DirectAmxPlan(Plan):
 def plan_direct_amx(problem: Problem, machine: Machine) -> tuple[float, DirectAmxPlan] | None:
     """Tiles instead of vectors: the plan of :mod:`topi_ext.kernels.amx_gather`, and its cycles.
 
-    None where there is no matrix unit, for other dtypes, and for an odd number of input channels,
-    of which pairs can't be made.
+    None where there is no matrix unit, for other dtypes, for an odd number of input channels, of
+    which pairs can't be made, and for so few output channels that tiles are nearly empty.
     """
+    if problem.out_channels < _FEWEST_CHANNELS:
+        return None
     operands = problem.dtypes[:2]
     if not machine.amx or operands != ("bfloat16",) * 2 or problem.in_channels % 2:
         return None
