@@ -22,6 +22,7 @@ from helpers.faces import FaceCase
 from helpers.profile import compiling
 from topi_ext import backend, tvm_compat
 from topi_ext.cpu import emit
+from topi_ext.emit import builder
 
 THREADS, ROUNDS = 8, 4
 
@@ -141,6 +142,6 @@ def test_an_interrupted_build_leaves_nothing(after: int, monkeypatch: pytest.Mon
         with pytest.raises(KeyboardInterrupt):
             kernel()
     assert not tvm_compat._open
-    assert not emit._scratch
+    assert not builder._kernels
     assert not emit._sizes
     assert str(kernel()) == str(whole)
