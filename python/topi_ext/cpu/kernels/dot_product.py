@@ -28,7 +28,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from ... import tvm_compat
+from ... import compat
 from ...emit.arguments import conv_arguments
 from ...problem import Problem
 from .. import emit
@@ -73,7 +73,7 @@ class DotProduct:
         self.positions = emit.opaque_value(prod(problem.y_sizes))
         self.pitch = plan.pitch(problem)
         self.number_of = emit.let if problem.is_static else emit.opaque_value
-        self.widens = weight.dtype == "bfloat16" and tvm_compat.reads_llvm()
+        self.widens = weight.dtype == "bfloat16" and compat.reads_llvm()
         self.is_copied = not self.widens and weight.dtype not in (self.dtype, "float16")
 
     def fits(self) -> Expr:
