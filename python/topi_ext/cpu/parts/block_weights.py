@@ -26,7 +26,7 @@ from ...problem import TAPS, Problem
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..plan.vectors import square_size
-from .transpose import transpose_squares
+from .transpose import Pitched, transpose_squares
 
 Row = Callable[[Expr, Expr], Expr]
 """Where the first tap between an input and an output channel is stored."""
@@ -102,7 +102,7 @@ class BlockWeights:
             rows = [emit.opaque_base(row(i, o + k)) for k in range(wide)]
             start = emit.opaque_base(at + i * channels + o)
             vector = partial(self._vector, size=size)
-            transpose_squares(into, start, self.pitch, rows, size, taps, vector)
+            transpose_squares(Pitched(into, start, self.pitch), rows, size, taps, vector)
 
         # In the order in which they are stored.
         numbers = self.count, -(-channels // wide)
