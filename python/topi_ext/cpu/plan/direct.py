@@ -150,6 +150,13 @@ def plan_direct(problem: Problem, machine: Machine) -> tuple[float, DirectPlan]:
     return cost + _packing_cycles(problem, plan, machine), plan
 
 
+def direct_candidates(problem: Problem, machine: Machine) -> Iterator[tuple[float, DirectPlan]]:
+    """Of what :func:`plan_direct` chooses, by these cycles without those of packing weights."""
+    for cost, plan in _plans(problem, machine):
+        cost *= _price(problem, plan, machine)
+        yield cost + _packing_cycles(problem, plan, machine), plan
+
+
 def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, DirectPlan]]:
     """Candidates, and their cycles but for packing weights."""
     lanes = machine.lanes(problem.acc_dtype)

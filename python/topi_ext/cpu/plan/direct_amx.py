@@ -49,10 +49,16 @@ def plan_direct_amx(problem: Problem, machine: Machine) -> tuple[float, DirectAm
     None where there is no matrix unit, for other dtypes, and for an odd number of input channels,
     of which pairs can't be made.
     """
+    return cheapest(direct_amx_candidates(problem, machine))
+
+
+def direct_amx_candidates(
+    problem: Problem, machine: Machine
+) -> Iterator[tuple[float, DirectAmxPlan]]:
+    """Of what :func:`plan_direct_amx` chooses."""
     operands = problem.dtypes[:2]
-    if not machine.amx or operands != ("bfloat16",) * 2 or problem.in_channels % 2:
-        return None
-    return cheapest(_plans(problem, machine))
+    if machine.amx and operands == ("bfloat16",) * 2 and problem.in_channels % 2 == 0:
+        yield from _plans(problem, machine)
 
 
 def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, DirectAmxPlan]]:

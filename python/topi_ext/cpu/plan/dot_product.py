@@ -65,11 +65,7 @@ def plan_dot_product(problem: Problem, machine: Machine) -> tuple[float, DotProd
     None for ``conv_transpose``, for many positions or a symbolic number of them, and where the
     weights of an output channel do not lie one after the other in memory.
     """
-    if problem.face != "conv" or not (problem.is_static and problem.weights_are_runs):
-        return None
-    if not 0 < prod(problem.y_sizes) <= FEW_POSITIONS or machine.lanes(problem.acc_dtype) < 2:
-        return None
-    return cheapest(_plans(problem, machine))
+    return cheapest(dot_product_candidates(problem, machine))
 
 
 def dot_product_of_any_size(
@@ -90,8 +86,14 @@ def _fitted_cycles(known: Problem, plan: DotProductPlan, machine: Machine) -> fl
     return -(-_tasks(known, plan) // machine.threads) * _cycles(known, plan, machine)[0]
 
 
-def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, DotProductPlan]]:
-    """Candidates, and their cycles."""
+def dot_product_candidates(
+    problem: Problem, machine: Machine
+) -> Iterator[tuple[float, DotProductPlan]]:
+    """Of what :func:`plan_dot_product` chooses."""
+    if problem.face != "conv" or not (problem.is_static and problem.weights_are_runs):
+        return
+    if not 0 < prod(problem.y_sizes) <= FEW_POSITIONS or machine.lanes(problem.acc_dtype) < 2:
+        return
     for plan in _candidates(problem, prod(problem.y_sizes), machine):
         tasks = _tasks(problem, plan)
         task, held = _cycles(problem, plan, machine)

@@ -109,13 +109,15 @@ def plan_gemm_col2im(problem: Problem, machine: Machine) -> tuple[float, Col2imP
 
     None for ``conv``, and for images that are symbolic or too large.
     """
+    return cheapest(gemm_col2im_candidates(problem, machine))
+
+
+def gemm_col2im_candidates(
+    problem: Problem, machine: Machine
+) -> Iterator[tuple[float, Col2imPlan]]:
+    """Of what :func:`plan_gemm_col2im` chooses."""
     if not (problem.transposed and problem.is_static):
-        return None
-    return cheapest(_plans(problem, machine))
-
-
-def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, Col2imPlan]]:
-    """Candidates, and their cycles."""
+        return
     geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
     n, size = problem.n, prod(geometry.y_size)
     held = Col2imPlan.elements_held(geometry)

@@ -91,13 +91,15 @@ def plan_phase_lanes(problem: Problem, machine: Machine) -> tuple[float, PhaseLa
     None for ``conv``, dilation, sizes that are symbolic or empty, strides below a vector, and where
     phases have different numbers of taps: products with zeros would turn infinity into NaN.
     """
+    return cheapest(phase_lanes_candidates(problem, machine))
+
+
+def phase_lanes_candidates(
+    problem: Problem, machine: Machine
+) -> Iterator[tuple[float, PhaseLanesPlan]]:
+    """Of what :func:`plan_phase_lanes` chooses."""
     if not (problem.is_static and _serves(problem, machine)) or min(problem.x_sizes) < 1:
-        return None
-    return cheapest(_plans(problem, machine))
-
-
-def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, PhaseLanesPlan]]:
-    """Candidates, and their cycles."""
+        return
     for images in sorted({-(-problem.n // i) for i in (1, 2, 4, 8, 16, 64)}):
         for plan in _candidates(problem, images, machine):
             tasks, task, held = _cycles(problem, plan, machine)

@@ -118,8 +118,15 @@ def plan_valid_taps(problem: Problem, machine: Machine) -> tuple[float, ValidTap
     None for symbolic images, for phases, an empty batch, and where nearly all products are with
     data, or none.
     """
-    some = problem.n != 0 and 0 < problem.valid_fraction < MOST_VALID
-    return cheapest(_plans(problem, machine)) if some else None
+    return cheapest(valid_taps_candidates(problem, machine))
+
+
+def valid_taps_candidates(
+    problem: Problem, machine: Machine
+) -> Iterator[tuple[float, ValidTapsPlan]]:
+    """Of what :func:`plan_valid_taps` chooses."""
+    if problem.n != 0 and 0 < problem.valid_fraction < MOST_VALID:
+        yield from _plans(problem, machine)
 
 
 def valid_taps_of_any_size(

@@ -68,11 +68,13 @@ def plan_wgrad_channels(
 
     With its cycles.  None for images of which no block is small enough.
     """
-    return cheapest(_plans(problem, machine))
+    return cheapest(wgrad_channels_candidates(problem, machine))
 
 
-def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, WgradChannelsPlan]]:
-    """Candidates, and their cycles."""
+def wgrad_channels_candidates(
+    problem: Problem, machine: Machine
+) -> Iterator[tuple[float, WgradChannelsPlan]]:
+    """Of what :func:`plan_wgrad_channels` chooses."""
     geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
     c, k, taps = geometry.c_per_group, geometry.k_per_group, geometry.taps
     slots = prod(g.slots for g in problem.gathers)

@@ -75,9 +75,7 @@ def plan_wgrad_im2col(problem: Problem, machine: Machine) -> tuple[float, WgradI
 
     None for positions that are symbolic or too many to be held at once.
     """
-    if not problem.is_static:
-        return None
-    return cheapest(_plans(problem, machine))
+    return cheapest(wgrad_im2col_candidates(problem, machine))
 
 
 def wgrad_im2col_of_any_size(
@@ -110,8 +108,12 @@ def _room(problem: Problem, c_block: int, machine: Machine) -> int:
     return machine.l2 // 2 // (_vectors(problem, c_block, machine) * machine.vector_bytes)
 
 
-def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, WgradIm2colPlan]]:
-    """Candidates, and their cycles."""
+def wgrad_im2col_candidates(
+    problem: Problem, machine: Machine
+) -> Iterator[tuple[float, WgradIm2colPlan]]:
+    """Of what :func:`plan_wgrad_im2col` chooses."""
+    if not problem.is_static:
+        return
     c, size = problem.geometry.c_per_group, prod(problem.geometry.y_size)
     for images, c_block in product(divisors(problem.n), candidate_channels(c, 1)):
         if images * size <= _room(problem, c_block, machine):

@@ -56,14 +56,16 @@ class WgradPositionsPlan(Plan):
 @lru_cache(maxsize=64)
 def plan_wgrad_positions(problem: Problem, machine: Machine) -> tuple[float, WgradPositionsPlan]:
     """Lanes over positions: the plan of :mod:`topi_ext.kernels.weight_grad`, and its cycles."""
-    found = cheapest(_plans(problem, machine))
+    found = cheapest(wgrad_positions_candidates(problem, machine))
     if found is None:
         raise AssertionError("a problem has at least one block")
     return found
 
 
-def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, WgradPositionsPlan]]:
-    """Candidates, and their cycles."""
+def wgrad_positions_candidates(
+    problem: Problem, machine: Machine
+) -> Iterator[tuple[float, WgradPositionsPlan]]:
+    """Of what :func:`plan_wgrad_positions` chooses."""
     geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
     c, k, taps = geometry.c_per_group, geometry.k_per_group, geometry.taps
     last = geometry.kernel[-1]

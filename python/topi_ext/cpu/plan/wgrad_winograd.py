@@ -109,13 +109,15 @@ def plan_wgrad_winograd(
     None for integers, whose sums have to be exact, for symbolic sizes, and where no two taps are
     neighbours.
     """
+    return cheapest(wgrad_winograd_candidates(problem, machine))
+
+
+def wgrad_winograd_candidates(
+    problem: Problem, machine: Machine
+) -> Iterator[tuple[float, WgradWinogradPlan]]:
+    """Of what :func:`plan_wgrad_winograd` chooses."""
     if not problem.is_static or min(problem.y_sizes) < 1:
-        return None
-    return cheapest(_plans(problem, machine))
-
-
-def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, WgradWinogradPlan]]:
-    """Candidates, and their cycles."""
+        return
     for one in _tiled(problem, machine):
         blocks = candidate_blocks(nominal(one.tiles(problem)), one.lanes)
         for block, plan in product(blocks, _candidates(problem, one, (1, 2, 4), machine)):

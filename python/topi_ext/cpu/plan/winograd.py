@@ -156,15 +156,21 @@ def plan_winograd(
     none, for more kinds of phases or terms than are written out, and where the direct sum for data
     that is not finite would take more memory than operands and result.
     """
+    return cheapest(winograd_candidates(problem, machine, tiles))
+
+
+def winograd_candidates(
+    problem: Problem, machine: Machine, tiles: Sequence[Tile] | None = None
+) -> Iterator[tuple[float, WinogradPlan]]:
+    """Of what :func:`plan_winograd` chooses."""
     tiles = [tile for tile in candidate_tiles(problem) if tiles is None or tile in tiles]
     direct = _direct(problem, machine) if tiles else None
     if direct is None:
-        return None
+        return
     # The blocks follow.
     one = WinogradPlan(tiles[0], (1,) * 4, machine.lanes(problem.acc_dtype), 1, 1, 1, 1, direct)
-    return cheapest(
-        plan for tile in tiles for plan in _plans(problem, replace(one, tile=tile), machine)
-    )
+    for tile in tiles:
+        yield from _plans(problem, replace(one, tile=tile), machine)
 
 
 def winograd_of_any_size(
