@@ -39,28 +39,47 @@ def faces(text: str) -> tuple[str, ...]:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        description=__doc__.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+    made = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     both = [CASES / "bench.json", CASES / "bench_conv.json"]
     made.add_argument(
-        "--cases", type=Path, nargs="+", default=both, metavar="FILE", help="lists of convolutions"
+        "--cases",
+        type=Path,
+        nargs="+",
+        default=both,
+        metavar="FILE",
+        help="lists of convolutions; both benchmarks if absent",
     )
     made.add_argument("--only", nargs="+", metavar="NAME", help="only these cases")
     made.add_argument(
-        "--faces", type=faces, default=FACES, metavar="NAME,...", help="what to compute of each"
+        "--faces",
+        type=faces,
+        default=FACES,
+        metavar="NAME,...",
+        help="what to compute of each; all if absent",
     )
-    made.add_argument("--dtype", choices=DTYPES, default="float32", help="of all operands")
-    made.add_argument("--threads", type=count, default=2, metavar="N", help="of every plan")
+    made.add_argument("--dtype", choices=DTYPES, default="float32", help="default: float32")
+    made.add_argument("--threads", type=count, default=2, metavar="N", help="default: 2")
     made.add_argument(
-        "--within", type=float, default=2.0, metavar="F", help="times the best estimate"
+        "--within",
+        type=float,
+        default=2.0,
+        metavar="F",
+        help="times the best estimate (default: %(default)g)",
     )
-    made.add_argument("--most", type=count, default=4, metavar="N", help="plans of a kernel")
     made.add_argument(
-        "--seconds", type=float, metavar="S", help="begin no shape after so many; default: all"
+        "--most",
+        type=count,
+        default=4,
+        metavar="N",
+        help="plans of a kernel (default: %(default)d)",
     )
+    made.add_argument("--seconds", type=float, metavar="S", help="begin no shape after so many")
     made.add_argument(
-        "--time-budget", type=float, default=0.2, metavar="S", help="seconds of timed runs per plan"
+        "--time-budget",
+        type=float,
+        default=0.2,
+        metavar="S",
+        help="seconds of timed runs of each plan (default: %(default)g)",
     )
     made.add_argument("--json", type=Path, metavar="OUT", help="write all estimates and times here")
     made.add_argument("--plot", type=Path, metavar="OUT.png", help="draw them here")
