@@ -18,6 +18,7 @@ from .cost import (
     cheapest,
     pack_cycles,
 )
+from .costs import costs_of
 from .direct import DirectPlan, plan_direct
 from .nominal import nominal
 from .window import Plan, Window
@@ -121,7 +122,7 @@ def _cycles(problem: Problem, plan: DirectAmxPlan, machine: Machine) -> float:
         return gather.depth * taps * max(high * width * TILE, loads) + busy * sums
 
     compute = per_split * chunks * (full * tile(gather.vectors) + (tile(tail) if tail else 0))
-    pack = pack_cycles(problem.gathers, window, problem.in_channels // 2)
+    pack = pack_cycles(problem.gathers, window, problem.in_channels // 2, costs_of(machine).common)
     panel = gather.depth * TILE * slots * window.pitch(TILE) * 4
     held = gather.channels * phases * tiles * gather.vectors * TILE * 4
     held *= per_split if chunks > 1 or gather.tiles_first else 1

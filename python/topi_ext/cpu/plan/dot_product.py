@@ -19,6 +19,7 @@ from .cost import (
     tile_cycles,
     widening_cycles,
 )
+from .costs import costs_of
 from .nominal import elements
 from .vectors import odd_vectors
 from .window import Plan
@@ -145,5 +146,9 @@ def _cycles(problem: Problem, plan: DotProductPlan, machine: Machine) -> tuple[f
         products *= 1.2
         held += plan.channels * plan.pitch(problem)
     each = 12.0 + rest * 4.0
-    columns = positions * terms * (0.6 + widening_cycles(problem.dtypes[0], problem.acc_dtype))
+    columns = (
+        positions
+        * terms
+        * (0.6 + widening_cycles(problem.dtypes[0], problem.acc_dtype, costs_of(machine).common))
+    )
     return 500 + columns + products + k_block * positions * each, held

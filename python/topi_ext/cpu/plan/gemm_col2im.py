@@ -24,6 +24,7 @@ from .cost import (
     row_cycles,
     widening_cycles,
 )
+from .costs import costs_of
 from .vectors import odd_vectors
 from .window import Plan
 
@@ -192,7 +193,9 @@ def _cycles(
     tasks, tiles = _tasks(problem, plan.images, c_block), -(-positions // m_tile)
     single = positions % m_tile if ones else 0
     tiles -= single > 0
-    value = 0.5 + 0.3 * widening_cycles(problem.dtypes[0], problem.acc_dtype)  # channel by channel
+    value = 0.5 + 0.3 * widening_cycles(
+        problem.dtypes[0], problem.acc_dtype, costs_of(machine).common
+    )  # channel by channel
     products = k * tiles * (row_cycles(m_tile, vectors, plan.vectors, machine) + m_tile * value)
     products += k * single * (row_cycles(1, vectors, plan.vectors, machine) + value)
     if bytes_held > machine.l2 // 4:

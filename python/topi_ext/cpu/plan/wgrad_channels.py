@@ -22,6 +22,7 @@ from .cost import (
     register_tile,
     row_cycles,
 )
+from .costs import costs_of
 from .nominal import nominal
 from .vectors import square_side
 from .window import Plan, Window
@@ -96,7 +97,7 @@ def wgrad_channels_candidates(
             if size > 1024:
                 continue
             window = Window.of(block, problem.gathers)
-            pack = pack_cycles(problem.gathers, window, c_block)
+            pack = pack_cycles(problem.gathers, window, c_block, costs_of(machine).common)
             turn = vectors * _turn_cycles(problem, block, lanes)
             # What is left over of the tiles goes one channel at a time.
             tiles = (c_block // c_tile + c_block % c_tile) * taps

@@ -21,6 +21,7 @@ from .cost import (
     memory_price,
     pack_cycles,
 )
+from .costs import costs_of
 from .nominal import nominal
 from .window import Plan, Window
 
@@ -87,7 +88,7 @@ def wgrad_positions_candidates(
             vectors = -(-window.length // lanes)
             rows = prod(window.extent[:-1])
             pack = k_block * (rows * 10 + window.elements * 0.6)
-            pack += pack_cycles(problem.gathers, window, c_block)
+            pack += pack_cycles(problem.gathers, window, c_block, costs_of(machine).common)
             tiles = -(-k_block // k_tile) * -(-c_block // c_tile) * (taps // last)
             tiles *= -(-last // tap_tile)
             size = k_tile * c_tile * tap_tile

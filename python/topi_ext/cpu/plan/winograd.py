@@ -23,6 +23,7 @@ from .cost import (
     tile_cycles,
     widening_cycles,
 )
+from .costs import costs_of
 from .direct import DirectPlan, direct_elements, direct_tasks, plan_direct
 from .nominal import elements, nominal
 from .vectors import NARROW, odd_vectors, square_size
@@ -555,7 +556,7 @@ def _combining_cycles(
     if square_size(problem, plan.channels, plan.lanes):
         copied -= 0.9 if copied < 2.6 else 1.4
     else:
-        copied += widening_cycles(problem.dtypes[1], problem.acc_dtype)
+        copied += widening_cycles(problem.dtypes[1], problem.acc_dtype, costs_of(machine).common)
     # Of few products of many taps the estimate would be less than nothing.
     return pairs * max(0.0, problem.geometry.taps * copied * slices + products * each)
 
