@@ -128,8 +128,42 @@ class DirectCosts:
 
 
 @dataclass(frozen=True)
+class TileCosts:
+    """Of combining the inputs of tiles, in `winograd` and `wgrad_winograd`."""
+
+    row: float = 1.5
+    """To begin a row of data that is copied."""
+    element: float = 0.2
+    """To copy an element beside its neighbours."""
+    element_step: float = 0.4
+    """The same with a short step."""
+    element_apart: float = 1.2
+    """The same with a long step."""
+    first_rows: float = 40.0
+    """By the number of rows: few are read before they have reached the first cache."""
+    load: float = 1.5
+    """Steps to load a vector of a combined row, of which `full` to `single` say the cycles."""
+    term: float = 2.0
+    """Steps to combine and store a vector of a term."""
+    many: float = 1.4
+    """Times, of steps with more terms than stay in registers."""
+    most: float = 1.8
+    """The same with many more."""
+    full: float = 0.75
+    """Of a step of a full vector."""
+    half: float = 0.45
+    """Of a step of a vector of more than four lanes."""
+    quarter: float = 0.3
+    """Of a step of four lanes."""
+    narrow: float = 0.13
+    """Of a step of one or two lanes."""
+    single: float = 0.2
+    """Of a step of a row that is too short for the vectors that a kernel has."""
+
+
+@dataclass(frozen=True)
 class WinogradCosts:
-    """Of `winograd`; combining inputs also of `wgrad_winograd`."""
+    """Of `winograd`, but for combining inputs."""
 
     task: float = 1000.0
     """To begin a task."""
@@ -182,7 +216,7 @@ class WinogradCosts:
     """The same from memory."""
     turned: float = 0.9
     """Less, to copy a tap by squares that are transposed in registers."""
-    turned_far: float = 1.4
+    turned_far: float = 0.9
     """The same from what cores share, and from memory."""
 
 
@@ -317,6 +351,7 @@ class Costs:
     source: str
     common: CommonCosts = CommonCosts()
     direct: DirectCosts = DirectCosts()
+    tiles: TileCosts = TileCosts()
     winograd: WinogradCosts = WinogradCosts()
     wgrad_positions: WgradPositionsCosts = WgradPositionsCosts()
     wgrad_channels: WgradChannelsCosts = WgradChannelsCosts()
@@ -343,6 +378,7 @@ ZEN4 = Costs(
         copy_tap=1.4,
         copy_tap_far=2.6,
         copy_tap_memory=3.4,
+        turned_far=1.4,
     ),
     wgrad_positions=WgradPositionsCosts(near=1.1),
     wgrad_channels=WgradChannelsCosts(products=1.12),
