@@ -17,6 +17,7 @@ from relax_ext.cli import main
 from topi_ext import compat, target
 from topi_ext.cpu.isa import amx
 from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.plan.costs import costs_of
 
 
 @pytest.fixture(autouse=True)
@@ -173,7 +174,7 @@ def test_doctor_asks_for_the_matrix_unit(
 
 
 @pytest.mark.parametrize(
-    ("processor", "fmas", "l1", "l2", "l3_line_cycles"),
+    ("processor", "fmas", "l1", "l2", "l3_line"),
     [
         ("skylake-avx512", 2, 32, 1024, 7.0),
         ("icelake-server", 2, 48, 1280, 7.0),
@@ -182,13 +183,13 @@ def test_doctor_asks_for_the_matrix_unit(
     ],
 )
 def test_processors_with_avx512(
-    processor: str, fmas: int, l1: int, l2: int, l3_line_cycles: float
+    processor: str, fmas: int, l1: int, l2: int, l3_line: float
 ) -> None:
     """Their caches, in KiB, and what a line costs that comes from behind these."""
     named = tvm.target.Target({"kind": "llvm", "mcpu": processor})
     machine = Machine.of_features(*compat.llvm_features(named))
     assert machine.vector_bytes == 64
-    assert (machine.fmas, machine.l3_line_cycles) == (fmas, l3_line_cycles)
+    assert (machine.fmas, costs_of(machine).common.l3_line) == (fmas, l3_line)
     assert (machine.l1, machine.l2) == (l1 << 10, l2 << 10)
 
 

@@ -53,7 +53,7 @@ def add_products(sums: Expr, a: Expr, b: Expr) -> Expr:
 class Pairs(Operand):
     """An operand of bfloat16 read in pairs of neighbouring channels, its number of channels even.
 
-    Takes the place of an :class:`~topi_ext.emit.Operand` whose channels are the pairs.
+    Takes the place of an :class:`~topi_ext.emit.operands.Operand` whose channels are the pairs.
     """
 
     def __init__(self, operand: Operand):
