@@ -35,8 +35,8 @@ from rich.console import Console  # noqa: E402
 from tqdm import tqdm  # noqa: E402
 
 import relax_ext  # noqa: E402
+from conv_cli.report import Bar  # noqa: E402
 from relax_ext.cli import Options, check, set_threads  # noqa: E402
-from topi_ext.cli.report import Bar  # noqa: E402
 
 STEPS, CHECKED, LIMIT, BATCH, SHOWN = 200, 50, 1e-4, 64, 12
 DIFFERENTIATED = ("DCGAN",)

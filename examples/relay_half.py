@@ -14,10 +14,10 @@ from pathlib import Path
 import models
 import torch
 
+from conv_cli.adapter import Choices
+from conv_cli.report import Bar
 from relay_ext.cli import Options, check, set_threads
 from relay_ext.cli.script_model import input_names
-from topi_ext.cli.door import Choices
-from topi_ext.cli.report import Bar
 
 DECODERS = ("DCGAN", "V-Net", "FCN-8s")
 """Building takes TVM 0.17 seconds for each operator: these three have all that there is."""

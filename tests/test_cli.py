@@ -21,10 +21,10 @@ import pytest
 import torch
 from torch import nn
 
+from conv_cli import files
+from conv_cli.measure import max_error, norm_error
 from relax_ext.cli import main
-from topi_ext import tvm_compat
-from topi_ext.cli import files
-from topi_ext.cli.measure import max_error, norm_error
+from topi_ext import compat
 
 pytest.importorskip("rich")
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
@@ -170,7 +170,7 @@ def test_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[str], attrs: dict) -
 def test_wrong_results_are_status_1(
     small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from relax_ext.cli.door import RelaxCompiled
+    from relax_ext.cli.adapter import RelaxCompiled
 
     get = RelaxCompiled.get
 
@@ -477,7 +477,7 @@ def test_targets_that_llvm_dies_of(
 def test_instructions_that_this_processor_lacks(
     small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(tvm_compat, "missing_vectors", lambda _: ["avx10.2"])
+    monkeypatch.setattr(compat, "missing_vectors", lambda _: ["avx10.2"])
     assert "this processor has no avx10.2" in refusal(capsys, small, "--target", "llvm")
 
 

@@ -22,7 +22,7 @@ from helpers.cases import Case, geometry_of
 from helpers.faces import OPERANDS, FaceCase
 from helpers.guarded import compiled, run, symbolic
 from test_kernels import STREAMS, kernel_of, problem_of
-from topi_ext import backend, tvm_compat
+from topi_ext import backend, compat
 from topi_ext.cpu import emit
 from topi_ext.cpu.emit import ATTRIBUTES
 from topi_ext.cpu.parts.copies import MOST_STEP, copy
@@ -32,7 +32,7 @@ from topi_ext.cpu.plan.gemm_col2im import Col2imPlan
 from topi_ext.cpu.plan.window import Window
 from topi_ext.layout import Layouts
 
-HOST = tvm_compat.host_target()
+HOST = compat.host_target()
 T, C = "conv_transpose", "conv"
 CHANNELS_LAST = Layouts("NHWC", "HWIO", "NHWC")
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import tvm
 
+from topi_ext.compat import tir
 from topi_ext.cpu import emit
 from topi_ext.cpu.emit import ATTRIBUTES, Operand
 from topi_ext.cpu.parts.transpose import Pitched, Runs, transpose
 from topi_ext.cpu.plan.vectors import MOST_STEP, NARROW
-from topi_ext.tvm_compat import tir
 
 LANES = 8
 

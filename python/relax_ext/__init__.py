@@ -12,11 +12,11 @@ Importing this package registers it; nothing else changes::
 
 from importlib import import_module as _import
 
-from topi_ext.cli.start import ahead as _ahead
+from conv_cli.start import ahead as _ahead
 
 _ahead("relax_ext", lambda: _import("relax_ext.usage").USAGE)
 
-from topi_ext.tvm_compat import relax as _require_relax  # noqa: E402
+from topi_ext.compat import relax as _require_relax  # noqa: E402
 
 _require_relax()
 

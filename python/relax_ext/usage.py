@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line in words: all of it that is known before TVM is imported."""
 
-from topi_ext.cli.args import Usage
+from conv_cli.args import Usage
 
 EXAMPLES = """\
 examples:

@@ -13,7 +13,7 @@ Importing this package registers it; nothing else changes::
 
 from importlib import import_module as _import
 
-from topi_ext.cli.start import ahead as _ahead
+from conv_cli.start import ahead as _ahead
 
 _ahead("relay_ext", lambda: _import("relay_ext.usage").USAGE)
 
@@ -21,7 +21,7 @@ from . import boot  # noqa: E402
 
 boot.find_tvm()
 
-from topi_ext.tvm_compat import relay as _require_relay  # noqa: E402
+from topi_ext.compat import relay as _require_relay  # noqa: E402
 
 _require_relay()
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from relay_ext.cli import main
-from relay_ext.cli.door import RelayCompiled
+from relay_ext.cli.adapter import RelayCompiled
 
 QUICK = ["--repeat", "1", "--budget", "0.1", "--threads", "1"]
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from topi_ext.cli.door import Choices
-from topi_ext.cli.errors import CliError, one_line, quiet
-from topi_ext.cli.model import Model, check_names, given_input, random_input
+from conv_cli.adapter import Choices
+from conv_cli.errors import CliError, one_line, quiet
+from conv_cli.model import Model, check_names, given_input, random_input
 
 
 def convolution(node: Any, importer: Any) -> Any:

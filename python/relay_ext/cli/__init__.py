@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m relay_ext MODEL``: stock Relay beside ours beside the model's own framework.
 
-``door`` is what Relay adds to :mod:`topi_ext.cli`; ``script_model`` loads TorchScript files,
+``adapter`` is what Relay adds to :mod:`conv_cli`; ``script_model`` loads TorchScript files,
 ``operators`` finds, builds and differentiates convolutions.
 """
 
@@ -10,21 +10,21 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from topi_ext.cli import check as _check
-from topi_ext.cli import entry as _entry
-from topi_ext.cli.check import Options, Progress, Report, set_threads
-from topi_ext.cli.errors import CliError
-from topi_ext.cli.model import Model
+from conv_cli import check as _check
+from conv_cli import entry as _entry
+from conv_cli.check import Options, Progress, Report, set_threads
+from conv_cli.errors import CliError
+from conv_cli.model import Model
 
-from .door import RelayDoor
+from .adapter import RelayAdapter
 
 __all__ = ["CliError", "Options", "check", "main", "set_threads"]
 
-main = partial(_entry.main, RelayDoor())
+main = partial(_entry.main, RelayAdapter())
 
 
 def check(
     model: Path | Model, options: Options | None = None, progress: Progress | None = None
 ) -> Report:
-    """:func:`topi_ext.cli.check.check` in Relay: compile, run and compare one model."""
-    return _check.check(model, RelayDoor(), options, progress)
+    """:func:`conv_cli.check.check` in Relay: compile, run and compare one model."""
+    return _check.check(model, RelayAdapter(), options, progress)

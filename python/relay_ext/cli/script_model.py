@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from topi_ext.cli.door import Choices
-from topi_ext.cli.errors import CliError, one_line, quiet
-from topi_ext.cli.model import Model, check_names, given_input, random_input
-from topi_ext.tvm_compat import relay
+from conv_cli.adapter import Choices
+from conv_cli.errors import CliError, one_line, quiet
+from conv_cli.model import Model, check_names, given_input, random_input
+from topi_ext.compat import relay
 
 
 def load(path: Path, choices: Choices) -> Model:

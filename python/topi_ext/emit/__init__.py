@@ -51,12 +51,7 @@ from .expressions import (
     unravel,
     wide,
 )
-from .operands import (
-    Array,
-    Operand,
-    Part,
-    store,
-)
+from .operands import Array, Operand, Part, store
 
 __all__ = [
     "SCRATCH_BYTES",

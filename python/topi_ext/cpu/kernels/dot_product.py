@@ -32,7 +32,7 @@ from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
-from ... import tvm_compat
+from ... import compat
 from ...problem import Problem
 from .. import emit
 from ..emit import Array, Expr, Operand
@@ -94,7 +94,7 @@ class DotProduct:
         self.terms = problem.in_channels * problem.geometry.taps
         self.pitch = plan.pitch(problem)
         self.number_of = emit.let if problem.is_static else emit.opaque_value
-        self.widens = weight.dtype == "bfloat16" and tvm_compat.reads_llvm()
+        self.widens = weight.dtype == "bfloat16" and compat.reads_llvm()
         self.is_copied = not self.widens and weight.dtype not in (self.dtype, "float16")
 
     def fits(self) -> Expr:

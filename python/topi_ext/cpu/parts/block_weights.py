@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from ... import tvm_compat
+from ... import compat
 from ...emit.arguments import as_stored, tap_number, weight_index
 from ...problem import TAPS, Problem
 from .. import emit
@@ -118,7 +118,7 @@ class BlockWeights:
             return emit.let(value)
         # As in emit.via_memory.
         ((register, index),) = emit.registers(1, size, self.dtype)
-        if tvm_compat.converts_vectors(self.weight.dtype):
+        if compat.converts_vectors(self.weight.dtype):
             emit.store(register, index, emit.converted(value, self.dtype, size))
         else:
             for i in range(size):

@@ -8,27 +8,32 @@ import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
-from .. import tvm_compat
-from ..cpu.isa import amx
-from ..target import threads
-from .door import Door
+from topi_ext import compat
+from topi_ext.cpu.isa import amx
+from topi_ext.target import threads
+
+from .adapter import Adapter
 
 WIDE = ("amx-bf16", "avx512bf16", "avx512f", "avx2", "fma", "f16c", "neon", "sve")
 PACKAGES = ("torch", "onnx", "onnxruntime", "numpy")
 
 
-def findings(door: Door) -> list[tuple[str, str, str]]:
+def findings(adapter: Adapter) -> list[tuple[str, str, str]]:
     """What was found: name, value, and what to do about it where something should be done."""
-    target = door.host_target(threads()[1])
-    features, _ = tvm_compat.llvm_features(target)
+    target = adapter.host_target(threads()[1])
+    features, _ = compat.llvm_features(target)
     started, usable = threads()
     idle = f"set TVM_NUM_THREADS={usable} before the first run" if started < usable else ""
     bound = os.environ.get("TVM_BIND_THREADS", "1") != "0"
     shared = "set TVM_BIND_THREADS=0 where PyTorch runs in the same process" if bound else ""
     found = [
         ("python", f"{platform.python_version()}, {sys.executable}", ""),
-        ("tvm", tvm_compat.release(), ""),
-        ("packages", ", ".join(filter(None, map(_installed, (*door.tvm_packages, *PACKAGES)))), ""),
+        ("tvm", compat.release(), ""),
+        (
+            "packages",
+            ", ".join(filter(None, map(_installed, (*adapter.tvm_packages, *PACKAGES)))),
+            "",
+        ),
         ("processor", str(target.attrs.get("mcpu", "")), ""),
         ("vectors", ", ".join(name for name in WIDE if name in features) or "baseline", ""),
         ("threads", f"TVM {started} of {usable} processors", idle),
@@ -36,8 +41,8 @@ def findings(door: Door) -> list[tuple[str, str, str]]:
     ]
     if "amx-bf16" in features:
         found.append(("matrix", *_matrix_unit()))
-    registered = door.registered()
-    found.append(("rules", *_rules(door.package, all(registered.values()))))
+    registered = adapter.registered()
+    found.append(("rules", *_rules(adapter.package, all(registered.values()))))
     for name, is_ours in registered.items():
         found.append(("operator", f"{name}: {'ours' if is_ours else 'stock TVM'}", ""))
     return found
@@ -57,9 +62,9 @@ def _matrix_unit() -> tuple[str, str]:
     return "Linux refuses AMX to this process", "bfloat16 will be computed in float32"
 
 
-def show(door: Door) -> int:
+def show(adapter: Adapter) -> int:
     """Print the findings; 0."""
-    for name, value, advice in findings(door):
+    for name, value, advice in findings(adapter):
         print(f"{name:10} {value}" + (f"\n{'':10} -> {advice}" if advice else ""))
     return 0
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .errors import CliError, one_line
 
 if TYPE_CHECKING:
-    from .door import Door
+    from .adapter import Adapter
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
 MODEL_TOLERANCE = {"float64": 1e-10, "float32": 1e-4, "float16": 2e-2, "bfloat16": 8e-2}
@@ -24,7 +24,7 @@ class Protocol:
 
     Attributes
     ----------
-    door : Door
+    adapter : Adapter
         The adapter that compiles.
     target : tvm.target.Target
     repeat : int
@@ -33,7 +33,7 @@ class Protocol:
         Seconds of timed runs after which no further one starts.
     """
 
-    door: Door
+    adapter: Adapter
     target: Any
     repeat: int = 10
     budget: float = 2.0
@@ -116,10 +116,10 @@ def attempt(
     list of Side
         Stock's and ours.
     """
-    door = protocol.door
+    adapter = protocol.adapter
     return [
-        side(door.compile, implementation, make, tensors, expected, protocol, **options)
-        for implementation in (door.stock(), nullcontext())
+        side(adapter.compile, implementation, make, tensors, expected, protocol, **options)
+        for implementation in (adapter.stock(), nullcontext())
     ]
 
 

@@ -13,13 +13,13 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from topi_ext.cli import onnx_model
-from topi_ext.cli.door import Compiled, Door
-from topi_ext.cli.errors import quiet
-from topi_ext.cli.measure import Protocol, Side, attempt, device, timed_torch
-from topi_ext.cli.model import Model
-from topi_ext.cli.operators import Operator, gradients_by_torch, with_cotangent
-from topi_ext.tvm_compat import relay
+from conv_cli import onnx_model
+from conv_cli.adapter import Adapter, Compiled
+from conv_cli.errors import quiet
+from conv_cli.measure import Protocol, Side, attempt, device, timed_torch
+from conv_cli.model import Model
+from conv_cli.operators import Operator, gradients_by_torch, with_cotangent
+from topi_ext.compat import relay
 
 from ..usage import USAGE
 from . import operators, script_model
@@ -86,7 +86,7 @@ class RelayCompiled(Compiled):
         return [torch.from_numpy(array.numpy()) for array in result]
 
 
-class RelayDoor(Door):
+class RelayAdapter(Adapter):
     """Relay, through plain ``relay.build``."""
 
     usage = USAGE

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from .adapter import Adapter, Choices
 from .args import threads_of
-from .door import Choices, Door
 from .measure import MODEL_TOLERANCE, TOLERANCE, Protocol, Side, attempt, side, timed, timed_torch
 from .model import Model, load
 from .operators import Operator, random_data, torch_apply
@@ -144,7 +144,7 @@ def set_threads(threads: int | None) -> int:
 
 def check(
     model: Path | Model,
-    door: Door,
+    adapter: Adapter,
     options: Options | None = None,
     progress: Progress | None = None,
 ) -> Report:
@@ -154,7 +154,7 @@ def check(
     ----------
     model : pathlib.Path or Model
         A file that the adapter reads, or a loaded model.
-    door : Door
+    adapter : Adapter
         The adapter.
     options : Options, optional
     progress : Progress, optional
@@ -170,14 +170,14 @@ def check(
     """
     options, progress = options or Options(), progress or Progress()
     start, busy = time.perf_counter(), _busy()
-    target = parse_target(options.target, options.threads, door.host_target)
-    protocol = Protocol(door, target, options.repeat, options.budget)
+    target = parse_target(options.target, options.threads, adapter.host_target)
+    protocol = Protocol(adapter, target, options.repeat, options.budget)
     if isinstance(model, Path):
-        model = load(model, door.loaders, options.choices)
-    adjoint = door.prepare(model) if options.grad else None
-    found = door.find(model)
+        model = load(model, adapter.loaders, options.choices)
+    adjoint = adapter.prepare(model) if options.grad else None
+    found = adapter.find(model)
     report = Report(
-        door.package,
+        adapter.package,
         model.name,
         model.framework,
         _target_text(target),
@@ -186,7 +186,7 @@ def check(
     )
     report.notes.extend(busy)
     differentiated = [op for op in found if op.floating] if options.grad else []
-    wholes = 1 + bool(door.pipeline)
+    wholes = 1 + bool(adapter.pipeline)
     progress.start(len(found) + wholes + len(differentiated) + (adjoint is not None))
     for op, count in found.items():
         progress.step(op.configuration())
@@ -194,8 +194,8 @@ def check(
     progress.step("whole model")
     expected = model.exact()
     report.whole = _whole_row(model, expected, protocol, options)
-    if door.pipeline:
-        progress.step(f"whole model, {door.pipeline}")
+    if adapter.pipeline:
+        progress.step(f"whole model, {adapter.pipeline}")
         report.pipeline = _pipeline_row(model, expected, report.whole, protocol)
     for op in differentiated:
         progress.step("gradients of " + op.configuration())
@@ -217,7 +217,7 @@ def _busy() -> list[str]:
 def _operator_row(op: Operator, count: int, protocol: Protocol, options: Options) -> Row:
     tensors = random_data(op, options.seed)
     expected = [_exact(op, tensors)]
-    sides = attempt(lambda: protocol.door.build(op), tensors, expected, protocol)
+    sides = attempt(lambda: protocol.adapter.build(op), tensors, expected, protocol)
     ms = timed_torch(lambda: torch_apply(op, *tensors), protocol)
     tolerance = _tolerance(TOLERANCE, op.dtypes[2]) * options.tolerance
     return Row(op.name, op.configuration(), count, tolerance, *sides, ms)
@@ -240,20 +240,22 @@ def _whole_row(model: Model, expected: list[Any], protocol: Protocol, options: O
 
 def _pipeline_row(model: Model, expected: list[Any], whole: Row, protocol: Protocol) -> Row:
     """The same row with the model compiled by the adapter's own pipeline."""
-    door = protocol.door
+    adapter = protocol.adapter
     tensors = list(model.inputs.values())
-    ours = side(door.compile_whole, nullcontext(), lambda: model.mod, tensors, expected, protocol)
-    return replace(whole, what=f"whole model, {door.pipeline}", ours=ours)
+    ours = side(
+        adapter.compile_whole, nullcontext(), lambda: model.mod, tensors, expected, protocol
+    )
+    return replace(whole, what=f"whole model, {adapter.pipeline}", ours=ours)
 
 
 def _gradient_row(op: Operator, protocol: Protocol, options: Options) -> Row:
-    of_stock, of_ours, ms = protocol.door.check_operator(op, protocol, options.seed)
+    of_stock, of_ours, ms = protocol.adapter.check_operator(op, protocol, options.seed)
     tolerance = _tolerance(TOLERANCE, op.dtypes[2]) * options.tolerance
     return Row(op.name, op.configuration(), 1, tolerance, of_stock, of_ours, ms)
 
 
 def _whole_gradient_row(model: Model, mod: Any, protocol: Protocol, options: Options) -> Row:
-    of_stock, of_ours, ms = protocol.door.check_model(model, mod, protocol, options.seed)
+    of_stock, of_ours, ms = protocol.adapter.check_model(model, mod, protocol, options.seed)
     tolerance = _model_tolerance(model.reference()) * GRADIENT_TOLERANCE * options.tolerance
     return Row("whole model", model.name, 1, tolerance, of_stock, of_ours, ms)
 

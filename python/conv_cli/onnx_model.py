@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .door import Choices
+from .adapter import Choices
 from .errors import CliError, need, one_line, quiet
 from .model import Model, check_names, given_input, random_input
 

@@ -10,17 +10,17 @@ from collections.abc import Sequence
 
 from . import args as cli_args
 from . import doctor
+from .adapter import Adapter, Choices
 from .check import Options, check, set_threads
-from .door import Choices, Door
 from .errors import CliError, need, one_line, tell
 
 
-def main(door: Door, argv: Sequence[str] | None = None) -> int:
+def main(adapter: Adapter, argv: Sequence[str] | None = None) -> int:
     """Run ``python -m PACKAGE``.
 
     Parameters
     ----------
-    door : Door
+    adapter : Adapter
         The adapter that runs it.
     argv : sequence of str, optional
         Arguments; those of the process unless given.
@@ -33,9 +33,9 @@ def main(door: Door, argv: Sequence[str] | None = None) -> int:
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
     if arguments == ["doctor"]:
-        return doctor.show(door)
+        return doctor.show(adapter)
     try:
-        chosen = cli_args.read(door.usage, arguments)
+        chosen = cli_args.read(adapter.usage, arguments)
         # torch 2.13 warns about its own use of a pytree class whenever it copies a program.
         warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")
         need("rich", "printing the table")
@@ -53,7 +53,7 @@ def main(door: Door, argv: Sequence[str] | None = None) -> int:
             tolerance=chosen.tolerance,
         )
         with printed.Bar() as bar:
-            result = check(chosen.model, door, options, bar)
+            result = check(chosen.model, adapter, options, bar)
         printed.show(result)
         if chosen.json:
             try:
@@ -61,6 +61,6 @@ def main(door: Door, argv: Sequence[str] | None = None) -> int:
             except OSError as error:
                 raise CliError(f"--json {chosen.json}: {one_line(error)}") from error
     except CliError as error:
-        tell(door.package, error)
+        tell(adapter.package, error)
         return 2
     return 0 if result.ok else 1

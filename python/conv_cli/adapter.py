@@ -59,7 +59,7 @@ class Compiled(ABC):
         """The tensors of a result, in order, as torch tensors."""
 
 
-class Door(ABC):
+class Adapter(ABC):
     """One adapter.
 
     Attributes

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .door import Choices
+from .adapter import Choices
 from .errors import CliError, need
 from .files import check_model
 from .operators import random_tensor

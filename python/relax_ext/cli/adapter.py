@@ -9,11 +9,11 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from topi_ext.cli import onnx_model
-from topi_ext.cli.door import Compiled, Door
-from topi_ext.cli.measure import Protocol, Side, device
-from topi_ext.cli.model import Model
-from topi_ext.cli.operators import Operator
+from conv_cli import onnx_model
+from conv_cli.adapter import Adapter, Compiled
+from conv_cli.measure import Protocol, Side, device
+from conv_cli.model import Model
+from conv_cli.operators import Operator
 
 from ..usage import USAGE
 from . import gradcheck, operators, torch_model
@@ -63,7 +63,7 @@ class RelaxCompiled(Compiled):
         return [torch.from_dlpack(result if self.on_cpu else result.copyto(tvm.cpu()))]
 
 
-class RelaxDoor(Door):
+class RelaxAdapter(Adapter):
     """Relax, through plain ``tvm.compile``."""
 
     usage = USAGE
