@@ -30,6 +30,8 @@ EMITTING = {
     )
 }
 """Verbs of `emit` that leave statements behind."""
+CACHED = {"cached_property", "functools.cached_property"}
+"""Decorators that set an attribute when it is first read."""
 EXCEPTIONS = {
     "topi_ext/backend.py: of: 8 parameters": "a request's attributes, by name",
     "topi_ext/geometry.py: of_conv_transpose: 8 parameters": "an operator's attributes, by name",
@@ -102,6 +104,8 @@ def state(method: ast.FunctionDef) -> Iterator[str]:
     """What a method does to the state of its object that only a constructor may do, or what a
     constructor emits."""
     is_constructor = method.name == "__init__"
+    if any(ast.unparse(decorator) in CACHED for decorator in method.decorator_list):
+        yield f"{method.name} is cached"
     for node in ast.walk(method):
         verb = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
         if is_constructor and verb in EMITTING:
@@ -137,6 +141,7 @@ def test_functions_are_short_and_hold_no_state() -> None:
             "class A:\n    def __init__(self):\n        x = emit.let(1)",
             "A: __init__ emits: emit.let",
         ),
+        ("class A:\n    @cached_property\n    def g(self): pass", "A: g is cached"),
     ],
 )
 def test_a_broken_rule_of_functions_is_seen(text: str, said: str) -> None:

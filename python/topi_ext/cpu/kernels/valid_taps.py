@@ -164,7 +164,7 @@ class ValidTaps:
         blocks = plan.blocks(problem)
         self.splits = Splits(blocks, plan.channel_splits, -(-blocks // plan.channel_splits))
         self.chunks = -(-problem.in_channels // plan.depth)
-        # Whether all sums of a split are workspace, or those of one block of output channels.
+        # Whether all sums of a split are held, or those of one block of output channels.
         self.holds_all = self.chunks > 1
         self.kernel = problem.geometry.kernel
         self.number_of = emit.let if problem.is_static else emit.opaque_value

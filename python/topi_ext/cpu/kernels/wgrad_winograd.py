@@ -44,7 +44,7 @@ written again by another::
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple
@@ -178,7 +178,6 @@ class _WgradWinograd:
             -self.problem.geometry.c_per_group // (self.plan.c_block * self.plan.channel_parts)
         )
 
-    @cached_property
     def _extents(self) -> list[Expr]:
         """Phases, and blocks of tiles."""
         tiles = zip(self.plan.tiles(self.problem), self.tiles.block)
@@ -221,7 +220,7 @@ class _WgradWinograd:
                 self._combine_outputs(one, *map(emit.let, emit.unravel(task, extents)))
             self._of_blocks(part, partial(self._task, one))
 
-        emit.nest(self._extents, one_pass)
+        emit.nest(self._extents(), one_pass)
         if acc is not None:
             self._of_blocks(part, partial(self._write, acc, group))
 
@@ -235,10 +234,11 @@ class _WgradWinograd:
         plan = self.plan
         size = self._blocks * plan.c_block * self.acc_pitch
         acc = emit.scratch(plan.position_splits * size, self.dtype)
-        passes = emit.opaque_value(prod(self._extents))
+        extents = self._extents()
+        passes = emit.opaque_value(prod(extents))
 
         def one_pass(rows: Array, start: Expr, number: Expr) -> None:
-            numbers = [emit.let(i) for i in emit.unravel(number, self._extents)]
+            numbers = [emit.let(i) for i in emit.unravel(number, extents)]
             one = self._pass(rows, acc, group, numbers)
             emit.nest((self.vectors, *self.tiles.block[:3]), partial(self._combine_outputs, one))
 
