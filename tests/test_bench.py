@@ -24,7 +24,8 @@ sys.path.insert(0, str(SCRIPTS))
 
 from benchmark import by_relax, by_torch, measure, session, summary, timing  # noqa: E402
 from benchmark.arguments import parse  # noqa: E402
-from benchmark.cases import FACES, RESULT, Case, read_cases  # noqa: E402
+from benchmark.cases import FACES, Case, read_cases  # noqa: E402
+from topi_ext.problem import RESULT  # noqa: E402
 
 # What readers of the JSON rely on.
 KEYS = {

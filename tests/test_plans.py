@@ -50,14 +50,14 @@ def test_one_channel_of_one_image_is_shared_by_its_phases() -> None:
     """An inverse Fourier transform: neither images nor channels are enough tasks."""
     problem = problem_for((100,), (1024,), ins=1026, outs=1, stride=(256,), padding=(384, 384))
     plan = choose(problem, MACHINE)
-    assert isinstance(plan, PhaseLanesPlan) and plan.channel_splits >= MACHINE.threads
+    assert isinstance(plan, PhaseLanesPlan) and plan.phase_splits >= MACHINE.threads
 
 
 def test_rows_of_several_tasks_are_not_streamed() -> None:
     """Each would write all of them."""
     problem = problem_for((40_000,), (256,), ins=2, outs=1, stride=(256,))
     plan = choose(problem, MACHINE)
-    assert isinstance(plan, PhaseLanesPlan) and plan.channel_splits > 1 and not plan.streamed
+    assert isinstance(plan, PhaseLanesPlan) and plan.phase_splits > 1 and not plan.streamed
 
 
 @pytest.mark.parametrize(

@@ -11,22 +11,18 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from topi_ext.dtypes import accumulator
-from topi_ext.geometry import Geometry, any_of, fail, integer, integers, is_several
-from topi_ext.layout import SPATIAL, Layout, Layouts
-from topi_ext.tvm_compat import (
+from topi_ext.call import Call
+from topi_ext.compat import (
     call_attr,
     dtype_name,
     known_shape,
-    simplify,
     tensor_type_of,
     type_of,
 )
-
-OPERANDS = {"conv": "xw", "conv_transpose": "yw", "conv_weight_grad": "xy"}
-"""Roles of the operands of each face; its result has the role that is left."""
-
-RESULT = {"conv": "y", "conv_transpose": "x", "conv_weight_grad": "w"}
+from topi_ext.dtypes import accumulator
+from topi_ext.geometry import Geometry, any_of, fail, integer, integers, is_several
+from topi_ext.layout import SPATIAL, Layout
+from topi_ext.problem import OPERANDS, RESULT
 
 STOCK = {
     f"relax.nn.conv{rank}d{suffix}": face
@@ -50,59 +46,13 @@ def short_name(call: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Conv:
-    """One call, read.
-
-    Attributes
-    ----------
-    op : str
-        Name for errors.
-    face : str
-        ``"conv"``, ``"conv_transpose"`` or ``"conv_weight_grad"``.
-    layouts : dict
-        Layout per role, perhaps blocked.
-    dtypes : dict
-        Dtype per role, ``""`` where not known.
-    geometry : Geometry or None
-        None where a shape is not known.
-    n : int or symbolic
-        Batch.
-    """
-
-    op: str
-    face: str
-    layouts: dict[str, Layout]
-    dtypes: dict[str, str]
-    geometry: Geometry | None
-    n: Any
-
-    @property
-    def result(self) -> str:
-        """Role of the result."""
-        return RESULT[self.face]
+class Conv(Call):
+    """One call, read."""
 
     @property
     def is_blocked(self) -> bool:
         """Whether some tensor is stored in blocks."""
         return any(not layout.is_plain for layout in self.layouts.values())
-
-    @property
-    def plain(self) -> Layouts:
-        """The permutations that are left when the blocks are taken off."""
-        return Layouts(**{role: layout.order for role, layout in self.layouts.items()})
-
-    def shape(self, role: str) -> tuple[Any, ...]:
-        """Shape of the tensor `role` in the canonical order."""
-        shapes = {
-            "x": self.geometry.x_shape(self.n),
-            "w": self.geometry.w_shape,
-            "y": self.geometry.y_shape(self.n),
-        }
-        return shapes[role]
-
-    def stored_shape(self, role: str) -> tuple[Any, ...]:
-        """Shape of the tensor `role` as it is stored."""
-        return self.layouts[role].stored_shape(self.op, self.shape(role), simplify)
 
 
 def read(call: Any, out_dtype: str = "") -> Conv | None:

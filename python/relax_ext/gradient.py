@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from topi_ext.compat import relax
 from topi_ext.dtypes import accumulator
 from topi_ext.geometry import Geometry, fail
 from topi_ext.gradients import RULES
-from topi_ext.tvm_compat import relax
+from topi_ext.problem import OPERANDS, RESULT
 
 from . import blocks
-from .attrs import OPERANDS, RESULT, Conv, read, short_name
+from .attrs import Conv, read, short_name
 from .ops import face_call
 
 R = relax()

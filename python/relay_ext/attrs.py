@@ -11,17 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from topi_ext import problem
+from topi_ext.call import Call
+from topi_ext.compat import as_size, dtype_name
 from topi_ext.dtypes import accumulator
 from topi_ext.geometry import Geometry, fail, integer, integers
 from topi_ext.layout import SPATIAL, Layout, Layouts
-from topi_ext.tvm_compat import as_size, dtype_name, simplify
+from topi_ext.problem import RESULT
 
 RANKS = (1, 2, 3)
 
-OPERANDS = {"conv": "xw", "conv_transpose": "yw", "conv_weight_grad": "yx"}
-"""Roles of the operands of each operator; its result has the role that is left."""
-
-RESULT = {"conv": "y", "conv_transpose": "x", "conv_weight_grad": "w"}
+OPERANDS = {**problem.OPERANDS, "conv_weight_grad": "yx"}
+"""Roles of the operands of each operator: Relay's weight gradient takes that of y first."""
 
 WEIGHT_GRAD = {
     1: "relay_ext.conv1d_backward_weight",
@@ -56,45 +57,23 @@ def rank_of(op: str) -> int:
 
 
 @dataclass(frozen=True)
-class Conv:
+class Conv(Call):
     """One call, read.
 
     Attributes
     ----------
-    op : str
-        Name for errors.
-    face : str
-        ``"conv"``, ``"conv_transpose"`` or ``"conv_weight_grad"``.
-    layouts : dict
-        Layout per role, perhaps blocked.
-    dtypes : dict
-        Dtype per role.
-    geometry : Geometry
-    n : int or symbolic
-        Batch.
     multiplier : int
         1, or how many channels of y belong to one of x where the weight of a depthwise convolution
         is stored as ``(c, multiplier, *kernel)``, as TVM does for nn.conv2d: the same memory as
         ``(c * multiplier, 1, *kernel)``.
     """
 
-    op: str
-    face: str
-    layouts: dict[str, Layout]
-    dtypes: dict[str, str]
-    geometry: Geometry
-    n: Any
     multiplier: int = 1
 
     @property
     def roles(self) -> str:
         """Roles of the operands."""
         return OPERANDS[self.face]
-
-    @property
-    def result(self) -> str:
-        """Role of the result."""
-        return RESULT[self.face]
 
     @property
     def plain(self) -> Layouts:
@@ -117,19 +96,6 @@ class Conv:
             shape = (self.geometry.c, self.multiplier, *self.geometry.kernel)
             tensor = ir.reshape(tensor, shape)
         return _transformed(ir, tensor, getattr(self.plain, role), self.layouts[role].text)
-
-    def shape(self, role: str) -> tuple[Any, ...]:
-        """Shape of the tensor `role` in the canonical order."""
-        shapes = {
-            "x": self.geometry.x_shape(self.n),
-            "w": self.geometry.w_shape,
-            "y": self.geometry.y_shape(self.n),
-        }
-        return shapes[role]
-
-    def stored_shape(self, role: str) -> tuple[Any, ...]:
-        """Shape of the tensor `role` as it is stored."""
-        return self.layouts[role].stored_shape(self.op, self.shape(role), simplify)
 
 
 def read(op_name: str, attrs: Any, operands: Sequence[Any]) -> Conv | None:

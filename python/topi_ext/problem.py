@@ -13,6 +13,11 @@ from .gather import Gather
 from .geometry import Geometry, Size
 from .layout import Layouts
 
+OPERANDS = {"conv": "xw", "conv_transpose": "yw", "conv_weight_grad": "xy"}
+"""Roles of the operands of each face; its result has the role that is left."""
+
+RESULT = {"conv": "y", "conv_transpose": "x", "conv_weight_grad": "w"}
+
 DATA = "NDHW"
 """The four axes of data as kernels order them; the channel C stands apart."""
 

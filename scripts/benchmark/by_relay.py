@@ -17,8 +17,9 @@ from tvm.contrib import graph_executor
 import relay_ext
 from relay_ext.ops import face_call
 from topi_ext.layout import Layouts
+from topi_ext.problem import OPERANDS
 
-from .cases import OPERANDS, Case
+from .cases import Case
 from .engines import UnavailableError
 
 NAME = "Relay"

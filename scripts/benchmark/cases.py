@@ -31,11 +31,6 @@ from topi_ext.geometry import Geometry
 
 FACES = ("conv_transpose", "conv", "conv_weight_grad")
 
-OPERANDS = {"conv": "xw", "conv_transpose": "yw", "conv_weight_grad": "xy"}
-"""Roles of the operands of each face, those of the forward convolution."""
-
-RESULT = {"conv": "y", "conv_transpose": "x", "conv_weight_grad": "w"}
-
 _REQUIRED = {"name", "x", "cout", "kernel"}
 _OPTIONAL = {"op", "stride", "padding", "output_padding", "dilation", "groups", "source"}
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from topi_ext.compat import llvm_features
 from topi_ext.cpu.backend import CpuBackend
 from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.plan.choose import candidates, choose
@@ -23,7 +24,6 @@ from topi_ext.cpu.plan.window import Plan
 from topi_ext.cpu.registry import kernel_of
 from topi_ext.layout import Layouts
 from topi_ext.problem import Problem
-from topi_ext.tvm_compat import llvm_features
 
 from . import by_relax, by_torch, report
 from .cases import OPERANDS, RESULT, Case

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .. import tvm_compat
+from .. import compat
 from ..emit.arguments import Packed
 from ..problem import Problem
 from .kernels import module_of
@@ -30,7 +30,7 @@ class CpuBackend:
     @classmethod
     def of(cls, target: Any) -> CpuBackend | None:
         """That of an llvm target; None where LLVM does not know its triple."""
-        features = tvm_compat.llvm_features(target)
+        features = compat.llvm_features(target)
         return None if features is None else cls(Machine.of_features(*features))
 
     def build(self, problem: Problem, plan: Plan | None = None) -> Any:

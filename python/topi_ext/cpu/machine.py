@@ -56,8 +56,7 @@ class Machine:
         """The machine that LLVM's CPU `features` describe."""
         streams = "non-temporal-stores" in features
         if {"amx-tile", "amx-bf16"} <= features:
-            known = cls.of_features(features - {"amx-tile"}, threads)
-            return replace(known, l1=48 << 10, l2=2 << 20, amx=True)
+            return replace(cls.of_features(features - {"amx-tile"}, threads), amx=True)
         if "avx512f" in features:
             known = cls(vector_bytes=64, registers=32, threads=threads, streams=streams)
             dots = float("avx512bf16" in features)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of :mod:`topi_ext.kernels.gather`."""
+"""Plans of :mod:`topi_ext.cpu.kernels.direct`."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ TILED_CHANNELS = 16
 
 @lru_cache(maxsize=64)
 def plan_direct(problem: Problem, machine: Machine) -> tuple[float, DirectPlan]:
-    """Lanes over positions: the plan of :mod:`topi_ext.kernels.gather`, and its cycles."""
+    """Lanes over positions: the plan of kernels/direct.py, and its cycles."""
     cost, plan = min(
         _plans(problem, machine), key=lambda one: one[0] * _price(problem, one[1], machine)
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of :mod:`topi_ext.kernels.dot_gather`."""
+"""Plans of :mod:`topi_ext.cpu.kernels.direct_dot_bf16`."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class DirectDotPlan(Plan):
 
 
 def plan_direct_dot(problem: Problem, machine: Machine) -> tuple[float, DirectDotPlan] | None:
-    """Products of pairs: the plan of :mod:`topi_ext.kernels.dot_gather`, and its cycles.
+    """Products of pairs: the plan of kernels/direct_dot_bf16.py, and its cycles.
 
-    None where a processor has none, for other dtypes, and for an odd number of input channels, of
-    which pairs can't be made.
+    None where a processor has none, or multiplies more numbers of float32 in the same time; for
+    other dtypes, and for an odd number of input channels, of which pairs can't be made.
     """
     if not _serves(problem, machine):
         return None
@@ -48,7 +48,8 @@ def direct_dot_candidates(
 
 def _serves(problem: Problem, machine: Machine) -> bool:
     are_pairs = problem.dtypes[:2] == ("bfloat16",) * 2 and problem.in_channels % 2 == 0
-    return machine.dots > 0 and are_pairs
+    # Where it is slow, what it saves in memory is less than what making pairs takes.
+    return machine.dots > 0 and 2 * machine.dots >= machine.fmas and are_pairs
 
 
 def _in_pairs(problem: Problem, machine: Machine) -> tuple[Problem, Machine]:

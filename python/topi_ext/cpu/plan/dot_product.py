@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of :mod:`topi_ext.kernels.inner`."""
+"""Plans of :mod:`topi_ext.cpu.kernels.dot_product`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ FEW_POSITIONS = 64
 
 
 def plan_dot_product(problem: Problem, machine: Machine) -> tuple[float, DotProductPlan] | None:
-    """Lanes over weights: the plan of :mod:`topi_ext.kernels.inner`, and its cycles.
+    """Lanes over weights: the plan of kernels/dot_product.py, and its cycles.
 
     None for ``conv_transpose``, for many positions or a symbolic number of them, and where the
     weights of an output channel do not lie one after the other in memory.

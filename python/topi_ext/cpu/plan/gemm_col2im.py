@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of :mod:`topi_ext.kernels.scatter`."""
+"""Plans of :mod:`topi_ext.cpu.kernels.gemm_col2im`."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ FEW_TILES = 2
 
 
 def plan_gemm_col2im(problem: Problem, machine: Machine) -> tuple[float, Col2imPlan] | None:
-    """Lanes over weights: the plan of :mod:`topi_ext.kernels.scatter`, and its cycles.
+    """Lanes over weights: the plan of kernels/gemm_col2im.py, and its cycles.
 
     None for ``conv``, and for images that are symbolic or too large.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of :mod:`topi_ext.kernels.phases`."""
+"""Plans of :mod:`topi_ext.cpu.kernels.phase_lanes`."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class PhaseLanesPlan(Plan):
 
 
 def plan_phase_lanes(problem: Problem, machine: Machine) -> tuple[float, PhaseLanesPlan] | None:
-    """Lanes over the phases of a row: the plan of :mod:`topi_ext.kernels.phases`, and its cycles.
+    """Lanes over the phases of a row: the plan of kernels/phase_lanes.py, and its cycles.
 
     None for ``conv``, dilation, sizes that are symbolic or empty, strides below a vector, and where
     phases have different numbers of taps: products with zeros would turn infinity into NaN.

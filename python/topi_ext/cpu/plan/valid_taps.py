@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of :mod:`topi_ext.kernels.clipped`."""
+"""Plans of :mod:`topi_ext.cpu.kernels.valid_taps`."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ MOST_PLANS = 8
 
 
 def plan_valid_taps(problem: Problem, machine: Machine) -> tuple[float, ValidTapsPlan] | None:
-    """Lanes over output channels: the plan of :mod:`topi_ext.kernels.clipped`, and its cycles.
+    """Lanes over output channels: the plan of kernels/valid_taps.py, and its cycles.
 
     None for symbolic images, for phases, an empty batch, and where nearly all products are with
     data, or none.

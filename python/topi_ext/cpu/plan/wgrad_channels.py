@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of :mod:`topi_ext.kernels.weight_channels`."""
+"""Plans of :mod:`topi_ext.cpu.kernels.wgrad_channels`."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ MOST_VALID = 0.85
 def plan_wgrad_channels(
     problem: Problem, machine: Machine
 ) -> tuple[float, WgradChannelsPlan] | None:
-    """Lanes over channels of y: the plan of :mod:`topi_ext.kernels.weight_channels`.
+    """Lanes over channels of y: the plan of :mod:`topi_ext.cpu.kernels.wgrad_channels`.
 
     With its cycles.  None for images of which no block is small enough.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of :mod:`topi_ext.kernels.weight_columns`."""
+"""Plans of :mod:`topi_ext.cpu.kernels.wgrad_im2col`."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class WgradIm2colPlan(Plan):
 
 
 def plan_wgrad_im2col(problem: Problem, machine: Machine) -> tuple[float, WgradIm2colPlan] | None:
-    """Lanes over weights: the plan of :mod:`topi_ext.kernels.weight_columns`, and its cycles.
+    """Lanes over weights: the plan of kernels/wgrad_im2col.py, and its cycles.
 
     None for positions that are symbolic or too many to be held at once.
     """

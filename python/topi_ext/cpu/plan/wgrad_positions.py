@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of :mod:`topi_ext.kernels.weight_grad`."""
+"""Plans of :mod:`topi_ext.cpu.kernels.wgrad_positions`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class WgradPositionsPlan(Plan):
 
 @lru_cache(maxsize=64)
 def plan_wgrad_positions(problem: Problem, machine: Machine) -> tuple[float, WgradPositionsPlan]:
-    """Lanes over positions: the plan of :mod:`topi_ext.kernels.weight_grad`, and its cycles."""
+    """Lanes over positions: the plan of kernels/wgrad_positions.py, and its cycles."""
     found = cheapest(wgrad_positions_candidates(problem, machine))
     if found is None:
         raise AssertionError("a problem has at least one block")

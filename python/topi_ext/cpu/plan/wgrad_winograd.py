@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of :mod:`topi_ext.kernels.weight_tiles`."""
+"""Plans of :mod:`topi_ext.cpu.kernels.wgrad_winograd`."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ MOST_ROWS = 16
 def plan_wgrad_winograd(
     problem: Problem, machine: Machine
 ) -> tuple[float, WgradWinogradPlan] | None:
-    """Fewer products: the plan of :mod:`topi_ext.kernels.weight_tiles`, and its cycles.
+    """Fewer products: the plan of kernels/wgrad_winograd.py, and its cycles.
 
     None for integers, whose sums have to be exact, for symbolic sizes, and where no two taps are
     neighbours.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of :mod:`topi_ext.kernels.winograd`, which saves products."""
+"""Plans of :mod:`topi_ext.cpu.kernels.winograd`, which saves products."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ MOST_KINDS = 4
 def plan_winograd(
     problem: Problem, machine: Machine, tiles: Sequence[Tile] | None = None
 ) -> tuple[float, WinogradPlan] | None:
-    """Fewer products: the plan of :mod:`topi_ext.kernels.winograd`, and its cycles.
+    """Fewer products: the plan of kernels/winograd.py, and its cycles.
 
     Of those tiles that may pay, or of these `tiles` among them.
 
