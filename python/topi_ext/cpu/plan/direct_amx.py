@@ -75,11 +75,8 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, DirectAm
     channels, width = (2 * TILE, 2) if problem.out_channels > TILE else (TILE, 3)
     blocks = -(-problem.out_channels // channels)
     positions = nominal(problem.positions)
-    packing = (
-        0.0
-        if problem.prepacked
-        else problem.weights * costs_of(machine).direct_amx.pack_weight / machine.threads
-    )
+    each = 0.0 if problem.prepacked else costs_of(machine).direct_amx.pack_weight
+    packing = problem.weights * each / machine.threads
     for block in candidate_blocks(positions, TILE):
         window = Window.of(block, problem.gathers)
         tasks = problem.geometry.groups * blocks_in(positions, block)
