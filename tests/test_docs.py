@@ -58,7 +58,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_every_room_is_described() -> None:
-    """docs/design.md names each module and package of topi_ext and relax_ext."""
+    """docs/developer/design.md names each module and package of topi_ext and relax_ext."""
     text = (ROOT / "docs" / "design.md").read_text()
     rooms = [*(ROOT / "python").glob("*_ext/*.py"), *(ROOT / "python").glob("topi_ext/*/*.py")]
     names = {path.name for path in rooms if not path.name.startswith("__")}
