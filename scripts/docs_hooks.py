@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `make docs` generates besides the reference: help texts of the command lines.
 
-A line ``<!-- help: PACKAGE -->`` becomes what ``python -m PACKAGE --help`` prints; no TVM is needed.
+A line ``<!-- help: PACKAGE -->`` becomes what ``python -m PACKAGE --help`` prints, without TVM.
 Roles of docstrings, as in ``:func:`stock` ``, become code.
 """
 
