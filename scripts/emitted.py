@@ -83,14 +83,14 @@ def row(case: Case, face: str, variant: Variant, target: Any) -> dict[str, Any]:
     """Plan, hash of the kernel, and of the function that packs its weights."""
     from tvm_ffi import structural_hash
 
-    from topi_ext import backend, tvm_compat
+    from topi_ext import backend, compat
     from topi_ext.layout import Layouts
 
     g = case.as_conv() if face == "conv" else case.geometry
     rank, n, sized = g.rank, case.n, g
     if variant.sizes == "symbolic":
-        n = tvm_compat.size_var("n")
-        sizes = [[tvm_compat.size_var(f"{a}{i}") for i in range(rank)] for a in "xy"]
+        n = compat.size_var("n")
+        sizes = [[compat.size_var(f"{a}{i}") for i in range(rank)] for a in "xy"]
         sized = replace(g, x_size=tuple(sizes[0]), y_size=tuple(sizes[1]))
     layouts = Layouts.canonical(rank)
     if variant.layout == "channels_last":
@@ -121,7 +121,7 @@ def _epilogue(variant: Variant, face: str, layouts: Any) -> Any:
 
 
 def _plan(request: Any, variant: Variant) -> Any:
-    from topi_ext import tvm_compat
+    from topi_ext import compat
     from topi_ext.cpu.machine import Machine
     from topi_ext.cpu.plan.choose import choose
     from topi_ext.problem import Problem
@@ -129,7 +129,7 @@ def _plan(request: Any, variant: Variant) -> Any:
     face, g, layouts, n, dtypes, target, epilogue = request
     packed = variant.weights == "packed"
     problem = Problem(face, g.as_rank3(), layouts, n, dtypes, epilogue, packed)
-    return choose(problem, Machine.of_features(*tvm_compat.llvm_features(target)))
+    return choose(problem, Machine.of_features(*compat.llvm_features(target)))
 
 
 def values(plan: Any) -> Any:

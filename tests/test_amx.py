@@ -32,7 +32,7 @@ from helpers.compare import numpy_dtype
 from helpers.faces import FaceCase
 from test_assembly import assembly, basic_blocks
 from test_kernels import problem_of
-from topi_ext import backend, tvm_compat
+from topi_ext import backend, compat
 from topi_ext.cpu.kernels import direct_amx
 from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.plan.choose import choose
@@ -75,7 +75,7 @@ HAS_AMX = all(bool(FOUND.get(name)) for name in ("amx-tile", "amx-bf16"))
 
 def amx_target() -> tvm.target.Target:
     """This machine's, with AMX."""
-    host = tvm_compat.host_target(2)
+    host = compat.host_target(2)
     features = [str(one) for one in host.attrs.get("mattr", []) if "amx" not in str(one)]
     options = {"kind": "llvm", "mcpu": str(host.attrs["mcpu"]), "num-cores": 2}
     return tvm.target.Target({**options, "mattr": [*features, "+amx-tile", "+amx-bf16"]})
@@ -197,7 +197,7 @@ def packed(room: ModuleType, problem: Problem, plan: object, weight: np.ndarray)
     func = room.build_packing(problem, plan).with_attr("global_symbol", "pack")
     elements, dtype = room.packed_weights(problem, plan)
     into = tvm.runtime.tensor(np.full(elements, 99, numpy_dtype(dtype)))
-    tvm.compile(tvm.IRModule({"pack": func}), tvm_compat.host_target())["pack"](
+    tvm.compile(tvm.IRModule({"pack": func}), compat.host_target())["pack"](
         tvm.runtime.tensor(weight), into
     )
     return into.numpy()
@@ -303,7 +303,7 @@ def test_other_targets_have_no_matrix_unit() -> None:
     """AMX is asked for by a call of Linux."""
     for triple, has in (("x86_64-pc-linux-gnu", True), ("x86_64-pc-windows-msvc", False)):
         target = tvm.target.Target({"kind": "llvm", "mcpu": "sapphirerapids", "mtriple": triple})
-        assert Machine.of_features(*tvm_compat.llvm_features(target)).amx == has
+        assert Machine.of_features(*compat.llvm_features(target)).amx == has
 
 
 def test_the_matrix_unit_needs_no_other_vectors() -> None:

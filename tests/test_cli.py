@@ -24,7 +24,7 @@ from torch import nn
 from conv_cli import files
 from conv_cli.measure import max_error, norm_error
 from relax_ext.cli import main
-from topi_ext import tvm_compat
+from topi_ext import compat
 
 pytest.importorskip("rich")
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
@@ -477,7 +477,7 @@ def test_targets_that_llvm_dies_of(
 def test_instructions_that_this_processor_lacks(
     small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(tvm_compat, "missing_vectors", lambda _: ["avx10.2"])
+    monkeypatch.setattr(compat, "missing_vectors", lambda _: ["avx10.2"])
     assert "this processor has no avx10.2" in refusal(capsys, small, "--target", "llvm")
 
 

@@ -10,10 +10,10 @@ import pytest
 import tvm
 
 from test_assembly import assembly
+from topi_ext.compat import tir
 from topi_ext.cpu import emit
 from topi_ext.cpu.emit import ATTRIBUTES
 from topi_ext.cpu.parts.copies import MOST_STEP, NARROW, copy, deal
-from topi_ext.tvm_compat import tir
 
 LANES = 8
 

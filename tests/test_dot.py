@@ -22,7 +22,7 @@ from helpers.faces import FaceCase
 from test_amx import BF16, CASES, LARGE, SomeKernels, some_block, stored
 from test_assembly import assembly, basic_blocks
 from test_kernels import STREAMS, problem_of
-from topi_ext import backend, tvm_compat
+from topi_ext import backend, compat
 from topi_ext.cpu.isa import dot_bf16
 from topi_ext.cpu.isa.dot_bf16 import LANES
 from topi_ext.cpu.kernels import direct_dot_bf16, module_of
@@ -34,7 +34,7 @@ from topi_ext.cpu.plan.window import Window
 from topi_ext.problem import Problem
 
 MACHINE = Machine(vector_bytes=64, registers=32, threads=2, l2=1 << 20, dots=1.0)
-HAS_DOTS = Machine.of_features(*tvm_compat.llvm_features(tvm_compat.host_target())).dots
+HAS_DOTS = Machine.of_features(*compat.llvm_features(compat.host_target())).dots
 
 SUMS, PAIRS = f"<{LANES} x float>", f"<{LANES} x i32>"
 
@@ -92,7 +92,7 @@ def run(
 ) -> dict[str, np.ndarray]:
     """Results of kernels, with all memory between forbidden pages."""
     guard = guarded.compiled("guard.c", where)
-    done, results = guarded.run(guard, where, kernels, operands, tvm_compat.host_target(2))
+    done, results = guarded.run(guard, where, kernels, operands, compat.host_target(2))
     assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
     return results
 
@@ -161,4 +161,4 @@ def test_targets() -> None:
     rates = {"cooperlake": 0.5, "sapphirerapids": 0.5, "znver4": 1.0, "skylake-avx512": 0.0}
     for processor, has in rates.items():
         target = tvm.target.Target({"kind": "llvm", "mcpu": processor})
-        assert Machine.of_features(*tvm_compat.llvm_features(target)).dots == has
+        assert Machine.of_features(*compat.llvm_features(target)).dots == has

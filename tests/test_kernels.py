@@ -27,7 +27,7 @@ from helpers.compare import numpy_dtype
 from helpers.faces import OPERANDS, FaceCase
 from helpers.guarded import symbolic
 from helpers.profile import FUZZ, compiling
-from topi_ext import backend, tvm_compat
+from topi_ext import backend, compat
 from topi_ext.cpu import emit
 from topi_ext.cpu.emit import ATTRIBUTES
 from topi_ext.cpu.kernels import direct, module_of, valid_taps, wgrad_winograd, winograd
@@ -53,8 +53,8 @@ from topi_ext.problem import Problem
 from topi_ext.reference import Reference
 
 FACES = list(OPERANDS)
-HOST = tvm_compat.host_target()
-STREAMS = Machine.of_features(*tvm_compat.llvm_features(HOST)).streams
+HOST = compat.host_target()
+STREAMS = Machine.of_features(*compat.llvm_features(HOST)).streams
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -771,8 +771,8 @@ def test_equal_requests_give_the_same_object() -> None:
     for one, other in zip(faces_of(SHAPES[1]), faces_of(SHAPES[1].with_())):
         assert selected(one, HOST) is not None
         assert selected(one, HOST).same_as(selected(other, HOST))
-    n = tvm_compat.tir.Var("n", "int64")
-    m = tvm_compat.tir.Var("m", "int64")
+    n = compat.tir.Var("n", "int64")
+    m = compat.tir.Var("m", "int64")
     g, orders = one.geometry, one.orders
     symbolic = [
         backend.prim_func("conv", g, orders, size + 1, ("float32",) * 3, HOST) for size in (n, m)
@@ -833,7 +833,7 @@ def test_dtypes_of_few_positions() -> None:
     mixed += (("bfloat16", "bfloat16", "float64"), ("float64", "float32", "float64"))
     case = Case("conv", (3, 2), (2, 2), n=1, ins=21, outs=37)
     some = [FaceCase("conv", geometry_of(case), 1, None, d) for d in (*floats, *mixed)]
-    machine = Machine.of_features(*tvm_compat.llvm_features(HOST))
+    machine = Machine.of_features(*compat.llvm_features(HOST))
     assert all(isinstance(choose(problem_of(one), machine), DotProductPlan) for one in some)
     check(some)
 
@@ -875,7 +875,7 @@ def test_not_a_number_in_x_goes_only_to_the_weights_that_meet_it(what: float) ->
         Case("conv", (4, 4), (4, 4), n=2, ins=40, outs=64, stride=(2, 2), padding=(1,) * 4),
     ]
     some = [FaceCase("conv_weight_grad", geometry_of(c), c.n) for c in shapes]
-    machine = Machine.of_features(*tvm_compat.llvm_features(HOST))
+    machine = Machine.of_features(*compat.llvm_features(HOST))
     used = {type(choose(problem_of(case), machine)) for case in some}
     assert used == {WgradPositionsPlan, WgradChannelsPlan, WgradIm2colPlan}
     kernels, rng = built([selected(case, HOST) for case in some]), np.random.default_rng(0)
@@ -1067,9 +1067,9 @@ def test_symbolic_sizes_bind_to_the_operands() -> None:
         for face in FACES if len(case.kernel) < 3 or FUZZ else FACES[2:]:
             name = f"f{len(kernels)}"
             g = geometry_of(case)
-            x = [tvm_compat.tir.Var(f"x{i}", "int64") for i in range(g.rank)]
-            y = [tvm_compat.tir.Var(f"y{i}", "int64") for i in range(g.rank)]
-            n = tvm_compat.tir.Var("n", "int64")
+            x = [compat.tir.Var(f"x{i}", "int64") for i in range(g.rank)]
+            y = [compat.tir.Var(f"y{i}", "int64") for i in range(g.rank)]
+            n = compat.tir.Var("n", "int64")
             free = replace(g, x_size=tuple(x), y_size=tuple(y))
             orders = Layouts.canonical(g.rank)
             func = backend.prim_func(face, free, orders, n, ("float32",) * 3, HOST)
@@ -1173,7 +1173,7 @@ def test_rooms_that_an_image_does_not_fit() -> None:
 
 def test_no_more_splits_than_share_the_work_evenly() -> None:
     """Of four tasks that are wanted, for two threads; each split packs the same data again."""
-    tasks = tvm_compat.tir.Var("tasks", "int64")
+    tasks = compat.tir.Var("tasks", "int64")
     with emit.kernel(ATTRIBUTES) as made:
         shapes = (
             emit.argument("tasks", "W", [tasks], "int64"),

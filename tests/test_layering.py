@@ -2,7 +2,7 @@
 """The house of docs/developer/design.md: which room may import which, read from the source.
 
 ``gather, geometry <- gradients, reference, compute, problem <- emit, schedule <- cpu <- backend
-<- cli <- relax_ext, relay_ext``. Only ``tvm_compat`` knows one TVM release from another,
+<- cli <- relax_ext, relay_ext``. Only ``compat`` knows one TVM release from another,
 and rooms without TVM stay importable without it.
 """
 
@@ -53,7 +53,7 @@ FLOOR = {
     "relax_ext": 6,
     "relay_ext": 6,
 }
-COMPAT = "topi_ext.tvm_compat"
+COMPAT = "topi_ext.compat"
 WITHOUT_TVM = {
     "topi_ext.gather",
     "topi_ext.geometry",
@@ -180,7 +180,7 @@ def violations(sources: dict[str, str]) -> list[str]:
                     if room in WITHOUT_TVM:
                         found.append(f"{where}: this room is without TVM")
                 elif room == COMPAT:
-                    found.append(f"{where}: tvm_compat stands on TVM alone")
+                    found.append(f"{where}: compat stands on TVM alone")
                 elif other not in FLOOR:
                     found.append(f"{where}: no room of docs/developer/design.md")
                 elif {room, other} == set(ADAPTERS):
@@ -191,8 +191,7 @@ def violations(sources: dict[str, str]) -> list[str]:
                     found.append(f"{where}: the arrow runs back")
         if room != COMPAT:
             found += [
-                f"{name}:{line}: {text} belongs in tvm_compat"
-                for line, text in version_probes(tree)
+                f"{name}:{line}: {text} belongs in compat" for line, text in version_probes(tree)
             ]
         if room.startswith("topi_ext") and room != COMPAT:
             found += [
@@ -242,8 +241,8 @@ def test_arrows_run_one_way() -> None:
         ("topi_ext.geometry", "from . import gradients", "standard library only"),
         ("topi_ext.gradients", "import tvm.te", "without TVM"),
         ("topi_ext.reference", "def f():\n    from tvm import te", "without TVM"),
-        ("topi_ext.cpu.plan.choose", "from ...tvm_compat import Target", "without TVM"),
-        ("topi_ext.cpu.plan.choose", "from topi_ext import tvm_compat", "without TVM"),
+        ("topi_ext.cpu.plan.choose", "from ...compat import Target", "without TVM"),
+        ("topi_ext.cpu.plan.choose", "from topi_ext import compat", "without TVM"),
         ("topi_ext.reference", "from .compute import conv", "without TVM"),
         ("topi_ext.compute", "from .cpu.kernels.phase import phase", "runs back"),
         ("topi_ext.cpu.kernels.phase", "from ...backend import prim_func", "runs back"),
@@ -251,7 +250,7 @@ def test_arrows_run_one_way() -> None:
         ("topi_ext.backend", "import relax_ext", "runs back"),
         ("topi_ext.schedule", "from tvm import relax", "adapter of that IR"),
         ("topi_ext.schedule", "import tvm\n\nf = tvm.relax.const", "knows no IR"),
-        ("topi_ext.tvm_compat", "from .geometry import Geometry", "stands on TVM alone"),
+        ("topi_ext.compat", "from .geometry import Geometry", "stands on TVM alone"),
         ("topi_ext.helpers", "", "no room"),
         ("torch_ext.ops", "", "no room"),
         ("relax_ext.ops", "from topi_ext.helpers import f", "no room"),
@@ -259,10 +258,10 @@ def test_arrows_run_one_way() -> None:
         ("relay_ext.ops", "from relax_ext.ops import f", "never meet"),
         ("relax_ext.ops", "from tvm import relay", "adapter of that IR"),
         ("relax_ext.ops", "from scripts import bench", "stands above"),
-        ("relax_ext.ops", "import tvm\n\nold = tvm.__version__ < '0.26'", "belongs in tvm_compat"),
-        ("relax_ext.ops", "from tvm import ir\n\nf = hasattr(ir, 'Op')", "belongs in tvm_compat"),
-        ("relax_ext.ops", "import tvm\n\nf = getattr(tvm.ir, 'X', 0)", "belongs in tvm_compat"),
-        ("relax_ext.ops", "v = metadata.version('apache-tvm')", "belongs in tvm_compat"),
+        ("relax_ext.ops", "import tvm\n\nold = tvm.__version__ < '0.26'", "belongs in compat"),
+        ("relax_ext.ops", "from tvm import ir\n\nf = hasattr(ir, 'Op')", "belongs in compat"),
+        ("relax_ext.ops", "import tvm\n\nf = getattr(tvm.ir, 'X', 0)", "belongs in compat"),
+        ("relax_ext.ops", "v = metadata.version('apache-tvm')", "belongs in compat"),
     ],
 )
 def test_a_broken_rule_is_seen(module: str, text: str, said: str) -> None:
@@ -291,8 +290,8 @@ def test_allowed_arrows_pass() -> None:
         "topi_ext.geometry": "from __future__ import annotations\nimport math",
         "topi_ext.reference": "import numpy as np\nfrom .gradients import Ops",
         "topi_ext.gradients": "from .geometry import Geometry",
-        "topi_ext.compute": "from tvm import te\nfrom . import tvm_compat",
-        "topi_ext.tvm_compat": "import tvm\n\nnew = hasattr(tvm, 'sym')\nfrom tvm import relax",
+        "topi_ext.compute": "from tvm import te\nfrom . import compat",
+        "topi_ext.compat": "import tvm\n\nnew = hasattr(tvm, 'sym')\nfrom tvm import relax",
         "relax_ext.ops": "from tvm import relax\nfrom topi_ext import reference\nimport topi_ext",
     }
     assert violations(house) == []

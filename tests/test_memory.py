@@ -22,17 +22,17 @@ from helpers.cases import Case, geometry_of
 from helpers.faces import OPERANDS, FaceCase
 from helpers.guarded import compiled, run, symbolic
 from test_kernels import STREAMS, kernel_of, problem_of
-from topi_ext import backend, tvm_compat
+from topi_ext import backend, compat
 from topi_ext.cpu import emit
 from topi_ext.cpu.emit import ATTRIBUTES
 from topi_ext.cpu.parts.copies import MOST_STEP, copy
-from topi_ext.cpu.parts.transpose import transpose
+from topi_ext.cpu.parts.transpose import Pitched, Runs, transpose
 from topi_ext.cpu.plan.direct import DirectPlan
 from topi_ext.cpu.plan.gemm_col2im import Col2imPlan
 from topi_ext.cpu.plan.window import Window
 from topi_ext.layout import Layouts
 
-HOST = tvm_compat.host_target()
+HOST = compat.host_target()
 T, C = "conv_transpose", "conv"
 CHANNELS_LAST = Layouts("NHWC", "HWIO", "NHWC")
 
@@ -173,7 +173,8 @@ def test_turned_channels(guard: Path, tmp_path: Path) -> None:
             x = emit.argument("x", "CW", (channels, reach), "float32")
             y = emit.argument("y", "WC", (length, lanes), "float32")
             with emit.body(x, y) as (source, into):
-                transpose(into, 0, lanes, source, 0, step, channels, length, length, lanes)
+                rows = Pitched(into, 0, lanes)
+                transpose(rows, Runs(source, 0, step, channels, length, length), lanes)
         name = f"f{len(kernels)}"
         data = np.arange(channels * reach, dtype="float32").reshape(channels, reach)
         kernels[name], operands[name] = made[0], [data, np.zeros((length, lanes), "float32")]

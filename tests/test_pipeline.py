@@ -18,7 +18,7 @@ import relax_ext
 from helpers import build, compare, oracle
 from helpers.cases import Case, numbers
 from relax_ext.fuse import fuse_convolutions
-from topi_ext.tvm_compat import tensor_type_of
+from topi_ext.compat import tensor_type_of
 
 T = "conv_transpose"
 C = "conv"

@@ -23,7 +23,7 @@ from helpers import build
 from helpers.cases import Case
 from relax_ext import legalize as legalize_room
 from relax_ext.cli import main
-from topi_ext.tvm_compat import tir
+from topi_ext.compat import tir
 
 CASE = Case("conv_transpose", (4, 5), (3, 2), stride=(2, 1), padding=(1, 0, 0, 1))
 NHWC = CASE.with_(data_layout="NHWC", kernel_layout="HWOI")

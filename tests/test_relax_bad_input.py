@@ -15,7 +15,7 @@ from tvm.script import relax as R
 import relax_ext
 from helpers import build
 from helpers.cases import Case
-from topi_ext.tvm_compat import size_var, tir
+from topi_ext.compat import size_var, tir
 
 D2, W2 = (1, 4, 8, 8), (4, 4, 3, 3)
 Y2 = (1, 6, 6, 6)

@@ -17,7 +17,7 @@ from tvm.script import relax as R
 import relax_ext
 from helpers import build
 from helpers.cases import Case
-from topi_ext.tvm_compat import tir
+from topi_ext.compat import tir
 
 STRIDE = (2, 1)
 

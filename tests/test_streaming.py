@@ -16,7 +16,7 @@ from helpers.compare import numpy_dtype
 from helpers.faces import FaceCase
 from test_assembly import assembly
 from test_kernels import STREAMS, built, kernel_of, problem_of, run_all
-from topi_ext import backend, tvm_compat
+from topi_ext import backend, compat
 from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.plan.choose import CACHE_LINE, STREAMED_CACHES, STREAMED_RUN, choose, streams
 from topi_ext.cpu.plan.direct import DirectPlan
@@ -205,7 +205,7 @@ def test_what_is_streamed() -> None:
 def test_stores(options: dict, dtype: str, store: str | None) -> None:
     """Whole vectors past the caches, and a fence behind them; none without AVX."""
     target = tvm.target.Target({"kind": "llvm", "num-cores": 2, **options})
-    if not Machine.of_features(*tvm_compat.llvm_features(target)).streams:
+    if not Machine.of_features(*compat.llvm_features(target)).streams:
         store = None
     rows = 1026 * (4 // np.dtype(numpy_dtype(dtype)).itemsize) // 2
     geometry = geometry_of(Case("conv", (rows, 1026), (3, 3), ins=8, outs=32))

@@ -14,9 +14,10 @@ from tvm import relax
 
 import relax_ext
 from relax_ext.cli import main
-from topi_ext import target, tvm_compat
+from topi_ext import compat, target
 from topi_ext.cpu.isa import amx
 from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.plan.costs import costs_of
 
 
 @pytest.fixture(autouse=True)
@@ -75,8 +76,8 @@ def test_gathers_and_scatters(monkeypatch: pytest.MonkeyPatch) -> None:
         "mcpu": "znver4",
         "mattr": ["+prefer-no-gather", "+prefer-no-scatter"],
     }
-    assert not tvm_compat.gathers_elements(tvm.target.Target(named))
-    assert not tvm_compat.gathers_elements(relax_ext.host_target())
+    assert not compat.gathers_elements(tvm.target.Target(named))
+    assert not compat.gathers_elements(relax_ext.host_target())
 
 
 HIDDEN = ("amx-bf16", "amx-tile", "avx512bf16", "avx512fp16", "avxvnni", "avx10.1", "sse4.2")
@@ -89,26 +90,26 @@ def test_more_than_the_name_of_the_processor_promises(
 ) -> None:
     """As in a virtual machine that hides what it is; float32 is planned as for the name alone."""
     named = tvm.target.Target({"kind": "llvm", "mcpu": "rocketlake", "num-cores": 2})
-    before = Machine.of_features(*tvm_compat.llvm_features(named))
+    before = Machine.of_features(*compat.llvm_features(named))
     asked = "tvm.codegen.llvm.GetHostCPUFeatures"
     function, has = tvm.get_global_func, dict.fromkeys(HIDDEN, 1) | {"avx512ifma": 0, "rtm": 1}
     monkeypatch.setattr(
         tvm, "get_global_func", lambda name: (lambda: has) if name == asked else function(name)
     )
     monkeypatch.setattr(tvm.target.codegen, "llvm_get_system_cpu", lambda: "rocketlake")
-    monkeypatch.setattr(tvm_compat, "_linux_grants_amx", lambda: granted)
-    host = tvm_compat.host_target(2)
+    monkeypatch.setattr(compat.targets, "_linux_grants_amx", lambda: granted)
+    host = compat.host_target(2)
     amx_features = {"+amx-bf16", "+amx-tile"} if granted else set()
     assert set(map(str, host.attrs["mattr"])) == amx_features | {
         "+avx512bf16", "+avxvnni", "-avx512ifma", "+prefer-no-gather", "+prefer-no-scatter",
     }  # fmt: skip
-    after = Machine.of_features(*tvm_compat.llvm_features(host))
+    after = Machine.of_features(*compat.llvm_features(host))
     assert after == replace(before, amx=granted, dots=0.5)
 
 
 def convolution() -> tvm.IRModule:
-    x = relax.Var("x", tvm_compat.tensor_type((1, 4, 8, 8), "float32", 4))
-    w = relax.Var("w", tvm_compat.tensor_type((4, 4, 3, 3), "float32", 4))
+    x = relax.Var("x", compat.tensor_type((1, 4, 8, 8), "float32", 4))
+    w = relax.Var("w", compat.tensor_type((4, 4, 3, 3), "float32", 4))
     bb = relax.BlockBuilder()
     with bb.function("main", [x, w]):
         with bb.dataflow():
@@ -128,7 +129,7 @@ def test_advice_made_an_error_breaks_no_compile(capsys: pytest.CaptureFixture[st
 def test_cores_that_no_machine_has(cores: int) -> None:
     """TVM takes them, and so do we: the plan is for the threads that there are."""
     named = tvm.target.Target({"kind": "llvm", "num-cores": cores})
-    assert tvm_compat.llvm_features(named)[1] == tvm.runtime.num_threads()
+    assert compat.llvm_features(named)[1] == tvm.runtime.num_threads()
     tvm.compile(convolution(), named)
 
 
@@ -161,9 +162,9 @@ def test_doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
 def test_doctor_asks_for_the_matrix_unit(
     granted: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    features, threads = tvm_compat.llvm_features(relax_ext.host_target())
+    features, threads = compat.llvm_features(relax_ext.host_target())
     monkeypatch.setattr(
-        tvm_compat, "llvm_features", lambda _: (features | {"amx-tile", "amx-bf16"}, threads)
+        compat, "llvm_features", lambda _: (features | {"amx-tile", "amx-bf16"}, threads)
     )
     monkeypatch.setattr(amx, "is_granted_now", lambda: granted)
     assert main(["doctor"]) == 0
@@ -173,7 +174,7 @@ def test_doctor_asks_for_the_matrix_unit(
 
 
 @pytest.mark.parametrize(
-    ("processor", "fmas", "l1", "l2", "l3_line_cycles"),
+    ("processor", "fmas", "l1", "l2", "l3_line"),
     [
         ("skylake-avx512", 2, 32, 1024, 7.0),
         ("icelake-server", 2, 48, 1280, 7.0),
@@ -182,20 +183,20 @@ def test_doctor_asks_for_the_matrix_unit(
     ],
 )
 def test_processors_with_avx512(
-    processor: str, fmas: int, l1: int, l2: int, l3_line_cycles: float
+    processor: str, fmas: int, l1: int, l2: int, l3_line: float
 ) -> None:
     """Their caches, in KiB, and what a line costs that comes from behind these."""
     named = tvm.target.Target({"kind": "llvm", "mcpu": processor})
-    machine = Machine.of_features(*tvm_compat.llvm_features(named))
+    machine = Machine.of_features(*compat.llvm_features(named))
     assert machine.vector_bytes == 64
-    assert (machine.fmas, machine.l3_line_cycles) == (fmas, l3_line_cycles)
+    assert (machine.fmas, costs_of(machine).common.l3_line) == (fmas, l3_line)
     assert (machine.l1, machine.l2) == (l1 << 10, l2 << 10)
 
 
 def test_a_number_of_cores_below_one_is_none() -> None:
     """Stock TVM builds for such a target; planning divided by it."""
     some = {"kind": "llvm", "mcpu": "x86-64-v3"}
-    want = tvm_compat.llvm_features(tvm.target.Target(some))
+    want = compat.llvm_features(tvm.target.Target(some))
     assert want is not None
     for cores in (-1, 0):
-        assert tvm_compat.llvm_features(tvm.target.Target({**some, "num-cores": cores})) == want
+        assert compat.llvm_features(tvm.target.Target({**some, "num-cores": cores})) == want

@@ -20,7 +20,7 @@ from helpers.cases import Case, geometry_of
 from helpers.cases import cases as any_of
 from helpers.faces import FaceCase
 from helpers.profile import compiling
-from topi_ext import backend, tvm_compat
+from topi_ext import backend, compat
 from topi_ext.cpu import emit
 from topi_ext.emit import builder
 
@@ -37,7 +37,7 @@ def cases(first: int) -> list[Case]:
 
 def module_of(case: Case, *, is_symbolic: bool) -> tvm.IRModule:
     """Made before the threads start: TVM's BlockBuilder is not for several threads."""
-    sizes = {"N": tvm_compat.tir.Var("n", "int64")} if is_symbolic else None
+    sizes = {"N": compat.tir.Var("n", "int64")} if is_symbolic else None
     return build.forward_module([case], sizes)
 
 
@@ -141,7 +141,7 @@ def test_an_interrupted_build_leaves_nothing(after: int, monkeypatch: pytest.Mon
         patch.setattr(emit, "store", store)
         with pytest.raises(KeyboardInterrupt):
             kernel()
-    assert not tvm_compat._open
+    assert not compat.builder._open
     assert not builder._kernels
     assert not emit._sizes
     assert str(kernel()) == str(whole)

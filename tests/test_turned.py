@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import tvm
 
+from topi_ext.compat import tir
 from topi_ext.cpu import emit
 from topi_ext.cpu.emit import ATTRIBUTES, Operand
-from topi_ext.cpu.parts.transpose import transpose
+from topi_ext.cpu.parts.transpose import Pitched, Runs, transpose
 from topi_ext.cpu.plan.vectors import MOST_STEP, NARROW
-from topi_ext.tvm_compat import tir
 
 LANES = 8
 
@@ -31,7 +31,8 @@ def test_values(step: int) -> None:
         with emit.body(*arguments) as (out, data):
             pitch = LANES + 3
             held = emit.scratch(100 * pitch, "float32")
-            transpose(held, 5, pitch, data, 0, step, channels, length, length, LANES)
+            rows = Pitched(held, 5, pitch)
+            transpose(rows, Runs(data, 0, step, channels, length, length), LANES)
             emit.nest(
                 (length, channels),
                 lambda p, k: emit.store(out, p * channels + k, held[5 + p * pitch + k]),

@@ -25,7 +25,7 @@ from benchmark.cases import FACES, read_cases  # noqa: E402
 MACHINES = {
     "AVX-512": Machine(64, 32, fmas=1, threads=2, l2=1 << 20, streams=True),
     "AVX-512 of Intel": Machine(
-        64, 32, threads=2, l1=48 << 10, l2=2 << 20, l3_line_cycles=7.0, streams=True
+        64, 32, threads=2, l1=48 << 10, l2=2 << 20, family="emerald_rapids", streams=True
     ),
     "AVX2": Machine(32, 16, threads=2, streams=True),
 }

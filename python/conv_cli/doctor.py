@@ -8,7 +8,7 @@ import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
-from topi_ext import tvm_compat
+from topi_ext import compat
 from topi_ext.cpu.isa import amx
 from topi_ext.target import threads
 
@@ -21,14 +21,14 @@ PACKAGES = ("torch", "onnx", "onnxruntime", "numpy")
 def findings(adapter: Adapter) -> list[tuple[str, str, str]]:
     """What was found: name, value, and what to do about it where something should be done."""
     target = adapter.host_target(threads()[1])
-    features, _ = tvm_compat.llvm_features(target)
+    features, _ = compat.llvm_features(target)
     started, usable = threads()
     idle = f"set TVM_NUM_THREADS={usable} before the first run" if started < usable else ""
     bound = os.environ.get("TVM_BIND_THREADS", "1") != "0"
     shared = "set TVM_BIND_THREADS=0 where PyTorch runs in the same process" if bound else ""
     found = [
         ("python", f"{platform.python_version()}, {sys.executable}", ""),
-        ("tvm", tvm_compat.release(), ""),
+        ("tvm", compat.release(), ""),
         (
             "packages",
             ", ".join(filter(None, map(_installed, (*adapter.tvm_packages, *PACKAGES)))),

@@ -36,18 +36,18 @@ def parse_target(text: str | None, threads: int, host_target: Callable[[int], An
 
 def _cannot_run(target: Any) -> str:
     """Why code for an llvm target does not run on this machine, or an empty string."""
-    from topi_ext import tvm_compat
+    from topi_ext import compat
 
     cores = target.attrs.get("num-cores")
     if cores is not None and int(cores) < 1:
         return f"num-cores={int(cores)} must be positive"
     triple = str(target.attrs.get("mtriple", ""))
     of_this_system = platform.system().lower() in triple or "-" not in triple
-    if not (tvm_compat.is_for_this_machine(target) and of_this_system):
-        return f"mtriple={triple} is not of this machine, {tvm_compat.system_triple()}"
+    if not (compat.is_for_this_machine(target) and of_this_system):
+        return f"mtriple={triple} is not of this machine, {compat.system_triple()}"
     processor = target.attrs.get("mcpu")
-    if processor is not None and str(processor) not in tvm_compat.processors():
+    if processor is not None and str(processor) not in compat.processors():
         return f"mcpu={processor} is no processor that LLVM knows"
-    if missing := tvm_compat.missing_vectors(target):
+    if missing := compat.missing_vectors(target):
         return f"this processor has no {', '.join(missing)}"
     return ""

@@ -16,7 +16,7 @@ from conv_cli.start import ahead as _ahead
 
 _ahead("relax_ext", lambda: _import("relax_ext.usage").USAGE)
 
-from topi_ext.tvm_compat import relax as _require_relax  # noqa: E402
+from topi_ext.compat import relax as _require_relax  # noqa: E402
 
 _require_relax()
 

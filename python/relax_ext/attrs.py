@@ -12,17 +12,17 @@ from itertools import chain
 from typing import Any
 
 from topi_ext.call import Call
-from topi_ext.dtypes import accumulator
-from topi_ext.geometry import Geometry, any_of, fail, integer, integers, is_several
-from topi_ext.layout import SPATIAL, Layout
-from topi_ext.problem import OPERANDS, RESULT
-from topi_ext.tvm_compat import (
+from topi_ext.compat import (
     call_attr,
     dtype_name,
     known_shape,
     tensor_type_of,
     type_of,
 )
+from topi_ext.dtypes import accumulator
+from topi_ext.geometry import Geometry, any_of, fail, integer, integers, is_several
+from topi_ext.layout import SPATIAL, Layout
+from topi_ext.problem import OPERANDS, RESULT
 
 STOCK = {
     f"relax.nn.conv{rank}d{suffix}": face

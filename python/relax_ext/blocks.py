@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from topi_ext.compat import relax, simplify
 from topi_ext.layout import Layout, permuted
-from topi_ext.tvm_compat import relax, simplify
 
 R = relax()
 

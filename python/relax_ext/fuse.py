@@ -14,10 +14,7 @@ from typing import Any
 import tvm
 
 from topi_ext import backend
-from topi_ext.epilogue import PostOp
-from topi_ext.problem import OPERANDS
-from topi_ext.target import advise, has_kernels
-from topi_ext.tvm_compat import (
+from topi_ext.compat import (
     call_attr,
     constant_value,
     dtype_name,
@@ -27,6 +24,9 @@ from topi_ext.tvm_compat import (
     tensor_type,
     tensor_type_of,
 )
+from topi_ext.epilogue import PostOp
+from topi_ext.problem import OPERANDS
+from topi_ext.target import advise, has_kernels
 
 from .attrs import STOCK, Conv, read
 from .target import target_of

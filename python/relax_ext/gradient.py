@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from topi_ext.compat import relax
 from topi_ext.dtypes import accumulator
 from topi_ext.geometry import Geometry, fail
 from topi_ext.gradients import RULES
 from topi_ext.problem import OPERANDS, RESULT
-from topi_ext.tvm_compat import relax
 
 from . import blocks
 from .attrs import Conv, read, short_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from topi_ext.tvm_compat import dtype_name, relax, simplify, tensor_type, tensor_type_of
+from topi_ext.compat import dtype_name, relax, simplify, tensor_type, tensor_type_of
 
 from .attrs import read
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from topi_ext import backend
+from topi_ext.compat import dtype_name, relax, tensor_type_of
 from topi_ext.compute import FACES
 from topi_ext.dtypes import accumulator
 from topi_ext.geometry import fail
 from topi_ext.problem import OPERANDS
 from topi_ext.target import advise
-from topi_ext.tvm_compat import dtype_name, relax, tensor_type_of
 
 from . import blocks
 from .attrs import Conv, read, tensors

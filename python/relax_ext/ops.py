@@ -9,9 +9,9 @@ from typing import Any, Union
 
 import tvm
 
+from topi_ext.compat import relax, simplify
 from topi_ext.geometry import Geometry, fail, integer, integers, is_several
 from topi_ext.layout import Layouts, swap_kernel_letters
-from topi_ext.tvm_compat import relax, simplify
 
 from .attrs import CONV_TRANSPOSE, CONV_WEIGHT_GRAD, kernel_size_of, rank_of_layout
 

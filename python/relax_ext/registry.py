@@ -16,8 +16,8 @@ from typing import Any
 import tvm
 from tvm.script import relax as script
 
+from topi_ext.compat import infer_key, op_attr, own_op, replace_op_attr, set_op_attr
 from topi_ext.registration import Registration
-from topi_ext.tvm_compat import infer_key, op_attr, own_op, replace_op_attr, set_op_attr
 
 from . import ops
 from .attrs import CONV_TRANSPOSE, CONV_WEIGHT_GRAD, OWN, STOCK

@@ -21,7 +21,7 @@ from . import boot  # noqa: E402
 
 boot.find_tvm()
 
-from topi_ext.tvm_compat import relay as _require_relay  # noqa: E402
+from topi_ext.compat import relay as _require_relay  # noqa: E402
 
 _require_relay()
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from topi_ext import problem
 from topi_ext.call import Call
+from topi_ext.compat import as_size, dtype_name
 from topi_ext.dtypes import accumulator
 from topi_ext.geometry import Geometry, fail, integer, integers
 from topi_ext.layout import SPATIAL, Layout, Layouts
 from topi_ext.problem import RESULT
-from topi_ext.tvm_compat import as_size, dtype_name
 
 RANKS = (1, 2, 3)
 

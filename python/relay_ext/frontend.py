@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from topi_ext.compat import relay
 from topi_ext.geometry import fail
 from topi_ext.layout import SPATIAL
-from topi_ext.tvm_compat import relay
 
 R = relay()
 

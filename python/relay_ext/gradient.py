@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from topi_ext.compat import relay, simplify
 from topi_ext.dtypes import accumulator
 from topi_ext.geometry import Geometry, fail
 from topi_ext.gradients import RULES
-from topi_ext.tvm_compat import relay, simplify
 
 from .attrs import Conv, read, short_name
 from .ops import face_call

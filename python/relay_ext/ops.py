@@ -9,9 +9,9 @@ from typing import Any
 
 import tvm
 
+from topi_ext.compat import relay, simplify
 from topi_ext.geometry import Geometry
 from topi_ext.layout import Layouts, swap_kernel_letters
-from topi_ext.tvm_compat import relay, simplify
 
 from .attrs import OWN, WEIGHT_GRAD
 

@@ -15,9 +15,9 @@ from typing import Any
 import tvm
 from tvm.target import override_native_generic_func
 
+from topi_ext.compat import op_attr, relay, replace_op_attr, set_op_attr
 from topi_ext.registration import Registration
 from topi_ext.target import has_kernels
-from topi_ext.tvm_compat import op_attr, relay, replace_op_attr, set_op_attr
 
 from . import frontend, ops
 from .attrs import FACE, OWN, STOCK, read, short_name

@@ -9,8 +9,8 @@ from typing import Any
 
 import tvm
 
+from topi_ext.compat import as_size, relay, simplify, size_var, tir
 from topi_ext.geometry import fail
-from topi_ext.tvm_compat import as_size, relay, simplify, size_var, tir
 
 from .attrs import FACE, Conv, read, short_name, weight_shape
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from tvm import te
 
+from topi_ext.compat import simplify, tir
 from topi_ext.geometry import conv_size, conv_transpose_size
 from topi_ext.layout import Layout
 from topi_ext.problem import RESULT
 from topi_ext.sizes import Rule, unknown
-from topi_ext.tvm_compat import simplify, tir
 
 from .attrs import (
     FACE,

@@ -9,12 +9,12 @@ from typing import Any
 from tvm import te, topi
 
 from topi_ext import backend
+from topi_ext.compat import as_size, is_cpu, is_gpu, llvm_features, opaque, relay, tir
 from topi_ext.compute import FACES
 from topi_ext.geometry import Geometry, fail
 from topi_ext.layout import permuted
 from topi_ext.sizes import Rule, belonging
 from topi_ext.target import advise, has_kernels
-from topi_ext.tvm_compat import as_size, is_cpu, is_gpu, llvm_features, opaque, relay, tir
 
 from .attrs import Conv, read, short_name
 from .shape import asserted

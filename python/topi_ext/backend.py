@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, wraps
 from typing import Any, NamedTuple
 
-from . import tvm_compat
+from . import compat
 from .cpu.backend import CpuBackend
 from .emit import SCRATCH_BYTES
 from .epilogue import Epilogue
@@ -168,8 +168,7 @@ class _Request:
         rank = self.geometry.rank
         names = ["n", *(f"{side}{axis}" for side in "xy" for axis in range(rank))]
         n, *sizes = (
-            tvm_compat.size_var(name) if size is None else size
-            for name, size in zip(names, self.known)
+            compat.size_var(name) if size is None else size for name, size in zip(names, self.known)
         )
         x_size, y_size = tuple(sizes[:rank]), tuple(sizes[rank:])
         return n, replace(self.geometry, x_size=x_size, y_size=y_size)
@@ -186,7 +185,7 @@ def _one_at_a_time(cached: Callable[[_Request], Any]) -> Callable[[_Request], An
 
     @wraps(cached)
     def ask(request: _Request) -> Any:
-        with tvm_compat.building:
+        with compat.building:
             return cached(request)
 
     return ask
@@ -201,7 +200,7 @@ _REMEMBERED = 256
 def _build(request: _Request) -> Any:
     n, geometry = request.sized()
     func = request.backend.build(request.problem(n, geometry))
-    return tvm_compat.asserting(func, rules(request.face, geometry))
+    return compat.asserting(func, rules(request.face, geometry))
 
 
 @_one_at_a_time

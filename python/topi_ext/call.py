@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from .compat import simplify
 from .geometry import Geometry
 from .layout import Layout, Layouts
 from .problem import RESULT
-from .tvm_compat import simplify
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from typing import Any
 
 from tvm import te
 
+from .compat import tir
 from .dtypes import accumulator
 from .geometry import Geometry
 from .layout import SPATIAL, Layouts, permuted
-from .tvm_compat import tir
 
 Tensor = Any
 

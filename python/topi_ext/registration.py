@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
-from .tvm_compat import Replaced, is_replaced, process_state, restore_op_attrs
+from .compat import Replaced, is_replaced, process_state, restore_op_attrs
 
 
 class Registration(ABC):

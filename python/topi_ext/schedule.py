@@ -17,7 +17,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from .tvm_compat import as_size, s_tir, tir, uses_var
+from .compat import as_size, s_tir, tir, uses_var
 
 _PARALLEL_POINTS = 1 << 15
 """Loops over fewer points are left to the calling thread: waking the others takes about as long."""

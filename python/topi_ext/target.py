@@ -11,7 +11,7 @@ import warnings
 from functools import cache
 from typing import Any
 
-from . import tvm_compat
+from . import compat
 
 
 def host_target(num_cores: int | None = None) -> Any:
@@ -26,12 +26,12 @@ def host_target(num_cores: int | None = None) -> Any:
     -------
     tvm.target.Target
     """
-    return tvm_compat.host_target(num_cores)
+    return compat.host_target(num_cores)
 
 
 def has_kernels(target: Any) -> bool:
     """Whether a target is one that our kernels are written for."""
-    return tvm_compat.llvm_features(target) is not None
+    return compat.llvm_features(target) is not None
 
 
 def threads() -> tuple[int, int]:
@@ -56,14 +56,14 @@ def advise(package: str, target: Any) -> None:
     A target without ``mcpu`` is compiled for this machine's oldest relatives, one with AVX-512
     copies by gathers and scatters, and TVM leaves half of an x86 machine idle unless told.
     """
-    if target is None or target.kind.name != "llvm" or not tvm_compat.is_for_this_machine(target):
+    if target is None or target.kind.name != "llvm" or not compat.is_for_this_machine(target):
         return
     if not (target.attrs.get("mcpu") or target.attrs.get("mattr")):
         _warn(
             f"{package}: the llvm target names no mcpu, so code is built for a baseline processor; "
             f"{package}.host_target() names this one"
         )
-    elif tvm_compat.gathers_elements(target):
+    elif compat.gathers_elements(target):
         _warn(
             f"{package}: the llvm target lets LLVM copy by gathers and scatters, slower than one "
             f"by one; {package}.host_target() adds mattr prefer-no-gather and prefer-no-scatter"

@@ -15,10 +15,10 @@ from torch import Tensor
 from tvm import relax
 
 import relax_ext
-from topi_ext import tvm_compat
+from topi_ext import compat
+from topi_ext.compat import tir
 from topi_ext.geometry import conv_size
 from topi_ext.problem import OPERANDS
-from topi_ext.tvm_compat import tir
 
 from .cases import Case
 from .engines import UnavailableError
@@ -55,7 +55,7 @@ def array(tensor: Tensor) -> Any:
 
 def warm_up(target: Any) -> None:
     """Compile something small: what a first build loads belongs to no case."""
-    x = relax.Var("x", tvm_compat.tensor_type([1], "float32", 1))
+    x = relax.Var("x", compat.tensor_type([1], "float32", 1))
     tvm.compile(_module([x], lambda _: relax.op.add(x, x)), target)
 
 
@@ -137,7 +137,7 @@ def _call(case: Case, face: str, first: Any, second: Any) -> Any:
 
 def _stock_weight_grad(case: Case, dtype: str) -> Any:
     name = f"conv{case.geometry.rank}d"
-    rule = tvm_compat.op_attr(f"relax.nn.{name}", "FPrimalGradient")
+    rule = compat.op_attr(f"relax.nn.{name}", "FPrimalGradient")
     if rule is None:
         raise UnavailableError(f"stock has no gradient of {name}")
     x, w, y = params = _parameters(case, "xwy", dtype)
@@ -145,7 +145,7 @@ def _stock_weight_grad(case: Case, dtype: str) -> Any:
     def weight_part(bb: Any) -> Any:
         # Stock's own rule, asked directly: transform.Gradient would compute y and dx as well.
         forward = bb.normalize(_call(case, "conv", x, w))
-        return rule(relax.Var("forward", tvm_compat.type_of(forward)), forward, y, bb)[1]
+        return rule(relax.Var("forward", compat.type_of(forward)), forward, y, bb)[1]
 
     return _module(params, weight_part)
 
@@ -165,7 +165,7 @@ def _of_any_size(case: Case, face: str) -> Case:
 def _parameters(case: Case, roles: str, dtype: str) -> list[Any]:
     shapes = {role: case.shape(role) for role in roles}
     return [
-        relax.Var(role, tvm_compat.tensor_type(list(shape), dtype, len(shape)))
+        relax.Var(role, compat.tensor_type(list(shape), dtype, len(shape)))
         for role, shape in shapes.items()
     ]
 

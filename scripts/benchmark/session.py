@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from topi_ext.tvm_compat import llvm_features
+from topi_ext.compat import llvm_features
 
 from . import report
 from .arguments import Options

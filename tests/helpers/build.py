@@ -16,7 +16,7 @@ from tvm import relax
 from tvm.script import relax as R
 
 import relax_ext
-from topi_ext.tvm_compat import type_of
+from topi_ext.compat import type_of
 
 from . import compare, oracle
 from .cases import Case, numbers

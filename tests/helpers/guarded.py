@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import tvm
 
+from topi_ext.compat import tir
 from topi_ext.geometry import Geometry
-from topi_ext.tvm_compat import tir
 
 from .faces import FaceCase
 

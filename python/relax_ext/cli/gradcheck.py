@@ -15,7 +15,7 @@ from conv_cli.errors import CliError
 from conv_cli.measure import Protocol, Side, attempt, norm_error, timed_torch
 from conv_cli.model import Model
 from conv_cli.operators import Operator, gradients_by_torch, random_tensor, with_cotangent
-from topi_ext import tvm_compat
+from topi_ext import compat
 
 from .operators import bind_sizes, build
 from .torch_model import call, is_floating, to_relax, widened
@@ -91,7 +91,7 @@ def differentiable(mod: Any) -> Any:
         return relax.op.where(relax.op.greater(matched[x], zero), matched[x], small)
 
     def squeeze(call: Any, matched: Any) -> Any:
-        return relax.op.reshape(matched[x], tvm_compat.type_of(call).shape)
+        return relax.op.reshape(matched[x], compat.type_of(call).shape)
 
     rules = {"nn.relu": relu, "nn.leakyrelu": leaky_relu, "squeeze": squeeze}
     for name, rewrite in rules.items():
@@ -139,7 +139,7 @@ def check_operator(op: Operator, protocol: Protocol, seed: int = 0) -> tuple[Sid
 
     def make() -> Any:
         mod = build(op)
-        return differentiate(mod, [tvm_compat.type_of(mod["main"].body)], ["x", "w"])
+        return differentiate(mod, [compat.type_of(mod["main"].body)], ["x", "w"])
 
     expected = gradients_by_torch(op, [t.double() for t in tensors])
     of_stock, of_ours = attempt(
@@ -188,7 +188,7 @@ def check_model(
             values[spec.arg.name] = exported.state_dict[spec.target].detach()
     names = [p.name for p in mod["main"].params]
     wanted = [n for n in names if values[n].dtype.is_floating_point]
-    types = _leaf_types(tvm_compat.type_of(mod["main"].body))
+    types = _leaf_types(compat.type_of(mod["main"].body))
 
     module, flat = exported.module(), model.leaves
     generator = torch.Generator().manual_seed(seed)
@@ -229,8 +229,8 @@ def _gradients(result: Any) -> Any:
 
 
 def _dtype(expr: Any) -> str:
-    found = tvm_compat.tensor_type_of(expr)
-    return "" if found is None else tvm_compat.dtype_name(found.dtype)
+    found = compat.tensor_type_of(expr)
+    return "" if found is None else compat.dtype_name(found.dtype)
 
 
 def _leaf_types(ty: Any) -> list[Any]:

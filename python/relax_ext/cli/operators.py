@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from conv_cli.operators import Operator
-from topi_ext import tvm_compat
+from topi_ext import compat
 
 NAMES = frozenset(f"relax.nn.conv{r}d{t}" for r in (1, 2, 3) for t in ("", "_transpose"))
 
@@ -19,7 +19,7 @@ def bind_sizes(mod: Any, inputs: Mapping[str, Any]) -> Any:
 
     sizes: dict[str, int] = {}
     for param, value in zip(mod["main"].params, inputs.values()):
-        for dim, size in zip(tvm_compat.type_of(param).shape, value.shape):
+        for dim, size in zip(compat.type_of(param).shape, value.shape):
             if hasattr(dim, "name"):
                 sizes[str(dim.name)] = int(size)
     return relax.transform.BindSymbolicVars(sizes)(mod) if sizes else mod
@@ -51,8 +51,8 @@ def build(op: Operator) -> Any:
     from tvm import relax
 
     ndim = op.rank + 2
-    x = relax.Var("x", tvm_compat.tensor_type(op.data, op.dtypes[0], ndim))
-    w = relax.Var("w", tvm_compat.tensor_type(op.weight, op.dtypes[1], ndim))
+    x = relax.Var("x", compat.tensor_type(op.data, op.dtypes[0], ndim))
+    w = relax.Var("w", compat.tensor_type(op.weight, op.dtypes[1], ndim))
     bb = relax.BlockBuilder()
     with bb.function("main", [x, w]):
         with bb.dataflow():
@@ -66,7 +66,7 @@ def _operator(call: Any) -> Operator:
     return Operator.of(
         call.op.name.removeprefix("relax.nn."),
         a,
-        [tvm_compat.known_shape(tvm_compat.type_of(e).shape) for e in operands],
-        tuple(tvm_compat.dtype_name(tvm_compat.type_of(e).dtype) for e in (*operands, call)),
+        [compat.known_shape(compat.type_of(e).shape) for e in operands],
+        tuple(compat.dtype_name(compat.type_of(e).dtype) for e in (*operands, call)),
         (str(a.data_layout), str(a.kernel_layout), str(a.out_layout or a.data_layout)),
     )

@@ -19,7 +19,7 @@ from conv_cli.errors import quiet
 from conv_cli.measure import Protocol, Side, attempt, device, timed_torch
 from conv_cli.model import Model
 from conv_cli.operators import Operator, gradients_by_torch, with_cotangent
-from topi_ext.tvm_compat import relay
+from topi_ext.compat import relay
 
 from ..usage import USAGE
 from . import operators, script_model

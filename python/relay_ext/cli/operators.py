@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from conv_cli.operators import Operator
-from topi_ext.tvm_compat import relay
+from topi_ext.compat import relay
 
 NAMES = frozenset(f"nn.conv{r}d{t}" for r in (1, 2, 3) for t in ("", "_transpose"))
 

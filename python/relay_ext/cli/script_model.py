@@ -11,7 +11,7 @@ from typing import Any
 from conv_cli.adapter import Choices
 from conv_cli.errors import CliError, one_line, quiet
 from conv_cli.model import Model, check_names, given_input, random_input
-from topi_ext.tvm_compat import relay
+from topi_ext.compat import relay
 
 
 def load(path: Path, choices: Choices) -> Model:

@@ -6,12 +6,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .. import tvm_compat
+from .. import compat
 from ..emit.arguments import Packed
 from ..problem import Problem
 from .kernels import module_of
 from .machine import Machine
 from .plan.choose import choose
+from .plan.window import Plan
 from .registry import kernel_of
 
 
@@ -29,12 +30,15 @@ class CpuBackend:
     @classmethod
     def of(cls, target: Any) -> CpuBackend | None:
         """That of an llvm target; None where LLVM does not know its triple."""
-        features = tvm_compat.llvm_features(target)
+        features = compat.llvm_features(target)
         return None if features is None else cls(Machine.of_features(*features))
 
-    def build(self, problem: Problem) -> Any:
-        """The PrimFunc of the fastest kernel, by estimate."""
-        plan = choose(problem, self.machine)
+    def build(self, problem: Problem, plan: Plan | None = None) -> Any:
+        """The PrimFunc of the kernel with this `plan`; of the fastest one, by estimate, without.
+
+        Any plan that :func:`topi_ext.cpu.plan.choose.candidates` gives for the problem is right.
+        """
+        plan = choose(problem, self.machine) if plan is None else plan
         return module_of(plan).build(problem, plan)
 
     def build_packing(self, problem: Problem) -> tuple[Any, Packed] | None:

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from .. import tvm_compat
+from .. import compat
+from ..compat import script, statements
 from ..dtypes import byte_width
 from ..emit import (
     SCRATCH_BYTES,
@@ -66,7 +67,6 @@ from ..emit import (
     wide,
     workspace,
 )
-from ..tvm_compat import script, statements
 
 __all__ = [
     "ATTRIBUTES",
@@ -167,7 +167,7 @@ def table(values: Sequence[float], dtype: str = "int64") -> Callable[[Expr], Exp
 
 def prefetch(operand: Operand, start: Expr) -> None:
     """Ask for the cache line of an element, which is read later: it comes while others are used."""
-    tvm_compat.prefetch(operand.buffer, wide(start))
+    compat.prefetch(operand.buffer, wide(start))
 
 
 @contextmanager

@@ -27,9 +27,6 @@ class Machine:
         Cores that share the work.
     l1, l2 : int
         Bytes of data cache per core.
-    l3_line_cycles : float
-        Cycles until a cache line is there that comes, one of many in order, from behind both:
-        as measured, 2.5 on Zen 4 and 7 on Emerald Rapids.
     amx : bool
         Whether it has a matrix unit for bfloat16.
     dots : float
@@ -38,6 +35,9 @@ class Machine:
         multiplies twice as many numbers of float32; taken for the same on all of AMD and of Intel.
     streams : bool
         Whether vectors can be written past the caches.
+    family : str
+        Whose costs it has, of :data:`topi_ext.cpu.plan.costs.FAMILIES`; if empty, by the width of
+        its vectors.
     """
 
     vector_bytes: int = 16
@@ -46,10 +46,10 @@ class Machine:
     threads: int = 1
     l1: int = 32 << 10
     l2: int = 512 << 10
-    l3_line_cycles: float = 2.5
     amx: bool = False
     dots: float = 0.0
     streams: bool = False
+    family: str = ""
 
     @classmethod
     def of_features(cls, features: frozenset[str], threads: int) -> Machine:
@@ -64,9 +64,9 @@ class Machine:
                 # The first of them (Zen 4) pass such vectors through in two halves.
                 halves = "avxvnni" not in features
                 fmas, l1 = (1, 32 << 10) if halves else (2, 48 << 10)
-                return replace(known, fmas=fmas, l1=l1, l2=1 << 20, dots=dots)
+                return replace(known, fmas=fmas, l1=l1, l2=1 << 20, dots=dots, family="zen4")
             l1, l2 = _caches_of_intel(features)
-            return replace(known, l1=l1, l2=l2, l3_line_cycles=7.0, dots=dots / 2)
+            return replace(known, l1=l1, l2=l2, dots=dots / 2, family="emerald_rapids")
         if "avx2" in features:
             return cls(vector_bytes=32, registers=16, threads=threads, streams=streams)
         if "neon" in features:

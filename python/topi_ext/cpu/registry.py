@@ -13,23 +13,55 @@ from typing import Optional
 
 from ..problem import Problem
 from .machine import Machine
-from .plan.direct import DirectPlan, plan_direct
-from .plan.direct_amx import DirectAmxPlan, plan_direct_amx
-from .plan.direct_dot_bf16 import DirectDotPlan, plan_direct_dot
-from .plan.dot_product import DotProductPlan, dot_product_of_any_size, plan_dot_product
-from .plan.gemm_col2im import Col2imPlan, gemm_col2im_of_any_size, plan_gemm_col2im
-from .plan.phase_lanes import PhaseLanesPlan, phase_lanes_of_any_size, plan_phase_lanes
+from .plan.direct import DirectPlan, direct_candidates, plan_direct
+from .plan.direct_amx import DirectAmxPlan, direct_amx_candidates, plan_direct_amx
+from .plan.direct_dot_bf16 import DirectDotPlan, direct_dot_candidates, plan_direct_dot
+from .plan.dot_product import (
+    DotProductPlan,
+    dot_product_candidates,
+    dot_product_of_any_size,
+    plan_dot_product,
+)
+from .plan.gemm_col2im import (
+    Col2imPlan,
+    gemm_col2im_candidates,
+    gemm_col2im_of_any_size,
+    plan_gemm_col2im,
+)
+from .plan.phase_lanes import (
+    PhaseLanesPlan,
+    phase_lanes_candidates,
+    phase_lanes_of_any_size,
+    plan_phase_lanes,
+)
 from .plan.runtime_dispatch import DispatchPlan
-from .plan.valid_taps import ValidTapsPlan, plan_valid_taps
-from .plan.wgrad_channels import WgradChannelsPlan, plan_wgrad_channels
-from .plan.wgrad_im2col import WgradIm2colPlan, plan_wgrad_im2col, wgrad_im2col_of_any_size
-from .plan.wgrad_positions import WgradPositionsPlan, plan_wgrad_positions
-from .plan.wgrad_winograd import WgradWinogradPlan, plan_wgrad_winograd, wgrad_winograd_of_any_size
+from .plan.valid_taps import ValidTapsPlan, plan_valid_taps, valid_taps_candidates
+from .plan.wgrad_channels import WgradChannelsPlan, plan_wgrad_channels, wgrad_channels_candidates
+from .plan.wgrad_im2col import (
+    WgradIm2colPlan,
+    plan_wgrad_im2col,
+    wgrad_im2col_candidates,
+    wgrad_im2col_of_any_size,
+)
+from .plan.wgrad_positions import (
+    WgradPositionsPlan,
+    plan_wgrad_positions,
+    wgrad_positions_candidates,
+)
+from .plan.wgrad_winograd import (
+    WgradWinogradPlan,
+    plan_wgrad_winograd,
+    wgrad_winograd_candidates,
+    wgrad_winograd_of_any_size,
+)
 from .plan.window import Plan
-from .plan.winograd import WinogradPlan, plan_winograd
+from .plan.winograd import WinogradPlan, plan_winograd, winograd_candidates
 
 Planner = Callable[[Problem, Machine], Optional[tuple[float, Plan]]]
 """The fastest plan for a problem, and its estimated cycles; None where it is not served."""
+
+Candidates = Callable[[Problem, Machine], Iterable[tuple[float, Plan]]]
+"""All plans that a planner compares, each with its estimated cycles; none where it serves not."""
 
 AnySize = Callable[[Problem, Sequence[Problem], Machine], Iterable[tuple[Plan, Sequence[float]]]]
 """Of symbolic sizes, plans, each with the cycles that it takes for every one of the known sizes."""
@@ -52,6 +84,8 @@ class Kernel:
         Those that it serves.
     propose : Planner, optional
         For sizes that are known; None for a kernel that others are made part of.
+    candidates : Candidates, optional
+        What `propose` chooses from, of known sizes.
     symbolic : bool
         Whether `propose` serves symbolic sizes as well.
     few, many : AnySize, optional
@@ -66,6 +100,7 @@ class Kernel:
     plan: type[Plan]
     faces: tuple[str, ...]
     propose: Planner | None = None
+    candidates: Candidates | None = None
     symbolic: bool = False
     few: AnySize | None = None
     many: AnySize | None = None
@@ -75,34 +110,50 @@ class Kernel:
 
 # Of plans that are estimated to be equally fast the first one is taken.
 KERNELS = (
-    Kernel("direct", DirectPlan, GATHERS, plan_direct, symbolic=True, prepacks=True),
-    Kernel("winograd", WinogradPlan, GATHERS, plan_winograd, prepacks=True),
     Kernel(
-        "dot_product", DotProductPlan, ("conv",), plan_dot_product,
+        "direct", DirectPlan, GATHERS, plan_direct, direct_candidates,
+        symbolic=True, prepacks=True,
+    ),
+    Kernel("winograd", WinogradPlan, GATHERS, plan_winograd, winograd_candidates, prepacks=True),
+    Kernel(
+        "dot_product", DotProductPlan, ("conv",), plan_dot_product, dot_product_candidates,
         few=dot_product_of_any_size, limited=True,
     ),
     Kernel(
-        "gemm_col2im", Col2imPlan, ("conv_transpose",), plan_gemm_col2im,
+        "gemm_col2im", Col2imPlan, ("conv_transpose",), plan_gemm_col2im, gemm_col2im_candidates,
         few=gemm_col2im_of_any_size, limited=True,
     ),
     Kernel(
-        "phase_lanes", PhaseLanesPlan, ("conv_transpose",), plan_phase_lanes,
-        many=phase_lanes_of_any_size,
-    ),
-    Kernel("valid_taps", ValidTapsPlan, GATHERS, plan_valid_taps, prepacks=True, limited=True),
-    Kernel("direct_amx", DirectAmxPlan, GATHERS, plan_direct_amx, symbolic=True, prepacks=True),
-    Kernel(
-        "direct_dot_bf16", DirectDotPlan, GATHERS, plan_direct_dot, symbolic=True, prepacks=True
-    ),
-    Kernel("wgrad_positions", WgradPositionsPlan, ("conv_weight_grad",), plan_wgrad_positions),
-    Kernel("wgrad_channels", WgradChannelsPlan, ("conv_weight_grad",), plan_wgrad_channels),
-    Kernel(
-        "wgrad_im2col", WgradIm2colPlan, ("conv_weight_grad",), plan_wgrad_im2col,
-        few=wgrad_im2col_of_any_size, limited=True,
+        "phase_lanes", PhaseLanesPlan, ("conv_transpose",),
+        plan_phase_lanes, phase_lanes_candidates, many=phase_lanes_of_any_size,
     ),
     Kernel(
-        "wgrad_winograd", WgradWinogradPlan, ("conv_weight_grad",), plan_wgrad_winograd,
-        many=wgrad_winograd_of_any_size,
+        "valid_taps", ValidTapsPlan, GATHERS, plan_valid_taps, valid_taps_candidates,
+        prepacks=True, limited=True,
+    ),
+    Kernel(
+        "direct_amx", DirectAmxPlan, GATHERS, plan_direct_amx, direct_amx_candidates,
+        symbolic=True, prepacks=True,
+    ),
+    Kernel(
+        "direct_dot_bf16", DirectDotPlan, GATHERS, plan_direct_dot, direct_dot_candidates,
+        symbolic=True, prepacks=True,
+    ),
+    Kernel(
+        "wgrad_positions", WgradPositionsPlan, ("conv_weight_grad",),
+        plan_wgrad_positions, wgrad_positions_candidates,
+    ),
+    Kernel(
+        "wgrad_channels", WgradChannelsPlan, ("conv_weight_grad",),
+        plan_wgrad_channels, wgrad_channels_candidates,
+    ),
+    Kernel(
+        "wgrad_im2col", WgradIm2colPlan, ("conv_weight_grad",),
+        plan_wgrad_im2col, wgrad_im2col_candidates, few=wgrad_im2col_of_any_size, limited=True,
+    ),
+    Kernel(
+        "wgrad_winograd", WgradWinogradPlan, ("conv_weight_grad",),
+        plan_wgrad_winograd, wgrad_winograd_candidates, many=wgrad_winograd_of_any_size,
     ),
     Kernel("runtime_dispatch", DispatchPlan, BOTH),
 )  # fmt: skip

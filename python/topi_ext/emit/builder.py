@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from .. import tvm_compat
+from .. import compat
+from ..compat import IRBuilder, script, statements
 from ..dtypes import byte_width
-from ..tvm_compat import IRBuilder, script, statements
 from .expressions import Expr, ceil_div, least, let, wide
 from .operands import Array, Operand, store
 
@@ -68,11 +68,11 @@ def kernel(attrs: dict[str, Any]) -> Iterator[list[Any]]:
     Other threads wait until then.
     """
     made: list[Any] = []
-    with tvm_compat.building:
+    with compat.building:
         _kernels.append(Workspace())
         try:
             with IRBuilder() as builder:
-                with tvm_compat.prim_func():
+                with compat.prim_func():
                     script.func_attr(attrs)
                     yield made
             func = builder.get()
@@ -94,13 +94,13 @@ def argument(name: str, order: str, shape: Sequence[Expr], dtype: str) -> tuple[
 @contextmanager
 def body(*arguments: tuple[Any, ...]) -> Iterator[list[Operand]]:
     """Open the body (Relax asks for a root block) and yield the arguments as flat operands."""
-    with tvm_compat.root_block():
+    with compat.root_block():
         operands = []
         for buffer, order, shape, dtype in arguments:
             elements: Expr = 1
             for size in shape:
                 elements = elements * size
-            flat = tvm_compat.flat_alias(buffer, wide(elements), dtype)
+            flat = compat.flat_alias(buffer, wide(elements), dtype)
             operands.append(Operand(flat, dtype, order, shape))
         yield operands
 
@@ -111,8 +111,8 @@ STACK_BYTES = 992
 
 def allocated(elements: Expr, dtype: str, *, hidden: bool = False) -> Array:
     """Memory of the enclosing statements that does not count as workspace; `hidden`: see
-    :func:`topi_ext.tvm_compat.allocate`."""
-    return Array(tvm_compat.allocate(wide(elements), dtype, hidden=hidden), dtype)
+    :func:`topi_ext.compat.allocate`."""
+    return Array(compat.allocate(wide(elements), dtype, hidden=hidden), dtype)
 
 
 def scratch(elements: Expr, dtype: str) -> Array:

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .. import tvm_compat
-from ..tvm_compat import tir
+from .. import compat
+from ..compat import tir
 
 Expr = Any
 """A Python integer or boolean, or an expression of the IR."""
@@ -35,7 +35,7 @@ def converted(vector: Expr, dtype: str, lanes: int) -> Expr:
 
 def bits(value: Expr, dtype: str) -> Expr:
     """The bits of `value` read as another dtype of the same width."""
-    return tvm_compat.reinterpret(value, dtype)
+    return compat.reinterpret(value, dtype)
 
 
 def function(name: str, value: Expr) -> Expr:
@@ -128,7 +128,7 @@ def let(value: Expr) -> Expr:
 
     Divisions are best hidden in one: TVM's region analysis fails on some remainders in indices.
     """
-    return value if isinstance(value, int) else tvm_compat.bind(value)
+    return value if isinstance(value, int) else compat.bind(value)
 
 
 def opaque_base(value: Expr) -> Expr:
@@ -138,4 +138,4 @@ def opaque_base(value: Expr) -> Expr:
     then can't see that neighbours are neighbours, and gathers them one by one.  An integer stays
     one: a zero that is read as another type TVM 0.27 takes for a null pointer.
     """
-    return value if isinstance(value, int) else let(tvm_compat.opaque(value))
+    return value if isinstance(value, int) else let(compat.opaque(value))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..tvm_compat import script
+from ..compat import script
 from .expressions import Expr, cast, wide
 
 

@@ -8,6 +8,7 @@ for each element would cost more than most kernels.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from ..epilogue import UNARY, PostOp
 from ..problem import DATA, Problem
@@ -16,21 +17,36 @@ from .expressions import Expr, bits, cast, constant, function, let, opaque_base,
 from .operands import Operand
 
 
-class RowEpilogue:
-    """The steps for the elements of one row of the result."""
+class RowEpilogue(NamedTuple):
+    """The steps for the elements of one row of the result.
 
-    def __init__(
-        self, problem: Problem, operands: Sequence[Operand], channel: Expr, outer: Sequence[Expr]
-    ):
-        self.steps = problem.epilogue
-        self.dtype = problem.acc_dtype
-        self.sources: list[tuple[Operand, Expr, Expr]] = []
-        for step, operand in zip((step for step in self.steps if step.order), operands):
+    Attributes
+    ----------
+    steps : tuple of PostOp
+    dtype : str
+        In which they are computed.
+    sources : list
+        For each step with an operand, that operand, where the row begins in it, and how far the
+        row's elements are apart there.
+    """
+
+    steps: Sequence[PostOp]
+    dtype: str
+    sources: Sequence[tuple[Operand, Expr, Expr]]
+
+    @classmethod
+    def emitted(
+        cls, problem: Problem, operands: Sequence[Operand], channel: Expr, outer: Sequence[Expr]
+    ) -> RowEpilogue:
+        """That of a channel's row, at this place along all axes but its own."""
+        sources = []
+        for step, operand in zip((step for step in problem.epilogue if step.order), operands):
             where = dict(zip("C" + DATA[:-1], (channel, *outer)))
             along = [letter for letter in step.varies if letter != DATA[-1]]
             start = operand.at("".join(along), *(where[letter] for letter in along))
             stride = operand.strides[DATA[-1]] if DATA[-1] in step.varies else 0
-            self.sources.append((operand, opaque_base(start), stride))
+            sources.append((operand, opaque_base(start), stride))
+        return cls(problem.epilogue, problem.acc_dtype, sources)
 
     def __call__(self, value: Expr, position: Expr) -> Expr:
         """What becomes of `value`, the sum at `position` along the row."""

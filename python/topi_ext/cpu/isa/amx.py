@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import ctypes
 
-from ... import tvm_compat
+from ... import compat
 from ...dtypes import byte_width
 from .. import emit
 from ..emit import Array, Expr
@@ -31,7 +31,7 @@ _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 
 def is_granted() -> Expr:
     """Ask Linux for the tile registers: whether this process may use them."""
-    answer = tvm_compat.system_call(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA)
+    answer = compat.system_call(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA)
     return answer == emit.wide(0)
 
 
@@ -51,32 +51,32 @@ def configure() -> None:
     table = emit.scratch(len(layout) // 8, "int64")
     for i in range(len(layout) // 8):
         emit.store(table, i, emit.wide(int.from_bytes(layout[8 * i : 8 * i + 8], "little")))
-    tvm_compat.llvm_call("llvm.x86.ldtilecfg", tvm_compat.address(table.buffer, 0))
+    compat.llvm_call("llvm.x86.ldtilecfg", compat.address(table.buffer, 0))
 
 
 def release() -> None:
     """Give this thread's tiles back."""
-    tvm_compat.llvm_call("llvm.x86.tilerelease")
+    compat.llvm_call("llvm.x86.tilerelease")
 
 
 def zero(tile: int) -> None:
     """``tile = 0``."""
-    tvm_compat.llvm_call("llvm.x86.tilezero", _register(tile))
+    compat.llvm_call("llvm.x86.tilezero", _register(tile))
 
 
 def load(tile: int, array: Array, index: Expr, step: Expr) -> None:
     """Rows of `tile` = what `array` holds from `index`, from ``index + step``, and so on."""
-    tvm_compat.llvm_call("llvm.x86.tileloadd64", _register(tile), *_where(array, index, step))
+    compat.llvm_call("llvm.x86.tileloadd64", _register(tile), *_where(array, index, step))
 
 
 def store(tile: int, array: Array, index: Expr, step: Expr) -> None:
     """The reverse of :func:`load`."""
-    tvm_compat.llvm_call("llvm.x86.tilestored64", _register(tile), *_where(array, index, step))
+    compat.llvm_call("llvm.x86.tilestored64", _register(tile), *_where(array, index, step))
 
 
 def add_product(sums: int, a: int, b: int) -> None:
     """``sums += a @ b``, as above."""
-    tvm_compat.llvm_call("llvm.x86.tdpbf16ps", *map(_register, (sums, a, b)))
+    compat.llvm_call("llvm.x86.tdpbf16ps", *map(_register, (sums, a, b)))
 
 
 def _register(number: int) -> Expr:
@@ -85,4 +85,4 @@ def _register(number: int) -> Expr:
 
 def _where(array: Array, index: Expr, step: Expr) -> tuple[Expr, Expr]:
     width = byte_width(array.dtype)
-    return tvm_compat.address(array.buffer, emit.wide(index * width)), emit.wide(step * width)
+    return compat.address(array.buffer, emit.wide(index * width)), emit.wide(step * width)

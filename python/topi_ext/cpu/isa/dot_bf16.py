@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from ... import tvm_compat
+from ... import compat
 from .. import emit
 from ..emit import Array, Expr, Operand
 
@@ -41,19 +41,19 @@ declare <{LANES} x float> @llvm.x86.avx512bf16.dpbf16ps.512(
 @contextmanager
 def instruction() -> Iterator[None]:
     """Statements inside may call :func:`add_products`."""
-    with tvm_compat.imported_llvm(INSTRUCTION):
+    with compat.imported_llvm(INSTRUCTION):
         yield
 
 
 def add_products(sums: Expr, a: Expr, b: Expr) -> Expr:
     """``sums + a.even * b.even + a.odd * b.odd`` of vectors of :data:`LANES` pairs."""
-    return tvm_compat.extern_value(f"float32x{LANES}", _DOT, sums, a, b)
+    return compat.extern_value(f"float32x{LANES}", _DOT, sums, a, b)
 
 
 class Pairs(Operand):
     """An operand of bfloat16 read in pairs of neighbouring channels, its number of channels even.
 
-    Takes the place of an :class:`~topi_ext.emit.Operand` whose channels are the pairs.
+    Takes the place of an :class:`~topi_ext.emit.operands.Operand` whose channels are the pairs.
     """
 
     def __init__(self, operand: Operand):

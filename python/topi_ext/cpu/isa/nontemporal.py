@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ... import tvm_compat
+from ... import compat
 from ...dtypes import byte_width
 from .. import emit
 from ..emit import Array, Expr
@@ -71,26 +71,26 @@ define i64 @{skew_name}(ptr %place) {{
 }}
 !0 = !{{i32 1}}
 """
-    with tvm_compat.imported_llvm(text):
+    with compat.imported_llvm(text):
         yield
 
 
 def store(array: Array, start: Expr, value: Expr, lanes: int) -> None:
     """Write a vector to elements that begin :func:`skew` before a multiple of `lanes`."""
-    place = tvm_compat.address(array.buffer, emit.wide(start) * byte_width(array.dtype))
-    tvm_compat.extern_call(_name(_STORE, array.dtype, lanes), place, value)
+    place = compat.address(array.buffer, emit.wide(start) * byte_width(array.dtype))
+    compat.extern_call(_name(_STORE, array.dtype, lanes), place, value)
 
 
 def skew(array: Array, lanes: int) -> Expr:
     """How many elements lie between an address that is a multiple of a vector's bytes and the first
     of `array`."""
-    place = tvm_compat.address(array.buffer, emit.wide(0))
-    return tvm_compat.extern_value("int64", _name(_SKEW, array.dtype, lanes), place)
+    place = compat.address(array.buffer, emit.wide(0))
+    return compat.extern_value("int64", _name(_SKEW, array.dtype, lanes), place)
 
 
 def settle() -> None:
     """Make what was written visible to other threads before what is written next."""
-    tvm_compat.extern_call(_SETTLE)
+    compat.extern_call(_SETTLE)
 
 
 def _name(function: str, dtype: str, lanes: int) -> str:

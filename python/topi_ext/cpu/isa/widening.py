@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ... import tvm_compat
+from ... import compat
 from ...dtypes import byte_width
 from .. import emit
 from ..emit import Array, Expr
@@ -32,11 +32,11 @@ define <{lanes} x float> @{_WIDEN}{lanes}(ptr %place) {{
   ret <{lanes} x float> %value
 }}
 """
-    with tvm_compat.imported_llvm(text):
+    with compat.imported_llvm(text):
         yield
 
 
 def widened(array: Array, start: Expr, lanes: int) -> Expr:
     """The `lanes` neighbours from `start` on of an array of bfloat16, which nothing writes."""
-    place = tvm_compat.address(array.buffer, emit.wide(start) * byte_width(array.dtype))
-    return tvm_compat.extern_value(f"float32x{lanes}", f"{_WIDEN}{lanes}", place)
+    place = compat.address(array.buffer, emit.wide(start) * byte_width(array.dtype))
+    return compat.extern_value(f"float32x{lanes}", f"{_WIDEN}{lanes}", place)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernel of ``conv`` and ``conv_transpose`` of bfloat16 for processors with AMX.
 
-The loop nest of :mod:`topi_ext.kernels.gather`, with pairs of input channels in its panel and
+The loop nest of :mod:`topi_ext.cpu.kernels.direct`, with pairs of input channels in its panel and
 tiles in the place of vectors::
 
     if Linux grants the matrix unit:
@@ -10,14 +10,17 @@ tiles in the place of vectors::
                 pack the input window of the block, channels in pairs        -> panel
                 for each block of output channels, each phase, each tile of positions:
                     for each step of 32 input channels, for each tap of the phase:
-                        sums[2][2] += weights[16, 32] @ panel[32, 16 positions]
-                                                                             -> held
+                        accumulators[2][2] += weights[16, 32] @ panel[32, 16 positions]
+                                                                             -> acc
             for each output row: interleave its phases                       -> out
     else:
-        the kernel of gather.py, in float32
+        the kernel of direct.py, in float32
 
 A tap is an offset in the panel here too: the unit loads rows from any address.  Channels that
 are missing in a last step, or in a last tile of output channels, are zero.
+
+The matrix product is that of the direct kernel: M, output channels, in rows of a tile; N, positions
+of one phase, in its columns; K, pairs of input channels, and taps.
 """
 
 from __future__ import annotations
@@ -27,28 +30,22 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
-from ...emit.arguments import (
-    Packed,
-    as_stored,
-    conv_arguments,
-    packed_weight,
-    stored_sizes,
-    stored_weight,
-    tap_number,
-    weight_index,
-)
+from ...emit.arguments import Packed, as_stored, stored_sizes, tap_number, weight_index
 from ...gather import TapGroup
 from ...problem import TAPS, Problem
 from .. import emit
-from ..emit import ATTRIBUTES, Array, Expr
+from ..emit import Array, Expr, Operand
 from ..isa import amx
 from ..isa.dot_bf16 import PAIR, Halves, Pairs, pair
-from ..parts.pack_panel import pack
+from ..parts.direct_weights import DirectWeights, Steps
+from ..parts.pack_panel import Source, pack
+from ..parts.phase_groups import PhaseIndex
+from ..parts.prim_func import conv_function, packing_function
 from ..plan.direct_amx import TILE, DirectAmxPlan
 from . import direct
-from .direct import Direct, Steps, Sums
+from .direct import Direct, Reduction, Task
 
 WIDTH = 2 * TILE
 """Input channels of a step."""
@@ -59,22 +56,23 @@ _CHUNK = TILE // 2
 
 def build(problem: Problem, plan: DirectAmxPlan) -> Any:
     """The PrimFunc ``(data, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
-    with emit.kernel(ATTRIBUTES) as made:
-        packed = packed_weights(problem, plan) if problem.prepacked else None
-        with emit.body(*conv_arguments(problem, packed)) as operands:
-            data, weight, *extra, out = operands
-            ours = DirectAmx(problem, plan.gather, weight, data, out, extra)
 
-            def refused() -> None:
-                raw = weight
-                if problem.prepacked:
-                    order, sizes = stored_sizes(problem)
-                    raw = Halves(weight, ours.packed_elements, order, sizes)
-                unpacked = replace(problem, prepacked=False)
-                direct.emit_body(unpacked, plan.refused, [data, raw, *extra, out])
+    def body(operands: Sequence[Operand]) -> None:
+        data, weight, *extra, out = operands
+        weights = AmxWeights(problem, plan.gather, weight)
+        granted = DirectAmx(problem, plan.gather, weights, data, out, extra)
 
-            emit.when(amx.is_granted(), ours.emit, refused)
-    return made[0]
+        def refused() -> None:
+            raw = weight
+            if problem.prepacked:
+                raw = Halves(weight, weights.elements, *stored_sizes(problem))
+            unpacked = replace(problem, prepacked=False)
+            direct.emit_body(unpacked, plan.refused, [data, raw, *extra, out])
+
+        emit.when(amx.is_granted(), granted.emit, refused)
+
+    packed = packed_weights(problem, plan) if problem.prepacked else None
+    return conv_function(problem, body, packed)
 
 
 def is_prepacked(problem: Problem, plan: DirectAmxPlan) -> bool:
@@ -87,44 +85,37 @@ def build_packing(problem: Problem, plan: DirectAmxPlan) -> Any:
 
     Behind the tiles it copies the weights as they are, for where the matrix unit is refused.
     """
-    with emit.kernel(ATTRIBUTES) as made:
-        arguments = stored_weight(problem), packed_weight(packed_weights(problem, plan))
-        with emit.body(*arguments) as (weight, packed):
-            ours = DirectAmx(problem, plan.gather, weight)
-            ours.pack_weights(packed)
 
-            def copy(i: Expr) -> None:
-                last = emit.least(2 * i + 1, problem.weights - 1)
-                both = pair(weight[2 * i], weight[last])
-                emit.store(packed, ours.packed_elements + i, both)
+    def body(operands: Sequence[Operand]) -> None:
+        weight, packed = operands
+        weights = AmxWeights(problem, plan.gather, weight)
+        weights.pack(packed)
 
-            emit.loop(-(-problem.weights // 2), copy)
-    return made[0]
+        def copy(i: Expr) -> None:
+            last = emit.least(2 * i + 1, problem.weights - 1)
+            both = pair(weight[2 * i], weight[last])
+            emit.store(packed, weights.elements + i, both)
+
+        emit.loop(-(-problem.weights // 2), copy)
+
+    return packing_function(problem, packed_weights(problem, plan), body)
 
 
 def packed_weights(problem: Problem, plan: DirectAmxPlan) -> Packed:
     """What the packed weights are."""
-    tiles = DirectAmx(problem, plan.gather).packed_elements
+    tiles = AmxWeights(problem, plan.gather).elements
     return Packed(tiles + -(-problem.weights // 2), PAIR)
 
 
-class DirectAmx(Direct):
-    """One kernel while it is being emitted.
-
-    Registers: sums first, row by row of the register tile, then its weights, then its data.
-    """
-
-    @property
-    def high(self) -> int:
-        """Tiles of output channels in the register tile."""
-        return self.plan.channels // TILE
+class AmxWeights(DirectWeights):
+    """Weights in tiles: rows of output channels, each with its input channels in pairs."""
 
     def _steps(self) -> Steps:
         """As many pairs at a time as a tile has rows for."""
         number = -(-self.problem.in_channels // WIDTH)
         return Steps(number, TILE, PAIR, self.plan.channels * TILE, PAIR)
 
-    def pack_weights(self, packed: Array) -> None:
+    def pack(self, packed: Array) -> None:
         """Rows of output channels, each with its input channels in pairs; zero beyond the last.
 
         packed[group][block][combination][phases][step][taps][channels][pairs of input channels]
@@ -142,15 +133,16 @@ class DirectAmx(Direct):
                 self._copy_weights(raw, pitch, group, block * self.plan.channels + first, step)
 
                 def row(combination: Sequence[TapGroup], *numbers: Expr) -> None:
-                    phases, taps, o = numbers[:3], numbers[3:6], numbers[6]
-                    into = self._weights_of(group * self.blocks + block, combination, phases)
-                    into = into + self._weight_step(combination, step, taps)
+                    phase = PhaseIndex(combination, numbers[:3])
+                    taps, o = numbers[3:6], numbers[6]
+                    into = self.offset_of(group * self.blocks + block, phase)
+                    into = into + self.step_offset(phase, step, taps)
                     into = emit.opaque_base(into + (first + o) * TILE)
-                    number = tap_number(self.problem, self.tap_numbers(combination, phases, taps))
+                    number = tap_number(self.problem, self.groups.tap_numbers(phase, taps))
                     source = emit.opaque_base(o * all_taps + number)
                     emit.loop(TILE, lambda p: emit.store(packed, into + p, raw[source + p * pitch]))
 
-                for combination in self.combinations:
+                for combination in self.groups.combinations:
                     phases = (tap_group.phases for tap_group in combination)
                     taps = (tap_group.taps for tap_group in combination)
                     emit.nest((*phases, *taps, _CHUNK), partial(row, combination))
@@ -184,74 +176,91 @@ class DirectAmx(Direct):
             zero = emit.constant(0, PAIR)
             emit.fill(raw, present * pitch, (TILE - present) * pitch, zero)
 
-    def _task(self, group: Expr, split: Expr) -> None:
+
+class DirectAmx(Direct):
+    """One kernel while it is being emitted."""
+
+    def _task(self, task: Task) -> None:
         """With the unit's registers."""
         amx.configure()
-        super()._task(group, split)
+        super()._task(task)
         amx.release()
 
-    def _sums(self, o: int, v: int) -> int:
-        return o * self.plan.vectors + v
-
-    def _weights(self, o: int) -> int:
-        return self.high * self.plan.vectors + o
-
-    def _data(self, v: int) -> int:
-        return self.high * (self.plan.vectors + 1) + v
-
-    def _pack_data(self, panel: Array, group: Expr, first: Expr, count: Expr) -> None:
+    def _pack_data(self, task: Task, panel: Array, first: Expr, count: Expr) -> None:
         """Fill the panel with pairs; what a last step has too few of is zero."""
-        number = self.problem.in_channels // 2
+        number, layout = self.problem.in_channels // 2, task.blocking.panel
         first, wanted = first * TILE, count * TILE
         present = emit.let(emit.least(wanted, number - first))
-        start = group * number + first
-        sizes = self.problem.in_sizes
-        pack(self.panel, panel, Pairs(self.data), start, present, self.first, sizes)
+        start = task.group * number + first
+        source = Source(Pairs(self.data), start, present, self.problem.in_sizes)
+        pack(layout, panel, source, task.first)
         if number % TILE:
-            plane = self.panel.slots * self.panel.pitch
+            plane = layout.slots * layout.pitch
             zero = emit.constant(0, PAIR)
-            emit.fill(panel, present * plane, (wanted - present) * plane + self.panel.lanes, zero)
+            emit.fill(panel, present * plane, (wanted - present) * plane + layout.lanes, zero)
 
-    def _tile(
-        self,
-        sums: Sums,
-        combination: Sequence[TapGroup],
-        phases: Sequence[Expr],
-        start: Expr,
-        vectors: int,
-    ) -> None:
-        """sums[rows][positions] += weights @ panel, over input channels and taps."""
-        number, data_of = self._phase(combination, phases)
-        apart = self.phases * self.row
-        block = sums.group * self.blocks + sums.block
+    def _tile(self, reduction: Reduction, phase: PhaseIndex, start: Expr, vectors: int) -> None:
+        """accumulators[rows][positions] += weights @ panel, over input channels and taps."""
+        task, layout, blocking = reduction.task, self.weights, reduction.task.blocking
+        number, data_at = self._data_at(task, phase)
+        apart = self.phases * blocking.tiles.length
+        block = task.group * layout.blocks + reduction.block
         weights = emit.let(
-            self._weights_of(block, combination, phases)
-            + self._weight_step(combination, sums.first, [0] * 3)
+            layout.offset_of(block, phase) + layout.step_offset(phase, reduction.first, [0] * 3)
         )
+        registers = _Registers(self.plan.channels // TILE, self.plan.vectors)
 
         def place(o: int, v: int) -> Expr:
-            return sums.place + o * TILE * apart + number * self.row + start + v * TILE
+            row = reduction.place + o * TILE * apart + number * blocking.tiles.length
+            return row + start + v * TILE
 
         def each(do: Callable[[int, int], None]) -> None:
-            for o, v in product(range(self.high), range(vectors)):
+            for o, v in product(range(registers.high), range(vectors)):
                 do(o, v)
 
         def begin(o: int, v: int) -> None:
-            if sums.fresh:
-                amx.zero(self._sums(o, v))
+            if reduction.fresh:
+                amx.zero(registers.acc(o, v))
             else:
-                amx.load(self._sums(o, v), sums.held, place(o, v), apart)
+                amx.load(registers.acc(o, v), reduction.acc, place(o, v), apart)
 
         def step(i: Expr, taps: Sequence[Expr]) -> None:
-            at = weights + self._weight_step(combination, i, taps)
-            x = data_of(i * TILE, taps) + start
-            for o in range(self.high):
-                amx.load(self._weights(o), self.packed, at + o * TILE * TILE, TILE)
-            plane = self.panel.slots * self.panel.pitch
+            at = weights + layout.step_offset(phase, i, taps)
+            x = data_at(i * TILE, taps) + start
+            for o in range(registers.high):
+                amx.load(registers.weights(o), task.weights, at + o * TILE * TILE, TILE)
+            plane = blocking.panel.slots * blocking.panel.pitch
             for v in range(vectors):
-                amx.load(self._data(v), sums.panel, x + v * TILE, plane)
-            each(lambda o, v: amx.add_product(self._sums(o, v), self._weights(o), self._data(v)))
+                amx.load(registers.data(v), reduction.panel, x + v * TILE, plane)
+            each(
+                lambda o, v: amx.add_product(
+                    registers.acc(o, v), registers.weights(o), registers.data(v)
+                )
+            )
 
         each(begin)
-        self._over_taps(sums.count, combination, step)
-        each(lambda o, v: amx.store(self._sums(o, v), sums.held, place(o, v), apart))
+        self.groups.over_taps(reduction.steps, phase, step)
+        each(lambda o, v: amx.store(registers.acc(o, v), reduction.acc, place(o, v), apart))
+
+
+class _Registers(NamedTuple):
+    """The unit's registers: accumulators first, row by row of the register tile, then its weights,
+    then its data.
+
+    Attributes
+    ----------
+    high, wide : int
+        Tiles of output channels and of positions in the register tile.
+    """
+
+    high: int
+    wide: int
+
+    def acc(self, o: int, v: int) -> int:
+        return o * self.wide + v
+
+    def weights(self, o: int) -> int:
+        return self.high * self.wide + o
+
+    def data(self, v: int) -> int:
+        return self.high * (self.wide + 1) + v

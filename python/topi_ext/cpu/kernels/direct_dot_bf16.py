@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernel of ``conv`` and ``conv_transpose`` of bfloat16 for processors with AVX512-BF16.
 
-The loop nest of :mod:`topi_ext.kernels.gather`, with a pair of input channels in each lane of its
-panel and in each of its weights::
+The loop nest of :mod:`topi_ext.cpu.kernels.direct`, with a pair of input channels in each lane of
+its panel and in each of its weights::
 
     for each pair of input channels, for each tap of the phase:
-        sums[channels][vectors] += even weight * even lane + odd weight * odd lane
+        accumulators[channels][vectors] += even weight * even lane + odd weight * odd lane
 
 One instruction does both: twice the products of float32 in the same time, from half the bytes.
+
+The matrix product is that of the direct kernel, with pairs along K, in both operands.
 """
 
 from __future__ import annotations
@@ -15,24 +17,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...emit.arguments import Packed, conv_arguments, packed_weight, stored_weight, weight_index
+from ...emit.arguments import Packed, weight_index
 from ...problem import Problem
-from .. import emit
-from ..emit import ATTRIBUTES, Expr
+from ..emit import Expr, Operand
 from ..isa.dot_bf16 import PAIR, Pairs, add_products, instruction, pair
+from ..parts.direct_weights import DirectWeights, Steps
+from ..parts.prim_func import conv_function, packing_function
 from ..plan.direct_dot_bf16 import DirectDotPlan
-from .direct import Direct, Steps
+from .direct import Direct
 
 
 def build(problem: Problem, plan: DirectDotPlan) -> Any:
     """The PrimFunc ``(data, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
-    with emit.kernel(ATTRIBUTES) as made:
-        packed = packed_weights(problem, plan) if problem.prepacked else None
-        with emit.body(*conv_arguments(problem, packed)) as (data, weight, *extra, out):
-            ours = DirectDot(problem, plan.gather, weight, Pairs(data), out, extra)
-            with instruction():
-                ours.emit()
-    return made[0]
+
+    def body(operands: Sequence[Operand]) -> None:
+        data, weight, *extra, out = operands
+        weights = DotWeights(problem, plan.gather, weight)
+        with instruction():
+            DirectDot(problem, plan.gather, weights, Pairs(data), out, extra).emit()
+
+    packed = packed_weights(problem, plan) if problem.prepacked else None
+    return conv_function(problem, body, packed)
 
 
 def is_prepacked(problem: Problem, plan: DirectDotPlan) -> bool:
@@ -42,20 +47,20 @@ def is_prepacked(problem: Problem, plan: DirectDotPlan) -> bool:
 
 def build_packing(problem: Problem, plan: DirectDotPlan) -> Any:
     """The PrimFunc ``(weight, packed)`` that packs weights for the kernel of the same plan."""
-    with emit.kernel(ATTRIBUTES) as made:
-        arguments = stored_weight(problem), packed_weight(packed_weights(problem, plan))
-        with emit.body(*arguments) as (weight, packed):
-            DirectDot(problem, plan.gather, weight).pack_weights(packed)
-    return made[0]
+    return packing_function(
+        problem,
+        packed_weights(problem, plan),
+        lambda operands: DotWeights(problem, plan.gather, operands[0]).pack(operands[1]),
+    )
 
 
 def packed_weights(problem: Problem, plan: DirectDotPlan) -> Packed:
     """What the packed weights are."""
-    return Packed(DirectDot(problem, plan.gather).packed_elements, PAIR)
+    return DotWeights(problem, plan.gather).packed
 
 
-class DirectDot(Direct):
-    """One kernel while it is being emitted."""
+class DotWeights(DirectWeights):
+    """Weights in pairs of input channels."""
 
     def _steps(self) -> Steps:
         """A pair of input channels at a time."""
@@ -70,5 +75,9 @@ class DirectDot(Direct):
         )
         return pair(self.weight[even], self.weight[odd])
 
-    def _add_products(self, sums: Expr, weight: Expr, row: Expr) -> Expr:
-        return add_products(sums, weight, row)
+
+class DirectDot(Direct):
+    """One kernel while it is being emitted."""
+
+    def _add(self, acc: Expr, weight: Expr, row: Expr) -> Expr:
+        return add_products(acc, weight, row)

@@ -12,6 +12,10 @@ over what each position reads, in the same order::
                 accumulators[channels][m_tile] += weights * columns
             add up the lanes of each accumulator                                -> out
 
+Of the matrix product, M are output channels, N positions, K input channels and taps.  Left, the
+weights as the user stores them; right, `columns` ``[position][input channel][tap]``: both run along
+K, as im2col and a product of the rows of two matrices.
+
 Where it is not known how many positions there are, it takes as many at a time as there is `room`
 for.
 
@@ -26,32 +30,50 @@ from contextlib import nullcontext
 from functools import partial
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
-from ... import tvm_compat
-from ...emit.arguments import conv_arguments
+from ... import compat
 from ...problem import Problem
 from .. import emit
-from ..emit import ATTRIBUTES, Array, Expr, Operand
+from ..emit import Array, Expr, Operand
 from ..isa import widening
 from ..parts.copies import copy
 from ..parts.im2col import copy_column
-from ..parts.output_rows import Result
+from ..parts.output_rows import Result, Rows
+from ..parts.pack_panel import Source
+from ..parts.prim_func import conv_function
 from ..plan.dot_product import DotProductPlan
 
 
 def build(problem: Problem, plan: DotProductPlan) -> Any:
     """The PrimFunc ``(x, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
-    with emit.kernel(ATTRIBUTES) as made:
-        with emit.body(*conv_arguments(problem)) as operands:
-            kernel_of(problem, plan, operands).emit()
-    return made[0]
+    return conv_function(problem, lambda operands: kernel_of(problem, plan, operands).emit())
 
 
 def kernel_of(problem: Problem, plan: DotProductPlan, operands: Sequence[Operand]) -> DotProduct:
     """The kernel with the arguments of that PrimFunc as `operands`."""
     x, weight, *extra, out = operands
-    return DotProduct(problem, plan, x, weight, out, extra)
+    positions = emit.opaque_value(prod(problem.y_sizes))
+    return DotProduct(problem, plan, positions, x, weight, Result(problem, out, extra))
+
+
+class _Part(NamedTuple):
+    """Some positions of a task.
+
+    Attributes
+    ----------
+    columns : Array
+        What they read.
+    weights : Array, optional
+        Room for the weights of a tile of channels, if they are copied.
+    begin, present : Expr
+        The first position, and how many.
+    """
+
+    columns: Array
+    weights: Array | None
+    begin: Expr
+    present: Expr
 
 
 class DotProduct:
@@ -61,19 +83,18 @@ class DotProduct:
         self,
         problem: Problem,
         plan: DotProductPlan,
+        positions: Expr,
         x: Operand,
         weight: Operand,
-        out: Operand,
-        extra: Sequence[Operand],
+        result: Result,
     ):
-        self.problem, self.plan = problem, plan
-        self.x, self.weight, self.result = x, weight, Result(problem, out, extra)
+        self.problem, self.plan, self.positions = problem, plan, positions
+        self.x, self.weight, self.rows = x, weight, Rows(result)
         self.dtype = problem.acc_dtype
         self.terms = problem.in_channels * problem.geometry.taps
-        self.positions = emit.opaque_value(prod(problem.y_sizes))
         self.pitch = plan.pitch(problem)
         self.number_of = emit.let if problem.is_static else emit.opaque_value
-        self.widens = weight.dtype == "bfloat16" and tvm_compat.reads_llvm()
+        self.widens = weight.dtype == "bfloat16" and compat.reads_llvm()
         self.is_copied = not self.widens and weight.dtype not in (self.dtype, "float16")
 
     def fits(self) -> Expr:
@@ -91,21 +112,23 @@ class DotProduct:
         blocks = -(-g.k_per_group // plan.k_block)
         with emit.tasks(g.groups * blocks, plan.parallel) as task:
             group, block = map(emit.let, emit.unravel(task, (g.groups, blocks)))
-            self.columns = emit.scratch(room * self.pitch, self.dtype)
+            columns, weights = emit.scratch(room * self.pitch, self.dtype), None
             if self.is_copied:
-                self.rows = emit.scratch(plan.channels * self.pitch, self.dtype)
+                weights = emit.scratch(plan.channels * self.pitch, self.dtype)
             first = block * plan.k_block
             count = emit.clamped_extent(first, g.k_per_group, plan.k_block)
             first = emit.let(group * g.k_per_group + first)
 
-            def part(begin: Expr, present: Expr) -> None:
-                self.begin, self.present = begin, present
-                self._copy_columns(group)
+            def of_part(begin: Expr, present: Expr) -> None:
+                part = _Part(columns, weights, begin, present)
+                self._copy_columns(part, group)
                 emit.tiles_or_ones(
-                    count, plan.channels, lambda o, size: self._channels(first, o, size, count)
+                    count,
+                    plan.channels,
+                    lambda o, size: self._channels(part, first, o, size, count),
                 )
 
-            self._over_parts(part)
+            self._over_parts(of_part)
 
     def _over_parts(self, part: Callable[[Expr, Expr], None]) -> None:
         """``part(first, count)`` for parts of the positions, all but the last of the same size."""
@@ -121,80 +144,79 @@ class DotProduct:
 
         emit.loop(parts, numbered)
 
-    def _copy_columns(self, group: Expr) -> None:
+    def _copy_columns(self, part: _Part, group: Expr) -> None:
         """columns[position][input channel][tap] of one part."""
         problem, channels = self.problem, self.problem.in_channels
 
         def position(number: Expr) -> None:
-            digits = emit.unravel(self.begin + number, problem.y_sizes)
-            copy_column(
-                problem,
-                self.x,
-                self.columns,
-                number * self.pitch,
-                group * channels,
-                channels,
-                [self.number_of(digit) for digit in digits],
-                self.plan.lanes,
-            )
+            digits = emit.unravel(part.begin + number, problem.y_sizes)
+            at, place = number * self.pitch, [self.number_of(digit) for digit in digits]
+            source = Source(self.x, group * channels, channels, problem.x_sizes)
+            copy_column(problem, source, part.columns, at, place, self.plan.lanes)
 
-        emit.loop(self.present, position)
+        emit.loop(part.present, position)
 
-    def _channels(self, first: Expr, o: Expr, size: int, count: Expr) -> None:
+    def _channels(self, part: _Part, first: Expr, o: Expr, size: int, count: Expr) -> None:
         """All positions of some output channels; beyond the last, the last again."""
         numbers = [first + emit.least(o + i, count - 1) for i in range(size)]
         rows = [emit.opaque_base(self.weight.at("O", number)) for number in numbers]
         source: Array = self.weight
         if self.is_copied:
-            source = self.rows
+            source = part.weights
             for i, start in enumerate(rows):
-                copy(self.rows, i * self.pitch, self.weight, start, self.terms, self.plan.lanes)
+                copy(source, i * self.pitch, self.weight, start, self.terms, self.plan.lanes)
             rows = [i * self.pitch for i in range(size)]
-        tile = partial(self._tile, source, rows, numbers)
+        tile = partial(self._tile, part, source, rows, numbers)
         if self.problem.is_static:
-            emit.tiles(self.present, self.plan.m_tile, tile)
+            emit.tiles(part.present, self.plan.m_tile, tile)
         else:
-            emit.tiles_then_ones(self.present, self.plan.m_tile, tile)
+            emit.tiles_then_ones(part.present, self.plan.m_tile, tile)
 
     def _tile(
-        self, source: Array, rows: Sequence[Expr], numbers: Sequence[Expr], m: Expr, size: int
+        self,
+        part: _Part,
+        source: Array,
+        rows: Sequence[Expr],
+        numbers: Sequence[Expr],
+        m: Expr,
+        size: int,
     ) -> None:
         """accumulators[channels][positions] += weights * columns, and what they add up to."""
         lanes = self.plan.lanes
         tile = list(product(range(len(rows)), range(size)))
-        sums = dict(zip(tile, emit.registers(len(tile), lanes, self.dtype)))
+        accumulators = dict(zip(tile, emit.registers(len(tile), lanes, self.dtype)))
         zero = emit.broadcast(emit.constant(0, self.dtype), lanes)
-        for register, index in sums.values():
+        for register, index in accumulators.values():
             emit.store(register, index, zero)
 
         def term(i: Expr) -> None:
             values = [
-                emit.let(self.columns[emit.lanes_of((m + p) * self.pitch + i * lanes, lanes)])
+                emit.let(part.columns[emit.lanes_of((m + p) * self.pitch + i * lanes, lanes)])
                 for p in range(size)
             ]
             for o, row in enumerate(rows):
                 weights = emit.let(self._vector(source, row + i * lanes))
                 for p, value in enumerate(values):
-                    register, index = sums[o, p]
+                    register, index = accumulators[o, p]
                     emit.store(register, index, register[index] + weights * value)
 
         emit.loop(self.terms // lanes, term)
         rest = self.terms % lanes
-        for (o, p), (register, index) in sums.items():
+        for (o, p), (register, index) in accumulators.items():
             total = self._added(register[index])
             held = emit.scratch(1, self.dtype)
             emit.store(held, 0, total)
 
             def left(i: Expr, o: int = o, p: int = p, held: Array = held) -> None:
                 place = self.terms - rest + i
-                value = self.columns[(m + p) * self.pitch + place]
+                value = part.columns[(m + p) * self.pitch + place]
                 weight = source.load(rows[o] + place, self.dtype)
                 if source.dtype != self.dtype:
                     weight = emit.via_memory(weight, self.dtype)
                 emit.store(held, 0, held[0] + weight * value)
 
             emit.loop(rest, left)
-            self._write(numbers[o], self.begin + m + p, held[0])
+            self._write(numbers[o], part.begin + m + p, held[0])
 
     def _vector(self, source: Array, start: Expr) -> Expr:
         """Neighbours, in the dtype of the sums."""
@@ -220,4 +242,4 @@ class DotProduct:
 
     def _write(self, channel: Expr, position: Expr, value: Expr) -> None:
         *outer, last = map(self.number_of, emit.unravel(position, self.problem.y_sizes))
-        self.result.row(channel, (*outer, 0)).put(last, value)
+        self.rows.row(channel, (*outer, 0)).put(last, value)

@@ -7,16 +7,20 @@ of columns (channel, tap), which are added up where they overlap::
 
     parallel (block of images, group, block of channels of x):
         for each chunk of `k_block` channels of y:
-            copy a row of weights (channel of x, tap) for each              -> rows
+            copy a row of weights (channel of x, tap) for each              -> weights
             for each tile of `m_tile` positions:
                 pack their values, channel by channel                       -> values
             for each tile of `vectors` vectors, each tile of positions:
                 for each channel of y:
-                    ask for weights of the next chunk
-                    accumulators[m_tile][vectors] += values * rows          -> columns
+                    prefetch weights of the next chunk
+                    accumulators[m_tile][vectors] += values * weights       -> columns
         for each image, each channel of x:
             for each position, each tap: image += column    (one position's may be the image)
             cut the padding off                                             -> out
+
+Of the matrix product, M are positions, N channels of x and taps, K channels of y.  Left, `values`
+``[tile of positions][channel of y][position]``, each broadcast; right, `weights` ``[tile of
+vectors][channel of y][lanes]``.
 """
 
 from __future__ import annotations
@@ -24,32 +28,80 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...dtypes import byte_width
-from ...emit.arguments import conv_arguments
 from ...problem import DATA, TAPS, Problem
 from .. import emit
-from ..emit import ATTRIBUTES, Array, Expr, Operand
+from ..emit import Array, Expr, Operand
 from ..machine import CACHE_LINE
 from ..parts.copies import copy
-from ..parts.outer_product import add_products
-from ..parts.output_rows import Result
+from ..parts.outer_product import Matrix, RegisterTile, add_products
+from ..parts.output_rows import Result, Rows
+from ..parts.prim_func import conv_function
 from ..plan.gemm_col2im import Col2imPlan
 
 
 def build(problem: Problem, plan: Col2imPlan) -> Any:
     """The PrimFunc ``(y, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
-    with emit.kernel(ATTRIBUTES) as made:
-        with emit.body(*conv_arguments(problem)) as operands:
-            kernel_of(problem, plan, operands).emit()
-    return made[0]
+    return conv_function(problem, lambda operands: kernel_of(problem, plan, operands).emit())
 
 
 def kernel_of(problem: Problem, plan: Col2imPlan, operands: Sequence[Operand]) -> GemmCol2im:
     """The kernel with the arguments of that PrimFunc as `operands`."""
     y, weight, *extra, out = operands
-    return GemmCol2im(problem, plan, y, weight, out, extra)
+    sizes = _Sizes.emitted(problem, plan)
+    return GemmCol2im(problem, plan, sizes, y, weight, Result(problem, out, extra))
+
+
+class _Sizes(NamedTuple):
+    """Sizes of an image; of symbolic sizes known at run time.
+
+    Attributes
+    ----------
+    y : list
+        Of y along depth, height and width, at least 1: nothing is divided by zero.
+    positions : int or expression
+        Its positions.
+    extent : list
+        Of x with its padding.
+    elements : int or expression
+        Of x with its padding, for one channel.
+    """
+
+    y: Sequence[Expr]
+    positions: Expr
+    extent: Sequence[Expr]
+    elements: Expr
+
+    @classmethod
+    def emitted(cls, problem: Problem, plan: Col2imPlan) -> _Sizes:
+        """Those of a problem."""
+        geometry = problem.geometry
+        y = [emit.opaque_value(emit.most(size, 1)) for size in geometry.y_size]
+        positions = emit.opaque_value(prod(y))
+        extent = [emit.opaque_value(e) for e in plan.extents(geometry, emit.most)]
+        return cls(y, positions, extent, emit.opaque_value(prod(extent)))
+
+
+class _Task(NamedTuple):
+    """One task, and what it holds.
+
+    Attributes
+    ----------
+    image, images : Expr
+        The first of its images, and how many.
+    positions : Expr
+        Positions of all of them.
+    weights, values, columns : Array
+    """
+
+    image: Expr
+    images: Expr
+    positions: Expr
+    weights: Array
+    values: Array
+    columns: Array
 
 
 class GemmCol2im:
@@ -59,13 +111,13 @@ class GemmCol2im:
         self,
         problem: Problem,
         plan: Col2imPlan,
+        sizes: _Sizes,
         y: Operand,
         weight: Operand,
-        out: Operand,
-        extra: Sequence[Operand],
+        result: Result,
     ):
-        self.problem, self.plan = problem, plan
-        self.y, self.weight, self.result = y, weight, Result(problem, out, extra)
+        self.problem, self.plan, self.sizes = problem, plan, sizes
+        self.y, self.weight, self.rows = y, weight, Rows(result)
         self.dtype = problem.acc_dtype
         geometry = problem.geometry
         self.vectors = plan.row_vectors(geometry)
@@ -73,68 +125,75 @@ class GemmCol2im:
         self.is_run = problem.weights_are_runs
         # Negative padding in front moves the image away from the edge of its scratch.
         self.shift = [max(0, -pad) for pad in geometry.pad_before]
-        # An image may be empty, but nothing is divided by zero.
-        self.y_size = [emit.opaque_value(emit.most(y, 1)) for y in geometry.y_size]
-        self.size = emit.opaque_value(prod(self.y_size))
-        self.extent = [emit.opaque_value(e) for e in plan.extents(geometry, emit.most)]
-        self.held = emit.opaque_value(prod(self.extent))
 
     def fits(self) -> Expr:
         """Whether there is room for an image."""
-        return emit.both(self.size <= self.plan.positions, self.held <= self.plan.held)
+        sizes = self.sizes
+        return emit.both(sizes.positions <= self.plan.positions, sizes.elements <= self.plan.held)
 
     def emit(self) -> None:
         """The whole kernel."""
         problem, geometry, plan = self.problem, self.problem.geometry, self.plan
         blocks = -(-geometry.c_per_group // plan.c_block)
-        n = problem.n
-        images: Expr = plan.images
-        if not problem.is_static:
-            # As many images as there is room for, in equal parts.
-            most = emit.opaque_value(emit.quotient(plan.positions, self.size))
-            parts = emit.opaque_value(emit.ceil_div(emit.most(n, 1), most))
-            images = emit.opaque_value(emit.ceil_div(emit.most(n, 1), parts))
-        extents = (emit.ceil_div(n, images), geometry.groups, blocks)
+        images = self._images_of_task()
+        extents = (emit.ceil_div(problem.n, images), geometry.groups, blocks)
         with emit.tasks(prod(extents), plan.parallel) as task:
             number_of = emit.let if problem.is_static else emit.opaque_value
-            image, group, block = map(number_of, emit.unravel(task, extents))
-            self.image = image * images
-            self.images = (
-                images
-                if problem.is_static
-                else emit.opaque_value(emit.least(images, n - self.image))
-            )
-            self.positions = emit.opaque_value(self.images * self.size)
+            number, group, block = map(number_of, emit.unravel(task, extents))
+            image = number * images
+            present = images
+            if not problem.is_static:
+                present = emit.opaque_value(emit.least(images, problem.n - image))
+            positions = emit.opaque_value(present * self.sizes.positions)
             room = -(-plan.positions // plan.m_tile) * plan.m_tile
             first_c = block * plan.c_block
             count = emit.clamped_extent(first_c, geometry.c_per_group, plan.c_block)
-            self.rows = emit.scratch(plan.k_block * self.row, self.dtype)
-            self.values = emit.scratch(room * plan.k_block, self.dtype)
-            self.columns = emit.scratch(room * self.pitch, self.dtype)
-            zero = emit.constant(0, self.dtype)
+            weights = emit.scratch(plan.k_block * self.row, self.dtype)
+            values = emit.scratch(room * plan.k_block, self.dtype)
+            columns = emit.scratch(room * self.pitch, self.dtype)
             # Lanes beyond the last weight are computed and dropped: they only have to be numbers.
-            emit.fill(self.rows, 0, plan.k_block * self.row, zero)
-            full, rest = divmod(geometry.k_per_group, plan.k_block)
-            first_k = group * geometry.k_per_group
+            zero = emit.constant(0, self.dtype)
+            emit.fill(weights, 0, plan.k_block * self.row, zero)
+            one = _Task(image, present, positions, weights, values, columns)
+            self._columns(one, group, first_c, count)
+            self._col2im(one, group * geometry.c_per_group + first_c, count)
 
-            def chunk(number: Expr, depth: int, *, fresh: bool) -> None:
-                first = first_k + number * plan.k_block
-                self._copy_weights(first, depth, first_c, count)
-                self._pack_values(first, depth)
-                following = emit.least(first + depth, first_k + (geometry.k_per_group - depth))
-                self._products(depth, emit.let(self.weight.at("OI", following, first_c)), fresh)
+    def _images_of_task(self) -> Expr:
+        """As many images as there is room for, in equal parts."""
+        n, plan = self.problem.n, self.plan
+        if self.problem.is_static:
+            return plan.images
+        most = emit.opaque_value(emit.quotient(plan.positions, self.sizes.positions))
+        parts = emit.opaque_value(emit.ceil_div(emit.most(n, 1), most))
+        return emit.opaque_value(emit.ceil_div(emit.most(n, 1), parts))
 
-            # The first chunk starts the sums, the others go on.
-            chunk(0, plan.k_block if full else rest, fresh=True)
-            emit.loop(full - 1, lambda i: chunk(i + 1, plan.k_block, fresh=False))
-            if full and rest:
-                chunk(full, rest, fresh=False)
-            self._scatter(group * geometry.c_per_group + first_c, count)
+    def _columns(self, task: _Task, group: Expr, first_c: Expr, count: Expr) -> None:
+        """columns[position][channel of x, tap] of `count` channels of x, chunk by chunk of those of
+        y."""
+        geometry, plan = self.problem.geometry, self.plan
+        full, rest = divmod(geometry.k_per_group, plan.k_block)
+        first_k = group * geometry.k_per_group
+
+        def chunk(number: Expr, depth: int, *, fresh: bool) -> None:
+            first = first_k + number * plan.k_block
+            self._copy_weights(task, (first, depth), (first_c, count))
+            self._pack_values(task, first, depth)
+            following = emit.least(first + depth, first_k + (geometry.k_per_group - depth))
+            place = emit.let(self.weight.at("OI", following, first_c))
+            self._products(task, depth, place, fresh)
+
+        # The first chunk starts the sums, the others go on.
+        chunk(0, plan.k_block if full else rest, fresh=True)
+        emit.loop(full - 1, lambda i: chunk(i + 1, plan.k_block, fresh=False))
+        if full and rest:
+            chunk(full, rest, fresh=False)
 
     # ------------------------------------------------------------ operands
 
-    def _copy_weights(self, first_k: Expr, depth: int, first_c: Expr, count: Expr) -> None:
-        """rows[tile of vectors][channel of y][lanes] of the weights, in their order in memory."""
+    def _copy_weights(self, task: _Task, of_y: tuple[Expr, int], of_x: tuple[Expr, Expr]) -> None:
+        """weights[tile of vectors][channel of y][lanes], in their order in memory; of channels of y
+        and of x, each the first and how many."""
+        (first_k, depth), (first_c, count) = of_y, of_x
         geometry, lanes = self.problem.geometry, self.plan.lanes
         whole = geometry.c_per_group % self.plan.c_block == 0
         line = self.weight if self.is_run else emit.scratch(self.row, self.dtype)
@@ -154,7 +213,7 @@ class GemmCol2im:
                 if not (whole and self.plan.c_block * geometry.taps == self.row):
                     left = count * geometry.taps - first * lanes
                     present = emit.least(present, emit.most(left, 0))
-                copy(self.rows, into, line, start + first * lanes, present, lanes)
+                copy(task.weights, into, line, start + first * lanes, present, lanes)
 
             emit.tiles(self.vectors, self.plan.vectors, tile)
 
@@ -167,7 +226,7 @@ class GemmCol2im:
 
         emit.loop(depth, weights_of)
 
-    def _pack_values(self, first_k: Expr, depth: int) -> None:
+    def _pack_values(self, task: _Task, first_k: Expr, depth: int) -> None:
         """values[tile of positions][channel of y][position]; beyond the last, the last again.
 
         Channel by channel: positions are neighbours in memory, or near; a channel's may be so far
@@ -176,11 +235,11 @@ class GemmCol2im:
         step, tile = self.y.strides["C"], self.plan.m_tile
 
         def place(number: Expr) -> Expr:
-            inner, *rest = emit.unravel(emit.let(number), (self.images, *self.y_size))
-            return emit.let(self.y.at("C" + DATA, first_k, self.image + inner, *rest))
+            inner, *rest = emit.unravel(emit.let(number), (task.images, *self.sizes.y))
+            return emit.let(self.y.at("C" + DATA, first_k, task.image + inner, *rest))
 
         def put(into: Expr, source: Expr) -> None:
-            emit.store(self.values, into, self.y.load(source, self.dtype))
+            emit.store(task.values, into, self.y.load(source, self.dtype))
 
         def neighbours(first: Expr) -> None:
             source, into = emit.opaque_base(place(first)), emit.opaque_base(first * depth)
@@ -190,8 +249,8 @@ class GemmCol2im:
 
         def any_positions(first: Expr, size: int) -> None:
             numbers = [first + o for o in range(size)]
-            if self.problem.is_static and self.positions % size:
-                numbers = [emit.least(number, self.positions - 1) for number in numbers]
+            if self.problem.is_static and task.positions % size:
+                numbers = [emit.least(number, task.positions - 1) for number in numbers]
             sources = [place(number) for number in numbers]
 
             def channel(k: Expr) -> None:
@@ -200,25 +259,24 @@ class GemmCol2im:
 
             emit.loop(depth, channel)
 
-        if not self._has_neighbours:
-            emit.tiles_or_ones(self.positions, tile, any_positions)
+        if not self._has_neighbours(task):
+            emit.tiles_or_ones(task.positions, tile, any_positions)
             return
-        whole = self.positions // tile
+        whole = task.positions // tile
         emit.loop(whole, lambda i: neighbours(i * tile))
-        if self.positions % tile:
+        if task.positions % tile:
             any_positions(whole * tile, tile)
 
-    @property
-    def _has_neighbours(self) -> bool:
+    def _has_neighbours(self, task: _Task) -> bool:
         """Whether the positions of a whole tile are known to be neighbours in memory."""
         if not self.problem.is_static or not self.y.is_run(DATA[1:]):
             return False
-        return self.images == 1 or self.size % self.plan.m_tile == 0
+        return task.images == 1 or self.sizes.positions % self.plan.m_tile == 0
 
     # ------------------------------------------------------------ arithmetic
 
-    def _products(self, depth: int, following: Expr, fresh: bool) -> None:
-        """columns[position][channel of x, tap] (+)= sum over channels of y of values * rows.
+    def _products(self, task: _Task, depth: int, following: Expr, fresh: bool) -> None:
+        """columns[position][channel of x, tap] (+)= sum over channels of y of values * weights.
 
         At `following` begin the weights of the next chunk.
         """
@@ -226,7 +284,7 @@ class GemmCol2im:
         lines = self.plan.ahead if self.is_run else 0
         line = CACHE_LINE // byte_width(self.weight.dtype)
 
-        def ask(first: Expr, position: Expr, k: Expr) -> None:
+        def prefetch(first: Expr, position: Expr, k: Expr) -> None:
             """Each tile of positions asks for its share of what these vectors need next; tiles that
             are more than there are lines, for what the next vectors need."""
             share = emit.quotient(position, self.plan.m_tile) * lines
@@ -236,89 +294,80 @@ class GemmCol2im:
 
         def tile(first: Expr, vectors: int, position: Expr, size: int) -> None:
             start = position * self.pitch + first * lanes
+            places = [start + o * self.pitch for o in range(size)]
             add_products(
                 (depth,),
-                self.values,
-                lambda o, k: position * depth + k * size + o,
-                self.rows,
-                lambda k: (first * depth + k * vectors) * lanes,
-                self.columns,
-                [start + o * self.pitch for o in range(size)],
-                vectors,
-                lanes,
+                Matrix(task.values, lambda o, k: position * depth + k * size + o),
+                Matrix(task.weights, lambda k: (first * depth + k * vectors) * lanes),
+                RegisterTile(task.columns, places, vectors, lanes),
                 fresh=fresh,
                 # Single positions would take longer to ask than to multiply.
-                ahead=partial(ask, first, position) if lines and size > 1 else None,
+                prefetch=partial(prefetch, first, position) if lines and size > 1 else None,
             )
 
         emit.tiles(
             self.vectors,
             self.plan.vectors,
             lambda first, vectors: emit.tiles_or_ones(
-                self.positions, self.plan.m_tile, partial(tile, first, vectors)
+                task.positions, self.plan.m_tile, partial(tile, first, vectors)
             ),
         )
 
-    def _scatter(self, channel: Expr, count: Expr) -> None:
-        """Add up the columns where they overlap, and cut the padding off."""
-        problem, geometry = self.problem, self.problem.geometry
+    def _col2im(self, task: _Task, channel: Expr, count: Expr) -> None:
+        """Add up the columns of `count` channels where they overlap, and cut the padding off."""
         is_image = self._columns_are_images()
-        held = self.columns if is_image is True else emit.scratch(self.plan.held, self.dtype)
-        zero = emit.constant(0, self.dtype)
-        sizes, axes = problem.x_sizes[1:], self._run_axes()
-
-        def flat(where: Sequence[Expr], sizes: Sequence[Expr]) -> Expr:
-            index: Expr = 0
-            for i, size in zip(where, sizes):
-                index = index * size + i
-            return index
-
-        def add_up(inner: Expr, c: Expr) -> None:
-            emit.fill(held, 0, self.held, zero)
-
-            def add(*position: Expr) -> None:
-                steps = zip(position, geometry.stride, self.shift)
-                corner = emit.opaque_base(
-                    flat([p * s + shift for p, s, shift in steps], self.extent)
-                )
-                row = inner * self.size + flat(position, self.y_size)
-                columns = emit.opaque_base(row * self.pitch + c * geometry.taps)
-
-                def tap(*r: Expr) -> None:
-                    reach = [i * dilation for i, dilation in zip(r, geometry.dilation)]
-                    into = corner + flat(reach, self.extent)
-                    column = self.columns[columns + flat(r, geometry.kernel)]
-                    emit.store(held, into, held[into] + column)
-
-                emit.nest(geometry.kernel, tap)
-
-            emit.nest(self.y_size, add)
-
-        def write(image: Array, first: Expr, inner: Expr, c: Expr) -> None:
-            def row(*outer: Expr) -> None:
-                where = [*outer, *[0] * axes]
-                before = zip(where, geometry.pad_before, self.shift)
-                corner = flat([i + p + s for i, p, s in before], self.extent)
-                source = emit.opaque_base(first + corner)
-                number = self.image + inner
-                row = self.result.row(channel + c, (number, *where))
-                emit.loop(prod(sizes[-axes:]), lambda i: row.put(i, image[source + i]))
-
-            emit.nest(sizes[:-axes], row)
-
-        def add_up_and_write(inner: Expr, c: Expr) -> None:
-            add_up(inner, c)
-            write(held, 0, inner, c)
+        image = task.columns if is_image is True else emit.scratch(self.plan.held, self.dtype)
 
         def one(inner: Expr, c: Expr) -> None:
-            columns = inner * self.pitch + c * geometry.taps
+            columns = inner * self.pitch + c * self.problem.geometry.taps
+            number = task.image + inner
+
+            def add_up_and_write() -> None:
+                self._add_up(task, image, inner, c)
+                self._write(image, 0, channel + c, number)
+
             emit.when(
                 is_image,
-                lambda: write(self.columns, columns, inner, c),
-                lambda: add_up_and_write(inner, c),
+                lambda: self._write(task.columns, columns, channel + c, number),
+                add_up_and_write,
             )
 
-        emit.nest((self.images, count), one)
+        emit.nest((task.images, count), one)
+
+    def _add_up(self, task: _Task, image: Array, inner: Expr, c: Expr) -> None:
+        """image[depth][height][width] of one channel, padding included."""
+        geometry, sizes = self.problem.geometry, self.sizes
+        emit.fill(image, 0, sizes.elements, emit.constant(0, self.dtype))
+
+        def add(*position: Expr) -> None:
+            steps = zip(position, geometry.stride, self.shift)
+            corner = emit.opaque_base(_flat([p * s + shift for p, s, shift in steps], sizes.extent))
+            row = inner * sizes.positions + _flat(position, sizes.y)
+            columns = emit.opaque_base(row * self.pitch + c * geometry.taps)
+
+            def tap(*r: Expr) -> None:
+                reach = [i * dilation for i, dilation in zip(r, geometry.dilation)]
+                into = corner + _flat(reach, sizes.extent)
+                column = task.columns[columns + _flat(r, geometry.kernel)]
+                emit.store(image, into, image[into] + column)
+
+            emit.nest(geometry.kernel, tap)
+
+        emit.nest(sizes.y, add)
+
+    def _write(self, image: Array, first: Expr, channel: Expr, number: Expr) -> None:
+        """The image of a channel, from `first` on, as that of this number of x."""
+        sizes, axes = self.problem.x_sizes[1:], self._run_axes()
+
+        def row(*outer: Expr) -> None:
+            where = [*outer, *[0] * axes]
+            before = zip(where, self.problem.geometry.pad_before, self.shift)
+            corner = _flat([i + p + s for i, p, s in before], self.sizes.extent)
+            source = emit.opaque_base(first + corner)
+            written = self.rows.row(channel, (number, *where))
+            emit.loop(prod(sizes[-axes:]), lambda i: written.put(i, image[source + i]))
+
+        emit.nest(sizes[:-axes], row)
 
     def _columns_are_images(self) -> Expr:
         """Whether images of y have one position, whose columns are an image of x.
@@ -328,18 +377,26 @@ class GemmCol2im:
         if self.problem.is_static:
             return self.plan.held == 0
         geometry = self.problem.geometry
-        same = [e <= taps for e, taps in zip(self.extent, geometry.kernel)]
+        same = [e <= taps for e, taps in zip(self.sizes.extent, geometry.kernel)]
         return emit.both(prod(geometry.y_size) > 0, *same)
 
     def _run_axes(self) -> int:
         """How many of the last axes of an image are one run, here and in the result: at least its
         rows, or more where they have no padding to cut off."""
-        sizes, out = self.problem.x_sizes[1:], self.result.out
+        sizes, out = self.problem.x_sizes[1:], self.rows.result.out
         axes, is_known = 1, self.problem.is_static
         varies = {letter for step in self.problem.epilogue for letter in step.varies}
-        while is_known and axes < len(sizes) and self.extent[-axes:] == list(sizes[-axes:]):
+        while is_known and axes < len(sizes) and self.sizes.extent[-axes:] == list(sizes[-axes:]):
             letters = DATA[-axes - 1 :]
             if varies & set(letters) or not out.is_run(letters):
                 break
             axes += 1
         return axes
+
+
+def _flat(where: Sequence[Expr], sizes: Sequence[Expr]) -> Expr:
+    """The number of an element of an array of these sizes."""
+    index: Expr = 0
+    for i, size in zip(where, sizes):
+        index = index * size + i
+    return index

@@ -13,8 +13,12 @@ output channels, values of the data are broadcast, and each tap has its own rect
                 for each tap, each row of positions where it meets data:
                     for each tile of `m_tile` positions:
                         for each input channel:
-                            accumulators[m_tile][vectors] += inputs * weights -> sums
-        for each block of output channels: turn its sums, row by row          -> out
+                            accumulators[m_tile][vectors] += inputs * weights -> acc
+        for each block of output channels: transpose its sums, row by row     -> out
+
+Of the matrix product of a tap, M are the positions where it meets data, N output channels, K input
+channels.  Left, `inputs` ``[input channel][row of taps][row][width]``, each broadcast; right,
+`weights` ``[tap][input channel][lanes]``.
 
 Tasks copy their weights for themselves: lines that another core wrote are slow to read.
 
@@ -25,31 +29,30 @@ task has about as many rows as its room holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
-from ...emit.arguments import Packed, conv_arguments, packed_weight, stored_weight, tap_number
+from ...emit.arguments import Packed, tap_number
 from ...problem import DATA, Problem
 from .. import emit
-from ..emit import ATTRIBUTES, Array, Expr, Operand
+from ..emit import Array, Expr, Operand
 from ..parts.block_weights import BlockWeights
 from ..parts.copies import copy
-from ..parts.outer_product import add_products
-from ..parts.output_rows import Result
-from ..parts.transpose import transpose_squares
+from ..parts.outer_product import Matrix, RegisterTile, add_products
+from ..parts.output_rows import Result, Rows
+from ..parts.prim_func import conv_function, packing_function
+from ..parts.splits import Splits
+from ..parts.transpose import Pitched, transpose_squares
 from ..plan.valid_taps import ValidTapsPlan
 from ..plan.vectors import square_side
 
 
 def build(problem: Problem, plan: ValidTapsPlan) -> Any:
     """The PrimFunc ``(data, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
-    with emit.kernel(ATTRIBUTES) as made:
-        packed = packed_weights(problem, plan) if problem.prepacked else None
-        with emit.body(*conv_arguments(problem, packed)) as operands:
-            emit_body(problem, plan, operands)
-    return made[0]
+    packed = packed_weights(problem, plan) if problem.prepacked else None
+    return conv_function(problem, partial(emit_body, problem, plan), packed)
 
 
 def emit_body(problem: Problem, plan: ValidTapsPlan, operands: Sequence[Operand]) -> None:
@@ -70,16 +73,77 @@ def is_prepacked(problem: Problem, plan: ValidTapsPlan) -> bool:
 
 def build_packing(problem: Problem, plan: ValidTapsPlan) -> Any:
     """The PrimFunc ``(weight, packed)`` that packs weights for the kernel of the same plan."""
-    with emit.kernel(ATTRIBUTES) as made:
-        arguments = stored_weight(problem), packed_weight(packed_weights(problem, plan))
-        with emit.body(*arguments) as (weight, packed):
-            ValidTaps(problem, plan, weight).pack_weights(packed)
-    return made[0]
+    return packing_function(
+        problem,
+        packed_weights(problem, plan),
+        lambda operands: ValidTaps(problem, plan, operands[0]).pack_weights(operands[1]),
+    )
 
 
 def packed_weights(problem: Problem, plan: ValidTapsPlan) -> Packed:
     """What the packed weights are."""
     return Packed(plan.packed(problem), problem.acc_dtype)
+
+
+class _Sizes(NamedTuple):
+    """Sizes of what a task works on; of symbolic sizes known at run time.
+
+    Attributes
+    ----------
+    positions : tuple
+        Along the four axes.
+    rows : sequence
+        Rows of a task along depth and height.
+    pitch : int or expression
+        Distance of two channels of `inputs`.
+    acc_elements : int or expression
+        Accumulators of a block of output channels.
+    """
+
+    positions: Sequence[Expr]
+    rows: Sequence[Expr]
+    pitch: Expr
+    acc_elements: Expr
+
+    @property
+    def width(self) -> Expr:
+        """Positions of a row."""
+        return self.positions[-1]
+
+
+class _Task(NamedTuple):
+    """One task.
+
+    Attributes
+    ----------
+    sizes : _Sizes
+    group, split, image : Expr
+    first, present : sequence
+        Along depth and height, the first of its rows, and how many exist.
+    """
+
+    sizes: _Sizes
+    group: Expr
+    split: Expr
+    image: Expr
+    first: Sequence[Expr]
+    present: Sequence[Expr]
+
+
+class _Held(NamedTuple):
+    """What a task holds.
+
+    Attributes
+    ----------
+    inputs, weights : Array
+        Rows of data, and weights of a block and chunk, or all that come packed.
+    acc : Array
+        Accumulators ``[block][row][position][channels]``.
+    """
+
+    inputs: Array
+    weights: Array
+    acc: Array
 
 
 class ValidTaps:
@@ -97,9 +161,11 @@ class ValidTaps:
         self.data, self.result = data, result
         self.dtype = problem.acc_dtype
         self.channels = plan.vectors * plan.lanes
-        self.blocks = plan.blocks(problem)
-        self.per_split = -(-self.blocks // plan.channel_splits)
+        blocks = plan.blocks(problem)
+        self.splits = Splits(blocks, plan.channel_splits, -(-blocks // plan.channel_splits))
         self.chunks = -(-problem.in_channels // plan.depth)
+        # Whether all sums of a split are held, or those of one block of output channels.
+        self.holds_all = self.chunks > 1
         self.kernel = problem.geometry.kernel
         self.number_of = emit.let if problem.is_static else emit.opaque_value
 
@@ -107,125 +173,135 @@ class ValidTaps:
         """Whether there is room: tasks size what they hold."""
         return True
 
+    def _sizes(self) -> _Sizes:
+        plan = self.plan
+        positions = tuple(map(emit.opaque_value, self.problem.positions))
+        rows: Sequence[Expr] = plan.rows
+        if plan.room:
+            height = plan.rows_of(positions[2], positions[3], emit.quotient, emit.most)
+            rows = 1, emit.opaque_value(height)
+        pitch = emit.opaque_value(plan.pitch(self.problem, rows))
+        elements = emit.opaque_value(prod(rows) * positions[3] * self.channels)
+        return _Sizes(positions, rows, pitch, elements)
+
     def emit(self) -> None:
         """The whole kernel."""
-        problem, plan = self.problem, self.plan
-        images, *rows, self.width = map(emit.opaque_value, problem.positions)
-        self.rows: Sequence[Expr] = plan.rows
-        if plan.room:
-            height = plan.rows_of(rows[1], self.width, emit.quotient, emit.most)
-            self.rows = 1, emit.opaque_value(height)
-        self.pitch = emit.opaque_value(plan.pitch(problem, self.rows))
-        # Sums of a block of output channels.
-        self.block_sums = emit.opaque_value(prod(self.rows) * self.width * self.channels)
+        sizes = self._sizes()
+        images, *rows, _ = sizes.positions
         counts = [
-            emit.opaque_value(emit.ceil_div(size, part)) for size, part in zip(rows, self.rows)
+            emit.opaque_value(emit.ceil_div(size, part)) for size, part in zip(rows, sizes.rows)
         ]
         # Images and rows of the same weights are one thread's, if possible.
-        extents = (problem.geometry.groups, plan.channel_splits, images, *counts)
-        with emit.tasks(prod(extents), plan.parallel) as task:
+        extents = (self.problem.geometry.groups, self.splits.number, images, *counts)
+        with emit.tasks(prod(extents), self.plan.parallel) as task:
             digits = emit.unravel(task, extents)
-            self.group, split, self.image, *numbers = map(self.number_of, digits)
-            self.first = [self.number_of(i * part) for i, part in zip(numbers, self.rows)]
-            bounds = zip(self.first, rows, self.rows)
-            self.present = [self.number_of(emit.clamped_extent(*bound)) for bound in bounds]
-            self._task(split)
+            group, split, image, *numbers = map(self.number_of, digits)
+            first = [self.number_of(i * part) for i, part in zip(numbers, sizes.rows)]
+            bounds = zip(first, rows, sizes.rows)
+            present = [self.number_of(emit.clamped_extent(*bound)) for bound in bounds]
+            self._task(_Task(sizes, group, split, image, first, present))
+
+    # ------------------------------------------------------------ weights
 
     def pack_weights(self, packed: Array) -> None:
         """packed[group][block][tap][input channel][channels]."""
         copied, groups = self._copied(self.problem.in_channels), self.problem.geometry.groups
-        with emit.tasks(groups * self.blocks, self.plan.parallel) as task:
-            group, block = map(emit.let, emit.unravel(task, (groups, self.blocks)))
+        blocks = self.splits.blocks
+        with emit.tasks(groups * blocks, self.plan.parallel) as task:
+            group, block = map(emit.let, emit.unravel(task, (groups, blocks)))
             copied.copy(packed, group, block, 0, emit.opaque_base(task * copied.elements))
 
     def _copied(self, count: int) -> BlockWeights:
         """The weights of a block and of `count` input channels."""
-        problem, lanes = self.problem, self.plan.lanes
-        return BlockWeights(problem, self.weight, self.channels, self.blocks, count, lanes)
+        problem, lanes, blocks = self.problem, self.plan.lanes, self.splits.blocks
+        return BlockWeights(problem, self.weight, self.channels, blocks, count, lanes)
+
+    def _weights_of(
+        self, task: _Task, weights: Array, block: Expr, first: Expr
+    ) -> tuple[Expr, int]:
+        """Where those of a block and of the chunk from channel `first` on begin, and how far taps
+        are apart; copied to `weights` unless all come packed."""
+        channels, depth = self.problem.in_channels, self.plan.depth
+        if self.problem.prepacked:
+            pitch = channels * self.channels
+            number = task.group * self.splits.blocks + block
+            place = number * (self.problem.geometry.taps * pitch) + first * self.channels
+            return emit.let(place), pitch
+        # The last chunk may be a smaller one: all of its room is filled.
+        begin = first if channels % depth == 0 else emit.least(first, channels - depth)
+        copied = self._copied(depth)
+        copied.copy(weights, task.group, block, begin)
+        return emit.let((first - begin) * self.channels), copied.pitch
 
     # ------------------------------------------------------------ one task
 
-    def _task(self, split: Expr) -> None:
+    def _task(self, task: _Task) -> None:
+        """All chunks of input channels, and what becomes of the sums."""
         plan, channels, zero = self.plan, self.problem.in_channels, emit.constant(0, self.dtype)
-        holds_all = self.chunks > 1
-        room = self.block_sums * (self.per_split if holds_all else 1)
-        inputs = emit.scratch(plan.depth * self.pitch, self.dtype)
-        sums = emit.scratch(room, self.dtype)
-        copied = self._copied(plan.depth)
+        elements = task.sizes.acc_elements
+        room = elements * (self.splits.per_split if self.holds_all else 1)
+        inputs = emit.scratch(plan.depth * task.sizes.pitch, self.dtype)
+        acc = emit.scratch(room, self.dtype)
         weights: Array = self.weight
         if not self.problem.prepacked:
-            weights = emit.scratch(copied.elements, self.dtype)
+            weights = emit.scratch(self._copied(plan.depth).elements, self.dtype)
+        held = _Held(inputs, weights, acc)
 
-        def blocks(step: Callable[[Expr, Expr], None]) -> None:
-            """``step(block, where its sums are)`` for the blocks of this split."""
+        def place_of(i: Expr) -> Expr:
+            """Where the accumulators of a block of the split begin."""
+            return i * elements if self.holds_all else 0
 
-            def numbered(i: Expr) -> None:
-                number = split * self.per_split + i
-                inside = True if self.blocks % plan.channel_splits == 0 else number < self.blocks
-                emit.when(inside, lambda: step(number, i * self.block_sums if holds_all else 0))
-
-            emit.loop(self.per_split, numbered)
-
-        def weights_of(number: Expr, first: Expr) -> tuple[Expr, int]:
-            """Where those of a block and chunk begin, and how far taps are apart."""
-            if self.problem.prepacked:
-                pitch = channels * self.channels
-                block = self.group * self.blocks + number
-                place = block * (self.problem.geometry.taps * pitch) + first * self.channels
-                return emit.let(place), pitch
-            # The last chunk may be a smaller one: all of its room is filled.
-            begin = (
-                first if channels % plan.depth == 0 else emit.least(first, channels - plan.depth)
-            )
-            copied.copy(weights, self.group, number, begin)
-            return emit.let((first - begin) * self.channels), copied.pitch
-
-        def chunk(i: Expr) -> None:
-            first = emit.let(i * plan.depth)
+        def chunk(number: Expr) -> None:
+            first = emit.let(number * plan.depth)
             count = emit.clamped_extent(first, channels, plan.depth)
-            self._copy_inputs(inputs, first, count)
+            self._copy_inputs(task, inputs, first, count)
 
-            def block(number: Expr, place: Expr) -> None:
-                if not holds_all:
-                    emit.fill(sums, 0, self.block_sums, zero)
-                self._products(inputs, weights, *weights_of(number, first), sums, place, count)
-                if not holds_all:
-                    self._write(sums, place, number)
+            def of_block(block: Expr, i: Expr) -> None:
+                place = place_of(i)
+                if not self.holds_all:
+                    emit.fill(acc, 0, elements, zero)
+                begin, pitch = self._weights_of(task, weights, block, first)
+                self._products(task, held, (begin, pitch), place, count)
+                if not self.holds_all:
+                    self._write(task, acc, place, block)
 
-            blocks(block)
+            self.splits.over_blocks(task.split, of_block)
 
-        if holds_all:
-            emit.fill(sums, 0, room, zero)
+        if self.holds_all:
+            emit.fill(acc, 0, room, zero)
         emit.loop(self.chunks, chunk)
-        if holds_all:
-            blocks(lambda number, place: self._write(sums, place, number))
+        if self.holds_all:
+            self.splits.over_blocks(
+                task.split, lambda block, i: self._write(task, acc, place_of(i), block)
+            )
 
-    def _met(self, axis: int, tap: Expr) -> tuple[Expr, Expr]:
-        """The first position of the block, and how many, where a tap meets data along an axis."""
+    def _valid(self, task: _Task, axis: int, tap: Expr) -> tuple[Expr, Expr]:
+        """The first position of the task, and how many, where a tap meets data along an axis."""
         gather, size = self.problem.gathers[axis], self.problem.in_sizes[axis]
         low, high = gather.meets(tap, self.problem.positions[axis], size, emit.most, emit.least)
-        start, count = (*zip(self.first, self.present), (0, self.width))[axis - 1]
+        start, count = (*zip(task.first, task.present), (0, task.sizes.width))[axis - 1]
         begin = self.number_of(emit.most(low - start, 0))
         return begin, self.number_of(emit.most(emit.least(high - start, count) - begin, 0))
 
-    def _row_of(self, taps: Sequence[Expr], rows: Sequence[Expr]) -> Expr:
+    def _row_of(self, task: _Task, taps: Sequence[Expr], rows: Sequence[Expr]) -> Expr:
         """inputs[...][depth tap][height tap][depth row][height row][width]: where a row begins."""
         index: Expr = 0
-        for i, extent in zip((*taps, *rows), (*self.kernel[:2], *self.rows)):
+        for i, extent in zip((*taps, *rows), (*self.kernel[:2], *task.sizes.rows)):
             index = index * extent + i
         return index * self.problem.in_sizes[-1]
 
-    def _copy_inputs(self, inputs: Array, first: Expr, count: Expr) -> None:
+    def _copy_inputs(self, task: _Task, inputs: Array, first: Expr, count: Expr) -> None:
         """The rows of data that each row of taps meets, of `count` input channels."""
         problem, plan = self.problem, self.plan
-        channel = self.group * problem.in_channels + first
+        channel = task.group * problem.in_channels + first
         gathers, step = problem.gathers, self.data.strides[DATA[-1]]
         # Rows that follow each other are copied together.
-        joined = isinstance(self.width, int) and gathers[2].in_step == 1
+        joined = isinstance(task.sizes.width, int) and gathers[2].in_step == 1
         joined = joined and self.data.is_run(DATA[-2:])
 
         def of_taps(*taps: Expr) -> None:
-            begins, counts = zip(*(self._met(axis + 1, tap) for axis, tap in enumerate(taps)))
+            valid = (self._valid(task, axis + 1, tap) for axis, tap in enumerate(taps))
+            begins, counts = zip(*valid)
             width = problem.in_sizes[-1]
             length = emit.let(counts[1] * width) if joined else width
 
@@ -233,10 +309,11 @@ class ValidTaps:
                 rows = [begin + i for begin, i in zip(begins, numbers)]
                 where = [
                     gather.reads_at(tap, start + r)
-                    for gather, tap, start, r in zip(gathers[1:], taps, self.first, rows)
+                    for gather, tap, start, r in zip(gathers[1:], taps, task.first, rows)
                 ]
-                source = self.data.at("C" + DATA, channel + c, self.image, *where, 0)
-                into = emit.opaque_base(c * self.pitch + self._row_of(taps, rows))
+                source = self.data.at("C" + DATA, channel + c, task.image, *where, 0)
+                place = c * task.sizes.pitch + self._row_of(task, taps, rows)
+                into = emit.opaque_base(place)
                 copy(inputs, into, self.data, emit.opaque_base(source), length, plan.lanes, step)
 
             runs = (counts[0], 1) if joined else counts
@@ -245,47 +322,40 @@ class ValidTaps:
         emit.nest(self.kernel[:2], of_taps)
 
     def _products(
-        self,
-        inputs: Array,
-        weights: Array,
-        first: Expr,
-        pitch: int,
-        sums: Array,
-        place: Expr,
-        count: Expr,
+        self, task: _Task, held: _Held, weights: tuple[Expr, int], place: Expr, count: Expr
     ) -> None:
-        """sums[row][position][channels] of a block of output channels, from `place` on.
+        """acc[row][position][channels] of a block of output channels, from `place` on.
 
-        The weights of its first tap begin at `first`, those of the next one `pitch` behind.
+        `weights` are where the weights of its first tap begin, and how far behind those of the next
+        one do.
         """
-        problem, plan, last = self.problem, self.plan, self.problem.gathers[-1]
-        steps = None if isinstance(self.pitch, int) else (self.pitch, self.channels)
+        plan, last, sizes = self.plan, self.problem.gathers[-1], task.sizes
+        first, pitch = weights
+        steps = (None, None) if isinstance(sizes.pitch, int) else (sizes.pitch, self.channels)
 
         def of_tap(*taps: Expr) -> None:
-            axes = [self._met(axis + 1, tap) for axis, tap in enumerate(taps)]
+            axes = [self._valid(task, axis + 1, tap) for axis, tap in enumerate(taps)]
             begins = [begin for begin, _ in axes]
-            start = emit.let(first + tap_number(problem, taps) * pitch)
+            start = emit.let(first + tap_number(self.problem, taps) * pitch)
 
             def of_row(*numbers: Expr) -> None:
                 rows = [begin + i for begin, i in zip(begins, numbers)]
-                read = self._row_of(taps[:2], rows) + last.reads_at(taps[-1], begins[-1])
+                read = self._row_of(task, taps[:2], rows) + last.reads_at(taps[-1], begins[-1])
                 read = emit.opaque_base(read)
-                flat = (rows[0] * self.rows[1] + rows[1]) * self.width + begins[-1]
+                flat = (rows[0] * sizes.rows[1] + rows[1]) * sizes.width + begins[-1]
                 into = emit.opaque_base(place + flat * self.channels)
 
                 def tile(p: Expr, size: int) -> None:
+                    def input_at(o: int, c: Expr) -> Expr:
+                        return read + (c * sizes.pitch + (p + o) * last.in_step)
+
+                    places = [into + (p + o) * self.channels for o in range(size)]
                     add_products(
                         (count,),
-                        inputs,
-                        lambda o, c: read + (c * self.pitch + (p + o) * last.in_step),
-                        weights,
-                        lambda c: start + c * self.channels,
-                        sums,
-                        [into + (p + o) * self.channels for o in range(size)],
-                        plan.vectors,
-                        plan.lanes,
+                        Matrix(held.inputs, input_at, steps[0]),
+                        Matrix(held.weights, lambda c: start + c * self.channels, steps[1]),
+                        RegisterTile(held.acc, places, plan.vectors, plan.lanes),
                         fresh=False,
-                        steps=steps,
                     )
 
                 emit.tiles_then_ones(axes[-1][1], plan.m_tile, tile)
@@ -296,42 +366,41 @@ class ValidTaps:
 
     # ------------------------------------------------------------ output
 
-    def _write(self, sums: Array, place: Expr, block: Expr) -> None:
-        """Turn the sums of a block: a row of positions and a vector of channels at a time."""
-        problem, plan, lanes = self.problem, self.plan, self.plan.lanes
-        transposed = emit.scratch(lanes * self.width, self.dtype)
-        side = square_side(self.width, lanes) if isinstance(self.width, int) else lanes
+    def _write(self, task: _Task, acc: Array, place: Expr, block: Expr) -> None:
+        """Transpose the sums of a block: a row of positions and a vector of channels at a time."""
+        problem, lanes, width = self.problem, self.plan.lanes, task.sizes.width
+        transposed = emit.scratch(lanes * width, self.dtype)
+        side = square_side(width, lanes) if isinstance(width, int) else lanes
 
         def vector(v: Expr, *rows: Expr) -> None:
-            flat = (rows[0] * self.rows[1] + rows[1]) * self.width
+            flat = (rows[0] * task.sizes.rows[1] + rows[1]) * width
             source = emit.opaque_base(place + flat * self.channels + v * lanes)
 
             def square(number: Expr) -> None:
-                p = emit.let(emit.least(number * side, self.width - side))
+                p = emit.let(emit.least(number * side, width - side))
                 starts = [emit.opaque_base(source + (p + i) * self.channels) for i in range(side)]
                 transpose_squares(
-                    transposed, p, self.width, starts, side, lanes,
-                    lambda at: emit.let(sums[emit.lanes_of(at, side)]),
+                    Pitched(transposed, p, width), starts, side, lanes,
+                    lambda at: emit.let(acc[emit.lanes_of(at, side)]),
                 )  # fmt: skip
 
             def element(k: Expr, p: Expr) -> None:
-                emit.store(transposed, k * self.width + p, sums[source + p * self.channels + k])
+                emit.store(transposed, k * width + p, acc[source + p * self.channels + k])
 
             emit.when(
-                emit.both(side > 0, self.width >= side),
-                lambda: emit.loop(emit.ceil_div(self.width, side), square),
-                lambda: emit.nest((lanes, self.width), element),
+                emit.both(side > 0, width >= side),
+                lambda: emit.loop(emit.ceil_div(width, side), square),
+                lambda: emit.nest((lanes, width), element),
             )
             first = emit.let(block * self.channels + v * lanes)
             count = emit.let(emit.most(emit.least(problem.out_channels - first, lanes), 0))
-            where = [self.image, *(start + r for start, r in zip(self.first, rows)), 0]
+            where = [task.image, *(start + r for start, r in zip(task.first, rows)), 0]
             emit.loop(count, partial(channel, emit.let(first), where))
 
         def channel(first: Expr, where: Sequence[Expr], k: Expr) -> None:
-            number = self.group * problem.out_channels + first + k
-            row = self.result.row(number, where)
-            source = emit.opaque_base(k * self.width)
-            row.put_all(0, transposed, source, self.width, lanes)
-            row.end(self.width)
+            number = task.group * problem.out_channels + first + k
+            row = Rows(self.result).row(number, where)
+            row.put_all(0, transposed, emit.opaque_base(k * width), width, lanes)
+            row.end(width)
 
-        emit.nest((plan.vectors, *self.present), vector)
+        emit.nest((self.plan.vectors, *task.present), vector)

@@ -28,10 +28,10 @@ from ...emit.arguments import tap_number
 from ...problem import DATA, TAPS, Problem
 from .. import emit
 from ..emit import Array, Expr, Operand
-from ..parts.outer_product import add_products
-from ..parts.pack_panel import pack
+from ..parts.outer_product import Matrix, RegisterTile, add_products
+from ..parts.pack_panel import Source, pack
 from ..parts.panel import Panel, window_of
-from ..parts.transpose import transpose
+from ..parts.transpose import Pitched, Runs, transpose
 from ..plan.wgrad_channels import WgradChannelsPlan
 from .wgrad_positions import weight_function
 
@@ -86,11 +86,11 @@ class _Channels:
         k_count = emit.clamped_extent(first_k, geometry.k_per_group, plan.k_block)
         c_count = emit.clamped_extent(first_c, geometry.c_per_group, plan.c_block)
         first_k = group * geometry.k_per_group + first_k
-        partial = emit.scratch(plan.c_block * geometry.taps * self.row, self.dtype)
+        acc = emit.scratch(plan.c_block * geometry.taps * self.row, self.dtype)
         panel = emit.scratch(self.panel.room(plan.c_block), self.dtype)
         rows = emit.scratch(self.room * self.row, self.dtype)
         zero = emit.constant(0, self.dtype)
-        emit.fill(partial, 0, plan.c_block * geometry.taps * self.row, zero)
+        emit.fill(acc, 0, plan.c_block * geometry.taps * self.row, zero)
         # Lanes beyond the last channel are computed and dropped: they only have to be numbers.
         emit.fill(rows, 0, self.positions * self.row, zero)
 
@@ -99,13 +99,13 @@ class _Channels:
             bounds = zip(first, self.problem.y_sizes, self.window.block)
             extent = [emit.clamped_extent(*bound) for bound in bounds]
             c = group * geometry.c_per_group + first_c
-            pack(self.panel, panel, self.x, c, c_count, first, self.problem.x_sizes)
+            pack(self.panel, panel, Source(self.x, c, c_count, self.problem.x_sizes), first)
             self._turn(rows, first_k, k_count, first, extent)
-            self._products(panel, rows, partial, c_count, first, extent)
+            self._products(panel, rows, acc, c_count, first, extent)
 
         counts = [emit.ceil_div(p, b) for p, b in zip(self.problem.y_sizes, self.window.block)]
         emit.nest(counts, block)
-        self._write(partial, first_k, k_count, first_c, c_count)
+        self._write(acc, first_k, k_count, first_c, c_count)
 
     def _place(self, position: tuple[Expr, ...], first: Expr, vectors: Expr) -> Expr:
         """Where a position of a tile of vectors is: rows[tile][position][lanes]."""
@@ -127,8 +127,8 @@ class _Channels:
             where = [f + p for f, p in zip(first, position)]
             source = emit.opaque_base(self.y.at("C" + DATA, first_k + number * lanes, *where))
             into = emit.opaque_base(self._place(position, number - v, vectors) + v * lanes)
-            pitch = vectors * lanes
-            transpose(rows, into, pitch, self.y, source, step, channels, length, longest, lanes)
+            runs = Runs(self.y, source, step, channels, length, longest)
+            transpose(Pitched(rows, into, vectors * lanes), runs, lanes)
 
         emit.nest((self.vectors, *counts), vector)
 
@@ -155,7 +155,7 @@ class _Channels:
         self,
         panel: Array,
         rows: Array,
-        partial: Array,
+        acc: Array,
         c_count: Expr,
         first: list[Expr],
         present: list[Expr],
@@ -174,18 +174,17 @@ class _Channels:
             def position(p: Sequence[Expr]) -> tuple[Expr, ...]:
                 return tuple(begin + i for begin, i in zip(begins, p))
 
+            def panel_at(o: int, *p: Expr) -> Expr:
+                return sources[o] + sum(i * step for i, step in zip(position(p), steps))
+
+            along = (None, None) if self.problem.is_static else (1, vectors * plan.lanes)
+            places = [self._weight(c + o, taps) + vector * plan.lanes for o in range(cs)]
             add_products(
                 counts,
-                panel,
-                lambda o, *p: sources[o] + sum(i * step for i, step in zip(position(p), steps)),
-                rows,
-                lambda *p: self._place(position(p), vector, vectors),
-                partial,
-                [self._weight(c + o, taps) + vector * plan.lanes for o in range(cs)],
-                vectors,
-                plan.lanes,
+                Matrix(panel, panel_at, along[0]),
+                Matrix(rows, lambda *p: self._place(position(p), vector, vectors), along[1]),
+                RegisterTile(acc, places, vectors, plan.lanes),
                 fresh=False,
-                steps=None if self.problem.is_static else (1, vectors * plan.lanes),
             )
 
         def channels(vector: Expr, vectors: int) -> None:
@@ -224,7 +223,7 @@ class _Channels:
         return index * self.row
 
     def _write(
-        self, partial: Array, first_k: Expr, k_count: Expr, first_c: Expr, c_count: Expr
+        self, acc: Array, first_k: Expr, k_count: Expr, first_c: Expr, c_count: Expr
     ) -> None:
         """Turn the weights back, a vector of channels of y at a time."""
         lanes, kernel = self.plan.lanes, self.problem.geometry.kernel
@@ -236,7 +235,7 @@ class _Channels:
             def tap(*taps: Expr) -> None:
                 into = emit.lanes_of(tap_number(self.problem, taps) * lanes, lanes)
                 row = self._weight(c, taps) + start
-                emit.store(transposed, into, partial[emit.lanes_of(row, lanes)])
+                emit.store(transposed, into, acc[emit.lanes_of(row, lanes)])
 
             emit.nest(kernel, tap)
             count = emit.clamped_extent(start, k_count, lanes)

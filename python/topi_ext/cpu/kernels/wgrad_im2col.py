@@ -25,7 +25,8 @@ from ...problem import DATA, TAPS, Problem
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..parts.im2col import copy_column
-from ..parts.outer_product import add_products
+from ..parts.outer_product import Matrix, RegisterTile, add_products
+from ..parts.pack_panel import Source
 from ..plan.wgrad_im2col import WgradIm2colPlan
 from .wgrad_positions import weight_function
 
@@ -130,26 +131,20 @@ class WgradIm2col:
 
     def _spread(self, columns: Array, image: Expr, channel: Expr, count: Expr) -> None:
         """columns[position][channel][taps]: x where the tap meets the position, or zero."""
+        source = Source(self.x, channel, count, self.problem.x_sizes)
 
-        def position(*numbers: Expr) -> None:
+        def one(*numbers: Expr) -> None:
             index: Expr = 0
             for number, size in zip(numbers, self.sizes):
                 index = index * size + number
             first, *others = numbers
-            copy_column(
-                self.problem,
-                self.x,
-                columns,
-                emit.opaque_base(index * self.row),
-                channel,
-                count,
-                (image + first, *others),
-                self.plan.lanes,
-            )
+            at = emit.opaque_base(index * self.row)
+            position = image + first, *others
+            copy_column(self.problem, source, columns, at, position, self.plan.lanes)
 
-        # WgradIm2col that no weight reads are computed and dropped: they only have to be numbers.
+        # Columns that no weight reads are computed and dropped: they only have to be numbers.
         emit.fill(columns, 0, self.positions * self.row, emit.constant(0, self.dtype))
-        emit.nest(self.sizes, position)
+        emit.nest(self.sizes, one)
 
     def _values(self, values: Array, image: Expr, group: Expr, first_k: Expr) -> None:
         """values[position][k_tile] of y; channels beyond the last repeat it."""
@@ -169,9 +164,9 @@ class WgradIm2col:
         emit.nest((k_tile, *self.sizes), element)
 
     def _products(
-        self, values: Array, columns: Array, held: Array, rows: Sequence[Expr], *, fresh: bool
+        self, values: Array, columns: Array, into: Array, rows: Sequence[Expr], *, fresh: bool
     ) -> None:
-        """held[rows[o]][column] (+)= sum over positions of values * columns."""
+        """into[rows[o]][column] (+)= sum over positions of values * columns."""
         plan = self.plan
         lanes = plan.lanes
 
@@ -180,14 +175,9 @@ class WgradIm2col:
             places = [row + start for row in rows]
             add_products(
                 (self.positions,),
-                values,
-                lambda o, p: p * plan.k_tile + o,
-                columns,
-                lambda p: p * self.row + start,
-                held,
-                places,
-                vectors,
-                lanes,
+                Matrix(values, lambda o, p: p * plan.k_tile + o),
+                Matrix(columns, lambda p: p * self.row + start),
+                RegisterTile(into, places, vectors, lanes),
                 fresh=fresh,
             )
 

@@ -27,7 +27,7 @@ from ...gather import Gather
 from ...problem import TAPS, Problem
 from .. import emit
 from ..emit import ATTRIBUTES, Array, Expr, Operand
-from ..parts.pack_panel import pack
+from ..parts.pack_panel import Source, pack
 from ..parts.panel import Panel, window_of
 from ..plan.wgrad_positions import WgradPositionsPlan
 
@@ -98,9 +98,10 @@ class _WeightGrad:
             sizes = self.problem.y_sizes
             valid = [emit.least(b, size - f) for b, size, f in zip(self.window.block, sizes, first)]
             k = group * geometry.k_per_group + first_k
-            pack(self.y_panel, rows, self.y, k, self.k_count, first, sizes, valid)
+            pack(self.y_panel, rows, Source(self.y, k, self.k_count, sizes), first, valid)
             c = group * geometry.c_per_group + first_c
-            pack(self.x_panel, panel, self.x, c, self.c_count, first, self.problem.x_sizes)
+            source = Source(self.x, c, self.c_count, self.problem.x_sizes)
+            pack(self.x_panel, panel, source, first)
             emit.when(
                 self._is_finite(panel),
                 lambda: self._tiles(rows, panel, partial),

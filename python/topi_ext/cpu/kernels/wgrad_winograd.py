@@ -49,11 +49,11 @@ from ...problem import DATA, Problem
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..parts.nonfinite import NonFiniteCheck
-from ..parts.outer_product import add_products
+from ..parts.outer_product import Matrix, RegisterTile, add_products
 from ..parts.panel import fitted_block
-from ..parts.transpose import transpose
-from ..parts.winograd_inputs import WinogradInputs
-from ..parts.winograd_sums import combined_along
+from ..parts.transpose import Pitched, Runs, transpose
+from ..parts.winograd_inputs import TilePhase, WinogradInputs
+from ..parts.winograd_transform import transformed_along
 from ..plan.wgrad_winograd import WgradWinogradPlan
 from .wgrad_channels import write_transposed
 from .wgrad_positions import emit_body as emit_directly
@@ -271,9 +271,8 @@ class _WeightTiles:
                 where = (image, depth, height, start * steps[2] + offsets[2])
                 origin = emit.opaque_base(self.y.at("C" + DATA, group * channels + first_k, *where))
                 step = self.y.strides[DATA[-1]] * steps[2]
-                transpose(
-                    transposed, into, lanes, self.y, origin, step, count, positions, line, lanes
-                )
+                runs = Runs(self.y, origin, step, count, positions, line)
+                transpose(Pitched(transposed, into, lanes), runs, lanes)
 
             inside = emit.both(image < sizes[0], depth < sizes[1], height < sizes[2])
             emit.when(inside, run)
@@ -301,7 +300,7 @@ class _WeightTiles:
                     [(e, c) for e, output in enumerate(f.outputs) for p, c in output if p == point]
                     for point in range(len(f.points))
                 ]
-                values = combined_along(values, axis, of_point, self.dtype, lanes)
+                values = transformed_along(values, axis, of_point, self.dtype, lanes)
             for number, point in enumerate(self.points):
                 place = into + number * (self.room * self.row) + (flat + q) * step
                 emit.store(rows, emit.lanes_of(place, lanes), values[point])
@@ -333,7 +332,7 @@ class _WeightTiles:
             problem, self.x, first, self.block, self.room, plan.pitch, plan.lanes
         )
         first_rows = [t * plan.rows for t in range(self.terms)]
-        tiles = combined.rows_into(inputs, first_rows, group, self.filters, phases)
+        tiles = combined.rows_into(inputs, first_rows, group, TilePhase(self.filters, phases))
         emit.loop(count, lambda c: tiles(emit.let(first_c + c), c))
         if sums is not None:
             self._products(rows, inputs, sums, held, count)
@@ -354,16 +353,12 @@ class _WeightTiles:
             row = emit.let(point * (self.room * self.row) + vector * (self.room * lanes))
             values = emit.let((term * plan.rows + c) * plan.pitch)
             place = emit.let(held + c * self.channel_sums + term * self.row + vector * lanes)
+            places = [place + o * self.channel_sums for o in range(cs)]
             add_products(
                 (self.tiles,),
-                inputs,
-                lambda o, i: values + o * plan.pitch + i,
-                rows,
-                lambda i: row + i * (vectors * lanes),
-                sums,
-                [place + o * self.channel_sums for o in range(cs)],
-                vectors,
-                lanes,
+                Matrix(inputs, lambda o, i: values + o * plan.pitch + i),
+                Matrix(rows, lambda i: row + i * (vectors * lanes)),
+                RegisterTile(sums, places, vectors, lanes),
                 fresh=self.is_single,
             )
 
@@ -384,7 +379,7 @@ class _WeightTiles:
         """Combine the sums of terms to weights, and turn them back, a vector at a time."""
         g, lanes = self.problem.geometry, self.plan.lanes
         count = emit.clamped_extent(first_c, g.c_per_group, self.plan.c_block)
-        finite = NonFiniteCheck(self.dtype, lanes)
+        finite = NonFiniteCheck.emitted(self.dtype, lanes)
         transposed = emit.scratch(g.taps * lanes, self.dtype)
         depth = self.filters[0]
         axes = list(enumerate(self.filters))[1 if depth.is_direct else 0 :]
@@ -404,7 +399,7 @@ class _WeightTiles:
                     [(t, a) for t, term in enumerate(f.terms) for i, a in term.taps if i == tap]
                     for tap in range(g.kernel[axis])
                 ]
-                values = combined_along(values, place, of_tap, self.dtype, lanes)
+                values = transformed_along(values, place, of_tap, self.dtype, lanes)
             into = emit.let(tap_of(number) * len(tap_numbers)) if depth.is_direct else 0
             for tap, at in enumerate(tap_numbers):
                 emit.store(transposed, emit.lanes_of((into + tap) * lanes, lanes), values[at])

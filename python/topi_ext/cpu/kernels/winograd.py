@@ -16,10 +16,15 @@ by additions::
                     for some blocks of `channels` output channels:
                         for each `vectors` vectors of tiles:
                             for each point, each block:
-                                sums[channels][vectors] = combined * inputs -> points
-                            combine the points                            -> held
+                                accumulators[channels][vectors]
+                                    = combined * inputs                   -> points
+                            combine the points                            -> acc
                 interleave the outputs of phases and tiles                -> out
     where an output was infinite or NaN: compute all of them directly
+
+Each point of a tile is a matrix product: M are output channels, N tiles, K terms of the point and
+input channels.  Left, `combined` ``[block][point][term][input channel][channels]``, each broadcast;
+right, `inputs` ``[point][term][input channel][tile]``.
 
 Threads may share the parts, and some splits of their positions, instead of blocks of positions.
 Taps then are combined by the thread that reads them, so that no other core has to give up a line.
@@ -44,32 +49,34 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
-from ...emit.arguments import Packed, conv_arguments, copied_weight, packed_weight, stored_weight
+from ...emit.arguments import Packed, copied_weight
 from ...filtering import Filter
 from ...problem import Problem
 from .. import emit
-from ..emit import ATTRIBUTES, Array, Expr, Operand
+from ..emit import Array, Expr, Operand
 from ..parts.nonfinite import NonFiniteCheck
-from ..parts.outer_product import add_products
-from ..parts.output_rows import Result
+from ..parts.outer_product import Matrix, RegisterTile, add_products
+from ..parts.output_rows import Result, Rows
 from ..parts.panel import fitted_block, fitted_splits
-from ..parts.winograd_inputs import WinogradInputs
-from ..parts.winograd_sums import combined_along
+from ..parts.prim_func import conv_function, packing_function
+from ..parts.splits import Splits
+from ..parts.winograd_inputs import TilePhase, WinogradInputs
+from ..parts.winograd_transform import transformed_along
 from ..parts.winograd_weights import WinogradWeights
 from ..plan.winograd import WinogradPlan
 from ..plan.winograd_rows import Pair
 from . import direct
 
+MOST_WRITTEN_OUT = 8
+"""Outputs along a row, of a tile and all phases, that are written out one after the other."""
+
 
 def build(problem: Problem, plan: WinogradPlan) -> Any:
     """The PrimFunc ``(data, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
-    with emit.kernel(ATTRIBUTES) as made:
-        packed = packed_weights(problem, plan) if is_prepacked(problem, plan) else None
-        with emit.body(*conv_arguments(problem, packed)) as operands:
-            emit_body(problem, plan, operands)
-    return made[0]
+    packed = packed_weights(problem, plan) if is_prepacked(problem, plan) else None
+    return conv_function(problem, partial(emit_body, problem, plan), packed)
 
 
 def emit_body(problem: Problem, plan: WinogradPlan, operands: Sequence[Operand]) -> None:
@@ -98,21 +105,118 @@ def build_packing(problem: Problem, plan: WinogradPlan) -> Any:
 
     Behind the combined taps it copies the weights as they are, for data that is not finite.
     """
-    with emit.kernel(ATTRIBUTES) as made:
-        arguments = stored_weight(problem), packed_weight(packed_weights(problem, plan))
-        with emit.body(*arguments) as (weight, packed):
-            taps = WinogradWeights(problem, plan, weight)
-            taps.combine(packed)
-            emit.loop(
-                problem.weights,
-                lambda i: emit.store(packed, taps.elements + i, weight.load(i, packed.dtype)),
-            )
-    return made[0]
+
+    def body(operands: Sequence[Operand]) -> None:
+        weight, packed = operands
+        taps = WinogradWeights(problem, plan, weight)
+        taps.combine(packed)
+        emit.loop(
+            problem.weights,
+            lambda i: emit.store(packed, taps.elements + i, weight.load(i, packed.dtype)),
+        )
+
+    return packing_function(problem, packed_weights(problem, plan), body)
 
 
 def packed_weights(problem: Problem, plan: WinogradPlan) -> Packed:
     """What the packed weights are."""
     return Packed(WinogradWeights(problem, plan).elements + problem.weights, problem.acc_dtype)
+
+
+class _Blocking(NamedTuple):
+    """How tiles and output channels are divided; of symbolic sizes chosen at run time.
+
+    Attributes
+    ----------
+    block : sequence
+        Tiles of a block along the four axes.
+    counts : list
+        Blocks along these axes.
+    positions, rounds : int or expression
+        Tiles of a block, and register tiles of `vectors` vectors of them.
+    splits : Splits
+        Of the output channels of a part.
+    """
+
+    block: Sequence[Expr]
+    counts: Sequence[Expr]
+    positions: Expr
+    rounds: Expr
+    splits: Splits
+
+
+class _Part(NamedTuple):
+    """A part of the output channels of a group, and what it is computed from.
+
+    Attributes
+    ----------
+    blocking : _Blocking
+    combined : Array
+        Its combined taps.
+    inputs : Array
+        Room for combined inputs.
+    group, first_block : Expr
+        The group, and the part's first block of output channels in it.
+    slice_ : Expr, optional
+        The slice of the kernel, if one is held at a time.
+    """
+
+    blocking: _Blocking
+    combined: Array
+    inputs: Array
+    group: Expr
+    first_block: Expr
+    slice_: Expr | None = None
+
+
+class _Task(NamedTuple):
+    """One block of tiles and one split of a part.
+
+    Attributes
+    ----------
+    part : _Part
+    rows : Rows
+        By which it writes.
+    first : sequence
+        The first tile along the four axes.
+    first_block, blocks : Expr
+        Blocks of output channels: the first of the split, from that of the part, and how many.
+    points, acc : Array
+        Points of the tiles of a pass; outputs ``[output channel][phase of the row][output of the
+        tile][tile]``.
+    finite : NonFiniteCheck
+        That of the outputs.
+    """
+
+    part: _Part
+    rows: Rows
+    first: Sequence[Expr]
+    first_block: Expr
+    blocks: Expr
+    points: Array
+    acc: Array
+    finite: NonFiniteCheck
+
+
+class _Pass(NamedTuple):
+    """Some blocks of output channels of a task, of one phase.
+
+    Attributes
+    ----------
+    phase : TilePhase
+    row : Expr
+        Its first row of combined inputs.
+    taps : Expr
+        Where the combined taps of its first block begin.
+    first, blocks : Expr
+        That block, from the first of the task, and how many.
+    """
+
+    phase: TilePhase
+    row: Expr
+    taps: Expr
+    first: Expr
+    blocks: Expr
 
 
 class _Winograd:
@@ -127,14 +231,13 @@ class _Winograd:
         out: Operand,
         extra: Sequence[Operand],
     ):
-        self.problem, self.plan = problem, plan
-        self.weight, self.data, self.out, self.extra = weight, data, out, extra
+        self.problem, self.plan, self.weight, self.data = problem, plan, weight, data
         self.dtype = problem.acc_dtype
+        self.result = Result(problem, out, extra, plan.lanes if plan.streamed else 0)
         self.taps = WinogradWeights(problem, plan, weight)
         self.rows, self.row_phases = self.taps.rows, self.taps.row_phases
         self.filters = self.rows.filters
         self.tile = [filters[0].tile for filters in self.filters]
-        self.in_steps = [filters[0].in_step * filters[0].tile for filters in self.filters]
         self.out_steps = [filters[0].out_step for filters in self.filters]
         self.width = plan.vectors * plan.lanes
         self.block_width = plan.channels * self.width
@@ -148,87 +251,82 @@ class _Winograd:
             return True
         return prod(self.problem.positions) >= self.plan.least
 
-    def _block_positions(self) -> list[Expr]:
-        """Choose the blocks, and say how many there are along the four axes."""
-        problem, plan = self.problem, self.plan
+    def _blocking(self) -> _Blocking:
+        """Choose the blocks."""
+        problem, plan, part_blocks = self.problem, self.plan, self.taps.part_blocks
         tiles = plan.tiles(problem)
-        self.channel_splits: Expr = plan.channel_splits
-        if problem.is_static:
-            self.block = plan.block
-        else:
+        splits: Expr = plan.channel_splits
+        block: Sequence[Expr] = plan.block
+        if not problem.is_static:
             tiles = [emit.opaque_value(emit.most(count, 1)) for count in tiles]
-            blocks = -(-plan.tasks // (problem.geometry.groups * self.taps.part_blocks))
-            self.block = fitted_block(plan.block, tiles, plan.lanes, plan.position_splits or blocks)
-        self.positions = emit.opaque_value(prod(self.block))
-        self.rounds = emit.opaque_value(emit.ceil_div(self.positions, self.width))
-        counts = [emit.opaque_value(emit.ceil_div(p, b)) for p, b in zip(tiles, self.block)]
+            blocks = -(-plan.tasks // (problem.geometry.groups * part_blocks))
+            block = fitted_block(plan.block, tiles, plan.lanes, plan.position_splits or blocks)
+        positions = emit.opaque_value(prod(block))
+        rounds = emit.opaque_value(emit.ceil_div(positions, self.width))
+        counts = [emit.opaque_value(emit.ceil_div(p, b)) for p, b in zip(tiles, block)]
         if not problem.is_static and not plan.position_splits:
             tasks = emit.opaque_value(prod(counts, start=problem.geometry.groups))
-            self.channel_splits = fitted_splits(tasks, plan.tasks, self.taps.part_blocks)
-        self.per_split = emit.opaque_value(
-            emit.ceil_div(self.taps.part_blocks, self.channel_splits)
-        )
-        return counts
+            splits = fitted_splits(tasks, plan.tasks, part_blocks)
+        per_split = emit.opaque_value(emit.ceil_div(part_blocks, splits))
+        return _Blocking(block, counts, positions, rounds, Splits(part_blocks, splits, per_split))
 
     def emit(self, directly: Array) -> None:
         """The whole kernel; it sets `directly` if something that it makes is infinite or NaN."""
-        plan = self.plan
-        counts = self._block_positions()
-        streamed = plan.lanes if plan.streamed else 0
-        self.result = Result(self.problem, self.out, self.extra, streamed)
+        plan, blocking = self.plan, self._blocking()
         with self.result.kernel():
-            self._all_parts(counts, directly)
-
-    def _all_parts(self, counts: Sequence[Expr], directly: Array) -> None:
-        plan = self.plan
-        if plan.position_splits:
+            if not plan.position_splits:
+                emit.loop(
+                    plan.channel_parts,
+                    lambda number: self._parallel_part(blocking, number, directly),
+                )
+                return
             tasks = -(-plan.channel_parts // plan.per_task)
             extents = (self.problem.geometry.groups, tasks, plan.position_splits)
             with emit.tasks(prod(extents), plan.parallel) as task:
-                group, number, share = map(emit.let, emit.unravel(task, extents))
-                self._some_parts(counts, group, number, share, directly)
-        else:
-            emit.loop(
-                plan.channel_parts, lambda number: self._parallel_part(counts, number, directly)
-            )
+                place = map(emit.let, emit.unravel(task, extents))
+                self._some_parts(blocking, directly, *place)
 
-    def _hold_taps(self, combine: Callable[[Array], None]) -> None:
+    def _combined_taps(self, combine: Callable[[Array], None]) -> Array:
         """The combined taps of a part: as they come packed, or made by `combine`."""
-        self.combined: Array = self.weight
-        if not self.problem.prepacked:
-            self.combined = emit.scratch(self.taps.elements, self.dtype)
-            combine(self.combined)
+        if self.problem.prepacked:
+            return self.weight
+        combined = emit.scratch(self.taps.elements, self.dtype)
+        combine(combined)
+        return combined
 
     def _some_parts(
-        self, counts: Sequence[int], group: Expr, number: Expr, share: Expr, directly: Array
+        self, blocking: _Blocking, directly: Array, group: Expr, number: Expr, share: Expr
     ) -> None:
         """A share of some parts of the output channels, by one thread."""
-        plan = self.plan
-        self.inputs = self._inputs()
+        plan, counts = self.plan, blocking.counts
+        inputs = self._inputs(blocking)
 
-        def part(slice_: Expr | None, i: Expr) -> None:
+        def of_part(slice_: Expr | None, i: Expr) -> None:
             first = emit.let((number * plan.per_task + i) * self.taps.part_blocks)
-            self._hold_taps(
-                lambda held: emit.loop(
+            combined = self._combined_taps(
+                lambda into: emit.loop(
                     self.taps.chunks,
-                    lambda chunk: self.taps.combine_chunk(held, group, first, chunk, slice_),
+                    lambda chunk: self.taps.combine_chunk(into, group, first, chunk, slice_),
                 )
             )
+            part = _Part(blocking, combined, inputs, group, first, slice_)
 
             def block(number: Expr) -> None:
                 numbers = [emit.let(i) for i in emit.unravel(number, counts)]
-                self._task(numbers, group, first, 0, slice_, directly)
+                self._task(part, numbers, 0, directly)
 
             emit.share_of(prod(counts), plan.position_splits, share, block)
 
         def present(slice_: Expr | None, i: Expr) -> None:
             is_even = plan.channel_parts % plan.per_task == 0
             inside = True if is_even else number * plan.per_task + i < plan.channel_parts
-            emit.when(inside, lambda: part(slice_, i))
+            emit.when(inside, lambda: of_part(slice_, i))
 
         def of_slice(slice_: Expr | None) -> None:
             if plan.inputs_first:
-                self._combine_inputs(group, slice_)
+                # Those of all positions, which are one block.
+                combined = self._combined_inputs(blocking, [0] * len(blocking.block))
+                self._over_phases(slice_, partial(self._combine_rows, combined, inputs, group))
             emit.loop(plan.per_task, partial(present, slice_))
 
         if plan.by_slice:
@@ -236,99 +334,91 @@ class _Winograd:
         else:
             of_slice(None)
 
-    def _parallel_part(self, counts: Sequence[Expr], number: Expr, directly: Array) -> None:
+    def _parallel_part(self, blocking: _Blocking, number: Expr, directly: Array) -> None:
         """One part of the output channels, by all threads."""
-        first = emit.let(number * self.taps.part_blocks)
-        self._hold_taps(lambda held: self.taps.combine(held, first))
-        extents = (counts[0], self.problem.geometry.groups, *counts[1:], self.channel_splits)
+        first, counts = emit.let(number * self.taps.part_blocks), blocking.counts
+        combined = self._combined_taps(lambda into: self.taps.combine(into, first))
+        groups = self.problem.geometry.groups
+        extents = (counts[0], groups, *counts[1:], blocking.splits.number)
         with emit.tasks(emit.opaque_value(prod(extents)), self.plan.parallel) as task:
             number_of = emit.let if self.problem.is_static else emit.opaque_value
             digits = emit.unravel(task, extents)
             image, group, depth, height, width, split = map(number_of, digits)
-            self.inputs = self._inputs()
-            self._task((image, depth, height, width), group, first, split, None, directly)
+            part = _Part(blocking, combined, self._inputs(blocking), group, first)
+            self._task(part, (image, depth, height, width), split, directly)
 
     # ------------------------------------------------------------ one task
 
-    def _task(
-        self,
-        numbers: Sequence[Expr],
-        group: Expr,
-        first_block: Expr,
-        split: Expr,
-        slice_: Expr | None,
-        directly: Array,
-    ) -> None:
+    def _task(self, part: _Part, numbers: Sequence[Expr], split: Expr, directly: Array) -> None:
         """The outputs of one block of tiles and of one split of a part: of one slice, or of all."""
-        plan = self.plan
-        self.first = [i * b for i, b in zip(numbers, self.block)]
+        plan, blocking = self.plan, part.blocking
+        per_split, block = blocking.splits.per_split, blocking.block
         most = max(prod(len(f.points) for f in filters) for filters in product(*self.filters))
-        most_blocks = self.per_split if isinstance(self.per_split, int) else self.taps.part_blocks
-        self.points = emit.scratch(most * plan.pass_blocks * self.block_width, self.dtype)
-        self.held = emit.scratch(
-            most_blocks * plan.channels * self.outputs * self.pitch, self.dtype
-        )
-        self.finite = NonFiniteCheck(self.dtype, plan.lanes)
-        first = emit.let(split * self.per_split)
-        present = emit.least(self.taps.part_blocks, self.taps.blocks - first_block) - first
-        count = emit.let(emit.most(emit.least(present, self.per_split), 0))
+        most_blocks = per_split if isinstance(per_split, int) else self.taps.part_blocks
+        points = emit.scratch(most * plan.pass_blocks * self.block_width, self.dtype)
+        acc_room = most_blocks * plan.channels * self.outputs * self.pitch
+        acc = emit.scratch(acc_room, self.dtype)
+        finite = NonFiniteCheck.emitted(self.dtype, plan.lanes)
+        first = emit.let(split * per_split)
+        present = emit.least(self.taps.part_blocks, self.taps.blocks - part.first_block) - first
+        blocks = emit.let(emit.most(emit.least(present, per_split), 0))
+        with self.result.task(block[-1] * self.tile[-1] * self.out_steps[-1]) as rows:
+            place = [i * b for i, b in zip(numbers, block)]
+            task = _Task(part, rows, place, first, blocks, points, acc, finite)
 
-        def of_phase(filters: Sequence[Filter], phases: Sequence[Expr], row: Expr) -> None:
-            numbers = [
-                emit.table([f.first_taps.index(first) for _, _, first in f.phases])(i)
-                for f, i in zip(filters, phases)
-            ]
+            def copy_out(row_phase: Expr) -> None:
+                offsets = self.row_phases.offsets(row_phase)
+                emit.loop(blocks * plan.channels, lambda o: self._copy_out(task, o, offsets))
 
-            def one_pass(chunk: Expr, i: Expr) -> None:
-                start = emit.let(i * plan.pass_blocks)
-                part = emit.let(emit.most(emit.least(count - start, plan.pass_blocks), 0))
-                place = self.taps.block_held(group, first_block, first + start)
-                taps = self.taps.offset_of(place, filters, numbers)
-                taps = emit.let(taps + chunk * self.taps.chunk_elements)
-                emit.loop(
-                    self.rounds,
-                    lambda r: self._round(filters, phases, row, taps, start, part, r),
-                )
+            self._over_phases(part.slice_, partial(self._phase, task), copy_out)
+        finite.report(directly)
 
-            def one_chunk(chunk: Expr) -> None:
-                if not plan.inputs_first:
-                    self._combine_rows(group, filters, phases, row, chunk)
-                passes = emit.ceil_div(self.per_split, plan.pass_blocks)
-                emit.loop(passes, partial(one_pass, chunk))
+    def _phase(self, task: _Task, phase: TilePhase, row: Expr) -> None:
+        """The outputs of one phase, whose inputs are combined from this row on."""
+        plan, part, first = self.plan, task.part, task.first_block
+        numbers = [
+            emit.table([f.first_taps.index(first) for _, _, first in f.phases])(i)
+            for f, i in zip(*phase)
+        ]
 
-            if plan.chunks > 1:
-                self._clear(filters, phases, count)
-            emit.loop(plan.chunks, one_chunk)
+        def one_pass(chunk: Expr, i: Expr) -> None:
+            start = emit.let(i * plan.pass_blocks)
+            blocks = emit.let(emit.most(emit.least(task.blocks - start, plan.pass_blocks), 0))
+            place = self.taps.block_held(part.group, part.first_block, first + start)
+            taps = self.taps.offset_of(place, phase.filters, numbers)
+            taps = emit.let(taps + chunk * self.taps.chunk_elements)
+            one = _Pass(phase, row, taps, start, blocks)
+            emit.loop(part.blocking.rounds, partial(self._round, task, one))
 
-        def copy_out(row_phase: Expr) -> None:
-            offsets = self.row_phases.offsets(row_phase)
-            emit.loop(
-                count * plan.channels,
-                lambda o: self._copy_out(group, first_block + first, o, offsets),
-            )
+        def one_chunk(chunk: Expr) -> None:
+            if not plan.inputs_first:
+                combined = self._combined_inputs(part.blocking, task.first)
+                self._combine_rows(combined, part.inputs, part.group, phase, row, chunk)
+            passes = emit.ceil_div(part.blocking.splits.per_split, plan.pass_blocks)
+            emit.loop(passes, partial(one_pass, chunk))
 
-        with self.result.task(self.block[-1] * self.tile[-1] * self.out_steps[-1]):
-            self._over_phases(slice_, of_phase, copy_out)
-        self.finite.report(directly)
+        if plan.chunks > 1:
+            self._clear(task, phase)
+        emit.loop(plan.chunks, one_chunk)
 
     # ------------------------------------------------------------ inputs
 
-    def _inputs(self) -> Array:
+    def _inputs(self, blocking: _Blocking) -> Array:
         """Room for rows of combined inputs, with zeros behind the last tile."""
-        rows = self.rows.inputs_held
+        rows, positions = self.rows.inputs_held, blocking.positions
         made = emit.scratch(rows * self.pitch, self.dtype)
-        tail, zero = self.pitch - self.positions, emit.constant(0, self.dtype)
-        emit.loop(rows, lambda i: emit.fill(made, i * self.pitch + self.positions, tail, zero))
+        tail, zero = self.pitch - positions, emit.constant(0, self.dtype)
+        emit.loop(rows, lambda i: emit.fill(made, i * self.pitch + positions, tail, zero))
         return made
 
     def _over_phases(
         self,
         slice_: Expr | None,
-        of_phase: Callable[[Sequence[Filter], Sequence[Expr], Expr], None],
+        of_phase: Callable[[TilePhase, Expr], None],
         then: Callable[[Expr], None] = lambda _: None,
     ) -> None:
-        """``of_phase(filters, its numbers in them, its first row of inputs)`` for the phases of a
-        slice, or of all, and ``then(phase)`` after those of a phase of rows."""
+        """``of_phase(phase, its first row of inputs)`` for the phases of a slice, or of all, and
+        ``then(phase)`` after those of a phase of rows."""
 
         def of_slice(slice_: Expr) -> None:
             before: Expr = 0
@@ -342,7 +432,7 @@ class _Winograd:
                         each = self.rows.of_phase(filters)
                         of_phase_of_rows = self.rows.inputs_before((filters[0], filters[1]))[-1]
                         row = emit.let(before + number * of_phase_of_rows + first + i * each)
-                    of_phase(filters, phases, row)
+                    of_phase(TilePhase(filters, phases), row)
 
                 def of_pair(pair: Pair) -> None:
                     for last, first in zip(self.filters[2], self.rows.inputs_before(pair)):
@@ -358,45 +448,35 @@ class _Winograd:
         else:
             of_slice(slice_)
 
-    def _combine_inputs(self, group: Expr, slice_: Expr | None) -> None:
-        """Those of all positions, which are one block, for one slice of the kernel or for all."""
-        self.first: Sequence[Expr] = [0] * len(self.block)
-        self._over_phases(slice_, partial(self._combine_rows, group))
+    def _combined_inputs(self, blocking: _Blocking, first: Sequence[Expr]) -> WinogradInputs:
+        """The inputs of the block whose first tile is `first`."""
+        return WinogradInputs(
+            self.problem, self.data, first, blocking.block, self.room, self.pitch, self.plan.lanes
+        )
 
     def _combine_rows(
         self,
+        combined: WinogradInputs,
+        into: Array,
         group: Expr,
-        filters: Sequence[Filter],
-        phases: Sequence[Expr],
+        phase: TilePhase,
         first_row: Expr,
         chunk: Expr = 0,
     ) -> None:
         """inputs[term][input channel][tile] of one phase and one chunk, from this row on."""
-        combined = WinogradInputs(
-            self.problem, self.data, self.first, self.block, self.room, self.pitch, self.plan.lanes
-        )
-        first_rows = list(self.taps.rows_of(filters).values())
-        tiles = combined.rows_into(self.inputs, first_rows, group, filters, phases)
+        first_rows = list(self.taps.rows_of(phase.filters).values())
+        tiles = combined.rows_into(into, first_rows, group, phase)
         first = chunk * self.depth
         emit.loop(self.depth, lambda c: tiles(first + c, first_row + c))
 
     # ------------------------------------------------------------ products
 
-    def _round(
-        self,
-        filters: Sequence[Filter],
-        phases: Sequence[Expr],
-        row: Expr,
-        taps: Expr,
-        first: Expr,
-        count: Expr,
-        number: Expr,
-    ) -> None:
-        """The outputs of some vectors of tiles, of `count` blocks of channels."""
-        plan = self.plan
+    def _round(self, task: _Task, one: _Pass, number: Expr) -> None:
+        """The outputs of some vectors of tiles, of the blocks of channels of a pass."""
+        plan, filters = self.plan, one.phase.filters
         counts = [prod(map(len, points)) for points in product(*(f.points for f in filters))]
         # A phase may lack the first terms along depth, where terms are a loop.
-        loops, lack = filters[0].loops, emit.table(filters[0].missing)(phases[0])
+        loops, lack = filters[0].loops, emit.table(filters[0].missing)(one.phase.numbers[0])
         terms_of = emit.table([count // loops for count in counts])
         start_of = emit.table(self.rows.starts(filters)[:-1])
 
@@ -406,46 +486,48 @@ class _Winograd:
             start = emit.let(start_of(p) + lack * each * self.depth)
 
             def block(b: Expr) -> None:
-                weights = emit.let(taps + b * self.taps.block_elements + start * plan.channels)
+                weights = emit.let(one.taps + b * self.taps.block_elements + start * plan.channels)
                 into = emit.let((p * plan.pass_blocks + b) * self.block_width)
+                places = [into + o * self.width for o in range(plan.channels)]
                 add_products(
                     (terms * self.depth,),
-                    self.combined,
-                    lambda o, i: weights + i * plan.channels + o,
-                    self.inputs,
-                    lambda i: (row + start + i) * self.pitch + number * self.width,
-                    self.points,
-                    [into + o * self.width for o in range(plan.channels)],
-                    plan.vectors,
-                    plan.lanes,
+                    Matrix(task.part.combined, lambda o, i: weights + i * plan.channels + o),
+                    Matrix(
+                        task.part.inputs,
+                        lambda i: (one.row + start + i) * self.pitch + number * self.width,
+                    ),
+                    RegisterTile(task.points, places, plan.vectors, plan.lanes),
                     fresh=True,
                 )
 
-            emit.loop(count, block)
+            emit.loop(one.blocks, block)
 
         emit.loop(len(counts), point)
-        before = first * (plan.channels * self.outputs * self.pitch)
-        place = emit.let(before + self._place_of(filters, phases) + number * self.width)
-        emit.loop(count * plan.channels, lambda o: self._combine_points(filters, o, place))
+        before = one.first * (plan.channels * self.outputs * self.pitch)
+        place = emit.let(before + self._place_of(one.phase) + number * self.width)
+        emit.loop(
+            one.blocks * plan.channels, lambda o: self._combine_points(task, filters, o, place)
+        )
 
-    def _place_of(self, filters: Sequence[Filter], phases: Sequence[Expr]) -> Expr:
+    def _place_of(self, phase: TilePhase) -> Expr:
         """Where the outputs of a phase are, of those of all phases of a row."""
-        phase = emit.table([offset for offset, _, _ in filters[2].phases])(phases[2])
-        return phase * (prod(self.tile) * self.pitch)
+        offset = emit.table([offset for offset, _, _ in phase.filters[2].phases])(phase.numbers[2])
+        return offset * (prod(self.tile) * self.pitch)
 
-    def _clear(self, filters: Sequence[Filter], phases: Sequence[Expr], blocks: Expr) -> None:
-        """Zeros for the outputs of one phase, of some blocks of channels."""
-        place, lanes = emit.let(self._place_of(filters, phases)), self.plan.lanes
+    def _clear(self, task: _Task, phase: TilePhase) -> None:
+        """Zeros for the outputs of one phase."""
+        place, lanes = emit.let(self._place_of(phase)), self.plan.lanes
         zeros = emit.broadcast(emit.constant(0, self.dtype), lanes)
 
         def vector(o: Expr, v: Expr) -> None:
             at = emit.lanes_of(place + o * self.outputs * self.pitch + v * lanes, lanes)
-            emit.store(self.held, at, zeros)
+            emit.store(task.acc, at, zeros)
 
-        emit.nest((blocks * self.plan.channels, prod(self.tile) * self.pitch // lanes), vector)
+        vectors = prod(self.tile) * self.pitch // lanes
+        emit.nest((task.blocks * self.plan.channels, vectors), vector)
 
-    def _combine_points(self, filters: Sequence[Filter], o: Expr, place: Expr) -> None:
-        """held[output channel][phase of the row][outputs of the tile][tile]."""
+    def _combine_points(self, task: _Task, filters: Sequence[Filter], o: Expr, place: Expr) -> None:
+        """acc[output channel][phase of the row][outputs of the tile][tile]."""
         plan, lanes = self.plan, self.plan.lanes
         extents = [len(f.points) for f in filters]
         distance = plan.pass_blocks * self.block_width
@@ -453,73 +535,63 @@ class _Winograd:
         def vector(v: Expr) -> None:
             values = {
                 at: emit.let(
-                    self.points[emit.lanes_of(n * distance + o * self.width + v * lanes, lanes)]
+                    task.points[emit.lanes_of(n * distance + o * self.width + v * lanes, lanes)]
                 )
                 for n, at in enumerate(product(*map(range, extents)))
             }
             for axis in (2, 1, 0):
-                values = combined_along(values, axis, filters[axis].outputs, self.dtype, lanes)
+                values = transformed_along(values, axis, filters[axis].outputs, self.dtype, lanes)
             for n, at in enumerate(product(*map(range, self.tile))):
                 into = place + (o * self.outputs + n) * self.pitch + v * lanes
                 index, value = emit.lanes_of(into, lanes), values[at]
                 if plan.chunks > 1:
-                    value = emit.let(self.held[index] + value)
-                emit.store(self.held, index, value)
-                self.finite.show(value)
+                    value = emit.let(task.acc[index] + value)
+                emit.store(task.acc, index, value)
+                task.finite.show(value)
 
         emit.loop(plan.vectors, vector)
 
     # ------------------------------------------------------------ output
 
-    def _copy_out(self, group: Expr, first: Expr, o: Expr, offsets: Sequence[Expr]) -> None:
+    def _copy_out(self, task: _Task, o: Expr, offsets: Sequence[Expr]) -> None:
         """Interleave phases and tiles of one output channel into its rows of one phase."""
-        problem, plan = self.problem, self.plan
-        sizes, steps = problem.out_sizes, (1, *self.out_steps)
-        tiles = (1, *self.tile)
-        origin = [f * t * s for f, t, s in zip(self.first, tiles, steps)]
-        extent = [b * t * s for b, t, s in zip(self.block, tiles, steps)]
+        problem, plan, part = self.problem, self.plan, task.part
+        block, steps, tiles = part.blocking.block, (1, *self.out_steps), (1, *self.tile)
+        origin = [f * t * s for f, t, s in zip(task.first, tiles, steps)]
+        extent = [b * t * s for b, t, s in zip(block, tiles, steps)]
         number_of = emit.let if problem.is_static else emit.opaque_value
-        present = [number_of(emit.least(e, size - a)) for e, size, a in zip(extent, sizes, origin)]
-        number = first * plan.channels + o
+        bounds = zip(extent, problem.out_sizes, origin)
+        present = [number_of(emit.least(e, size - a)) for e, size, a in bounds]
+        number = (part.first_block + task.first_block) * plan.channels + o
         inside: Expr = True
         if problem.out_channels % plan.channels:
             inside = number < problem.out_channels
-        step, last = steps[-1], tiles[-1]
         offsets = (0, *offsets)
         rows = [
             number_of(emit.quotient(count - offset + (s - 1), s))
             for count, offset, s in zip(present, offsets, steps)
         ]
+        step, last = steps[-1], tiles[-1]
+        counts = emit.quotient(present[-1], step * last), present[-1] % (step * last)
 
         def row(*numbers: Expr) -> None:
             output: Expr = 0
             flat: Expr = 0
-            for n, b, t in zip(numbers, self.block, tiles):
+            for n, b, t in zip(numbers, block, tiles):
                 output = output * t + emit.let(n % t)
                 flat = flat * b + emit.let(n // t)
             outer = [a + n * s + offset for a, n, s, offset in zip(origin, numbers, steps, offsets)]
-            all_channels = group * problem.out_channels + number
-            written = self.result.row(all_channels, [*outer, origin[-1]])
+            all_channels = part.group * problem.out_channels + number
+            written = task.rows.row(all_channels, [*outer, origin[-1]])
             # Planes of the outputs of a tile along the row, those of each of its phases together.
             plane = output * last
-            source = emit.opaque_base(
-                (o * self.outputs + plane) * self.pitch + flat * self.block[-1]
-            )
+            source = emit.opaque_base((o * self.outputs + plane) * self.pitch + flat * block[-1])
 
-            def element(q: Expr, u: Expr) -> None:
+            def value_of(q: Expr, u: Expr) -> Expr:
                 plane = u % step * prod(tiles) + u // step
-                written.put(q * (step * last) + u, self.held[source + (plane * self.pitch + q)])
+                return task.acc[source + (plane * self.pitch + q)]
 
-            def whole(q: Expr) -> None:
-                if step * last <= 8:
-                    for u in range(step * last):
-                        element(q, u)
-                else:
-                    emit.loop(step * last, lambda u: element(q, u))
-
-            count = emit.quotient(present[-1], step * last)
-            emit.loop(count, whole)
-            emit.loop(present[-1] % (step * last), lambda u: element(count, u))
+            written.put_interleaved(step * last, counts, value_of, MOST_WRITTEN_OUT)
             written.end(present[-1])
 
         emit.when(inside, lambda: emit.nest(rows, row))

@@ -20,13 +20,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from ... import tvm_compat
+from ... import compat
 from ...emit.arguments import as_stored, tap_number, weight_index
 from ...problem import TAPS, Problem
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..plan.vectors import square_size
-from .transpose import transpose_squares
+from .transpose import Pitched, transpose_squares
 
 Row = Callable[[Expr, Expr], Expr]
 """Where the first tap between an input and an output channel is stored."""
@@ -102,7 +102,7 @@ class BlockWeights:
             rows = [emit.opaque_base(row(i, o + k)) for k in range(wide)]
             start = emit.opaque_base(at + i * channels + o)
             vector = partial(self._vector, size=size)
-            transpose_squares(into, start, self.pitch, rows, size, taps, vector)
+            transpose_squares(Pitched(into, start, self.pitch), rows, size, taps, vector)
 
         # In the order in which they are stored.
         numbers = self.count, -(-channels // wide)
@@ -118,7 +118,7 @@ class BlockWeights:
             return emit.let(value)
         # As in emit.via_memory.
         ((register, index),) = emit.registers(1, size, self.dtype)
-        if tvm_compat.converts_vectors(self.weight.dtype):
+        if compat.converts_vectors(self.weight.dtype):
             emit.store(register, index, emit.converted(value, self.dtype, size))
         else:
             for i in range(size):

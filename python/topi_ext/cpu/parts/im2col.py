@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""WgradIm2col: what one position of y reads of x, in the order of weights, (input channel, tap)."""
+"""Columns of im2col: what one position of y reads of x, in the order of weights, (input channel,
+tap)."""
 
 from __future__ import annotations
 
@@ -7,29 +8,23 @@ from collections.abc import Sequence
 
 from ...problem import DATA, Problem
 from .. import emit
-from ..emit import Array, Expr, Operand
+from ..emit import Array, Expr
 from .copies import copy
+from .pack_panel import Source
 
 
 def copy_column(
-    problem: Problem,
-    x: Operand,
-    into: Array,
-    at: Expr,
-    channel: Expr,
-    channels: Expr,
-    position: Sequence[Expr],
-    lanes: int,
+    problem: Problem, source: Source, into: Array, at: Expr, position: Sequence[Expr], lanes: int
 ) -> None:
-    """Copy what a position reads of some channels to ``into[at + i]``; zero where there is padding.
+    """Copy what a position reads of some channels of x to ``into[at + i]``; zero where there is
+    padding.
 
     Parameters
     ----------
-    channel, channels
-        First channel of `x`, and how many.
     position : sequence
         Along the four axes.
     """
+    x, channel, channels, (_, *sizes) = source
     g, zero = problem.geometry, emit.constant(0, into.dtype)
     image, *numbers = position
     corner = [emit.let(i * stride - pad) for i, stride, pad in zip(numbers, g.stride, g.pad_before)]
@@ -37,22 +32,22 @@ def copy_column(
 
     def row(i: Expr, depth: Expr, height: Expr) -> None:
         outer = [
-            emit.let(start + tap * dilation)
-            for start, tap, dilation in zip(corner, (depth, height), g.dilation)
+            emit.let(first + tap * dilation)
+            for first, tap, dilation in zip(corner, (depth, height), g.dilation)
         ]
-        bounds = ((o >= 0, o < size) for o, size in zip(outer, g.x_size))
+        bounds = ((o >= 0, o < size) for o, size in zip(outer, sizes))
         inside = emit.both(*(bound for pair in bounds for bound in pair))
-        first = ((i * g.kernel[0] + depth) * g.kernel[1] + height) * g.kernel[2]
-        first = emit.opaque_base(at + first)
-        source = emit.opaque_base(x.at("C" + DATA, channel + i, image, *outer, 0))
+        number = ((i * g.kernel[0] + depth) * g.kernel[1] + height) * g.kernel[2]
+        into_at = emit.opaque_base(at + number)
+        start = emit.opaque_base(x.at("C" + DATA, channel + i, image, *outer, 0))
 
         def tap(width: Expr) -> None:
             place = corner[2] + width * g.dilation[2]
-            there = emit.both(inside, place >= 0, place < g.x_size[2])
-            value = emit.choose(there, lambda: x.load(source + place * apart, into.dtype), zero)
+            there = emit.both(inside, place >= 0, place < sizes[2])
+            value = emit.choose(there, lambda: x.load(start + place * apart, into.dtype), zero)
             if x.dtype != into.dtype:
                 value = emit.via_memory(value, into.dtype)
-            emit.store(into, first + width, value)
+            emit.store(into, into_at + width, value)
 
         if problem.is_static:
             emit.loop(g.kernel[2], tap)
@@ -60,9 +55,9 @@ def copy_column(
         # Where all taps of a row meet data, LLVM would ask for each of them.
         begin, last = corner[2], corner[2] + (g.kernel[2] - 1) * g.dilation[2]
         emit.when(
-            emit.both(inside, begin >= 0, last < g.x_size[2]),
+            emit.both(inside, begin >= 0, last < sizes[2]),
             lambda: copy(
-                into, first, x, emit.let(source + begin * apart), g.kernel[2], lanes,
+                into, into_at, x, emit.let(start + begin * apart), g.kernel[2], lanes,
                 apart * g.dilation[2],
             ),
             lambda: emit.loop(g.kernel[2], tap),

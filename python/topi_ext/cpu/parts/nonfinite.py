@@ -3,32 +3,50 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from .. import emit
 from ..emit import Array, Expr
 
 
-class NonFiniteCheck:
-    """Sums up what it is shown, times a zero that LLVM does not know: zero if all was finite."""
+class NonFiniteCheck(NamedTuple):
+    """Sums up what it is shown, times a zero that LLVM does not know: zero if all was finite.
 
-    def __init__(self, dtype: str, lanes: int):
-        self.dtype, self.lanes = dtype, lanes
-        self.input_stride = emit.lanes_of(0, lanes)
-        self.factor = emit.scratch(lanes, dtype)
-        self.sign = emit.scratch(lanes, dtype)
-        for array in (self.factor, self.sign):
-            emit.store(array, self.input_stride, emit.broadcast(emit.constant(0, dtype), lanes))
+    Attributes
+    ----------
+    lanes : int
+        Of the vectors that it is shown.
+    zero, total : Array
+        One vector each: that zero, and the sum.
+    """
+
+    lanes: int
+    zero: Array
+    total: Array
+
+    @classmethod
+    def emitted(cls, dtype: str, lanes: int) -> NonFiniteCheck:
+        """One that was shown nothing yet."""
+        check = cls(lanes, emit.scratch(lanes, dtype), emit.scratch(lanes, dtype))
+        for array in (check.zero, check.total):
+            emit.store(array, check._vector, emit.broadcast(emit.constant(0, dtype), lanes))
+        return check
+
+    @property
+    def _vector(self) -> Expr:
+        return emit.lanes_of(0, self.lanes)
 
     def show(self, vector: Expr) -> None:
         """Look at one vector."""
-        total = self.sign[self.input_stride] + vector * self.factor[self.input_stride]
-        emit.store(self.sign, self.input_stride, total)
+        total = self.total[self._vector] + vector * self.zero[self._vector]
+        emit.store(self.total, self._vector, total)
 
     def report(self, flag: Array) -> None:
         """Set `flag` to one if something was not finite; tasks that set it set it alike."""
-        total: Expr = self.sign[0]
+        total: Expr = self.total[0]
         for lane in range(1, self.lanes):
-            total = total + self.sign[lane]
-        is_finite = emit.let(total) == emit.constant(0, self.dtype)
+            total = total + self.total[lane]
+        is_finite = emit.let(total) == emit.constant(0, self.total.dtype)
         # Not `total != 0`, which TVM takes for ordered: false of NaN.
         other = emit.opaque_value(emit.choose(is_finite, lambda: 0, 1)) > 0
         emit.when(other, lambda: emit.store(flag, 0, emit.wide(1)))

@@ -15,8 +15,10 @@ memory at each.  Rows that follow each other also share a cache line, which is f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...emit.post_ops import RowEpilogue
 from ...problem import DATA, Problem
@@ -46,7 +48,6 @@ class Result:
         # Of vectors of the result, which have as many bytes.
         self.lanes = streamed * emit.byte_width(self.dtype) // emit.byte_width(out.dtype)
         self.stride = out.strides[DATA[-1]]
-        self.collected: Collected | None = None
 
     @contextmanager
     def kernel(self) -> Iterator[None]:
@@ -58,36 +59,67 @@ class Result:
             yield
 
     @contextmanager
-    def task(self, room: Expr) -> Iterator[None]:
-        """Around one task, whose rows have at most `room` elements."""
+    def task(self, room: Expr) -> Iterator[Rows]:
+        """Around one task, whose rows have at most `room` elements: what it writes them by."""
         if not self.lanes:
-            yield
+            yield Rows(self)
             return
-        self.collected = Collected(self.out, self.dtype, self.lanes, room)
-        yield
-        self.collected.write(is_apart=True, then=0)
+        staging = StagingBuffer.emitted(self.out, self.dtype, self.lanes, room)
+        yield Rows(self, staging)
+        staging.write(is_apart=True, then=0)
         nontemporal.settle()
+
+
+class Rows(NamedTuple):
+    """The rows that one task writes.
+
+    Attributes
+    ----------
+    result : Result
+    staging : StagingBuffer, optional
+        Where they are collected, if they are written past the caches.
+    """
+
+    result: Result
+    staging: StagingBuffer | None = None
 
     def row(self, channel: Expr, where: Sequence[Expr]) -> Row:
         """The row of `channel`, of all channels, that begins at this place along the four axes."""
-        return Row(self, channel, where)
+        result, staging = self
+        into = emit.opaque_base(result.out.at("C" + DATA, channel, *where))
+        epilogue = RowEpilogue.emitted(result.problem, result.extra, channel, where[:-1])
+        place = staging.begin(into) if staging else 0
+        return Row(result, staging, epilogue, where[-1], into, place)
 
 
-class Row:
-    """One row while it is written."""
+class Row(NamedTuple):
+    """One row while it is written.
 
-    def __init__(self, result: Result, channel: Expr, where: Sequence[Expr]):
-        self.result, self.first = result, where[-1]
-        self.into = emit.opaque_base(result.out.at("C" + DATA, channel, *where))
-        self.finished = RowEpilogue(result.problem, result.extra, channel, where[:-1])
-        self.place = result.collected.begin(self.into) if result.collected else 0
+    Attributes
+    ----------
+    result, staging
+        As of :class:`Rows`.
+    epilogue : RowEpilogue
+        What is done to each sum.
+    first : Expr
+        The position of its first element along the row's axis.
+    into, place : Expr
+        Where that is in the result, and in the staging buffer.
+    """
+
+    result: Result
+    staging: StagingBuffer | None
+    epilogue: RowEpilogue
+    first: Expr
+    into: Expr
+    place: Expr
 
     def put(self, place: Expr, value: Expr) -> None:
         """The sum that belongs to element `place` of the row."""
         result = self.result
-        value = self.finished(value, self.first + place)
-        if result.collected:
-            emit.store(result.collected.elements, self.place + place, value)
+        value = self.epilogue(value, self.first + place)
+        if self.staging:
+            emit.store(self.staging.elements, self.place + place, value)
         else:
             narrow = emit.cast(value, result.dtype, result.out.dtype)
             emit.store(result.out, self.into + place * result.stride, narrow)
@@ -95,34 +127,82 @@ class Row:
     def put_all(self, place: Expr, sums: Array, start: Expr, count: Expr, lanes: int) -> None:
         """The sums ``sums[start + i]`` of the elements ``place + i``, i below `count`."""
         result = self.result
-        if result.collected or result.stride != 1 or result.problem.epilogue:
+        if self.staging or result.stride != 1 or result.problem.epilogue:
             emit.loop(count, lambda i: self.put(place + i, sums[start + i]))
         else:
             copy(result.out, self.into + place, sums, start, count, lanes)
 
+    def put_interleaved(
+        self,
+        factor: int,
+        counts: tuple[Expr, Expr],
+        value_of: Callable[[Expr, Expr], Expr],
+        unrolled: int,
+    ) -> None:
+        """``value_of(q, a)`` for element ``q * factor + a``: all a below `factor` of the first of
+        `counts` positions q, and so many as the second says of the next.  A loop over at most
+        `unrolled` elements is written out."""
+        whole, rest = counts
+
+        def element(q: Expr, a: Expr) -> None:
+            self.put(q * factor + a, value_of(q, a))
+
+        def position(q: Expr) -> None:
+            if factor <= unrolled:
+                for a in range(factor):
+                    element(q, a)
+            else:
+                emit.loop(factor, lambda a: element(q, a))
+
+        emit.loop(whole, position)
+        emit.loop(rest, lambda a: element(whole, a))
+
     def end(self, count: Expr) -> None:
         """All `count` elements were put."""
-        if self.result.collected:
-            self.result.collected.end(self.into + count)
+        if self.staging:
+            self.staging.end(self.into + count)
 
 
-class Collected:
+@dataclass(frozen=True)
+class StagingBuffer:
     """Rows of a result, or parts of them, that are to be written together.
 
     The first of its elements is that of a vector of the result, as are all that begin with a
     multiple of `lanes`; so many of them may belong to no row.  Vectors of the result begin with a
     multiple of their bytes in memory, wherever the result itself does.
+
+    Attributes
+    ----------
+    out : Operand
+        The result.
+    lanes : int
+        Of its vectors.
+    room, most : int or expression
+        Elements of the longest row, and of all that is collected.
+    elements, span : Array
+        What is collected, and where in the result it begins and ends.
+    skew : Expr
+        Elements of the result before its first whole vector in memory.
     """
 
-    def __init__(self, out: Operand, dtype: str, lanes: int, room: Expr):
-        self.out, self.lanes, self.room = out, lanes, room
-        self.most = emit.most(room, COLLECTED_BYTES // emit.byte_width(dtype)) + 2 * lanes
+    out: Operand
+    lanes: int
+    room: Expr
+    most: Expr
+    elements: Array
+    span: Array
+    skew: Expr
+
+    @classmethod
+    def emitted(cls, out: Operand, dtype: str, lanes: int, room: Expr) -> StagingBuffer:
+        """An empty one of this dtype."""
+        most = emit.most(room, COLLECTED_BYTES // emit.byte_width(dtype)) + 2 * lanes
         # What is kept of a last vector that is none is read as if it were one.
-        self.elements = emit.scratch(self.most + lanes, dtype)
-        # Where in the result it begins and ends.
-        self.span = emit.scratch(2, "int64")
-        emit.fill(self.span, 0, 2, emit.wide(0))
-        self.skew = emit.let(emit.via_memory(nontemporal.skew(out, lanes), "int64"))
+        elements = emit.scratch(most + lanes, dtype)
+        span = emit.scratch(2, "int64")
+        emit.fill(span, 0, 2, emit.wide(0))
+        skew = emit.let(emit.via_memory(nontemporal.skew(out, lanes), "int64"))
+        return cls(out, lanes, room, most, elements, span, skew)
 
     def begin(self, into: Expr) -> Expr:
         """Where the elements of a row go that begins at `into` of the result."""

@@ -25,30 +25,42 @@ from .copies import are_near, copy, deal
 from .panel import Panel
 
 
+class Source(NamedTuple):
+    """What is packed: some channels of an operand.
+
+    Attributes
+    ----------
+    operand : Operand
+    channel, channels : Expr
+        The first of them, of all channels, and how many.
+    sizes : sequence
+        Sizes along the four axes; what lies outside is zero.
+    """
+
+    operand: Operand
+    channel: Expr
+    channels: Expr
+    sizes: Sequence[Expr]
+
+
 def pack(
     panel: Panel,
     into: Array,
-    source: Operand,
-    channel: Expr,
-    channels: int,
+    source: Source,
     first: Sequence[Expr],
-    sizes: Sequence[Expr],
     valid: Sequence[Expr] | None = None,
 ) -> None:
     """Fill `into` with the window of the block whose first positions are `first`.
 
     Parameters
     ----------
-    channel, channels
-        First channel of `source`, and how many.
-    sizes : sequence
-        Sizes of `source` along the four axes; what lies outside is zero.
     valid : sequence, optional
         How many positions of the block exist along each axis; the halo behind them is zero
         instead of data.
     """
-    packing = _Packing(panel, into, source, channel, first, sizes, valid)
+    packing = _Packing(panel, into, source, first, valid)
     *outer, in_row = (gather.slots for gather in panel.gathers)
+    channels = source.channels
     if isinstance(panel.window, Window):
         emit.nest((channels, *outer, in_row), packing.known_rows)
     else:
@@ -84,17 +96,15 @@ class _Packing:
         self,
         panel: Panel,
         into: Array,
-        source: Operand,
-        channel: Expr,
+        source: Source,
         first: Sequence[Expr],
-        sizes: Sequence[Expr],
         valid: Sequence[Expr] | None,
     ):
-        self.panel, self.into, self.source, self.channel = panel, into, source, channel
-        self.first, self.sizes, self.valid = first, sizes, valid
+        self.panel, self.into, self.first, self.valid = panel, into, first, valid
+        self.source, self.channel, _, self.sizes = source
         self.extent, self.zero = panel.window.extent, emit.constant(0, into.dtype)
         self.last = panel.gathers[-1]
-        self.step = source.strides[DATA[-1]] * self.last.in_step
+        self.step = self.source.strides[DATA[-1]] * self.last.in_step
 
     @property
     def is_dealt(self) -> bool:

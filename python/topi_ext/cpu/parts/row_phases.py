@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Phases along depth and height, those of whole rows of the result, as a kernel numbers them.
 
-They are ordered by the slice of the kernel that they need, see :mod:`topi_ext.plan.combined_rows`.
+They are ordered by the slice of the kernel that they need, see
+:mod:`topi_ext.cpu.plan.winograd_rows`.
 """
 
 from __future__ import annotations

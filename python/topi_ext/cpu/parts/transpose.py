@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Channels turned into neighbours: a run of positions of some channels, position by position.
+"""Transposition: a run of positions of some channels becomes rows of neighbouring channels.
 
 ::
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from .. import emit
 from ..emit import Array, Expr, Operand
@@ -20,44 +21,57 @@ from ..plan.vectors import NARROW, square_side
 from .copies import are_near, every
 
 
-def transpose(
-    rows: Array,
-    into: Expr,
-    pitch: Expr,
-    source: Operand,
-    start: Expr,
-    step: Expr,
-    channels: Expr,
-    length: Expr,
-    longest: Expr,
-    lanes: int,
-) -> None:
-    """``rows[into + p * pitch + k]`` of position p of channel k, for all below `length`.
+class Pitched(NamedTuple):
+    """Rows of an array: row p begins at ``start + p * pitch``."""
 
-    Parameters
+    array: Array
+    start: Expr
+    pitch: Expr
+
+
+class Runs(NamedTuple):
+    """A run of positions of some channels of an operand.
+
+    Attributes
     ----------
-    source, start, step
+    source : Operand
+    start, step : Expr
         Where position 0 of channel 0 is, and how far positions are apart.
     channels : Expr
-        How many there are, of the `lanes` that have room; what else is written repeats the last.
-    length, longest
+        How many there are.
+    length, longest : Expr
         Positions, and the most that they can be.
     """
+
+    source: Operand
+    start: Expr
+    step: Expr
+    channels: Expr
+    length: Expr
+    longest: Expr
+
+
+def transpose(rows: Pitched, runs: Runs, lanes: int) -> None:
+    """Element k of row p of `rows` is position p of channel k of `runs`.
+
+    Of the channels, `lanes` have room; what else is written to a row repeats the last.
+    """
+    source, start, step, channels, length, longest = runs
     apart = source.strides["C"]
     known = isinstance(longest, int)
     sides = [square_side(longest, lanes)] if known else sorted({lanes, min(lanes, NARROW)})
-    may = are_near(step) and source.dtype == rows.dtype
+    may = are_near(step) and source.dtype == rows.array.dtype
 
     def element(p: Expr, k: Expr) -> None:
-        value = source.load(start + k * apart + p * step, rows.dtype)
-        emit.store(rows, into + p * pitch + k, value)
+        value = source.load(start + k * apart + p * step, rows.array.dtype)
+        emit.store(rows.array, rows.start + p * rows.pitch + k, value)
 
     def squares(size: int) -> None:
         starts = [
             emit.opaque_base(start + emit.least(k, channels - 1) * apart) for k in range(lanes)
         ]
         transpose_squares(
-            rows, into, pitch, starts, size, length,
+            rows, starts, size, length,
             lambda at: emit.let(every(source, emit.let(at), step, size)), step,
         )  # fmt: skip
 
@@ -76,16 +90,14 @@ def transpose(
 
 
 def transpose_squares(
-    rows: Array,
-    into: Expr,
-    pitch: Expr,
+    rows: Pitched,
     starts: Sequence[Expr],
     size: int,
     length: Expr,
     load: Callable[[Expr], Expr],
     step: int = 1,
 ) -> None:
-    """``rows[into + p * pitch + k]`` of position p of run k.
+    """Element k of row p of `rows` is position p of run k.
 
     Parameters
     ----------
@@ -102,11 +114,11 @@ def transpose_squares(
         # The last overlaps the one before it.
         p = emit.let(emit.least(number * size, length - size))
         read = [load(start + p * step) for start in starts]
-        place = emit.opaque_base(into + p * pitch)
+        place = emit.opaque_base(rows.start + p * rows.pitch)
         sides = [transposed(read[k : k + size]) for k in range(0, len(read), size)]
         for i, parts in enumerate(zip(*sides)):
             column = parts[0] if len(parts) == 1 else emit.shuffled(parts, range(len(read)))
-            emit.store(rows, emit.lanes_of(place + i * pitch, len(read)), column)
+            emit.store(rows.array, emit.lanes_of(place + i * rows.pitch, len(read)), column)
 
     emit.loop(emit.ceil_div(length, size), squares)
 

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
 from math import prod
+from typing import NamedTuple
 
 from ...filtering import Combination, Filter
 from ...problem import DATA, Problem
@@ -30,7 +31,15 @@ from ..emit import Array, Expr, Operand
 from ..plan.vectors import NARROW, row_lanes
 from .copies import are_near
 from .copies import copy as copy_row
-from .winograd_sums import combination
+from .winograd_transform import linear_combination
+
+
+class TilePhase(NamedTuple):
+    """A phase of tiles: along each spatial axis how it is computed, and its number among the phases
+    that are computed so."""
+
+    filters: Sequence[Filter]
+    numbers: Sequence[Expr]
 
 
 @dataclass(frozen=True)
@@ -61,87 +70,21 @@ class WinogradInputs:
     lanes: int
 
     def rows_into(
-        self,
-        made: Array,
-        first_rows: Sequence[int],
-        group: Expr,
-        filters: Sequence[Filter],
-        phases: Sequence[Expr],
+        self, made: Array, first_rows: Sequence[int], group: Expr, phase: TilePhase
     ) -> Callable[[Expr, Expr], None]:
         """``tiles(channel, row)`` combines the inputs of one input channel.
 
         Those of a term are written to ``made[first row of the term + row]``.
         """
-        block, dtype = self.block, self.problem.acc_dtype
-        rows = _Rows(filters, block)
+        block, dtype, depth = self.block, self.problem.acc_dtype, phase.filters[0]
+        rows = _Rows.emitted(phase.filters, block)
         # What lies outside is zero, and stays zero.
         room = self.room if not self.problem.is_static else None
         raw = emit.scratch(rows.room(room) + self.lanes, dtype)
         emit.fill(raw, 0, rows.elements, emit.constant(0, dtype))
-        copy = self._copy_into(raw, rows, group, filters, phases)
-        depth, height, _ = filters
-        each = len(first_rows) // depth.loops
-        steps = [b - a for a, b in zip(first_rows, first_rows[each:])][:each] or [0] * each
-        read_along_depth = [t.inputs[0][0] for t in depth.terms]
-        lack = emit.table(depth.missing)(phases[0])
-        along_depth, along_height = rows.axes
-
-        def combine(lanes: int, row: Expr, term: Expr, *place: Expr) -> None:
-            """One row of tiles: all terms, or those with this one along depth."""
-            at_height = {x: along_height.place(x) for x in height.inputs}
-            corner = [place[1] * depth.tile, place[2] * height.tile]
-            if depth.is_direct:
-                of_depth: list[Combination] = [((0, 1),)]
-                at_depth: dict[int, Expr] = {0: 0}
-                corner[0] = corner[0] + along_depth.place_of(read_along_depth, term)
-            else:
-                of_depth = [t.inputs for t in depth.terms]
-                at_depth = {x: along_depth.place(x) for x in depth.inputs}
-            source = emit.opaque_base(rows.start((place[0], *corner)))
-            sources = {
-                (d, h): _beyond(source, rows.start((0, at_d, at_h)))
-                for (d, at_d), (h, at_h) in product(at_depth.items(), at_height.items())
-            }
-            mixtures = [
-                [((d, h), a * b) for (d, a), (h, b) in product(some_depth, t.inputs)]
-                for some_depth, t in product(of_depth, height.terms)
-            ]
-            flat = emit.let(((place[0] * block[1] + place[1]) * block[2] + place[2]) * block[3])
-            # Rows of terms are often equally far apart, from one term along depth to the next.
-            common = steps[0] if len(set(steps)) == 1 else 0
-            start = emit.opaque_base((row + term * common) * self.pitch + flat)
-            into = [
-                _beyond(start, (first + (term * step if step != common else 0)) * self.pitch)
-                for first, step in zip(first_rows, steps)
-            ]
-
-            def some(i: Expr) -> None:
-                read = {
-                    at: [
-                        emit.let(raw[_some(source + (i * rows.step + v * lanes), lanes)])
-                        for v in range(rows.vectors(lanes))
-                    ]
-                    for at, source in sources.items()
-                }
-                places = iter(into)
-                for mixture in mixtures:
-                    mixed = [
-                        emit.let(combination([(read[at][v], c) for at, c in mixture], dtype, lanes))
-                        for v in range(rows.vectors(lanes))
-                    ]
-                    inputs = {x: emit.let(rows.pick(mixed, x, lanes)) for x in rows.row.inputs}
-                    for term in rows.row.terms:
-                        value = combination([(inputs[x], c) for x, c in term.inputs], dtype, lanes)
-                        emit.store(made, _some(next(places) + i, lanes), value)
-
-            is_even = lanes == 1 or (isinstance(block[3], int) and block[3] % lanes == 0)
-            # Else the last vector overlaps the one before it.
-            emit.loop(
-                emit.ceil_div(block[3], lanes),
-                lambda i: some(
-                    i * lanes if is_even else emit.let(emit.least(i * lanes, block[3] - lanes))
-                ),
-            )
+        copy = self._copy_into(raw, rows, group, phase)
+        terms = _Terms(phase.filters, rows, raw, made, first_rows)
+        lack = emit.table(depth.missing)(phase.numbers[0])
 
         def tiles(channel: Expr, row: Expr) -> None:
             copy(channel)
@@ -149,39 +92,88 @@ class WinogradInputs:
             def by(lanes: int) -> None:
                 emit.nest(
                     (depth.loops - lack, *block[:3]),
-                    lambda term, *at: combine(lanes, row, lack + term, *at),
+                    lambda term, *at: self._combine_row(terms, lanes, row, lack + term, at),
                 )
 
-            def by_some(lanes: int, *narrower: int) -> None:
-                if narrower:
-                    emit.when(block[3] >= lanes, lambda: by(lanes), lambda: by_some(*narrower))
-                else:
-                    by(lanes)
-
-            if isinstance(block[3], int):
-                by(row_lanes(block[3], self.lanes))
-            else:
-                # As wide as the row allows.
-                halves = range(self.lanes.bit_length())
-                widths = (self.lanes >> i for i in halves if self.lanes >> i >= NARROW)
-                by_some(*widths, 1)
+            self._by_widest(by)
 
         return tiles
 
+    def _by_widest(self, by: Callable[[int], None]) -> None:
+        """``by(lanes)``, as wide as a row of tiles allows."""
+        width = self.block[3]
+
+        def by_some(lanes: int, *narrower: int) -> None:
+            if narrower:
+                emit.when(width >= lanes, lambda: by(lanes), lambda: by_some(*narrower))
+            else:
+                by(lanes)
+
+        if isinstance(width, int):
+            by(row_lanes(width, self.lanes))
+        else:
+            halves = range(self.lanes.bit_length())
+            by_some(*(self.lanes >> i for i in halves if self.lanes >> i >= NARROW), 1)
+
+    def _combine_row(
+        self, terms: _Terms, lanes: int, row: Expr, term: Expr, place: Sequence[Expr]
+    ) -> None:
+        """One row of tiles: all terms, or those with this one along depth."""
+        rows, dtype, width = terms.rows, self.problem.acc_dtype, self.block[3]
+        sources, into = terms.sources(term, place), self._places(terms, row, term, place)
+        vectors = range(rows.vectors(lanes))
+
+        def some(i: Expr) -> None:
+            read = {
+                at: [
+                    emit.let(terms.raw[_some(source + (i * rows.step + v * lanes), lanes)])
+                    for v in vectors
+                ]
+                for at, source in sources.items()
+            }
+            places = iter(into)
+            for mixture in terms.mixtures:
+                mixed = []
+                for v in vectors:
+                    parts = [(read[at][v], c) for at, c in mixture]
+                    mixed.append(emit.let(linear_combination(parts, dtype, lanes)))
+                inputs = {x: emit.let(rows.pick(mixed, x, lanes)) for x in rows.row.inputs}
+                for along_row in rows.row.terms:
+                    parts = [(inputs[x], c) for x, c in along_row.inputs]
+                    value = linear_combination(parts, dtype, lanes)
+                    emit.store(terms.made, _some(next(places) + i, lanes), value)
+
+        is_even = lanes == 1 or (isinstance(width, int) and width % lanes == 0)
+        # Else the last vector overlaps the one before it.
+        emit.loop(
+            emit.ceil_div(width, lanes),
+            lambda i: some(
+                i * lanes if is_even else emit.let(emit.least(i * lanes, width - lanes))
+            ),
+        )
+
+    def _places(self, terms: _Terms, row: Expr, term: Expr, place: Sequence[Expr]) -> list[Expr]:
+        """Where the tiles of each term begin, in the order of the mixtures and of terms along the
+        row."""
+        block, first_rows, steps = self.block, terms.first_rows, terms.steps
+        flat = emit.let(((place[0] * block[1] + place[1]) * block[2] + place[2]) * block[3])
+        # Rows of terms are often equally far apart, from one term along depth to the next.
+        common = steps[0] if len(set(steps)) == 1 else 0
+        start = emit.opaque_base((row + term * common) * self.pitch + flat)
+        return [
+            _beyond(start, (first + (term * step if step != common else 0)) * self.pitch)
+            for first, step in zip(first_rows, steps)
+        ]
+
     def _copy_into(
-        self,
-        raw: Array,
-        rows: _Rows,
-        group: Expr,
-        filters: Sequence[Filter],
-        phases: Sequence[Expr],
+        self, raw: Array, rows: _Rows, group: Expr, phase: TilePhase
     ) -> Callable[[Expr], None]:
         """``copy(channel)`` copies the rows that there are of one input channel."""
         problem, data = self.problem, self.data
         sizes, stride = problem.in_sizes, data.strides[DATA[-1]]
         starts = [
-            emit.let(first * (f.in_step * f.tile) + emit.table([b for _, b, _ in f.phases])(phase))
-            for f, first, phase in zip(filters, self.first[1:], phases)
+            emit.let(first * (f.in_step * f.tile) + emit.table([b for _, b, _ in f.phases])(number))
+            for f, first, number in zip(phase.filters, self.first[1:], phase.numbers)
         ]
         every, along_row = rows.input_stride, starts[2]
         # LLVM takes a loop of unknown length for a long one.
@@ -222,29 +214,104 @@ class WinogradInputs:
 
                 emit.when(inside, present)
 
-            of_axes = ((len(axis.residues), axis.count) for axis in rows.axes)
+            of_axes = ((len(axis.residues), axis.total) for axis in rows.axes)
             emit.nest((self.block[0], *chain.from_iterable(of_axes)), row)
 
         return copy
 
 
-class _Axis:
+class _Terms(NamedTuple):
+    """The terms of one phase.
+
+    Attributes
+    ----------
+    filters : sequence of Filter
+        How the axes are computed.
+    rows : _Rows
+        The rows of the data that are read, as `raw` holds them.
+    raw, made : Array
+        What they are combined of, and where they go.
+    first_rows : sequence of int
+        The first row of each term in `made`.
+    """
+
+    filters: Sequence[Filter]
+    rows: _Rows
+    raw: Array
+    made: Array
+    first_rows: Sequence[int]
+
+    @property
+    def steps(self) -> list[int]:
+        """Of each term with the first one along depth, how many rows behind it that with the next
+        one is."""
+        first_rows = self.first_rows
+        each = len(first_rows) // self.filters[0].loops
+        return [b - a for a, b in zip(first_rows, first_rows[each:])][:each] or [0] * each
+
+    @property
+    def mixtures(self) -> list[list[tuple[tuple[int, int], float]]]:
+        """For each product of terms along depth and height, the rows that it is a combination of,
+        with their factors."""
+        depth, height, _ = self.filters
+        of_depth: list[Combination] = [((0, 1),)]
+        if not depth.is_direct:
+            of_depth = [term.inputs for term in depth.terms]
+        return [
+            [((d, h), a * b) for (d, a), (h, b) in product(some_depth, term.inputs)]
+            for some_depth, term in product(of_depth, height.terms)
+        ]
+
+    def sources(self, term: Expr, place: Sequence[Expr]) -> dict[tuple[int, int], Expr]:
+        """Where the rows of `raw` begin that one row of tiles is made of, by their numbers along
+        depth and height."""
+        (depth, height, _), (along_depth, along_height) = self.filters, self.rows.axes
+        at_height = {x: along_height.place(x) for x in height.inputs}
+        corner = [place[1] * depth.tile, place[2] * height.tile]
+        if depth.is_direct:
+            at_depth: dict[int, Expr] = {0: 0}
+            read = [one.inputs[0][0] for one in depth.terms]
+            corner[0] = corner[0] + along_depth.place_of(read, term)
+        else:
+            at_depth = {x: along_depth.place(x) for x in depth.inputs}
+        source = emit.opaque_base(self.rows.start((place[0], *corner)))
+        return {
+            (d, h): _beyond(source, self.rows.start((0, at_d, at_h)))
+            for (d, at_d), (h, at_h) in product(at_depth.items(), at_height.items())
+        }
+
+
+class _Axis(NamedTuple):
     """The inputs along depth or height that a block reads, residue by residue of the step.
 
     Attributes
     ----------
-    count : int or expression
+    step, tile : int
+        Of the filter: inputs from one of a residue to the next, and outputs of a tile.
+    residues : sequence of int
+    total : int or expression
         Inputs of one residue.
     number : int or expression
         Inputs of all.
+    most : int
+        Of a block of unknown shape, inputs for each of its tiles.
     """
 
-    def __init__(self, filter_: Filter, tiles: Expr):
-        self.step, self.tile, self.residues = filter_.in_step, filter_.tile, filter_.residues
-        self.count = emit.opaque_value(tiles * self.tile + filter_.halo)
-        self.number = emit.opaque_value(self.count * len(self.residues))
-        # Of a block of unknown shape, for each of its tiles.
-        self.most = (self.tile + max(filter_.halo, 0)) * len(self.residues)
+    step: int
+    tile: int
+    residues: Sequence[int]
+    total: Expr
+    number: Expr
+    most: int
+
+    @classmethod
+    def emitted(cls, filter_: Filter, tiles: Expr) -> _Axis:
+        """That of a block with so many tiles."""
+        tile, residues = filter_.tile, filter_.residues
+        total = emit.opaque_value(tiles * tile + filter_.halo)
+        number = emit.opaque_value(total * len(residues))
+        most = (tile + max(filter_.halo, 0)) * len(residues)
+        return cls(filter_.in_step, tile, residues, total, number, most)
 
     def place(self, x: int) -> Expr:
         """The number of the input `x` of the first tile."""
@@ -258,14 +325,14 @@ class _Axis:
 
     def number_of(self, residue: Expr, i: Expr) -> Expr:
         """The number of input `i` of a residue, itself given by its number."""
-        return residue * self.count + i
+        return residue * self.total + i
 
     def input_of(self, residue: Expr, i: Expr) -> Expr:
         """How far that input lies behind the first."""
         return i * self.step + emit.table(self.residues)(residue)
 
 
-class _Rows:
+class _Rows(NamedTuple):
     """The rows of one channel that a block reads: [image][depth][height][width].
 
     Attributes
@@ -278,19 +345,34 @@ class _Rows:
         That along a row, of the inputs that are there.
     input_stride : int
         How far apart these are in the data.
-    step : int
-        Inputs from one tile to the next of a row.
     length : int or expression
         Inputs of a row.
+    elements : int or expression
+        Of all rows.
     """
 
-    def __init__(self, filters: Sequence[Filter], block: Sequence[Expr]):
-        self.axes = [_Axis(f, tiles) for f, tiles in zip(filters[:2], block[1:])]
-        self.extents = (block[0], *(axis.number for axis in self.axes))
-        self.input_stride, self.row = filters[2].input_stride, filters[2].packed
-        self.step = self.row.in_step * self.row.tile
-        self.length = emit.opaque_value(self.row.span(block[3]))
-        self.elements = emit.opaque_value(prod(self.extents) * self.length)
+    axes: Sequence[_Axis]
+    extents: Sequence[Expr]
+    row: Filter
+    input_stride: int
+    length: Expr
+    elements: Expr
+
+    @classmethod
+    def emitted(cls, filters: Sequence[Filter], block: Sequence[Expr]) -> _Rows:
+        """Those of a block of tiles."""
+        axes = [_Axis.emitted(f, tiles) for f, tiles in zip(filters[:2], block[1:])]
+        extents = (block[0], *(axis.number for axis in axes))
+        row = filters[2].packed
+        length = emit.opaque_value(row.span(block[3]))
+        elements = emit.opaque_value(prod(extents) * length)
+        return cls(axes, extents, row, filters[2].input_stride, length, elements)
+
+    @property
+    def step(self) -> int:
+        """Inputs from one tile to the next of a row."""
+        step: int = self.row.in_step * self.row.tile
+        return step
 
     def room(self, tiles: int | None) -> int:
         """What has to be allocated, for a block of so many tiles of unknown shape, or this one."""

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Combined taps: what :mod:`topi_ext.kernels.winograd` multiplies by, instead of taps.
+"""Combined taps: what :mod:`topi_ext.cpu.kernels.winograd` multiplies by, instead of taps.
 
 ::
 
     combined[group][block][chunk][kinds of phases][first taps][point][term][input channel][channels]
 
 A block are `channels` output channels; the rows of a point are its terms and the input channels of
-a chunk.  Held
-are those of all phases, or of one slice of the kernel after the other, if each thread combines the
-taps that it needs.  For some input channels of a block at a time::
+a chunk.  Held are those of all phases, or of one slice of the kernel after the other, if each
+thread combines the taps that it needs.  For some input channels of a block at a time::
 
     for each input channel, output channel, tap, in the order in which they are stored:
         copy a weight, or a square of them                                -> raw
@@ -24,6 +23,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from math import prod
+from typing import NamedTuple
 
 from ...emit.arguments import tap_number
 from ...filtering import Filter
@@ -34,7 +34,23 @@ from ..plan.winograd import WinogradPlan
 from ..plan.winograd_rows import COMBINED, Pair, WinogradRows
 from .block_weights import BlockWeights
 from .row_phases import RowPhases
-from .winograd_sums import combined_along
+from .winograd_transform import transformed_along
+
+
+class _Copy(NamedTuple):
+    """The weights of some input channels of a block, and what they are combined to.
+
+    Attributes
+    ----------
+    raw : Array
+        ``[tap][input channel][channels]``, taps `pitch` apart.
+    pitch : int
+    combined : Array
+    """
+
+    raw: Array
+    pitch: int
+    combined: Array
 
 
 class WinogradWeights:
@@ -142,61 +158,23 @@ class WinogradWeights:
         Of one slice of the kernel, where only these are held.
         """
         problem, plan, lanes = self.problem, self.plan, self.plan.lanes
-        run = self.chunk * plan.channels
         blocks = plan.channel_parts * self.part_blocks
         copied = BlockWeights(problem, self.weight, plan.channels, blocks, self.chunk, lanes)
-        pitch = copied.pitch
         first = emit.let(emit.least(number * self.chunk, problem.in_channels - self.chunk))
-        raw = emit.scratch(copied.elements, self.dtype)
-
-        def of_phase(start: Expr, filters: Sequence[Filter], *numbers: Expr) -> None:
-            firsts = [emit.table(f.first_taps)(i) for f, i in zip(filters, numbers)]
-            into = emit.opaque_base(start + self.offset_of(0, filters, numbers))
-            rows = self.rows_of(filters)
-            depth = filters[0]
-            taps_along_depth = emit.table([term.taps[0][0] for term in depth.terms])
-            one = replace(depth, points=(depth.points[0][:1],)) if depth.is_direct else depth
-
-            def some(term: Expr, i: Expr, count: int) -> None:
-                def index(place: Expr) -> Expr:
-                    return place + i if count == 1 else emit.lanes_of(place + i, count)
-
-                def source(*taps: int) -> Expr:
-                    at = [first + tap for first, tap in zip(firsts, taps)]
-                    if depth.is_direct:
-                        at[0] = firsts[0] + taps_along_depth(term)
-                    return tap_number(problem, at) * pitch
-
-                kinds = (one, *filters[1:])
-                taps = {
-                    taps: emit.let(raw[index(source(*taps))])
-                    for taps in product(*(f.taps for f in kinds))
-                }
-                for terms, value in self._combine_taps(taps, kinds, count).items():
-                    row = rows[terms]
-                    if depth.loops > 1:
-                        row = row + term * (rows[(1, *terms[1:])] - row)
-                    emit.store(combined, index(into + row * plan.channels), value)
-
-            rest, lack = run % lanes, emit.table(depth.missing_taps)(numbers[0])
-            each = depth.loops - lack
-            emit.nest((each, run // lanes), lambda t, i: some(lack + t, i * lanes, lanes))
-            emit.nest((each, rest), lambda t, i: some(lack + t, run - rest + i, 1))
+        copy = _Copy(emit.scratch(copied.elements, self.dtype), copied.pitch, combined)
 
         def of_slice(start: Expr, number: Expr) -> None:
             def of_pair(pair: Pair) -> None:
                 at = self.row_phases.first_taps(number)
                 for last in self.rows.filters[2]:
-                    emit.nest(
-                        (len(last.first_taps),),
-                        partial(of_phase, start, (*pair, last), *at),
-                    )
+                    of_phase = partial(self._combine_phase, copy, start, (*pair, last), at)
+                    emit.loop(len(last.first_taps), of_phase)
 
             self.row_phases.of_pair(number, of_pair)
 
         def block(b: Expr) -> None:
             # All taps, also of one slice: they share cache lines.
-            copied.copy(raw, group, first_block + b, first)
+            copied.copy(copy.raw, group, first_block + b, first)
             start = self.block_held(group, first_block, b) * self.block_elements
             chunk, channel = 0, first
             if plan.chunks > 1:
@@ -209,6 +187,50 @@ class WinogradWeights:
 
         emit.loop(self.held_blocks, block)
 
+    def _combine_phase(
+        self,
+        copy: _Copy,
+        start: Expr,
+        filters: Sequence[Filter],
+        outer: Sequence[Expr],
+        last: Expr,
+    ) -> None:
+        """Those of the phases with one first tap, given by its numbers along depth and height and
+        along the row, of the input channels of a copy: from `start` on."""
+        lanes, numbers = self.plan.lanes, (*outer, last)
+        run = self.chunk * self.plan.channels
+        firsts = [emit.table(f.first_taps)(i) for f, i in zip(filters, numbers)]
+        into = emit.opaque_base(start + self.offset_of(0, filters, numbers))
+        rows, depth = self.rows_of(filters), filters[0]
+        taps_along_depth = emit.table([term.taps[0][0] for term in depth.terms])
+        one = replace(depth, points=(depth.points[0][:1],)) if depth.is_direct else depth
+        kinds = (one, *filters[1:])
+
+        def some(term: Expr, i: Expr, count: int) -> None:
+            def index(place: Expr) -> Expr:
+                return place + i if count == 1 else emit.lanes_of(place + i, count)
+
+            def source(*taps: int) -> Expr:
+                at = [first + tap for first, tap in zip(firsts, taps)]
+                if depth.is_direct:
+                    at[0] = firsts[0] + taps_along_depth(term)
+                return tap_number(self.problem, at) * copy.pitch
+
+            taps = {
+                taps: emit.let(copy.raw[index(source(*taps))])
+                for taps in product(*(f.taps for f in kinds))
+            }
+            for terms, value in self._combine_taps(taps, kinds, count).items():
+                row = rows[terms]
+                if depth.loops > 1:
+                    row = row + term * (rows[(1, *terms[1:])] - row)
+                emit.store(copy.combined, index(into + row * self.plan.channels), value)
+
+        rest, lack = run % lanes, emit.table(depth.missing_taps)(numbers[0])
+        each = depth.loops - lack
+        emit.nest((each, run // lanes), lambda t, i: some(lack + t, i * lanes, lanes))
+        emit.nest((each, rest), lambda t, i: some(lack + t, run - rest + i, 1))
+
     def _combine_taps(
         self, taps: dict[tuple[int, ...], Expr], filters: Sequence[Filter], lanes: int
     ) -> dict[tuple[int, ...], Expr]:
@@ -217,5 +239,5 @@ class WinogradWeights:
         for axis, f in enumerate(filters):
             # Taps along this axis become numbers of terms.
             parts = [term.taps for term in f.terms]
-            values = combined_along(values, axis, parts, self.dtype, lanes)
+            values = transformed_along(values, axis, parts, self.dtype, lanes)
         return values

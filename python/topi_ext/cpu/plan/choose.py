@@ -40,7 +40,43 @@ STREAMED_DTYPES = {"float32": ("float32", "float16", "bfloat16"), "float64": ("f
 @lru_cache(maxsize=1024)
 def choose(problem: Problem, machine: Machine) -> Plan:
     """The plan that takes the fewest cycles, by estimate, of every kernel that serves `problem`."""
-    plan = _fastest(problem, machine)
+    return _streamed(problem, _fastest(problem, machine), machine)
+
+
+def candidates(problem: Problem, machine: Machine) -> Iterator[tuple[float, Plan]]:
+    """Every plan that is compared for `problem`, of every kernel that serves it.
+
+    For tests, for tuning, and to see how good the estimates are: any of them makes a kernel that
+    is right, by ``CpuBackend.build(problem, plan)``.  There may be thousands.
+
+    Parameters
+    ----------
+    problem : Problem
+        Of known sizes.
+    machine : Machine
+
+    Yields
+    ------
+    cycles : float
+        Estimated, of one core from the first task to the last; four times as many where the plan
+        holds more memory than operands and result.
+    plan : Plan
+        Written past the caches where :func:`choose` would have it so: its choice is among them.
+
+    Raises
+    ------
+    ValueError
+        For symbolic sizes, whose plans are rated over many.
+    """
+    if not problem.is_static:
+        raise ValueError("candidates: sizes must be known")
+    for kernel in kernels_of(problem.face):
+        for cycles, plan in kernel.candidates(problem, machine) if kernel.candidates else ():
+            yield cycles, _streamed(problem, plan, machine)
+
+
+def _streamed(problem: Problem, plan: Plan, machine: Machine) -> Plan:
+    """The plan, which writes past the caches where that pays."""
     if isinstance(plan, PhaseLanesPlan) and plan.phase_splits > 1:
         return plan  # tasks share rows
     if isinstance(plan, (DirectPlan, WinogradPlan, PhaseLanesPlan)) and streams(

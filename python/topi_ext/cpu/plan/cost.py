@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What planners share: candidates, register tiles, and the cycles of what kernels have in common.
 
-Constants of an estimate are measured, in cycles of one core.
+Cycles are of one core; what a step takes is in the tables of :mod:`.costs`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import TypeVar
 from ...gather import Gather
 from ...problem import Problem
 from ..machine import CACHE_LINE, Machine
+from .costs import CommonCosts, costs_of
 from .nominal import elements
+from .vectors import MOST_STEP
 from .window import Window
 
 AnyPlan = TypeVar("AnyPlan")
@@ -29,6 +31,24 @@ WAYS = 8
 PARALLEL_CYCLES = 40_000
 """Work below this is done by the calling thread: waking the others takes about as long."""
 
+SHARED_CACHES = 16
+"""What cores share behind their second caches holds about as much as so many of these."""
+
+BLOCK_POSITIONS = 4096
+"""Most positions of a block that has several images."""
+
+MOST_PARTS = 4096
+"""Parts up to which a number is divided into equal ones: to look for more takes too long."""
+
+LONG_ROW = 512
+"""Positions of a row from which on it is cut by length, not into some number of parts."""
+
+BROAD_TILE = 4
+"""Vectors of a register tile above which its lines are apart."""
+
+TOO_LARGE = 4.0
+"""Times that a plan counts which holds more memory than it may: the last choice, yet one."""
+
 
 def cheapest(plans: Iterable[tuple[float, AnyPlan]]) -> tuple[float, AnyPlan] | None:
     """Of plans and their cycles the first of fewest, or None where there is none."""
@@ -41,8 +61,8 @@ def candidate_blocks(positions: Sequence[int], lanes: int) -> Iterator[tuple[int
     widths = sorted(
         {-(-width // i) for i in (1, 2, 3, 4, 6, 8) if i == 1 or width // i >= 4 * lanes}
     )
-    if width > 512:
-        widths = sorted({-(-width // -(-width // limit)) for limit in (64, 128, 256, 512)})
+    if width > LONG_ROW:
+        widths = sorted({-(-width // -(-width // limit)) for limit in (64, 128, 256, LONG_ROW)})
     heights = sorted({-(-height // i) for i in range(1, min(height, 32) + 1)} | {1})
     depths = sorted({-(-depth // i) for i in range(1, min(depth, 16) + 1)} | {1})
     for w in widths:
@@ -51,7 +71,7 @@ def candidate_blocks(positions: Sequence[int], lanes: int) -> Iterator[tuple[int
                 whole = (d, h, w) == (depth, height, width)
                 images = {i for i in (1, 2, 4, 8, 16, n) if i <= n} if whole else {1}
                 for i in sorted(images):
-                    if i == 1 or i * d * h * w <= 4096:
+                    if i == 1 or i * d * h * w <= BLOCK_POSITIONS:
                         yield (i, d, h, w)
 
 
@@ -67,8 +87,8 @@ def candidate_channels(channels: int, tile: int) -> list[int]:
 
 
 def divisors(n: int) -> list[int]:
-    """Candidates: equal parts of `n`."""
-    return [i for i in range(1, min(n, 4096) + 1) if n % i == 0]
+    """Candidates: equal parts of `n`, no more than there can be use for."""
+    return [i for i in range(1, min(n, MOST_PARTS) + 1) if n % i == 0]
 
 
 def candidate_splits(tasks: int, blocks: int, machine: Machine) -> list[int]:
@@ -91,24 +111,34 @@ def register_tile(
     """Output channels, of so many at `most`, and vectors of the cheapest register tile.
 
     A smaller last one is code of its own, for each of so many `kinds` of phases; for none of them,
-    it is as large as the others.  Of 32 registers
-    some are left for weights that LLVM loads ahead; of 16 none: x86 reads them from memory while it
-    multiplies.
+    it is as large as the others.
     """
-    usable = machine.registers - (machine.registers - 16) // 4
+    usable, common = usable_registers(machine), costs_of(machine).common
     best: tuple[float, int, int] | None = None
     for channels, width in product(range(1, min(out_channels, most) + 1), range(1, 9)):
         if width > vectors or channels * width + width + 1 > usable:
             continue
         cycles = row_cycles(channels, vectors, width, machine)
         if not kinds:
-            far = tile_cycles(channels, width, machine) + 0.1 * max(0, width - 4)
-            cycles = -(-vectors // width) * far
+            far = common.broad_tile * max(0, width - BROAD_TILE)
+            cycles = -(-vectors // width) * (tile_cycles(channels, width, machine) + far)
         cycles *= -(-out_channels // channels)
-        cycles *= 1 + (0.005 * kinds if vectors % width else 0.0)
+        cycles *= 1 + (common.odd_tile * kinds if vectors % width else 0.0)
         if best is None or cycles < best[0]:
             best = (cycles, channels, width)
     return best[1:] if best else (1, 1)
+
+
+def usable_registers(machine: Machine) -> int:
+    """Of 32 registers some are left for weights that LLVM loads ahead; of 16 none: x86 reads them
+    from memory while it multiplies."""
+    return machine.registers - (machine.registers - 16) // 4
+
+
+def most_of(cache: int) -> int:
+    """Of so many bytes those that may be taken by what is used again: the rest is for what passes
+    by."""
+    return cache * 3 // 4
 
 
 def rows_that_fit(stride: int, machine: Machine) -> int:
@@ -128,40 +158,49 @@ def row_cycles(
 
 
 def tile_cycles(channels: int, vectors: int, machine: Machine, *, shifted: bool = False) -> float:
-    """Cycles of one tap: its FMAs; as measured, four loads in three cycles; four cycles until a sum
-    is ready.
+    """Cycles of one tap: its FMAs, its loads, or the time until a sum is ready.
 
     Rows that are `shifted` begin anywhere: where a vector fills a cache line, each touches two.
     """
-    loads = channels + vectors * (2 if shifted and machine.vector_bytes >= 64 else 1)
-    return max(channels * vectors / machine.fmas, loads * 0.78, 4.0) + 0.4
+    common = costs_of(machine).common
+    loads = channels + vectors * (2 if shifted and machine.vector_bytes >= CACHE_LINE else 1)
+    products = channels * vectors / machine.fmas
+    return max(products, loads * common.load, common.sum_ready) + common.tap
 
 
 def pack_cycles(
-    gathers: Sequence[Gather], window: Window, channels: int, *, wide: bool = False
+    gathers: Sequence[Gather],
+    window: Window,
+    channels: int,
+    common: CommonCosts,
+    *,
+    wide: bool = False,
 ) -> float:
     """Estimated cycles of packing one window: rows begin, elements follow; `wide` are vectors that
     fill cache lines, by which neighbours are copied."""
     last = gathers[-1]
     slots = prod(gather.slots for gather in gathers)
-    begin, element = 10, 0.25
-    if last.in_step > 4:
-        # Elements far apart each take a cache line.
-        element = 3.0
+    begin, element = common.pack_row, common.pack_step
+    if last.in_step > MOST_STEP:
+        element = common.pack_apart
     elif last.plane_per_tap:
-        element = 0.6
+        element = common.pack_tap
     elif last.in_step == 1:
-        begin, element = (6, 0.3) if wide else (10, 0.6)
+        element = common.pack_element
+        if wide:
+            begin, element = common.pack_row_wide, common.pack_element_wide
     cycles = channels * slots * (prod(window.extent[:-1]) * begin + window.elements * element)
     # One after the other, the taps read the same rows; with a step they do so one by one.
     if last.plane_per_tap and last.in_step == 1:
-        cycles *= 0.6
+        cycles *= common.pack_again
     return cycles
 
 
-def widening_cycles(dtype: str, wanted: str) -> float:
+def widening_cycles(dtype: str, wanted: str, common: CommonCosts) -> float:
     """Of one element that is not beside its neighbours."""
-    return 0.0 if dtype == wanted else 3.0 if dtype == "float16" else 1.5
+    if dtype == wanted:
+        return 0.0
+    return common.widen_float16 if dtype == "float16" else common.widen_other
 
 
 def room_for(problem: Problem) -> int:
@@ -172,4 +211,4 @@ def room_for(problem: Problem) -> int:
 def memory_price(problem: Problem, held: int, room: int | None = None) -> float:
     """What a plan costs more, so that it is the last choice, if its tasks hold more than that, or
     than another `room`."""
-    return 4.0 if held > (room_for(problem) if room is None else room) else 1.0
+    return TOO_LARGE if held > (room_for(problem) if room is None else room) else 1.0

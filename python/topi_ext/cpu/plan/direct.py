@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of :mod:`topi_ext.kernels.gather`."""
+"""Plans of :mod:`topi_ext.cpu.kernels.direct`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from math import prod
+from typing import NamedTuple
 
 from ...dtypes import byte_width
 from ...gather import Gather
@@ -16,17 +17,21 @@ from ..machine import CACHE_LINE, Machine
 from .cost import (
     MOST_CHANNELS,
     PARALLEL_CYCLES,
+    SHARED_CACHES,
     blocks_in,
     candidate_blocks,
     candidate_depths,
     candidate_splits,
     memory_price,
+    most_of,
     pack_cycles,
     register_tile,
     row_cycles,
     rows_that_fit,
+    usable_registers,
     widening_cycles,
 )
+from .costs import costs_of
 from .nominal import data_elements, nominal
 from .vectors import square_size
 from .window import Plan, Window
@@ -37,6 +42,10 @@ UNROLLED_TAPS = 8
 
 MOST_COPIED = 4096
 """Weights that are copied at a time before they are packed."""
+
+TURNED_CHANNELS = 8
+"""Least output channels of a register tile for which transposing weights in registers pays, as
+measured."""
 
 
 @lru_cache(maxsize=64)
@@ -109,11 +118,10 @@ class DirectPlan(Plan):
     shared: int = 1
 
     def copies_squares(self, problem: Problem) -> bool:
-        """Whether weights are transposed in registers before they are packed.
-
-        Of fewer channels that is slower than to pack them one by one, as measured.
-        """
-        return self.channels >= 8 and square_size(problem, self.channels, self.lanes) > 0
+        """Whether weights are transposed in registers before they are packed."""
+        return (
+            self.channels >= TURNED_CHANNELS and square_size(problem, self.channels, self.lanes) > 0
+        )
 
     def copied_channels(self, problem: Problem) -> int:
         """Input channels whose weights are copied at a time for that: what a cache holds."""
@@ -134,6 +142,12 @@ MOST_ROW_TAPS = 64
 MANY_PHASES = 64
 """With more of them, the lines in which their packed weights begin are too many for a cache."""
 
+MOST_ROW_PRODUCTS = 4 * MOST_ROW_TAPS
+"""Products of a register tile of whole rows that are written out."""
+
+ROW_SUMS_LEFT = 4
+"""Fewer phases of a row than half of the registers, by at least so many: for what they read."""
+
 MOST_PHASES = 1 << 12
 """Of symbolic sizes, with more of them a task has room for one position."""
 
@@ -143,11 +157,18 @@ TILED_CHANNELS = 16
 
 @lru_cache(maxsize=64)
 def plan_direct(problem: Problem, machine: Machine) -> tuple[float, DirectPlan]:
-    """Lanes over positions: the plan of :mod:`topi_ext.kernels.gather`, and its cycles."""
+    """Lanes over positions: the plan of kernels/direct.py, and its cycles."""
     cost, plan = min(
         _plans(problem, machine), key=lambda one: one[0] * _price(problem, one[1], machine)
     )
     return cost + _packing_cycles(problem, plan, machine), plan
+
+
+def direct_candidates(problem: Problem, machine: Machine) -> Iterator[tuple[float, DirectPlan]]:
+    """Of what :func:`plan_direct` chooses, by these cycles without those of packing weights."""
+    for cost, plan in _plans(problem, machine):
+        cost *= _price(problem, plan, machine)
+        yield cost + _packing_cycles(problem, plan, machine), plan
 
 
 def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, DirectPlan]]:
@@ -215,15 +236,19 @@ def _packing_cycles(problem: Problem, plan: DirectPlan, machine: Machine) -> flo
     """Estimated cycles of packing weights before the kernel runs."""
     if not plan.packed or problem.prepacked:
         return 0.0
-    weights = problem.weights
-    each = 1.5 if machine.vector_bytes >= 64 else 2.5 if weights * 4 <= machine.l2 else 6.0
-    if prod(gather.out_step for gather in problem.gathers) > MANY_PHASES:
-        # One after the other they are written far apart.
-        each = max(each, 8.0)
-    each += widening_cycles(problem.dtypes[1], problem.acc_dtype)
+    weights, costs = problem.weights, costs_of(machine)
+    direct, size = costs.direct, weights * byte_width("float32")
     if plan.copies_squares(problem):
-        near, far = machine.l2 * machine.threads, 16 * machine.l2
-        each = 0.8 if weights * 4 <= near else 2.0 if weights * 4 <= far else 3.0
+        each = direct.turn_weight_memory
+        if size <= machine.l2 * machine.threads:
+            each = direct.turn_weight
+        elif size <= machine.l2 * SHARED_CACHES:
+            each = direct.turn_weight_far
+        return weights * each / machine.threads
+    each = direct.pack_weight if size <= machine.l2 else direct.pack_weight_far
+    if prod(gather.out_step for gather in problem.gathers) > MANY_PHASES:
+        each = max(each, direct.pack_weight_apart)
+    each += widening_cycles(problem.dtypes[1], problem.acc_dtype, costs.common)
     return weights * each / machine.threads
 
 
@@ -254,93 +279,174 @@ def direct_elements(problem: Problem, plan: DirectPlan, busy: int) -> int:
     return packed + busy * task
 
 
+class _Task(NamedTuple):
+    """Sizes of one task, of which all parts of its estimate are made.
+
+    Attributes
+    ----------
+    slots, phases, busy : int
+        Planes of an input channel; phases of all axes, and those of them that have taps.
+    passes : int
+        How often a block of output channels goes over the panel.
+    vectors, tiles : int
+        Of the positions of the window, and register tiles of them.
+    per_split, chunks : int
+        Blocks of output channels; parts of the input channels that are summed at a time.
+    panel, held : int
+        Bytes of what it reads, and of the sums of one block.
+    """
+
+    slots: int
+    phases: int
+    busy: int
+    passes: int
+    vectors: int
+    tiles: int
+    per_split: int
+    chunks: int
+    panel: int
+    held: int
+
+    @classmethod
+    def of(cls, problem: Problem, plan: DirectPlan) -> _Task:
+        """Those of a plan."""
+        lanes, width, gathers = plan.lanes, byte_width(problem.acc_dtype), plan.gathers(problem)
+        slots, phases = prod(g.slots for g in gathers), prod(g.out_step for g in gathers)
+        busy = prod(sum(group.phases for group in g.groups) for g in gathers)
+        together = sum(group.phases for group in gathers[-1].groups) if plan.all_phases else 1
+        vectors = -(-plan.window.length // lanes)
+        blocks = -(-problem.out_channels // plan.channels)
+        return cls(
+            slots, phases, busy, busy // together, vectors,
+            tiles=-(-vectors // plan.vectors),
+            per_split=-(-blocks // plan.channel_splits),
+            chunks=-(-problem.in_channels // plan.depth),
+            panel=plan.depth * slots * plan.window.pitch(lanes) * width,
+            held=plan.channels * phases * vectors * lanes * width,
+        )  # fmt: skip
+
+
 def _cycles(problem: Problem, plan: DirectPlan, machine: Machine) -> float | None:
     """Estimated cycles of one task; None where it holds more than pays."""
-    window, lanes = plan.window, plan.lanes
-    width = byte_width(problem.acc_dtype)
-    gathers = plan.gathers(problem)
-    slots = prod(g.slots for g in gathers)
-    phases = prod(g.out_step for g in gathers)
-    busy = prod(sum(group.phases for group in g.groups) for g in gathers)
-    taps = problem.geometry.taps
-    # Rows of symbolic length are copied in another way.
-    wide = problem.is_static and machine.vector_bytes >= 64
-    pack = pack_cycles(gathers, window, problem.in_channels, wide=wide)
-    panel = plan.depth * slots * window.pitch(lanes) * width
-    if panel > machine.l2 // 2:
-        pack *= 3
-    elif panel <= machine.l1 * 3 // 4 and wide:
-        pack *= 0.6
-    blocks = -(-problem.out_channels // plan.channels)
-    per_split = -(-blocks // plan.channel_splits)
-    vectors = -(-window.length // lanes)
-    full, tail = divmod(vectors, plan.vectors)
-    shifted = window.extent != window.block
-    if plan.all_phases:
-        last = gathers[-1]
-        step = _whole_row_cycles(last, plan.channels, vectors, plan.vectors, machine) / last.kernel
-        passes = busy // sum(group.phases for group in last.groups)
+    task, costs = _Task.of(problem, plan), costs_of(machine).direct
+    if plan.tiles_first and not _has_room(problem, plan, task, machine):
+        return None
+    pack = _panel_cycles(problem, plan, task, machine)
+    compute = _product_cycles(problem, plan, task, machine)
+    if plan.tiles_first:
+        compute *= 1.0 if plan.panel_by_tile else costs.tiles_first
+        compute += _weights_again(problem, plan, task, machine)
     else:
-        passes = busy
+        compute += _lines_again(problem, plan, task, machine)
+    # Phases of long strides are put together one by one, and narrowed so.
+    narrowed = 0.0 if problem.dtypes[2] == problem.acc_dtype else costs.out_narrowed
+    is_short = plan.gathers(problem)[-1].out_step < plan.lanes
+    element = costs.out_element if is_short else costs.out_element_alone + narrowed
+    block, held = plan.window.block, task.held
+    copy = prod(block[:-1]) * costs.out_row + prod(block) * element
+    copy *= task.per_split * plan.channels * task.phases
+    if task.chunks > 1 or plan.tiles_first:
+        held *= task.per_split
+        sums = task.per_split * task.chunks * task.busy * plan.channels * task.vectors
+        compute += sums * costs.sum_again * (1 if held <= machine.l2 // 2 else costs.sums_far)
+    if held > machine.l2 // 2:
+        copy *= costs.sums_far
+    # Every block reads the weights again, from wherever they fit.
+    is_far = problem.weights_per_group * byte_width(problem.acc_dtype) > machine.l2
+    weights = task.per_split * problem.in_channels * problem.geometry.taps * plan.channels
+    return (
+        costs.task
+        + pack
+        + compute
+        + copy
+        + weights * (costs.weight_far if is_far else costs.weight)
+    )
+
+
+def _panel_cycles(problem: Problem, plan: DirectPlan, task: _Task, machine: Machine) -> float:
+    """Of packing what a task reads."""
+    costs = costs_of(machine)
+    # Rows of symbolic length are copied in another way.
+    wide = problem.is_static and machine.vector_bytes >= CACHE_LINE
+    pack = pack_cycles(
+        plan.gathers(problem), plan.window, problem.in_channels, costs.common, wide=wide
+    )
+    if task.panel > machine.l2 // 2:
+        pack *= costs.direct.panel_far
+    elif task.panel <= most_of(machine.l1) and wide:
+        pack *= costs.direct.panel_near
+    return pack * costs.direct.panel_by_tile if plan.panel_by_tile else pack
+
+
+def _product_cycles(problem: Problem, plan: DirectPlan, task: _Task, machine: Machine) -> float:
+    """Of all products of a task, in register tiles, from a panel that is near or far."""
+    last, vectors = plan.gathers(problem)[-1], task.vectors
+    if plan.all_phases:
+        step = _whole_row_cycles(last, plan.channels, vectors, plan.vectors, machine) / last.kernel
+    else:
+        shifted = plan.window.extent != plan.window.block
         step = row_cycles(plan.channels, vectors, plan.vectors, machine, shifted=shifted)
-    # Above half of the cache times vary from run to run, by up to 1.4 as measured.
-    spill = 1.0 if panel <= machine.l2 // 2 else 1.15 if panel <= machine.l2 * 3 // 4 else 1.3
-    if plan.plane_per_tap:
-        # As measured: planes are read in order, unless weights push them out of the same cache.
-        spill = 0.94 if panel <= machine.l2 // 4 and not plan.tiles_first else 1.03
+    spill = _spill(plan, task, machine)
+    compute = task.per_split * problem.in_channels * problem.geometry.taps * step * spill
+    if task.panel > most_of(machine.l2) and not plan.tiles_first:
+        # It is read once for every block of output channels, and phase that has taps.
+        rows = task.per_split * problem.in_channels * task.slots * task.passes
+        lines = rows * vectors * machine.vector_bytes // CACHE_LINE
+        compute = max(compute, lines * costs_of(machine).common.l3_line)
+    return compute
+
+
+def _spill(plan: DirectPlan, task: _Task, machine: Machine) -> float:
+    """How many times as long products take as from the first cache."""
+    costs, panel, half = costs_of(machine).direct, task.panel, machine.l2 // 2
     if plan.panel_by_tile:
         # What a tile reads comes in order, from wherever it is.
-        pack *= 1.5
-        spill = 1.0 if plan.tiles_first else 1.03 if panel <= machine.l2 // 2 else 1.06
-    compute = per_split * problem.in_channels * taps * step * spill
-    if panel > machine.l2 * 3 // 4 and not plan.tiles_first:
-        # It is read once for every block of output channels, and phase that has taps.
-        rows = per_split * problem.in_channels * slots * passes
-        lines = rows * vectors * machine.vector_bytes // CACHE_LINE
-        compute = max(compute, lines * machine.l3_line_cycles)
-    chunks = -(-problem.in_channels // plan.depth)
-    tiles = full + bool(tail)
-    held = plan.channels * phases * vectors * lanes * width
-    if plan.tiles_first:
-        # All blocks of output channels read what one tile of positions needs from the first cache.
-        halo = [g.last_shift - g.first_shift for g in gathers]
-        rows = prod(1 + reach for reach in halo[:-1])
-        row = (plan.vectors * lanes + halo[-1]) * width + 64
-        taken = per_split * plan.depth * taps * plan.channels
-        room = machine.threads * (panel + held * per_split)
-        if not plan.panel_by_tile and plan.depth * slots * rows * row > machine.l1 * 3 // 4:
-            return None
-        if room > data_elements(problem) * width:
-            return None
-        near = taken * width + panel <= machine.l2 * 3 // 4
-        compute *= 1.0 if plan.panel_by_tile else 1.04
-        compute += tiles * chunks * taken * (0.03 if near else 0.06 if plan.panel_by_tile else 0.15)
-    elif (
-        not plan.panel_by_tile
-        and panel + plan.depth * taps * plan.channels * width > machine.l1 * 3 // 4
-    ):
-        # What one block of output channels reads: the panel, once per phase that has taps.
-        lines = slots * passes * (vectors + tiles)
-        # Planes that one tap reads come in order, and most of the way is hidden.
-        slice_ = plan.depth * taps * (plan.vectors * lanes + plan.channels) * width
-        has_one_tap = slots == 1 and taps <= phases
-        hidden = has_one_tap or (plan.plane_per_tap and slice_ <= machine.l1 // 2)
-        compute += per_split * problem.in_channels * lines * (0.25 if hidden else 1.0)
-    out_rows = prod(window.block[:-1])
-    # Phases of long strides are put together one by one, and narrowed so.
-    narrowed = 0.0 if problem.dtypes[2] == problem.acc_dtype else 25.0
-    element = 0.6 if gathers[-1].out_step < lanes else 1.5 + narrowed
-    copy = per_split * plan.channels * phases * (out_rows * 6 + prod(window.block) * element)
-    if chunks > 1 or plan.tiles_first:
-        held *= per_split
-        sums = per_split * chunks * busy * plan.channels * vectors * 2.0
-        compute += sums * (1 if held <= machine.l2 // 2 else 4)
-    if held > machine.l2 // 2:
-        copy *= 4
-    # Every block reads the weights again, from wherever they fit.
-    far = problem.weights_per_group * width > machine.l2
-    weights = per_split * problem.in_channels * taps * plan.channels * (0.6 if far else 0.25)
-    return 1000 + pack + compute + copy + weights
+        return 1.0 if plan.tiles_first else costs.by_tile if panel <= half else costs.by_tile_far
+    if plan.plane_per_tap:
+        is_near = panel <= machine.l2 // 4 and not plan.tiles_first
+        return costs.planes if is_near else costs.planes_far
+    if panel <= half:
+        return 1.0
+    return costs.half_full if panel <= most_of(machine.l2) else costs.full
+
+
+def _has_room(problem: Problem, plan: DirectPlan, task: _Task, machine: Machine) -> bool:
+    """Whether all blocks of output channels can read what one tile of positions needs from the
+    first cache, and all tasks together hold no more than data and result."""
+    halo = [g.last_shift - g.first_shift for g in plan.gathers(problem)]
+    width, rows = byte_width(problem.acc_dtype), prod(1 + reach for reach in halo[:-1])
+    # A row begins anywhere in a line.
+    row = (plan.vectors * plan.lanes + halo[-1]) * width + CACHE_LINE
+    if not plan.panel_by_tile and plan.depth * task.slots * rows * row > most_of(machine.l1):
+        return False
+    room = machine.threads * (task.panel + task.held * task.per_split)
+    return room <= data_elements(problem) * width
+
+
+def _weights_again(problem: Problem, plan: DirectPlan, task: _Task, machine: Machine) -> float:
+    """Of weights that every tile of positions reads again."""
+    costs = costs_of(machine).direct
+    taken = task.per_split * plan.depth * problem.geometry.taps * plan.channels
+    is_near = taken * byte_width(problem.acc_dtype) + task.panel <= most_of(machine.l2)
+    far = costs.weight_again_by_tile if plan.panel_by_tile else costs.weight_again_far
+    return task.tiles * task.chunks * taken * (costs.weight_again if is_near else far)
+
+
+def _lines_again(problem: Problem, plan: DirectPlan, task: _Task, machine: Machine) -> float:
+    """Of lines of the panel that every block of output channels reads again, once per phase that
+    has taps; none where they stay in the first cache beside its weights."""
+    costs, width = costs_of(machine).direct, byte_width(problem.acc_dtype)
+    taps = problem.geometry.taps
+    weights = plan.depth * taps * plan.channels * width
+    if plan.panel_by_tile or task.panel + weights <= most_of(machine.l1):
+        return 0.0
+    lines = task.slots * task.passes * (task.vectors + task.tiles)
+    # Planes that one tap reads come in order, and most of the way is hidden.
+    slice_ = plan.depth * taps * (plan.vectors * plan.lanes + plan.channels) * width
+    has_one_tap = task.slots == 1 and taps <= task.phases
+    is_hidden = has_one_tap or (plan.plane_per_tap and slice_ <= machine.l1 // 2)
+    each = costs.line_hidden if is_hidden else costs.line
+    return task.per_split * problem.in_channels * lines * each
 
 
 def _may_take_rows(problem: Problem, machine: Machine) -> bool:
@@ -348,17 +454,17 @@ def _may_take_rows(problem: Problem, machine: Machine) -> bool:
     last = problem.gathers[-1]
     phases = sum(group.phases for group in last.groups)
     few = problem.out_channels < FEW_CHANNELS and last.kernel <= MOST_ROW_TAPS
-    return few and 1 < phases <= machine.registers // 2 - 4
+    return few and 1 < phases <= machine.registers // 2 - ROW_SUMS_LEFT
 
 
 def _row_tile(problem: Problem, vectors: int, machine: Machine) -> tuple[int, int]:
     """Output channels and vectors of the cheapest register tile of whole rows."""
-    last, usable = problem.gathers[-1], machine.registers - (machine.registers - 16) // 4
+    last, usable = problem.gathers[-1], usable_registers(machine)
     phases = sum(group.phases for group in last.groups)
     best: tuple[float, int, int] | None = None
     for channels, width in product(range(1, problem.out_channels + 1), range(1, 9)):
         fits = (channels * phases + 1) * width < usable
-        fits = fits and channels * width * last.kernel <= 4 * MOST_ROW_TAPS
+        fits = fits and channels * width * last.kernel <= MOST_ROW_PRODUCTS
         if width > vectors or not (fits or channels == width == 1):
             continue
         cycles = _whole_row_cycles(last, channels, vectors, width, machine)
@@ -372,12 +478,14 @@ def _whole_row_cycles(
     gather: Gather, channels: int, vectors: int, width: int, machine: Machine
 ) -> float:
     """Cycles of all taps along a row of `vectors` vectors, for one tap along the other axes."""
+    costs = costs_of(machine)
+    common, touched = costs.common, 2 if machine.vector_bytes >= CACHE_LINE else 1
 
     def tile(count: int) -> float:
         products = gather.kernel * channels * count / machine.fmas
-        rows = len(gather.reads) * count * (2 if machine.vector_bytes >= 64 else 1)
-        # Somewhat more, as measured, than the same products in tiles of one phase.
-        return 1.05 * max(products, (rows + gather.kernel * channels) * 0.78, 4.0) + 0.4
+        loads = len(gather.reads) * count * touched + gather.kernel * channels
+        slowest = max(products, loads * common.load, common.sum_ready)
+        return costs.direct.whole_rows * slowest + common.tap
 
     full, tail = divmod(vectors, width)
     return full * tile(width) + (tile(tail) if tail else 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of :mod:`topi_ext.kernels.amx_gather`."""
+"""Plans of :mod:`topi_ext.cpu.kernels.direct_amx`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from .cost import (
     cheapest,
     pack_cycles,
 )
+from .costs import costs_of
 from .direct import DirectPlan, plan_direct
 from .nominal import nominal
 from .window import Plan, Window
@@ -48,17 +49,22 @@ class DirectAmxPlan(Plan):
 
 
 def plan_direct_amx(problem: Problem, machine: Machine) -> tuple[float, DirectAmxPlan] | None:
-    """Tiles instead of vectors: the plan of :mod:`topi_ext.kernels.amx_gather`, and its cycles.
+    """Tiles instead of vectors: the plan of kernels/direct_amx.py, and its cycles.
 
     None where there is no matrix unit, for other dtypes, for an odd number of input channels, of
     which pairs can't be made, and for so few output channels that tiles are nearly empty.
     """
-    if problem.out_channels < _FEWEST_CHANNELS:
-        return None
+    return cheapest(direct_amx_candidates(problem, machine))
+
+
+def direct_amx_candidates(
+    problem: Problem, machine: Machine
+) -> Iterator[tuple[float, DirectAmxPlan]]:
+    """Of what :func:`plan_direct_amx` chooses."""
     operands = problem.dtypes[:2]
-    if not machine.amx or operands != ("bfloat16",) * 2 or problem.in_channels % 2:
-        return None
-    return cheapest(_plans(problem, machine))
+    are_pairs = operands == ("bfloat16",) * 2 and problem.in_channels % 2 == 0
+    if machine.amx and are_pairs and problem.out_channels >= _FEWEST_CHANNELS:
+        yield from _plans(problem, machine)
 
 
 def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, DirectAmxPlan]]:
@@ -121,7 +127,7 @@ def _cycles(problem: Problem, plan: DirectAmxPlan, machine: Machine) -> float:
         return gather.depth * taps * max(high * width * TILE, loads) + busy * sums
 
     compute = per_split * chunks * (full * tile(gather.vectors) + (tile(tail) if tail else 0))
-    pack = pack_cycles(problem.gathers, window, problem.in_channels // 2)
+    pack = pack_cycles(problem.gathers, window, problem.in_channels // 2, costs_of(machine).common)
     panel = gather.depth * TILE * slots * window.pitch(TILE) * 4
     held = gather.channels * phases * tiles * gather.vectors * TILE * 4
     held *= per_split if chunks > 1 or gather.tiles_first else 1

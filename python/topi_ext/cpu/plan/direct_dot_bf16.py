@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of :mod:`topi_ext.kernels.dot_gather`."""
+"""Plans of :mod:`topi_ext.cpu.kernels.direct_dot_bf16`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ...problem import Problem
 from ..machine import Machine
-from .direct import DirectPlan, plan_direct
+from .direct import DirectPlan, direct_candidates, plan_direct
 from .window import Plan
 
 
@@ -25,16 +26,32 @@ class DirectDotPlan(Plan):
 
 
 def plan_direct_dot(problem: Problem, machine: Machine) -> tuple[float, DirectDotPlan] | None:
-    """Products of pairs: the plan of :mod:`topi_ext.kernels.dot_gather`, and its cycles.
+    """Products of pairs: the plan of kernels/direct_dot_bf16.py, and its cycles.
 
     None where a processor has none, or multiplies more numbers of float32 in the same time; for
     other dtypes, and for an odd number of input channels, of which pairs can't be made.
     """
-    # Where it is slow, what it saves in memory is less than what making pairs takes.
-    if not machine.dots or 2 * machine.dots < machine.fmas:
+    if not _serves(problem, machine):
         return None
-    if problem.dtypes[:2] != ("bfloat16",) * 2 or problem.in_channels % 2:
-        return None
-    # As numbers of float32, half as many.
-    cycles, gather = plan_direct(problem.in_pairs, replace(machine, fmas=machine.dots))
+    cycles, gather = plan_direct(*_in_pairs(problem, machine))
     return cycles, DirectDotPlan(gather)
+
+
+def direct_dot_candidates(
+    problem: Problem, machine: Machine
+) -> Iterator[tuple[float, DirectDotPlan]]:
+    """Of what :func:`plan_direct_dot` chooses."""
+    if _serves(problem, machine):
+        for cycles, gather in direct_candidates(*_in_pairs(problem, machine)):
+            yield cycles, DirectDotPlan(gather)
+
+
+def _serves(problem: Problem, machine: Machine) -> bool:
+    are_pairs = problem.dtypes[:2] == ("bfloat16",) * 2 and problem.in_channels % 2 == 0
+    # Where it is slow, what it saves in memory is less than what making pairs takes.
+    return machine.dots > 0 and 2 * machine.dots >= machine.fmas and are_pairs
+
+
+def _in_pairs(problem: Problem, machine: Machine) -> tuple[Problem, Machine]:
+    """As numbers of float32, half as many."""
+    return problem.in_pairs, replace(machine, fmas=machine.dots)

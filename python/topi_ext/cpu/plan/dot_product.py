@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of :mod:`topi_ext.kernels.inner`."""
+"""Plans of :mod:`topi_ext.cpu.kernels.dot_product`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from .cost import (
     tile_cycles,
     widening_cycles,
 )
+from .costs import costs_of
 from .nominal import elements
 from .vectors import odd_vectors
 from .window import Plan
@@ -60,16 +61,12 @@ FEW_POSITIONS = 64
 
 
 def plan_dot_product(problem: Problem, machine: Machine) -> tuple[float, DotProductPlan] | None:
-    """Lanes over weights: the plan of :mod:`topi_ext.kernels.inner`, and its cycles.
+    """Lanes over weights: the plan of kernels/dot_product.py, and its cycles.
 
     None for ``conv_transpose``, for many positions or a symbolic number of them, and where the
     weights of an output channel do not lie one after the other in memory.
     """
-    if problem.face != "conv" or not (problem.is_static and problem.weights_are_runs):
-        return None
-    if not 0 < prod(problem.y_sizes) <= FEW_POSITIONS or machine.lanes(problem.acc_dtype) < 2:
-        return None
-    return cheapest(_plans(problem, machine))
+    return cheapest(dot_product_candidates(problem, machine))
 
 
 def dot_product_of_any_size(
@@ -90,8 +87,14 @@ def _fitted_cycles(known: Problem, plan: DotProductPlan, machine: Machine) -> fl
     return -(-_tasks(known, plan) // machine.threads) * _cycles(known, plan, machine)[0]
 
 
-def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, DotProductPlan]]:
-    """Candidates, and their cycles."""
+def dot_product_candidates(
+    problem: Problem, machine: Machine
+) -> Iterator[tuple[float, DotProductPlan]]:
+    """Of what :func:`plan_dot_product` chooses."""
+    if problem.face != "conv" or not (problem.is_static and problem.weights_are_runs):
+        return
+    if not 0 < prod(problem.y_sizes) <= FEW_POSITIONS or machine.lanes(problem.acc_dtype) < 2:
+        return
     for plan in _candidates(problem, prod(problem.y_sizes), machine):
         tasks = _tasks(problem, plan)
         task, held = _cycles(problem, plan, machine)
@@ -143,5 +146,9 @@ def _cycles(problem: Problem, plan: DotProductPlan, machine: Machine) -> tuple[f
         products *= 1.2
         held += plan.channels * plan.pitch(problem)
     each = 12.0 + rest * 4.0
-    columns = positions * terms * (0.6 + widening_cycles(problem.dtypes[0], problem.acc_dtype))
+    columns = (
+        positions
+        * terms
+        * (0.6 + widening_cycles(problem.dtypes[0], problem.acc_dtype, costs_of(machine).common))
+    )
     return 500 + columns + products + k_block * positions * each, held

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of :mod:`topi_ext.kernels.scatter`."""
+"""Plans of :mod:`topi_ext.cpu.kernels.gemm_col2im`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from .cost import (
     row_cycles,
     widening_cycles,
 )
+from .costs import costs_of
 from .vectors import odd_vectors
 from .window import Plan
 
@@ -105,17 +106,19 @@ FEW_TILES = 2
 
 
 def plan_gemm_col2im(problem: Problem, machine: Machine) -> tuple[float, Col2imPlan] | None:
-    """Lanes over weights: the plan of :mod:`topi_ext.kernels.scatter`, and its cycles.
+    """Lanes over weights: the plan of kernels/gemm_col2im.py, and its cycles.
 
     None for ``conv``, and for images that are symbolic or too large.
     """
+    return cheapest(gemm_col2im_candidates(problem, machine))
+
+
+def gemm_col2im_candidates(
+    problem: Problem, machine: Machine
+) -> Iterator[tuple[float, Col2imPlan]]:
+    """Of what :func:`plan_gemm_col2im` chooses."""
     if not (problem.transposed and problem.is_static):
-        return None
-    return cheapest(_plans(problem, machine))
-
-
-def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, Col2imPlan]]:
-    """Candidates, and their cycles."""
+        return
     geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
     n, size = problem.n, prod(geometry.y_size)
     held = Col2imPlan.elements_held(geometry)
@@ -190,7 +193,9 @@ def _cycles(
     tasks, tiles = _tasks(problem, plan.images, c_block), -(-positions // m_tile)
     single = positions % m_tile if ones else 0
     tiles -= single > 0
-    value = 0.5 + 0.3 * widening_cycles(problem.dtypes[0], problem.acc_dtype)  # channel by channel
+    value = 0.5 + 0.3 * widening_cycles(
+        problem.dtypes[0], problem.acc_dtype, costs_of(machine).common
+    )  # channel by channel
     products = k * tiles * (row_cycles(m_tile, vectors, plan.vectors, machine) + m_tile * value)
     products += k * single * (row_cycles(1, vectors, plan.vectors, machine) + value)
     if bytes_held > machine.l2 // 4:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of :mod:`topi_ext.kernels.phases`."""
+"""Plans of :mod:`topi_ext.cpu.kernels.phase_lanes`."""
 
 from __future__ import annotations
 
@@ -86,18 +86,20 @@ class PhaseLanesPlan(Plan):
 
 
 def plan_phase_lanes(problem: Problem, machine: Machine) -> tuple[float, PhaseLanesPlan] | None:
-    """Lanes over the phases of a row: the plan of :mod:`topi_ext.kernels.phases`, and its cycles.
+    """Lanes over the phases of a row: the plan of kernels/phase_lanes.py, and its cycles.
 
     None for ``conv``, dilation, sizes that are symbolic or empty, strides below a vector, and where
     phases have different numbers of taps: products with zeros would turn infinity into NaN.
     """
+    return cheapest(phase_lanes_candidates(problem, machine))
+
+
+def phase_lanes_candidates(
+    problem: Problem, machine: Machine
+) -> Iterator[tuple[float, PhaseLanesPlan]]:
+    """Of what :func:`plan_phase_lanes` chooses."""
     if not (problem.is_static and _serves(problem, machine)) or min(problem.x_sizes) < 1:
-        return None
-    return cheapest(_plans(problem, machine))
-
-
-def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, PhaseLanesPlan]]:
-    """Candidates, and their cycles."""
+        return
     for images in sorted({-(-problem.n // i) for i in (1, 2, 4, 8, 16, 64)}):
         for plan in _candidates(problem, images, machine):
             tasks, task, held = _cycles(problem, plan, machine)

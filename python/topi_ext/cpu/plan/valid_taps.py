@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of :mod:`topi_ext.kernels.clipped`."""
+"""Plans of :mod:`topi_ext.cpu.kernels.valid_taps`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from .cost import (
     tile_cycles,
     widening_cycles,
 )
+from .costs import costs_of
 from .vectors import odd_vectors, square_size
 from .window import Plan
 
@@ -113,13 +114,20 @@ MOST_PLANS = 8
 
 
 def plan_valid_taps(problem: Problem, machine: Machine) -> tuple[float, ValidTapsPlan] | None:
-    """Lanes over output channels: the plan of :mod:`topi_ext.kernels.clipped`, and its cycles.
+    """Lanes over output channels: the plan of kernels/valid_taps.py, and its cycles.
 
     None for symbolic images, for phases, an empty batch, and where nearly all products are with
     data, or none.
     """
-    some = problem.n != 0 and 0 < problem.valid_fraction < MOST_VALID
-    return cheapest(_plans(problem, machine)) if some else None
+    return cheapest(valid_taps_candidates(problem, machine))
+
+
+def valid_taps_candidates(
+    problem: Problem, machine: Machine
+) -> Iterator[tuple[float, ValidTapsPlan]]:
+    """Of what :func:`plan_valid_taps` chooses."""
+    if problem.n != 0 and 0 < problem.valid_fraction < MOST_VALID:
+        yield from _plans(problem, machine)
 
 
 def valid_taps_of_any_size(
@@ -248,7 +256,7 @@ def _task_cycles(problem: Problem, plan: ValidTapsPlan, machine: Machine) -> flo
         spill *= 1.07
     if _sums(problem, plan) * width > machine.l2:
         spill *= 1.3  # sums come from further away, for each tap
-    copied = share * channels * (3 + width_in * _each(problem))
+    copied = share * channels * (3 + width_in * _each(problem, machine))
     packed = 0.0 if problem.prepacked else _weight_cycles(problem, plan, machine)
     written = plan.positions(problem) * vectors * plan.lanes * 0.6
     return 3000 + copied + blocks * (products * spill + sums + read + packed + written)
@@ -256,7 +264,7 @@ def _task_cycles(problem: Problem, plan: ValidTapsPlan, machine: Machine) -> flo
 
 def _weight_cycles(problem: Problem, plan: ValidTapsPlan, machine: Machine) -> float:
     """Of copying the weights of a block."""
-    each = 3.0 + widening_cycles(problem.dtypes[1], problem.acc_dtype)
+    each = 3.0 + widening_cycles(problem.dtypes[1], problem.acc_dtype, costs_of(machine).common)
     if square_size(problem, plan.vectors * plan.lanes, plan.lanes):
         is_near = problem.weights * byte_width(problem.dtypes[1]) <= machine.l2 * machine.threads
         each = 0.55 if is_near else 1.0
@@ -264,6 +272,6 @@ def _weight_cycles(problem: Problem, plan: ValidTapsPlan, machine: Machine) -> f
     return problem.in_channels * plan.vectors * plan.lanes * taps * each
 
 
-def _each(problem: Problem) -> float:
+def _each(problem: Problem, machine: Machine) -> float:
     """Cycles of copying one input."""
-    return 0.1 + widening_cycles(problem.dtypes[0], problem.acc_dtype)
+    return 0.1 + widening_cycles(problem.dtypes[0], problem.acc_dtype, costs_of(machine).common)

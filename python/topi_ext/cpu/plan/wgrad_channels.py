@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of :mod:`topi_ext.kernels.weight_channels`."""
+"""Plans of :mod:`topi_ext.cpu.kernels.wgrad_channels`."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from .cost import (
     register_tile,
     row_cycles,
 )
+from .costs import WgradChannelsCosts, costs_of
 from .nominal import nominal
 from .vectors import square_side
 from .window import Plan, Window
@@ -57,6 +58,9 @@ class WgradChannelsPlan(Plan):
     clipped: bool = False
 
 
+MOST_POSITIONS = 1024
+"""Of a block."""
+
 MOST_VALID = 0.85
 """Largest share of products with data for which each tap counts the positions where it meets it."""
 
@@ -64,16 +68,19 @@ MOST_VALID = 0.85
 def plan_wgrad_channels(
     problem: Problem, machine: Machine
 ) -> tuple[float, WgradChannelsPlan] | None:
-    """Lanes over channels of y: the plan of :mod:`topi_ext.kernels.weight_channels`.
+    """Lanes over channels of y: the plan of :mod:`topi_ext.cpu.kernels.wgrad_channels`.
 
     With its cycles.  None for images of which no block is small enough.
     """
-    return cheapest(_plans(problem, machine))
+    return cheapest(wgrad_channels_candidates(problem, machine))
 
 
-def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, WgradChannelsPlan]]:
-    """Candidates, and their cycles."""
+def wgrad_channels_candidates(
+    problem: Problem, machine: Machine
+) -> Iterator[tuple[float, WgradChannelsPlan]]:
+    """Of what :func:`plan_wgrad_channels` chooses."""
     geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
+    costs, common = costs_of(machine).wgrad_channels, costs_of(machine).common
     c, k, taps = geometry.c_per_group, geometry.k_per_group, geometry.taps
     slots = prod(g.slots for g in problem.gathers)
     width = byte_width(problem.acc_dtype)
@@ -91,23 +98,24 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, WgradCha
             candidate_blocks(positions, lanes), candidate_channels(c, c_tile)
         ):
             size, rows = prod(block), prod(block[:-1])
-            if size > 1024:
+            if size > MOST_POSITIONS:
                 continue
             window = Window.of(block, problem.gathers)
-            pack = pack_cycles(problem.gathers, window, c_block)
-            turn = vectors * _turn_cycles(problem, block, lanes)
+            pack = pack_cycles(problem.gathers, window, c_block, common)
+            turn = vectors * _turn_cycles(problem, block, lanes, costs)
             # What is left over of the tiles goes one channel at a time.
             tiles = (c_block // c_tile + c_block % c_tile) * taps
-            overhead = (full + bool(tail)) * (rows * 5 + c_tile * v_tile * 2 + 10)
+            overhead = (full + bool(tail)) * (
+                rows * costs.row + c_tile * v_tile * costs.sum_vector + costs.tile
+            )
             products = tiles * (size * step * share + overhead)
             held = c_block * slots * window.pitch(lanes) + size * vectors * lanes
             if held * width > machine.l2 // 2:
-                products *= 1.4
-            products *= 1.12 if machine.vector_bytes >= 64 else 1.0  # as measured
+                products *= costs.far
+            products *= costs.products
             counts = blocks_in(positions, block)
-            # Weights of one tap are far apart.
-            write = k_block * c_block * (taps * 2.0 + 6.0)
-            task = 1000 + counts * (pack + turn + products) + write
+            write = k_block * c_block * (taps * costs.write + costs.write_row)
+            task = costs.task + counts * (pack + turn + products) + write
             tasks = geometry.groups * -(-k // k_block) * -(-c // c_block)
             cost = -(-tasks // machine.threads) * task
             held += c_block * taps * vectors * lanes
@@ -119,7 +127,9 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, WgradCha
             )
 
 
-def _turn_cycles(problem: Problem, block: Sequence[int], lanes: int) -> float:
+def _turn_cycles(
+    problem: Problem, block: Sequence[int], lanes: int, costs: WgradChannelsCosts
+) -> float:
     """Of a vector of channels of y, by squares; whole rows, and whole planes, are one run."""
     sizes, axes = nominal(problem.positions), 3
     while axes > 1 and block[axes] == sizes[axes]:
@@ -127,6 +137,6 @@ def _turn_cycles(problem: Problem, block: Sequence[int], lanes: int) -> float:
     runs, length = prod(block[:axes]), prod(block[axes:])
     side = square_side(length, lanes) if problem.dtypes[1] == problem.acc_dtype else 0
     if not side:
-        return runs * lanes * (length * 1.5 + 5)
+        return runs * lanes * (length * costs.turn_element + costs.turn_row)
     # Each row of a square is read, exchanged with others and stored.
-    return runs * (-(-length // side) * lanes * (side.bit_length() + 1) + 5)
+    return runs * (-(-length // side) * lanes * (side.bit_length() + 1) + costs.turn_row)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of :mod:`topi_ext.kernels.weight_columns`."""
+"""Plans of :mod:`topi_ext.cpu.kernels.wgrad_im2col`."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from .cost import (
     row_cycles,
     rows_that_fit,
 )
+from .costs import costs_of
 from .nominal import elements
 from .window import Plan
 
@@ -71,13 +72,11 @@ class WgradIm2colPlan(Plan):
 
 
 def plan_wgrad_im2col(problem: Problem, machine: Machine) -> tuple[float, WgradIm2colPlan] | None:
-    """Lanes over weights: the plan of :mod:`topi_ext.kernels.weight_columns`, and its cycles.
+    """Lanes over weights: the plan of kernels/wgrad_im2col.py, and its cycles.
 
     None for positions that are symbolic or too many to be held at once.
     """
-    if not problem.is_static:
-        return None
-    return cheapest(_plans(problem, machine))
+    return cheapest(wgrad_im2col_candidates(problem, machine))
 
 
 def wgrad_im2col_of_any_size(
@@ -110,8 +109,12 @@ def _room(problem: Problem, c_block: int, machine: Machine) -> int:
     return machine.l2 // 2 // (_vectors(problem, c_block, machine) * machine.vector_bytes)
 
 
-def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, WgradIm2colPlan]]:
-    """Candidates, and their cycles."""
+def wgrad_im2col_candidates(
+    problem: Problem, machine: Machine
+) -> Iterator[tuple[float, WgradIm2colPlan]]:
+    """Of what :func:`plan_wgrad_im2col` chooses."""
+    if not problem.is_static:
+        return
     c, size = problem.geometry.c_per_group, prod(problem.geometry.y_size)
     for images, c_block in product(divisors(problem.n), candidate_channels(c, 1)):
         if images * size <= _room(problem, c_block, machine):
@@ -158,6 +161,7 @@ def _elements(problem: Problem, plan: WgradIm2colPlan) -> int:
 def _cycles(problem: Problem, plan: WgradIm2colPlan, machine: Machine) -> tuple[float, float]:
     """Estimated cycles until the kernel is done, and of all tasks together."""
     geometry, c_block, k_tile = problem.geometry, plan.c_block, plan.k_tile
+    costs = costs_of(machine).wgrad_im2col
     k, taps = geometry.k_per_group, geometry.taps
     positions, chunks = plan.images * prod(geometry.y_size), problem.n // plan.images
     vectors = plan.row_vectors(geometry)
@@ -168,10 +172,12 @@ def _cycles(problem: Problem, plan: WgradIm2colPlan, machine: Machine) -> tuple[
     is_far = (
         c_block * taps * -(-k // plan.channel_splits) * byte_width(problem.acc_dtype) > machine.l2
     )
-    rows = k_tile * (positions * 2.1 + vectors * (5 if chunks == 1 else 16 if is_far else 9))
+    again = costs.sum_again_far if is_far else costs.sum_again
+    sums = vectors * (costs.sum_once if chunks == 1 else again)
+    rows = k_tile * (positions * costs.value + sums)
     copied = positions * c_block * taps * _element_cycles(problem, c_block, machine)
-    chunk = copied + tiles * (positions * step * 1.13 + rows)
-    task = 1000 + chunks * chunk
+    chunk = copied + tiles * (positions * step * costs.products + rows)
+    task = costs.task + chunks * chunk
     return -(-tasks // machine.threads) * task, tasks * task
 
 
@@ -180,4 +186,5 @@ def _element_cycles(problem: Problem, c_block: int, machine: Machine) -> float:
     # Channels that are an image apart: too many leave the first cache before the next position.
     apart = prod(problem.geometry.x_size) * byte_width(problem.dtypes[0])
     leave = problem.layouts.x[-1] != "C" and c_block > rows_that_fit(apart, machine)
-    return 1.1 + (2.9 if leave else 0) / problem.geometry.kernel[-1]
+    costs = costs_of(machine).wgrad_im2col
+    return costs.element + (costs.line if leave else 0.0) / problem.geometry.kernel[-1]

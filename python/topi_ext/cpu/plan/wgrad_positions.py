@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of :mod:`topi_ext.kernels.weight_grad`."""
+"""Plans of :mod:`topi_ext.cpu.kernels.wgrad_positions`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from math import prod
 
 from ...dtypes import byte_width
 from ...problem import Problem
-from ..machine import Machine
+from ..machine import CACHE_LINE, Machine
 from .cost import (
     PARALLEL_CYCLES,
     blocks_in,
@@ -21,6 +21,7 @@ from .cost import (
     memory_price,
     pack_cycles,
 )
+from .costs import costs_of
 from .nominal import nominal
 from .window import Plan, Window
 
@@ -55,19 +56,22 @@ class WgradPositionsPlan(Plan):
 
 @lru_cache(maxsize=64)
 def plan_wgrad_positions(problem: Problem, machine: Machine) -> tuple[float, WgradPositionsPlan]:
-    """Lanes over positions: the plan of :mod:`topi_ext.kernels.weight_grad`, and its cycles."""
-    found = cheapest(_plans(problem, machine))
+    """Lanes over positions: the plan of kernels/wgrad_positions.py, and its cycles."""
+    found = cheapest(wgrad_positions_candidates(problem, machine))
     if found is None:
         raise AssertionError("a problem has at least one block")
     return found
 
 
-def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, WgradPositionsPlan]]:
-    """Candidates, and their cycles."""
+def wgrad_positions_candidates(
+    problem: Problem, machine: Machine
+) -> Iterator[tuple[float, WgradPositionsPlan]]:
+    """Of what :func:`plan_wgrad_positions` chooses."""
     geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
     c, k, taps = geometry.c_per_group, geometry.k_per_group, geometry.taps
     last = geometry.kernel[-1]
     accumulators, width = machine.registers - 4, byte_width(problem.acc_dtype)
+    costs, common = costs_of(machine).wgrad_positions, costs_of(machine).common
     tap_tile = last if last <= 4 else min(range(4, 1, -1), key=lambda t: -(-last // t) * t)
     c_tile = max(1, min(c, 4 // tap_tile))
     k_tile = max(1, min(k, accumulators // (c_tile * tap_tile), 6))
@@ -84,20 +88,20 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, WgradPos
             tasks = geometry.groups * -(-k // k_block) * -(-c // c_block)
             vectors = -(-window.length // lanes)
             rows = prod(window.extent[:-1])
-            pack = k_block * (rows * 10 + window.elements * 0.6)
-            pack += pack_cycles(problem.gathers, window, c_block)
+            pack = k_block * (rows * costs.row + window.elements * costs.element)
+            pack += pack_cycles(problem.gathers, window, c_block, common)
             tiles = -(-k_block // k_tile) * -(-c_block // c_tile) * (taps // last)
             tiles *= -(-last // tap_tile)
             size = k_tile * c_tile * tap_tile
             # Where a vector fills a cache line, those of x touch two.
-            loads = (k_tile + c_tile * tap_tile * (2 if machine.vector_bytes >= 64 else 1)) / 2
-            reload = 1.5 if partial <= machine.l1 // 2 else 3.5
-            cycles = tiles * (vectors * max(size / machine.fmas, loads, 4) + reload * size + 8)
-            # As measured, beside the kernel that follows.
-            near = 1.1 if machine.vector_bytes >= 64 else 1.25
-            chunk = pack + cycles * (near if panels + partial <= machine.l2 else 2.0)
+            touched = 2 if machine.vector_bytes >= CACHE_LINE else 1
+            loads = (k_tile + c_tile * tap_tile * touched) / costs.loads
+            reload = costs.sums if partial <= machine.l1 // 2 else costs.sums_far
+            step = max(size / machine.fmas, loads, costs.sum_ready)
+            cycles = tiles * (vectors * step + reload * size + costs.tile)
+            chunk = pack + cycles * (costs.near if panels + partial <= machine.l2 else costs.far)
             chunks = blocks_in(positions, block)
-            task = chunks * chunk + k_block * c_block * taps * 6.0 + 1000
+            task = chunks * chunk + k_block * c_block * taps * costs.write + costs.task
             cost = -(-tasks // machine.threads) * task
             held = (panels + partial) // width
             cost *= memory_price(problem, min(tasks, machine.threads) * held)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of :mod:`topi_ext.kernels.weight_tiles`."""
+"""Plans of :mod:`topi_ext.cpu.kernels.wgrad_winograd`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from .cost import (
     candidate_blocks,
     candidate_channels,
     cheapest,
+    most_of,
     register_tile,
     room_for,
     row_cycles,
 )
+from .costs import costs_of
 from .nominal import nominal
 from .vectors import NARROW, odd_vectors
 from .wgrad_positions import WgradPositionsPlan, plan_wgrad_positions
@@ -104,18 +106,20 @@ MOST_ROWS = 16
 def plan_wgrad_winograd(
     problem: Problem, machine: Machine
 ) -> tuple[float, WgradWinogradPlan] | None:
-    """Fewer products: the plan of :mod:`topi_ext.kernels.weight_tiles`, and its cycles.
+    """Fewer products: the plan of kernels/wgrad_winograd.py, and its cycles.
 
     None for integers, whose sums have to be exact, for symbolic sizes, and where no two taps are
     neighbours.
     """
+    return cheapest(wgrad_winograd_candidates(problem, machine))
+
+
+def wgrad_winograd_candidates(
+    problem: Problem, machine: Machine
+) -> Iterator[tuple[float, WgradWinogradPlan]]:
+    """Of what :func:`plan_wgrad_winograd` chooses."""
     if not problem.is_static or min(problem.y_sizes) < 1:
-        return None
-    return cheapest(_plans(problem, machine))
-
-
-def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, WgradWinogradPlan]]:
-    """Candidates, and their cycles."""
+        return
     for one in _tiled(problem, machine):
         blocks = candidate_blocks(nominal(one.tiles(problem)), one.lanes)
         for block, plan in product(blocks, _candidates(problem, one, (1, 2, 4), machine)):
@@ -224,39 +228,45 @@ def _cycles(
     """Estimated cycles; of a single pass sums are written once."""
     geometry, lanes, tile, block = problem.geometry, plan.lanes, plan.tile, plan.block
     filters, c_block, shares = _filters(problem, plan), plan.c_block, plan.position_splits
-    width = byte_width(problem.acc_dtype)
+    width, costs, of_tiles = (
+        byte_width(problem.acc_dtype),
+        costs_of(machine).wgrad_winograd,
+        costs_of(machine).tiles,
+    )
     rows, inputs, sums = _sizes(problem, plan)
     tasks, passes = _tasks(problem, plan), plan.passes(problem)
     terms, points = (prod(len(f.terms) for f in filters), prod(len(f.points) for f in filters))
     vectors = -(-geometry.k_per_group // lanes)
     step = row_cycles(plan.c_tile, vectors, plan.vectors, machine)
-    write = vectors * (terms * 3 + geometry.taps * lanes * 2.0)
+    write = vectors * (terms * costs.term + geometry.taps * lanes * costs.write)
     line, tile_rows = block[3] * tile[2], prod(block[:-1])
-    turn = tile_rows * prod(tile[:-1]) * (lanes * (10 + line * 1.2) + line)
-    outputs = vectors * (turn + prod(block) * points * 2.5)
+    turn = (
+        tile_rows * prod(tile[:-1]) * (lanes * (costs.turn_row + line * costs.turn_element) + line)
+    )
+    outputs = vectors * (turn + prod(block) * points * costs.point)
     # What is left over of the tiles goes one channel at a time.
     register_tiles = c_block // plan.c_tile + c_block % plan.c_tile
-    task = 1000 + c_block * winograd_input_cycles(filters, block, lanes, narrowest)
+    task = costs.task + c_block * winograd_input_cycles(filters, block, lanes, of_tiles, narrowest)
     # From a cache that is further away, and not of this core alone.
     near = rows + inputs + (sums * c_block * tasks if shares > 1 else 0)
-    far = 1.0 if near * width <= machine.l2 * 3 // 4 else 1.4
+    far = 1.0 if near * width <= most_of(machine.l2) else costs.far
     task += terms * register_tiles * prod(block) * step * far
     # Sums that go on are read as well, from where those of all channels fit.
     is_far = sums * c_block * tasks * width > FAR_SUMS * machine.l2
-    each = 16.0 if is_far else 5.0
+    each = costs.sum_again_far if is_far else costs.sum_again
     if c_block > MOST_ROWS and vectors > plan.vectors:
-        each += 3.0
-    task += terms * c_block * vectors * (2.0 if is_single else each)
+        each += costs.sum_rows
+    task += terms * c_block * vectors * (costs.sum_once if is_single else each)
     turns = -(-tasks // machine.threads)
     written = turns * c_block * write
     if shares > 1:
-        added = turns * c_block * sums * shares * 0.5
+        added = turns * c_block * sums * shares * costs.add
         cost = -(-passes // shares) * (outputs + tasks * task)
-        cost *= 1.1 if machine.vector_bytes >= 64 else 1.0  # as measured
-        cost += added + written + 30000
+        cost *= costs.shares
+        cost += added + written + costs.share_tasks
     else:
         # Lines that the other cores have read are slow to write.
         if machine.threads > 1:
-            outputs += rows * (4.0 if machine.vector_bytes >= 64 else 1.0)
-        cost = passes * (outputs / machine.threads + turns * task + 15000) + written
-    return cost * geometry.groups * plan.channel_parts * 1.06
+            outputs += rows * costs.shared_output
+        cost = passes * (outputs / machine.threads + turns * task + costs.passes) + written
+    return cost * geometry.groups * plan.channel_parts * costs.all

@@ -14,7 +14,7 @@ from .vectors import odd_vectors
 class Plan:
     """Of one kernel: its blocks, register tile, and the order of its loops.
 
-    Any plan is right; :mod:`topi_ext.plan.cpu` guesses which is fast.
+    Any plan is right; :mod:`topi_ext.cpu.plan.choose` guesses which is fast.
     """
 
 

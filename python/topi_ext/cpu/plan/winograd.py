@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of :mod:`topi_ext.kernels.winograd`, which saves products."""
+"""Plans of :mod:`topi_ext.cpu.kernels.winograd`, which saves products."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from ...problem import Problem
 from ..machine import Machine
 from .cost import (
     PARALLEL_CYCLES,
+    SHARED_CACHES,
     blocks_in,
     candidate_blocks,
     candidate_depths,
     cheapest,
+    most_of,
     register_tile,
     tile_cycles,
     widening_cycles,
 )
+from .costs import WinogradCosts, costs_of
 from .direct import DirectPlan, direct_elements, direct_tasks, plan_direct
 from .nominal import elements, nominal
 from .vectors import NARROW, odd_vectors, square_size
@@ -141,6 +144,9 @@ class WinogradPlan(Tiled):
         return (vectors if rounds == 1 else odd_vectors(vectors)) * self.lanes
 
 
+SHARED_TAPS = 12
+"""Second caches that combined taps fill which cores still find in what they share."""
+
 MOST_KINDS = 4
 """Kinds of phases that a kernel which saves products writes out: with eight, 3 s to build."""
 
@@ -148,7 +154,7 @@ MOST_KINDS = 4
 def plan_winograd(
     problem: Problem, machine: Machine, tiles: Sequence[Tile] | None = None
 ) -> tuple[float, WinogradPlan] | None:
-    """Fewer products: the plan of :mod:`topi_ext.kernels.winograd`, and its cycles.
+    """Fewer products: the plan of kernels/winograd.py, and its cycles.
 
     Of those tiles that may pay, or of these `tiles` among them.
 
@@ -156,15 +162,21 @@ def plan_winograd(
     none, for more kinds of phases or terms than are written out, and where the direct sum for data
     that is not finite would take more memory than operands and result.
     """
+    return cheapest(winograd_candidates(problem, machine, tiles))
+
+
+def winograd_candidates(
+    problem: Problem, machine: Machine, tiles: Sequence[Tile] | None = None
+) -> Iterator[tuple[float, WinogradPlan]]:
+    """Of what :func:`plan_winograd` chooses."""
     tiles = [tile for tile in candidate_tiles(problem) if tiles is None or tile in tiles]
     direct = _direct(problem, machine) if tiles else None
     if direct is None:
-        return None
+        return
     # The blocks follow.
     one = WinogradPlan(tiles[0], (1,) * 4, machine.lanes(problem.acc_dtype), 1, 1, 1, 1, direct)
-    return cheapest(
-        plan for tile in tiles for plan in _plans(problem, replace(one, tile=tile), machine)
-    )
+    for tile in tiles:
+        yield from _plans(problem, replace(one, tile=tile), machine)
 
 
 def winograd_of_any_size(
@@ -281,7 +293,7 @@ def _chunked(
     """The plan, and where its inputs do not stay near, those of as few chunks as let them, and of
     twice as many, which hold less."""
     yield plan
-    inputs, near = _inputs_bytes(problem, plan, combinations), machine.l2 * 3 // 4
+    inputs, near = _inputs_bytes(problem, plan, combinations), most_of(machine.l2)
     if plan.inputs_first or inputs <= near:
         return
     enough = [
@@ -460,56 +472,116 @@ def _task_cycles(
     narrowest: int,
 ) -> tuple[float, float]:
     """Estimated cycles of one task: of combining its inputs, and all others."""
-    lanes, block, width = plan.lanes, plan.block, byte_width(problem.acc_dtype)
-    vectors = -(-prod(block) // lanes)
-    rounds = -(-vectors // plan.vectors)
-    tile_rows = prod(block[:-1])
-    blocks = -(-problem.out_channels // plan.channels) / (plan.channel_splits * plan.channel_parts)
-    outputs = prod(plan.tile)
-    values = _most_terms(combinations) * plan.depth(problem)
-    values *= rounds * plan.vectors * lanes * width
-    near = machine.l2 * 3 // 4
-    slices = plan.slices(problem) if plan.by_slice else 1
-    of_term = problem.in_channels * blocks * plan.channels * width
-    held = plan.channel_splits * of_term * _terms(combinations)
-    if problem.prepacked:
-        held *= plan.channel_parts
-    elif plan.position_splits:
-        held *= machine.threads / slices
-    combined, total = 0.0, 1000.0
-    for depth, height, last in combinations:
-        phases = prod(len(f.phases) for f in (depth, height, last))
-        terms = [f.mean_terms for f in (depth, height, last)]
-        points = prod(len(f.points) for f in (depth, height, last))
-        channel = winograd_input_cycles((depth, height, last), block, lanes, narrowest)
+    costs, total, combined = costs_of(machine), costs_of(machine).winograd.task, 0.0
+    task = _Task.of(problem, plan, combinations, machine)
+    for kinds in combinations:
+        phases = prod(len(f.phases) for f in kinds)
+        channel = winograd_input_cycles(kinds, plan.block, plan.lanes, costs.tiles, narrowest)
         combined += phases * problem.in_channels * channel
-        step = tile_cycles(plan.channels, plan.vectors, machine)
-        products = prod(terms) * problem.in_channels * blocks * rounds * step
-        products *= 1.03 if values <= machine.l2 * 3 // 8 else 1.06 if values <= near else 1.15
-        read = prod(terms) * of_term if problem.prepacked else 0.0
-        # What cores share behind their second caches; the more vectors, the less is read again.
-        of_pass = prod(terms) * plan.depth(problem) * plan.pass_blocks * plan.channels * width
-        reused = plan.vectors * (rounds if of_pass <= machine.l2 // 2 else 1)
-        products *= 1.05 if held <= 12 * machine.l2 else 1 + 0.6 / reused
-        if plan.chunks > 1:
-            # As measured: sums are taken up again.
-            products *= 1.15
-        far = held
-        if plan.inputs_first:
-            inputs = prod(terms) * problem.in_channels * rounds * plan.vectors * lanes * width
-            read, far = read + inputs, max(held, inputs * phases / slices)
-        if far > 16 * machine.l2:
-            # From memory, as fast as a core was measured to read it.
-            products = max(products, read / 2.5)
-        sums = points * blocks * rounds * (4 + 3.0 * plan.channels * plan.vectors)
-        sums += blocks * plan.channels * outputs * rounds * plan.vectors * 2.5
-        sums *= plan.chunks
-        stride = last.out_step * last.tile
-        each = 0.4 if stride <= 4 else 0.7 if stride <= 8 else 1.1
-        copy = blocks * plan.channels * prod(block) * outputs * each
-        copy += blocks * plan.channels * tile_rows * prod(plan.tile[:-1]) * 4
+        products = _product_cycles(problem, plan, kinds, task, machine)
+        sums, copy = _output_cycles(plan, kinds, task, costs.winograd)
         total += phases * (products + sums + copy)
     return combined, total
+
+
+class _Task(NamedTuple):
+    """Sizes of one task, of which all parts of its estimate are made.
+
+    Attributes
+    ----------
+    blocks : float
+        Blocks of output channels, the mean of all tasks.
+    rounds : int
+        Register tiles of the positions of a block.
+    values, of_term, held : float
+        Bytes of combined inputs; of one combined tap of all channels; and of all combined taps that
+        are held.
+    slices : int
+        Slices of the kernel that are made one after the other.
+    """
+
+    blocks: float
+    rounds: int
+    values: int
+    of_term: float
+    held: float
+    slices: int
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        plan: WinogradPlan,
+        combinations: Sequence[tuple[Filter, ...]],
+        machine: Machine,
+    ) -> _Task:
+        """Those of a plan."""
+        width = byte_width(problem.acc_dtype)
+        blocks = -(-problem.out_channels // plan.channels)
+        share = blocks / (plan.channel_splits * plan.channel_parts)
+        rounds = -(-prod(plan.block) // (plan.lanes * plan.vectors))
+        values = _most_terms(combinations) * plan.depth(problem)
+        values *= rounds * plan.vectors * plan.lanes * width
+        slices = plan.slices(problem) if plan.by_slice else 1
+        of_term = problem.in_channels * share * plan.channels * width
+        held = plan.channel_splits * of_term * _terms(combinations)
+        if problem.prepacked:
+            held *= plan.channel_parts
+        elif plan.position_splits:
+            held *= machine.threads / slices
+        return cls(share, rounds, values, of_term, held, slices)
+
+
+def _product_cycles(
+    problem: Problem,
+    plan: WinogradPlan,
+    kinds: Sequence[Filter],
+    task: _Task,
+    machine: Machine,
+) -> float:
+    """Of all products of a phase, or of reading for them, which may take longer."""
+    costs, width = costs_of(machine).winograd, byte_width(problem.acc_dtype)
+    terms = prod([f.mean_terms for f in kinds])
+    step = tile_cycles(plan.channels, plan.vectors, machine)
+    products = terms * problem.in_channels * task.blocks * task.rounds * step
+    if task.values <= machine.l2 * 3 // 8:
+        products *= costs.near
+    else:
+        products *= costs.half_full if task.values <= most_of(machine.l2) else costs.far
+    # What cores share behind their second caches; the more vectors, the less is read again.
+    of_pass = terms * plan.depth(problem) * plan.pass_blocks * plan.channels * width
+    reused = plan.vectors * (task.rounds if of_pass <= machine.l2 // 2 else 1)
+    is_shared = task.held <= SHARED_TAPS * machine.l2
+    products *= costs.taps_near if is_shared else 1 + costs.taps_far / reused
+    if plan.chunks > 1:
+        products *= costs.chunk
+    read, far = terms * task.of_term if problem.prepacked else 0.0, task.held
+    if plan.inputs_first:
+        phases = prod(len(f.phases) for f in kinds)
+        inputs = terms * problem.in_channels * task.rounds * plan.vectors * plan.lanes * width
+        read, far = read + inputs, max(task.held, inputs * phases / task.slices)
+    if far > SHARED_CACHES * machine.l2:
+        # From memory, as fast as a core was measured to read it.
+        products = max(products, read / costs.memory_bytes)
+    return products
+
+
+def _output_cycles(
+    plan: WinogradPlan, kinds: Sequence[Filter], task: _Task, costs: WinogradCosts
+) -> tuple[float, float]:
+    """Of the sums of all points of a phase, and of writing the outputs that they become."""
+    channels, outputs, last = task.blocks * plan.channels, prod(plan.tile), kinds[2]
+    points = prod(len(f.points) for f in kinds)
+    point = costs.point + costs.sum_vector * plan.channels * plan.vectors
+    sums = points * task.blocks * task.rounds * point
+    sums += channels * outputs * task.rounds * plan.vectors * costs.out_vector
+    sums *= plan.chunks
+    stride = last.out_step * last.tile
+    each = costs.out_element if stride <= 4 else costs.out_element_eighth
+    each = each if stride <= 8 else costs.out_element_apart
+    copy = channels * prod(plan.block) * outputs * each
+    copy += channels * prod(plan.block[:-1]) * prod(plan.tile[:-1]) * costs.out_row
+    return sums, copy
 
 
 def _combining_cycles(
@@ -522,6 +594,7 @@ def _combining_cycles(
 
     Lines that another core has read, as those of all threads together, are slow to write.
     """
+    costs = costs_of(machine).winograd
     parts, shared = plan.channel_parts, plan.position_splits == 0
     products = _terms(combinations)
     pairs = problem.geometry.groups * problem.in_channels * problem.out_channels
@@ -536,22 +609,33 @@ def _combining_cycles(
         inputs *= byte_width(problem.acc_dtype)
         together = inputs + size / (parts * slices)
         near = near and not inputs <= machine.l2 < together * 4 / 5
-    if machine.vector_bytes < 64:
-        copied, each = 0.0, (2.2 if near else 3.5) if shared else (1.5 if near else 2.2)
+    if not shared:
+        each = costs.combine if near else costs.combine_far
+    elif near:
+        each = costs.combine_alone if machine.threads == 1 else costs.combine_shared
     else:
-        each = 0.2 if near else 0.3
-        if shared and machine.threads > 1:
-            # The further away the other core's copy is, the sooner it is given up.
-            each = 6.0 if near else 5.0 if size <= 4 * parts * machine.l2 else 4.0
-        stored = pairs * problem.geometry.taps * 4
-        near = stored <= machine.l2 * (machine.threads if plan.position_splits == 1 else 1)
-        copied = 1.4 if near else 2.6 if stored <= 16 * machine.l2 else 3.4
-    if square_size(problem, plan.channels, plan.lanes):
-        copied -= 0.9 if copied < 2.6 else 1.4
-    else:
-        copied += widening_cycles(problem.dtypes[1], problem.acc_dtype)
+        is_mid = size <= 4 * parts * machine.l2
+        each = costs.combine_shared_far if is_mid else costs.combine_shared_memory
+    copied = _copied_cycles(problem, plan, machine)
     # Of few products of many taps the estimate would be less than nothing.
     return pairs * max(0.0, problem.geometry.taps * copied * slices + products * each)
+
+
+def _copied_cycles(problem: Problem, plan: WinogradPlan, machine: Machine) -> float:
+    """Of copying a tap before it is combined."""
+    costs = costs_of(machine)
+    pairs = problem.geometry.groups * problem.in_channels * problem.out_channels
+    stored = pairs * problem.geometry.taps * byte_width("float32")
+    is_near = stored <= machine.l2 * (machine.threads if plan.position_splits == 1 else 1)
+    if is_near:
+        copied = costs.winograd.copy_tap
+    elif stored <= SHARED_CACHES * machine.l2:
+        copied = costs.winograd.copy_tap_far
+    else:
+        copied = costs.winograd.copy_tap_memory
+    if square_size(problem, plan.channels, plan.lanes):
+        return copied - (costs.winograd.turned if is_near else costs.winograd.turned_far)
+    return copied + widening_cycles(problem.dtypes[1], problem.acc_dtype, costs.common)
 
 
 def _terms(combinations: Sequence[tuple[Filter, ...]]) -> float:

@@ -12,6 +12,7 @@ from ...filtering import Filter, filters_of, steps_of
 from ...gather import Gather
 from ...geometry import Size
 from ...problem import Problem
+from .costs import TileCosts
 from .vectors import MOST_STEP, row_lanes
 from .window import Plan
 
@@ -34,6 +35,12 @@ class Tiled(Plan):
 
 MOST_TERMS = 170
 """Terms of a tile, one for each kind of phase, that a kernel writes out: a matter of build time."""
+
+TERMS_IN_REGISTERS = 32
+"""Terms of a chunk of tiles that stay in registers."""
+
+MANY_TERMS = 56
+"""Terms from which on most are written to memory and read again."""
 
 MOST_PHASES = 1 << 12
 """Phases of all axes together: their offsets are tables."""
@@ -107,7 +114,11 @@ def _saves_products(gather: Gather, tile: int) -> bool:
 
 
 def winograd_input_cycles(
-    filters: Sequence[Filter], block: Sequence[int], lanes: int, narrowest: int = 1
+    filters: Sequence[Filter],
+    block: Sequence[int],
+    lanes: int,
+    costs: TileCosts,
+    narrowest: int = 1,
 ) -> float:
     """Estimated cycles of combining the inputs of one channel, phase and block of tiles.
 
@@ -121,18 +132,25 @@ def winograd_input_cycles(
     of_depth = depth.mean_terms * len(height.terms)
     # Elements further apart are picked from more vectors.
     picked = len(last.inputs) * max(1, last.in_step * last.tile - 1)
-    mixed = vectors * 1.5 + picked + 2 * len(last.terms)
+    mixed = vectors * costs.load + picked + costs.term * len(last.terms)
     each = len(depth.inputs) * len(height.inputs) * vectors + of_depth * mixed
-    # So many do not stay in registers.
     written = of_depth * len(last.terms)
-    each *= 1.0 if written <= 32 else 1.4 if written <= 56 else 1.8
+    if written > TERMS_IN_REGISTERS:
+        each *= costs.many if written <= MANY_TERMS else costs.most
     chunks = prod(block[:3]) * -(-block[3] // count)
-    cycles = 0.75 if count == lanes else 0.45 if count > 4 else 0.3 if count > 2 else 0.13
-    cycles = cycles if count >= narrowest else 0.2
-    # Few rows are read before they have reached the first cache.
+    step = _step_cycles(count, lanes, costs) if count >= narrowest else costs.single
     every = filters[2].input_stride
-    copied = 0.2 if every == 1 else 0.4 if every <= MOST_STEP else 1.2
-    return rows * (1.5 + length * copied) + 40 / rows + chunks * each * cycles
+    copied = costs.element if every == 1 else costs.element_step
+    copied = copied if every <= MOST_STEP else costs.element_apart
+    copy = rows * (costs.row + length * copied) + costs.first_rows / rows
+    return copy + chunks * each * step
+
+
+def _step_cycles(count: int, lanes: int, costs: TileCosts) -> float:
+    """Of a step of vectors with so many lanes, of so many."""
+    if count == lanes:
+        return costs.full
+    return costs.half if count > 4 else costs.quarter if count > 2 else costs.narrow
 
 
 def input_rows(filters: Sequence[Filter], block: Sequence[int]) -> tuple[int, int]:

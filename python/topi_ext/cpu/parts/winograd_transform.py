@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums with factors: what minimal filtering makes of inputs, taps, points and outputs."""
+"""Transforms of minimal filtering: linear combinations of inputs, taps, points and outputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .. import emit
 from ..emit import Expr
 
 
-def combined_along(
+def transformed_along(
     values: dict[tuple[int, ...], Expr],
     axis: int,
     combinations: Sequence[Sequence[tuple[int, float]]],
@@ -23,14 +23,14 @@ def combined_along(
     others = sorted({(at[:axis], at[axis + 1 :]) for at in values})
     return {
         (*before, number, *behind): emit.let(
-            combination([(values[(*before, i, *behind)], c) for i, c in parts], dtype, lanes)
+            linear_combination([(values[(*before, i, *behind)], c) for i, c in parts], dtype, lanes)
         )
         for before, behind in others
         for number, parts in enumerate(combinations)
     }
 
 
-def combination(parts: Sequence[tuple[Expr, float]], dtype: str, lanes: int = 1) -> Expr:
+def linear_combination(parts: Sequence[tuple[Expr, float]], dtype: str, lanes: int = 1) -> Expr:
     """The sum of `parts`, each with its factor."""
     total: Expr = None
     for value, factor in parts:

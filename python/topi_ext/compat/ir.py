@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes, dtypes and types of tensors."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import tvm
+
+from .versions import arith, relax, tir
+
+
+def as_size(value: Any) -> Any:
+    """The size `value` as an ``int`` where it is a constant, else unchanged."""
+    return int(value) if isinstance(value, (int, tir.IntImm)) else value
+
+
+def same_size(a: Any, b: Any) -> bool:
+    """Whether two sizes are known to be equal; ``==`` of symbolic ones is an expression."""
+    difference = simplify(a - b)
+    return isinstance(difference, int) and difference == 0
+
+
+def simplify(value: Any) -> Any:
+    """The size `value` simplified: an ``int`` where that makes it a constant."""
+    return value if isinstance(value, int) else as_size(arith.Analyzer().simplify(value))
+
+
+def dtype_name(dtype: Any) -> str:
+    """Name of a dtype, ``""`` where it is not known or not given: None, ``""`` and void."""
+    if dtype is None:
+        return ""
+    name = str(getattr(dtype, "dtype", dtype))
+    return "" if name == "void" else name
+
+
+@cache
+def infer_key() -> str:
+    """Name of the operator attribute that infers types."""
+    return "FInferStructInfo" if hasattr(relax(), "TensorStructInfo") else "FInferType"
+
+
+def _tensor_type_class() -> Any:
+    # TensorType exists in 0.25 too, but is another class there.
+    return getattr(relax(), "TensorStructInfo", None) or relax().TensorType
+
+
+def tensor_type(shape: Any, dtype: str, ndim: int, vdevice: Any = None) -> Any:
+    """Type of a tensor; `shape` may be None for unknown, `dtype` ``""`` for unknown."""
+    unknown = "" if infer_key() == "FInferStructInfo" else None
+    rank = {"ndim": ndim} if shape is None else {}
+    return _tensor_type_class()(shape, dtype or unknown, vdevice, **rank)
+
+
+def type_of(expr: Any) -> Any:
+    """Type of a normalized Relax expression."""
+    return expr.struct_info if infer_key() == "FInferStructInfo" else expr.ty
+
+
+def tensor_type_of(expr: Any) -> Any:
+    """Type of a normalized Relax expression, or None if that is no tensor."""
+    found = type_of(expr)
+    return found if isinstance(found, _tensor_type_class()) else None
+
+
+def constant_value(expr: Any) -> Any:
+    """The array that a Relax constant holds, or None for another expression."""
+    kind = getattr(relax(), "Constant", None) or tvm.ir.GenericConst
+    if not isinstance(expr, kind):
+        return None
+    return expr.data if hasattr(expr, "data") else expr.value
+
+
+def known_shape(shape: Any) -> Any:
+    """Sizes of a shape expression, or None where they are not known."""
+    if shape is None:
+        return None
+    stated = shape if isinstance(shape, relax().ShapeExpr) else type_of(shape)
+    sizes = getattr(stated, "values", None)
+    return None if sizes is None else tuple(as_size(size) for size in sizes)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which TVM this is, and its modules by the names that ours use."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import Any
+
+try:
+    import tvm
+except ImportError as error:
+    raise ImportError(f"topi_ext: needs TVM (pip install apache-tvm): {error}") from error
+
+from tvm.script.ir_builder import IRBuilder
+
+try:
+    from tvm.script.ir_builder import tirx as script
+except ImportError:
+    from tvm.script.ir_builder import tir as script
+
+__all__ = ["IRBuilder", "script"]
+
+tir = getattr(tvm, "tirx", None) or tvm.tir
+s_tir = getattr(tvm, "s_tir", None) or tvm.tir
+arith = getattr(tvm, "sym", None) or tvm.arith
+StringImm = getattr(tir, "StringImm", None) or tvm.ir.StringImm
+LETS_ARE_FRAMES = not hasattr(script, "bind")
+"""Before TVM 0.25 a variable or an allocation is a frame around the statements that follow it."""
+ADDRESSES_HAVE_TYPES = hasattr(tir.IntImm("int64", 0), "ty")
+"""Before TVM 0.26 the address of an element is no place for a buffer."""
+
+
+def release() -> str:
+    """Version and folder of the TVM that is imported."""
+    return f"{tvm.__version__}, {os.path.dirname(tvm.__file__)}"
+
+
+@cache
+def relax() -> Any:
+    """The module ``tvm.relax``.
+
+    Raises
+    ------
+    ImportError
+        One line, where this TVM has no Relax that we know.
+    """
+    try:
+        from tvm import relax as module
+    except ImportError:
+        module = None
+    if module is None or not hasattr(tvm, "tirx"):
+        version = getattr(tvm, "__version__", "of unknown version")
+        raise ImportError(
+            f"relax_ext: needs apache-tvm 0.25 to 0.27, which has Relax; found tvm {version}"
+        )
+    return module
+
+
+@cache
+def relay() -> Any:
+    """The module ``tvm.relay``.
+
+    Raises
+    ------
+    ImportError
+        One line, where this TVM has no Relay or lacks a name that we need of it.
+    """
+    version = getattr(tvm, "__version__", "of unknown version")
+    try:
+        from tvm import relay as module
+    except ImportError:
+        raise ImportError(
+            f"relay_ext: needs a TVM that has Relay, such as 0.17; found tvm {version}"
+        ) from None
+    needed = {
+        "tvm.target.override_native_generic_func": (tvm.target, "override_native_generic_func"),
+        "tvm.te.extern": (tvm.te, "extern"),
+        "tvm.te.create_schedule": (tvm.te, "create_schedule"),
+        "tvm.relay.op.op.OpStrategy": (module.op.op, "OpStrategy"),
+        "tvm.relay.backend.te_compiler": (module.backend, "te_compiler"),
+        "tvm.script.ir_builder.tir.LetStmt": (script, "LetStmt"),
+        "tvm.tir.Any": (tir, "Any"),
+    }
+    missing = [name for name, (owner, attribute) in needed.items() if not hasattr(owner, attribute)]
+    if missing:
+        raise ImportError(f"relay_ext: tvm {version} lacks {', '.join(missing)}")
+    return module
+
+
+def process_state(package: str) -> dict[str, Any]:
+    """What `package` keeps for the life of the process: a second import of it finds that here."""
+    return vars(tvm).setdefault(f"_state_of_{package}", {})

@@ -1,0 +1,405 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a processor's steps cost: the numbers of all estimates, one table per family of processors.
+
+Units are cycles of one core, unless a field says "times": then it multiplies cycles.  "Near" and
+"far" are where data lies: in the cache that the planner compares its size with, or behind it.
+
+No number here is read from a data sheet but by its name; ``source`` says how a table came about.
+To see how far a table is off on some processor, and which kernel it wrongs, run there::
+
+    python scripts/rate_plans.py --json out/rate.json --plot out/rate.png
+
+A changed number changes plans: `scripts/emitted.py` says which.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ..machine import CACHE_LINE, Machine
+
+
+@dataclass(frozen=True)
+class CommonCosts:
+    """What kernels have in common."""
+
+    load: float = 0.78
+    """Of a load of a vector from the first cache: four of them in three cycles."""
+    sum_ready: float = 4.0
+    """Until a sum is ready to be added to: the least that a tap of a register tile takes."""
+    tap: float = 0.4
+    """Of a tap of a register tile beside that."""
+    broad_tile: float = 0.1
+    """Of a tap, for each vector that a register tile has above four: their lines are apart."""
+    odd_tile: float = 0.005
+    """Times 1 + this, per kind of phases, for a smaller last register tile: code of its own."""
+    l3_line: float = 2.5
+    """Until a cache line is there that comes, one of many in order, from behind both caches."""
+    pack_row: float = 10.0
+    """To begin a row of a window that is packed."""
+    pack_row_wide: float = 6.0
+    """The same, of rows whose neighbours are copied by vectors that fill cache lines."""
+    pack_element: float = 0.6
+    """Of an element beside its neighbours."""
+    pack_element_wide: float = 0.3
+    """The same by vectors that fill cache lines."""
+    pack_step: float = 0.25
+    """Of an element of rows with a short step, of which each residue has a plane."""
+    pack_tap: float = 0.6
+    """The same where each tap has a plane."""
+    pack_apart: float = 3.0
+    """The same with a long step: each takes a cache line."""
+    pack_again: float = 0.6
+    """Times, of rows that the taps read one after the other: but for the first, they are near."""
+    widen_float16: float = 3.0
+    """To widen an element of float16 that is not beside its neighbours."""
+    widen_other: float = 1.5
+    """The same of other dtypes."""
+
+
+@dataclass(frozen=True)
+class DirectCosts:
+    """Of `direct`, and of what others share with it."""
+
+    task: float = 1000.0
+    """To begin a task."""
+    panel_far: float = 3.0
+    """Times, to pack a panel that takes more than half of the second cache."""
+    panel_near: float = 0.6
+    """Times, to pack one that stays in the first cache, by vectors that fill cache lines."""
+    panel_by_tile: float = 1.5
+    """Times, to pack a panel that is rearranged by register tiles."""
+    half_full: float = 1.15
+    """Times, of products whose panel takes more than half of the second cache, which vary by up to
+    1.4 from run to run."""
+    full: float = 1.3
+    """The same, of more than three quarters of it."""
+    planes: float = 0.94
+    """Times, of products where each tap reads a plane of its own: in order."""
+    planes_far: float = 1.03
+    """The same where weights push planes out of the second cache."""
+    by_tile: float = 1.03
+    """Times, of products from a panel by register tiles that is read again for other channels."""
+    by_tile_far: float = 1.06
+    """The same from behind the second cache."""
+    tiles_first: float = 1.04
+    """Times, of products where all channels of a register tile come first, from a panel by planes.
+    """
+    weight_again: float = 0.03
+    """To read a weight again for a register tile of positions, from the second cache."""
+    weight_again_far: float = 0.15
+    """The same where weights and panel together do not fit it."""
+    weight_again_by_tile: float = 0.06
+    """The same from a panel by register tiles."""
+    line: float = 1.0
+    """Of a line of the panel that comes from the second cache."""
+    line_hidden: float = 0.25
+    """The same where lines come in order."""
+    out_row: float = 6.0
+    """To begin a row of the result."""
+    out_element: float = 0.6
+    """To write an element of the result."""
+    out_element_alone: float = 1.5
+    """The same of phases of long strides, which are put together one by one."""
+    out_narrowed: float = 25.0
+    """More, where such an element is narrowed."""
+    sum_again: float = 2.0
+    """To take up a vector of sums again."""
+    sums_far: float = 4.0
+    """Times, of sums, and of writing results, that take more than half of the second cache."""
+    weight: float = 0.25
+    """To read a weight once for a block of positions."""
+    weight_far: float = 0.6
+    """The same from behind the second cache."""
+    whole_rows: float = 1.05
+    """Times, of products of all phases of a row together, against those in tiles of one phase."""
+    pack_weight: float = 2.5
+    """To pack a weight before tasks begin."""
+    pack_weight_far: float = 6.0
+    """The same where weights do not fit the second cache."""
+    pack_weight_apart: float = 8.0
+    """The same where weights that follow each other are written far apart, for many phases."""
+    turn_weight: float = 0.8
+    """To pack a weight by squares that are transposed in registers."""
+    turn_weight_far: float = 2.0
+    """The same where weights do not fit the second caches of all cores."""
+    turn_weight_memory: float = 3.0
+    """The same from memory."""
+
+
+@dataclass(frozen=True)
+class TileCosts:
+    """Of combining the inputs of tiles, in `winograd` and `wgrad_winograd`."""
+
+    row: float = 1.5
+    """To begin a row of data that is copied."""
+    element: float = 0.2
+    """To copy an element beside its neighbours."""
+    element_step: float = 0.4
+    """The same with a short step."""
+    element_apart: float = 1.2
+    """The same with a long step."""
+    first_rows: float = 40.0
+    """By the number of rows: few are read before they have reached the first cache."""
+    load: float = 1.5
+    """Steps to load a vector of a combined row, of which `full` to `single` say the cycles."""
+    term: float = 2.0
+    """Steps to combine and store a vector of a term."""
+    many: float = 1.4
+    """Times, of steps with more terms than stay in registers."""
+    most: float = 1.8
+    """The same with many more."""
+    full: float = 0.75
+    """Of a step of a full vector."""
+    half: float = 0.45
+    """Of a step of a vector of more than four lanes."""
+    quarter: float = 0.3
+    """Of a step of four lanes."""
+    narrow: float = 0.13
+    """Of a step of one or two lanes."""
+    single: float = 0.2
+    """Of a step of a row that is too short for the vectors that a kernel has."""
+
+
+@dataclass(frozen=True)
+class WinogradCosts:
+    """Of `winograd`, but for combining inputs."""
+
+    task: float = 1000.0
+    """To begin a task."""
+    near: float = 1.03
+    """Times, of products whose combined inputs take up to three eighths of the second cache."""
+    half_full: float = 1.06
+    """The same, of up to three quarters of it."""
+    far: float = 1.15
+    """The same, of more."""
+    taps_near: float = 1.05
+    """Times, of products whose combined taps stay in what cores share behind their caches."""
+    taps_far: float = 0.6
+    """Times 1 + this by how often a tap that was read is used, from memory."""
+    chunk: float = 1.15
+    """Times, of products of several chunks of input channels, which take up sums again."""
+    memory_bytes: float = 2.5
+    """Bytes that a core reads from memory in a cycle."""
+    point: float = 4.0
+    """To begin a point of a register tile."""
+    sum_vector: float = 3.0
+    """To write and combine a vector of a point's sums."""
+    out_vector: float = 2.5
+    """To make a vector of outputs of a tile."""
+    out_element: float = 0.4
+    """To write an output of up to four of a row's tile and phases."""
+    out_element_eighth: float = 0.7
+    """The same of up to eight."""
+    out_element_apart: float = 1.1
+    """The same of more."""
+    out_row: float = 4.0
+    """To begin a row of outputs."""
+    combine: float = 1.5
+    """To write a combined tap, where each task has its own."""
+    combine_far: float = 2.2
+    """The same where they do not fit the second cache."""
+    combine_shared: float = 2.2
+    """To write a combined tap of all threads: another core has read its line.  The further away its
+    copy is, the sooner it is given up."""
+    combine_shared_far: float = 3.5
+    """The same where they do not fit the second cache."""
+    combine_shared_memory: float = 3.5
+    """The same from behind what four times the second caches hold."""
+    combine_alone: float = 2.2
+    """The same of a single thread."""
+    copy_tap: float = 0.0
+    """To copy a tap before it is combined, from the second cache."""
+    copy_tap_far: float = 0.0
+    """The same from what cores share."""
+    copy_tap_memory: float = 0.0
+    """The same from memory."""
+    turned: float = 0.9
+    """Less, to copy a tap by squares that are transposed in registers."""
+    turned_far: float = 0.9
+    """The same from what cores share, and from memory."""
+
+
+@dataclass(frozen=True)
+class WgradPositionsCosts:
+    """Of `wgrad_positions`."""
+
+    task: float = 1000.0
+    """To begin a task."""
+    row: float = 10.0
+    """To begin a row of y that is packed."""
+    element: float = 0.6
+    """To pack an element of y."""
+    loads: float = 2.0
+    """Loads of a vector in a cycle."""
+    sum_ready: float = 4.0
+    """Until a sum is ready to be added to."""
+    sums: float = 1.5
+    """To take up a vector of partial sums again that stays in the first cache."""
+    sums_far: float = 3.5
+    """The same from behind it."""
+    tile: float = 8.0
+    """To begin a register tile."""
+    near: float = 1.25
+    """Times, of register tiles whose operands stay in the second cache, beside other kernels."""
+    far: float = 2.0
+    """The same from behind it."""
+    write: float = 6.0
+    """To add up a partial sum and write a weight."""
+
+
+@dataclass(frozen=True)
+class WgradChannelsCosts:
+    """Of `wgrad_channels`."""
+
+    task: float = 1000.0
+    """To begin a task."""
+    row: float = 5.0
+    """To begin a row of positions in a register tile."""
+    sum_vector: float = 2.0
+    """To take up a vector of sums again."""
+    tile: float = 10.0
+    """To begin a register tile."""
+    far: float = 1.4
+    """Times, of products whose operands take more than half of the second cache."""
+    products: float = 1.0
+    """Times, of products, beside other kernels."""
+    write: float = 2.0
+    """To write a weight: those of one tap are far apart."""
+    write_row: float = 6.0
+    """To begin the taps of two channels."""
+    turn_element: float = 1.5
+    """To turn an element of y by itself."""
+    turn_row: float = 5.0
+    """To begin a run of y that is turned."""
+
+
+@dataclass(frozen=True)
+class WgradIm2colCosts:
+    """Of `wgrad_im2col`."""
+
+    task: float = 1000.0
+    """To begin a task."""
+    value: float = 2.1
+    """To copy a value of y."""
+    sum_once: float = 5.0
+    """To write a vector of sums that are complete."""
+    sum_again: float = 9.0
+    """To take up a vector of sums and write it."""
+    sum_again_far: float = 16.0
+    """The same where a task's sums do not fit the second cache."""
+    products: float = 1.13
+    """Times, of products, against those of other kernels."""
+    element: float = 1.1
+    """To copy an element to columns."""
+    line: float = 2.9
+    """More, for each row of the kernel, where channels push each other out of the first cache."""
+
+
+@dataclass(frozen=True)
+class WgradWinogradCosts:
+    """Of `wgrad_winograd`."""
+
+    task: float = 1000.0
+    """To begin a task."""
+    term: float = 3.0
+    """To combine a vector of a term's sums."""
+    write: float = 2.0
+    """To write a weight."""
+    turn_row: float = 10.0
+    """To begin a row of y that is turned, for each lane."""
+    turn_element: float = 1.2
+    """To turn an element of y."""
+    point: float = 2.5
+    """To make a vector of a point."""
+    far: float = 1.4
+    """Times, of products whose operands take more than three quarters of the second cache."""
+    sum_once: float = 2.0
+    """To write a vector of sums of a single pass."""
+    sum_again: float = 5.0
+    """To take up a vector of sums and write it."""
+    sum_again_far: float = 16.0
+    """The same where those of all channels fit no cache nearby."""
+    sum_rows: float = 3.0
+    """More, of so many rows of sums in turns that a processor does not read them ahead of us."""
+    add: float = 0.5
+    """To add a sum of one task to those of another."""
+    shares: float = 1.0
+    """Times, of tasks that have sums of their own."""
+    share_tasks: float = 30_000.0
+    """To begin such tasks, and to wait for the last."""
+    shared_output: float = 1.0
+    """More, to write an output that is combined: another core has read its line."""
+    passes: float = 15_000.0
+    """To begin the tasks of a pass, and to wait for the last."""
+    all: float = 1.06
+    """Times all, against other kernels."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The numbers of one family of processors.
+
+    Attributes
+    ----------
+    source : str
+        How, when and on what processor they were found.
+    common, direct, winograd, ...
+        By kernel.
+    """
+
+    source: str
+    common: CommonCosts = CommonCosts()
+    direct: DirectCosts = DirectCosts()
+    tiles: TileCosts = TileCosts()
+    winograd: WinogradCosts = WinogradCosts()
+    wgrad_positions: WgradPositionsCosts = WgradPositionsCosts()
+    wgrad_channels: WgradChannelsCosts = WgradChannelsCosts()
+    wgrad_im2col: WgradIm2colCosts = WgradIm2colCosts()
+    wgrad_winograd: WgradWinogradCosts = WgradWinogradCosts()
+
+
+GENERIC = Costs(
+    "Fitted by hand to times of AVX2 on Zen 3, 20 to 22 November 2026, and on Zen 4 since; no "
+    "command repeats it.  Processors of ARM were not measured."
+)
+"""Vectors shorter than a cache line."""
+
+ZEN4 = Costs(
+    "Fitted by hand to times on Zen 4, 22 to 24 November 2026; no command repeats it.",
+    direct=DirectCosts(pack_weight=1.5, pack_weight_far=1.5),
+    winograd=WinogradCosts(
+        combine=0.2,
+        combine_far=0.3,
+        combine_shared=6.0,
+        combine_shared_far=5.0,
+        combine_shared_memory=4.0,
+        combine_alone=0.2,
+        copy_tap=1.4,
+        copy_tap_far=2.6,
+        copy_tap_memory=3.4,
+        turned_far=1.4,
+    ),
+    wgrad_positions=WgradPositionsCosts(near=1.1),
+    wgrad_channels=WgradChannelsCosts(products=1.12),
+    wgrad_winograd=WgradWinogradCosts(shares=1.1, shared_output=4.0),
+)
+"""Vectors of a cache line."""
+
+EMERALD_RAPIDS = replace(
+    ZEN4,
+    source="Lines from behind the second cache: by hand on Emerald Rapids, 23 November 2026; all "
+    "else is taken from Zen 4.",
+    common=replace(ZEN4.common, l3_line=7.0),
+)
+"""Vectors of a cache line on processors of Intel."""
+
+FAMILIES = {"": GENERIC, "zen4": ZEN4, "emerald_rapids": EMERALD_RAPIDS}
+"""By :attr:`topi_ext.cpu.machine.Machine.family`."""
+
+
+def costs_of(machine: Machine) -> Costs:
+    """The table of its family; of none, by the width of its vectors."""
+    if not machine.family and machine.vector_bytes >= CACHE_LINE:
+        return ZEN4
+    return FAMILIES[machine.family]
