@@ -40,7 +40,8 @@ class Block(NamedTuple):
 def blocks(page: Path) -> list[Block]:
     """Every fenced block of a page."""
     text = page.read_text()
-    fences = re.finditer(r'^```(\w+)(?: title="(.*)")?\n(.*?)^```$', text, re.DOTALL | re.MULTILINE)
+    fence = r'^```(\w+)(?: title="([^"\n]*)")?\n(.*?)^```$'
+    fences = re.finditer(fence, text, re.DOTALL | re.MULTILINE)
     return [
         Block(text.count("\n", 0, found.start(3)), found[1], found[2] or "", found[3])
         for found in fences
