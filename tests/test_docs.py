@@ -51,6 +51,7 @@ def blocks(page: Path) -> list[Block]:
 def prose(page: Path) -> str:
     """A page without its code: blocks and spans."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^ {4,}.*$", "", text, flags=re.MULTILINE)
     return re.sub(r"`[^`\n]+`", "code", text)
 
 
