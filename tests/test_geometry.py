@@ -241,7 +241,7 @@ def test_positions_whose_tap_meets_data(parameters, positions, size, transposed)
 
 @given(axis)
 def test_taps_of_a_phase_step_by_the_gcd(parameters) -> None:
-    """The formula of docs/maths.md: taps r0 + t*(s/g), input index stepping by d/g."""
+    """The formula of docs/developer/maths.md: taps r0 + t*(s/g), input index stepping by d/g."""
     _, stride, dilation, pad = parameters
     common = gcd(stride, dilation)
     gather = Gather(True, *parameters)

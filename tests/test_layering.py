@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The house of docs/design.md: which room may import which, read from the source.
+"""The house of docs/developer/design.md: which room may import which, read from the source.
 
 ``gather, geometry <- gradients, reference, compute, problem <- emit, schedule <- cpu <- backend
 <- cli <- relax_ext, relay_ext``. Only ``compat`` knows one TVM release from another,
@@ -155,7 +155,7 @@ def violations(sources: dict[str, str]) -> list[str]:
         tree = ast.parse(text)
         room, typing = room_of(name.removesuffix(".__init__")), lines_for_types(tree)
         if room not in FLOOR and room != COMPAT:
-            found.append(f"{name}: {room} is no room of docs/design.md")
+            found.append(f"{name}: {room} is no room of docs/developer/design.md")
             continue
         for line, target in imported(tree, name.rpartition(".")[0], modules):
             where = f"{name}:{line}: {room} must not import {target}"
@@ -182,7 +182,7 @@ def violations(sources: dict[str, str]) -> list[str]:
                 elif room == COMPAT:
                     found.append(f"{where}: compat stands on TVM alone")
                 elif other not in FLOOR:
-                    found.append(f"{where}: no room of docs/design.md")
+                    found.append(f"{where}: no room of docs/developer/design.md")
                 elif {room, other} == set(ADAPTERS):
                     found.append(f"{where}: the adapters never meet")
                 elif room in WITHOUT_TVM and other == "topi_ext.compute":
