@@ -11,12 +11,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-DOCS = ROOT / "docs"
+from helpers.documents import DOCS, ROOT, blocks
+
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted(DOCS.rglob("*.md")),
@@ -26,26 +25,6 @@ PICTURES = DOCS / "pictures"
 every_page = pytest.mark.parametrize(
     "page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix()
 )
-
-
-class Block(NamedTuple):
-    """A fenced block of code: where it begins, its language, the file that it is, its text."""
-
-    line: int
-    language: str
-    file: str
-    text: str
-
-
-def blocks(page: Path) -> list[Block]:
-    """Every fenced block of a page."""
-    text = page.read_text()
-    fence = r'^```(\w+)(?: title="([^"\n]*)")?\n(.*?)^```$'
-    fences = re.finditer(fence, text, re.DOTALL | re.MULTILINE)
-    return [
-        Block(text.count("\n", 0, found.start(3)), found[1], found[2] or "", found[3])
-        for found in fences
-    ]
 
 
 def prose(page: Path) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LICENCE = "# SPDX-License-Identifier: Apache-2.0"
 # Directories of one person's machine; a path in the project is relative to its root.
 MACHINE_PATH = re.compile(r"(?<![\w.~}])/(home|root|Users|work|opt|tmp)/\w+")
