@@ -33,7 +33,7 @@ unexport PYTHONPATH
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo docs env env-all env-relay test test-full test-relay test-tvm025 test-tvm026 lint types format fuzz bench growth clean
+.PHONY: help demo docs env env-all env-relay test test-fast test-full test-relay test-tvm025 test-tvm026 lint types format fuzz bench growth clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## */  \1\t/' | expand -t 16
@@ -52,6 +52,12 @@ env-relay: .venv-relay/.ready  ## make .venv-relay: TVM 0.17 with Relay, all els
 
 # The long run comes last, so that its summary is the last thing printed.
 test: lint types docs test-tvm025 test-tvm026 test-relay test-full  ## lint, types, docs, smoke tests on TVM 0.25 and 0.26, all on Relay and 0.27
+
+FAST := tests/core tests/cpu/test_plans.py tests/cpu/test_cpu_registry.py tests/project/test_layering.py tests/project/test_source_rules.py
+
+test-fast: env  ## while working: what needs no kernel, and the smoke tests; less than three minutes
+	EXPECT_TVM=0.27 $(PY) $(PYTEST) $(FAST)
+	EXPECT_TVM=0.27 $(PY) $(PYTEST) -m smoke
 
 test-full: env  ## all tests on TVM 0.27
 	EXPECT_TVM=0.27 $(PY) $(PYTEST)
