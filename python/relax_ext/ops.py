@@ -33,9 +33,9 @@ def conv_weight_grad(
     out_layout: str | None = None,
     out_dtype: str | None = None,
 ) -> Any:
-    r"""Gradient of a convolution in its weight.
+    """Gradient of a convolution in its weight.
 
-    .. math:: w_{kcr} = \sum_{n,p} x_{n,c,s p - pad + d r} \; y_{nkp}
+    ``w[k,c,r] = sum over n, p of x[n,c,stride*p - pad + dilation*r] * y[n,k,p]``
 
     Parameters
     ----------

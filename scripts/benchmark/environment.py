@@ -6,7 +6,10 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import subprocess
 import sys
+from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 # PyTorch allocates its output in every call. With glibc's defaults a large one is mapped and
@@ -41,9 +44,11 @@ def is_malloc_set() -> bool:
 def describe(
     target: Any, features: frozenset[str], threads: int, tvm: dict[str, str]
 ) -> dict[str, Any]:
-    """The header of a report: processor, vector instructions, threads, versions, load."""
+    """The header of a report: when, by which commit, processor, threads, versions, load."""
     wide = ("amx-bf16", "avx512bf16", "avx512f", "avx2", "fma", "neon", "sve")
     return {
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "commit": _commit(),
         "cpu": _processor(),
         "isa": [name for name in wide if name in features],
         "mcpu": str(target.attrs.get("mcpu", "")),
@@ -57,6 +62,18 @@ def describe(
             **{name: importlib.metadata.version(name) for name in _PACKAGES},
         },
     }
+
+
+def _commit() -> str:
+    """That of this checkout, with a + where files differ from it; empty where there is none."""
+    command = ["git", "describe", "--always", "--exclude=*", "--dirty=+"]
+    try:
+        done = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return ""
+    return done.stdout.strip()
 
 
 def _processor() -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -148,6 +149,17 @@ def test_command_line(tmp_path: Path) -> None:
     assert found["header"]["threads"] == 1
     assert "mmap_threshold" in found["header"]["malloc"]
     assert {"apache-tvm", "torch", "numpy"} <= set(found["header"]["versions"])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", found["header"]["date"])
+    tables = subprocess.run(
+        [sys.executable, str(SCRIPTS / "tables.py"), str(out)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert found["header"]["date"] in tables
+    for face in FACES:
+        assert re.search(rf"^\| `{face}` \| \S+\.json \| {len(SMALL)} \|", tables, re.MULTILINE)
+    assert len(re.findall(r"^\| up1d \|", tables, re.MULTILINE)) == len(FACES)
     for said in ("up1d", "lopsided", "geomean", "wrong: none", "mmap_threshold"):
         assert said in done.stdout
     assert plot.read_bytes().startswith(b"\x89PNG")
