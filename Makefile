@@ -33,13 +33,16 @@ unexport PYTHONPATH
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo env env-all env-relay test test-full test-relay test-tvm025 test-tvm026 lint types format fuzz bench growth clean
+.PHONY: help demo docs env env-all env-relay test test-full test-relay test-tvm025 test-tvm026 lint types format fuzz bench growth clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## */  \1\t/' | expand -t 16
 
 demo: env env-relay  ## install, check real decoders, train an autoencoder, write a report with plots
 	$(PY) examples/demo.py --relay .venv-relay/bin/python $(ARGS)
+
+docs: .venv/.docs  ## build the documents as a site, out/docs/index.html; fails on a dead link
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 env: .venv/.ready  ## make .venv: this package, editable, with all that the tests and the demo need
 
@@ -48,7 +51,7 @@ env-all: env .venv-tvm026/.ready .venv-tvm025/.ready  ## the environments of the
 env-relay: .venv-relay/.ready  ## make .venv-relay: TVM 0.17 with Relay, all else shared with .venv
 
 # The long run comes last, so that its summary is the last thing printed.
-test: lint types test-tvm025 test-tvm026 test-relay test-full  ## lint, types, smoke tests on TVM 0.25 and 0.26, all on Relay and 0.27
+test: lint types docs test-tvm025 test-tvm026 test-relay test-full  ## lint, types, docs, smoke tests on TVM 0.25 and 0.26, all on Relay and 0.27
 
 test-full: env  ## all tests on TVM 0.27
 	EXPECT_TVM=0.27 $(PY) $(PYTEST)
@@ -99,6 +102,10 @@ clean:  ## remove environments, caches and what the targets wrote
 	$(PYTHON) -m venv .venv
 	$(PIP) install --quiet --upgrade $(TVM_027) $(TORCH) --editable ".[dev]"
 	$(PIP) check
+	@touch $@
+
+.venv/.docs: .venv/.ready
+	$(PIP) install --quiet --editable ".[docs]"
 	@touch $@
 
 # An older TVM needs only its own two packages: everything else comes from .venv by a .pth file, which Python

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draw the pictures of docs/maths.md from the tables that the kernels use.
+"""Draw the pictures of docs/developer/maths.md from the tables that the kernels use.
 
 ``python scripts/draw_phases.py [--out FOLDER] [--png]``; equal versions of matplotlib write equal
 bytes.  Nothing here computes a phase: every number comes from ``topi_ext``.
@@ -245,7 +245,7 @@ PICTURES: dict[str, Callable[[], Any]] = {
 def main() -> None:
     """Draw every picture."""
     here = Path(__file__).resolve().parents[1]
-    parser = argparse.ArgumentParser(description="Draw the pictures of docs/maths.md.")
+    parser = argparse.ArgumentParser(description="Draw the pictures of docs/developer/maths.md.")
     parser.add_argument("--out", type=Path, default=here / "docs" / "pictures")
     parser.add_argument("--png", action="store_true", help="PNG instead of SVG, for a quick look")
     args = parser.parse_args()

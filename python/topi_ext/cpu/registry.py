@@ -2,7 +2,7 @@
 """The kernels of processors, one row each.
 
 A kernel of name ``N`` is planned in ``plan/N.py`` and emitted in ``kernels/N.py``; nothing else has
-to know it.  docs/add-a-kernel.md shows how one is added.
+to know it.  docs/how-to/add-a-kernel.md shows how one is added.
 """
 
 from __future__ import annotations

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels for AMX, whether or not this processor has it: by an emulator of its instructions.
+
+The code is what LLVM makes for a processor that has them.  It runs in a process into which
+``amx_emulator.c`` is preloaded, with all memory between forbidden pages.
+"""
+
+from __future__ import annotations
+
+import pickle
+import platform
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.script import relax as R
+
+import relax_ext
+from helpers import guarded
+from helpers.assembly import assembly, basic_blocks
+from helpers.bfloat16 import BF16, LARGE, SomeKernels, some_block, stored
+from helpers.cases import Case, geometry_of
+from helpers.compare import numpy_dtype
+from helpers.faces import FaceCase
+from helpers.kernels import problem_of
+from topi_ext import backend, compat
+from topi_ext.cpu.kernels import direct_amx
+from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.plan.choose import choose
+from topi_ext.cpu.plan.direct import DirectPlan
+from topi_ext.cpu.plan.direct_amx import TILE, DirectAmxPlan
+from topi_ext.cpu.plan.window import Window
+from topi_ext.problem import Problem
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() != "x86_64",
+    reason="AMX is of x86-64, and asked for by a call of Linux",
+)
+
+T, C = "conv_transpose", "conv"
+
+
+FOUND = dict(tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")())
+HAS_AMX = all(bool(FOUND.get(name)) for name in ("amx-tile", "amx-bf16"))
+"""Whether this processor needs no emulator, whatever LLVM calls it."""
+
+
+def amx_target() -> tvm.target.Target:
+    """This machine's, with AMX."""
+    host = compat.host_target(2)
+    features = [str(one) for one in host.attrs.get("mattr", []) if "amx" not in str(one)]
+    options = {"kind": "llvm", "mcpu": str(host.attrs["mcpu"]), "num-cores": 2}
+    return tvm.target.Target({**options, "mattr": [*features, "+amx-tile", "+amx-bf16"]})
+
+
+def some_plan(problem: Problem, dice: random.Random) -> DirectAmxPlan:
+    """Blocks, tiles and splits that divide nothing."""
+    block = some_block(problem, dice)
+    window = Window.of(block, problem.gathers)
+    channels, vectors = dice.choice([(TILE, 1), (TILE, 3), (2 * TILE, 1), (2 * TILE, 2)])
+    splits = dice.randint(1, -(-problem.out_channels // channels))
+    depth = dice.randint(1, -(-problem.in_channels // (2 * TILE)))
+    gather = DirectPlan(
+        window, TILE, channels, vectors, splits, depth, parallel=dice.random() < 0.5,
+        tiles_first=dice.random() < 0.5, unrolled=dice.choice([1, 9]),
+    )  # fmt: skip
+    return DirectAmxPlan(gather, DirectPlan(window, 8, 2, 1, 1, problem.in_channels))
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Those of guard.c and of amx_emulator.c."""
+    where = tmp_path_factory.mktemp("libraries")
+    return guarded.compiled("guard.c", where), guarded.compiled("amx_emulator.c", where)
+
+
+def products(done: subprocess.CompletedProcess) -> int:
+    """How often tiles were multiplied."""
+    found = re.search(r"AMX emulator: (\d+) products", done.stderr)
+    assert found, done.stderr[-2000:]
+    return int(found.group(1))
+
+
+def check(
+    libraries: tuple[Path, Path],
+    where: Path,
+    kernels: dict[str, object],
+    operands: dict[str, list],
+    *,
+    granted: bool = True,
+) -> dict[str, np.ndarray]:
+    """Results of kernels, for which the matrix unit was used if it was granted."""
+    guard, emulator = libraries
+    more = {} if HAS_AMX and granted else {"LD_PRELOAD": str(emulator)}
+    more.update({} if granted else {"AMX_EMULATOR_REFUSES": "1"})
+    done, results = guarded.run(guard, where, kernels, operands, amx_target(), **more)
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
+    if not (HAS_AMX and granted):
+        assert bool(products(done)) == granted
+    return results
+
+
+@pytest.mark.parametrize("weights", ["as stored", "packed"])
+@pytest.mark.parametrize("linux", ["grants", "refuses"])
+def test_any_plan(
+    libraries: tuple[Path, Path], tmp_path: Path, linux: str, weights: str, rng: np.random.Generator
+) -> None:
+    """Whatever the planner would have chosen."""
+    # The sums that are taken without the unit have tests of their own.
+    some = SomeKernels(direct_amx, some_plan, rng, weights, 2 if linux == "grants" else 1)
+    some.check(check(libraries, tmp_path, some.kernels, some.operands, granted=linux == "grants"))
+
+
+@pytest.mark.parametrize("known", ["when compiled", "when run"])
+def test_planned(
+    libraries: tuple[Path, Path], tmp_path: Path, known: str, rng: np.random.Generator
+) -> None:
+    kernels, operands, values = {}, {}, {}
+    for name, case in LARGE.items():
+        sizes = (case.geometry, case.n) if known == "when compiled" else guarded.symbolic(case)
+        kernels[name] = backend.prim_func(
+            case.face, sizes[0], case.orders, sizes[1], case.dtypes, amx_target()
+        )
+        values[name], operands[name] = stored(case, rng)
+    results = check(libraries, tmp_path, kernels, operands)
+    for name, case in LARGE.items():
+        case.check(results[name], *values[name])
+
+
+@pytest.mark.parametrize("pipeline", ["TVM's", "ours"])
+def test_model(
+    libraries: tuple[Path, Path], tmp_path: Path, pipeline: str, rng: np.random.Generator
+) -> None:
+    """As a user compiles, exports and runs a model: weights that are known, a bias, and relu."""
+    case = LARGE["up"]
+    values = case.arrays(rng)
+    bias = rng.standard_normal((1, case.geometry.c, 1, 1)).astype(numpy_dtype("bfloat16"))
+    bb = relax.BlockBuilder()
+    data = relax.Var("data", R.Tensor(values[0].shape, "bfloat16"))
+    with bb.function("main", [data]):
+        with bb.dataflow():
+            up = bb.emit(
+                relax.op.nn.conv2d_transpose(
+                    data, constant(values[1]), strides=(2, 2), padding=(1,) * 4
+                )
+            )
+            up = bb.emit(relax.op.nn.relu(bb.emit(relax.op.add(up, constant(bias)))))
+            result = bb.emit_output(up)
+        bb.emit_func_output(result)
+    ours = {"relax_pipeline": relax_ext.pipeline(amx_target())} if pipeline == "ours" else {}
+    library, given, made = (tmp_path / name for name in ("model.so", "operands", "result"))
+    tvm.compile(bb.finalize(), amx_target(), **ours).export_library(str(library))
+    given.write_bytes(pickle.dumps([values[0]]))
+    more = {} if HAS_AMX else {"LD_PRELOAD": str(libraries[1])}
+    done = guarded.python("vm_run.py", library, given, made, **more)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert HAS_AMX or products(done) > 0
+    got = pickle.loads(made.read_bytes()).astype("float64")
+    convolved = case.want(*values)
+    biased = convolved + bias.astype("float64")
+    # bfloat16 rounds by at most 2^-8 of a number: the sum, and that with the bias. What float32
+    # errs while adding 512 products is less than a hundredth of it.
+    limit = 1.01 * 2.0**-8 * (abs(convolved) + abs(biased)) + 1e-3
+    assert (abs(got - np.maximum(biased, 0)) <= limit).all()
+
+
+def constant(array: np.ndarray) -> relax.Expr:
+    return relax.const(tvm.runtime.tensor(array))
+
+
+def test_innermost_loop() -> None:
+    """As many products as the four sums allow for what is loaded, on a processor that has AMX."""
+    target = tvm.target.Target({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2})
+    for case in LARGE.values():
+        func = backend.prim_func(
+            case.face, case.geometry, case.orders, case.n, case.dtypes, target
+        ).with_attr("global_symbol", "main")
+        text = assembly(tvm.compile(tvm.IRModule({"main": func}), target))
+        hottest = max(basic_blocks(text), key=lambda block: sum("tdpbf16ps" in i for i in block))
+        multiplied = sum("tdpbf16ps" in i for i in hottest)
+        assert multiplied >= 4
+        # One load for a product, and the sums.
+        assert sum("tileload" in i for i in hottest) <= multiplied + 4
+        assert not any("tilestore" in i and "rsp" in i for i in hottest), "a tile is spilt"
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3])
+def test_nearly_empty_tiles_are_left_to_vectors(channels: int) -> None:
+    """Of 16 rows: three that are used make up for the others."""
+    machine = Machine(vector_bytes=64, registers=32, threads=2, amx=True)
+    some = Case(T, (64, 64), (9, 9), ins=56, outs=channels, stride=(2, 2), padding=(4,) * 4)
+    plan = choose(problem_of(FaceCase(T, geometry_of(some), 1, dtypes=BF16)), machine)
+    assert isinstance(plan, DirectAmxPlan) == (channels == 3)
+
+
+def test_other_targets_have_no_matrix_unit() -> None:
+    """AMX is asked for by a call of Linux."""
+    for triple, has in (("x86_64-pc-linux-gnu", True), ("x86_64-pc-windows-msvc", False)):
+        target = tvm.target.Target({"kind": "llvm", "mcpu": "sapphirerapids", "mtriple": triple})
+        assert Machine.of_features(*compat.llvm_features(target)).amx == has
+
+
+def test_the_matrix_unit_needs_no_other_vectors() -> None:
+    """Features are named one by one, here over those of a processor without AVX-512."""
+    machine = Machine.of_features(frozenset({"avx2", "amx-tile", "amx-bf16"}), 2)
+    assert machine.amx and machine.vector_bytes == 32

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every kernel in every kind of dtype, in every release of TVM: among the smoke tests.
+
+TVM rewrites bfloat16 before it compiles, each release in its own way.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from helpers.cases import Case, geometry_of
+from helpers.faces import OPERANDS, FaceCase
+from helpers.kernels import built, free, kernel_of, problem_of, run
+from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.plan.choose import choose
+from topi_ext.cpu.plan.direct_amx import DirectAmxPlan
+from topi_ext.cpu.plan.direct_dot_bf16 import DirectDotPlan
+from topi_ext.cpu.plan.gemm_col2im import Col2imPlan
+from topi_ext.cpu.plan.runtime_dispatch import DispatchPlan
+from topi_ext.cpu.registry import KERNELS
+
+MACHINE = Machine(vector_bytes=32, registers=16)
+
+CASES = [
+    Case("conv", (12, 11), (3, 3), 1, ins=8, outs=16, padding=(1,) * 4),
+    Case("conv", (8, 9), (3, 3), ins=64, outs=64, padding=(1,) * 4),
+    Case("conv", (3, 2), (2, 2), 1, ins=21, outs=37),
+    Case("conv", (9, 20), (3, 3), 1, ins=2, outs=2, groups=2, padding=(1,) * 4),
+    Case("conv", (5, 6, 7), (3, 2, 3), 1, ins=6, outs=33, padding=(3, 1, 2) * 2,
+         dilation=(3, 2, 2)),
+    Case("conv_transpose", (2, 2), (3, 3), 1, ins=256, outs=128, stride=(2, 2)),
+    Case("conv_transpose", (40,), (16,), 1, ins=8, outs=2, stride=8, padding=4),
+]  # fmt: skip
+
+TILES = FaceCase(
+    "conv_weight_grad",
+    geometry_of(Case("conv", (7, 9), (3, 3), 2, ins=96, outs=104, padding=(1,) * 4)),
+)
+"""Whose weight gradient has fewer products."""
+
+
+def in_dtype(dtype: str) -> list[FaceCase]:
+    """All faces of the cases; sums of integers are not narrowed, so that each counts."""
+    dtypes = (dtype, dtype, "int32" if dtype == "int8" else dtype)
+    shapes = [(face, geometry_of(case), case.n) for case in CASES for face in OPERANDS]
+    shapes.append((TILES.face, TILES.geometry, TILES.n))
+    return [FaceCase(*shape, None, dtypes) for shape in shapes]
+
+
+def kinds(plan: object) -> set[type]:
+    """Of the plan, and of both that it chooses from."""
+    if isinstance(plan, DispatchPlan):
+        return {DispatchPlan, *kinds(plan.small), *kinds(plan.large)}
+    return {type(plan)}
+
+
+def asks(plan: object) -> bool:
+    """Whether it asks for weights before they are read, which is code of its own."""
+    return isinstance(plan, Col2imPlan) and plan.ahead > 0
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64", "int8"])
+def test_each_kernel(dtype: str) -> None:
+    """Once for each face and plan; bfloat16 of sizes that only run time knows, too."""
+    chosen: dict[object, tuple[FaceCase, object]] = {}
+    seen: set[type] = set()
+    for case in in_dtype(dtype):
+        # Kernels of unknown sizes hold two others, and take as long to compile.
+        is_symbolic = dtype == "bfloat16" and case.geometry == geometry_of(CASES[0])
+        for problem in (problem_of(case), *([free(case)] if is_symbolic else [])):
+            plan = choose(problem, MACHINE)
+            name = problem.is_static, case.face, frozenset(kinds(plan)), asks(plan)
+            if name not in chosen:
+                chosen[name] = case, kernel_of(problem, plan)
+                seen |= kinds(plan)
+    if dtype in ("bfloat16", "float16"):
+        assert seen | {DispatchPlan} == {kernel.plan for kernel in KERNELS} - {
+            DirectAmxPlan,
+            DirectDotPlan,
+        }
+    kernels = built([kernel for _, kernel in chosen.values()])
+    rng = np.random.default_rng(0)
+    for number, (case, _) in enumerate(chosen.values()):
+        run(kernels[f"f{number}"], case, rng, tiled=True)

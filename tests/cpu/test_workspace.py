@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kernels allocate: no more than their operands and result take."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from topi_ext import backend
+from topi_ext.cpu.kernels import module_of
+from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.plan.choose import choose
+from topi_ext.cpu.plan.nominal import elements
+from topi_ext.layout import Layouts
+from topi_ext.problem import Problem
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+
+from benchmark.cases import FACES, read_cases  # noqa: E402
+
+MACHINES = {
+    "AVX-512": Machine(64, 32, fmas=1, threads=2, l2=1 << 20, streams=True),
+    "AVX-512 of Intel": Machine(
+        64, 32, threads=2, l1=48 << 10, l2=2 << 20, family="emerald_rapids", streams=True
+    ),
+    "AVX2": Machine(32, 16, threads=2, streams=True),
+}
+SOME = {
+    "bench": slice(None),
+    "bench_conv": slice(None),
+    # Every third: the rest would take longer than it tells.
+    "more_decoders": slice(0, None, 3),
+    "more_encoders": slice(0, None, 3),
+    "further_decoders": slice(1, None, 3),
+    "further_encoders": slice(1, None, 3),
+    "small_decoders": slice(2, None, 3),
+    "small_encoders": slice(2, None, 3),
+    "long_rows": slice(0, None, 2),
+    "pyramids": slice(None),
+    "random_decoders": slice(1, None, 4),
+    "random_encoders": slice(0, None, 4),
+}
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("name", MACHINES)
+def test_no_more_than_operands_and_result(name: str, face: str) -> None:
+    """Of every shape that is measured, with weights as they come and packed beforehand."""
+    machine, seen = MACHINES[name], 0
+    for file, some in SOME.items():
+        for case in read_cases(SCRIPTS / "cases" / f"{file}.json")[some]:
+            g = case.as_conv() if face == "conv" else case.geometry
+            layouts = Layouts.canonical(g.rank)
+            problem = Problem(face, g.as_rank3(), layouts, case.n, ("float32",) * 3)
+            for prepacked in (False, True)[: 1 + (face != "conv_weight_grad")]:
+                problem = replace(problem, prepacked=prepacked)
+                plan = choose(problem, machine)
+                kernel = module_of(plan).build(problem, plan)
+                held = backend.workspace_bytes(kernel, machine.threads)
+                assert held <= 4 * elements(problem), (case.name, plan)
+                seen += 1
+    assert seen > 50

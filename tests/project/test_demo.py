@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples: training by TVM follows PyTorch, and every decoder can be exported."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import relax_ext
+
+pytest.importorskip("sklearn")
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+
+import autoencoder
+import models
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+
+
+def test_training_follows_torch_step_by_step() -> None:
+    """50 steps from the same weights on the same batches; a wrong gradient shows at once."""
+    torch.manual_seed(0)
+    model = autoencoder.Autoencoder(width=8, code=8)
+    twin = copy.deepcopy(model)
+    data = autoencoder.digits(256)
+    batches = autoencoder.batches(data, 16, 50)
+    theirs = autoencoder.train_torch(model, batches, data[:4])
+    ours = autoencoder.train_tvm(twin, batches, data[:4], relax_ext.host_target())
+    assert len(ours.losses) == 50
+    assert ours.losses[-1] < 0.5 * ours.losses[0]
+    np.testing.assert_allclose(ours.losses, theirs.losses, rtol=1e-4)
+    np.testing.assert_allclose(ours.reconstructions, theirs.reconstructions, atol=1e-3)
+    for mine, other in zip(twin.parameters(), model.parameters()):
+        np.testing.assert_allclose(mine.detach(), other.detach(), atol=1e-3)
+
+
+@pytest.mark.parametrize("name", list(models.DECODERS))
+def test_decoders_have_live_outputs(name: str) -> None:
+    """Outputs neither vanish nor blow up, so that comparing them means something."""
+    model, x = models.make(name)
+    with torch.no_grad():
+        y = model(x)
+    assert torch.isfinite(y).all()
+    assert 1e-3 < y.std() < 1e3
