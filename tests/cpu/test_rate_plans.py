@@ -74,7 +74,7 @@ def test_a_run(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     ]
     for row in found["rows"]:
         plans = row["plans"]
-        assert not row["wrong"] and row["regret"] >= 1
+        assert not row["wrong"] and row["regret"] >= 1 and row["regret_best"] >= 1
         assert [one["kernel"] for one in plans if one["chosen"]] == [row["chosen_kernel"]]
         assert all(one["cycles"] > 0 and one["ms"] > 0 and one["plan"] for one in plans)
         assert sum(one["rated"] for one in row["kernels"].values()) == len(plans)
