@@ -517,6 +517,8 @@ def call(*arguments: str, options: tuple[str, ...] = (), tvm: Path | None = None
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": path},
+        # A shell has what runs in its background ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
