@@ -23,10 +23,10 @@ from topi_ext.cpu.plan.choose import candidates, choose
 from topi_ext.cpu.plan.window import Plan
 from topi_ext.cpu.registry import kernel_of
 from topi_ext.layout import Layouts
-from topi_ext.problem import Problem
+from topi_ext.problem import OPERANDS, RESULT, Problem
 
 from . import by_relax, by_torch, report
-from .cases import OPERANDS, RESULT, Case
+from .cases import Case
 from .environment import describe
 from .measure import allowed, finite, one_line, relative_error
 from .timing import ROUNDS, Neighbours, interleaved, timed

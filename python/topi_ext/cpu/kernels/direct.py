@@ -12,6 +12,10 @@ Lanes run over the positions of one phase, weights are scalars broadcast from a 
                         accumulators[channels][vectors] += weight * panel  -> acc
         for each output row: interleave its phases                       -> out
 
+Of the matrix product, M are output channels, N positions of one phase, K input channels and taps of
+the phase.  Left, weights ``[block][phase][input channel][tap][channels]``, each broadcast; right,
+`panel` ``[input channel][residue][position]``, which a tap reads at an offset: no column is built.
+
 ``conv`` is the case of one phase; ``conv_transpose`` runs, for each phase, over its own taps only:
 no zero is inserted and no product wasted.  Without chunks, a block is written out as soon as it is
 summed.  With `tiles_first` the loop over tiles is the outer one: what a tile reads of the panel

@@ -13,8 +13,8 @@ over what each position reads, in the same order::
             add up the lanes of each accumulator                                -> out
 
 Of the matrix product, M are output channels, N positions, K input channels and taps.  Left, the
-weights as the user stores them; right, `columns` ``[position][input channel][tap]``: both run along
-K, as im2col and a product of the rows of two matrices.
+weights as the user stores them; right, `columns` ``[position][input channel][tap]`` of im2col: the
+lanes run along K in both.
 
 Where it is not known how many positions there are, it takes as many at a time as there is `room`
 for.
@@ -203,20 +203,20 @@ class DotProduct:
         emit.loop(self.terms // lanes, term)
         rest = self.terms % lanes
         for (o, p), (register, index) in accumulators.items():
-            total = self._added(register[index])
-            held = emit.scratch(1, self.dtype)
-            emit.store(held, 0, total)
+            added = self._added(register[index])
+            total = emit.scratch(1, self.dtype)
+            emit.store(total, 0, added)
 
-            def left(i: Expr, o: int = o, p: int = p, held: Array = held) -> None:
+            def left(i: Expr, o: int = o, p: int = p, total: Array = total) -> None:
                 place = self.terms - rest + i
                 value = part.columns[(m + p) * self.pitch + place]
                 weight = source.load(rows[o] + place, self.dtype)
                 if source.dtype != self.dtype:
                     weight = emit.via_memory(weight, self.dtype)
-                emit.store(held, 0, held[0] + weight * value)
+                emit.store(total, 0, total[0] + weight * value)
 
             emit.loop(rest, left)
-            self._write(numbers[o], part.begin + m + p, held[0])
+            self._write(numbers[o], part.begin + m + p, total[0])
 
     def _vector(self, source: Array, start: Expr) -> Expr:
         """Neighbours, in the dtype of the sums."""

@@ -7,6 +7,8 @@
                                       gemm_col2im, of a weight gradient wgrad_im2col; of images
                                       that long dilations leave, valid_taps
     else:                             the kernel of all others, or again one of two
+
+It has no product of its own: M, N and K are those of the kernel that runs.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from ...emit.arguments import conv_arguments, weight_grad_arguments
 from ...problem import Problem
 from .. import emit
-from ..emit import ATTRIBUTES, Expr, Operand
+from ..emit import Expr, Operand
+from ..parts.prim_func import conv_function, weight_grad_function
 from ..plan.runtime_dispatch import DispatchPlan
 from ..plan.window import Plan
 from ..registry import kernel_of
@@ -29,11 +31,8 @@ from . import module_of
 def build(problem: Problem, plan: DispatchPlan) -> Any:
     """The PrimFunc of the face, scheduled by `plan`."""
     is_weight = problem.face == "conv_weight_grad"
-    with emit.kernel(ATTRIBUTES) as made:
-        arguments = weight_grad_arguments(problem) if is_weight else conv_arguments(problem)
-        with emit.body(*arguments) as operands:
-            emit_body(problem, plan, operands)
-    return made[0]
+    function = weight_grad_function if is_weight else conv_function
+    return function(problem, partial(emit_body, problem, plan))
 
 
 def emit_body(problem: Problem, plan: Plan, operands: Sequence[Operand]) -> None:

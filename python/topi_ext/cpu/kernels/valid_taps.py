@@ -130,7 +130,7 @@ class _Task(NamedTuple):
     present: Sequence[Expr]
 
 
-class _Held(NamedTuple):
+class _Workspace(NamedTuple):
     """What a task holds.
 
     Attributes
@@ -245,7 +245,7 @@ class ValidTaps:
         weights: Array = self.weight
         if not self.problem.prepacked:
             weights = emit.scratch(self._copied(plan.depth).elements, self.dtype)
-        held = _Held(inputs, weights, acc)
+        workspace = _Workspace(inputs, weights, acc)
 
         def place_of(i: Expr) -> Expr:
             """Where the accumulators of a block of the split begin."""
@@ -261,7 +261,7 @@ class ValidTaps:
                 if not self.holds_all:
                     emit.fill(acc, 0, elements, zero)
                 begin, pitch = self._weights_of(task, weights, block, first)
-                self._products(task, held, (begin, pitch), place, count)
+                self._products(task, workspace, (begin, pitch), place, count)
                 if not self.holds_all:
                     self._write(task, acc, place, block)
 
@@ -322,7 +322,12 @@ class ValidTaps:
         emit.nest(self.kernel[:2], of_taps)
 
     def _products(
-        self, task: _Task, held: _Held, weights: tuple[Expr, int], place: Expr, count: Expr
+        self,
+        task: _Task,
+        workspace: _Workspace,
+        weights: tuple[Expr, int],
+        place: Expr,
+        count: Expr,
     ) -> None:
         """acc[row][position][channels] of a block of output channels, from `place` on.
 
@@ -352,9 +357,9 @@ class ValidTaps:
                     places = [into + (p + o) * self.channels for o in range(size)]
                     add_products(
                         (count,),
-                        Matrix(held.inputs, input_at, steps[0]),
-                        Matrix(held.weights, lambda c: start + c * self.channels, steps[1]),
-                        RegisterTile(held.acc, places, plan.vectors, plan.lanes),
+                        Matrix(workspace.inputs, input_at, steps[0]),
+                        Matrix(workspace.weights, lambda c: start + c * self.channels, steps[1]),
+                        RegisterTile(workspace.acc, places, plan.vectors, plan.lanes),
                         fresh=False,
                     )
 

@@ -13,15 +13,19 @@ Lanes run over the channels of y, values of x are broadcast, and the sum runs ov
     for each group, each part of the channels of x:
         for each phase, each block of tiles:
             parallel (vector of channels of y, row of tiles):
-                turn the outputs of a row, combine them                       -> rows[point]
+                transpose the outputs of a row, combine them                  -> rows[point]
             parallel (block of channels of x):
                 for each channel of x, each row of tiles: combine its inputs  -> inputs[term]
                 for each term:
                     for each tile of vectors, each `c_tile` channels of x:
-                        accumulators[c_tile][vectors] += inputs * rows        -> sums[term]
+                        accumulators[c_tile][vectors] += inputs * rows        -> acc[term]
         parallel (block of channels of x):
-            combine the sums of the terms, turn the weights back              -> out
+            combine the sums of the terms, transpose the weights back         -> out
     where a weight was infinite or NaN: compute all of them directly
+
+Each term is a matrix product: M are channels of x, N channels of y, K tiles.  Left, `inputs`
+``[term][channel of x][tile]``, each value broadcast; right, `rows` ``[point][tile of vectors][tile]
+[lanes]``.
 
 A single block needs its sums only until they are combined: the last two loops then are one.
 
@@ -31,19 +35,19 @@ written again by another::
     for each group, each part of the channels of x:
         parallel (share of the phases and blocks of tiles):
             for each of them:
-                turn the outputs, combine them                                -> rows[point]
-                for each block of channels of x: as above                     -> sums[share][term]
+                transpose the outputs, combine them                           -> rows[point]
+                for each block of channels of x: as above                     -> acc[share][term]
         parallel (block of channels of x):
-            add up the shares, combine the sums of the terms, turn them back  -> out
+            add up the shares, combine the sums of the terms, transpose       -> out
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...problem import DATA, Problem
 from .. import emit
@@ -51,18 +55,18 @@ from ..emit import Array, Expr, Operand
 from ..parts.nonfinite import NonFiniteCheck
 from ..parts.outer_product import Matrix, RegisterTile, add_products
 from ..parts.panel import fitted_block
+from ..parts.prim_func import weight_grad_function
 from ..parts.transpose import Pitched, Runs, transpose
 from ..parts.winograd_inputs import TilePhase, WinogradInputs
 from ..parts.winograd_transform import transformed_along
 from ..plan.wgrad_winograd import WgradWinogradPlan
-from .wgrad_channels import write_transposed
+from .wgrad_channels import Column, write_transposed
 from .wgrad_positions import emit_body as emit_directly
-from .wgrad_positions import weight_function
 
 
 def build(problem: Problem, plan: WgradWinogradPlan) -> Any:
     """The PrimFunc ``(x, y, out)`` of `problem`, scheduled by `plan`."""
-    return weight_function(problem, lambda operands: emit_body(problem, plan, operands))
+    return weight_grad_function(problem, partial(emit_body, problem, plan))
 
 
 def emit_body(problem: Problem, plan: WgradWinogradPlan, operands: Sequence[Operand]) -> None:
@@ -70,46 +74,89 @@ def emit_body(problem: Problem, plan: WgradWinogradPlan, operands: Sequence[Oper
     # Not zero where the weights have to be computed directly.
     directly = emit.scratch(1, "int64")
     emit.store(directly, 0, emit.wide(0))
-    emit.when(directly[0] < 1, lambda: _WeightTiles(problem, plan, directly, *operands).emit())
+
+    def fast() -> None:
+        tiles = _Tiles.emitted(problem, plan)
+        _WgradWinograd(problem, plan, tiles, directly, *operands).emit()
+
+    emit.when(directly[0] < 1, fast)
     emit.when(directly[0] > 0, lambda: emit_directly(problem, plan.direct, operands))
 
 
-class _WeightTiles:
+class _Tiles(NamedTuple):
+    """The tiles of a block.
+
+    Attributes
+    ----------
+    block : sequence
+        Along the four axes: the planned block; of symbolic sizes one that fits into its room.
+    number : int or expression
+        All of them.
+    """
+
+    block: Sequence[Expr]
+    number: Expr
+
+    @classmethod
+    def emitted(cls, problem: Problem, plan: WgradWinogradPlan) -> _Tiles:
+        """Those of a problem."""
+        block: Sequence[Expr] = plan.block
+        if not problem.is_static:
+            tiles = [emit.opaque_value(emit.most(count, 1)) for count in plan.tiles(problem)]
+            block = fitted_block(plan.block, tiles, plan.lanes, plan.position_splits)
+        return cls(block, emit.opaque_value(prod(block)))
+
+
+class _Pass(NamedTuple):
+    """One phase and one block of tiles.
+
+    Attributes
+    ----------
+    rows : Array
+        Room for its combined outputs.
+    acc : Array, optional
+        ``[channel of x][term][channel of y]``; None where they are needed for this pass only.
+    group : Expr
+    phase : TilePhase
+    first : sequence
+        The first tile along the four axes.
+    """
+
+    rows: Array
+    acc: Array | None
+    group: Expr
+    phase: TilePhase
+    first: Sequence[Expr]
+
+
+class _WgradWinograd:
     """One kernel while it is being emitted."""
 
     def __init__(
         self,
         problem: Problem,
         plan: WgradWinogradPlan,
+        tiles: _Tiles,
         directly: Array,
         x: Operand,
         y: Operand,
         out: Operand,
     ):
-        self.problem, self.plan, self.directly = problem, plan, directly
+        self.problem, self.plan, self.tiles, self.directly = problem, plan, tiles, directly
         self.x, self.y, self.out = x, y, out
         self.dtype = problem.acc_dtype
         # A gather from x to y has one kind of phases.
         self.filters = [filters[0] for filters in plan.filters(problem)]
         self.vectors = -(-problem.geometry.k_per_group // plan.lanes)
         self.row = self.vectors * plan.lanes
-        # Tiles of a block that there is room for, and that there are.
-        self.room, self.block = prod(plan.block), self._block()
-        self.tiles = emit.opaque_value(prod(self.block))
+        # Tiles of a block that there is room for.
+        self.room = prod(plan.block)
         self.points = list(product(*(range(len(f.points)) for f in self.filters)))
         self.terms = prod(len(f.terms) for f in self.filters)
         is_static = problem.is_static
         self.is_single = is_static and plan.position_splits == 1 and plan.passes(problem) == 1
         # One vector more, so that the sums of channels are not a power of two apart.
-        self.channel_sums = self.terms * self.row + plan.lanes
-
-    def _block(self) -> Sequence[Expr]:
-        """The planned block; of symbolic sizes one that fits into its room."""
-        plan, problem = self.plan, self.problem
-        if problem.is_static:
-            return plan.block
-        tiles = [emit.opaque_value(emit.most(count, 1)) for count in plan.tiles(problem)]
-        return fitted_block(plan.block, tiles, plan.lanes, plan.position_splits)
+        self.acc_pitch = self.terms * self.row + plan.lanes
 
     def emit(self) -> None:
         """The whole kernel."""
@@ -131,120 +178,137 @@ class _WeightTiles:
             -self.problem.geometry.c_per_group // (self.plan.c_block * self.plan.channel_parts)
         )
 
-    @cached_property
     def _extents(self) -> list[Expr]:
         """Phases, and blocks of tiles."""
-        tiles = zip(self.plan.tiles(self.problem), self.block)
+        tiles = zip(self.plan.tiles(self.problem), self.tiles.block)
         blocks = (emit.opaque_value(emit.ceil_div(count, size)) for count, size in tiles)
         return [*(len(f.phases) for f in self.filters), *blocks]
 
     def _block_of(self, part: Expr, number: Expr, step: Callable[[Expr, Expr], None]) -> None:
-        """``step(first channel, where its sums are)`` for one block of channels of x."""
+        """``step(first channel, where its accumulators begin)`` for one block of channels of x."""
         channels, c_block = self.problem.geometry.c_per_group, self.plan.c_block
         place = emit.let(number * c_block)
         first_c = emit.let(part * (self._blocks * c_block) + place)
         # The last of several parts may have none.
         is_even = channels == self.plan.channel_parts * self._blocks * c_block
         inside = True if is_even else first_c < channels
-        emit.when(inside, lambda: step(first_c, emit.let(place * self.channel_sums)))
+        emit.when(inside, lambda: step(first_c, emit.let(place * self.acc_pitch)))
 
     def _of_blocks(self, part: Expr, step: Callable[[Expr, Expr], None]) -> None:
         """The same for all blocks of the part, which threads share."""
         with emit.tasks(self._blocks, self.plan.parallel) as number:
             self._block_of(part, number, step)
 
-    def _clear(self, sums: Array, held: Expr, blocks: int) -> None:
-        count = blocks * self.plan.c_block * self.channel_sums
-        emit.fill(sums, held, count, emit.constant(0, self.dtype))
+    def _clear(self, acc: Array, place: Expr, blocks: int) -> None:
+        count = blocks * self.plan.c_block * self.acc_pitch
+        emit.fill(acc, place, count, emit.constant(0, self.dtype))
 
     def _part(self, rows: Array, group: Expr, part: Expr) -> None:
         """The weights of one part of the channels of x."""
-        plan = self.plan
-        sums: Array | None = None
+        plan, block = self.plan, self.tiles.block
+        acc: Array | None = None
         if not self.is_single:
-            sums = emit.scratch(self._blocks * plan.c_block * self.channel_sums, self.dtype)
-            self._of_blocks(part, lambda _, held: self._clear(sums, held, 1))
+            acc = emit.scratch(self._blocks * plan.c_block * self.acc_pitch, self.dtype)
+            self._of_blocks(part, lambda _, place: self._clear(acc, place, 1))
 
         def one_pass(*numbers: Expr) -> None:
-            phases, first = numbers[:3], [n * b for n, b in zip(numbers[3:], self.block)]
+            one = self._pass(rows, acc, group, numbers)
+            extents = (self.vectors, *block[:3])
             with emit.tasks(
-                emit.opaque_value(self.vectors * prod(self.block[:3])), plan.parallel
+                emit.opaque_value(self.vectors * prod(block[:3])), plan.parallel
             ) as task:
-                place = emit.unravel(task, (self.vectors, *self.block[:3]))
-                self._combine_outputs(rows, group, phases, first, *map(emit.let, place))
-            self._of_blocks(
-                part,
-                lambda first_c, held: self._task(rows, sums, group, phases, first, first_c, held),
-            )
+                self._combine_outputs(one, *map(emit.let, emit.unravel(task, extents)))
+            self._of_blocks(part, partial(self._task, one))
 
-        emit.nest(self._extents, one_pass)
-        if sums is not None:
-            self._of_blocks(part, lambda first_c, held: self._write(sums, group, first_c, held))
+        emit.nest(self._extents(), one_pass)
+        if acc is not None:
+            self._of_blocks(part, partial(self._write, acc, group))
+
+    def _pass(self, rows: Array, acc: Array | None, group: Expr, numbers: Sequence[Expr]) -> _Pass:
+        """That of these numbers of a phase and of a block of tiles."""
+        first = [n * b for n, b in zip(numbers[3:], self.tiles.block)]
+        return _Pass(rows, acc, group, TilePhase(self.filters, numbers[:3]), first)
 
     def _shared_part(self, group: Expr, part: Expr) -> None:
         """The same, phases and blocks of tiles divided among the threads."""
         plan = self.plan
-        size = self._blocks * plan.c_block * self.channel_sums
-        sums = emit.scratch(plan.position_splits * size, self.dtype)
-        passes = emit.opaque_value(prod(self._extents))
+        size = self._blocks * plan.c_block * self.acc_pitch
+        acc = emit.scratch(plan.position_splits * size, self.dtype)
+        extents = self._extents()
+        passes = emit.opaque_value(prod(extents))
 
         def one_pass(rows: Array, start: Expr, number: Expr) -> None:
-            numbers = [emit.let(i) for i in emit.unravel(number, self._extents)]
-            phases, first = numbers[:3], [n * b for n, b in zip(numbers[3:], self.block)]
-            emit.nest(
-                (self.vectors, *self.block[:3]),
-                lambda *place: self._combine_outputs(rows, group, phases, first, *place),
-            )
+            numbers = [emit.let(i) for i in emit.unravel(number, extents)]
+            one = self._pass(rows, acc, group, numbers)
+            emit.nest((self.vectors, *self.tiles.block[:3]), partial(self._combine_outputs, one))
 
-            def block(first_c: Expr, held: Expr) -> None:
-                place = emit.let(start + held)
-                self._task(rows, sums, group, phases, first, first_c, place)
+            def block(first_c: Expr, place: Expr) -> None:
+                self._task(one, first_c, emit.let(start + place))
 
             emit.loop(self._blocks, lambda i: self._block_of(part, i, block))
 
         with emit.tasks(plan.position_splits, plan.parallel) as share:
             start, rows = emit.let(share * size), self._rows()
-            self._clear(sums, start, self._blocks)
+            self._clear(acc, start, self._blocks)
 
             emit.share_of(passes, plan.position_splits, share, partial(one_pass, rows, start))
 
-        def write(first_c: Expr, held: Expr) -> None:
+        def write(first_c: Expr, place: Expr) -> None:
             def add(i: Expr) -> None:
-                total = sums[held + i]
+                total = acc[place + i]
                 for share in range(1, plan.position_splits):
-                    total = total + sums[held + (share * size) + i]
-                emit.store(sums, held + i, total)
+                    total = total + acc[place + (share * size) + i]
+                emit.store(acc, place + i, total)
 
-            emit.loop(plan.c_block * self.channel_sums, add)
-            self._write(sums, group, first_c, held)
+            emit.loop(plan.c_block * self.acc_pitch, add)
+            self._write(acc, group, first_c, place)
 
         self._of_blocks(part, write)
 
     # ------------------------------------------------------------ outputs
 
-    def _combine_outputs(
-        self,
-        rows: Array,
-        group: Expr,
-        phases: Sequence[Expr],
-        first: Sequence[Expr],
-        vector: Expr,
-        *numbers: Expr,
-    ) -> None:
+    def _combine_outputs(self, one: _Pass, vector: Expr, *numbers: Expr) -> None:
         """rows[point][tile of vectors][tile][lanes] of one row of tiles and one vector."""
-        problem, lanes, block = self.problem, self.plan.lanes, self.block
-        tile = self.plan.tile
-        channels = problem.geometry.k_per_group
+        lanes, block, tile = self.plan.lanes, self.tiles.block, self.plan.tile
         line = block[3] * tile[2]
-        longest = line if problem.is_static else self.room * tile[2]
+        longest = line if self.problem.is_static else self.room * tile[2]
         transposed = emit.scratch(tile[0] * tile[1] * longest * lanes, self.dtype)
+        self._transpose_outputs(one, vector, numbers, transposed)
+        vectors = [self._tile_of(v) for v in range(self.vectors)]
+        start_of, count_of, number_of = (emit.table([v[i] for v in vectors]) for i in range(3))
+        into = emit.let(start_of(vector) * (self.room * lanes) + number_of(vector) * lanes)
+        step = emit.let(count_of(vector) * lanes)
+        flat = emit.let(((numbers[0] * block[1] + numbers[1]) * block[2] + numbers[2]) * block[3])
+
+        def one_tile(q: Expr) -> None:
+            values = {}
+            for e in product(*map(range, tile)):
+                place = (e[0] * tile[1] + e[1]) * line + q * tile[2] + e[2]
+                values[e] = emit.let(transposed[emit.lanes_of(place * lanes, lanes)])
+            for axis, f in enumerate(self.filters):
+                of_point = [
+                    [(e, c) for e, output in enumerate(f.outputs) for p, c in output if p == point]
+                    for point in range(len(f.points))
+                ]
+                values = transformed_along(values, axis, of_point, self.dtype, lanes)
+            for number, point in enumerate(self.points):
+                place = into + number * (self.room * self.row) + (flat + q) * step
+                emit.store(one.rows, emit.lanes_of(place, lanes), values[point])
+
+        emit.loop(block[3], one_tile)
+
+    def _transpose_outputs(
+        self, one: _Pass, vector: Expr, numbers: Sequence[Expr], transposed: Array
+    ) -> None:
+        """transposed[depth in the tile][height in the tile][position of the row][lanes]."""
+        problem, lanes, tile, first = self.problem, self.plan.lanes, self.plan.tile, one.first
+        channels, sizes = problem.geometry.k_per_group, problem.y_sizes
+        line = self.tiles.block[3] * tile[2]
         zeros = emit.broadcast(emit.constant(0, self.dtype), lanes)
         steps = [f.out_step for f in self.filters]
         offsets = [
-            emit.table([offset for offset, _, _ in f.phases])(phase)
-            for f, phase in zip(self.filters, phases)
+            emit.table([offset for offset, _, _ in f.phases])(phase) for f, phase in zip(*one.phase)
         ]
-        sizes = problem.y_sizes
         image = emit.let(first[0] + numbers[0])
         # Of the row's positions of this phase, how many exist.
         start = emit.let(first[3] * tile[2])
@@ -269,7 +333,8 @@ class _WeightTiles:
 
             def run() -> None:
                 where = (image, depth, height, start * steps[2] + offsets[2])
-                origin = emit.opaque_base(self.y.at("C" + DATA, group * channels + first_k, *where))
+                k = one.group * channels + first_k
+                origin = emit.opaque_base(self.y.at("C" + DATA, k, *where))
                 step = self.y.strides[DATA[-1]] * steps[2]
                 runs = Runs(self.y, origin, step, count, positions, line)
                 transpose(Pitched(transposed, into, lanes), runs, lanes)
@@ -278,34 +343,6 @@ class _WeightTiles:
             emit.when(inside, run)
 
         emit.nest(tile[:2], piece)
-        vectors = [self._tile_of(v) for v in range(self.vectors)]
-        start_of, count_of, number_of = (emit.table([v[i] for v in vectors]) for i in range(3))
-        into = emit.let(start_of(vector) * (self.room * lanes) + number_of(vector) * lanes)
-        step = emit.let(count_of(vector) * lanes)
-        flat = emit.let(((numbers[0] * block[1] + numbers[1]) * block[2] + numbers[2]) * block[3])
-
-        def one_tile(q: Expr) -> None:
-            values = {
-                e: emit.let(
-                    transposed[
-                        emit.lanes_of(
-                            ((e[0] * tile[1] + e[1]) * line + q * tile[2] + e[2]) * lanes, lanes
-                        )
-                    ]
-                )
-                for e in product(*map(range, tile))
-            }
-            for axis, f in enumerate(self.filters):
-                of_point = [
-                    [(e, c) for e, output in enumerate(f.outputs) for p, c in output if p == point]
-                    for point in range(len(f.points))
-                ]
-                values = transformed_along(values, axis, of_point, self.dtype, lanes)
-            for number, point in enumerate(self.points):
-                place = into + number * (self.room * self.row) + (flat + q) * step
-                emit.store(rows, emit.lanes_of(place, lanes), values[point])
-
-        emit.loop(block[3], one_tile)
 
     def _tile_of(self, vector: int) -> tuple[int, int, int]:
         """The first vector of the tile that holds it, how many it has, and which one this is."""
@@ -314,35 +351,26 @@ class _WeightTiles:
 
     # ------------------------------------------------------------ products
 
-    def _task(
-        self,
-        rows: Array,
-        sums: Array | None,
-        group: Expr,
-        phases: Sequence[Expr],
-        first: Sequence[Expr],
-        first_c: Expr,
-        held: Expr,
-    ) -> None:
+    def _task(self, one: _Pass, first_c: Expr, place: Expr) -> None:
         """What one block of tiles adds to the sums of one block of channels of x."""
         problem, plan = self.problem, self.plan
         count = emit.clamped_extent(first_c, problem.geometry.c_per_group, plan.c_block)
         inputs = emit.scratch(self.terms * plan.rows * plan.pitch, self.dtype)
         combined = WinogradInputs(
-            problem, self.x, first, self.block, self.room, plan.pitch, plan.lanes
+            problem, self.x, one.first, self.tiles.block, self.room, plan.pitch, plan.lanes
         )
         first_rows = [t * plan.rows for t in range(self.terms)]
-        tiles = combined.rows_into(inputs, first_rows, group, TilePhase(self.filters, phases))
+        tiles = combined.rows_into(inputs, first_rows, one.group, one.phase)
         emit.loop(count, lambda c: tiles(emit.let(first_c + c), c))
-        if sums is not None:
-            self._products(rows, inputs, sums, held, count)
+        if one.acc is not None:
+            self._products(one.rows, inputs, one.acc, place, count)
             return
-        sums = emit.scratch(plan.c_block * self.channel_sums, self.dtype)
-        self._products(rows, inputs, sums, 0, count)
-        self._write(sums, group, first_c, 0)
+        acc = emit.scratch(plan.c_block * self.acc_pitch, self.dtype)
+        self._products(one.rows, inputs, acc, 0, count)
+        self._write(acc, one.group, first_c, 0)
 
-    def _products(self, rows: Array, inputs: Array, sums: Array, held: Expr, count: Expr) -> None:
-        """sums[channel of x][term][channel of y], from `held` on."""
+    def _products(self, rows: Array, inputs: Array, acc: Array, place: Expr, count: Expr) -> None:
+        """acc[channel of x][term][channel of y], from `place` on."""
         plan, lanes = self.plan, self.plan.lanes
         numbers = [
             [point for point, terms in enumerate(f.points) for _ in terms] for f in self.filters
@@ -352,13 +380,13 @@ class _WeightTiles:
         def tile(term: Expr, point: Expr, vector: Expr, vectors: int, c: Expr, cs: int) -> None:
             row = emit.let(point * (self.room * self.row) + vector * (self.room * lanes))
             values = emit.let((term * plan.rows + c) * plan.pitch)
-            place = emit.let(held + c * self.channel_sums + term * self.row + vector * lanes)
-            places = [place + o * self.channel_sums for o in range(cs)]
+            into = emit.let(place + c * self.acc_pitch + term * self.row + vector * lanes)
+            places = [into + o * self.acc_pitch for o in range(cs)]
             add_products(
-                (self.tiles,),
+                (self.tiles.number,),
                 Matrix(inputs, lambda o, i: values + o * plan.pitch + i),
                 Matrix(rows, lambda i: row + i * (vectors * lanes)),
-                RegisterTile(sums, places, vectors, lanes),
+                RegisterTile(acc, places, vectors, lanes),
                 fresh=self.is_single,
             )
 
@@ -375,8 +403,8 @@ class _WeightTiles:
 
     # ------------------------------------------------------------ weights
 
-    def _write(self, sums: Array, group: Expr, first_c: Expr, held: Expr) -> None:
-        """Combine the sums of terms to weights, and turn them back, a vector at a time."""
+    def _write(self, acc: Array, group: Expr, first_c: Expr, place: Expr) -> None:
+        """Combine the sums of terms to weights, and transpose them back, a vector at a time."""
         g, lanes = self.problem.geometry, self.plan.lanes
         count = emit.clamped_extent(first_c, g.c_per_group, self.plan.c_block)
         finite = NonFiniteCheck.emitted(self.dtype, lanes)
@@ -391,27 +419,28 @@ class _WeightTiles:
             """All terms, or those with this one along depth."""
             first = emit.let(start + number * (len(term_numbers) * self.row))
             values = {
-                at: emit.let(sums[emit.lanes_of(first + t * self.row, lanes)])
+                at: emit.let(acc[emit.lanes_of(first + t * self.row, lanes)])
                 for t, at in enumerate(term_numbers)
             }
-            for place, (axis, f) in enumerate(axes):
+            for number_of_axis, (axis, f) in enumerate(axes):
                 of_tap = [
                     [(t, a) for t, term in enumerate(f.terms) for i, a in term.taps if i == tap]
                     for tap in range(g.kernel[axis])
                 ]
-                values = transformed_along(values, place, of_tap, self.dtype, lanes)
+                values = transformed_along(values, number_of_axis, of_tap, self.dtype, lanes)
             into = emit.let(tap_of(number) * len(tap_numbers)) if depth.is_direct else 0
             for tap, at in enumerate(tap_numbers):
                 emit.store(transposed, emit.lanes_of((into + tap) * lanes, lanes), values[at])
                 finite.show(values[at])
 
         def vector(c: Expr, v: Expr) -> None:
-            start = emit.let(held + c * self.channel_sums + v * lanes)
+            start = emit.let(place + c * self.acc_pitch + v * lanes)
             emit.loop(depth.loops, lambda number: combine(start, number))
             first_k = emit.let(v * lanes)
             k_count = emit.clamped_extent(first_k, g.k_per_group, lanes)
             k = group * g.k_per_group + first_k
-            write_transposed(self.problem, self.out, transposed, lanes, k, k_count, first_c + c)
+            column = Column(transposed, lanes, k_count)
+            write_transposed(self.problem, self.out, column, k, first_c + c)
 
         emit.nest((count, self.vectors), vector)
         finite.report(self.directly)

@@ -2,11 +2,11 @@
 """Rows of the result, written as kernels put them together: phase by phase, element by element.
 
 A result that is so large that it is written past the caches is written by stores of whole cache
-lines.  Some rows are collected first::
+lines.  Some rows are collected in a staging buffer first::
 
     for each row, while the next would fit:
-        for each element, in any order: finish it (epilogue)              -> collected
-    for each vector of what is collected: stream it                       -> out
+        for each element, in any order: epilogue                          -> staging buffer
+    for each vector of the staging buffer: non-temporal store             -> out
 
 What was put there an element or two at a time can't be read as a vector before it is in the first
 cache, and on its way waits for stores before it, past the caches: one row at a time would wait for
@@ -124,13 +124,13 @@ class Row(NamedTuple):
             narrow = emit.cast(value, result.dtype, result.out.dtype)
             emit.store(result.out, self.into + place * result.stride, narrow)
 
-    def put_all(self, place: Expr, sums: Array, start: Expr, count: Expr, lanes: int) -> None:
-        """The sums ``sums[start + i]`` of the elements ``place + i``, i below `count`."""
+    def put_all(self, place: Expr, acc: Array, start: Expr, count: Expr, lanes: int) -> None:
+        """The sums ``acc[start + i]`` of the elements ``place + i``, i below `count`."""
         result = self.result
         if self.staging or result.stride != 1 or result.problem.epilogue:
-            emit.loop(count, lambda i: self.put(place + i, sums[start + i]))
+            emit.loop(count, lambda i: self.put(place + i, acc[start + i]))
         else:
-            copy(result.out, self.into + place, sums, start, count, lanes)
+            copy(result.out, self.into + place, acc, start, count, lanes)
 
     def put_interleaved(
         self,

@@ -7,7 +7,7 @@ as one flat plane::
     panel[(channel * slots + slot) * pitch + ((e0*E1 + e1)*E2 + e2)*E3 + e3]
 
 so that a tap is a constant offset, the lanes of a vector are neighbours in memory whatever the
-stride, and padding, layout and dtype are dealt with once, by packing (:mod:`.packing`).
+stride, and padding, layout and dtype are dealt with once, by packing (:mod:`.pack_panel`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 from ...gather import Gather
 from ...problem import Problem
@@ -24,36 +25,52 @@ from ..plan.vectors import odd_vectors
 from ..plan.window import Window
 
 
-class FittedWindow:
+class FittedWindow(NamedTuple):
     """A window whose block is chosen when the kernel runs, for sizes that are known only then.
 
-    As many whole rows, planes and images as the planned window has room for, in equal parts.
-
-    Parameters
+    Attributes
     ----------
     room : Window
         What was planned for nominal sizes: this one has at most as many elements.
-    positions : sequence
-        Positions per phase, along the four axes.
-    gathers, lanes
-        As of :class:`Panel`.
-    blocks : int or symbolic
-        How many there should be, if images, planes and rows can be divided into so many.
+    block, extent : tuple
+        Positions along the four axes, and what they reach.
+    steps : tuple
+        Elements from one position to the next, along the four axes.
+    elements, length : Expr
+        Of a plane, and from the first position to the last.
+    plane_pitch : Expr
+        Distance of two planes.
     """
 
-    def __init__(
-        self,
+    room: Window
+    block: tuple[Expr, ...]
+    extent: tuple[Expr, ...]
+    steps: tuple[Expr, ...]
+    elements: Expr
+    length: Expr
+    plane_pitch: Expr
+
+    @classmethod
+    def emitted(
+        cls,
         room: Window,
         positions: Sequence[Expr],
         gathers: Sequence[Gather],
         lanes: int,
         blocks: Expr = 1,
-    ):
-        share, wanted = [], blocks if isinstance(blocks, int) and blocks == 1 else emit.wide(blocks)
-        for count in positions[:-1]:
-            parts = emit.opaque_value(emit.least(count, wanted))
-            share.append(emit.opaque_value(emit.ceil_div(count, parts)))
-            wanted = emit.opaque_value(emit.ceil_div(wanted, parts))
+    ) -> FittedWindow:
+        """As many whole rows, planes and images as the planned window has room for, in equal parts.
+
+        Parameters
+        ----------
+        positions : sequence
+            Positions per phase, along the four axes.
+        gathers, lanes
+            As of :class:`Panel`.
+        blocks : int or symbolic
+            How many there should be, if images, planes and rows can be divided into so many.
+        """
+        share = _shares(positions, blocks)
         halo = [gather.last_shift - gather.first_shift for gather in gathers]
         most = room.elements // prod(1 + reach for reach in halo[:-1]) - halo[-1]
         width = _equal_part(positions[-1], emit.least(most, positions[-1]))
@@ -70,27 +87,23 @@ class FittedWindow:
             block[axis] = count
             inner = emit.opaque_value(inner * (count + halo[axis]))
             is_whole = emit.both(is_whole, count == positions[axis])
-        self.block = tuple(block)
-        self.extent = tuple(b + reach for b, reach in zip(block, halo))
+        extent = tuple(b + reach for b, reach in zip(block, halo))
         steps: list[Expr] = [1]
-        for extent in self.extent[:0:-1]:
-            steps.append(emit.opaque_value(steps[-1] * extent))
-        self.steps = tuple(reversed(steps))
-        self.elements = inner
-        self.length = emit.opaque_value(
-            sum((b - 1) * step for b, step in zip(block, self.steps)) + 1
-        )
+        for size in extent[:0:-1]:
+            steps.insert(0, emit.opaque_value(steps[0] * size))
+        span = sum((b - 1) * step for b, step in zip(block, steps)) + 1
+        length = emit.opaque_value(span)
         vectors = emit.opaque_value(emit.ceil_div(inner, lanes))
-        self._pitch = emit.opaque_value(odd_vectors(vectors) * lanes)
-        self._room = room
+        pitch = emit.opaque_value(odd_vectors(vectors) * lanes)
+        return cls(room, tuple(block), extent, tuple(steps), inner, length, pitch)
 
     def pitch(self, _: int) -> Expr:
         """Distance of two planes: whole vectors, and never a power of two of cache lines."""
-        return self._pitch
+        return self.plane_pitch
 
     def most_pitch(self, lanes: int) -> int:
         """What has to be allocated for a plane: no window that fits has a larger pitch."""
-        return (-(-self._room.elements // lanes) + 1) * lanes
+        return (-(-self.room.elements // lanes) + 1) * lanes
 
 
 def fitted_block(
@@ -98,7 +111,7 @@ def fitted_block(
 ) -> tuple[Expr, ...]:
     """The block of a :class:`FittedWindow` of what has no halo, `tiles` along the four axes."""
     dense = (Gather(False, 1, 1, 1, 0),) * 4
-    return FittedWindow(Window.of(room, dense), tiles, dense, lanes, blocks).block
+    return FittedWindow.emitted(Window.of(room, dense), tiles, dense, lanes, blocks).block
 
 
 def fitted_splits(tasks: Expr, wanted: int, most: Expr) -> Expr:
@@ -120,7 +133,17 @@ def window_of(
     if problem.is_static:
         return planned
     positions = [emit.opaque_value(emit.most(p, 1)) for p in problem.positions]  # may be empty
-    return FittedWindow(planned, positions, gathers, lanes, blocks)
+    return FittedWindow.emitted(planned, positions, gathers, lanes, blocks)
+
+
+def _shares(positions: Sequence[Expr], blocks: Expr) -> list[Expr]:
+    """Images, planes and rows of a block, if there are to be so many blocks."""
+    shares, wanted = [], blocks if isinstance(blocks, int) and blocks == 1 else emit.wide(blocks)
+    for count in positions[:-1]:
+        parts = emit.opaque_value(emit.least(count, wanted))
+        shares.append(emit.opaque_value(emit.ceil_div(count, parts)))
+        wanted = emit.opaque_value(emit.ceil_div(wanted, parts))
+    return shares
 
 
 def _equal_part(size: Expr, most: Expr) -> Expr:

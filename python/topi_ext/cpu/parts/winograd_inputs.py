@@ -135,12 +135,12 @@ class WinogradInputs:
             for mixture in terms.mixtures:
                 mixed = []
                 for v in vectors:
-                    parts = [(read[at][v], c) for at, c in mixture]
-                    mixed.append(emit.let(linear_combination(parts, dtype, lanes)))
+                    addends = [(read[at][v], c) for at, c in mixture]
+                    mixed.append(emit.let(linear_combination(addends, dtype, lanes)))
                 inputs = {x: emit.let(rows.pick(mixed, x, lanes)) for x in rows.row.inputs}
                 for along_row in rows.row.terms:
-                    parts = [(inputs[x], c) for x, c in along_row.inputs]
-                    value = linear_combination(parts, dtype, lanes)
+                    addends = [(inputs[x], c) for x, c in along_row.inputs]
+                    value = linear_combination(addends, dtype, lanes)
                     emit.store(terms.made, _some(next(places) + i, lanes), value)
 
         is_even = lanes == 1 or (isinstance(width, int) and width % lanes == 0)

@@ -23,17 +23,19 @@ def transformed_along(
     others = sorted({(at[:axis], at[axis + 1 :]) for at in values})
     return {
         (*before, number, *behind): emit.let(
-            linear_combination([(values[(*before, i, *behind)], c) for i, c in parts], dtype, lanes)
+            linear_combination(
+                [(values[(*before, i, *behind)], c) for i, c in addends], dtype, lanes
+            )
         )
         for before, behind in others
-        for number, parts in enumerate(combinations)
+        for number, addends in enumerate(combinations)
     }
 
 
-def linear_combination(parts: Sequence[tuple[Expr, float]], dtype: str, lanes: int = 1) -> Expr:
-    """The sum of `parts`, each with its factor."""
+def linear_combination(addends: Sequence[tuple[Expr, float]], dtype: str, lanes: int = 1) -> Expr:
+    """The sum of `addends`, each with its factor."""
     total: Expr = None
-    for value, factor in parts:
+    for value, factor in addends:
         if abs(factor) != 1:
             scale = emit.constant(abs(factor), dtype)
             value = value * (scale if lanes == 1 else emit.broadcast(scale, lanes))

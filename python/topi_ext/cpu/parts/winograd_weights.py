@@ -238,6 +238,6 @@ class WinogradWeights:
         values = taps
         for axis, f in enumerate(filters):
             # Taps along this axis become numbers of terms.
-            parts = [term.taps for term in f.terms]
-            values = transformed_along(values, axis, parts, self.dtype, lanes)
+            addends = [term.taps for term in f.terms]
+            values = transformed_along(values, axis, addends, self.dtype, lanes)
         return values

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a processor's steps cost: the numbers of all estimates, one table per family of processors.
+"""What a processor's steps cost: the numbers of all estimates, a table per family of processors.
 
 Units are cycles of one core, unless a field says "times": then it multiplies cycles.  "Near" and
 "far" are where data lies: in the cache that the planner compares its size with, or behind it.
@@ -337,6 +337,169 @@ class WgradWinogradCosts:
 
 
 @dataclass(frozen=True)
+class DirectAmxCosts:
+    """Of `direct_amx`."""
+
+    task: float = 1000.0
+    """To begin a task."""
+    pack_weight: float = 1.2
+    """To pack a weight before tasks begin."""
+    weight_row: float = 0.5
+    """To load a row of a tile of weights from the first cache."""
+    weight_row_far: float = 1.6
+    """The same from the second."""
+    data_row: float = 1.0
+    """To load a row of a tile of data, which begins anywhere, from the first cache."""
+    data_row_far: float = 3.2
+    """The same from the second."""
+    sums: float = 40.0
+    """To begin the sums of a register tile."""
+    sum_row: float = 1.5
+    """To write a row of sums."""
+    sum_row_again: float = 3.0
+    """To take up a row of sums and write it."""
+    far: float = 1.5
+    """Times, of products whose panel and sums take more than half of the second cache."""
+    panel_far: float = 3.0
+    """Times, to pack such a panel."""
+    out_row: float = 6.0
+    """To begin a row of the result."""
+    out_element: float = 0.8
+    """To write an element of the result."""
+
+
+@dataclass(frozen=True)
+class DotProductCosts:
+    """Of `dot_product`."""
+
+    task: float = 500.0
+    """To begin a task."""
+    line: float = 1.5
+    """Of a line of weights, each read once, from the second cache."""
+    line_far: float = 5.0
+    """The same from what cores share."""
+    line_memory: float = 9.0
+    """The same from memory."""
+    products: float = 1.22
+    """Times, of products, against those of other kernels."""
+    columns_far: float = 1.12
+    """Times, of products whose columns take more than half of the second cache."""
+    widened: float = 1.2
+    """Times, of products with weights that are widened."""
+    sum: float = 12.0
+    """To add up the lanes of a sum."""
+    rest: float = 4.0
+    """Of a term that fills no vector."""
+    element: float = 0.6
+    """To copy an element to columns."""
+
+
+@dataclass(frozen=True)
+class Col2imCosts:
+    """Of `gemm_col2im`."""
+
+    task: float = 300.0
+    """To begin a task."""
+    copy: float = 3.0
+    """To copy a vector of weights, if it fills a cache line, to a chunk that takes half of the
+    first cache."""
+    copy_l1: float = 4.0
+    """The same to one that takes all of it."""
+    copy_l2: float = 5.0
+    """The same to one that takes an eighth of the second cache."""
+    copy_large: float = 9.0
+    """The same to a larger one."""
+    copy_far: float = 1.5
+    """More, of weights from what cores share."""
+    copy_memory: float = 10.0
+    """The same from memory."""
+    asked: float = 0.3
+    """Times, of that, where lines are asked for ahead."""
+    value: float = 0.5
+    """To read a value of y, channel by channel."""
+    widened: float = 0.3
+    """Times, of widening it."""
+    columns_far: float = 1.12
+    """Times, of products whose columns take more than a quarter of the second cache."""
+    products: float = 1.0
+    """Times, of products, against those of other kernels."""
+    rows_far: float = 1.04
+    """Times, of products whose chunk does not fit the first cache."""
+    sum_again: float = 2.0
+    """To take up a vector of columns again."""
+    out_element: float = 1.0
+    """To write an element of the result."""
+    out_image: float = 20.0
+    """To begin an image of the result."""
+    scatter: float = 1.3
+    """To add an element of columns to the image."""
+    clear: float = 0.5
+    """To clear an element of an image."""
+
+
+@dataclass(frozen=True)
+class PhaseLanesCosts:
+    """Of `phase_lanes`."""
+
+    task: float = 1000.0
+    """To begin a task."""
+    vector_far: float = 2.5
+    """At least, of a tap of a vector of weights that does not stay in the first cache."""
+    values_far: float = 20.0
+    """More then, by taps along a row, for each register tile whose values are lines apart."""
+    sum_vector: float = 1.5
+    """To write a vector of sums."""
+    tile: float = 15.0
+    """To begin a register tile."""
+    chunk: float = 1.35
+    """Times, of products of several chunks of channels, which take up sums again."""
+    out_element: float = 0.4
+    """To write an element of the result."""
+    out_position: float = 6.0
+    """To begin the outputs of a position."""
+    far: float = 1.2
+    """Times, of rows whose weights do not stay in the second cache."""
+    weight: float = 1.2
+    """To copy a weight where strides are whole vectors."""
+    weight_apart: float = 2.4
+    """The same where they are not."""
+
+
+@dataclass(frozen=True)
+class ValidTapsCosts:
+    """Of `valid_taps`."""
+
+    task: float = 3000.0
+    """To begin a task."""
+    input_row: float = 3.0
+    """To begin a row of data that is copied."""
+    input: float = 0.1
+    """To copy an element of data."""
+    sum_vector: float = 1.0
+    """To take up a vector of sums again, for each tap."""
+    read: float = 0.65
+    """To read a vector of weights again for each row of positions."""
+    read_far: float = 1.0
+    """The same of packed weights from behind the second cache."""
+    half_full: float = 1.06
+    """Times, of products whose operands take more than three quarters of the second cache."""
+    weights_far: float = 1.07
+    """Times, of products whose weights of a tap take most of the first cache."""
+    sums_far: float = 1.3
+    """Times, of products whose sums do not fit the second cache."""
+    weight: float = 3.0
+    """To copy a weight."""
+    turn_weight: float = 0.55
+    """To copy one by squares that are transposed in registers."""
+    turn_weight_far: float = 1.0
+    """The same from behind the second caches of all cores."""
+    out_element: float = 0.6
+    """To write an element of the result."""
+    all: float = 1.05
+    """Times all, against other kernels."""
+
+
+@dataclass(frozen=True)
 class Costs:
     """The numbers of one family of processors.
 
@@ -353,6 +516,11 @@ class Costs:
     direct: DirectCosts = DirectCosts()
     tiles: TileCosts = TileCosts()
     winograd: WinogradCosts = WinogradCosts()
+    direct_amx: DirectAmxCosts = DirectAmxCosts()
+    dot_product: DotProductCosts = DotProductCosts()
+    gemm_col2im: Col2imCosts = Col2imCosts()
+    phase_lanes: PhaseLanesCosts = PhaseLanesCosts()
+    valid_taps: ValidTapsCosts = ValidTapsCosts()
     wgrad_positions: WgradPositionsCosts = WgradPositionsCosts()
     wgrad_channels: WgradChannelsCosts = WgradChannelsCosts()
     wgrad_im2col: WgradIm2colCosts = WgradIm2colCosts()
@@ -380,6 +548,7 @@ ZEN4 = Costs(
         copy_tap_memory=3.4,
         turned_far=1.4,
     ),
+    gemm_col2im=Col2imCosts(products=1.1),
     wgrad_positions=WgradPositionsCosts(near=1.1),
     wgrad_channels=WgradChannelsCosts(products=1.12),
     wgrad_winograd=WgradWinogradCosts(shares=1.1, shared_output=4.0),

@@ -75,7 +75,8 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, DirectAm
     channels, width = (2 * TILE, 2) if problem.out_channels > TILE else (TILE, 3)
     blocks = -(-problem.out_channels // channels)
     positions = nominal(problem.positions)
-    packing = 0.0 if problem.prepacked else problem.weights * 1.2 / machine.threads
+    each = 0.0 if problem.prepacked else costs_of(machine).direct_amx.pack_weight
+    packing = problem.weights * each / machine.threads
     for block in candidate_blocks(positions, TILE):
         window = Window.of(block, problem.gathers)
         tasks = problem.geometry.groups * blocks_in(positions, block)
@@ -97,10 +98,9 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, DirectAm
 def _cycles(problem: Problem, plan: DirectAmxPlan, machine: Machine) -> float:
     """Estimated cycles of one task.
 
-    A product takes a cycle for each row.  A row of a tile is loaded in half a cycle from the first
-    cache, in one if it begins anywhere, as those of the panel do; in 1.6 cycles from the second.
+    A product takes a cycle for each row.
     """
-    gather = plan.gather
+    gather, costs = plan.gather, costs_of(machine).direct_amx
     window, high = gather.window, gather.channels // TILE
     slots = prod(g.slots for g in problem.gathers)
     phases = prod(g.out_step for g in problem.gathers)
@@ -118,12 +118,13 @@ def _cycles(problem: Problem, plan: DirectAmxPlan, machine: Machine) -> float:
     data = gather.vectors * TILE * 4 * gather.depth * TILE * slots
     weights_near = (tiles == 1 or not gather.tiles_first) and weights <= near
     data_near = data <= near if gather.tiles_first else data * tiles <= near
-    each_weight = TILE * (0.5 if weights_near else 1.6)
-    each_data = TILE * (1.0 if data_near else 3.2)
+    each_weight = TILE * (costs.weight_row if weights_near else costs.weight_row_far)
+    each_data = TILE * (costs.data_row if data_near else costs.data_row_far)
 
     def tile(width: int) -> float:
         loads = high * each_weight + width * each_data
-        sums = 40 + high * width * TILE * (1.5 if chunks == 1 else 3.0)
+        row = costs.sum_row if chunks == 1 else costs.sum_row_again
+        sums = costs.sums + high * width * TILE * row
         return gather.depth * taps * max(high * width * TILE, loads) + busy * sums
 
     compute = per_split * chunks * (full * tile(gather.vectors) + (tile(tail) if tail else 0))
@@ -132,7 +133,12 @@ def _cycles(problem: Problem, plan: DirectAmxPlan, machine: Machine) -> float:
     held = gather.channels * phases * tiles * gather.vectors * TILE * 4
     held *= per_split if chunks > 1 or gather.tiles_first else 1
     if panel + held > machine.l2 // 2:
-        compute, pack = compute * 1.5, pack * 3
+        compute, pack = compute * costs.far, pack * costs.panel_far
     out_rows = prod(window.block[:-1])
-    copy = per_split * gather.channels * phases * (out_rows * 6 + prod(window.block) * 0.8)
-    return 1000 + pack + compute + copy
+    copy = (
+        per_split
+        * gather.channels
+        * phases
+        * (out_rows * costs.out_row + prod(window.block) * costs.out_element)
+    )
+    return costs.task + pack + compute + copy

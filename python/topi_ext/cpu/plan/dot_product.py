@@ -13,6 +13,7 @@ from ...problem import Problem
 from ..machine import CACHE_LINE, Machine
 from .cost import (
     PARALLEL_CYCLES,
+    SHARED_CACHES,
     cheapest,
     memory_price,
     register_tile,
@@ -124,6 +125,7 @@ def _tasks(problem: Problem, plan: DotProductPlan) -> int:
 def _cycles(problem: Problem, plan: DotProductPlan, machine: Machine) -> tuple[float, int]:
     """Estimated cycles of a task, and elements that it holds."""
     positions, terms = prod(problem.y_sizes), problem.in_channels * problem.geometry.taps
+    costs, common = costs_of(machine).dot_product, costs_of(machine).common
     vectors, rest = divmod(terms, plan.lanes)
     k_block = min(plan.k_block, problem.geometry.k_per_group)
     tiles = -(-k_block // plan.channels)
@@ -136,19 +138,20 @@ def _cycles(problem: Problem, plan: DotProductPlan, machine: Machine) -> tuple[f
         step += tail * tile_cycles(plan.channels, 1, machine)
     # Weights come as fast as the cache that they are in, once.
     size = problem.weights * byte_width(problem.dtypes[1])
-    far = 1.5 if size <= machine.l2 else 5.0 if size <= 16 * machine.l2 else 9.0
-    step = max(step, plan.channels * far * (machine.vector_bytes / 64))
-    products = tiles * vectors * step * 1.22  # as measured against the estimates of other kernels
+    line = costs.line_far if size <= SHARED_CACHES * machine.l2 else costs.line_memory
+    line = costs.line if size <= machine.l2 else line
+    step = max(step, plan.channels * line * (machine.vector_bytes / CACHE_LINE))
+    products = tiles * vectors * step * costs.products
     held *= plan.pitch(problem)
     if held * byte_width(problem.acc_dtype) > machine.l2 // 2:
-        products *= 1.12  # columns come from further away, for each tile of channels
+        products *= costs.columns_far  # columns come from further away, for each tile of channels
     if problem.dtypes[1] != problem.acc_dtype:
-        products *= 1.2
+        products *= costs.widened
         held += plan.channels * plan.pitch(problem)
-    each = 12.0 + rest * 4.0
+    each = costs.sum + rest * costs.rest
     columns = (
         positions
         * terms
-        * (0.6 + widening_cycles(problem.dtypes[0], problem.acc_dtype, costs_of(machine).common))
+        * (costs.element + widening_cycles(problem.dtypes[0], problem.acc_dtype, common))
     )
-    return 500 + columns + products + k_block * positions * each, held
+    return costs.task + columns + products + k_block * positions * each, held

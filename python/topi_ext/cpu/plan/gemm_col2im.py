@@ -15,6 +15,7 @@ from ...problem import Problem
 from ..machine import CACHE_LINE, Machine
 from .cost import (
     PARALLEL_CYCLES,
+    SHARED_CACHES,
     candidate_channels,
     cheapest,
     divisors,
@@ -101,6 +102,9 @@ CHUNKS = (16, 32, 64, 96)
 ASKING_TILES = 4
 """Most tiles of positions for each cache line of a vector tile that ask for the next weights."""
 
+COPY_BYTES = 16
+"""To copy a vector takes as long as its bytes and so many more."""
+
 FEW_TILES = 2
 """Tiles of positions that share the lines where their number is not known."""
 
@@ -172,11 +176,14 @@ def _ahead(problem: Problem, plan: Col2imPlan, machine: Machine) -> int:
 
 def _copy_cycles(problem: Problem, plan: Col2imPlan, chunk: int, machine: Machine) -> float:
     """Of copying a vector of a chunk of so many bytes, as measured for vectors of a cache line."""
-    room = (machine.l1 // 2, 3.0), (machine.l1, 4.0), (machine.l2 // 8, 5.0), (chunk, 9.0)
-    near = next(cycles for size, cycles in room if chunk <= size)
-    stored = _stored(problem)
-    far = 0.0 if stored <= machine.l2 else 1.5 if stored <= 16 * machine.l2 else 10.0
-    return (near + far * (0.3 if plan.ahead else 1.0)) * (machine.vector_bytes + 16) / 80
+    costs, stored = costs_of(machine).gemm_col2im, _stored(problem)
+    sizes = machine.l1 // 2, machine.l1, machine.l2 // 8, chunk
+    cycles = costs.copy, costs.copy_l1, costs.copy_l2, costs.copy_large
+    near = next(each for size, each in zip(sizes, cycles) if chunk <= size)
+    far = costs.copy_far if stored <= SHARED_CACHES * machine.l2 else costs.copy_memory
+    far = far if stored > machine.l2 else 0.0
+    share, whole = machine.vector_bytes + COPY_BYTES, CACHE_LINE + COPY_BYTES
+    return (near + far * (costs.asked if plan.ahead else 1.0)) * share / whole
 
 
 def _cycles(
@@ -188,28 +195,31 @@ def _cycles(
     """
     geometry, c_block, m_tile = problem.geometry, plan.c_block, plan.m_tile
     k, taps = geometry.k_per_group, geometry.taps
+    costs, common = costs_of(machine).gemm_col2im, costs_of(machine).common
     positions, vectors = plan.images * prod(geometry.y_size), plan.row_vectors(geometry)
     bytes_held = positions * vectors * machine.vector_bytes
     tasks, tiles = _tasks(problem, plan.images, c_block), -(-positions // m_tile)
     single = positions % m_tile if ones else 0
     tiles -= single > 0
-    value = 0.5 + 0.3 * widening_cycles(
-        problem.dtypes[0], problem.acc_dtype, costs_of(machine).common
+    value = costs.value + costs.widened * widening_cycles(
+        problem.dtypes[0], problem.acc_dtype, common
     )  # channel by channel
     products = k * tiles * (row_cycles(m_tile, vectors, plan.vectors, machine) + m_tile * value)
     products += k * single * (row_cycles(1, vectors, plan.vectors, machine) + value)
     if bytes_held > machine.l2 // 4:
-        products *= 1.12  # as measured
-    products *= 1.1 if machine.vector_bytes >= 64 else 1.0  # as measured
+        products *= costs.columns_far
+    products *= costs.products
     chunk = plan.k_block * vectors * machine.vector_bytes
     if chunk > machine.l1:
-        products *= 1.04  # rows come from the second cache
+        products *= costs.rows_far  # rows come from the second cache
     weights = k * vectors * _copy_cycles(problem, plan, chunk, machine)
-    sums = -(-k // plan.k_block) * (tiles * m_tile + single) * vectors * 2.0
-    scatter = plan.images * c_block * (prod(geometry.x_size) + 20.0)
+    sums = -(-k // plan.k_block) * (tiles * m_tile + single) * vectors * costs.sum_again
+    scatter = plan.images * c_block * (prod(geometry.x_size) * costs.out_element + costs.out_image)
     if plan.held:
-        scatter += c_block * (positions * taps * 1.3 + plan.images * plan.held * 0.5)
-    task = 300 + products + weights + sums + scatter
+        scatter += c_block * (
+            positions * taps * costs.scatter + plan.images * plan.held * costs.clear
+        )
+    task = costs.task + products + weights + sums + scatter
     return -(-tasks // machine.threads) * task, tasks * task
 
 

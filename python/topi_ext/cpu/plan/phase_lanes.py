@@ -11,16 +11,18 @@ from math import prod
 from ...dtypes import byte_width
 from ...geometry import Geometry
 from ...problem import Problem
-from ..machine import Machine
+from ..machine import CACHE_LINE, Machine
 from .cost import (
     PARALLEL_CYCLES,
     candidate_channels,
     cheapest,
     divisors,
     memory_price,
+    most_of,
     register_tile,
     row_cycles,
 )
+from .costs import costs_of
 from .window import Plan
 
 
@@ -171,21 +173,28 @@ def _cycles(problem: Problem, plan: PhaseLanesPlan, machine: Machine) -> tuple[i
     values = at_once * prod(reads)
     held = copied + values + tiles * m_tile * vectors * lanes
     full, tail = divmod(vectors, plan.vectors)
+    costs = costs_of(machine).phase_lanes
     step = row_cycles(m_tile, vectors, plan.vectors, machine)
     # A tile of vectors stays in the first cache with values, of which it reads two lines for each
     # channel; or both come from the next one, as measured.
-    if at_once * (prod(taps) * plan.vectors * lanes * width + 128) > machine.l1 * 3 // 4:
-        step = max(step, vectors * 2.5)
+    if at_once * (prod(taps) * plan.vectors * lanes * width + 2 * CACHE_LINE) > most_of(machine.l1):
+        step = max(step, vectors * costs.vector_far)
         # Values of neighbouring channels are further apart than these lines.
-        step += (full + bool(tail)) * 20.0 / taps[-1] if reads[-1] * width > 128 else 0.0
-    overhead = (full + bool(tail)) * (m_tile * plan.vectors * 1.5 + 15)
-    step *= 1.35 if plan.chunks > 1 else 1.0  # as measured
+        step += (
+            (full + bool(tail)) * costs.values_far / taps[-1]
+            if reads[-1] * width > 2 * CACHE_LINE
+            else 0.0
+        )
+    overhead = (full + bool(tail)) * (m_tile * plan.vectors * costs.sum_vector + costs.tile)
+    step *= costs.chunk if plan.chunks > 1 else 1.0
     row = tiles * (prod(taps) * k * step + plan.chunks * overhead)
-    row += plan.c_block * (geometry.x_size[-1] * 0.4 / plan.phase_splits + positions * 6)
+    row += plan.c_block * (
+        geometry.x_size[-1] * costs.out_element / plan.phase_splits + positions * costs.out_position
+    )
     # From a cache that is further away they come as they are needed.
     near = copied // prod(geometry.kernel[:-1]) * prod(taps[:-1])
-    row *= 1.0 if near * width <= machine.l2 else 1.2
-    copies = copied * (1.2 if stride % lanes == 0 else 2.4)
+    row *= 1.0 if near * width <= machine.l2 else costs.far
+    copies = copied * (costs.weight if stride % lanes == 0 else costs.weight_apart)
     rows = plan.images * prod(geometry.x_size[:-1])
-    task = 1000 + plan.chunks * (copies + plan.images * values) + rows * row
+    task = costs.task + plan.chunks * (copies + plan.images * values) + rows * row
     return _tasks(problem, plan.images, plan.c_block) * plan.phase_splits, task, held

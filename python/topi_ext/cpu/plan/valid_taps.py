@@ -21,7 +21,9 @@ from .cost import (
     candidate_splits,
     cheapest,
     memory_price,
+    most_of,
     tile_cycles,
+    usable_registers,
     widening_cycles,
 )
 from .costs import costs_of
@@ -184,7 +186,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ValidTap
 @lru_cache(maxsize=64)
 def _m_tile(problem: Problem, vectors: int, machine: Machine) -> int:
     """The register tile of fewest cycles, beside vectors of weights that are read once for it."""
-    usable = machine.registers - (machine.registers - 16) // 4 - 1
+    usable = usable_registers(machine) - 1
     most = max(1, min(usable // vectors - 1, MOST_POSITIONS))
     return min(
         range(most, 0, -1), key=lambda m_tile: _line_cycles(problem, m_tile, vectors, machine)
@@ -230,13 +232,14 @@ def _tasks(problem: Problem, plan: ValidTapsPlan) -> int:
 def _cycles(problem: Problem, plan: ValidTapsPlan, machine: Machine) -> tuple[float, float]:
     """Estimated cycles until the kernel is done, and of all its tasks."""
     tasks, task = _tasks(problem, plan), _task_cycles(problem, plan, machine)
-    return -(-tasks // machine.threads) * task * 1.05, tasks * task
+    return -(-tasks // machine.threads) * task * costs_of(machine).valid_taps.all, tasks * task
 
 
 def _task_cycles(problem: Problem, plan: ValidTapsPlan, machine: Machine) -> float:
     """Estimated cycles of a task, the mean of all."""
     width, vectors, channels = byte_width(problem.acc_dtype), plan.vectors, problem.in_channels
     width_in: int = problem.in_sizes[-1]
+    costs = costs_of(machine).valid_taps
     *sizes, last = problem.met
     outer = prod(map(sum, sizes))
     counts = [-(-size // part) for size, part in zip(problem.positions[1:], plan.rows)]
@@ -248,30 +251,33 @@ def _task_cycles(problem: Problem, plan: ValidTapsPlan, machine: Machine) -> flo
     weights = problem.weights_per_group * width // plan.channel_splits
     products = share * channels * _line_cycles(problem, plan.m_tile, vectors, machine)
     # Sums are taken up again by every tap, and weights read again for every row of positions.
-    sums = share * chunks * sum(last) * vectors
-    far = 0.65 if weights <= machine.l2 or not problem.prepacked else 1.0
+    sums = share * chunks * sum(last) * vectors * costs.sum_vector
+    far = costs.read if weights <= machine.l2 or not problem.prepacked else costs.read_far
     read = share * channels * len(last) * vectors * far
-    spill = 1.0 if held <= machine.l2 * 3 // 4 else 1.06  # as measured, like the next one
-    if plan.depth * vectors * machine.vector_bytes > machine.l1 * 3 // 4:
-        spill *= 1.07
+    spill = 1.0 if held <= most_of(machine.l2) else costs.half_full
+    if plan.depth * vectors * machine.vector_bytes > most_of(machine.l1):
+        spill *= costs.weights_far
     if _sums(problem, plan) * width > machine.l2:
-        spill *= 1.3  # sums come from further away, for each tap
-    copied = share * channels * (3 + width_in * _each(problem, machine))
+        spill *= costs.sums_far  # sums come from further away, for each tap
+    copied = share * channels * (costs.input_row + width_in * _each(problem, machine))
     packed = 0.0 if problem.prepacked else _weight_cycles(problem, plan, machine)
-    written = plan.positions(problem) * vectors * plan.lanes * 0.6
-    return 3000 + copied + blocks * (products * spill + sums + read + packed + written)
+    written = plan.positions(problem) * vectors * plan.lanes * costs.out_element
+    return costs.task + copied + blocks * (products * spill + sums + read + packed + written)
 
 
 def _weight_cycles(problem: Problem, plan: ValidTapsPlan, machine: Machine) -> float:
     """Of copying the weights of a block."""
-    each = 3.0 + widening_cycles(problem.dtypes[1], problem.acc_dtype, costs_of(machine).common)
+    costs, common = costs_of(machine).valid_taps, costs_of(machine).common
+    each = costs.weight + widening_cycles(problem.dtypes[1], problem.acc_dtype, common)
     if square_size(problem, plan.vectors * plan.lanes, plan.lanes):
         is_near = problem.weights * byte_width(problem.dtypes[1]) <= machine.l2 * machine.threads
-        each = 0.55 if is_near else 1.0
+        each = costs.turn_weight if is_near else costs.turn_weight_far
     taps: int = problem.geometry.taps
     return problem.in_channels * plan.vectors * plan.lanes * taps * each
 
 
 def _each(problem: Problem, machine: Machine) -> float:
     """Cycles of copying one input."""
-    return 0.1 + widening_cycles(problem.dtypes[0], problem.acc_dtype, costs_of(machine).common)
+    costs = costs_of(machine)
+    widening = widening_cycles(problem.dtypes[0], problem.acc_dtype, costs.common)
+    return costs.valid_taps.input + widening

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import tomllib
 
-PYTHON = Path(__file__).parents[1] / "python"
+PYTHON = Path(__file__).parents[2] / "python"
 
 # A module may import modules of rooms on lower floors and on its own, as long as no circle closes.
 FLOOR = {

@@ -21,7 +21,7 @@ from helpers import compare
 from helpers.cases import Case, geometry_of
 from helpers.faces import OPERANDS, FaceCase
 from helpers.guarded import compiled, run, symbolic
-from test_kernels import STREAMS, kernel_of, problem_of
+from helpers.kernels import STREAMS, kernel_of, problem_of
 from topi_ext import backend, compat
 from topi_ext.cpu import emit
 from topi_ext.cpu.emit import ATTRIBUTES

@@ -20,7 +20,7 @@ import torch
 
 from helpers import oracle
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
+SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
 from benchmark import by_relax, by_torch, measure, session, summary, timing  # noqa: E402

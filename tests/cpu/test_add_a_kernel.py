@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from test_docs import DOCS, blocks
+from helpers.documents import DOCS, blocks
 from topi_ext.cpu import kernels, plan, registry
 from topi_ext.cpu.plan.choose import choose
 

@@ -17,7 +17,7 @@ from topi_ext.cpu.plan.nominal import elements
 from topi_ext.layout import Layouts
 from topi_ext.problem import Problem
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
+SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
 from benchmark.cases import FACES, read_cases  # noqa: E402

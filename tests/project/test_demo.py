@@ -14,7 +14,7 @@ import torch
 import relax_ext
 
 pytest.importorskip("sklearn")
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 import autoencoder
 import models

@@ -12,7 +12,6 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,14 +22,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.cases import Case, any_case, cases, geometry_of
-from helpers.compare import numpy_dtype
 from helpers.faces import OPERANDS, FaceCase
-from helpers.guarded import symbolic
+from helpers.kernels import HOST, STREAMS, built, free, kernel_of, problem_of, run, run_all
 from helpers.profile import FUZZ, compiling
 from topi_ext import backend, compat
 from topi_ext.cpu import emit
 from topi_ext.cpu.emit import ATTRIBUTES
-from topi_ext.cpu.kernels import direct, module_of, valid_taps, wgrad_winograd, winograd
+from topi_ext.cpu.kernels import valid_taps, winograd
 from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.parts.panel import fitted_splits
 from topi_ext.cpu.plan.choose import choose
@@ -53,8 +51,6 @@ from topi_ext.problem import Problem
 from topi_ext.reference import Reference
 
 FACES = list(OPERANDS)
-HOST = compat.host_target()
-STREAMS = Machine.of_features(*compat.llvm_features(HOST)).streams
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -63,78 +59,10 @@ def selected(case: FaceCase, target: tvm.target.Target) -> object:
     return backend.prim_func(case.face, case.geometry, case.orders, case.n, case.dtypes, target)
 
 
-def problem_of(case: FaceCase) -> Problem:
-    return Problem(case.face, case.geometry.as_rank3(), case.orders, case.n, case.dtypes)
-
-
-def kernel_of(problem: Problem, plan: object) -> object:
-    """Any plan is right, the planner only guesses which is fast."""
-    if getattr(plan, "direct", True) is None:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(direct, "emit_body", lambda *_: None)
-            patch.setattr(wgrad_winograd, "emit_directly", lambda *_: None)
-            return module_of(plan).build(problem, plan)
-    return module_of(plan).build(problem, plan)
-
-
 def planned(case: FaceCase, machine: Machine) -> object:
     """The kernel for a machine that need not be this one."""
     problem = problem_of(case)
     return kernel_of(problem, choose(problem, machine))
-
-
-def built(kernels: list[object], target: tvm.target.Target = HOST) -> tvm.runtime.Executable:
-    """One module of all kernels, ``f0(a, b, out)``, ``f1(a, b, out)``, ..."""
-    names = [f"f{number}" for number in range(len(kernels))]
-    functions = {n: f.with_attr("global_symbol", n) for n, f in zip(names, kernels)}
-    return tvm.compile(tvm.IRModule(functions), target)
-
-
-def guarded(array: np.ndarray, mark: float) -> tuple[tvm.runtime.Tensor, np.ndarray]:
-    """A tensor of the same values in the middle of marks, and those marks."""
-    if array.dtype.kind not in "fiu" or array.size == 0:
-        return tvm.runtime.tensor(array), np.empty(0)
-    margin = 64
-    whole = np.full(array.size + 3 * margin, mark, array.dtype)
-    # TVM takes arguments to be aligned to 64 bytes.
-    start = margin + -(whole[margin:].ctypes.data // array.itemsize) % (64 // array.itemsize)
-    middle = whole[start : start + array.size].reshape(array.shape)
-    middle[...] = array
-    return tvm.runtime.from_dlpack(middle), whole
-
-
-def run(
-    kernel: Callable, case: FaceCase, rng: np.random.Generator, *, tiled: bool = False
-) -> np.ndarray:
-    """Run between guards and compare; returns the result as stored."""
-    a, b = case.arrays(rng)
-    nan = np.nan if case.dtypes[0].startswith(("float", "bfloat")) else 99
-    operands = [guarded(case.stored(r, v), nan) for r, v in zip(case.roles, (a, b))]
-    role, dtype = case.roles[2], numpy_dtype(case.dtypes[2])
-    out, whole = guarded(np.full(case.stored_shape(role), 77, dtype), 55)
-    kernel(*(tensor for tensor, _ in operands), out)
-    got = out.numpy()
-    case.check(got, a, b, tiled=tiled)
-    if whole.size:
-        outside = whole.size - got.size
-        assert (whole == 55).sum() >= outside, f"{case}: wrote outside of its result"
-        edges = np.concatenate([whole[:64], whole[-64:]])
-        assert (edges == 55).all(), f"{case}: wrote outside of its result"
-    return got
-
-
-def run_all(
-    made: list[object],
-    cases: list[FaceCase],
-    seed: int = 0,
-    target: tvm.target.Target = HOST,
-    *,
-    tiled: bool = False,
-) -> None:
-    """The kernels of the cases, in one module, one by one."""
-    kernels, rng = built(made, target), np.random.default_rng(seed)
-    for number, case in enumerate(cases):
-        run(kernels[f"f{number}"], case, rng, tiled=tiled)
 
 
 def check(
@@ -1090,12 +1018,6 @@ def test_symbolic_sizes_bind_to_the_operands() -> None:
     module, rng = tvm.compile(tvm.IRModule(kernels), HOST), np.random.default_rng(0)
     for name, case in runs:
         run(module[name], case, rng)
-
-
-def free(case: FaceCase) -> Problem:
-    """The problem with sizes that the kernel knows when it runs."""
-    geometry, n = symbolic(case)
-    return Problem(case.face, geometry.as_rank3(), case.orders, n, case.dtypes)
 
 
 @st.composite

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from functools import cache
 
 import pytest
 import tvm
 
+from helpers.assembly import assembly, basic_blocks
 from helpers.cases import Case, geometry_of
 from helpers.faces import FaceCase
 from topi_ext import backend
@@ -39,33 +39,6 @@ KERNELS = {
     "conv_transpose": FaceCase("conv_transpose", geometry_of(UP), 2),
     "conv_weight_grad": FaceCase("conv_weight_grad", geometry_of(CONV), 1),
 }
-
-
-def assembly(module: object) -> str:
-    """The assembly of a compiled module."""
-    pending = [getattr(module, "mod", module)]
-    while pending:
-        one = pending.pop()
-        if str(one.kind) == "llvm":
-            return one.inspect_source("s")
-        pending += list(one.imports)
-    raise AssertionError("no LLVM module was compiled")
-
-
-def basic_blocks(text: str) -> Iterator[list[str]]:
-    """Instructions between labels and branches, single blanks between their parts."""
-    found: list[str] = []
-    for line in text.splitlines():
-        instruction = " ".join(line.split())
-        if re.match(r"[.\w$]+:", instruction):
-            yield found
-            found = []
-        elif instruction and not instruction.startswith((".", "#", "//")):
-            found.append(instruction)
-            if re.match(r"(j|b\.|cbn?z|tbn?z)", instruction):
-                yield found
-                found = []
-    yield found
 
 
 @cache

@@ -11,12 +11,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-DOCS = ROOT / "docs"
+from helpers.documents import DOCS, ROOT, blocks
+
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted(DOCS.rglob("*.md")),
@@ -26,26 +25,6 @@ PICTURES = DOCS / "pictures"
 every_page = pytest.mark.parametrize(
     "page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix()
 )
-
-
-class Block(NamedTuple):
-    """A fenced block of code: where it begins, its language, the file that it is, its text."""
-
-    line: int
-    language: str
-    file: str
-    text: str
-
-
-def blocks(page: Path) -> list[Block]:
-    """Every fenced block of a page."""
-    text = page.read_text()
-    fence = r'^```(\w+)(?: title="([^"\n]*)")?\n(.*?)^```$'
-    fences = re.finditer(fence, text, re.DOTALL | re.MULTILINE)
-    return [
-        Block(text.count("\n", 0, found.start(3)), found[1], found[2] or "", found[3])
-        for found in fences
-    ]
 
 
 def prose(page: Path) -> str:
@@ -100,7 +79,8 @@ def run_shell(text: str, where: Path) -> None:
 @every_page
 def test_code_runs(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A page is one session: examples print what they say, other blocks run to their end, in one
-    directory.  A block with a title is a file; tests/test_add_a_kernel.py runs those in Python."""
+    directory.  Blocks with a title are files; tests/cpu/test_add_a_kernel.py runs those of Python.
+    """
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "page"}
     for line, language, file, text in blocks(page):
@@ -130,6 +110,14 @@ def test_a_dead_link_is_seen(tmp_path: Path) -> None:
     other.write_text("# One room\n\n```sh\n# no heading\n```\n")
     page.write_text("[a](other.md#one-room) [b](other.md#no-heading) [c](none.md) [d](#gone)")
     assert dead_links(page) == ["other.md#no-heading", "none.md", "#gone"]
+
+
+@every_page
+def test_files_that_are_named_exist(page: Path) -> None:
+    named = re.findall(
+        r"\b(?:tests|scripts|python|docs|examples)/[\w/-]+\.(?:py|json|md|yml)", page.read_text()
+    )
+    assert [name for name in named if "NAME" not in name and not (ROOT / name).exists()] == []
 
 
 def test_every_page_is_on_the_site() -> None:

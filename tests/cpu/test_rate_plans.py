@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
+SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
 import rate_plans  # noqa: E402

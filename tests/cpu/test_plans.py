@@ -11,7 +11,7 @@ import pytest
 
 from helpers.cases import Case, geometry_of
 from helpers.faces import FaceCase
-from test_kernels import FACES, free, problem_of
+from helpers.kernels import free, problem_of
 from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.plan.any_size import Split, either
 from topi_ext.cpu.plan.choose import choose
@@ -31,7 +31,7 @@ from topi_ext.cpu.plan.winograd import WinogradPlan, plan_winograd
 from topi_ext.cpu.plan.winograd_rows import WinogradRows
 from topi_ext.cpu.plan.winograd_tiles import candidate_tiles
 from topi_ext.layout import Layouts
-from topi_ext.problem import Problem
+from topi_ext.problem import OPERANDS, Problem
 
 MACHINE = Machine(vector_bytes=64, registers=32, fmas=1, threads=2, l2=1 << 20, streams=True)
 
@@ -125,7 +125,7 @@ def test_panels_that_are_read_often_stay_near(
     assert (plan.tiles_first or panel <= MACHINE.l2) == stays
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("face", OPERANDS)
 @pytest.mark.parametrize(
     ("size", "ins", "dilation", "is_clipped"), [(33, 256, 12, True), (33, 256, 1, False)]
 )
@@ -426,7 +426,7 @@ def test_inverse_fourier_transforms_are_planned_at_once() -> None:
     in_time(free(FaceCase("conv_transpose", geometry_of(case), 1)))
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("face", OPERANDS)
 def test_long_steps_are_planned_at_once(face: str) -> None:
     """Nothing is asked of each phase; tiles have tables of them, and are for few."""
     for case in (

@@ -15,8 +15,8 @@ from helpers import build, compare
 from helpers.build import check_gradients, check_second_order
 from helpers.cases import Case, cases, geometry_of, numbers
 from helpers.faces import FaceCase
+from helpers.named import NAMED
 from helpers.profile import compiling
-from test_relax_forward import NAMED
 from topi_ext.layout import Layouts
 
 T, C = "conv_transpose", "conv"

@@ -17,11 +17,11 @@ import pytest
 import tvm
 
 from helpers import guarded
+from helpers.assembly import assembly, basic_blocks
+from helpers.bfloat16 import BF16, CASES, LARGE, SomeKernels, some_block, stored
 from helpers.cases import Case, geometry_of
 from helpers.faces import FaceCase
-from test_amx import BF16, CASES, LARGE, SomeKernels, some_block, stored
-from test_assembly import assembly, basic_blocks
-from test_kernels import STREAMS, problem_of
+from helpers.kernels import STREAMS, problem_of
 from topi_ext import backend, compat
 from topi_ext.cpu.isa import dot_bf16
 from topi_ext.cpu.isa.dot_bf16 import LANES

@@ -11,11 +11,11 @@ import pytest
 import torch
 import tvm
 
+from helpers.assembly import assembly
 from helpers.cases import Case, geometry_of
 from helpers.compare import numpy_dtype
 from helpers.faces import FaceCase
-from test_assembly import assembly
-from test_kernels import STREAMS, built, kernel_of, problem_of, run_all
+from helpers.kernels import STREAMS, built, kernel_of, problem_of, run_all
 from topi_ext import backend, compat
 from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.plan.choose import CACHE_LINE, STREAMED_CACHES, STREAMED_RUN, choose, streams

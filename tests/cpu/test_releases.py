@@ -11,7 +11,7 @@ import pytest
 
 from helpers.cases import Case, geometry_of
 from helpers.faces import OPERANDS, FaceCase
-from test_kernels import built, free, kernel_of, problem_of, run
+from helpers.kernels import built, free, kernel_of, problem_of, run
 from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.plan.choose import choose
 from topi_ext.cpu.plan.direct_amx import DirectAmxPlan

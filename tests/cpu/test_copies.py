@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tvm
 
-from test_assembly import assembly
+from helpers.assembly import assembly
 from topi_ext.compat import tir
 from topi_ext.cpu import emit
 from topi_ext.cpu.emit import ATTRIBUTES

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kernel is one row: its planner, its file, its line in the documents and its tests are there."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from topi_ext.cpu import kernels
+from topi_ext.cpu.plan.window import Plan
+from topi_ext.cpu.registry import KERNELS, Kernel, kernel_of, kernels_of
+from topi_ext.problem import OPERANDS
+
+ROOT = Path(__file__).parents[2]
+ROWS = pytest.mark.parametrize("row", KERNELS, ids=lambda row: row.name)
+
+
+@ROWS
+def test_a_row_has_its_files(row: Kernel) -> None:
+    planner = import_module(f"topi_ext.cpu.plan.{row.name}")
+    kernel = import_module(f"topi_ext.cpu.kernels.{row.name}")
+    assert row.plan.__module__ == planner.__name__ and issubclass(row.plan, Plan)
+    needed = {"build", "kernel_of" if row.limited else "emit_body"}
+    needed |= {"is_prepacked", "build_packing", "packed_weights"} if row.prepacks else set()
+    if row.name.startswith("direct_"):  # of whole problems only: they are made part of no other
+        needed.discard("emit_body")
+    assert needed <= vars(kernel).keys()
+    assert row.propose or row.name == "runtime_dispatch"
+
+
+@ROWS
+def test_a_row_is_in_the_documents_and_tests(row: Kernel) -> None:
+    design = (ROOT / "docs/developer/design.md").read_text()
+    assert re.search(rf"\b{row.name}\b", design), "no row in docs/developer/design.md"
+    tests = [path.read_text() for path in (ROOT / "tests/cpu").glob("test_*.py")]
+    assert any(re.search(rf"\b{row.plan.__name__}\(", text) for text in tests), (
+        "no plan of it built"
+    )
+
+
+def test_every_file_has_a_row() -> None:
+    folder = Path(kernels.__file__).parent
+    assert {path.stem for path in folder.glob("*.py")} - {"__init__"} == {k.name for k in KERNELS}
+
+
+def test_rows_are_found_by_face_and_plan() -> None:
+    for face in OPERANDS:
+        assert kernels_of(face)[0].propose
+    assert {kernel.name for kernel in KERNELS} == {
+        kernel.name for face in OPERANDS for kernel in kernels_of(face)
+    }
+    assert all(kernel_of(object.__new__(kernel.plan)) is kernel for kernel in KERNELS)

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules of CONTRIBUTING.md that no linter knows, read from the files that git tracks."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LICENCE = "# SPDX-License-Identifier: Apache-2.0"
+# Directories of one person's machine; a path in the project is relative to its root.
+MACHINE_PATH = re.compile(r"(?<![\w.~}])/(home|root|Users|work|opt|tmp)/\w+")
+MOST_LINES = 60
+"""Of a function, from its `def` to its end, docstring included."""
+MOST_PARAMETERS = 7
+"""Of a function, besides self and cls; fields of a dataclass or NamedTuple are no parameters."""
+EMITTERS = ("topi_ext/cpu/kernels/", "topi_ext/cpu/parts/")
+"""Where objects hold no state while they emit: attributes are set in __init__, which emits none."""
+EMITTING = {
+    f"emit.{verb}"
+    for verb in (
+        *("fill", "let", "loop", "nest", "opaque_base", "opaque_value", "registers", "scratch"),
+        *("share_of", "store", "table", "tasks", "tiles", "via_memory", "when"),
+    )
+}
+"""Verbs of `emit` that leave statements behind."""
+CACHED = {"cached_property", "functools.cached_property"}
+"""Decorators that set an attribute when it is first read."""
+EXCEPTIONS = {
+    "topi_ext/backend.py: of: 8 parameters": "a request's attributes, by name",
+    "topi_ext/geometry.py: of_conv_transpose: 8 parameters": "an operator's attributes, by name",
+    "topi_ext/geometry.py: of_sizes: 9 parameters": "an operator's attributes, by name",
+    "topi_ext/geometry.py: _checked: 11 parameters": "the attributes of all faces, for one check",
+}
+"""What breaks the rules of functions, and why it may."""
+SUPPRESSION = re.compile(r"^\s*#\s*(ruff|flake8|mypy|pylint):\s*(noqa|ignore-errors|disable)", re.M)
+
+
+def tracked(*patterns: str) -> list[Path]:
+    if not shutil.which("git") or not (ROOT / ".git").exists():
+        pytest.skip("no git checkout: the list of tracked files is unknown")
+    names = subprocess.run(
+        ["git", "ls-files", "-z", "--", *patterns],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = [ROOT / name for name in names.stdout.split("\0") if name]
+    return [path for path in found if path.is_file()]
+
+
+def test_every_module_starts_with_the_licence() -> None:
+    modules = tracked("*.py")
+    assert modules
+    unlicensed = [
+        str(path.relative_to(ROOT))
+        for path in modules
+        if path.read_text().removeprefix("#!/usr/bin/env python3\n").split("\n", 1)[0] != LICENCE
+    ]
+    assert unlicensed == []
+
+
+def test_no_file_silences_a_linter_as_a_whole() -> None:
+    assert [str(p) for p in tracked("*.py") if SUPPRESSION.search(p.read_text())] == []
+
+
+def test_no_path_of_one_machine() -> None:
+    texts = tracked("*.py", "*.md", "*.toml", "*.yaml", "*.json", "Makefile", ".ci/*")
+    others = [path for path in texts if path != Path(__file__)]
+    assert [str(p) for p in others if MACHINE_PATH.search(p.read_text())] == []
+
+
+def test_nothing_large_or_generated_is_tracked() -> None:
+    assert [str(p) for p in tracked() if p.stat().st_size > 500_000] == []
+
+
+def code_violations(name: str, text: str) -> Iterator[str]:
+    """One line per broken rule of functions and classes in a module of this name."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            given = node.args
+            listed = (*given.posonlyargs, *given.args, *given.kwonlyargs)
+            parameters = [arg.arg for arg in listed if arg.arg not in {"self", "cls"}]
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > MOST_LINES:
+                yield f"{name}: {node.name}: {lines} lines"
+            if len(parameters) > MOST_PARAMETERS:
+                yield f"{name}: {node.name}: {len(parameters)} parameters"
+        elif isinstance(node, ast.ClassDef) and name.startswith(EMITTERS):
+            for method in node.body:
+                if isinstance(method, ast.FunctionDef):
+                    yield from (f"{name}: {node.name}: {what}" for what in state(method))
+
+
+def state(method: ast.FunctionDef) -> Iterator[str]:
+    """What a method does to the state of its object that only a constructor may do, or what a
+    constructor emits."""
+    is_constructor = method.name == "__init__"
+    if any(ast.unparse(decorator) in CACHED for decorator in method.decorator_list):
+        yield f"{method.name} is cached"
+    for node in ast.walk(method):
+        verb = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        if is_constructor and verb in EMITTING:
+            yield f"__init__ emits: {verb}"
+        is_set = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+        if is_set and not is_constructor and ast.unparse(node.value) == "self":
+            yield f"{method.name} sets {node.attr}"
+
+
+def test_functions_are_short_and_hold_no_state() -> None:
+    python = ROOT / "python"
+    modules = tracked("python/topi_ext/*.py")
+    assert modules
+    found = {
+        line
+        for path in modules
+        for line in code_violations(path.relative_to(python).as_posix(), path.read_text())
+    }
+    assert found - EXCEPTIONS.keys() == set()
+    assert EXCEPTIONS.keys() - found == set(), "no exceptions any more: take them off the list"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def f():\n" + "    pass\n" * MOST_LINES, "f: 61 lines"),
+        ("def f(a, b, c, d, /, e, f, *, g, h): pass", "f: 8 parameters"),
+        ("class A:\n    def g(self):\n        self.x = 1", "A: g sets x"),
+        ("class A:\n    def g(self):\n        self.x, b = 1, 2", "A: g sets x"),
+        ("class A:\n    def g(self):\n        self.x += 1", "A: g sets x"),
+        ("class A:\n    def g(self):\n        def h():\n            self.x = 1", "A: g sets x"),
+        (
+            "class A:\n    def __init__(self):\n        x = emit.let(1)",
+            "A: __init__ emits: emit.let",
+        ),
+        ("class A:\n    @cached_property\n    def g(self): pass", "A: g is cached"),
+    ],
+)
+def test_a_broken_rule_of_functions_is_seen(text: str, said: str) -> None:
+    assert list(code_violations("topi_ext/cpu/kernels/a.py", text)) == [
+        f"topi_ext/cpu/kernels/a.py: {said}"
+    ]
+
+
+def test_functions_within_the_rules_pass() -> None:
+    short = "def f(self, a, b, c, d, e, f, g):\n" + "    pass\n" * (MOST_LINES - 1)
+    made = "class A:\n    def __init__(self, n):\n        self.x = emit.byte_width(n)"
+    elsewhere = "class A:\n    def g(self):\n        self.x = 1"
+    assert list(code_violations("topi_ext/cpu/kernels/a.py", f"{short}\n{made}")) == []
+    assert list(code_violations("topi_ext/emit/a.py", elsewhere)) == []
+
+
+def test_kernels_say_what_their_product_is() -> None:
+    """The loop nest, and M, N and K of the matrix product."""
+    kernels = [p for p in tracked("python/topi_ext/cpu/kernels/*.py") if p.stem != "__init__"]
+    assert kernels
+    for path in kernels:
+        said = ast.get_docstring(ast.parse(path.read_text())) or ""
+        assert "::\n" in said, f"{path.name} draws no loop nest"
+        assert "product" in said, f"{path.name} names no product"
+        assert re.search(r"\bK\b", said), f"{path.name} does not say what K is"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "bad", "good"),
+    [
+        (MACHINE_PATH, "open('/home/me/x.npy')", "open('tests/x.npy'), https://a.b/work/x"),
+        (SUPPRESSION, "# ruff: noqa: E501", "x = 1  # noqa: E501"),
+    ],
+)
+def test_the_patterns_see_what_they_should(pattern: re.Pattern[str], bad: str, good: str) -> None:
+    assert pattern.search(bad)
+    assert not pattern.search(good)
