@@ -79,7 +79,8 @@ def run_shell(text: str, where: Path) -> None:
 @every_page
 def test_code_runs(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A page is one session: examples print what they say, other blocks run to their end, in one
-    directory.  A block with a title is a file; tests/test_add_a_kernel.py runs those in Python."""
+    directory.  Blocks with a title are files; tests/cpu/test_add_a_kernel.py runs those of Python.
+    """
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "page"}
     for line, language, file, text in blocks(page):
@@ -109,6 +110,14 @@ def test_a_dead_link_is_seen(tmp_path: Path) -> None:
     other.write_text("# One room\n\n```sh\n# no heading\n```\n")
     page.write_text("[a](other.md#one-room) [b](other.md#no-heading) [c](none.md) [d](#gone)")
     assert dead_links(page) == ["other.md#no-heading", "none.md", "#gone"]
+
+
+@every_page
+def test_files_that_are_named_exist(page: Path) -> None:
+    named = re.findall(
+        r"\b(?:tests|scripts|python|docs|examples)/[\w/-]+\.(?:py|json|md|yml)", page.read_text()
+    )
+    assert [name for name in named if "NAME" not in name and not (ROOT / name).exists()] == []
 
 
 def test_every_page_is_on_the_site() -> None:
