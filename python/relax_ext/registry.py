@@ -13,7 +13,6 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-import tvm
 from tvm.script import relax as script
 
 from topi_ext.compat import infer_key, op_attr, own_op, replace_op_attr, set_op_attr
@@ -24,8 +23,7 @@ from .attrs import CONV_TRANSPOSE, CONV_WEIGHT_GRAD, OWN, STOCK
 from .gradient import gradient
 from .infer import infer
 from .legalize import legalize
-
-_ALWAYS_MIXED_PRECISION = 0
+from .mixed_precision import ALWAYS, with_out_dtype
 
 _RULES = {infer_key(): infer, "FLegalize": legalize, "FPrimalGradient": gradient}
 
@@ -90,8 +88,8 @@ def stock() -> Iterator[None]:
 def _own_rules() -> dict[str, Any]:
     return {
         **{key: partial(rule, stock=None) for key, rule in _RULES.items()},
-        "FInferMixedPrecision": _with_out_dtype,
-        "TMixedPrecisionPolicy": _ALWAYS_MIXED_PRECISION,
+        "FInferMixedPrecision": with_out_dtype,
+        "TMixedPrecisionPolicy": ALWAYS,
     }
 
 
@@ -101,13 +99,6 @@ def _refusals(op: str) -> dict[str, Any]:
         raise RuntimeError(f"{name}: relax_ext is unregistered, relax_ext.register() is needed")
 
     return {**dict.fromkeys(_own_rules(), None), **dict.fromkeys(_RULES, refuse)}
-
-
-def _with_out_dtype(call: Any, out_dtype: Any) -> Any:
-    """The same call with another output dtype, as ToMixedPrecision asks for it."""
-    attrs = {str(name): value for name, value in call.attrs.items()}
-    attrs["out_dtype"] = str(out_dtype)
-    return type(call)(call.op, call.args, tvm.ir.make_node("ir.DictAttrs", **attrs))
 
 
 own_op(CONV_TRANSPOSE, "See relax_ext.conv_transpose", ("data", "weight", "size"))

@@ -17,14 +17,13 @@ from tvm.target import override_native_generic_func
 
 from topi_ext.compat import op_attr, relay, replace_op_attr, set_op_attr
 from topi_ext.registration import Registration
-from topi_ext.target import has_kernels
 
 from . import frontend, ops
-from .attrs import FACE, OWN, STOCK, read, short_name
+from .attrs import OWN, STOCK, short_name
 from .gradient import gradient
-from .relation import Operand, relate
+from .relation import relate
 from .shape import shape_function
-from .strategy import is_left_to_stock, strategy
+from .strategy import strategy, unless_ours
 
 R = relay()
 _PYTORCH = R.frontend.pytorch.PyTorchOpConverter
@@ -140,25 +139,11 @@ def _rules(op: str, before: dict[str, Any]) -> dict[str, Any]:
         "FTVMStrategy": _generic(
             f"relay_ext.{op}", partial(strategy, op, before.get("FTVMStrategy"))
         ),
-        **{key: _unless_ours(op, before.get(key)) for key in ("FTVMLegalize", "FTVMAlterOpLayout")},
+        **{key: unless_ours(op, before.get(key)) for key in ("FTVMLegalize", "FTVMAlterOpLayout")},
         "FPrimalGradient": partial(gradient, op, before.get("FPrimalGradient")),
         "FShapeFunc": partial(shape_function, op),
         "TShapeDataDependent": [False],
     }
-
-
-def _unless_ours(op: str, before: Any) -> Any:
-    """TVM's rewriting of a call, where its strategy is left to TVM: ours takes every layout."""
-    if before is None or FACE[op] != "conv":
-        return None
-
-    def rewrite(attrs: Any, inputs: Any, types: Any, *out_type: Any) -> Any:
-        conv = read(op, attrs, [Operand.of(types[0]), Operand.of(types[1])])
-        target = tvm.target.Target.current(allow_none=True)
-        is_stock = is_left_to_stock(conv, attrs, target) if conv else not has_kernels(target)
-        return before(attrs, inputs, types, *out_type) if is_stock else None
-
-    return rewrite
 
 
 def _generic(name: str, function: Callable[..., Any]) -> Any:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import tvm
 from tvm import te, topi
 
 from topi_ext import backend
@@ -16,7 +17,8 @@ from topi_ext.layout import permuted
 from topi_ext.sizes import Rule, belonging
 from topi_ext.target import advise, has_kernels
 
-from .attrs import Conv, read, short_name
+from .attrs import FACE, Conv, read, short_name
+from .relation import Operand
 from .shape import asserted
 
 R = relay()
@@ -219,3 +221,17 @@ def _on_cpu(stage: Any, op: Any) -> None:
     rows, lanes = stage.split(inner, 16)
     stage.parallel(stage.fuse(*outer) if outer else rows)
     stage.vectorize(lanes)
+
+
+def unless_ours(op: str, before: Any) -> Any:
+    """TVM's rewriting of a call, where its strategy is left to TVM: ours takes every layout."""
+    if before is None or FACE[op] != "conv":
+        return None
+
+    def rewrite(attrs: Any, inputs: Any, types: Any, *out_type: Any) -> Any:
+        conv = read(op, attrs, [Operand.of(types[0]), Operand.of(types[1])])
+        target = tvm.target.Target.current(allow_none=True)
+        is_stock = is_left_to_stock(conv, attrs, target) if conv else not has_kernels(target)
+        return before(attrs, inputs, types, *out_type) if is_stock else None
+
+    return rewrite
