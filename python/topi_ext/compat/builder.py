@@ -8,9 +8,7 @@ from contextlib import ExitStack, contextmanager
 from threading import RLock
 from typing import Any
 
-import tvm
-
-from .versions import ADDRESSES_HAVE_TYPES, LETS_ARE_FRAMES, StringImm, script, tir
+from .versions import ADDRESSES_HAVE_TYPES, LETS_ARE_FRAMES, StringImm, script, tir, tvm
 
 _REINTERPRET, _PREFETCH = (
     f"{tir.__name__.rpartition('.')[2]}.{name}" for name in ("reinterpret", "prefetch")

@@ -6,9 +6,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import tvm
-
-from .versions import arith, relax, tir
+from .versions import arith, relax, tir, tvm
 
 
 def as_size(value: Any) -> Any:

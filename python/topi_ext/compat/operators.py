@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import tvm
+from .versions import tvm
 
 
 def op_attr(op_name: str, key: str) -> Any:

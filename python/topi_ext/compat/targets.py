@@ -10,10 +10,8 @@ import sys
 from functools import cache
 from typing import Any
 
-import tvm
-
 from .builder import reads_llvm
-from .versions import LETS_ARE_FRAMES
+from .versions import LETS_ARE_FRAMES, tvm
 
 
 def host_target(num_cores: int | None = None) -> Any:

@@ -19,7 +19,7 @@ try:
 except ImportError:
     from tvm.script.ir_builder import tir as script
 
-__all__ = ["IRBuilder", "script"]
+__all__ = ["IRBuilder", "script", "tvm"]
 
 tir = getattr(tvm, "tirx", None) or tvm.tir
 s_tir = getattr(tvm, "s_tir", None) or tvm.tir
