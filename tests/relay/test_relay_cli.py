@@ -217,6 +217,8 @@ def test_interrupted() -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A shell has what runs in its background ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     with pytest.raises(subprocess.TimeoutExpired):
         process.communicate(timeout=0.5)  # TVM is being imported
