@@ -23,10 +23,8 @@ def test_a_row_has_its_files(row: Kernel) -> None:
     planner = import_module(f"topi_ext.cpu.plan.{row.name}")
     kernel = import_module(f"topi_ext.cpu.kernels.{row.name}")
     assert row.plan.__module__ == planner.__name__ and issubclass(row.plan, Plan)
-    needed = {"build", "kernel_of" if row.limited else "emit_body"}
-    needed |= {"is_prepacked", "build_packing", "packed_weights"} if row.prepacks else set()
-    if row.name.startswith("direct_"):  # of whole problems only: they are made part of no other
-        needed.discard("emit_body")
+    needed = {"kernel_of" if row.limited else "emit_body"}
+    needed |= {"packed_weights", "pack_weights"} if row.prepacks else set()
     assert needed <= vars(kernel).keys()
     assert row.propose or row.name == "runtime_dispatch"
 

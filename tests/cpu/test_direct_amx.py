@@ -30,7 +30,6 @@ from helpers.compare import numpy_dtype
 from helpers.faces import FaceCase
 from helpers.kernels import problem_of
 from topi_ext import backend, compat
-from topi_ext.cpu.kernels import direct_amx
 from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.plan.choose import choose
 from topi_ext.cpu.plan.direct import DirectPlan
@@ -113,7 +112,7 @@ def test_any_plan(
 ) -> None:
     """Whatever the planner would have chosen."""
     # The sums that are taken without the unit have tests of their own.
-    some = SomeKernels(direct_amx, some_plan, rng, weights, 2 if linux == "grants" else 1)
+    some = SomeKernels(some_plan, rng, weights, 2 if linux == "grants" else 1)
     some.check(check(libraries, tmp_path, some.kernels, some.operands, granted=linux == "grants"))
 
 

@@ -25,7 +25,7 @@ from helpers.kernels import STREAMS, problem_of
 from topi_ext import backend, compat
 from topi_ext.cpu.isa import dot_bf16
 from topi_ext.cpu.isa.dot_bf16 import LANES
-from topi_ext.cpu.kernels import direct_dot_bf16, module_of
+from topi_ext.cpu.kernels import build
 from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.plan.choose import choose
 from topi_ext.cpu.plan.direct import DirectPlan, read_through
@@ -100,7 +100,7 @@ def run(
 @pytest.mark.parametrize("weights", ["as stored", "packed"])
 def test_any_plan(tmp_path: Path, weights: str, rng: np.random.Generator) -> None:
     """Whatever the planner would have chosen."""
-    some = SomeKernels(direct_dot_bf16, some_plan, rng, weights, 2)
+    some = SomeKernels(some_plan, rng, weights, 2)
     some.check(run(tmp_path, some.kernels, some.operands))
 
 
@@ -115,7 +115,7 @@ def test_planned(tmp_path: Path, known: str, rng: np.random.Generator) -> None:
         problem = Problem(case.face, geometry.as_rank3(), case.orders, n, case.dtypes)
         plan = choose(problem, MACHINE)
         assert isinstance(plan, DirectDotPlan)
-        kernels[name] = module_of(plan).build(problem, plan)
+        kernels[name] = build(problem, plan)
         values[name], operands[name] = stored(case, rng)
     results = run(tmp_path, kernels, operands)
     for name, case in LARGE.items():

@@ -28,7 +28,7 @@ from helpers.profile import FUZZ, compiling
 from topi_ext import backend, compat
 from topi_ext.cpu import emit
 from topi_ext.cpu.emit import ATTRIBUTES
-from topi_ext.cpu.kernels import valid_taps, winograd
+from topi_ext.cpu.kernels import build_packing, packed_weights
 from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.parts.panel import fitted_splits
 from topi_ext.cpu.plan.choose import choose
@@ -451,14 +451,14 @@ def test_taps_that_meet_only_padding_have_no_effect(prepacked: bool) -> None:
     problems = [replace(problem_of(one), prepacked=prepacked) for one, _ in made]
     functions = [kernel_of(problem, plan) for problem, (_, plan) in zip(problems, made)]
     if prepacked:
-        functions += [valid_taps.build_packing(p, plan) for p, (_, plan) in zip(problems, made)]
+        functions += [build_packing(p, plan) for p, (_, plan) in zip(problems, made)]
     kernels = built(functions)
     for number, (case, plan) in enumerate(made):
         data, weight = case.arrays(rng)
         weight.flat[3], weight.flat[-1] = np.nan, np.inf
         given = weight
         if prepacked:
-            packed = valid_taps.packed_weights(problems[number], plan)
+            packed = packed_weights(problems[number], plan)
             given = np.full(packed.elements, 77, packed.dtype)
             filled = tvm.runtime.tensor(given)
             kernels[f"f{len(made) + number}"](tvm.runtime.tensor(weight), filled)
@@ -858,7 +858,7 @@ def test_infinity_and_overflow_are_those_of_a_direct_sum(prepacked: bool) -> Non
         problem, plan = fewer_products(case, prepacked=prepacked)
         made[f"f{number}"] = kernel_of(problem, plan)
         if prepacked:
-            made[f"p{number}"] = winograd.build_packing(problem, plan)
+            made[f"p{number}"] = build_packing(problem, plan)
     named = {name: f.with_attr("global_symbol", name) for name, f in made.items()}
     kernels, rng = tvm.compile(tvm.IRModule(named), HOST), np.random.default_rng(0)
     for number, case in enumerate(FEWER_PRODUCTS):
@@ -875,7 +875,7 @@ def test_infinity_and_overflow_are_those_of_a_direct_sum(prepacked: bool) -> Non
                 x.flat[index + i] = value
             given = tvm.runtime.tensor(weight)
             if prepacked:
-                elements = winograd.packed_weights(*fewer_products(case, prepacked=True)).elements
+                elements = packed_weights(*fewer_products(case, prepacked=True)).elements
                 given = tvm.runtime.tensor(np.full(elements, 99, "float32"))
                 kernels[f"p{number}"](tvm.runtime.tensor(weight), given)
             out = tvm.runtime.tensor(np.zeros(case.shape(case.roles[2]), "float32"))

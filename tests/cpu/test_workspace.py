@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from topi_ext import backend
-from topi_ext.cpu.kernels import module_of
+from topi_ext.cpu.kernels import build
 from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.plan.choose import choose
 from topi_ext.cpu.plan.nominal import elements
@@ -59,7 +59,7 @@ def test_no_more_than_operands_and_result(name: str, face: str) -> None:
             for prepacked in (False, True)[: 1 + (face != "conv_weight_grad")]:
                 problem = replace(problem, prepacked=prepacked)
                 plan = choose(problem, machine)
-                kernel = module_of(plan).build(problem, plan)
+                kernel = build(problem, plan)
                 held = backend.workspace_bytes(kernel, machine.threads)
                 assert held <= 4 * elements(problem), (case.name, plan)
                 seen += 1

@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
-from types import ModuleType
 
 import numpy as np
 import tvm
@@ -17,6 +16,7 @@ from helpers.compare import numpy_dtype
 from helpers.faces import FaceCase
 from helpers.kernels import problem_of
 from topi_ext import compat
+from topi_ext.cpu import kernels
 from topi_ext.layout import Layouts
 from topi_ext.problem import Problem
 
@@ -61,11 +61,10 @@ def stored(case: FaceCase, rng: np.random.Generator) -> tuple[list, list]:
 
 
 class SomeKernels:
-    """Kernels of one room by any plan, with their operands, for each of :data:`CASES`."""
+    """Kernels by any plan, with their operands, for each of :data:`CASES`."""
 
     def __init__(
         self,
-        room: ModuleType,
         plan_of: Callable[[Problem, random.Random], object],
         rng: np.random.Generator,
         weights: str,
@@ -83,9 +82,9 @@ class SomeKernels:
             plan = plan_of(problem, dice)
             values, self.operands[name] = stored(face, rng)
             self.chosen[name] = face, values, plan
-            self.kernels[name] = room.build(problem, plan)
+            self.kernels[name] = kernels.build(problem, plan)
             if problem.prepacked:
-                self.operands[name][1] = packed(room, problem, plan, self.operands[name][1])
+                self.operands[name][1] = packed(problem, plan, self.operands[name][1])
 
     def check(self, results: dict[str, np.ndarray]) -> None:
         """Compare what came of the kernels."""
@@ -96,10 +95,10 @@ class SomeKernels:
                 raise AssertionError(f"seed {self.seed}, {plan}") from error
 
 
-def packed(room: ModuleType, problem: Problem, plan: object, weight: np.ndarray) -> np.ndarray:
+def packed(problem: Problem, plan: object, weight: np.ndarray) -> np.ndarray:
     """Weights packed by the kernel's own function, which needs no special instruction."""
-    func = room.build_packing(problem, plan).with_attr("global_symbol", "pack")
-    elements, dtype = room.packed_weights(problem, plan)
+    func = kernels.build_packing(problem, plan).with_attr("global_symbol", "pack")
+    elements, dtype = kernels.packed_weights(problem, plan)
     into = tvm.runtime.tensor(np.full(elements, 99, numpy_dtype(dtype)))
     tvm.compile(tvm.IRModule({"pack": func}), compat.host_target())["pack"](
         tvm.runtime.tensor(weight), into

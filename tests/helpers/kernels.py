@@ -13,7 +13,7 @@ from helpers.compare import numpy_dtype
 from helpers.faces import FaceCase
 from helpers.guarded import symbolic
 from topi_ext import compat
-from topi_ext.cpu.kernels import direct, module_of, wgrad_winograd
+from topi_ext.cpu.kernels import build, direct, wgrad_winograd
 from topi_ext.cpu.machine import Machine
 from topi_ext.problem import Problem
 
@@ -33,8 +33,8 @@ def kernel_of(problem: Problem, plan: object) -> object:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(direct, "emit_body", lambda *_: None)
             patch.setattr(wgrad_winograd, "emit_directly", lambda *_: None)
-            return module_of(plan).build(problem, plan)
-    return module_of(plan).build(problem, plan)
+            return build(problem, plan)
+    return build(problem, plan)
 
 
 def built(kernels: list[object], target: tvm.target.Target = HOST) -> tvm.runtime.Executable:

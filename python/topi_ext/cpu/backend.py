@@ -9,11 +9,10 @@ from typing import Any
 from .. import compat
 from ..emit.arguments import Packed
 from ..problem import Problem
-from .kernels import module_of
+from . import kernels
 from .machine import Machine
 from .plan.choose import choose
 from .plan.window import Plan
-from .registry import kernel_of
 
 
 @dataclass(frozen=True)
@@ -39,13 +38,11 @@ class CpuBackend:
         Any plan that :func:`topi_ext.cpu.plan.choose.candidates` gives for the problem is right.
         """
         plan = choose(problem, self.machine) if plan is None else plan
-        return module_of(plan).build(problem, plan)
+        return kernels.build(problem, plan)
 
     def build_packing(self, problem: Problem) -> tuple[Any, Packed] | None:
         """The PrimFunc that packs the weights of that kernel, and what it writes; None where the
         kernel reads weights as they are."""
         plan = choose(problem, self.machine)
-        kernel = module_of(plan)
-        if not kernel_of(plan).prepacks or not kernel.is_prepacked(problem, plan):
-            return None
-        return kernel.build_packing(problem, plan), kernel.packed_weights(problem, plan)
+        packed = kernels.packed_weights(problem, plan)
+        return packed and (kernels.build_packing(problem, plan), packed)

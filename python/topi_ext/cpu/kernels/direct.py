@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...emit.arguments import Packed
 from ...problem import TAPS, Problem
@@ -52,7 +52,6 @@ from ..parts.pack_panel import Source, pack
 from ..parts.panel import Panel, fitted_splits, window_of
 from ..parts.phase_copy import PhaseCopy
 from ..parts.phase_groups import SPATIAL, PhaseIndex
-from ..parts.prim_func import conv_function, packing_function
 from ..parts.row_tiles import RowTiles
 from ..parts.splits import Splits
 from ..plan.direct import DirectPlan
@@ -61,35 +60,20 @@ FEWEST_SUMS = 4
 """Sums in vectors, of a register tile, that go on while the first of them is added to."""
 
 
-def build(problem: Problem, plan: DirectPlan) -> Any:
-    """The PrimFunc ``(data, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
-    packed = packed_weights(problem, plan) if is_prepacked(problem, plan) else None
-    return conv_function(problem, partial(emit_body, problem, plan), packed)
-
-
 def emit_body(problem: Problem, plan: DirectPlan, operands: Sequence[Operand]) -> None:
-    """What that PrimFunc does, with its arguments as `operands`."""
+    """What the PrimFunc does, with its arguments as `operands`."""
     data, weight, *extra, out = operands
     Direct(problem, plan, DirectWeights(problem, plan, weight), data, out, extra).emit()
 
 
-def is_prepacked(problem: Problem, plan: DirectPlan) -> bool:
-    """Whether the kernel wants its weights as :func:`build_packing` writes them."""
-    return problem.prepacked and plan.packed
+def packed_weights(problem: Problem, plan: DirectPlan) -> Packed | None:
+    """What the packed weights are; None where the plan packs none."""
+    return DirectWeights(problem, plan).packed if plan.packed else None
 
 
-def build_packing(problem: Problem, plan: DirectPlan) -> Any:
-    """The PrimFunc ``(weight, packed)`` that packs weights for the kernel of the same plan."""
-    return packing_function(
-        problem,
-        packed_weights(problem, plan),
-        lambda operands: DirectWeights(problem, plan, operands[0]).pack(operands[1]),
-    )
-
-
-def packed_weights(problem: Problem, plan: DirectPlan) -> Packed:
-    """What the packed weights are."""
-    return DirectWeights(problem, plan).packed
+def pack_weights(problem: Problem, plan: DirectPlan, weight: Operand, packed: Operand) -> None:
+    """Pack them."""
+    DirectWeights(problem, plan, weight).pack(packed)
 
 
 @dataclass(frozen=True)

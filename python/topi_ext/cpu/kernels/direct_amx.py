@@ -30,7 +30,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...emit.arguments import Packed, as_stored, stored_sizes, tap_number, weight_index
 from ...gather import TapGroup
@@ -42,7 +42,6 @@ from ..isa.dot_bf16 import PAIR, Halves, Pairs, pair
 from ..parts.direct_weights import DirectWeights, Steps
 from ..parts.pack_panel import Source, pack
 from ..parts.phase_groups import PhaseIndex
-from ..parts.prim_func import conv_function, packing_function
 from ..plan.direct_amx import TILE, DirectAmxPlan
 from . import direct
 from .direct import Direct, Reduction, Task
@@ -54,57 +53,40 @@ _CHUNK = TILE // 2
 """Output channels whose weights are packed at a time, so that they stay in the first cache."""
 
 
-def build(problem: Problem, plan: DirectAmxPlan) -> Any:
-    """The PrimFunc ``(data, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
+def emit_body(problem: Problem, plan: DirectAmxPlan, operands: Sequence[Operand]) -> None:
+    """What the PrimFunc does, with its arguments as `operands`."""
+    data, weight, *extra, out = operands
+    weights = AmxWeights(problem, plan.gather, weight)
+    granted = DirectAmx(problem, plan.gather, weights, data, out, extra)
 
-    def body(operands: Sequence[Operand]) -> None:
-        data, weight, *extra, out = operands
-        weights = AmxWeights(problem, plan.gather, weight)
-        granted = DirectAmx(problem, plan.gather, weights, data, out, extra)
+    def refused() -> None:
+        raw = weight
+        if problem.prepacked:
+            raw = Halves(weight, weights.elements, *stored_sizes(problem))
+        unpacked = replace(problem, prepacked=False)
+        direct.emit_body(unpacked, plan.refused, [data, raw, *extra, out])
 
-        def refused() -> None:
-            raw = weight
-            if problem.prepacked:
-                raw = Halves(weight, weights.elements, *stored_sizes(problem))
-            unpacked = replace(problem, prepacked=False)
-            direct.emit_body(unpacked, plan.refused, [data, raw, *extra, out])
-
-        emit.when(amx.is_granted(), granted.emit, refused)
-
-    packed = packed_weights(problem, plan) if problem.prepacked else None
-    return conv_function(problem, body, packed)
-
-
-def is_prepacked(problem: Problem, plan: DirectAmxPlan) -> bool:
-    """Whether the kernel wants its weights as :func:`build_packing` writes them."""
-    return problem.prepacked
-
-
-def build_packing(problem: Problem, plan: DirectAmxPlan) -> Any:
-    """The PrimFunc ``(weight, packed)`` that packs weights for the kernel of the same plan.
-
-    Behind the tiles it copies the weights as they are, for where the matrix unit is refused.
-    """
-
-    def body(operands: Sequence[Operand]) -> None:
-        weight, packed = operands
-        weights = AmxWeights(problem, plan.gather, weight)
-        weights.pack(packed)
-
-        def copy(i: Expr) -> None:
-            last = emit.least(2 * i + 1, problem.weights - 1)
-            both = pair(weight[2 * i], weight[last])
-            emit.store(packed, weights.elements + i, both)
-
-        emit.loop(-(-problem.weights // 2), copy)
-
-    return packing_function(problem, packed_weights(problem, plan), body)
+    emit.when(amx.is_granted(), granted.emit, refused)
 
 
 def packed_weights(problem: Problem, plan: DirectAmxPlan) -> Packed:
-    """What the packed weights are."""
+    """What the packed weights are: tiles, and behind them the weights as they are, for where the
+    matrix unit is refused."""
     tiles = AmxWeights(problem, plan.gather).elements
     return Packed(tiles + -(-problem.weights // 2), PAIR)
+
+
+def pack_weights(problem: Problem, plan: DirectAmxPlan, weight: Operand, packed: Operand) -> None:
+    """Pack them."""
+    weights = AmxWeights(problem, plan.gather, weight)
+    weights.pack(packed)
+
+    def copy(i: Expr) -> None:
+        last = emit.least(2 * i + 1, problem.weights - 1)
+        both = pair(weight[2 * i], weight[last])
+        emit.store(packed, weights.elements + i, both)
+
+    emit.loop(-(-problem.weights // 2), copy)
 
 
 class AmxWeights(DirectWeights):

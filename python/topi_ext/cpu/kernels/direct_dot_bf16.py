@@ -15,48 +15,32 @@ The matrix product is that of the direct kernel, with pairs along K, in both ope
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ...emit.arguments import Packed, weight_index
 from ...problem import Problem
 from ..emit import Expr, Operand
 from ..isa.dot_bf16 import PAIR, Pairs, add_products, instruction, pair
 from ..parts.direct_weights import DirectWeights, Steps
-from ..parts.prim_func import conv_function, packing_function
 from ..plan.direct_dot_bf16 import DirectDotPlan
 from .direct import Direct
 
 
-def build(problem: Problem, plan: DirectDotPlan) -> Any:
-    """The PrimFunc ``(data, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
-
-    def body(operands: Sequence[Operand]) -> None:
-        data, weight, *extra, out = operands
-        weights = DotWeights(problem, plan.gather, weight)
-        with instruction():
-            DirectDot(problem, plan.gather, weights, Pairs(data), out, extra).emit()
-
-    packed = packed_weights(problem, plan) if problem.prepacked else None
-    return conv_function(problem, body, packed)
-
-
-def is_prepacked(problem: Problem, plan: DirectDotPlan) -> bool:
-    """Whether the kernel wants its weights as :func:`build_packing` writes them."""
-    return problem.prepacked
-
-
-def build_packing(problem: Problem, plan: DirectDotPlan) -> Any:
-    """The PrimFunc ``(weight, packed)`` that packs weights for the kernel of the same plan."""
-    return packing_function(
-        problem,
-        packed_weights(problem, plan),
-        lambda operands: DotWeights(problem, plan.gather, operands[0]).pack(operands[1]),
-    )
+def emit_body(problem: Problem, plan: DirectDotPlan, operands: Sequence[Operand]) -> None:
+    """What the PrimFunc does, with its arguments as `operands`."""
+    data, weight, *extra, out = operands
+    weights = DotWeights(problem, plan.gather, weight)
+    with instruction():
+        DirectDot(problem, plan.gather, weights, Pairs(data), out, extra).emit()
 
 
 def packed_weights(problem: Problem, plan: DirectDotPlan) -> Packed:
     """What the packed weights are."""
     return DotWeights(problem, plan.gather).packed
+
+
+def pack_weights(problem: Problem, plan: DirectDotPlan, weight: Operand, packed: Operand) -> None:
+    """Pack them."""
+    DotWeights(problem, plan.gather, weight).pack(packed)
 
 
 class DotWeights(DirectWeights):

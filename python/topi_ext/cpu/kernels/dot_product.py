@@ -30,7 +30,7 @@ from contextlib import nullcontext
 from functools import partial
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ... import compat
 from ...problem import Problem
@@ -41,17 +41,11 @@ from ..parts.copies import copy
 from ..parts.im2col import copy_column
 from ..parts.output_rows import Result, Rows
 from ..parts.pack_panel import Source
-from ..parts.prim_func import conv_function
 from ..plan.dot_product import DotProductPlan
 
 
-def build(problem: Problem, plan: DotProductPlan) -> Any:
-    """The PrimFunc ``(x, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
-    return conv_function(problem, lambda operands: kernel_of(problem, plan, operands).emit())
-
-
 def kernel_of(problem: Problem, plan: DotProductPlan, operands: Sequence[Operand]) -> DotProduct:
-    """The kernel with the arguments of that PrimFunc as `operands`."""
+    """The kernel with the arguments of the PrimFunc as `operands`."""
     x, weight, *extra, out = operands
     positions = emit.opaque_value(prod(problem.y_sizes))
     return DotProduct(problem, plan, positions, x, weight, Result(problem, out, extra))

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...dtypes import byte_width
 from ...problem import DATA, TAPS, Problem
@@ -38,17 +38,11 @@ from ..machine import CACHE_LINE
 from ..parts.copies import copy
 from ..parts.outer_product import Matrix, RegisterTile, add_products
 from ..parts.output_rows import Result, Rows
-from ..parts.prim_func import conv_function
 from ..plan.gemm_col2im import Col2imPlan
 
 
-def build(problem: Problem, plan: Col2imPlan) -> Any:
-    """The PrimFunc ``(y, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
-    return conv_function(problem, lambda operands: kernel_of(problem, plan, operands).emit())
-
-
 def kernel_of(problem: Problem, plan: Col2imPlan, operands: Sequence[Operand]) -> GemmCol2im:
-    """The kernel with the arguments of that PrimFunc as `operands`."""
+    """The kernel with the arguments of the PrimFunc as `operands`."""
     y, weight, *extra, out = operands
     sizes = _Sizes.emitted(problem, plan)
     return GemmCol2im(problem, plan, sizes, y, weight, Result(problem, out, extra))

@@ -28,24 +28,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...problem import DATA, TAPS, Problem
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..parts.outer_product import Matrix, RegisterTile, add_products
 from ..parts.output_rows import Result, Row, Rows
-from ..parts.prim_func import conv_function
 from ..plan.phase_lanes import PhaseLanesPlan
 
 
-def build(problem: Problem, plan: PhaseLanesPlan) -> Any:
-    """The PrimFunc ``(y, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
-    return conv_function(problem, partial(emit_body, problem, plan))
-
-
 def emit_body(problem: Problem, plan: PhaseLanesPlan, operands: Sequence[Operand]) -> None:
-    """What that PrimFunc does, with its arguments as `operands`."""
+    """What the PrimFunc does, with its arguments as `operands`."""
     y, weight, *extra, out = operands
     _PhaseLanes(problem, plan, y, weight, out, extra).emit()
 

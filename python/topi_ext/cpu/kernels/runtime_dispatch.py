@@ -16,37 +16,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from math import prod
-from typing import Any
 
 from ...problem import Problem
-from .. import emit
+from .. import emit, kernels
 from ..emit import Expr, Operand
-from ..parts.prim_func import conv_function, weight_grad_function
 from ..plan.runtime_dispatch import DispatchPlan
-from ..plan.window import Plan
 from ..registry import kernel_of
-from . import module_of
 
 
-def build(problem: Problem, plan: DispatchPlan) -> Any:
-    """The PrimFunc of the face, scheduled by `plan`."""
-    is_weight = problem.face == "conv_weight_grad"
-    function = weight_grad_function if is_weight else conv_function
-    return function(problem, partial(emit_body, problem, plan))
-
-
-def emit_body(problem: Problem, plan: Plan, operands: Sequence[Operand]) -> None:
-    """What that PrimFunc does, with its arguments as `operands`, or one of its two kernels."""
-    if not isinstance(plan, DispatchPlan):
-        module_of(plan).emit_body(problem, plan, operands)
-        return
+def emit_body(problem: Problem, plan: DispatchPlan, operands: Sequence[Operand]) -> None:
+    """What the PrimFunc does, with its arguments as `operands`."""
     is_small = _is_small(problem, plan)
     if kernel_of(plan.small).limited:
-        kernel = module_of(plan.small).kernel_of(problem, plan.small, operands)
+        kernel = kernels.module_of(plan.small).kernel_of(problem, plan.small, operands)
         small, is_small = kernel.emit, emit.both(is_small, kernel.fits())
     else:
-        small = partial(emit_body, problem, plan.small, operands)
-    emit.when(is_small, small, lambda: emit_body(problem, plan.large, operands))
+        small = partial(kernels.emit_body, problem, plan.small, operands)
+    emit.when(is_small, small, lambda: kernels.emit_body(problem, plan.large, operands))
 
 
 def _is_small(problem: Problem, plan: DispatchPlan) -> Expr:

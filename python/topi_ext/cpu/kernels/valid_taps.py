@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...emit.arguments import Packed, tap_number
 from ...problem import DATA, Problem
@@ -42,47 +42,26 @@ from ..parts.block_weights import BlockWeights
 from ..parts.copies import copy
 from ..parts.outer_product import Matrix, RegisterTile, add_products
 from ..parts.output_rows import Result, Rows
-from ..parts.prim_func import conv_function, packing_function
 from ..parts.splits import Splits
 from ..parts.transpose import Pitched, transpose_squares
 from ..plan.valid_taps import ValidTapsPlan
 from ..plan.vectors import square_side
 
 
-def build(problem: Problem, plan: ValidTapsPlan) -> Any:
-    """The PrimFunc ``(data, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
-    packed = packed_weights(problem, plan) if problem.prepacked else None
-    return conv_function(problem, partial(emit_body, problem, plan), packed)
-
-
-def emit_body(problem: Problem, plan: ValidTapsPlan, operands: Sequence[Operand]) -> None:
-    """What that PrimFunc does, with its arguments as `operands`."""
-    kernel_of(problem, plan, operands).emit()
-
-
 def kernel_of(problem: Problem, plan: ValidTapsPlan, operands: Sequence[Operand]) -> ValidTaps:
-    """The kernel with these arguments."""
+    """The kernel with the arguments of the PrimFunc as `operands`."""
     data, weight, *extra, out = operands
     return ValidTaps(problem, plan, weight, data, Result(problem, out, extra))
-
-
-def is_prepacked(problem: Problem, plan: ValidTapsPlan) -> bool:
-    """Whether the kernel wants its weights as :func:`build_packing` writes them."""
-    return problem.prepacked
-
-
-def build_packing(problem: Problem, plan: ValidTapsPlan) -> Any:
-    """The PrimFunc ``(weight, packed)`` that packs weights for the kernel of the same plan."""
-    return packing_function(
-        problem,
-        packed_weights(problem, plan),
-        lambda operands: ValidTaps(problem, plan, operands[0]).pack_weights(operands[1]),
-    )
 
 
 def packed_weights(problem: Problem, plan: ValidTapsPlan) -> Packed:
     """What the packed weights are."""
     return Packed(plan.packed(problem), problem.acc_dtype)
+
+
+def pack_weights(problem: Problem, plan: ValidTapsPlan, weight: Operand, packed: Operand) -> None:
+    """Pack them."""
+    ValidTaps(problem, plan, weight).pack_weights(packed)
 
 
 class _Sizes(NamedTuple):

@@ -25,9 +25,8 @@ where it meets data.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...emit.arguments import tap_number
 from ...problem import DATA, TAPS, Problem
@@ -36,18 +35,12 @@ from ..emit import Array, Expr, Operand
 from ..parts.outer_product import Matrix, RegisterTile, add_products
 from ..parts.pack_panel import Source, pack
 from ..parts.panel import Panel, window_of
-from ..parts.prim_func import weight_grad_function
 from ..parts.transpose import Pitched, Runs, transpose
 from ..plan.wgrad_channels import WgradChannelsPlan
 
 
-def build(problem: Problem, plan: WgradChannelsPlan) -> Any:
-    """The PrimFunc ``(x, y, out)`` of `problem`, scheduled by `plan`."""
-    return weight_grad_function(problem, partial(emit_body, problem, plan))
-
-
 def emit_body(problem: Problem, plan: WgradChannelsPlan, operands: Sequence[Operand]) -> None:
-    """What that PrimFunc does, with its arguments as `operands`."""
+    """What the PrimFunc does, with its arguments as `operands`."""
     _WgradChannels(problem, plan, *operands).emit()
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...problem import DATA, TAPS, Problem
 from .. import emit
@@ -31,18 +31,12 @@ from ..emit import Array, Expr, Operand
 from ..parts.im2col import copy_column
 from ..parts.outer_product import Matrix, RegisterTile, add_products
 from ..parts.pack_panel import Source
-from ..parts.prim_func import weight_grad_function
 from ..parts.splits import Splits
 from ..plan.wgrad_im2col import WgradIm2colPlan
 
 
-def build(problem: Problem, plan: WgradIm2colPlan) -> Any:
-    """The PrimFunc ``(x, y, out)`` of `problem`, scheduled by `plan`."""
-    return weight_grad_function(problem, lambda operands: kernel_of(problem, plan, operands).emit())
-
-
 def kernel_of(problem: Problem, plan: WgradIm2colPlan, operands: Sequence[Operand]) -> WgradIm2col:
-    """The kernel with the arguments of that PrimFunc as `operands`."""
+    """The kernel with the arguments of the PrimFunc as `operands`."""
     return WgradIm2col(problem, plan, _Sizes.emitted(problem, plan), *operands)
 
 

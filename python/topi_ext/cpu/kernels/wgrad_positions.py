@@ -22,10 +22,9 @@ lanes run.  Left, `rows` ``[channel of y][position]``; right, `panel` ``[channel
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...gather import Gather
 from ...problem import TAPS, Problem
@@ -33,17 +32,11 @@ from .. import emit
 from ..emit import Array, Expr, Operand
 from ..parts.pack_panel import Source, pack
 from ..parts.panel import Panel, window_of
-from ..parts.prim_func import weight_grad_function
 from ..plan.wgrad_positions import WgradPositionsPlan
 
 
-def build(problem: Problem, plan: WgradPositionsPlan) -> Any:
-    """The PrimFunc ``(x, y, out)`` of `problem`, scheduled by `plan`."""
-    return weight_grad_function(problem, partial(emit_body, problem, plan))
-
-
 def emit_body(problem: Problem, plan: WgradPositionsPlan, operands: Sequence[Operand]) -> None:
-    """What that PrimFunc does, with its arguments as `operands`."""
+    """What the PrimFunc does, with its arguments as `operands`."""
     _WgradPositions(problem, plan, *operands).emit()
 
 

@@ -47,7 +47,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...problem import DATA, Problem
 from .. import emit
@@ -55,7 +55,6 @@ from ..emit import Array, Expr, Operand
 from ..parts.nonfinite import NonFiniteCheck
 from ..parts.outer_product import Matrix, RegisterTile, add_products
 from ..parts.panel import fitted_block
-from ..parts.prim_func import weight_grad_function
 from ..parts.transpose import Pitched, Runs, transpose
 from ..parts.winograd_inputs import TilePhase, WinogradInputs
 from ..parts.winograd_transform import transformed_along
@@ -64,13 +63,8 @@ from .wgrad_channels import Column, write_transposed
 from .wgrad_positions import emit_body as emit_directly
 
 
-def build(problem: Problem, plan: WgradWinogradPlan) -> Any:
-    """The PrimFunc ``(x, y, out)`` of `problem`, scheduled by `plan`."""
-    return weight_grad_function(problem, partial(emit_body, problem, plan))
-
-
 def emit_body(problem: Problem, plan: WgradWinogradPlan, operands: Sequence[Operand]) -> None:
-    """What that PrimFunc does, with its arguments as `operands`."""
+    """What the PrimFunc does, with its arguments as `operands`."""
     # Not zero where the weights have to be computed directly.
     directly = emit.scratch(1, "int64")
     emit.store(directly, 0, emit.wide(0))

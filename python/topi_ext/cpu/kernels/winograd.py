@@ -49,7 +49,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...emit.arguments import Packed, copied_weight
 from ...filtering import Filter
@@ -60,7 +60,6 @@ from ..parts.nonfinite import NonFiniteCheck
 from ..parts.outer_product import Matrix, RegisterTile, add_products
 from ..parts.output_rows import Result, Rows
 from ..parts.panel import fitted_block, fitted_splits
-from ..parts.prim_func import conv_function, packing_function
 from ..parts.splits import Splits
 from ..parts.winograd_inputs import TilePhase, WinogradInputs
 from ..parts.winograd_transform import transformed_along
@@ -73,14 +72,8 @@ MOST_WRITTEN_OUT = 8
 """Outputs along a row, of a tile and all phases, that are written out one after the other."""
 
 
-def build(problem: Problem, plan: WinogradPlan) -> Any:
-    """The PrimFunc ``(data, weight, *operands of the epilogue, out)``, scheduled by `plan`."""
-    packed = packed_weights(problem, plan) if is_prepacked(problem, plan) else None
-    return conv_function(problem, partial(emit_body, problem, plan), packed)
-
-
 def emit_body(problem: Problem, plan: WinogradPlan, operands: Sequence[Operand]) -> None:
-    """What that PrimFunc does, with its arguments as `operands`."""
+    """What the PrimFunc does, with its arguments as `operands`."""
     data, weight, *extra, out = operands
     # Not zero where the outputs have to be computed directly.
     directly = emit.scratch(1, "int64")
@@ -95,32 +88,20 @@ def emit_body(problem: Problem, plan: WinogradPlan, operands: Sequence[Operand])
     emit.when(directly[0] > 0, lambda: direct.emit_body(problem, plan.direct, operands))
 
 
-def is_prepacked(problem: Problem, plan: WinogradPlan) -> bool:
-    """Whether the kernel wants its weights as :func:`build_packing` writes them."""
-    return problem.prepacked
-
-
-def build_packing(problem: Problem, plan: WinogradPlan) -> Any:
-    """The PrimFunc ``(weight, packed)`` that packs weights for the kernel of the same plan.
-
-    Behind the combined taps it copies the weights as they are, for data that is not finite.
-    """
-
-    def body(operands: Sequence[Operand]) -> None:
-        weight, packed = operands
-        taps = WinogradWeights(problem, plan, weight)
-        taps.combine(packed)
-        emit.loop(
-            problem.weights,
-            lambda i: emit.store(packed, taps.elements + i, weight.load(i, packed.dtype)),
-        )
-
-    return packing_function(problem, packed_weights(problem, plan), body)
-
-
 def packed_weights(problem: Problem, plan: WinogradPlan) -> Packed:
-    """What the packed weights are."""
+    """What the packed weights are: combined taps, and behind them the weights as they are, for data
+    that is not finite."""
     return Packed(WinogradWeights(problem, plan).elements + problem.weights, problem.acc_dtype)
+
+
+def pack_weights(problem: Problem, plan: WinogradPlan, weight: Operand, packed: Operand) -> None:
+    """Pack them."""
+    taps = WinogradWeights(problem, plan, weight)
+    taps.combine(packed)
+    emit.loop(
+        problem.weights,
+        lambda i: emit.store(packed, taps.elements + i, weight.load(i, packed.dtype)),
+    )
 
 
 class _Blocking(NamedTuple):
