@@ -21,6 +21,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmark.arguments import count
 from benchmark.cases import FACES, Case, read_cases
 
 CASES = Path(__file__).parent / "cases"
@@ -86,7 +87,7 @@ def row(case: Case, face: str, variant: Variant, target: Any) -> dict[str, Any]:
     from topi_ext import backend, compat
     from topi_ext.layout import Layouts
 
-    g = case.as_conv() if face == "conv" else case.geometry
+    g = case.geometry_of(face)
     rank, n, sized = g.rank, case.n, g
     if variant.sizes == "symbolic":
         n = compat.size_var("n")
@@ -121,15 +122,14 @@ def _epilogue(variant: Variant, face: str, layouts: Any) -> Any:
 
 
 def _plan(request: Any, variant: Variant) -> Any:
-    from topi_ext import compat
-    from topi_ext.cpu.machine import Machine
+    from topi_ext.backend import of_target
     from topi_ext.cpu.plan.choose import choose
     from topi_ext.problem import Problem
 
     face, g, layouts, n, dtypes, target, epilogue = request
     packed = variant.weights == "packed"
     problem = Problem(face, g.as_rank3(), layouts, n, dtypes, epilogue, packed)
-    return choose(problem, Machine.of_features(*compat.llvm_features(target)))
+    return choose(problem, of_target(target).machine)
 
 
 def values(plan: Any) -> Any:
@@ -163,15 +163,15 @@ def main() -> int:
         "--cases", type=Path, nargs="+", help="case files; both benchmarks if absent"
     )
     parser.add_argument("--targets", nargs="+", choices=TARGETS, default=list(TARGETS))
-    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--jobs", type=count, default=2, help="processes")
     given = parser.parse_args()
     files = given.cases or [CASES / "bench.json", CASES / "bench_conv.json"]
-    jobs = [
-        (file.stem, target, case)
-        for file in files
-        for case in read_cases(file)
-        for target in given.targets
-    ]
+    try:
+        before = json.loads(given.against.read_text()) if given.against else None
+        cases = [(file.stem, case) for file in files for case in read_cases(file)]
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    jobs = [(file, target, case) for file, case in cases for target in given.targets]
     found: dict[str, Any] = {}
     with ProcessPoolExecutor(given.jobs) as pool:
         for number, made in enumerate(pool.map(_rows_of, jobs), 1):
@@ -179,10 +179,10 @@ def main() -> int:
             print(f"\r{number} of {len(jobs)}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     given.out.write_text(json.dumps(found, indent=0, sort_keys=True))
-    if given.against is None:
+    if before is None:
         print(f"{len(found)} kernels")
         return 0
-    lines = differences(json.loads(given.against.read_text()), found)
+    lines = differences(before, found)
     print("\n".join([*lines, f"{len(found)} kernels, {len(lines)} are not the same"]))
     return 1 if lines else 0
 

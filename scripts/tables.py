@@ -111,8 +111,13 @@ def main() -> None:
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE.json")
     found = []
     for path in parser.parse_args().files:
-        result = json.loads(path.read_text())
-        found.append((Path(result["header"]["cases"]).name, result))
+        try:
+            result = json.loads(path.read_text())
+            found.append((Path(result["header"]["cases"]).name, result))
+        except (OSError, ValueError) as error:
+            parser.error(f"{path}: {error}")
+        except (KeyError, TypeError):
+            parser.error(f"{path}: not what scripts/bench.py --json writes")
     print("\n".join(dict.fromkeys(provenance(result["header"]) for _, result in found)))
     print(f"\n{summary(found)}")
     for cases, result in found:

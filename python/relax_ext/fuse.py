@@ -26,7 +26,7 @@ from topi_ext.compat import (
 )
 from topi_ext.epilogue import PostOp
 from topi_ext.problem import OPERANDS
-from topi_ext.target import advise, has_kernels
+from topi_ext.target import advise
 
 from .attrs import STOCK, Conv, read
 from .target import target_of
@@ -158,7 +158,7 @@ def _begun(value: Any) -> _Chain | None:
         return None  # legalization refuses it
     found = tensor_type_of(value)
     is_empty = 0 in conv.shape(conv.result) or conv.n == 0
-    if is_empty or not has_kernels(target_of(found)):
+    if is_empty or not backend.has_kernels(target_of(found)):
         return None
     return _Chain(value, conv)
 

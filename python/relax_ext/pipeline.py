@@ -7,9 +7,9 @@ from typing import Any
 
 import tvm
 
+from topi_ext.backend import has_kernels
 from topi_ext.compat import call_attr, relax, tir
 from topi_ext.schedule import parallelized
-from topi_ext.target import has_kernels
 
 from .fuse import fuse_convolutions
 

@@ -15,7 +15,7 @@ from topi_ext.compute import FACES
 from topi_ext.geometry import Geometry, fail
 from topi_ext.layout import permuted
 from topi_ext.sizes import Rule, belonging
-from topi_ext.target import advise, has_kernels
+from topi_ext.target import advise
 
 from .attrs import FACE, Conv, read, short_name
 from .relation import Operand
@@ -55,7 +55,7 @@ def is_left_to_stock(conv: Conv, attrs: Any, target: Any) -> bool:
     VNNI, be it with AVX2 or AVX-512, TVM adds pairs of products in 16 bits, which saturate: large
     values come out wrong.
     """
-    if conv.face != "conv" or not has_kernels(target):
+    if conv.face != "conv" or not backend.has_kernels(target):
         return conv.face == "conv"
     sizes = (conv.n, *conv.geometry.x_size)
     known = all(isinstance(size, int) and size > 0 for size in sizes)
@@ -99,7 +99,7 @@ def _is_by_vectors(geometry: Geometry) -> bool:
 
 def _needs_rewriting(conv: Conv, target: Any) -> bool:
     """Whether TVM has to take the sign off, or pad channels, before its own kernel is right."""
-    by_vnni = has_kernels(target) and conv.geometry.groups == 1
+    by_vnni = backend.has_kernels(target) and conv.geometry.groups == 1
     return by_vnni and not (conv.dtypes["x"] == "uint8" and _is_by_vectors(conv.geometry))
 
 
@@ -231,7 +231,9 @@ def unless_ours(op: str, before: Any) -> Any:
     def rewrite(attrs: Any, inputs: Any, types: Any, *out_type: Any) -> Any:
         conv = read(op, attrs, [Operand.of(types[0]), Operand.of(types[1])])
         target = tvm.target.Target.current(allow_none=True)
-        is_stock = is_left_to_stock(conv, attrs, target) if conv else not has_kernels(target)
+        is_stock = (
+            is_left_to_stock(conv, attrs, target) if conv else not backend.has_kernels(target)
+        )
         return before(attrs, inputs, types, *out_type) if is_stock else None
 
     return rewrite

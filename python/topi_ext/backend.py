@@ -35,10 +35,14 @@ def of_target(target: Any) -> Backend | Unsupported:
     """What builds kernels for `target`, or why nothing does."""
     if target is None:
         return Unsupported("no target is known")
-    kind = str(getattr(target.kind, "name", target.kind))
-    if kind != "llvm":
-        return Unsupported(f"target kind {kind}: kernels of ours are for llvm")
+    if target.kind.name != "llvm":
+        return Unsupported(f"target kind {target.kind.name}: kernels of ours are for llvm")
     return CpuBackend.of(target) or Unsupported("LLVM does not know the target's triple")
+
+
+def has_kernels(target: Any) -> bool:
+    """Whether a target is one that our kernels are written for."""
+    return not isinstance(of_target(target), Unsupported)
 
 
 class Packing(NamedTuple):

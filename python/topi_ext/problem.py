@@ -75,6 +75,11 @@ class Problem:
         return (batch, *self.geometry.gathers(transposed=self.transposed))
 
     @property
+    def has_pairs(self) -> bool:
+        """Whether operands are bfloat16, with an even number of input channels: pairs of them."""
+        return self.dtypes[:2] == ("bfloat16",) * 2 and self.in_channels % 2 == 0
+
+    @property
     def in_pairs(self) -> Problem:
         """The same with pairs of input channels in the place of channels, whose number is even."""
         g = self.geometry

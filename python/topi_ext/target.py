@@ -29,11 +29,6 @@ def host_target(num_cores: int | None = None) -> Any:
     return compat.host_target(num_cores)
 
 
-def has_kernels(target: Any) -> bool:
-    """Whether a target is one that our kernels are written for."""
-    return compat.llvm_features(target) is not None
-
-
 def threads() -> tuple[int, int]:
     """How many threads TVM's runtime will start, and how many this process could use.
 

@@ -112,7 +112,7 @@ def build_stock(case: Case, face: str, dtype: str, target: Any) -> Built:
 def _build(case: Case, face: str, dtype: str, target: Any) -> Built:
     roles = OPERANDS[face]
     params = [relay.var(role, shape=case.shape(role), dtype=dtype) for role in roles]
-    geometry = case.as_conv() if face == "conv" else case.geometry
+    geometry = case.geometry_of(face)
     body = face_call(face, params, geometry, Layouts.canonical(geometry.rank), dtype)
     module = tvm.IRModule.from_expr(relay.Function(params, body))
     start = time.perf_counter()

@@ -31,7 +31,7 @@ def operands(case: Case, dtype: str) -> dict[str, Tensor]:
 
 def states(case: Case, face: str) -> bool:
     """Whether one call of PyTorch computes this face: its padding is symmetric and at least 0."""
-    g = case.as_conv() if face == "conv" else case.geometry
+    g = case.geometry_of(face)
     return g.pad_before == g.pad_after and min(g.padding) >= 0
 
 

@@ -76,6 +76,10 @@ class Case:
         fits = all(extra < stride for extra, stride in zip(g.output_padding, g.stride))
         return g if fits else g.fitted()
 
+    def geometry_of(self, face: str) -> Geometry:
+        """The geometry by which a face is asked for."""
+        return self.as_conv() if face == "conv" else self.geometry
+
     def __str__(self) -> str:
         g = self.geometry
         data, out = ("y", "x") if self.op == "conv_transpose" else ("x", "y")

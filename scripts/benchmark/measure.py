@@ -149,7 +149,7 @@ def ratio(theirs: float | None, ours: float | None) -> float | None:
 
 def workspace(case: Case, face: str, dtype: str, target: Any, threads: int) -> int | None:
     """Bytes that our kernel allocates beside its operands; None where it has none to state."""
-    geometry = case.as_conv() if face == "conv" else case.geometry
+    geometry = case.geometry_of(face)
     layouts = Layouts.canonical(geometry.rank)
     func = backend.prim_func(face, geometry, layouts, case.n, (dtype,) * 3, target)
     return None if func is None else backend.workspace_bytes(func, threads)

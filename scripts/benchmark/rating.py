@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any, NamedTuple
@@ -108,7 +106,7 @@ def spread(found: Sequence[Candidate], most: int) -> list[Candidate]:
 
 def problem_of(case: Case, face: str, dtype: str) -> Problem:
     """A face of a case, as planners see it."""
-    g = case.as_conv() if face == "conv" else case.geometry
+    g = case.geometry_of(face)
     return Problem(face, g.as_rank3(), Layouts.canonical(g.rank), case.n, (dtype,) * 3)
 
 
@@ -289,8 +287,6 @@ def show(head: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
 def _header(given: Any, target: Any, machine: Machine) -> dict[str, Any]:
     features, _ = llvm_features(target)
     return {
-        "date": datetime.now(timezone.utc).isoformat(timespec="minutes"),
-        "commit": commit(),
         **describe(target, features, given.threads, by_relax.VERSIONS),
         "features": sorted(features),
         "machine": asdict(machine),
@@ -301,17 +297,6 @@ def _header(given: Any, target: Any, machine: Machine) -> dict[str, Any]:
         f"medians; the chosen plan and the {FINALISTS} fastest again, {FINAL_ROUNDS} times as "
         "long: regret is of these; error: max |ours - exact| / max |exact|",
     }
-
-
-def commit() -> str | None:
-    """Of this checkout, with ``-dirty`` where files have changed; None without git."""
-    command = ["git", "describe", "--always", "--dirty"]
-    here = Path(__file__).parent
-    try:
-        done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()
 
 
 def _write(path: Path | None, head: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:

@@ -53,7 +53,7 @@ def test_no_more_than_operands_and_result(name: str, face: str) -> None:
     machine, seen = MACHINES[name], 0
     for file, some in SOME.items():
         for case in read_cases(SCRIPTS / "cases" / f"{file}.json")[some]:
-            g = case.as_conv() if face == "conv" else case.geometry
+            g = case.geometry_of(face)
             layouts = Layouts.canonical(g.rank)
             problem = Problem(face, g.as_rank3(), layouts, case.n, ("float32",) * 3)
             for prepacked in (False, True)[: 1 + (face != "conv_weight_grad")]:

@@ -284,6 +284,14 @@ def test_a_circle_of_neighbours_is_seen() -> None:
     assert any("circle" in line for line in found), found
 
 
+def test_a_circle_in_one_room_is_seen_but_for_types() -> None:
+    there = {"topi_ext.cpu.plan.a": "from .b import f"}
+    back = "from .a import g"
+    assert any("circle" in line for line in violations(there | {"topi_ext.cpu.plan.b": back}))
+    types = f"from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    {back}"
+    assert violations(there | {"topi_ext.cpu.plan.b": types}) == []
+
+
 def test_allowed_arrows_pass() -> None:
     house = {
         "topi_ext.__init__": "from .geometry import Geometry",

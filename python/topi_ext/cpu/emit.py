@@ -18,107 +18,34 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from .. import compat
+from .. import compat, emit
 from ..compat import script, statements
 from ..dtypes import byte_width
+from ..emit import *  # noqa: F403  what every target has
 from ..emit import (
-    SCRATCH_BYTES,
     STACK_BYTES,
     Array,
     Expr,
     Operand,
-    Part,
-    Workspace,
     allocated,
-    argument,
-    bits,
-    both,
-    broadcast,
-    builder,
-    cast,
-    ceil_div,
-    choose,
-    clamped_extent,
     constant,
-    converted,
-    fill,
-    function,
-    kernel,
     lanes_of,
-    least,
     let,
-    loop,
-    most,
-    nest,
-    opaque_base,
-    quotient,
-    remainder,
     scratch,
-    select,
-    share_of,
-    shuffled,
     store,
-    tiles,
-    tiles_or_ones,
-    tiles_then_ones,
-    unravel,
     via_memory,
-    when,
     wide,
     workspace,
 )
 
 __all__ = [
+    *emit.__all__,
     "ATTRIBUTES",
-    "SCRATCH_BYTES",
-    "STACK_BYTES",
-    "Array",
-    "Expr",
-    "Operand",
-    "Part",
-    "Workspace",
-    "allocated",
-    "argument",
-    "bits",
-    "body",
-    "both",
-    "broadcast",
-    "cast",
-    "ceil_div",
-    "choose",
-    "clamped_extent",
-    "constant",
-    "converted",
-    "fill",
-    "function",
-    "kernel",
-    "lanes_of",
-    "least",
-    "let",
-    "loop",
-    "most",
-    "nest",
-    "opaque_base",
     "opaque_value",
     "prefetch",
-    "quotient",
     "registers",
-    "remainder",
-    "scratch",
-    "select",
-    "share_of",
-    "shuffled",
-    "store",
     "table",
     "tasks",
-    "tiles",
-    "tiles_or_ones",
-    "tiles_then_ones",
-    "unravel",
-    "via_memory",
-    "when",
-    "wide",
-    "workspace",
 ]
 
 ATTRIBUTES = {
@@ -137,7 +64,7 @@ ATTRIBUTES = {
 def body(*arguments: tuple[Any, ...]) -> Iterator[list[Operand]]:
     """As :func:`topi_ext.emit.body`, with room for the sizes that a symbolic kernel chooses."""
     is_static = all(isinstance(size, int) for _, _, shape, _ in arguments for size in shape)
-    with builder.body(*arguments) as operands:
+    with emit.body(*arguments) as operands:
         with nullcontext() if is_static else _room_for_sizes():
             yield operands
 

@@ -61,9 +61,7 @@ def direct_amx_candidates(
     problem: Problem, machine: Machine
 ) -> Iterator[tuple[float, DirectAmxPlan]]:
     """Of what :func:`plan_direct_amx` chooses."""
-    operands = problem.dtypes[:2]
-    are_pairs = operands == ("bfloat16",) * 2 and problem.in_channels % 2 == 0
-    if machine.amx and are_pairs and problem.out_channels >= _FEWEST_CHANNELS:
+    if machine.amx and problem.has_pairs and problem.out_channels >= _FEWEST_CHANNELS:
         yield from _plans(problem, machine)
 
 

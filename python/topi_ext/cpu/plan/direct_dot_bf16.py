@@ -47,9 +47,8 @@ def direct_dot_candidates(
 
 
 def _serves(problem: Problem, machine: Machine) -> bool:
-    are_pairs = problem.dtypes[:2] == ("bfloat16",) * 2 and problem.in_channels % 2 == 0
     # Where it is slow, what it saves in memory is less than what making pairs takes.
-    return machine.dots > 0 and 2 * machine.dots >= machine.fmas and are_pairs
+    return machine.dots > 0 and 2 * machine.dots >= machine.fmas and problem.has_pairs
 
 
 def _in_pairs(problem: Problem, machine: Machine) -> tuple[Problem, Machine]:
