@@ -13,8 +13,8 @@ from topi_ext import backend
 from topi_ext.cpu.kernels import build
 from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.plan.choose import choose
-from topi_ext.cpu.plan.nominal import elements
 from topi_ext.layout import Layouts
+from topi_ext.nominal import elements
 from topi_ext.problem import Problem
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from threading import RLock
 from typing import Any
 
 from .versions import ADDRESSES_HAVE_TYPES, LETS_ARE_FRAMES, StringImm, script, tir, tvm
 
-_REINTERPRET, _PREFETCH = (
-    f"{tir.__name__.rpartition('.')[2]}.{name}" for name in ("reinterpret", "prefetch")
-)
+_NAMESPACE = tir.__name__.rpartition(".")[2]
+_REINTERPRET, _PREFETCH = (f"{_NAMESPACE}.{name}" for name in ("reinterpret", "prefetch"))
 
 
 building = RLock()
@@ -128,6 +128,40 @@ def allocate(elements: Any, dtype: str, *, hidden: bool = False) -> Any:
         return script.decl_buffer((elements,), dtype, data=place)
     data = _open[-1].enter_context(script.allocate([elements], dtype, "global"))
     return tir.decl_buffer((elements,), dtype, data=data)
+
+
+_numbers = count()
+
+
+def scoped(elements: Any, dtype: str, scope: str) -> Any:
+    """A buffer in one of a GPU's memories: "global", "shared", "shared.dyn" or "local"."""
+    if not LETS_ARE_FRAMES:
+        return script.alloc_buffer((elements,), dtype, scope=scope)
+    data = _open[-1].enter_context(script.allocate([elements], dtype, scope))
+    # TVM 0.17 writes CUDA with the names as they are, be they empty.
+    IRBuilder.name(f"held{next(_numbers)}", data)
+    return tir.decl_buffer((elements,), dtype, data=data, scope=scope)
+
+
+def launch_thread(tag: str, extent: Any) -> Any:
+    """The frame of what runs once for each number below `extent`, which has this name on a GPU."""
+    return script.launch_thread(tag, extent)
+
+
+def barrier(scope: str) -> None:
+    """Every thread of the block waits until all are here, and sees what they wrote."""
+    script.evaluate(tir.call_intrin("void", f"{_NAMESPACE}.tvm_storage_sync", StringImm(scope)))
+
+
+def imported_c(text: str) -> Any:
+    """The frame of statements that may call the functions that `text`, in CUDA, defines."""
+    return script.attr(tir.IntImm("int32", 0), "pragma_import_c", text)
+
+
+def unrolled_by_compiler() -> Any:
+    """The frame of loops that are unrolled by the compiler of what TVM writes, and not by TVM."""
+    no = tir.IntImm("bool", 0)
+    return script.attr(tir.IntImm("int32", 0), "pragma_unroll_explicit", no)
 
 
 def size_var(name: str) -> Any:

@@ -40,24 +40,12 @@ from ..emit import (
 
 __all__ = [
     *emit.__all__,
-    "ATTRIBUTES",
     "opaque_value",
     "prefetch",
     "registers",
     "table",
     "tasks",
 ]
-
-ATTRIBUTES = {
-    "tirx.noalias": True,
-    # Both of these are needed to pass Relax's default pipelines: no default schedule is applied to
-    # an opaque function (8), and it is not fused into another.
-    "tirx.is_scheduled": True,
-    "op_pattern": 8,
-    # MetaSchedule takes every kernel for a task, and lays aside those without a decision. First it
-    # counts their operations, unless it is told how many: it fails on vectors.
-    "estimated_flops": 0,
-}
 
 
 @contextmanager

@@ -8,6 +8,7 @@ text serves static and symbolic sizes.
 from __future__ import annotations
 
 from .builder import (
+    ATTRIBUTES,
     SCRATCH_BYTES,
     STACK_BYTES,
     Workspace,
@@ -54,6 +55,7 @@ from .expressions import (
 from .operands import Array, Operand, Part, store
 
 __all__ = [
+    "ATTRIBUTES",
     "SCRATCH_BYTES",
     "STACK_BYTES",
     "Array",

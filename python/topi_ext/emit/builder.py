@@ -19,6 +19,19 @@ SCRATCH_BYTES = "topi_ext.scratch_bytes"
 for each branch that takes most; left out where a size is symbolic."""
 
 
+ATTRIBUTES = {
+    "tirx.noalias": True,
+    # Both of these are needed to pass Relax's default pipelines: no default schedule is applied to
+    # an opaque function (8), and it is not fused into another.
+    "tirx.is_scheduled": True,
+    "op_pattern": 8,
+    # MetaSchedule takes every kernel for a task, and lays aside those without a decision. First it
+    # counts their operations, unless it is told how many: it fails on vectors.
+    "estimated_flops": 0,
+}
+"""Attributes of every kernel."""
+
+
 class Workspace:
     """Bytes that a kernel allocates: together with all tasks, and for each task that runs.
 

@@ -28,11 +28,14 @@ class RowEpilogue(NamedTuple):
     sources : list
         For each step with an operand, that operand, where the row begins in it, and how far the
         row's elements are apart there.
+    kept : callable
+        ``kept(value, dtype)``: `value` through memory that the target makes a register of.
     """
 
     steps: Sequence[PostOp]
     dtype: str
     sources: Sequence[tuple[Operand, Expr, Expr]]
+    kept: Callable[[Expr, str], Expr] = via_memory
 
     @classmethod
     def emitted(
@@ -57,14 +60,14 @@ class RowEpilogue(NamedTuple):
                 if is_function:
                     # TVM puts what a variable holds into each of its uses: of a function of a
                     # function it would simplify for minutes. It does not look into memory.
-                    value = via_memory(value, self.dtype)
+                    value = self.kept(value, self.dtype)
                 value, is_function = _unary(step)(let(value), self.dtype), True
                 continue
             if step.order:
                 operand, start, stride = next(sources)
                 other = operand.load(start + position * stride, self.dtype)
                 if operand.dtype != self.dtype:
-                    other = via_memory(other, self.dtype)
+                    other = self.kept(other, self.dtype)
             else:
                 other = constant(step.value, self.dtype)
             value = _BINARY[step.op](value, other)

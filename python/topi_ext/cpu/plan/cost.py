@@ -13,10 +13,10 @@ from math import gcd, prod
 from typing import TypeVar
 
 from ...gather import Gather
+from ...nominal import elements
 from ...problem import Problem
 from ..machine import CACHE_LINE, Machine
 from .costs import CommonCosts, costs_of
-from .nominal import elements
 from .vectors import MOST_STEP
 from .window import Window
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ...dtypes import byte_width
 from ...gather import Gather
+from ...nominal import data_elements, nominal
 from ...problem import Problem
 from ..machine import CACHE_LINE, Machine
 from .cost import (
@@ -32,7 +33,6 @@ from .cost import (
     widening_cycles,
 )
 from .costs import costs_of
-from .nominal import data_elements, nominal
 from .vectors import square_size
 from .window import Plan, Window
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
+from ...nominal import nominal
 from ...problem import Problem
 from ..machine import Machine
 from .cost import (
@@ -20,7 +21,6 @@ from .cost import (
 )
 from .costs import costs_of
 from .direct import DirectPlan, plan_direct
-from .nominal import nominal
 from .window import Plan, Window
 
 TILE = 16

@@ -9,6 +9,7 @@ from itertools import product
 from math import prod
 
 from ...dtypes import byte_width
+from ...nominal import elements
 from ...problem import Problem
 from ..machine import CACHE_LINE, Machine
 from .cost import (
@@ -21,7 +22,6 @@ from .cost import (
     widening_cycles,
 )
 from .costs import costs_of
-from .nominal import elements
 from .vectors import odd_vectors
 from .window import Plan
 

@@ -9,6 +9,7 @@ from itertools import product
 from math import prod
 
 from ...dtypes import byte_width
+from ...nominal import nominal
 from ...problem import Problem
 from ..machine import Machine
 from .cost import (
@@ -23,7 +24,6 @@ from .cost import (
     row_cycles,
 )
 from .costs import WgradChannelsCosts, costs_of
-from .nominal import nominal
 from .vectors import square_side
 from .window import Plan, Window
 

@@ -10,6 +10,7 @@ from math import inf, prod
 
 from ...dtypes import byte_width
 from ...geometry import Geometry
+from ...nominal import elements
 from ...problem import Problem
 from ..machine import Machine
 from .cost import (
@@ -23,7 +24,6 @@ from .cost import (
     rows_that_fit,
 )
 from .costs import costs_of
-from .nominal import elements
 from .window import Plan
 
 

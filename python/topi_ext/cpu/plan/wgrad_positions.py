@@ -10,6 +10,7 @@ from itertools import product
 from math import prod
 
 from ...dtypes import byte_width
+from ...nominal import nominal
 from ...problem import Problem
 from ..machine import CACHE_LINE, Machine
 from .cost import (
@@ -22,7 +23,6 @@ from .cost import (
     pack_cycles,
 )
 from .costs import costs_of
-from .nominal import nominal
 from .window import Plan, Window
 
 

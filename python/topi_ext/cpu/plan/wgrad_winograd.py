@@ -10,6 +10,7 @@ from math import prod
 
 from ...dtypes import byte_width
 from ...filtering import Filter
+from ...nominal import nominal
 from ...problem import Problem
 from ..machine import Machine
 from .cost import (
@@ -23,7 +24,6 @@ from .cost import (
     row_cycles,
 )
 from .costs import costs_of
-from .nominal import nominal
 from .vectors import NARROW, odd_vectors
 from .wgrad_positions import WgradPositionsPlan, plan_wgrad_positions
 from .winograd_tiles import (

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ...dtypes import byte_width
 from ...filtering import Filter, joined_filters_of
+from ...nominal import elements, nominal
 from ...problem import Problem
 from ..machine import Machine
 from .cost import (
@@ -27,7 +28,6 @@ from .cost import (
 )
 from .costs import WinogradCosts, costs_of
 from .direct import DirectPlan, direct_elements, direct_tasks, plan_direct
-from .nominal import elements, nominal
 from .vectors import NARROW, odd_vectors, square_size
 from .winograd_rows import COMBINED, WinogradRows
 from .winograd_tiles import (

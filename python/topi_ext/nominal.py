@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 
-from ...geometry import Size
-from ...problem import Problem
+from .geometry import Size
+from .problem import Problem
 
 NOMINAL = (4, 8, 32, 64)
 """Assumed sizes of symbolic axes: batch, then depth, height and width."""

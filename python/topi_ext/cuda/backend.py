@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a problem to a kernel for a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..emit.arguments import Packed
+from ..problem import Problem
+from . import kernels
+from .machine import GpuMachine
+from .plan.base import Plan
+from .plan.choose import choose
+
+
+@dataclass(frozen=True)
+class CudaBackend:
+    """Kernels for GPUs of one architecture: equal ones make equal kernels.
+
+    Attributes
+    ----------
+    machine : GpuMachine
+    """
+
+    machine: GpuMachine
+
+    @classmethod
+    def of(cls, target: Any) -> CudaBackend | None:
+        """That of a cuda target; None where its architecture is none that CUDA names."""
+        machine = GpuMachine.of_arch(str(target.attrs.get("arch", "")))
+        return None if machine is None else cls(machine)
+
+    def build(self, problem: Problem, plan: Plan | None = None) -> Any:
+        """The PrimFunc of the kernel with this `plan`; of the fastest one, by estimate, without."""
+        plan = choose(problem, self.machine) if plan is None else plan
+        return kernels.build(problem, plan)
+
+    def build_packing(self, problem: Problem) -> tuple[Any, Packed] | None:
+        """The PrimFunc that packs the weights of that kernel, and what it writes; None where the
+        kernel reads weights as they are."""
+        plan = choose(problem, self.machine)
+        packed = kernels.packed_weights(problem, plan)
+        return packed and (kernels.build_packing(problem, plan), packed)

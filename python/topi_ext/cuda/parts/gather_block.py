@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a block of threads computes of a gather: positions of one phase, channels of one group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
+
+from ...gather import Gather
+from ...problem import Problem
+from .. import emit
+from ..emit import Expr, narrow, opaque_value, quotient, remainder, unravel
+from ..plan.implicit_gemm import Tile
+
+
+class AxisPhase(NamedTuple):
+    """One axis of a phase.
+
+    Attributes
+    ----------
+    offset : Expr
+        Position j of the phase is output position ``out_step * j + offset``.
+    taps : Expr
+        How many it meets; perhaps none.
+    first_tap : Expr
+        The smallest, which the others follow at distances of ``tap_step``.
+    start : Expr
+        The input position that position 0 reads for it.
+    """
+
+    offset: Expr
+    taps: Expr
+    first_tap: Expr
+    start: Expr
+
+    @classmethod
+    def emitted(cls, gather: Gather, turn: Expr) -> AxisPhase:
+        """Number `turn` of an axis' phases, those of most taps first."""
+        if not gather.transposed:
+            return cls(0, gather.kernel, 0, -gather.pad_before)
+        step = gather.tap_step
+        rest, first = quotient(turn, step), remainder(turn, step)
+        offset = opaque_value((gather.phase_of(first) + rest) % gather.stride)
+        count = emit.greatest(0, quotient(gather.kernel + (step - 1) - first, step))
+        # Only where tap_step < stride there are others: phases that dilation leaves out.
+        taps = opaque_value(emit.pick(rest == 0, lambda: count, emit.constant(0, "int32")))
+        return cls(offset, taps, opaque_value(first), opaque_value(gather.shift_of(offset, first)))
+
+
+@dataclass(frozen=True)
+class GatherBlock:
+    """Which sums a block of threads computes, and from which products.
+
+    Attributes
+    ----------
+    group, split : Expr
+        Group of channels; share of the sum, of a split one.
+    first_row, first_column : Expr
+        Of the tile: positions of the phase, and output channels of the group.
+    axes : tuple of AxisPhase
+        Depth, height and width.
+    positions : tuple of Expr
+        Of the phase, along the four axes.
+    in_sizes, out_sizes : tuple of Expr
+        Of data and result, along the four axes.
+    """
+
+    group: Expr
+    split: Expr
+    first_row: Expr
+    first_column: Expr
+    axes: tuple[AxisPhase, ...]
+    positions: tuple[Expr, ...]
+    in_sizes: tuple[Expr, ...]
+    out_sizes: tuple[Expr, ...]
+
+    @classmethod
+    def emitted(cls, problem: Problem, tile: Tile, block: Expr) -> GatherBlock:
+        """That of block number `block` of :func:`blocks_of`; blocks of one group, phase and share
+        of the sum that read the same positions follow each other."""
+        positions = _opaque(map(narrow, problem.positions))
+        rows = opaque_value(quotient(prod(positions) + (tile.rows - 1), tile.rows))
+        columns = -(-problem.out_channels // tile.columns)
+        digits = (*_turns(problem), problem.geometry.groups, tile.splits, rows, columns)
+        *turns, group, split, row, column = unravel(block, digits)
+        axes = tuple(map(AxisPhase.emitted, problem.gathers[1:], turns))
+        return cls(
+            opaque_value(group),
+            opaque_value(split),
+            opaque_value(row * tile.rows),
+            opaque_value(column * tile.columns),
+            axes,
+            positions,
+            _opaque(map(narrow, problem.in_sizes)),
+            _opaque(map(narrow, problem.out_sizes)),
+        )
+
+    @property
+    def total(self) -> Expr:
+        """Positions of the phase."""
+        return prod(self.positions)
+
+    def position(self, row: Expr) -> tuple[Expr, tuple[Expr, ...]]:
+        """Whether `row` of the tile is a position, and which along the four axes."""
+        number = opaque_value(self.first_row + row)
+        return number < self.total, _opaque(unravel(number, self.positions))
+
+
+def blocks_of(problem: Problem, tile: Tile) -> Expr:
+    """How many blocks compute `problem`, with this tile each."""
+    rows = emit.ceil_div(prod(problem.positions), tile.rows)
+    columns = -(-problem.out_channels // tile.columns)
+    return rows * (columns * prod(_turns(problem)) * problem.geometry.groups * tile.splits)
+
+
+def _turns(problem: Problem) -> list[int]:
+    return [gather.out_step for gather in problem.gathers[1:]]
+
+
+def _opaque(values: Iterable[Expr]) -> tuple[Expr, ...]:
+    return tuple(map(opaque_value, values))

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the data of a position lies, tap after tap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...problem import DATA, Problem
+from .. import emit
+from ..emit import Expr, Operand, flat, opaque_value
+from .gather_block import GatherBlock
+from .tap_steps import TapSteps
+
+
+@dataclass(frozen=True)
+class GatherRow:
+    """A position whose data a thread copies.
+
+    Attributes
+    ----------
+    inside : Expr
+        Whether it is one: the last tile may reach behind the last position.
+    at : tuple of Expr
+        Along depth, height and width, where it reads for the phase's first tap.
+    start : Expr
+        Index of its image's, and its group's, first element, with 64 bits.
+    """
+
+    inside: Expr
+    at: tuple[Expr, ...]
+    start: Expr
+
+    @classmethod
+    def emitted(cls, problem: Problem, data: Operand, block: GatherBlock, row: Expr) -> GatherRow:
+        """Row number `row` of the block's tile."""
+        inside, (image, *positions) = block.position(row)
+        axes = zip(positions, problem.gathers[1:], block.axes)
+        at = tuple(opaque_value(j * gather.in_step + axis.start) for j, gather, axis in axes)
+        channel = block.group * problem.in_channels
+        start = data.at("NC", flat(image), flat(channel))
+        return cls(opaque_bool(inside), at, opaque_value(start))
+
+    def read(
+        self, problem: Problem, data: Operand, block: GatherBlock, steps: TapSteps
+    ) -> tuple[Expr, Expr]:
+        """Whether the current tap meets data, and the index of its channel 0."""
+        inside, index = [self.inside], self.start
+        sizes = block.in_sizes[1:]
+        for gather, at, tap, size, letter in zip(
+            problem.gathers[1:], self.at, steps.taps, sizes, DATA[1:]
+        ):
+            step = gather.shift_step if gather.transposed else gather.dilation
+            where = opaque_value(at + tap * step)
+            known = isinstance(where, int) and isinstance(size, int)
+            inside += [0 <= where < size] if known else [where >= 0, where < size]
+            index = index + flat(where) * emit.along(data, letter)
+        return opaque_bool(emit.both(*inside)), opaque_value(index)
+
+
+def opaque_bool(value: Expr) -> Expr:
+    """A condition, computed once; a Python boolean stays one."""
+    if isinstance(value, bool):
+        return value
+    return emit.via_register(value.astype("int32"), "int32") != 0

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums of a tile, by way of shared memory, to the result: neighbouring threads write neighbours.
+
+::
+
+    starts[position of the tile] = index of the position's channel 0, or -1 outside of the result
+    for slices of the columns:
+        barrier; every thread keeps its sums of the slice; barrier
+        for elements of the slice, in the order of memory: epilogue, store
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+from ...emit.post_ops import RowEpilogue
+from ...problem import DATA, Problem
+from .. import emit
+from ..emit import Array, Expr, Operand, along, both, flat, opaque_value, shared, store, when
+from ..plan.implicit_gemm import Tile
+from .gather_block import GatherBlock
+
+PAD = 4
+"""Elements between rows of shared memory, so that columns do not share banks."""
+
+
+class Fragment(Protocol):
+    """Which sums of a tile a thread has."""
+
+    slices: int
+    width: int
+
+    def keep(self, part: int, held: Array, strides: tuple[int, int]) -> None:
+        """Write the thread's sums of a slice, of `width` columns, to ``held[row, column]``."""
+
+    def column(self, part: int, number: Expr) -> Expr:
+        """Column of the tile that is column `number` of a slice."""
+
+
+class Threads(NamedTuple):
+    """The threads of a block: which this is, and how many there are."""
+
+    number: Expr
+    count: int
+
+
+def held_elements(rows: int, width: int) -> int:
+    """Shared memory that a slice takes, in either order."""
+    return max(rows * (width + PAD), (rows + PAD) * width)
+
+
+@dataclass(frozen=True)
+class OutputTile:
+    """Where sums of a block go.
+
+    Attributes
+    ----------
+    problem : Problem
+        Without epilogue where shares of split sums are written.
+    block : GatherBlock
+    tile : Tile
+    threads : Threads
+    result : Operand
+        Of all shares of a split sum, where there are several: each is stored as the result is.
+    extra : sequence of Operand
+        Of the epilogue.
+    share : Expr
+        Index of the share's first element.
+    """
+
+    problem: Problem
+    block: GatherBlock
+    tile: Tile
+    threads: Threads
+    result: Operand
+    extra: Sequence[Operand]
+    share: Expr = 0
+
+    def write(self, fragment: Fragment, held: Array) -> None:
+        """Write all sums of the block; `held` has room for :func:`held_elements`."""
+        starts = self._starts()
+        is_channels_last = along(self.result, "C") == 1
+        strides = (fragment.width + PAD, 1) if is_channels_last else (1, self.tile.rows + PAD)
+
+        def element(turn: Expr, part: int) -> None:
+            number = self.threads.number + turn * self.threads.count
+            if is_channels_last:
+                row, column = emit.unravel(number, (self.tile.rows, fragment.width))
+            else:
+                column, row = emit.unravel(number, (fragment.width, self.tile.rows))
+            row, column = opaque_value(row), opaque_value(column)
+            channel = opaque_value(self.block.first_column + fragment.column(part, column))
+            self._store(row, channel, held[row * strides[0] + column * strides[1]], starts)
+
+        for part in range(fragment.slices):
+            emit.barrier()
+            fragment.keep(part, held, strides)
+            emit.barrier()
+            turns = self.tile.rows * fragment.width // self.threads.count
+            emit.unrolled(turns, lambda turn, part=part: element(turn, part))
+
+    @cached_property
+    def _operands(self) -> list[tuple[Operand, str, bool]]:
+        """Operands of the epilogue, the axes along which they vary, channels aside, and whether
+        they are stored as the result is."""
+        steps = (step for step in self.problem.epilogue if step.order)
+        order = list(self.result.strides)
+        found = []
+        for step, operand in zip(steps, self.extra):
+            varies = "".join(letter for letter in step.varies if letter != "C")
+            alike = list(operand.strides) == order and set(step.varies) == set(order)
+            found.append((operand, varies, alike))
+        return found
+
+    def _starts(self) -> list[Array]:
+        """For each row of the tile the index of its channel 0: in the result, or -1 outside, and in
+        operands of the epilogue that vary from position to position in another way."""
+        others = [(operand, varies) for operand, varies, alike in self._operands if not alike]
+        others = [(operand, varies) for operand, varies in others if varies]
+        starts = [shared(self.tile.rows, "int64") for _ in range(1 + len(others))]
+
+        def place(row: Expr) -> None:
+            inside, at = self._place(row)
+            start = self.result.at(DATA, *map(flat, at)) + flat(self.share)
+            group = self.block.group * self.problem.out_channels
+            start = emit.wide(start + flat(group) * along(self.result, "C"))
+            store(starts[0], row, emit.pick(inside, lambda: start, emit.constant(-1, "int64")))
+            for table, (operand, varies) in zip(starts[1:], others):
+                index = operand.at(varies, *(flat(at[DATA.index(letter)]) for letter in varies))
+                store(table, row, emit.wide(index))
+
+        def turn(number: Expr) -> None:
+            row = opaque_value(self.threads.number + number * self.threads.count)
+            when(self.tile.rows % self.threads.count == 0 or row < self.tile.rows, lambda: place(row))
+
+        emit.unrolled(-(-self.tile.rows // self.threads.count), turn)
+        return starts
+
+    def _place(self, row: Expr) -> tuple[Expr, list[Expr]]:
+        """Whether a row of the tile is in the result, and where along the four axes."""
+        inside, (image, *positions) = self.block.position(row)
+        at, sizes = [image], self.block.out_sizes[1:]
+        for position, axis, gather, size in zip(
+            positions, self.block.axes, self.problem.gathers[1:], sizes
+        ):
+            where = opaque_value(position * gather.out_step + axis.offset)
+            whole = gather.out_step == 1 or (isinstance(size, int) and size % gather.out_step == 0)
+            inside = both(inside, whole or where < size)
+            at.append(where)
+        return inside, at
+
+    def _store(self, row: Expr, channel: Expr, value: Expr, starts: Sequence[Array]) -> None:
+        """Write what becomes of one sum."""
+        problem, result = self.problem, self.result
+        start = opaque_value(starts[0][row])
+        is_whole = problem.out_channels % self.tile.columns == 0
+        own = iter(starts[1:])
+
+        def finish() -> None:
+            sources = []
+            for operand, varies, alike in self._operands:
+                first = start if alike else next(own)[row] if varies else 0
+                numbered = channel if alike else channel + self.block.group * problem.out_channels
+                sources.append((operand, first + flat(numbered) * along(operand, "C"), 0))
+            acc = problem.acc_dtype
+            epilogue = RowEpilogue(problem.epilogue, acc, sources, emit.via_register)
+            index = start + flat(channel) * along(result, "C")
+            store(result, index, emit.cast(epilogue(value, 0), acc, result.dtype))
+
+        when(both(start >= 0, is_whole or channel < problem.out_channels), finish)

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights in the order in which a tile reads them.
+
+``packed[group][tap][input channel][output channel]``, the channels of a group filled up with zeros
+to whole tiles: the rows of a step lie one after the other, and no reader has to look for the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...emit.arguments import Packed, weight_index
+from ...problem import Problem
+from .. import emit
+from ..emit import Array, Expr, Operand, flat, launch, pick, store, unravel, when
+from ..plan.implicit_gemm import Tile
+
+THREADS = 256
+
+
+@dataclass(frozen=True)
+class PackedShape:
+    """Sizes of packed weights.
+
+    Attributes
+    ----------
+    groups, taps, rows, columns : int
+        The last two with what they are filled up by.
+    """
+
+    groups: int
+    taps: int
+    rows: int
+    columns: int
+
+    @classmethod
+    def of(cls, problem: Problem, tile: Tile) -> PackedShape:
+        """Those that a tile reads."""
+        rows = -(-problem.in_channels // tile.depth) * tile.depth
+        columns = -(-problem.out_channels // tile.columns) * tile.columns
+        return cls(problem.geometry.groups, problem.geometry.taps, rows, columns)
+
+    @property
+    def elements(self) -> int:
+        """Of all."""
+        return self.groups * self.taps * self.rows * self.columns
+
+    def at(self, group: Expr, tap: Expr, row: Expr, column: Expr) -> Expr:
+        """Index of a weight."""
+        return ((group * self.taps + tap) * self.rows + row) * self.columns + column
+
+
+def packed_of(problem: Problem, tile: Tile) -> Packed:
+    """What a kernel finds in place of its weights."""
+    return Packed(PackedShape.of(problem, tile).elements, problem.dtypes[1])
+
+
+def packed_first(problem: Problem, tile: Tile, weight: Operand) -> Array:
+    """The weights, packed by a kernel that is launched before those that read them."""
+    shape = PackedShape.of(problem, tile)
+    packed = emit.workspace_of(shape.elements, weight.dtype)
+    with launch(-(-shape.elements // THREADS), THREADS) as (block, thread):
+        number = emit.opaque_value(block * THREADS + thread)
+        inside = True if shape.elements % THREADS == 0 else number < shape.elements
+        when(inside, lambda: _pack_one(problem, shape, weight, packed, number))
+    return packed
+
+
+def pack_weights(problem: Problem, tile: Tile, weight: Operand, packed: Operand) -> None:
+    """The same by loops, which TVM runs while it compiles."""
+    shape = PackedShape.of(problem, tile)
+    extents = (shape.groups, shape.taps, shape.rows, shape.columns)
+
+    def one(*at: Expr) -> None:
+        store(packed, shape.at(*at), _weight_at(problem, shape, weight, at))
+
+    emit.nest(extents, one)
+
+
+def _pack_one(
+    problem: Problem, shape: PackedShape, weight: Operand, packed: Array, number: Expr
+) -> None:
+    digits = unravel(number, (shape.groups, shape.taps, shape.rows, shape.columns))
+    at = [emit.opaque_value(digit) for digit in digits]
+    store(packed, number, _weight_at(problem, shape, weight, at))
+
+
+def _weight_at(problem: Problem, shape: PackedShape, weight: Operand, at: Sequence[Expr]) -> Expr:
+    """What is packed there: a weight, or zero."""
+    group, tap, row, column = at
+    inside = emit.both(
+        shape.rows == problem.in_channels or row < problem.in_channels,
+        shape.columns == problem.out_channels or column < problem.out_channels,
+    )
+    taps = unravel(tap, problem.geometry.kernel)
+    index = weight_index(problem, weight, flat(group), row, column, taps)
+    return pick(inside, lambda: weight[index], emit.constant(0, weight.dtype))

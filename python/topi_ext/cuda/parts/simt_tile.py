@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The register tile of a matrix product on the lanes of a multiprocessor.
+
+Warps are 8 x 4 threads.  A thread has groups of four neighbouring rows and of four neighbouring
+columns, so that it reads shared memory by 16 bytes, and a warp reads neighbours (CUTLASS' SIMT
+tiles are arranged alike)::
+
+    for k of the step:
+        rows[thread_rows]       = A[k, :]       columns[thread_columns] = B[k, :]
+        sums[thread_rows, thread_columns] += rows * columns
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .. import emit
+from ..emit import Array, Expr, local, opaque_value, store, unrolled
+
+WARP_ROWS, WARP_COLUMNS = 8, 4
+
+PAD = 4
+"""Elements between the rows of a step, which keep 16-byte reads aligned."""
+
+
+def multiply_add(total: Expr, a: Expr, b: Expr) -> Expr:
+    """A product, added."""
+    return total + a * b
+
+
+@dataclass(frozen=True)
+class SimtTile:
+    """Sums of a thread, and where in the tile they are.
+
+    Attributes
+    ----------
+    rows, columns : int
+        Of the tile.
+    thread_rows, thread_columns : int
+        Of a thread.
+    dtype : str
+        Of sums.
+    sums : Array
+    first_row, first_column : Expr
+        Of the thread's first group.
+    """
+
+    rows: int
+    columns: int
+    thread_rows: int
+    thread_columns: int
+    dtype: str
+    sums: Array
+    first_row: Expr
+    first_column: Expr
+
+    @classmethod
+    def emitted(
+        cls, tile: tuple[int, int], thread_tile: tuple[int, int], thread: Expr, dtype: str
+    ) -> SimtTile:
+        """Sums that are zero."""
+        (rows, columns), (thread_rows, thread_columns) = tile, thread_tile
+        sums = local(thread_rows * thread_columns, dtype)
+        unrolled(
+            thread_rows * thread_columns, lambda i: store(sums, i, emit.constant(0, dtype))
+        )
+        warp, lane = emit.quotient(thread, 32), emit.remainder(thread, 32)
+        warps = rows // (WARP_ROWS * thread_rows)
+        warp_column, warp_row = emit.unravel(warp, (0, warps))
+        lane_column, lane_row = emit.unravel(lane, (WARP_COLUMNS, WARP_ROWS))
+        row = warp_row * (WARP_ROWS * thread_rows) + lane_row * min(4, thread_rows)
+        column = warp_column * (WARP_COLUMNS * thread_columns) + lane_column * min(4, thread_columns)
+        made = opaque_value(row), opaque_value(column)
+        return cls(rows, columns, thread_rows, thread_columns, dtype, sums, *made)
+
+    @property
+    def row_group(self) -> int:
+        """Neighbouring rows of a thread."""
+        return min(4, self.thread_rows)
+
+    @property
+    def column_group(self) -> int:
+        """Neighbouring columns of a thread."""
+        return min(4, self.thread_columns)
+
+    @property
+    def slices(self) -> int:
+        """Parts of the columns that are kept at once."""
+        return self.thread_columns // self.column_group
+
+    @property
+    def width(self) -> int:
+        """Columns of a part."""
+        return self.columns // self.slices
+
+    def row(self, i: int) -> Expr:
+        """Row of the tile that is the thread's row `i`."""
+        return self.first_row + (i // self.row_group) * (WARP_ROWS * self.row_group) + i % self.row_group
+
+    def column(self, part: int, number: Expr) -> Expr:
+        """Column of the tile that is column `number` of a slice."""
+        run = WARP_COLUMNS * self.column_group
+        warp_column, rest = emit.unravel(number, (0, run))
+        return warp_column * (WARP_COLUMNS * self.thread_columns) + part * run + rest
+
+    def add_products(
+        self,
+        depth: int,
+        a: tuple[Array, Expr],
+        b: tuple[Array, Expr],
+        add: Callable[[Expr, Expr, Expr], Expr] = multiply_add,
+    ) -> None:
+        """Add what a step multiplies: ``a[k, row]``, ``b[k, column]``, k below `depth`."""
+        rows, columns = local(self.thread_rows, a[0].dtype), local(self.thread_columns, b[0].dtype)
+        spread_rows, spread_columns = WARP_ROWS * self.row_group, WARP_COLUMNS * self.column_group
+
+        def one(k: Expr) -> None:
+            start = a[1] + k * (self.rows + PAD) + self.first_row
+            for i in range(0, self.thread_rows, self.row_group):
+                place = start + i // self.row_group * spread_rows
+                value = emit.get_vector(a[0], place, self.row_group)
+                emit.set_vector(rows, i, self.row_group, value)
+            start = b[1] + k * (self.columns + PAD) + self.first_column
+            for j in range(0, self.thread_columns, self.column_group):
+                place = start + j // self.column_group * spread_columns
+                value = emit.get_vector(b[0], place, self.column_group)
+                emit.set_vector(columns, j, self.column_group, value)
+            unrolled(self.thread_rows, lambda i: unrolled(self.thread_columns, lambda j: sum_of(i, j)))
+
+        def sum_of(i: Expr, j: Expr) -> None:
+            place = i * self.thread_columns + j
+            store(self.sums, place, add(self.sums[place], rows[i], columns[j]))
+
+        unrolled(depth, one)
+
+    def keep(self, part: int, held: Array, strides: tuple[int, int]) -> None:
+        """Write the thread's sums of a slice to ``held[row, column]``."""
+        run = WARP_COLUMNS * self.column_group
+        thread_width = WARP_COLUMNS * self.thread_columns
+        warp_column, in_warp = emit.unravel(self.first_column, (0, thread_width))
+        first = warp_column * run + in_warp
+        for i in range(self.thread_rows):
+            for j in range(self.column_group):
+                place = self.row(i) * strides[0] + (first + j) * strides[1]
+                store(held, place, self.sums[i * self.thread_columns + part * self.column_group + j])

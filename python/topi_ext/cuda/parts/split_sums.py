@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Split sums: every share is kept, and a second kernel adds them in order.
+
+So the result is the same in every run, which atomic additions do not give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ...emit.post_ops import RowEpilogue
+from ...problem import DATA, Problem
+from .. import emit
+from ..emit import Expr, Operand, flat, local, opaque_value, store, when
+from ..plan.implicit_gemm import Tile
+
+THREADS = 256
+
+
+def shares_of(problem: Problem, tile: Tile, out: Operand) -> Operand | None:
+    """Memory for all shares, each stored as `out` is; None of a sum that is not split."""
+    if tile.splits == 1:
+        return None
+    order = "S" + "".join(out.sizes)
+    sizes = [tile.splits, *out.sizes.values()]
+    held = emit.workspace_of(tile.splits * _elements(out), problem.acc_dtype)
+    return Operand(held.buffer, problem.acc_dtype, order, sizes)
+
+
+def _elements(out: Operand) -> Expr:
+    return prod(out.sizes.values())
+
+
+def add_shares(
+    problem: Problem, tile: Tile, shares: Operand, extra: Sequence[Operand], out: Operand
+) -> None:
+    """A kernel that adds the shares of each element, finishes the sum and writes it."""
+    elements = _elements(out)
+    with emit.launch(emit.ceil_div(elements, THREADS), THREADS) as (block, thread):
+        number = opaque_value(flat(block) * THREADS + flat(thread))
+        total = local(1, problem.acc_dtype)
+
+        def one() -> None:
+            store(total, 0, shares[number])
+
+            def add(share: Expr) -> None:
+                place = number + (flat(share) + 1) * shares.strides["S"]
+                store(total, 0, total[0] + shares[place])
+
+            emit.unrolled(tile.splits - 1, add)
+            value = _finished(problem, extra, out, number, total[0])
+            store(out, number, emit.cast(value, problem.acc_dtype, out.dtype))
+
+        known = isinstance(elements, int) and elements % THREADS == 0
+        when(known or number < elements, one)
+
+
+def _finished(
+    problem: Problem, extra: Sequence[Operand], out: Operand, number: Expr, value: Expr
+) -> Expr:
+    """What the epilogue makes of the sum of element `number`."""
+    if not problem.epilogue:
+        return value
+    letters = "".join(out.sizes)
+    digits = emit.unravel(number, list(out.sizes.values()))
+    at = dict(zip(letters, map(opaque_value, digits)))
+    steps = [step for step in problem.epilogue if step.order]
+    sources = []
+    for step, operand in zip(steps, extra):
+        varies = "".join(letter for letter in "C" + DATA if letter in step.varies)
+        start = operand.at(varies, *(at.get(letter, 0) for letter in varies))
+        sources.append((operand, start, 0))
+    return RowEpilogue(problem.epilogue, problem.acc_dtype, sources, emit.via_register)(value, 0)

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiles of the implicit matrix product that a gather is, on the lanes of float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from ...dtypes import byte_width
+from ...nominal import nominal
+from ...problem import Problem
+from ..machine import STATIC_SHARED, GpuMachine
+from .base import Plan
+from .cost import (
+    LAUNCH,
+    Blocks,
+    bytes_time,
+    launch_time,
+    memory_time,
+    positions,
+    resident,
+)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a block of threads computes.
+
+    Attributes
+    ----------
+    rows, columns : int
+        Positions, and output channels.
+    depth : int
+        Input channels of a step.
+    splits : int
+        Into how many shares a sum is divided, which other blocks compute.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    splits: int = 1
+
+
+@dataclass(frozen=True)
+class GemmPlan(Plan):
+    """A tile, computed by warps of 8 x 4 threads.
+
+    Attributes
+    ----------
+    tile : Tile
+    thread_rows, thread_columns : int
+        Of a thread.
+    packed : bool
+        Whether weights are packed first: by the function's first kernel, where they do not come so.
+    """
+
+    tile: Tile
+    thread_rows: int
+    thread_columns: int
+    packed: bool = False
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        tile = self.tile
+        return tile.rows // self.thread_rows * (tile.columns // self.thread_columns)
+
+
+TILES = (
+    (128, 128, 8, 8), (128, 64, 8, 8), (64, 128, 8, 8), (64, 64, 8, 4), (64, 64, 4, 4),
+    (128, 32, 8, 4), (64, 32, 4, 4), (32, 64, 4, 4), (32, 128, 4, 8), (32, 32, 4, 2),
+    (128, 16, 4, 4), (64, 16, 4, 2),
+)  # fmt: skip
+"""Rows, columns, and those of a thread: CUTLASS' SIMT tiles, and smaller ones for few positions or
+few channels."""
+
+DEPTHS = (8, 16)
+"""Input channels of a step."""
+
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
+
+LEAST_STEPS = 4
+"""Of a share of a split sum."""
+
+MOST_SUMS = 64
+"""32-bit registers of a thread's sums."""
+
+
+def implicit_gemm_candidates(
+    problem: Problem, machine: GpuMachine
+) -> Iterator[tuple[float, GemmPlan]]:
+    """All tiles, splits and ways to read the weights, each with its estimated nanoseconds."""
+    width = byte_width(problem.acc_dtype)
+    for rows, columns, thread_rows, thread_columns in TILES:
+        if thread_rows * thread_columns * width > 4 * MOST_SUMS:
+            continue
+        for depth, splits, packed in product(DEPTHS, SPLITS, (False, True)):
+            plan = GemmPlan(Tile(rows, columns, depth, splits), thread_rows, thread_columns, packed)
+            if depth > DEPTHS[0] and problem.in_channels <= DEPTHS[0]:
+                continue
+            if splits > 1 and steps_of(problem, plan.tile) < splits * LEAST_STEPS:
+                continue
+            if problem.prepacked and not packed:
+                continue
+            time = _time(problem, plan, machine)
+            if time is not None:
+                yield time, plan
+
+
+def steps_of(problem: Problem, tile: Tile) -> float:
+    """Of a block, in the mean over its phases: every tap belongs to one."""
+    phases = prod(gather.out_step for gather in problem.gathers)
+    return -(-problem.in_channels // tile.depth) * problem.geometry.taps / phases
+
+
+def block_count(problem: Problem, tile: Tile) -> int:
+    """Blocks of a launch."""
+    phases = prod(gather.out_step for gather in problem.gathers)
+    rows, columns = -(-positions(problem) // tile.rows), -(-problem.out_channels // tile.columns)
+    return rows * columns * phases * problem.geometry.groups * tile.splits
+
+
+def split_time(problem: Problem, tile: Tile, machine: GpuMachine) -> float:
+    """Nanoseconds in which shares of a split sum are written, read and added."""
+    if tile.splits == 1:
+        return 0.0
+    channels = problem.geometry.groups * problem.out_channels
+    sums = prod(nominal(problem.out_sizes)) * channels * byte_width(problem.acc_dtype)
+    # What fits into the second cache stays there.
+    speed = 3.0 if sums * tile.splits < machine.l2 // 2 else 1.0
+    return LAUNCH + bytes_time(2 * tile.splits * sums, machine) / speed
+
+
+def packing_time(problem: Problem, machine: GpuMachine) -> float:
+    """Nanoseconds of the kernel that packs weights, where they do not come packed."""
+    if problem.prepacked:
+        return 0.0
+    moved = problem.weights * byte_width(problem.dtypes[1])
+    return LAUNCH + PACKING * bytes_time(moved, machine)
+
+
+PACKING = 4.0
+"""Times, of reading and writing weights in two orders."""
+
+LOOSE_WEIGHTS = 1.0
+"""Cycles of a weight that a warp reads from a cache line of its own."""
+
+SIMT_SHARE = 0.8
+"""Of the cycles, those that begin products: measured in the machine code of the largest tile."""
+
+
+def _time(problem: Problem, plan: GemmPlan, machine: GpuMachine) -> float | None:
+    tile, width = plan.tile, byte_width(problem.acc_dtype)
+    sums = plan.thread_rows * plan.thread_columns
+    speed = machine.lanes / (1 if width == 4 else 2 if machine.sms in (56, 80, 108, 132) else 32)
+    products = tile.rows * tile.columns * tile.depth / (speed * SIMT_SHARE)
+    # A thread of few sums reads more of shared memory than it multiplies: 128 bytes a cycle.
+    reads = tile.depth * plan.threads * (plan.thread_rows + plan.thread_columns) * width / 128 / 2
+    loads = tile.rows * tile.depth / 32
+    loads += tile.columns * tile.depth * (1 / 32 if plan.packed else LOOSE_WEIGHTS)
+    held = max(2 * (tile.rows + tile.columns + 8) * tile.depth, (tile.rows + 4) * 32) * width
+    blocks = Blocks(
+        block_count(problem, tile), plan.threads, int(sums * width / 4 * 1.25) + 44,
+        held + 8 * tile.rows, steps_of(problem, tile) / tile.splits + 2,
+        max(products, reads, loads) + 30,
+    )  # fmt: skip
+    if resident(blocks, machine) < 1 or held + 8 * tile.rows > STATIC_SHARED:
+        return None
+    time = max(launch_time(blocks, machine), memory_time(problem, machine) + LAUNCH)
+    return time + split_time(problem, tile, machine) + plan.packed * packing_time(problem, machine)

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels of GPUs, one row each.
+
+A kernel of name ``N`` is planned in ``plan/N.py`` and emitted in ``kernels/N.py``; nothing else has
+to know it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ..problem import Problem
+from .machine import GpuMachine
+from .plan.base import Plan
+from .plan.implicit_gemm import GemmPlan, implicit_gemm_candidates
+
+Candidates = Callable[[Problem, GpuMachine], Iterable["tuple[float, Plan]"]]
+"""All plans of a kernel for a problem, each with its estimated nanoseconds; none where it serves
+not."""
+
+GATHERS = ("conv", "conv_transpose")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel.
+
+    Attributes
+    ----------
+    name : str
+        Of its files in ``plan/`` and in ``kernels/``.
+    plan : type
+        Of its plans.
+    faces : tuple of str
+        Those that it serves.
+    candidates : Candidates
+        What :mod:`topi_ext.cuda.plan.choose` chooses from.
+    prepacks : bool
+        Whether it may find its weights packed.
+    """
+
+    name: str
+    plan: type[Plan]
+    faces: tuple[str, ...]
+    candidates: Candidates
+    prepacks: bool = False
+
+
+KERNELS = (
+    Kernel("implicit_gemm", GemmPlan, GATHERS, implicit_gemm_candidates, prepacks=True),
+)
+
+_OF_PLAN = {kernel.plan: kernel for kernel in KERNELS}
+
+
+def kernels_of(face: str) -> list[Kernel]:
+    """Those that serve a face."""
+    return [kernel for kernel in KERNELS if face in kernel.faces]
+
+
+def kernel_of(plan: Plan) -> Kernel:
+    """The kernel that a plan is one of."""
+    return _OF_PLAN[type(plan)]
