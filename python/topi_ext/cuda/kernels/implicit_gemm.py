@@ -234,39 +234,43 @@ class Step:
 
 
 def _products(step: Step) -> tuple[SimtTile, Array]:
-    """All sums of the block, and the shared memory that is free then."""
+    """All sums of the block, and shared memory for a slice of them."""
     plan, tile, dtype = step.plan, step.plan.tile, step.problem.acc_dtype
     tiles = (tile.rows, tile.columns), (plan.thread_rows, plan.thread_columns)
     sums = SimtTile.emitted(*tiles, step.threads.number, dtype)
     weights_at = (tile.rows + PAD) * tile.depth
     stage = weights_at + (tile.columns + PAD) * tile.depth
-    arena = emit.shared(max(2 * stage, held_elements(tile.rows, sums.width)), dtype)
+    # Two arrays, not one: TVM puts a barrier between reads and writes of one that may overlap.
+    stages = [emit.shared(stage, dtype) for _ in range(2)]
     data = local(tile.rows * tile.depth // plan.threads, dtype)
-    packed_dtype = step.weight.dtype if plan.packed else dtype
-    weights = local(step.weights_each, packed_dtype)
+    weights = local(step.weights_each, step.weight.dtype if plan.packed else dtype)
+    count = step.steps.count
 
-    def keep(start: Expr) -> None:
-        step.keep_data(data, arena, start)
-        step.keep_weights(weights, arena, start + weights_at)
+    def keep(number: int) -> None:
+        step.keep_data(data, stages[number], 0)
+        step.keep_weights(weights, stages[number], weights_at)
 
     def first() -> None:
         step.fetch(data, weights)
         keep(0)
 
-    count = step.steps.count
     when(count > 0, first)
     barrier()
 
-    def one(number: Expr) -> None:
-        now = opaque_value(number % 2 * stage)
+    def one(number: Expr, now: int) -> None:
         more = number + 1 < count
         when(more, lambda: step.fetch(data, weights))
-        sums.add_products(tile.depth, (arena, now), (arena, now + weights_at))
-        when(more, lambda: keep(stage - now))
+        sums.add_products(tile.depth, (stages[now], 0), (stages[now], weights_at))
+        when(more, lambda: keep(1 - now))
         barrier()
 
-    emit.loop(count, one)
-    return sums, arena
+    def two(pair: Expr) -> None:
+        one(pair * 2, 0)
+        when(pair * 2 + 1 < count, lambda: one(pair * 2 + 1, 1))
+
+    emit.loop(emit.ceil_div(count, 2), two)
+    room = held_elements(tile.rows, sums.width)
+    return sums, stages[0] if room <= stage else emit.shared(room, dtype)
 
 
 def _write(

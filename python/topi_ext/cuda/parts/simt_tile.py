@@ -85,9 +85,14 @@ class SimtTile:
         return min(4, self.thread_columns)
 
     @property
+    def slice_columns(self) -> int:
+        """Columns of a thread that are kept at once: fewer of large tiles, for less memory."""
+        return min(self.column_group, 4 if self.columns < 128 else 2)
+
+    @property
     def slices(self) -> int:
         """Parts of the columns that are kept at once."""
-        return self.thread_columns // self.column_group
+        return self.thread_columns // self.slice_columns
 
     @property
     def width(self) -> int:
@@ -100,9 +105,14 @@ class SimtTile:
 
     def column(self, part: int, number: Expr) -> Expr:
         """Column of the tile that is column `number` of a slice."""
-        run = WARP_COLUMNS * self.column_group
-        warp_column, rest = emit.unravel(number, (0, run))
-        return warp_column * (WARP_COLUMNS * self.thread_columns) + part * run + rest
+        warp_column, lane_column, rest = emit.unravel(number, (0, WARP_COLUMNS, self.slice_columns))
+        first = warp_column * (WARP_COLUMNS * self.thread_columns) + lane_column * self.column_group
+        return first + self._behind(part) + rest
+
+    def _behind(self, part: int) -> int:
+        """How far the columns of a slice are behind the thread's first."""
+        group, rest = divmod(part * self.slice_columns, self.column_group)
+        return group * WARP_COLUMNS * self.column_group + rest
 
     def add_products(
         self,
@@ -136,11 +146,12 @@ class SimtTile:
 
     def keep(self, part: int, held: Array, strides: tuple[int, int]) -> None:
         """Write the thread's sums of a slice to ``held[row, column]``."""
-        run = WARP_COLUMNS * self.column_group
         thread_width = WARP_COLUMNS * self.thread_columns
         warp_column, in_warp = emit.unravel(self.first_column, (0, thread_width))
-        first = warp_column * run + in_warp
+        lane_column = emit.quotient(in_warp, self.column_group)
+        first = opaque_value((warp_column * WARP_COLUMNS + lane_column) * self.slice_columns)
         for i in range(self.thread_rows):
-            for j in range(self.column_group):
+            for j in range(self.slice_columns):
                 place = self.row(i) * strides[0] + (first + j) * strides[1]
-                store(held, place, self.sums[i * self.thread_columns + part * self.column_group + j])
+                number = i * self.thread_columns + part * self.slice_columns + j
+                store(held, place, self.sums[number])
