@@ -22,6 +22,7 @@ __all__ = [
     "barrier",
     "call",
     "ceil_div",
+    "condition",
     "dtype_of",
     "either",
     "flat",
@@ -170,6 +171,11 @@ def either(*conditions: Expr) -> Expr:
         else:
             result = condition if isinstance(result, bool) else tir.Or(result, condition)
     return result
+
+
+def condition(value: Expr) -> Expr:
+    """A condition as an expression, also one that Python knows."""
+    return tir.const(value, "bool") if isinstance(value, bool) else value
 
 
 def quotient(a: Expr, b: Expr) -> Expr:

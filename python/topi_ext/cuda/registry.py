@@ -14,6 +14,7 @@ from ..problem import Problem
 from .machine import GpuMachine
 from .plan.base import Plan
 from .plan.implicit_gemm import GemmPlan, implicit_gemm_candidates
+from .plan.implicit_gemm_mma import MmaPlan, implicit_gemm_mma_candidates
 
 Candidates = Callable[[Problem, GpuMachine], Iterable["tuple[float, Plan]"]]
 """All plans of a kernel for a problem, each with its estimated nanoseconds; none where it serves
@@ -49,6 +50,9 @@ class Kernel:
 
 KERNELS = (
     Kernel("implicit_gemm", GemmPlan, GATHERS, implicit_gemm_candidates, prepacks=True),
+    Kernel(
+        "implicit_gemm_mma", MmaPlan, GATHERS, implicit_gemm_mma_candidates, prepacks=True
+    ),
 )
 
 _OF_PLAN = {kernel.plan: kernel for kernel in KERNELS}

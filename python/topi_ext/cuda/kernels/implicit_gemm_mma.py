@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""conv and conv_transpose of float16 and bfloat16 as an implicit matrix product on tensor cores.
+
+M = positions of a phase, N = output channels of a group, K = its taps x input channels; sums in
+float32::
+
+    blocks (phase, group, share of K, M by tile.rows, N by tile.columns):
+        ask for the first stages - 1 steps                      cp.async -> shared[stage]
+        for steps (tile.depth input channels, one tap of the phase):
+            wait for this step; barrier
+            ask for the step stages - 1 ahead
+            for 16 of depth: ldmatrix; sums[warp's rows, warp's columns] += mma.sync m16n8k16
+        sums -> shared -> epilogue -> out, or the share's part of a workspace
+    of a split K: blocks of outputs: the shares, in order -> epilogue -> out
+
+Weights are packed.  Data whose channels are not neighbours, or not by eights, goes by way of
+registers: fetched before the products of a step, kept behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ...emit.arguments import Packed, tap_number
+from ...problem import Problem
+from .. import emit
+from ..emit import Array, Expr, Operand, both, call, flat, opaque_value, pick, store, when
+from ..isa.tensor_core import functions
+from ..parts.gather_block import GatherBlock, blocks_of
+from ..parts.gather_rows import GatherRow
+from ..parts.mma_tile import CHUNK, MmaTile, swizzled
+from ..parts.output_tile import OutputTile, Threads, held_elements
+from ..parts.packed_weights import PackedShape, packed_first, packed_of
+from ..parts.packed_weights import pack_weights as pack
+from ..parts.split_sums import add_shares, shares_of
+from ..parts.tap_steps import TapSteps
+from ..plan.implicit_gemm_mma import MmaPlan, reads_chunks
+
+SHARED = "shared.dyn"
+
+
+def packed_weights(problem: Problem, plan: MmaPlan) -> Packed:
+    """What it finds in place of its weights."""
+    return packed_of(problem, plan.tile)
+
+
+def pack_weights(problem: Problem, plan: MmaPlan, weight: Operand, packed: Operand) -> None:
+    """How weights become that."""
+    pack(problem, plan.tile, weight, packed)
+
+
+def emit_body(problem: Problem, plan: MmaPlan, operands: Sequence[Operand]) -> None:
+    """All launches: packing, the product, the sum of shares."""
+    data, weight, *extra, out = operands
+    source = weight if problem.prepacked else packed_first(problem, plan.tile, weight)
+    shares = shares_of(problem, plan.tile, out)
+    called = functions(problem.dtypes[0])
+    with emit.launch(blocks_of(problem, plan.tile), plan.threads, called) as (block, thread):
+        threads = Threads(opaque_value(thread), plan.threads)
+        place = GatherBlock.emitted(problem, plan.tile, opaque_value(block))
+        sums = MmaTile.emitted(plan, threads.number)
+        words = plan.stages * plan.stage_bytes // 4
+        arena = emit.shared(max(words, held_elements(plan.tile.rows, sums.width)), "float32", SHARED)
+        step = Step.emitted(problem, plan, place, threads, (data, source, arena))
+        _products(step, sums)
+        if shares is None:
+            tile = OutputTile(problem, place, plan.tile, threads, out, extra)
+        else:
+            plain = replace(problem, epilogue=())
+            share = flat(place.split) * shares.strides["S"]
+            tile = OutputTile(plain, place, plan.tile, threads, shares, (), share)
+        tile.write(sums, arena)
+    if shares:
+        add_shares(problem, plan.tile, shares, extra, out)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a thread copies in each step.
+
+    Attributes
+    ----------
+    problem, plan, block, threads
+        What is computed, and where.
+    data, weight : Array
+    arena : Array
+        Shared memory: a stage's rows, then its columns.
+    row, chunk : Expr
+        Of the tile, the first that this thread copies: eight channels of a position.
+    rows : tuple of GatherRow
+        Positions, the same distance apart.
+    held : Array or None
+        Registers of what can't be copied directly.
+    steps : TapSteps
+    """
+
+    problem: Problem
+    plan: MmaPlan
+    block: GatherBlock
+    threads: Threads
+    data: Operand
+    weight: Array
+    arena: Array
+    row: Expr
+    chunk: Expr
+    rows: tuple[GatherRow, ...]
+    held: Array | None
+    steps: TapSteps
+
+    @classmethod
+    def emitted(
+        cls,
+        problem: Problem,
+        plan: MmaPlan,
+        block: GatherBlock,
+        threads: Threads,
+        memory: tuple[Operand, Array, Array],
+    ) -> Step:
+        """Neighbouring threads copy neighbours in memory: channels, or positions."""
+        data, weight, arena = memory
+        tile, chunks = plan.tile, plan.tile.depth // CHUNK
+        if reads_chunks(problem):
+            row, chunk = emit.unravel(threads.number, (0, chunks))
+            apart, held = plan.threads // chunks, None
+        else:
+            chunk, row = emit.unravel(threads.number, (0, tile.rows))
+            apart = min(tile.rows, plan.threads)
+            held = emit.local(tile.rows * tile.depth // plan.threads, problem.dtypes[0])
+        row, chunk = opaque_value(row), opaque_value(chunk)
+        rows = tuple(
+            GatherRow.emitted(problem, data, block, row + number * apart)
+            for number in range(-(-tile.rows // apart))
+        )
+        steps = TapSteps.emitted(problem, tile, block)
+        return cls(
+            problem, plan, block, threads, data, weight, arena, row, chunk, rows, held, steps
+        )
+
+    @property
+    def rows_apart(self) -> int:
+        """Distance in the tile of the positions that a thread copies."""
+        return self.plan.tile.rows // len(self.rows)
+
+    @property
+    def chunks(self) -> list[int]:
+        """How far the chunks that a thread copies of a position are behind its first."""
+        total = self.plan.tile.depth // CHUNK
+        each = max(1, self.plan.tile.rows * total // self.threads.count // len(self.rows))
+        return [number * (total // each) for number in range(each)]
+
+    def ask(self, stage: Expr) -> None:
+        """Copies of the next step begin; what goes by way of registers is read."""
+        base = opaque_value(stage * self.plan.stage_bytes)
+        channel = opaque_value(self.steps.chunk * self.plan.tile.depth)
+        for number, row in enumerate(self.rows):
+            inside, index = row.read(self.problem, self.data, self.block, self.steps)
+            if self.held is None:
+                self._copy(number, base, channel, inside, index)
+            else:
+                self._fetch(number, channel, inside, index)
+        self._copy_weights(base + 2 * self.plan.tile.rows * self.plan.tile.depth, channel)
+        self.steps.advance()
+
+    def _place(self, number: int, behind: int) -> Expr:
+        """Byte of a chunk of this thread in a stage."""
+        row = self.row + number * self.rows_apart
+        return swizzled(row, self.chunk + behind, self.plan.tile.depth // CHUNK)
+
+    def _copy(self, number: int, base: Expr, channel: Expr, inside: Expr, index: Expr) -> None:
+        problem, depth = self.problem, self.plan.tile.depth
+        first = opaque_value(channel + self.chunk * CHUNK)
+        there = both(inside, problem.in_channels % depth == 0 or first < problem.in_channels)
+        place, at = base + self._place(number, 0), index + flat(first)
+        data = self.data.buffer.data
+        call("topi_copy16", self.arena.buffer.data, place, data, at, emit.condition(there))
+
+    def _fetch(self, number: int, channel: Expr, inside: Expr, index: Expr) -> None:
+        problem, held = self.problem, self.held
+        stride, zero = emit.along(self.data, "C"), emit.constant(0, problem.dtypes[0])
+        for turn, behind in enumerate(self.chunks):
+            first = opaque_value(channel + (self.chunk + behind) * CHUNK)
+            start = opaque_value(index + flat(first) * stride)
+            for one in range(CHUNK):
+                whole = problem.in_channels % self.plan.tile.depth == 0
+                there = both(inside, whole or first + one < problem.in_channels)
+                value = pick(there, lambda at=start + one * stride: self.data[at], zero)
+                store(held, (number * len(self.chunks) + turn) * CHUNK + one, value)
+
+    def keep(self, stage: Expr) -> None:
+        """What was read to registers, to shared memory."""
+        if self.held is None:
+            return
+        base = opaque_value(stage * self.plan.stage_bytes)
+        for number in range(len(self.rows)):
+            for turn, behind in enumerate(self.chunks):
+                at = (number * len(self.chunks) + turn) * CHUNK
+                place = base + self._place(number, behind)
+                call("topi_keep16", self.arena.buffer.data, place, self.held.buffer.data, at)
+
+    def _copy_weights(self, base: Expr, channel: Expr) -> None:
+        problem, tile = self.problem, self.plan.tile
+        shape, chunks = PackedShape.of(problem, tile), tile.columns // CHUNK
+        axes = zip(self.block.axes, self.steps.taps, problem.gathers[1:])
+        taps = [axis.first_tap + tap * gather.tap_step for axis, tap, gather in axes]
+        start = shape.at(self.block.group, tap_number(problem, taps), channel, self.block.first_column)
+        start = opaque_value(flat(start))
+        count = tile.depth * chunks
+
+        def copy(number: Expr) -> None:
+            row, chunk = emit.unravel(number, (0, chunks))
+            place = base + swizzled(row, chunk, chunks)
+            at = start + flat(row * shape.columns + chunk * CHUNK)
+            weights = self.weight.buffer.data
+            call("topi_copy16", self.arena.buffer.data, place, weights, at, emit.condition(True))
+
+        for turn in range(-(-count // self.threads.count)):
+            number = opaque_value(self.threads.number + turn * self.threads.count)
+            within = (turn + 1) * self.threads.count <= count
+            when(within or number < count, lambda number=number: copy(number))
+
+
+def _products(step: Step, sums: MmaTile) -> None:
+    """All sums of the block; shared memory is free then but for who still reads the last step."""
+    plan, count = step.plan, step.steps.count
+    ahead = plan.stages - 1
+
+    def ask_and_keep(stage: int) -> None:
+        step.ask(stage)
+        step.keep(stage)
+
+    for stage in range(ahead):
+        when(count > stage, lambda stage=stage: ask_and_keep(stage))
+        call("topi_commit")
+
+    def one(number: Expr) -> None:
+        call(f"topi_wait{plan.stages - 2}")
+        emit.barrier(SHARED)
+        more = number + ahead < count
+        later = opaque_value(emit.remainder(number + ahead, plan.stages))
+        when(more, lambda: step.ask(later))
+        call("topi_commit")
+        start = opaque_value(emit.remainder(number, plan.stages) * plan.stage_bytes)
+        rows = 2 * plan.tile.rows * plan.tile.depth
+        sums.add_products(step.arena, start, start + rows)
+        when(more, lambda: step.keep(later))
+
+    emit.loop(count, one)
