@@ -15,6 +15,7 @@ from .machine import GpuMachine
 from .plan.base import Plan
 from .plan.implicit_gemm import GemmPlan, implicit_gemm_candidates
 from .plan.implicit_gemm_mma import MmaPlan, implicit_gemm_mma_candidates
+from .plan.wgrad_gemm import WgradGemmPlan, wgrad_gemm_candidates
 
 Candidates = Callable[[Problem, GpuMachine], Iterable["tuple[float, Plan]"]]
 """All plans of a kernel for a problem, each with its estimated nanoseconds; none where it serves
@@ -53,6 +54,7 @@ KERNELS = (
     Kernel(
         "implicit_gemm_mma", MmaPlan, GATHERS, implicit_gemm_mma_candidates, prepacks=True
     ),
+    Kernel("wgrad_gemm", WgradGemmPlan, ("conv_weight_grad",), wgrad_gemm_candidates),
 )
 
 _OF_PLAN = {kernel.plan: kernel for kernel in KERNELS}

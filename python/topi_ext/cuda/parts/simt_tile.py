@@ -103,6 +103,11 @@ class SimtTile:
         """Row of the tile that is the thread's row `i`."""
         return self.first_row + (i // self.row_group) * (WARP_ROWS * self.row_group) + i % self.row_group
 
+    def own_column(self, j: int) -> Expr:
+        """Column of the tile that is the thread's column `j`."""
+        group, rest = divmod(j, self.column_group)
+        return self.first_column + group * (WARP_COLUMNS * self.column_group) + rest
+
     def column(self, part: int, number: Expr) -> Expr:
         """Column of the tile that is column `number` of a slice."""
         warp_column, lane_column, rest = emit.unravel(number, (0, WARP_COLUMNS, self.slice_columns))

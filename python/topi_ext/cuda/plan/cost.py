@@ -97,3 +97,12 @@ def memory_time(problem: Problem, machine: GpuMachine) -> float:
 def bytes_time(moved: float, machine: GpuMachine) -> float:
     """Nanoseconds in which memory moves so many bytes."""
     return moved / (0.8 * machine.bytes_per_cycle * CLOCK)
+
+
+DOUBLE_RATE = {60: 2, 70: 2, 80: 2, 90: 2, 100: 2}
+"""Cycles of float64's products, in those of float32's, where they are not 32 or more."""
+
+
+def product_speed(width: int, machine: GpuMachine) -> float:
+    """Products of numbers of so many bytes that a multiprocessor begins in a cycle."""
+    return machine.lanes / (1 if width == 4 else DOUBLE_RATE.get(machine.arch, 32))

@@ -20,6 +20,7 @@ from .cost import (
     launch_time,
     memory_time,
     positions,
+    product_speed,
     resident,
 )
 
@@ -155,8 +156,7 @@ SIMT_SHARE = 0.8
 def _time(problem: Problem, plan: GemmPlan, machine: GpuMachine) -> float | None:
     tile, width = plan.tile, byte_width(problem.acc_dtype)
     sums = plan.thread_rows * plan.thread_columns
-    speed = machine.lanes / (1 if width == 4 else 2 if machine.sms in (56, 80, 108, 132) else 32)
-    products = tile.rows * tile.columns * tile.depth / (speed * SIMT_SHARE)
+    products = tile.rows * tile.columns * tile.depth / (product_speed(width, machine) * SIMT_SHARE)
     # A thread of few sums reads more of shared memory than it multiplies: 128 bytes a cycle.
     reads = tile.depth * plan.threads * (plan.thread_rows + plan.thread_columns) * width / 128 / 2
     loads = tile.rows * tile.depth / 32

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a block of threads computes of a weight gradient, and where operands of a position lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
+
+from ...problem import DATA, TAPS, Problem
+from .. import emit
+from ..emit import Expr, Operand, both, flat, narrow, opaque_value, quotient, unravel
+from ..plan.implicit_gemm import Tile
+from .gather_rows import opaque_bool
+
+
+class Column(NamedTuple):
+    """A column of the product: a tap, and a channel of x in its group."""
+
+    inside: Expr
+    taps: tuple[Expr, ...]
+    channel: Expr
+
+
+@dataclass(frozen=True)
+class WgradBlock:
+    """Which weights, of all their products or of a share.
+
+    Attributes
+    ----------
+    problem : Problem
+    group : Expr
+    split : Expr
+        Share of the positions.
+    first_row, first_column : Expr
+        Of the tile: channels of y, and taps x channels of x, of a group.
+    first, steps : Expr
+        The share's first position, and how many steps it takes.
+    x_sizes, y_sizes : tuple of Expr
+        Along the four axes.
+    """
+
+    problem: Problem
+    group: Expr
+    split: Expr
+    first_row: Expr
+    first_column: Expr
+    first: Expr
+    steps: Expr
+    x_sizes: tuple[Expr, ...]
+    y_sizes: tuple[Expr, ...]
+
+    @classmethod
+    def emitted(cls, problem: Problem, tile: Tile, block: Expr) -> WgradBlock:
+        """That of block number `block` of :func:`wgrad_grid`."""
+        groups, rows, columns = _digits(problem, tile)
+        digits = unravel(block, (groups, tile.splits, rows, columns))
+        group, split, row, column = map(opaque_value, digits)
+        sizes = _opaque(map(narrow, problem.y_sizes))
+        steps = opaque_value(quotient(prod(sizes) + (tile.depth - 1), tile.depth))
+        each = opaque_value(quotient(steps + (tile.splits - 1), tile.splits))
+        first = opaque_value(split * each) if tile.splits > 1 else 0
+        count = emit.greatest(0, emit.least(each, steps - first))
+        return cls(
+            problem,
+            group,
+            split,
+            opaque_value(row * tile.rows),
+            opaque_value(column * tile.columns),
+            opaque_value(first * tile.depth),
+            opaque_value(count),
+            _opaque(map(narrow, problem.x_sizes)),
+            sizes,
+        )
+
+    def column(self, number: Expr) -> Column:
+        """Column `number` of the tile."""
+        g = self.problem.geometry
+        whole = opaque_value(self.first_column + number)
+        tap, channel = unravel(whole, (g.taps, g.c_per_group))
+        taps = _opaque(unravel(tap, g.kernel))
+        return Column(opaque_bool(whole < g.taps * g.c_per_group), taps, opaque_value(channel))
+
+    def position(self, number: Expr) -> Position:
+        """Position `number` of y, counted from the share's first."""
+        whole = opaque_value(self.first + number)
+        inside = opaque_bool(whole < prod(self.y_sizes))
+        return Position(inside, _opaque(unravel(whole, self.y_sizes)))
+
+    def y_start(self, y: Operand, position: Position) -> Expr:
+        """Index of channel 0 of the group in y."""
+        channel = flat(self.group) * self.problem.geometry.k_per_group
+        index = y.at(DATA, *map(flat, position.at)) + channel * emit.along(y, "C")
+        return opaque_value(index)
+
+    def x_read(self, x: Operand, position: Position, column: Column) -> tuple[Expr, Expr]:
+        """Whether a column's tap meets data at a position, and where it lies in x."""
+        g = self.problem.geometry
+        image, *at = position.at
+        inside = both(position.inside, column.inside)
+        channel = flat(self.group) * g.c_per_group + flat(column.channel)
+        index = flat(image) * emit.along(x, "N") + channel * emit.along(x, "C")
+        axes = zip(at, column.taps, self.problem.geometry.gathers(transposed=False), DATA[1:])
+        for (j, tap, gather, letter), size in zip(axes, self.x_sizes[1:]):
+            where = j * gather.stride + tap * gather.dilation - gather.pad_before
+            where = opaque_value(where)
+            known = isinstance(where, int) and isinstance(size, int)
+            inside = both(inside, *([0 <= where < size] if known else [where >= 0, where < size]))
+            index = index + flat(where) * emit.along(x, letter)
+        return inside, index
+
+    def weight(self, out: Operand, row: Expr, column: Column) -> Expr:
+        """Index of a weight of a channel of y and a column."""
+        g = self.problem.geometry
+        channel = flat(self.group) * g.k_per_group + flat(row)
+        return out.at("OI" + TAPS, channel, flat(column.channel), *map(flat, column.taps))
+
+
+class Position(NamedTuple):
+    """A position of y: whether it is one, and where along the four axes."""
+
+    inside: Expr
+    at: tuple[Expr, ...]
+
+
+def wgrad_grid(problem: Problem, tile: Tile) -> int:
+    """How many blocks compute `problem`, with this tile each."""
+    return prod(_digits(problem, tile)) * tile.splits
+
+
+def _digits(problem: Problem, tile: Tile) -> tuple[int, int, int]:
+    g = problem.geometry
+    rows, columns = -(-g.k_per_group // tile.rows), -(-g.taps * g.c_per_group // tile.columns)
+    return g.groups, rows, columns
+
+
+def _opaque(values: Iterable[Expr]) -> tuple[Expr, ...]:
+    return tuple(map(opaque_value, values))
