@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, wraps
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Union
 
 from . import compat
 from .cpu.backend import CpuBackend
+from .cuda.backend import CudaBackend
 from .emit import SCRATCH_BYTES
 from .epilogue import Epilogue
 from .geometry import Geometry, Size
@@ -20,7 +21,7 @@ from .layout import Layouts
 from .problem import Problem
 from .sizes import rules
 
-Backend = CpuBackend
+Backend = Union[CpuBackend, CudaBackend]
 """Builds kernels for one kind of target; hashable, so that equal requests share a kernel."""
 
 
@@ -35,9 +36,12 @@ def of_target(target: Any) -> Backend | Unsupported:
     """What builds kernels for `target`, or why nothing does."""
     if target is None:
         return Unsupported("no target is known")
-    if target.kind.name != "llvm":
-        return Unsupported(f"target kind {target.kind.name}: kernels of ours are for llvm")
-    return CpuBackend.of(target) or Unsupported("LLVM does not know the target's triple")
+    kind = target.kind.name
+    if kind == "llvm":
+        return CpuBackend.of(target) or Unsupported("LLVM does not know the target's triple")
+    if kind == "cuda":
+        return CudaBackend.of(target) or Unsupported("the target's arch must be one such as sm_80")
+    return Unsupported(f"target kind {kind}: kernels of ours are for llvm and cuda")
 
 
 def has_kernels(target: Any) -> bool:
