@@ -57,6 +57,18 @@ class WgradBlock:
         groups, rows, columns = _digits(problem, tile)
         digits = unravel(block, (groups, tile.splits, rows, columns))
         group, split, row, column = map(opaque_value, digits)
+        return cls.of_share(problem, tile, split, group, (row, column))
+
+    @classmethod
+    def of_share(
+        cls,
+        problem: Problem,
+        tile: Tile,
+        split: Expr,
+        group: Expr,
+        at: tuple[Expr, Expr] = (0, 0),
+    ) -> WgradBlock:
+        """The tile at a row and a column of tiles, of a share of the positions."""
         sizes = _opaque(map(narrow, problem.y_sizes))
         steps = opaque_value(quotient(prod(sizes) + (tile.depth - 1), tile.depth))
         each = opaque_value(quotient(steps + (tile.splits - 1), tile.splits))
@@ -64,10 +76,10 @@ class WgradBlock:
         count = emit.greatest(0, emit.least(each, steps - first))
         return cls(
             problem,
-            group,
+            opaque_value(group),
             split,
-            opaque_value(row * tile.rows),
-            opaque_value(column * tile.columns),
+            opaque_value(at[0] * tile.rows),
+            opaque_value(at[1] * tile.columns),
             opaque_value(first * tile.depth),
             opaque_value(count),
             _opaque(map(narrow, problem.x_sizes)),
