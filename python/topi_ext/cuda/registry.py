@@ -54,9 +54,7 @@ class Kernel:
 
 KERNELS = (
     Kernel("implicit_gemm", GemmPlan, GATHERS, implicit_gemm_candidates, prepacks=True),
-    Kernel(
-        "implicit_gemm_mma", MmaPlan, GATHERS, implicit_gemm_mma_candidates, prepacks=True
-    ),
+    Kernel("implicit_gemm_mma", MmaPlan, GATHERS, implicit_gemm_mma_candidates, prepacks=True),
     Kernel("direct", DirectPlan, GATHERS, direct_candidates),
     Kernel("wgrad_gemm", WgradGemmPlan, ("conv_weight_grad",), wgrad_gemm_candidates),
     Kernel("wgrad_mma", WgradMmaPlan, ("conv_weight_grad",), wgrad_mma_candidates),

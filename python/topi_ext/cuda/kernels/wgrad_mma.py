@@ -103,21 +103,23 @@ class ChunkStep:
             inside = both(there, position.inside, limit % tile.rows == 0 or row < limit)
             at = self.block.y_start(y, position) + flat(row)
             place = base + swizzled(k, self.rows.places[0], tile.rows // CHUNK)
-            when(there, lambda at=at, place=place, inside=inside: _copy(arena, place, y, at, inside))
+            _copy(there, (arena, place), (y, at), inside)
         base = base + 2 * tile.rows * tile.depth
         for k, there in self.columns.taken(tile.depth):
             position = self.block.position(first + k)
             inside, at = self.block.x_read(x, position, self.column)
             place = base + swizzled(k, self.columns.places[0], tile.columns // CHUNK)
-            when(there, lambda at=at, place=place, inside=inside: _copy(arena, place, x, at, inside))
+            _copy(there, (arena, place), (x, at), inside)
 
     def keep(self, stage: Expr) -> None:
         """Nothing went by way of registers."""
 
 
-def _copy(arena: Array, place: Expr, operand: Operand, at: Expr, inside: Expr) -> None:
-    source = operand.buffer.data
-    call("topi_copy16", arena.buffer.data, place, source, emit.wide(at), emit.condition(inside))
+def _copy(there: Expr, to: tuple[Array, Expr], source: tuple[Operand, Expr], inside: Expr) -> None:
+    """A chunk, or zeros where it is not `inside`, by the threads for which there is one."""
+    arena, place = to[0].buffer.data, to[1]
+    data, at, here = source[0].buffer.data, emit.wide(source[1]), emit.condition(inside)
+    when(there, lambda: call("topi_copy16", arena, place, data, at, here))
 
 
 @dataclass(frozen=True)
