@@ -103,16 +103,16 @@ def implicit_gemm_candidates(
 ) -> Iterator[tuple[float, GemmPlan]]:
     """All tiles, splits and ways to read the weights, each with its estimated nanoseconds."""
     width, word = byte_width(problem.acc_dtype), 4 if multiplies_words(problem, machine) else 1
-    for (rows, columns, *of_thread), elements, splits in product(TILES, DEPTHS, SPLITS):
+    for (rows, columns, over, across), elements, splits in product(TILES, DEPTHS, SPLITS):
         tile = Tile(rows, columns, elements * word, splits)
-        if prod(of_thread) * width > 4 * MOST_SUMS:
+        if over * across * width > 4 * MOST_SUMS:
             continue
         if elements > DEPTHS[0] and problem.in_channels <= DEPTHS[0] * word:
             continue
         if splits > 1 and steps_of(problem, tile) < splits * LEAST_STEPS:
             continue
         for packed in (True,) if problem.prepacked else (False, True):
-            plan = GemmPlan(tile, *of_thread, packed, word)
+            plan = GemmPlan(tile, over, across, packed, word)
             time = _time(problem, plan, machine)
             if time is not None:
                 yield time, plan
