@@ -29,13 +29,13 @@ from ..emit import Array, Expr, Operand, barrier, both, local, opaque_value, pic
 from ..isa.dp4a import add_four, functions, word
 from ..parts.gather_block import GatherBlock, blocks_of
 from ..parts.gather_rows import GatherRow
-from ..parts.output_tile import OutputTile, Threads, held_elements
+from ..parts.output_tile import OutputTile, Threads
 from ..parts.packed_weights import PackedShape, packed_first, packed_of
 from ..parts.packed_weights import pack_weights as pack
-from ..parts.simt_tile import PAD, SimtTile, multiply_add
+from ..parts.simt_tile import SimtTile, multiply_add
 from ..parts.split_sums import add_shares, shares_of
 from ..parts.tap_steps import TapSteps
-from ..plan.implicit_gemm import GemmPlan
+from ..plan.implicit_gemm import PAD, GemmPlan
 
 
 def packed_weights(problem: Problem, plan: GemmPlan) -> Packed | None:
@@ -251,9 +251,8 @@ def _products(step: Step) -> tuple[SimtTile, Array]:
     tiles = (tile.rows, tile.columns), (plan.thread_rows, plan.thread_columns)
     sums = SimtTile.emitted(*tiles, step.threads.number, dtype)
     weights_at = (tile.rows + PAD) * plan.elements
-    stage = weights_at + (tile.columns + PAD) * plan.elements
     # Two arrays, not one: TVM puts a barrier between reads and writes of one that may overlap.
-    stages = [emit.shared(stage, dtype) for _ in range(2)]
+    stages = [emit.shared(plan.stage_elements, dtype) for _ in range(2)]
     data = local(tile.rows * plan.elements // plan.threads, dtype)
     weights = local(step.weights_each, step.weight.dtype if plan.packed else dtype)
     add = add_four if plan.word > 1 else multiply_add
@@ -282,8 +281,7 @@ def _products(step: Step) -> tuple[SimtTile, Array]:
         when(pair * 2 + 1 < count, lambda: one(pair * 2 + 1, 1))
 
     emit.loop(emit.ceil_div(count, 2), two)
-    room = held_elements(tile.rows, sums.width)
-    return sums, stages[0] if room <= stage else emit.shared(room, dtype)
+    return sums, emit.shared(plan.kept_elements, dtype) if plan.kept_elements else stages[0]
 
 
 def _write(

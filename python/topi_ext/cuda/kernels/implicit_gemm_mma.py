@@ -30,11 +30,12 @@ from ..isa.tensor_core import functions
 from ..parts.gather_block import GatherBlock, blocks_of
 from ..parts.gather_rows import GatherRow
 from ..parts.mma_tile import CHUNK, MmaTile, swizzled
-from ..parts.output_tile import OutputTile, Threads, held_elements
+from ..parts.output_tile import OutputTile, Threads
 from ..parts.packed_weights import PackedShape, packed_first, packed_of
 from ..parts.packed_weights import pack_weights as pack
 from ..parts.split_sums import add_shares, shares_of
 from ..parts.tap_steps import TapSteps
+from ..plan.implicit_gemm import held_elements
 from ..plan.implicit_gemm_mma import MmaPlan, reads_chunks
 
 SHARED = "shared.dyn"
