@@ -40,12 +40,16 @@ from ..plan.implicit_gemm import PAD, GemmPlan
 
 def packed_weights(problem: Problem, plan: GemmPlan) -> Packed | None:
     """What it finds in place of its weights."""
-    return packed_of(problem, plan.tile, plan.word) if plan.packed else None
+    return packed_of(problem, _shape(problem, plan)) if plan.packed else None
 
 
 def pack_weights(problem: Problem, plan: GemmPlan, weight: Operand, packed: Operand) -> None:
     """How weights become that."""
-    pack(problem, plan.tile, weight, packed, plan.word)
+    pack(problem, _shape(problem, plan), weight, packed)
+
+
+def _shape(problem: Problem, plan: GemmPlan) -> PackedShape:
+    return PackedShape.of(problem, plan.tile, plan.word)
 
 
 def emit_body(problem: Problem, plan: GemmPlan, operands: Sequence[Operand]) -> None:
@@ -53,7 +57,7 @@ def emit_body(problem: Problem, plan: GemmPlan, operands: Sequence[Operand]) -> 
     data, weight, *extra, out = operands
     source: Array = weight
     if plan.packed and not problem.prepacked:
-        source = packed_first(problem, plan.tile, weight, plan.word)
+        source = packed_first(problem, _shape(problem, plan), weight)
     shares = shares_of(problem, plan.tile, out)
     called = functions(*problem.dtypes[:2]) if plan.word > 1 else ""
     with emit.launch(blocks_of(problem, plan.tile), plan.threads, called) as (block, thread):
@@ -200,8 +204,7 @@ class Step:
         return emit.unravel(number, (elements, tile.columns))
 
     def _fetch_packed(self, held: Array) -> None:
-        problem, tile = self.problem, self.plan.tile
-        shape = PackedShape.of(problem, tile, self.plan.word)
+        shape = _shape(self.problem, self.plan)
         tap, row = self._tap(), self.steps.chunk * self.plan.elements
         start = shape.at(self.block.group, tap, row, self.block.first_column)
         start = opaque_value(start)

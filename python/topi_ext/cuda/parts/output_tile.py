@@ -92,7 +92,7 @@ class OutputTile:
     share: Expr = 0
 
     def write(self, fragment: Fragment, held: Array) -> None:
-        """Write all sums of the block; `held` has room for :func:`topi_ext.cuda.plan.implicit_gemm.held_elements`."""
+        """Write all sums of the block; `held` has room for the elements that a plan states."""
         starts = self._starts()
         is_channels_last = along(self.result, "C") == 1
         strides = (fragment.width + PAD, 1) if is_channels_last else (1, self.tile.rows + PAD)
