@@ -33,12 +33,16 @@ static void watch_block_barrier();
 static void watch_warp_barrier(unsigned warp);
 static void watch_begin_block();
 static void watch_begin_launch();
+static void watch_end_launch();
+static void expect(const char* start, size_t bytes);
 static void watch_reserve();
 #else
 static void watch_block_barrier() {}
 static void watch_warp_barrier(unsigned) {}
 static void watch_begin_block() {}
 static void watch_begin_launch() {}
+static void watch_end_launch() {}
+static void expect(const char*, size_t) {}
 static void watch_reserve() {}
 #endif
 
@@ -161,7 +165,8 @@ void emu_copy_async(unsigned to, const void* from, int bytes, int taken) {
   }
   if (taken < 0 || taken > bytes) emu_fault("launch", "cp.async takes %d of %d bytes", taken, bytes);
   emu_write(copy.to, (size_t)bytes);
-  poison(copy.to, (size_t)bytes);  // whoever reads it before it is waited for
+  memset(copy.to, POISON, (size_t)bytes);  // for whoever reads it before it is waited for
+  expect(copy.to, (size_t)bytes);
   copies[thread_number].back().push_back(copy);
 }
 

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The emulator of CUDA: right kernels give right results, planted faults are named for what they are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+tvm = pytest.importorskip("tvm")
+if not hasattr(tvm, "tirx"):
+    pytest.skip("the emulator needs TVM 0.25 or later", allow_module_level=True)
+
+from cuda_kernels import COPIES_AND_MATRICES, KERNELS  # noqa: E402 - needs TVM
+
+import cuda_emulator  # noqa: E402
+from cuda_emulator import Fault, Unsupported  # noqa: E402
+
+if not any(__import__("shutil").which(name) for name in ("g++", "clang++")):
+    pytest.skip("no C++ compiler", allow_module_level=True)
+
+MODES = ("fibers", "watch", "threads", "sanitize")
+
+
+def run_of(name: str, mode: str = "fibers", edit=None) -> cuda_emulator.Run:
+    return cuda_emulator.build(KERNELS, "sm_90", mode=mode, edit=edit, name=name)
+
+
+def edited(old: str, new: str, count: int = -1):
+    """An edit of CUDA text; text that is not there fails the test."""
+
+    def edit(text: str) -> str:
+        assert old in text, text
+        return text.replace(old, new, count)
+
+    return edit
+
+
+def bfloat16_bits(values: np.ndarray) -> np.ndarray:
+    bits = values.astype("float32").view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+# ---- right kernels ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_sums_through_shared_memory(mode: str, rng: np.random.Generator) -> None:
+    x, run = rng.random((5, 64), "float32"), run_of("total", mode)
+    for order in (0, 1, 2):
+        y = np.full(5, np.nan, "float32")
+        run(x, y, order=order)
+        np.testing.assert_allclose(y, x.sum(1), rtol=1e-6)
+
+
+def test_sizes_workspaces_and_dynamic_shared_memory(rng: np.random.Generator) -> None:
+    x, run = rng.random((3, 4), "float32"), run_of("two_kernels", "watch")
+    y = np.full(6, np.nan, "float32")
+    run(x, y, 3)
+    np.testing.assert_array_equal(y, np.append(2 * x[:, ::-1].sum(1) + 3, np.full(3, 7 + 3)))
+    launches = run.launches(x, y, 3)
+    assert [launch.grid for launch in launches] == [(3, 1, 1), (6, 1, 1)]
+    assert launches[0].dynamic_shared == 16
+    with pytest.raises(ValueError, match="shape"):
+        run(x, y, 4)
+    with pytest.raises(ValueError, match="float64 given"):
+        run(x.astype("float64"), y, 3)
+    threads = {kernel.name: kernel.threads for kernel in run.kernels}
+    assert threads["two_kernels_kernel"] == 4
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_copies_and_matrices(mode: str, rng: np.random.Generator) -> None:
+    a, b = (rng.standard_normal((n, 16)).astype("float16") for n in (16, 8))
+    c = np.full((16, 8), np.nan, "float32")
+    run_of("matrices", mode)(a, b, c)
+    np.testing.assert_allclose(c, a.astype("float32") @ b.astype("float32").T, atol=1e-5)
+
+
+def test_half(rng: np.random.Generator) -> None:
+    x = rng.standard_normal(64).astype("float16")
+    y = np.zeros_like(x)
+    run_of("halves")(x, y)
+    np.testing.assert_array_equal(y, x * x + np.float16(1.5))
+
+
+def test_bfloat16(rng: np.random.Generator) -> None:
+    values = rng.standard_normal(64).astype("float32")
+    x = bfloat16_bits(values)
+    wide = (x.astype(np.uint32) << 16).view("float32")
+    square = (bfloat16_bits(wide * wide).astype(np.uint32) << 16).view("float32")
+    y = np.zeros_like(x)
+    run_of("bfloats")(x, y)
+    np.testing.assert_array_equal(y, bfloat16_bits(square + 1.5))
+
+
+def test_shuffles_and_dot_products(rng: np.random.Generator) -> None:
+    x = rng.integers(-128, 128, (32, 4)).astype("int8")
+    y = np.zeros(1, "int32")
+    run_of("dots", "watch")(x, x, y)
+    assert y[0] == (x.astype("int32") ** 2).sum()
+
+
+def test_many_barriers_are_fast() -> None:
+    x = np.zeros(128, "float32")
+    run = run_of("barriers")
+    run(x)
+    start = time.perf_counter()
+    run(x)
+    assert time.perf_counter() - start < 0.1
+    np.testing.assert_array_equal(x, np.full(128, 2000, "float32"))
+
+
+# ---- planted faults ---------------------------------------------------------------------------
+
+LOAD = "S_ptr[((int)threadIdx.x)] = A_ptr["
+BARRIER = "__syncthreads();"
+# Of the function `total`: edit of its text, kind of the fault, modes that must find it.
+FAULTS = {
+    "missing barrier": (edited(BARRIER, ""), "race", ("watch", "threads")),
+    "divergent barrier": (
+        edited(BARRIER, f"if (threadIdx.x < 40) {BARRIER}", 1),
+        "divergence",
+        MODES,
+    ),
+    "barrier left out by some": (
+        edited("__launch_bounds__(64) total_kernel(float* __restrict__ A_ptr, float* __restrict__ "
+               "B_ptr, int64_t n) {", "total_kernel(float* A_ptr, float* B_ptr, int64_t n) {"
+               "if (threadIdx.x > 50) return;"),
+        "divergence",
+        MODES,
+    ),
+    "read past a tensor": (edited(LOAD, LOAD + "64 + "), "out-of-bounds", MODES),
+    "read far past a tensor": (edited(LOAD, LOAD + "100000 + "), "out-of-bounds", MODES),
+    "read one past a tensor": (edited(LOAD, LOAD + "1 + "), "out-of-bounds", ("watch", "sanitize")),
+    "read before a tensor": (edited(LOAD, LOAD + "-1 + "), "out-of-bounds", ("watch", "sanitize")),
+    "write past a tensor": (edited("B_ptr[", "B_ptr[1 + "), "out-of-bounds", MODES),
+    "write past a shared array": (
+        edited(LOAD, LOAD.replace("[", "[1 + ", 1)),
+        "out-of-bounds",
+        ("watch", "sanitize"),
+    ),
+    "misaligned vector": (
+        edited(LOAD, f"float4 v = *(float4*)(A_ptr + 1); {LOAD[:-6]} v.x + A_ptr["),
+        "misaligned",
+        MODES,
+    ),
+    "uninitialised shared memory": (
+        edited(LOAD, f"if (threadIdx.x != 5) {LOAD}"),
+        "uninitialised",
+        ("watch",),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("planted", "mode"), [(name, mode) for name, row in FAULTS.items() for mode in row[2]]
+)
+def test_a_planted_fault_is_named(planted: str, mode: str, rng: np.random.Generator) -> None:
+    edit, kind, _ = FAULTS[planted]
+    source = run_of("total").source
+    start = source.index('extern "C" __global__ void __launch_bounds__(64) total_kernel', 0)
+    start = source.index("total_kernel", start + 90) if source.count("total_kernel") > 1 else start
+    start = source.rindex("extern", 0, start)
+
+    def one_kernel(text: str) -> str:
+        end = text.index("\n}\n", start)
+        return text[:start] + edit(text[start:end]) + text[end:]
+
+    x, y = rng.random((5, 64), "float32"), np.zeros(5, "float32")
+    with pytest.raises(Fault) as caught:
+        run_of("total", mode, one_kernel)(x, y)
+    assert caught.value.kind == kind, caught.value
+    assert caught.value.kernel == "total_kernel"
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", ["watch"])
+@pytest.mark.parametrize(
+    ("old", "new", "kind"),
+    [
+        ("emu_test_wait();", ";", "uninitialised"),
+        ('wait_group 0;"', 'wait_group 1;"', "uninitialised"),
+        ("16, %2;", "8, %2;", "uninitialised"),
+        ('"r"(emu_test_shared(to + at))', '"r"(emu_test_shared(to + at) + 4)', "misaligned"),
+        (BARRIER, "", "race"),
+    ],
+)
+def test_a_fault_of_copies_is_named(
+    mode: str, old: str, new: str, kind: str, rng: np.random.Generator
+) -> None:
+    a, b = (rng.standard_normal((n, 16)).astype("float16") for n in (16, 8))
+    c = np.zeros((16, 8), "float32")
+
+    def edit(text: str) -> str:
+        head, start, body = text.partition('extern "C"')
+        assert old in text
+        if old == "emu_test_wait();":
+            return head + start + body.replace(old, new)
+        return text.replace(old, new)
+
+    with pytest.raises(Fault) as caught:
+        run_of("matrices", mode, edit)(a, b, c)
+    assert caught.value.kind == kind, caught.value
+
+
+def test_a_copy_that_is_not_waited_for_is_poison(rng: np.random.Generator) -> None:
+    a, b = (rng.standard_normal((n, 16)).astype("float16") for n in (16, 8))
+    c = np.zeros((16, 8), "float32")
+    run_of("matrices", edit=edited('wait_group 0;"', 'wait_group 1;"'))(a, b, c)
+    assert np.isnan(c).any()
+
+
+def test_what_is_unknown_is_named(rng: np.random.Generator) -> None:
+    with pytest.raises(Unsupported, match=r"^inline PTX: nanosleep\.u32 3$"):
+        run_of("total", edit=edited(BARRIER, 'asm volatile("nanosleep.u32 3;");', 1))
+    x, y = rng.random((5, 64), "float32"), np.zeros(5, "float32")
+    with pytest.raises(Unsupported, match="__nanosleep"):
+        run_of("total", edit=edited(BARRIER, "__nanosleep(3);", 1))(x, y)
+
+
+# ---- the command ------------------------------------------------------------------------------
+
+
+@cache
+def module_file(folder: Path) -> Path:
+    path = folder / "kernels.json"
+    path.write_text(tvm.ir.save_json(KERNELS))
+    return path
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cuda_emulator", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_command(tmp_path: Path) -> None:
+    path = str(module_file(tmp_path))
+    done = command(path, "--function", "total", "--orders", "3", "--size", "n=3")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "total: 3 orders agree" in done.stdout
+    racy = command(path, "--function", "racy", "--orders", "3", "--mode", "watch")
+    assert racy.returncode == 1, racy.stdout + racy.stderr
+    assert "race" in racy.stdout
+    unknown = command(path, "--function", "nothing")
+    assert unknown.returncode == 2
+    assert unknown.stderr.count("\n") == 1
+
+
+assert COPIES_AND_MATRICES
