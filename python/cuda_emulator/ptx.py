@@ -194,10 +194,12 @@ def _ldmatrix(found: re.Match[str], given: list[str]) -> str:
     )
 
 
-def _copy_async(_: re.Match[str], given: list[str]) -> str:
+def _copy_async(found: re.Match[str], given: list[str]) -> str:
     to, source, size, *taken = given
-    if len(taken) > 1:
-        raise ValueError("a policy of caches")
+    # Past the first cache only whole quarters of a line are copied.
+    sizes = {"16"} if found[1] == "g" else {"4", "8", "16"}
+    if len(taken) > 1 or size.strip("() ") not in sizes:
+        raise ValueError("a policy of caches, or another size")
     return (
         f"emu_copy_async((unsigned)({to}), (const void*)({source}), {size}, "
         f"(int)({taken[0] if taken else size}));"
@@ -223,7 +225,7 @@ _INSTRUCTIONS: tuple[tuple[str, _Writer], ...] = (
     (r"mma\.sync\.\S+", _mma),
     (r"ldmatrix\.sync\.aligned\.m8n8\.x([124])(\.trans)?\.shared(?:::cta)?\.b16", _ldmatrix),
     (r"ldmatrix\.sync\.aligned\.x([124])(\.trans)?\.m8n8\.shared(?:::cta)?\.b16", _ldmatrix),
-    (r"cp\.async\.c[ag]\.shared(?:::cta)?\.global(?:\.L2::\d+B)?", _copy_async),
+    (r"cp\.async\.c([ag])\.shared(?:::cta)?\.global(?:\.L2::\d+B)?", _copy_async),
     (r"cp\.async\.commit_group", lambda _, __: "emu_copy_commit();"),
     (r"cp\.async\.wait_group", lambda _, given: f"emu_copy_wait({given[0]});"),
     (r"cp\.async\.wait_all", lambda _, __: "emu_copy_wait(-1);"),

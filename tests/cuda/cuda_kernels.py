@@ -75,7 +75,9 @@ class KERNELS:
 
     @T.prim_func(s_tir=True)
     def matrices(
-        A: T.Buffer((256,), "float16"), B: T.Buffer((128,), "float16"), C: T.Buffer((16, 8), "float32")
+        A: T.Buffer((256,), "float16"),
+        B: T.Buffer((128,), "float16"),
+        C: T.Buffer((16, 8), "float32"),
     ):
         with T.launch_thread("blockIdx.x", 1):
             tx = T.launch_thread("threadIdx.x", 32)
@@ -105,7 +107,9 @@ class KERNELS:
         B[tx] = A[tx] * A[tx] + T.bfloat16(1.5)
 
     @T.prim_func(s_tir=True)
-    def dots(A: T.Buffer((32, 4), "int8"), B: T.Buffer((32, 4), "int8"), C: T.Buffer((1,), "int32")):
+    def dots(
+        A: T.Buffer((32, 4), "int8"), B: T.Buffer((32, 4), "int8"), C: T.Buffer((1,), "int32")
+    ):
         tx = T.launch_thread("threadIdx.x", 32)
         S = T.alloc_buffer((1,), "int32", scope="local")
         S[0] = T.call_pure_extern(
@@ -129,8 +133,10 @@ class KERNELS:
         A[tx] = S[tx]
 
     @T.prim_func(s_tir=True)
-    def racy(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")):
+    def racy(
+        A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32"), C: T.Buffer((64,), "float32")
+    ):
+        # Through global memory: between uses of shared memory TVM puts barriers itself.
         tx = T.launch_thread("threadIdx.x", 64)
-        S = T.alloc_buffer((64,), "float32", scope="shared")
-        S[tx] = A[tx]
-        B[tx] = S[63 - tx]
+        B[tx] = A[tx]
+        C[tx] = B[63 - tx]

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -16,19 +16,20 @@ tvm = pytest.importorskip("tvm")
 if not hasattr(tvm, "tirx"):
     pytest.skip("the emulator needs TVM 0.25 or later", allow_module_level=True)
 
-from cuda_kernels import COPIES_AND_MATRICES, KERNELS  # noqa: E402 - needs TVM
+from cuda_kernels import KERNELS  # noqa: E402 - needs TVM
 
 import cuda_emulator  # noqa: E402
 from cuda_emulator import Fault, Unsupported  # noqa: E402
+from cuda_emulator.__main__ import main  # noqa: E402
 
-if not any(__import__("shutil").which(name) for name in ("g++", "clang++")):
+if not any(shutil.which(name) for name in ("g++", "clang++")):
     pytest.skip("no C++ compiler", allow_module_level=True)
 
 MODES = ("fibers", "watch", "threads", "sanitize")
 
 
 def run_of(name: str, mode: str = "fibers", edit=None) -> cuda_emulator.Run:
-    return cuda_emulator.build(KERNELS, "sm_90", mode=mode, edit=edit, name=name)
+    return cuda_emulator.build(KERNELS[name], "sm_90", mode=mode, edit=edit)
 
 
 def edited(old: str, new: str, count: int = -1):
@@ -78,7 +79,7 @@ def test_sizes_workspaces_and_dynamic_shared_memory(rng: np.random.Generator) ->
 def test_copies_and_matrices(mode: str, rng: np.random.Generator) -> None:
     a, b = (rng.standard_normal((n, 16)).astype("float16") for n in (16, 8))
     c = np.full((16, 8), np.nan, "float32")
-    run_of("matrices", mode)(a, b, c)
+    run_of("matrices", mode)(a.ravel(), b.ravel(), c)
     np.testing.assert_allclose(c, a.astype("float32") @ b.astype("float32").T, atol=1e-5)
 
 
@@ -163,18 +164,9 @@ FAULTS = {
 )
 def test_a_planted_fault_is_named(planted: str, mode: str, rng: np.random.Generator) -> None:
     edit, kind, _ = FAULTS[planted]
-    source = run_of("total").source
-    start = source.index('extern "C" __global__ void __launch_bounds__(64) total_kernel', 0)
-    start = source.index("total_kernel", start + 90) if source.count("total_kernel") > 1 else start
-    start = source.rindex("extern", 0, start)
-
-    def one_kernel(text: str) -> str:
-        end = text.index("\n}\n", start)
-        return text[:start] + edit(text[start:end]) + text[end:]
-
     x, y = rng.random((5, 64), "float32"), np.zeros(5, "float32")
     with pytest.raises(Fault) as caught:
-        run_of("total", mode, one_kernel)(x, y)
+        run_of("total", mode, edit)(x, y)
     assert caught.value.kind == kind, caught.value
     assert caught.value.kernel == "total_kernel"
     assert "\n" not in str(caught.value)
@@ -186,7 +178,6 @@ def test_a_planted_fault_is_named(planted: str, mode: str, rng: np.random.Genera
     [
         ("emu_test_wait();", ";", "uninitialised"),
         ('wait_group 0;"', 'wait_group 1;"', "uninitialised"),
-        ("16, %2;", "8, %2;", "uninitialised"),
         ('"r"(emu_test_shared(to + at))', '"r"(emu_test_shared(to + at) + 4)', "misaligned"),
         (BARRIER, "", "race"),
     ],
@@ -205,20 +196,22 @@ def test_a_fault_of_copies_is_named(
         return text.replace(old, new)
 
     with pytest.raises(Fault) as caught:
-        run_of("matrices", mode, edit)(a, b, c)
+        run_of("matrices", mode, edit)(a.ravel(), b.ravel(), c)
     assert caught.value.kind == kind, caught.value
 
 
 def test_a_copy_that_is_not_waited_for_is_poison(rng: np.random.Generator) -> None:
     a, b = (rng.standard_normal((n, 16)).astype("float16") for n in (16, 8))
     c = np.zeros((16, 8), "float32")
-    run_of("matrices", edit=edited('wait_group 0;"', 'wait_group 1;"'))(a, b, c)
+    run_of("matrices", edit=edited('wait_group 0;"', 'wait_group 1;"'))(a.ravel(), b.ravel(), c)
     assert np.isnan(c).any()
 
 
 def test_what_is_unknown_is_named(rng: np.random.Generator) -> None:
     with pytest.raises(Unsupported, match=r"^inline PTX: nanosleep\.u32 3$"):
         run_of("total", edit=edited(BARRIER, 'asm volatile("nanosleep.u32 3;");', 1))
+    with pytest.raises(Unsupported, match="other operands: cp.async.cg"):
+        run_of("matrices", edit=edited("16, %2;", "8, %2;"))
     x, y = rng.random((5, 64), "float32"), np.zeros(5, "float32")
     with pytest.raises(Unsupported, match="__nanosleep"):
         run_of("total", edit=edited(BARRIER, "__nanosleep(3);", 1))(x, y)
@@ -227,33 +220,56 @@ def test_what_is_unknown_is_named(rng: np.random.Generator) -> None:
 # ---- the command ------------------------------------------------------------------------------
 
 
-@cache
-def module_file(folder: Path) -> Path:
-    path = folder / "kernels.json"
+@pytest.fixture
+def module_file(tmp_path: Path) -> str:
+    path = tmp_path / "kernels.json"
     path.write_text(tvm.ir.save_json(KERNELS))
-    return path
+    return str(path)
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "cuda_emulator", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_the_command_compares_orders_and_results(
+    module_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], rng: np.random.Generator
+) -> None:
+    only = ("--function", "total", "--size", "n=5")
+    assert main([module_file, *only, "--orders", "2"]) == 0
+    assert capsys.readouterr().out == "total: 2 orders agree (fibers, seed 0)\n"
+    x = rng.random((5, 64), "float32")
+    np.savez(tmp_path / "in.npz", A=x)
+    np.savez(tmp_path / "right.npz", B=x.sum(1))
+    np.savez(tmp_path / "wrong.npz", B=x.sum(1) + 1)
+    given = [module_file, *only, "--inputs", str(tmp_path / "in.npz"), "--expect"]
+    assert main([*given, str(tmp_path / "right.npz")]) == 0
+    assert main([*given, str(tmp_path / "wrong.npz")]) == 1
+    assert "B differs from what is expected" in capsys.readouterr().out
 
 
-def test_the_command(tmp_path: Path) -> None:
-    path = str(module_file(tmp_path))
-    done = command(path, "--function", "total", "--orders", "3", "--size", "n=3")
+@pytest.mark.parametrize("mode", ["fibers", "watch"])
+def test_the_command_finds_a_race(
+    mode: str, module_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([module_file, "--function", "racy", "--mode", mode]) == 1
+    assert "race: " in capsys.readouterr().out
+
+
+def test_the_command_runs_a_file_of_tvmscript() -> None:
+    path = Path(__file__).parent / "cuda_kernels.py"
+    command = [sys.executable, "-m", "cuda_emulator", str(path), "--function", "halves"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "total: 3 orders agree" in done.stdout
-    racy = command(path, "--function", "racy", "--orders", "3", "--mode", "watch")
-    assert racy.returncode == 1, racy.stdout + racy.stderr
-    assert "race" in racy.stdout
-    unknown = command(path, "--function", "nothing")
-    assert unknown.returncode == 2
-    assert unknown.stderr.count("\n") == 1
+    assert done.stdout == "halves: 3 orders agree (fibers, seed 0)\n"
 
 
-assert COPIES_AND_MATRICES
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--function", "nothing"], "--function nothing is none of"),
+        (["--function", "total"], "--size n=... is missing"),
+        (["--function", "total", "--size", "n"], "not NAME=VALUE"),
+    ],
+)
+def test_the_command_refuses_in_one_line(
+    arguments: list[str], said: str, module_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([module_file, *arguments]) == 2
+    errors = capsys.readouterr().err
+    assert said in errors and errors.count("\n") == 1
