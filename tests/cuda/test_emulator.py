@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The emulator of CUDA: right kernels give right results, planted faults are named for what they are."""
+"""The emulator of CUDA: right kernels give right results, planted faults are named for what they
+are."""
 
 from __future__ import annotations
 
@@ -119,7 +120,7 @@ def test_many_barriers_are_fast() -> None:
 
 # ---- planted faults ---------------------------------------------------------------------------
 
-LOAD = "S_ptr[((int)threadIdx.x)] = A_ptr["
+LOAD = "s_ptr[((int)threadIdx.x)] = a_ptr["
 BARRIER = "__syncthreads();"
 # Of the function `total`: edit of its text, kind of the fault, modes that must find it.
 FAULTS = {
@@ -130,8 +131,8 @@ FAULTS = {
         MODES,
     ),
     "barrier left out by some": (
-        edited("__launch_bounds__(64) total_kernel(float* __restrict__ A_ptr, float* __restrict__ "
-               "B_ptr, int64_t n) {", "total_kernel(float* A_ptr, float* B_ptr, int64_t n) {"
+        edited("__launch_bounds__(64) total_kernel(float* __restrict__ a_ptr, float* __restrict__ "
+               "b_ptr, int64_t n) {", "total_kernel(float* a_ptr, float* b_ptr, int64_t n) {"
                "if (threadIdx.x > 50) return;"),
         "divergence",
         MODES,
@@ -140,14 +141,14 @@ FAULTS = {
     "read far past a tensor": (edited(LOAD, LOAD + "100000 + "), "out-of-bounds", MODES),
     "read one past a tensor": (edited(LOAD, LOAD + "1 + "), "out-of-bounds", ("watch", "sanitize")),
     "read before a tensor": (edited(LOAD, LOAD + "-1 + "), "out-of-bounds", ("watch", "sanitize")),
-    "write past a tensor": (edited("B_ptr[", "B_ptr[1 + "), "out-of-bounds", MODES),
+    "write past a tensor": (edited("b_ptr[", "b_ptr[1 + "), "out-of-bounds", MODES),
     "write past a shared array": (
         edited(LOAD, LOAD.replace("[", "[1 + ", 1)),
         "out-of-bounds",
         ("watch", "sanitize"),
     ),
     "misaligned vector": (
-        edited(LOAD, f"float4 v = *(float4*)(A_ptr + 1); {LOAD[:-6]} v.x + A_ptr["),
+        edited(LOAD, f"float4 v = *(float4*)(a_ptr + 1); {LOAD[:-6]} v.x + a_ptr["),
         "misaligned",
         MODES,
     ),
@@ -210,7 +211,7 @@ def test_a_copy_that_is_not_waited_for_is_poison(rng: np.random.Generator) -> No
 def test_what_is_unknown_is_named(rng: np.random.Generator) -> None:
     with pytest.raises(Unsupported, match=r"^inline PTX: nanosleep\.u32 3$"):
         run_of("total", edit=edited(BARRIER, 'asm volatile("nanosleep.u32 3;");', 1))
-    with pytest.raises(Unsupported, match="other operands: cp.async.cg"):
+    with pytest.raises(Unsupported, match=r"other operands: cp\.async\.cg"):
         run_of("matrices", edit=edited("16, %2;", "8, %2;"))
     x, y = rng.random((5, 64), "float32"), np.zeros(5, "float32")
     with pytest.raises(Unsupported, match="__nanosleep"):
@@ -234,13 +235,13 @@ def test_the_command_compares_orders_and_results(
     assert main([module_file, *only, "--orders", "2"]) == 0
     assert capsys.readouterr().out == "total: 2 orders agree (fibers, seed 0)\n"
     x = rng.random((5, 64), "float32")
-    np.savez(tmp_path / "in.npz", A=x)
-    np.savez(tmp_path / "right.npz", B=x.sum(1))
-    np.savez(tmp_path / "wrong.npz", B=x.sum(1) + 1)
+    np.savez(tmp_path / "in.npz", a=x)
+    np.savez(tmp_path / "right.npz", b=x.sum(1))
+    np.savez(tmp_path / "wrong.npz", b=x.sum(1) + 1)
     given = [module_file, *only, "--inputs", str(tmp_path / "in.npz"), "--expect"]
     assert main([*given, str(tmp_path / "right.npz")]) == 0
     assert main([*given, str(tmp_path / "wrong.npz")]) == 1
-    assert "B differs from what is expected" in capsys.readouterr().out
+    assert "b differs from what is expected" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("mode", ["fibers", "watch"])
