@@ -44,14 +44,15 @@ def _module(path: Path) -> Any:
     text = path.read_text()
     if "from tvm" in text or "import tvm" in text:
         # TVMScript reads the source of a function, so the file has to be one that Python loaded.
-        found = [
-            v
-            for v in runpy.run_path(str(path)).values()
-            if isinstance(v, (tvm.IRModule, tirx.PrimFunc))
-        ]
-        if len(found) != 1:
-            raise ValueError(f"{path}: holds {len(found)} modules or PrimFuncs: one is run")
-        return found[0]
+        found = runpy.run_path(str(path))
+        modules = [v for v in found.values() if isinstance(v, tvm.IRModule)]
+        functions = {n: f for n, f in found.items() if isinstance(f, tirx.PrimFunc)}
+        if len(modules) > 1 or not (modules or functions):
+            raise ValueError(f"{path}: holds {len(modules)} modules, one is run")
+        if modules:
+            return modules[0]
+        named = {n: f.with_attr("global_symbol", n) for n, f in functions.items()}
+        return tvm.IRModule(named)
     return from_source(text)
 
 

@@ -141,7 +141,8 @@ def _fault(said: str, status: int) -> Fault | None:
 def _race(said: str) -> str:
     """The two accesses of the first report, by their lines."""
     found = re.findall(
-        r"^  ((?:Previous )?(?:atomic )?(?:write|read)) of size (\d+).*\n\s+#0 (?:.*kernels\.cu:(\d+))?",
+        r"^  ((?:Previous )?(?:atomic )?(?:write|read)) of size (\d+).*\n"
+        r"\s+#0 (?:.*kernels\.cu:(\d+))?",
         said,
         re.M | re.I,
     )

@@ -124,13 +124,9 @@ class _Block:
                 negated = predicate.startswith("!")
                 guard = f"if ({'!' * negated}{predicate.lstrip('!')}) "
             opcode, _, rest = text.partition(" ")
-            yield f"{guard}{{ {self._call(opcode, self._arguments(rest), instruction)} }}"[
-                0 if guard or not self._declares(opcode) else 2 :
-            ].removesuffix("" if guard or not self._declares(opcode) else " }")
-
-    @staticmethod
-    def _declares(opcode: str) -> bool:
-        return opcode.startswith(".reg")
+            call = self._call(opcode, self._arguments(rest), instruction)
+            # What is declared has to be there for the instructions that follow.
+            yield call if opcode == ".reg" else f"{guard}{{ {call} }}"
 
     def _arguments(self, rest: str) -> list[str]:
         """Operands as C++, in order; those in braces one by one."""

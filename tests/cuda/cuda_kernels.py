@@ -22,10 +22,10 @@ static __device__ __forceinline__ void emu_test_product(float* c, const T* a, co
   unsigned x[4], y[2];
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-               : "r"(emu_test_shared(a + i % 16 * 16 + i / 16 * 8)) : "memory");
+               : "r"(emu_test_shared(a + (i % 16 * 32 + i / 16 * 16) / sizeof(T))) : "memory");
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
                : "=r"(y[0]), "=r"(y[1])
-               : "r"(emu_test_shared(b + i % 8 * 16 + i / 8 % 2 * 8)) : "memory");
+               : "r"(emu_test_shared(b + (i % 8 * 32 + i / 8 % 2 * 16) / sizeof(T))) : "memory");
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
                "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
@@ -98,6 +98,28 @@ def matrices(
 
 
 @T.prim_func(s_tir=True)
+def rows_of_bytes(
+    a: T.Buffer((512,), "uint8"), b: T.Buffer((256,), "uint8"), c: T.Buffer((16, 8), "float32")
+):
+    """The same for rows of 32 bytes, whatever mma makes of them."""
+    tx = T.launch_thread("threadIdx.x", 32)
+    with T.attr(T.int32(0), "pragma_import_c", COPIES_AND_MATRICES):
+        p = T.alloc_buffer((512,), "uint8", scope="shared")
+        q = T.alloc_buffer((256,), "uint8", scope="shared")
+        z = T.alloc_buffer((4,), "float32", scope="local")
+        for i in range(4):
+            z[i] = T.float32(0)
+        T.call_extern("void", "emu_test_copy", p.data, tx * 16, a.data, tx * 16)
+        if tx < 16:
+            T.call_extern("void", "emu_test_copy", q.data, tx * 16, b.data, tx * 16)
+        T.call_extern("void", "emu_test_wait")
+        T.evaluate(T.tvm_storage_sync("shared"))
+        T.call_extern("void", "emu_test_product", z.data, p.data, q.data, tx)
+        for i in range(4):
+            c[tx // 4 + i // 2 * 8, tx % 4 * 2 + i % 2] = z[i]
+
+
+@T.prim_func(s_tir=True)
 def halves(a: T.Buffer((64,), "float16"), b: T.Buffer((64,), "float16")):
     tx = T.launch_thread("threadIdx.x", 64)
     b[tx] = a[tx] * a[tx] + T.float16(1.5)
@@ -152,6 +174,7 @@ KERNELS = tvm.IRModule(
             "total": total,
             "two_kernels": two_kernels,
             "matrices": matrices,
+            "rows_of_bytes": rows_of_bytes,
             "halves": halves,
             "bfloats": bfloats,
             "dots": dots,

@@ -84,6 +84,72 @@ def test_copies_and_matrices(mode: str, rng: np.random.Generator) -> None:
     np.testing.assert_allclose(c, a.astype("float32") @ b.astype("float32").T, atol=1e-5)
 
 
+def operands(kind: str, rows: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of 32 bytes, and the numbers that they are."""
+    if kind in {"s8", "u8"}:
+        low, high = (-128, 128) if kind == "s8" else (0, 256)
+        given = rng.integers(low, high, (rows, 32)).astype("int8" if kind == "s8" else "uint8")
+        return given, given.astype("int64")
+    values = rng.standard_normal((rows, 32 // {"f16": 2, "bf16": 2, "tf32": 4}[kind]))
+    if kind == "f16":
+        return values.astype("float16"), values.astype("float16").astype("float64")
+    if kind == "bf16":
+        bits = bfloat16_bits(values)
+        return bits, (bits.astype(np.uint32) << 16).view("float32").astype("float64")
+    given = values.astype("float32")
+    return given, (given.view(np.uint32) & 0xFFFFE000).view("float32").astype("float64")
+
+
+@pytest.mark.parametrize(
+    ("shape", "a_kind", "b_kind", "sums"),
+    [
+        ("m16n8k16", "f16", "f16", "f32"),
+        ("m16n8k16", "bf16", "bf16", "f32"),
+        ("m16n8k8", "tf32", "tf32", "f32"),
+        ("m16n8k32", "s8", "s8", "s32"),
+        ("m16n8k32", "u8", "s8", "s32"),
+        ("m16n8k32", "s8", "u8", "s32"),
+        ("m16n8k32", "u8", "u8", "s32"),
+    ],
+)
+def test_products_of_matrices(
+    shape: str, a_kind: str, b_kind: str, sums: str, rng: np.random.Generator
+) -> None:
+    """ldmatrix gives every kind of mma its operands, where a row of A and of B has 32 bytes."""
+    (a, a_wide), (b, b_wide) = operands(a_kind, 16, rng), operands(b_kind, 8, rng)
+    opcode = f"{shape}.row.col.{sums}.{a_kind}.{b_kind}.{sums}"
+    edit = edited("m16n8k16.row.col.f32.f16.f16.f32", opcode)
+    c = np.full((16, 8), np.nan, "float32")
+    flat = (x.view("uint8").ravel() for x in (a, b))
+    run_of("rows_of_bytes", edit=edit)(*flat, c)
+    if sums == "s32":
+        np.testing.assert_array_equal(c.view("int32"), a_wide @ b_wide.T)
+    else:
+        np.testing.assert_allclose(c, a_wide @ b_wide.T, atol=1e-5)
+
+
+def test_products_of_matrices_in_half(rng: np.random.Generator) -> None:
+    (a, a_wide), (b, b_wide) = operands("f16", 16, rng), operands("f16", 8, rng)
+
+    def edit(text: str) -> str:
+        """Sums of half, two in a word: those of rows 0 to 7 come first."""
+        start = text.index('asm volatile("mma.sync')
+        end = text.index(";\n}", start)
+        return (
+            text[:start]
+            + 'unsigned h[2] = {0, 0}; asm volatile("mma.sync.aligned.m16n8k16.row.col'
+            + '.f16.f16.f16.f16 {%0,%1}, {%2,%3,%4,%5}, {%6,%7}, {%0,%1};" : "+r"(h[0]), "+r"(h[1])'
+            + ' : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y[0]), "r"(y[1]));'
+            + " for (int j = 0; j < 4; j++) c[j] = (float)((half*)h)[j]"
+            + text[end:]
+        )
+
+    c = np.full((16, 8), np.nan, "float32")
+    run_of("matrices", edit=edit)(a.ravel(), b.ravel(), c)
+    np.testing.assert_array_equal(c, c.astype("float16").astype("float32"))
+    np.testing.assert_allclose(c, a_wide @ b_wide.T, atol=2e-2)
+
+
 def test_half(rng: np.random.Generator) -> None:
     x = rng.standard_normal(64).astype("float16")
     y = np.zeros_like(x)
