@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from ..problem import Problem
 from .machine import GpuMachine
 from .plan.base import Plan
+from .plan.direct import DirectPlan, direct_candidates
 from .plan.implicit_gemm import GemmPlan, implicit_gemm_candidates
 from .plan.implicit_gemm_mma import MmaPlan, implicit_gemm_mma_candidates
+from .plan.wgrad_direct import WgradDirectPlan, wgrad_direct_candidates
 from .plan.wgrad_gemm import WgradGemmPlan, wgrad_gemm_candidates
 
 Candidates = Callable[[Problem, GpuMachine], Iterable["tuple[float, Plan]"]]
@@ -54,7 +56,9 @@ KERNELS = (
     Kernel(
         "implicit_gemm_mma", MmaPlan, GATHERS, implicit_gemm_mma_candidates, prepacks=True
     ),
+    Kernel("direct", DirectPlan, GATHERS, direct_candidates),
     Kernel("wgrad_gemm", WgradGemmPlan, ("conv_weight_grad",), wgrad_gemm_candidates),
+    Kernel("wgrad_direct", WgradDirectPlan, ("conv_weight_grad",), wgrad_direct_candidates),
 )
 
 _OF_PLAN = {kernel.plan: kernel for kernel in KERNELS}

@@ -59,7 +59,7 @@ def emit_body(problem: Problem, plan: MmaPlan, operands: Sequence[Operand]) -> N
     with emit.launch(blocks_of(problem, plan.tile), plan.threads, called) as (block, thread):
         threads = Threads(opaque_value(thread), plan.threads)
         place = GatherBlock.emitted(problem, plan.tile, opaque_value(block))
-        sums = MmaTile.emitted(plan, threads.number)
+        sums = MmaTile.emitted(plan, threads.number, False, True)
         words = plan.stages * plan.stage_bytes // 4
         arena = emit.shared(max(words, held_elements(plan.tile.rows, sums.width)), "float32", SHARED)
         step = Step.emitted(problem, plan, place, threads, (data, source, arena))

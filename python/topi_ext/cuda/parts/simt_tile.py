@@ -103,10 +103,20 @@ class SimtTile:
         """Row of the tile that is the thread's row `i`."""
         return self.first_row + (i // self.row_group) * (WARP_ROWS * self.row_group) + i % self.row_group
 
-    def own_column(self, j: int) -> Expr:
-        """Column of the tile that is the thread's column `j`."""
-        group, rest = divmod(j, self.column_group)
-        return self.first_column + group * (WARP_COLUMNS * self.column_group) + rest
+    @property
+    def own_rows(self) -> list[Expr]:
+        """Rows of the tile of which the thread has sums."""
+        return [self.row(i) for i in range(self.thread_rows)]
+
+    @property
+    def own_columns(self) -> list[Expr]:
+        """Columns of the tile of which the thread has sums."""
+        run, group = WARP_COLUMNS * self.column_group, self.column_group
+        return [self.first_column + j // group * run + j % group for j in range(self.thread_columns)]
+
+    def sum_of(self, i: int, j: int) -> Expr:
+        """The sum of the thread's row `i` and column `j`."""
+        return self.sums[i * self.thread_columns + j]
 
     def column(self, part: int, number: Expr) -> Expr:
         """Column of the tile that is column `number` of a slice."""

@@ -9,50 +9,16 @@ from itertools import product
 
 from ...problem import Problem
 from ..machine import GpuMachine
-from .base import Plan
 from .cost import LAUNCH, Blocks, launch_time, memory_time, resident
 from .implicit_gemm import LEAST_STEPS, SPLITS, Tile, block_count, packing_time, split_time, steps_of
+from .warp_tiles import WarpTiles
 
 HALVES = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True)
-class MmaPlan(Plan):
-    """A tile, computed by warps of 16 x 8 sums.
-
-    Attributes
-    ----------
-    tile : Tile
-    warp_rows, warp_columns : int
-        How many warps share the tile's rows, and its columns.
-    stages : int
-        Steps whose operands are in shared memory or on their way.
-    """
-
-    tile: Tile
-    warp_rows: int
-    warp_columns: int
-    stages: int = 3
-
-    @property
-    def threads(self) -> int:
-        """Of a block."""
-        return 32 * self.warp_rows * self.warp_columns
-
-    @property
-    def row_blocks(self) -> int:
-        """Of 16 rows, of a warp."""
-        return self.tile.rows // self.warp_rows // 16
-
-    @property
-    def column_blocks(self) -> int:
-        """Of 8 columns, of a warp."""
-        return self.tile.columns // self.warp_columns // 8
-
-    @property
-    def stage_bytes(self) -> int:
-        """Shared memory of a step's operands."""
-        return 2 * (self.tile.rows + self.tile.columns) * self.tile.depth
+class MmaPlan(WarpTiles):
+    """Positions by output channels."""
 
 
 TILES = (

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stores of neighbouring elements: by 16 bytes where they begin at such, one by one elsewhere."""
+
+from __future__ import annotations
+
+FUNCTIONS = r"""
+// The first `count` of N values, to out[at] and behind it.
+template <int N, class T> static __device__ __forceinline__ void topi_store_run(
+    T* out, long long at, const T* values, int count) {
+  constexpr int most = 16 / sizeof(T), even = N & -N, wide = even < most ? even : most;
+  struct alignas(sizeof(T) * wide) Wide { T part[wide]; };
+  T* to = out + at;
+  if (count >= N && ((size_t)to & (sizeof(Wide) - 1)) == 0) {
+#pragma unroll
+    for (int i = 0; i < N / wide; ++i) {
+      Wide made;
+#pragma unroll
+      for (int j = 0; j < wide; ++j) made.part[j] = values[i * wide + j];
+      ((Wide*)to)[i] = made;
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) if (i < count) to[i] = values[i];
+  }
+}
+"""

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""conv and conv_transpose of few channels in a group: depthwise ones, and the last of decoders.
+
+A thread has neighbouring results of a row::
+
+    threads (image, output channels, rows of the result, parts of a row):
+        for input channels, taps along depth and height that the row's phases meet:
+            what the thread's results read along the row         -> registers
+            sums[positions][phases of the row][channels] += inputs x weights, taps written out
+        sums -> epilogue -> out
+
+Threads that follow each other have channels that do where these are neighbours in memory, else
+parts of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ...emit.arguments import weight_index
+from ...emit.post_ops import RowEpilogue
+from ...gather import Gather
+from ...problem import DATA, Problem
+from .. import emit
+from ..emit import Array, Expr, Operand, both, flat, local, narrow, opaque_value, pick, store, when
+from ..isa.runs import FUNCTIONS
+from ..plan.direct import DirectPlan, reads_of
+
+
+def emit_body(problem: Problem, plan: DirectPlan, operands: Sequence[Operand]) -> None:
+    """The one launch."""
+    data, weight, *extra, out = operands
+    per_row = emit.ceil_div(problem.positions[3], plan.vector)
+    blocks = -(-problem.out_channels // plan.channels)
+    count = prod(problem.out_sizes[:3]) * per_row * (problem.geometry.groups * blocks)
+    with emit.launch(emit.ceil_div(count, plan.threads), plan.threads, FUNCTIONS) as (block, thread):
+        number = opaque_value(block * plan.threads + thread)
+        work = _Work.emitted(problem, plan, number, (data, weight, out), extra)
+        when(work.inside, work.emit)
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Along depth or height: the taps that a row of the result meets.
+
+    Attributes
+    ----------
+    first_tap, count : Expr
+        The smallest, and how many; `tap_step` apart.
+    start : Expr
+        The input position that the first reads; the next ones are `step` apart.
+    """
+
+    first_tap: Expr
+    count: Expr
+    tap_step: int
+    start: Expr
+    step: int
+
+    @classmethod
+    def emitted(cls, gather: Gather, position: Expr) -> _Axis:
+        """Those of an output position."""
+        if not gather.transposed:
+            start = opaque_value(position * gather.stride - gather.pad_before)
+            return cls(0, gather.kernel, 1, start, gather.dilation)
+        number, phase = emit.unravel(position, (0, gather.stride))
+        first = opaque_value(gather.first_tap_of(opaque_value(phase)))
+        count = emit.greatest(0, emit.quotient(gather.kernel + (gather.tap_step - 1) - first, gather.tap_step))
+        start = number + gather.shift_of(phase, first)
+        return cls(first, opaque_value(count), gather.tap_step, opaque_value(start), gather.shift_step)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What a thread computes: `at` along batch, depth and height, from position `first` on."""
+
+    problem: Problem
+    plan: DirectPlan
+    operands: tuple[Operand, Operand, Operand]
+    extra: Sequence[Operand]
+    inside: Expr
+    group: Expr
+    channel: Expr
+    at: tuple[Expr, Expr, Expr]
+    first: Expr
+    sizes: tuple[tuple[Expr, ...], tuple[Expr, ...]]
+
+    @classmethod
+    def emitted(
+        cls,
+        problem: Problem,
+        plan: DirectPlan,
+        number: Expr,
+        operands: tuple[Operand, Operand, Operand],
+        extra: Sequence[Operand],
+    ) -> _Work:
+        """That of thread `number` of all."""
+        sizes = tuple(
+            tuple(opaque_value(narrow(size)) for size in of)
+            for of in (problem.in_sizes, problem.out_sizes)
+        )
+        batch, depth, height, width = sizes[1]
+        step = problem.gathers[3].out_step * plan.vector
+        per_row = opaque_value(emit.quotient(width + (step - 1), step))
+        blocks = problem.geometry.groups * -(-problem.out_channels // plan.channels)
+        if emit.along(operands[2], "C") == 1:
+            digits = emit.unravel(number, (batch, depth, height, per_row, blocks))
+            image, d, h, part, block = map(opaque_value, digits)
+        else:
+            digits = emit.unravel(number, (batch, blocks, depth, height, per_row))
+            image, block, d, h, part = map(opaque_value, digits)
+        group, channel = emit.unravel(block, (0, blocks // problem.geometry.groups))
+        return cls(
+            problem, plan, operands, extra, image < batch, opaque_value(group),
+            opaque_value(channel * plan.channels), (image, d, h), opaque_value(part * plan.vector),
+            sizes,
+        )  # fmt: skip
+
+    @property
+    def row(self) -> Gather:
+        """How a row of the result reads."""
+        return self.problem.gathers[3]
+
+    def emit(self) -> None:
+        """Sum, and write."""
+        problem, plan, acc = self.problem, self.plan, self.problem.acc_dtype
+        count = plan.vector * self.row.out_step * plan.channels
+        sums = local(count, acc)
+        emit.unrolled(count, lambda i: store(sums, i, emit.constant(0, acc)))
+        reads = reads_of(self.row, plan.vector)
+        held = local(max(1, len(reads)), acc)
+        axes = [_Axis.emitted(g, at) for g, at in zip(problem.gathers[1:3], self.at[1:])]
+
+        def one(channel: Expr, depth: Expr, height: Expr) -> None:
+            self._read(channel, [axis.start + tap * axis.step for axis, tap in zip(axes, (depth, height))], held)
+            taps = [axis.first_tap + tap * axis.tap_step for axis, tap in zip(axes, (depth, height))]
+            self._add(channel, taps, held, sums)
+
+        if reads:
+            emit.loop(
+                problem.in_channels,
+                lambda c: emit.loop(
+                    axes[0].count, lambda d: emit.loop(axes[1].count, lambda h: one(c, d, h))
+                ),
+            )
+        self._write(sums)
+
+    def _read(self, channel: Expr, at: Sequence[Expr], held: Array) -> None:
+        """What all results of the thread read of a row of the data."""
+        problem, data, (_, *limits) = self.problem, self.operands[0], self.sizes[0]
+        inside: Expr = True
+        index = data.at("NC", flat(self.at[0]), flat(self.group) * problem.in_channels + flat(channel))
+        for where, size, letter in zip(at, limits, DATA[1:]):
+            where = opaque_value(where)
+            known = isinstance(where, int) and isinstance(size, int)
+            inside = both(inside, *([0 <= where < size] if known else [where >= 0, where < size]))
+            index = index + flat(where) * emit.along(data, letter)
+        start = opaque_value(self.first * self.row.in_step)
+        index = opaque_value(index + flat(start) * emit.along(data, "W"))
+        zero = emit.constant(0, problem.acc_dtype)
+        for number, read in enumerate(reads_of(self.row, self.plan.vector)):
+            there = both(inside, start + read >= 0, start + read < limits[2])
+            at_read = index + read * emit.along(data, "W")
+            value = pick(there, lambda at=at_read: data.load(at, problem.acc_dtype), zero)
+            store(held, number, value)
+
+    def _add(self, channel: Expr, taps: Sequence[Expr], held: Array, sums: Array) -> None:
+        """The products of a row of data and a row of the kernel."""
+        problem, plan, row = self.problem, self.plan, self.row
+        weight, place = self.operands[1], {q: i for i, q in enumerate(reads_of(row, plan.vector))}
+        met = [(tap, phase.offset) for phase in row.phases for tap in phase.taps]
+        for out in range(plan.channels):
+            to = opaque_value(emit.least(self.channel + out, problem.out_channels - 1))
+            for tap, offset in sorted(met, key=lambda one: one[0].index):
+                at = weight_index(problem, weight, self.group, channel, to, (*taps, tap.index))
+                factor = emit.via_register(weight.load(at, problem.acc_dtype), problem.acc_dtype)
+                for position in range(plan.vector):
+                    read = place[(position + tap.shift) * row.in_step + tap.residue]
+                    number = (out * plan.vector + position) * row.out_step + offset
+                    store(sums, number, sums[number] + held[read] * factor)
+
+    def _write(self, sums: Array) -> None:
+        problem, plan, out = self.problem, self.plan, self.operands[2]
+        run = plan.vector * self.row.out_step
+        for number in range(plan.channels):
+            channel = opaque_value(self.group * problem.out_channels + self.channel + number)
+            fits = self.channel + number < problem.out_channels
+            is_whole = problem.out_channels % plan.channels == 0
+
+            def write(number: int = number, channel: Expr = channel) -> None:
+                outer = (flat(value) for value in self.at)
+                base = out.at("C" + DATA[:3], flat(channel), *outer)
+                finished = local(run, out.dtype)
+                epilogue = self._epilogue(channel)
+                start = opaque_value(self.first * self.row.out_step)
+                for i in range(run):
+                    value = epilogue(sums[number * run + i], flat(start) + i)
+                    store(finished, i, emit.cast(value, problem.acc_dtype, out.dtype))
+                self._store_run(finished, base, start)
+
+            when(True if is_whole else fits, write)
+
+    def _epilogue(self, channel: Expr) -> RowEpilogue:
+        outer = tuple(map(flat, self.at))
+        made = RowEpilogue.emitted(self.problem, self.extra, flat(channel), outer)
+        return made._replace(kept=emit.via_register)
+
+    def _store_run(self, finished: Array, base: Expr, start: Expr) -> None:
+        """Neighbours by vectors where rows are runs."""
+        out, width = self.operands[2], self.sizes[1][3]
+        run = self.plan.vector * self.row.out_step
+        stride = emit.along(out, "W")
+        at = base + flat(start) * stride
+        if stride == 1 and run > 1:
+            data = (out.buffer.data, emit.wide(at), finished.buffer.data)
+            emit.call(f"topi_store_run<{run}>", *data, width - start)
+            return
+        at = opaque_value(emit.wide(at))
+        for i in range(run):
+            when(start + i < width, lambda i=i: store(out, at + i * stride, finished[i]))

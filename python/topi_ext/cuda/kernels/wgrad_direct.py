@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""conv_weight_grad of few channels in a group: depthwise ones.
+
+A pair is a channel of y and one of x of its group::
+
+    blocks (taps by plan.taps, pairs by plan.pairs, share of the positions):
+        threads (position, pair):
+            for every (threads / pairs)-th position of the share:
+                sums[taps] += y * what each tap reads of x
+        shared[taps][threads] = sums;  halves added up            -> out, or the share's part
+    of several shares: blocks of weights: the shares, in order -> out
+
+Threads that follow each other have pairs that do where channels are neighbours in memory
+(plan.pairs = 32), else positions (1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...problem import Problem
+from .. import emit
+from ..emit import Array, Expr, Operand, both, flat, local, opaque_value, pick, store, when
+from ..isa.block_sums import FUNCTIONS
+from ..parts.gather_rows import opaque_bool
+from ..parts.split_sums import add_shares, shares_of
+from ..parts.wgrad_block import Column, WgradBlock
+from ..plan.wgrad_direct import WgradDirectPlan
+
+
+def emit_body(problem: Problem, plan: WgradDirectPlan, operands: Sequence[Operand]) -> None:
+    """Both launches: the sums, and those of shares."""
+    x, y, out = operands
+    shares = shares_of(problem, plan.tile, out)
+    pairs = problem.geometry.k * problem.geometry.c_per_group
+    taps = -(-problem.geometry.taps // plan.taps)
+    grid = taps * -(-pairs // plan.pairs) * plan.splits
+    with emit.launch(grid, plan.threads, FUNCTIONS) as (number, thread):
+        digits = emit.unravel(opaque_value(number), (taps, -(-pairs // plan.pairs), plan.splits))
+        work = _Work.emitted(problem, plan, tuple(map(opaque_value, digits)), opaque_value(thread))
+        sums = work.added(x, y)
+        work.write(sums, shares or out)
+    if shares:
+        add_shares(problem, plan.tile, shares, (), out)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What a thread adds up: `taps` of one pair, at every `apart`-th position of the share."""
+
+    problem: Problem
+    plan: WgradDirectPlan
+    thread: Expr
+    inside: Expr
+    channel: Expr
+    columns: tuple[Column, ...]
+    block: WgradBlock
+
+    @classmethod
+    def emitted(
+        cls, problem: Problem, plan: WgradDirectPlan, at: tuple[Expr, ...], thread: Expr
+    ) -> _Work:
+        """Of the block at these numbers of taps, of pairs, and of the share."""
+        g = problem.geometry
+        first_tap, first_pair, split = at
+        pair = opaque_value(first_pair * plan.pairs + emit.remainder(thread, plan.pairs))
+        channel, of_x = emit.unravel(pair, (g.k, g.c_per_group))
+        channel, of_x = opaque_value(channel), opaque_value(of_x)
+        columns = []
+        for number in range(plan.taps):
+            tap = opaque_value(first_tap * plan.taps + number)
+            there = g.taps % plan.taps == 0 or opaque_bool(tap < g.taps)
+            taps = tuple(opaque_value(digit) for digit in emit.unravel(tap, g.kernel))
+            columns.append(Column(there, taps, of_x))
+        block = WgradBlock.of_share(problem, plan.tile, split, emit.quotient(channel, g.k_per_group))
+        inside = pair < g.k * g.c_per_group
+        return cls(problem, plan, thread, opaque_bool(inside), channel, tuple(columns), block)
+
+    def added(self, x: Operand, y: Operand) -> Array:
+        """The thread's sums."""
+        acc, taps = self.problem.acc_dtype, self.plan.taps
+        sums = local(taps, acc)
+        emit.unrolled(taps, lambda i: store(sums, i, emit.constant(0, acc)))
+        first = opaque_value(emit.quotient(self.thread, self.plan.pairs))
+        in_group = opaque_value(self.channel - self.block.group * self.problem.geometry.k_per_group)
+        zero = emit.constant(0, acc)
+
+        def one(step: Expr) -> None:
+            position = self.block.position(step * self.plan.tile.depth + first)
+            at = self.block.y_start(y, position) + flat(in_group) * emit.along(y, "C")
+            grad = emit.via_register(pick(position.inside, lambda: y.load(at, acc), zero), acc)
+            for number, column in enumerate(self.columns):
+                meets, index = self.block.x_read(x, position, column)
+                value = pick(meets, lambda index=index: x.load(index, acc), zero)
+                store(sums, number, sums[number] + value * grad)
+
+        when(self.inside, lambda: emit.loop(self.block.steps, one))
+        return sums
+
+    def write(self, sums: Array, out: Operand) -> None:
+        """The sums of all positions of the share, to their weights."""
+        plan, acc = self.plan, self.problem.acc_dtype
+        held = emit.shared(plan.taps * plan.threads, acc)
+        counts = (self.thread, plan.threads, plan.pairs)
+        name = f"topi_block_sums<{plan.taps}>"
+        emit.call(name, held.buffer.data, sums.buffer.data, *counts)
+        share = flat(self.block.split) * out.strides["S"] if "S" in out.strides else 0
+        row = self.channel - self.block.group * self.problem.geometry.k_per_group
+
+        def finish(number: int) -> None:
+            at = self.block.weight(out, row, self.columns[number]) + share
+            store(out, at, emit.cast(sums[number], acc, out.dtype))
+
+        for number, column in enumerate(self.columns):
+            there = both(self.inside, column.inside, self.thread < plan.pairs)
+            when(there, lambda number=number: finish(number))

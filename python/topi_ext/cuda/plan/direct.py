@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of the direct kernel: which results a thread has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import ceil, prod
+
+from ...dtypes import byte_width
+from ...gather import Gather
+from ...nominal import nominal
+from ...problem import Problem
+from ..machine import GpuMachine
+from .base import Plan
+from .cost import CLOCK, LATENCY, LAUNCH, memory_time
+
+
+@dataclass(frozen=True)
+class DirectPlan(Plan):
+    """A thread has neighbouring results of a row, of some channels of a group.
+
+    Attributes
+    ----------
+    vector : int
+        Positions of each of the row's phases.
+    channels : int
+    threads : int
+        Of a block.
+    """
+
+    vector: int
+    channels: int
+    threads: int = 128
+
+
+VECTORS = (1, 2, 4, 8)
+CHANNELS = (1, 2, 3, 4, 8)
+
+MOST_VALUES = 64
+"""Registers of a thread's sums, and of what it reads at once."""
+
+MOST_PRODUCTS = 512
+"""Products that are written out: more take long to compile."""
+
+
+def reads_of(gather: Gather, vector: int) -> tuple[int, ...]:
+    """What so many neighbouring positions of all phases of a row read, counted from the input
+    position of the first."""
+    return tuple(
+        sorted(
+            {
+                (position + tap.shift) * gather.in_step + tap.residue
+                for position in range(vector)
+                for phase in gather.phases
+                for tap in phase.taps
+            }
+        )
+    )
+
+
+def direct_candidates(
+    problem: Problem, machine: GpuMachine
+) -> Iterator[tuple[float, DirectPlan]]:
+    """All that fit into registers, each with its estimated nanoseconds."""
+    row = problem.gathers[3]
+    if row.out_step > MOST_VALUES or row.kernel > MOST_VALUES:
+        return
+    for vector, channels in product(VECTORS, CHANNELS):
+        sums, reads = vector * row.out_step * channels, len(reads_of(row, vector))
+        if channels > problem.out_channels or max(sums, reads) > MOST_VALUES:
+            continue
+        if vector * row.kernel * channels > MOST_PRODUCTS:
+            continue
+        plan = DirectPlan(vector, channels)
+        yield _time(problem, plan, machine), plan
+
+
+def _time(problem: Problem, plan: DirectPlan, machine: GpuMachine) -> float:
+    row = problem.gathers[3]
+    outs = nominal(problem.out_sizes)
+    blocks = -(-problem.out_channels // plan.channels) * problem.geometry.groups
+    per_row = -(-(-(-outs[3] // row.out_step)) // plan.vector)
+    threads = prod(outs[:3]) * per_row * blocks
+    taps = problem.geometry.kernel[0] * problem.geometry.kernel[1]
+    steps = problem.in_channels * taps / (problem.gathers[1].out_step * problem.gathers[2].out_step)
+    width = 2 if byte_width(problem.acc_dtype) == 8 else 1
+    each = 4 * len(reads_of(row, plan.vector)) + plan.channels * row.kernel * (2 + plan.vector * width)
+    ends = 40 + 8 * plan.vector * row.out_step * plan.channels
+    issue = threads * (steps * each + ends) / (128 * machine.sms * CLOCK * 0.7)
+    # Few threads wait for every step.
+    registers = 40 + plan.vector * row.out_step * plan.channels + len(reads_of(row, plan.vector))
+    held = min(machine.threads, machine.registers // registers) * machine.sms
+    waits = ceil(threads / held) * (steps + 2) * LATENCY / 4 / CLOCK
+    return LAUNCH + max(issue, waits, memory_time(problem, machine))

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of the weight gradient of few channels in a group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import ceil, prod
+
+from ...dtypes import byte_width
+from ...nominal import nominal
+from ...problem import Problem
+from ..machine import GpuMachine
+from .base import Plan
+from .cost import CLOCK, LATENCY, LAUNCH, memory_time
+from .implicit_gemm import Tile
+from .wgrad_gemm import wgrad_split_time
+
+
+@dataclass(frozen=True)
+class WgradDirectPlan(Plan):
+    """A block has all positions, or a share of them, of some weights.
+
+    Attributes
+    ----------
+    taps : int
+        Of a thread.
+    pairs : int
+        Neighbouring pairs of channels of a block, which its threads divide among them.
+    splits : int
+        Into how many shares positions are divided, which other blocks add up.
+    threads : int
+        Of a block.
+    """
+
+    taps: int
+    pairs: int
+    splits: int
+    threads: int = 128
+
+    @property
+    def tile(self) -> Tile:
+        """For what adds the shares."""
+        return Tile(self.pairs, self.taps, self.threads // self.pairs, self.splits)
+
+
+TAPS = (1, 3, 4, 5, 7, 9, 16)
+PAIRS = (1, 32)
+SPLITS = (1, 2, 4, 8, 16, 32, 64)
+
+MOST_CHANNELS = 4
+"""Channels of x in a group: of more, a matrix product reads each less often."""
+
+
+def wgrad_direct_candidates(
+    problem: Problem, machine: GpuMachine
+) -> Iterator[tuple[float, WgradDirectPlan]]:
+    """Of few channels in a group, each with its estimated nanoseconds."""
+    g = problem.geometry
+    if g.c_per_group > MOST_CHANNELS:
+        return
+    for taps, pairs, splits in product(TAPS, PAIRS, SPLITS):
+        if taps > g.taps or pairs > g.k * g.c_per_group:
+            continue
+        plan = WgradDirectPlan(taps, pairs, splits)
+        if splits > 1 and prod(nominal(problem.y_sizes)) < 4 * splits * plan.tile.depth:
+            continue
+        yield _time(problem, plan, machine), plan
+
+
+def _time(problem: Problem, plan: WgradDirectPlan, machine: GpuMachine) -> float:
+    g, positions = problem.geometry, prod(nominal(problem.y_sizes))
+    pairs = -(-g.k * g.c_per_group // plan.pairs)
+    blocks = pairs * -(-g.taps // plan.taps) * plan.splits
+    steps = -(-positions // (plan.tile.depth * plan.splits))
+    is_channels_last = problem.layouts.y.endswith("C")
+    # Threads that follow each other read neighbours, or a cache line each.
+    reads = 1 if (plan.pairs > 1) == is_channels_last else 8
+    each = 30 + plan.taps * (10 + byte_width(problem.acc_dtype) // 4) + 4 * reads * plan.taps
+    issue = blocks * plan.threads * steps * each / (128 * machine.sms * CLOCK * 0.7)
+    held = machine.threads // plan.threads * machine.sms
+    waits = ceil(blocks / held) * (steps + 4) * LATENCY / 2 / CLOCK
+    time = LAUNCH + max(issue, waits, memory_time(problem, machine))
+    return time + wgrad_split_time(problem, plan.tile, machine)
