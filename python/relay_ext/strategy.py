@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tvm
@@ -120,7 +120,8 @@ def compute(conv: Conv, operands: Sequence[Any], target: Any) -> Any:
             result = FACES[conv.face](*tensors, conv.geometry, conv.plain, dtypes[2])
         else:
             rules = _rules(conv, plain)
-            result = extern(conv.op, func, tensors, shape, dtypes[2], rules)
+            restate = _for_old_llvm if is_cpu(target) else None
+            result = extern(conv.op, func, tensors, (tuple(shape), dtypes[2]), rules, restate)
     return conv.stored(conv.result, result, topi)
 
 
@@ -143,13 +144,25 @@ def _rules(conv: Conv, tensors: dict[str, Any]) -> list[Rule]:
 
 
 def extern(
-    name: str, func: Any, operands: Sequence[Any], shape: Any, dtype: str, rules: Sequence[Rule]
+    name: str,
+    func: Any,
+    operands: Sequence[Any],
+    result: tuple[tuple[Any, ...], str],
+    rules: Sequence[Rule],
+    restate: Callable[[Any], Any] | None = None,
 ) -> Any:
     """A scheduled PrimFunc ``(*operands, result)`` as one stage of TE.
 
     Its body is taken as it is, on the buffers of the stage; the variables in its parameters'
     shapes become the sizes of those buffers.  A call of the function would check these; here
     `rules` do.
+
+    Parameters
+    ----------
+    result : tuple
+        Its shape and its dtype.
+    restate : callable, optional
+        Says the body in another way.
     """
     parameters = [func.buffer_map[parameter] for parameter in func.params]
 
@@ -160,10 +173,11 @@ def extern(
             for variable, size in zip(parameter.shape, buffer.shape):
                 if isinstance(variable, tir.Var):
                     given.setdefault(variable, tir.Cast(variable.dtype, size))
-        body = _for_old_llvm(tir.stmt_functor.substitute(func.body, given))
-        return asserted(rules, body)
+        body = tir.stmt_functor.substitute(func.body, given)
+        return asserted(rules, restate(body) if restate else body)
 
-    return te.extern([tuple(shape)], list(operands), define, name=name, dtype=[dtype])
+    shape, dtype = result
+    return te.extern([shape], list(operands), define, name=name, dtype=[dtype])
 
 
 def _for_old_llvm(body: Any) -> Any:

@@ -9,7 +9,7 @@ from itertools import count
 from threading import RLock
 from typing import Any
 
-from .versions import ADDRESSES_HAVE_TYPES, LETS_ARE_FRAMES, StringImm, script, tir, tvm
+from .versions import ADDRESSES_HAVE_TYPES, LETS_ARE_FRAMES, IRBuilder, StringImm, script, tir, tvm
 
 _NAMESPACE = tir.__name__.rpartition(".")[2]
 _REINTERPRET, _PREFETCH = (f"{_NAMESPACE}.{name}" for name in ("reinterpret", "prefetch"))
