@@ -19,7 +19,7 @@ from .epilogue import Epilogue
 from .geometry import Geometry, Size
 from .layout import Layouts
 from .problem import Problem
-from .sizes import rules
+from .sizes import rules, unknown
 
 Backend = Union[CpuBackend, CudaBackend]
 """Builds kernels for one kind of target; hashable, so that equal requests share a kernel."""
@@ -207,8 +207,10 @@ _REMEMBERED = 256
 @lru_cache(maxsize=_REMEMBERED)
 def _build(request: _Request) -> Any:
     n, geometry = request.sized()
-    func = request.backend.build(request.problem(n, geometry))
-    return compat.asserting(func, rules(request.face, geometry))
+    problem = request.problem(n, geometry)
+    func = request.backend.build(problem)
+    more = unknown(request.backend.rules(problem))
+    return compat.asserting(func, [*rules(request.face, geometry), *more])
 
 
 @_one_at_a_time

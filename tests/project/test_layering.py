@@ -32,6 +32,7 @@ FLOOR = {
     "topi_ext.reference": 1,
     "topi_ext.compute": 1,
     "topi_ext.problem": 1,
+    "topi_ext.nominal": 2,
     "topi_ext.emit": 2,
     "topi_ext.sizes": 2,
     "topi_ext.call": 2,
@@ -47,11 +48,21 @@ FLOOR = {
     "topi_ext.cpu.kernels": 3,
     "topi_ext.cpu.backend": 3,
     "topi_ext.cpu": 3,
+    "topi_ext.cuda.machine": 3,
+    "topi_ext.cuda.plan": 3,
+    "topi_ext.cuda.registry": 3,
+    "topi_ext.cuda.emit": 3,
+    "topi_ext.cuda.isa": 3,
+    "topi_ext.cuda.parts": 3,
+    "topi_ext.cuda.kernels": 3,
+    "topi_ext.cuda.backend": 3,
+    "topi_ext.cuda": 3,
     "topi_ext.backend": 4,
     "topi_ext": 5,  # the façade: __init__.py
     "conv_cli": 5,
     "relax_ext": 6,
     "relay_ext": 6,
+    "cuda_emulator": 0,  # beside the house: it stands on TVM alone, and no room imports it
 }
 COMPAT = "topi_ext.compat"
 WITHOUT_TVM = {
@@ -67,6 +78,10 @@ WITHOUT_TVM = {
     "topi_ext.cpu.machine",
     "topi_ext.cpu.plan",
     "topi_ext.cpu.registry",
+    "topi_ext.cuda.machine",
+    "topi_ext.cuda.plan",
+    "topi_ext.cuda.registry",
+    "topi_ext.nominal",
 }
 STDLIB_ONLY = {"topi_ext.gather", "topi_ext.geometry"}
 ABOVE = {"scripts", "tests", "examples"}
@@ -80,7 +95,7 @@ def room_of(module: str) -> str:
     parts = module.split(".")
     if parts[0] != "topi_ext":
         return parts[0]
-    return ".".join(parts[: 3 if parts[1:2] == ["cpu"] else 2])
+    return ".".join(parts[: 3 if parts[1:2] in (["cpu"], ["cuda"]) else 2])
 
 
 def imported(tree: ast.Module, package: str, modules: set[str]) -> Iterator[tuple[int, str]]:

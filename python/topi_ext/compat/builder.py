@@ -3,13 +3,22 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from threading import RLock
 from typing import Any
 
-from .versions import ADDRESSES_HAVE_TYPES, LETS_ARE_FRAMES, IRBuilder, StringImm, script, tir, tvm
+from .versions import (
+    ADDRESSES_HAVE_TYPES,
+    LETS_ARE_FRAMES,
+    IRBuilder,
+    StringImm,
+    script,
+    tir,
+    tvm,
+)
 
 _NAMESPACE = tir.__name__.rpartition(".")[2]
 _REINTERPRET, _PREFETCH = (f"{_NAMESPACE}.{name}" for name in ("reinterpret", "prefetch"))
@@ -154,8 +163,13 @@ def barrier(scope: str) -> None:
 
 
 def imported_c(text: str) -> Any:
-    """The frame of statements that may call the functions that `text`, in CUDA, defines."""
-    return script.attr(tir.IntImm("int32", 0), "pragma_import_c", text)
+    """The frame of statements that may call the functions that `text`, in CUDA, defines.
+
+    TVM writes it once for every launch of a module, in one file.
+    """
+    guard = f"TOPI_EXT_{zlib.crc32(text.encode()):08X}"
+    once = f"#ifndef {guard}\n#define {guard}\n{text}\n#endif\n"
+    return script.attr(tir.IntImm("int32", 0), "pragma_import_c", once)
 
 
 def unrolled_by_compiler() -> Any:

@@ -33,6 +33,10 @@ static __device__ __forceinline__ void topi_wait0() { topi_wait<0>(); }
 static __device__ __forceinline__ void topi_wait1() { topi_wait<1>(); }
 static __device__ __forceinline__ void topi_wait2() { topi_wait<2>(); }
 static __device__ __forceinline__ void topi_wait3() { topi_wait<3>(); }
+template <class T> static __device__ __forceinline__ void topi_keep2(
+    float* arena, int byte, T value) {
+  *(T*)((char*)arena + byte) = value;
+}
 // 16 bytes of registers to shared memory.
 template <class T> static __device__ __forceinline__ void topi_keep16(
     float* arena, int byte, const T* from, int at) {

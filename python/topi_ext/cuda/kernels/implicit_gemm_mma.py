@@ -61,7 +61,8 @@ def emit_body(problem: Problem, plan: MmaPlan, operands: Sequence[Operand]) -> N
         place = GatherBlock.emitted(problem, plan.tile, opaque_value(block))
         sums = MmaTile.emitted(plan, threads.number, False, True)
         words = plan.stages * plan.stage_bytes // 4
-        arena = emit.shared(max(words, held_elements(plan.tile.rows, sums.width)), "float32", SHARED)
+        words = max(words, held_elements(plan.tile.rows, sums.width))
+        arena = emit.shared(words, "float32", SHARED)
         step = Step.emitted(problem, plan, place, threads, (data, source, arena))
         _products(step, sums)
         if shares is None:
@@ -203,8 +204,8 @@ class Step:
         shape, chunks = PackedShape.of(problem, tile), tile.columns // CHUNK
         axes = zip(self.block.axes, self.steps.taps, problem.gathers[1:])
         taps = [axis.first_tap + tap * gather.tap_step for axis, tap, gather in axes]
-        start = shape.at(self.block.group, tap_number(problem, taps), channel, self.block.first_column)
-        start = opaque_value(flat(start))
+        at = self.block.group, tap_number(problem, taps), channel, self.block.first_column
+        start = opaque_value(flat(shape.at(*at)))
         count = tile.depth * chunks
 
         def copy(number: Expr) -> None:

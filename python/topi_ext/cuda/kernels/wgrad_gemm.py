@@ -96,9 +96,7 @@ class Step:
     def keep(self, held: tuple[Array, Array], stage: Array) -> None:
         """From registers to shared memory: ``[depth][rows]``, then ``[depth][columns]``."""
         tile, start = self.plan.tile, 0
-        for copies, values, size in zip(
-            (self.rows, self.columns), held, (tile.rows, tile.columns)
-        ):
+        for copies, values, size in zip((self.rows, self.columns), held, (tile.rows, tile.columns)):
             for turn, (k, i) in enumerate(copies.pairs()):
                 place = start + copies.positions[k] * (size + PAD) + copies.places[i]
                 store(stage, place, values[turn])

@@ -2,8 +2,8 @@
 """The register tile of a matrix product on tensor cores: 16 x 8 sums of 16 products each.
 
 Operands lie in shared memory by rows of 16-byte chunks, swizzled: chunk ``c`` of row ``r`` is at
-``c ^ (r mod 8)``, so that eight rows of a column of chunks, which ``ldmatrix`` reads at once, lie in
-different banks.  Rows of less than 128 bytes share a line, and are counted by lines.
+``c ^ (r mod 8)``, so that eight rows of a column of chunks, which ``ldmatrix`` reads at once, lie
+in different banks.  Rows of less than 128 bytes share a line, and are counted by lines.
 """
 
 from __future__ import annotations

@@ -134,7 +134,9 @@ class OutputTile:
 
         def turn(number: Expr) -> None:
             row = opaque_value(self.threads.number + number * self.threads.count)
-            when(self.tile.rows % self.threads.count == 0 or row < self.tile.rows, lambda: place(row))
+            when(
+                self.tile.rows % self.threads.count == 0 or row < self.tile.rows, lambda: place(row)
+            )
 
         emit.unrolled(-(-self.tile.rows // self.threads.count), turn)
         return starts

@@ -27,19 +27,26 @@ class PackedShape:
     ----------
     groups, taps, rows, columns : int
         The last two with what they are filled up by.
+    word : int
+        Input channels of an element: one, or the four bytes of a 32-bit integer.
     """
 
     groups: int
     taps: int
     rows: int
     columns: int
+    word: int = 1
 
     @classmethod
-    def of(cls, problem: Problem, tile: Tile) -> PackedShape:
+    def of(cls, problem: Problem, tile: Tile, word: int = 1) -> PackedShape:
         """Those that a tile reads."""
-        rows = -(-problem.in_channels // tile.depth) * tile.depth
+        rows = -(-problem.in_channels // tile.depth) * tile.depth // word
         columns = -(-problem.out_channels // tile.columns) * tile.columns
-        return cls(problem.geometry.groups, problem.geometry.taps, rows, columns)
+        return cls(problem.geometry.groups, problem.geometry.taps, rows, columns, word)
+
+    def dtype(self, problem: Problem) -> str:
+        """Of an element."""
+        return problem.dtypes[1] if self.word == 1 else "int32"
 
     @property
     def elements(self) -> int:
@@ -51,15 +58,16 @@ class PackedShape:
         return ((group * self.taps + tap) * self.rows + row) * self.columns + column
 
 
-def packed_of(problem: Problem, tile: Tile) -> Packed:
+def packed_of(problem: Problem, tile: Tile, word: int = 1) -> Packed:
     """What a kernel finds in place of its weights."""
-    return Packed(PackedShape.of(problem, tile).elements, problem.dtypes[1])
+    shape = PackedShape.of(problem, tile, word)
+    return Packed(shape.elements, shape.dtype(problem))
 
 
-def packed_first(problem: Problem, tile: Tile, weight: Operand) -> Array:
+def packed_first(problem: Problem, tile: Tile, weight: Operand, word: int = 1) -> Array:
     """The weights, packed by a kernel that is launched before those that read them."""
-    shape = PackedShape.of(problem, tile)
-    packed = emit.workspace_of(shape.elements, weight.dtype)
+    shape = PackedShape.of(problem, tile, word)
+    packed = emit.workspace_of(shape.elements, shape.dtype(problem))
     with launch(-(-shape.elements // THREADS), THREADS) as (block, thread):
         number = emit.opaque_value(block * THREADS + thread)
         inside = True if shape.elements % THREADS == 0 else number < shape.elements
@@ -67,13 +75,15 @@ def packed_first(problem: Problem, tile: Tile, weight: Operand) -> Array:
     return packed
 
 
-def pack_weights(problem: Problem, tile: Tile, weight: Operand, packed: Operand) -> None:
+def pack_weights(
+    problem: Problem, tile: Tile, weight: Operand, packed: Operand, word: int = 1
+) -> None:
     """The same by loops, which TVM runs while it compiles."""
-    shape = PackedShape.of(problem, tile)
+    shape = PackedShape.of(problem, tile, word)
     extents = (shape.groups, shape.taps, shape.rows, shape.columns)
 
     def one(*at: Expr) -> None:
-        store(packed, shape.at(*at), _weight_at(problem, shape, weight, at))
+        store(packed, shape.at(*at), _element_at(problem, shape, weight, at))
 
     emit.nest(extents, one)
 
@@ -83,14 +93,27 @@ def _pack_one(
 ) -> None:
     digits = unravel(number, (shape.groups, shape.taps, shape.rows, shape.columns))
     at = [emit.opaque_value(digit) for digit in digits]
-    store(packed, number, _weight_at(problem, shape, weight, at))
+    store(packed, number, _element_at(problem, shape, weight, at))
+
+
+def _element_at(problem: Problem, shape: PackedShape, weight: Operand, at: Sequence[Expr]) -> Expr:
+    """What is packed there: a weight, or four."""
+    if shape.word == 1:
+        return _weight_at(problem, shape, weight, at)
+    group, tap, row, column = at
+    made: Expr = 0
+    for number in range(shape.word):
+        value = _weight_at(problem, shape, weight, (group, tap, row * shape.word + number, column))
+        byte = emit.cast(value, weight.dtype, "int32") & emit.constant(255, "int32")
+        made = made + (byte << (8 * number))
+    return made
 
 
 def _weight_at(problem: Problem, shape: PackedShape, weight: Operand, at: Sequence[Expr]) -> Expr:
-    """What is packed there: a weight, or zero."""
+    """A weight, or zero where there is none."""
     group, tap, row, column = at
     inside = emit.both(
-        shape.rows == problem.in_channels or row < problem.in_channels,
+        shape.rows * shape.word == problem.in_channels or row < problem.in_channels,
         shape.columns == problem.out_channels or column < problem.out_channels,
     )
     taps = unravel(tap, problem.geometry.kernel)

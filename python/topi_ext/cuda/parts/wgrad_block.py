@@ -161,16 +161,23 @@ class Copies:
 
     places: tuple[Expr, ...]
     positions: tuple[Expr, ...]
+    is_even: bool
 
     @classmethod
     def of(cls, threads: Threads, size: int, depth: int, places_first: bool) -> Copies:
         """One place at several positions where places are neighbours, else the other way round."""
-        count = size * depth // threads.count
+        count = max(1, size * depth // threads.count)
         fast, slow = (size, depth) if places_first else (depth, size)
         first, second = emit.unravel(threads.number, (0, fast))
         first, second = opaque_value(first), opaque_value(second)
         several = tuple(first + number * (slow // count) for number in range(count))
-        return cls((second,), several) if places_first else cls(several, (second,))
+        is_even = size * depth % threads.count == 0
+        at = ((second,), several) if places_first else (several, (second,))
+        return cls(*at, is_even)
+
+    def taken(self, depth: int) -> list[tuple[Expr, Expr]]:
+        """Positions, and whether the thread has them: of few elements not every thread has one."""
+        return [(k, self.is_even or k < depth) for k in self.positions]
 
     def pairs(self) -> list[tuple[int, int]]:
         """Numbers of a position and a place, for all elements."""

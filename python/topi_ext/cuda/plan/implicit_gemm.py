@@ -56,18 +56,26 @@ class GemmPlan(Plan):
         Of a thread.
     packed : bool
         Whether weights are packed first: by the function's first kernel, where they do not come so.
+    word : int
+        Input channels of one element of what is multiplied: 4 of bytes, by ``dp4a``.
     """
 
     tile: Tile
     thread_rows: int
     thread_columns: int
     packed: bool = False
+    word: int = 1
 
     @property
     def threads(self) -> int:
         """Of a block."""
         tile = self.tile
         return tile.rows // self.thread_rows * (tile.columns // self.thread_columns)
+
+    @property
+    def elements(self) -> int:
+        """Of a step, along what is summed over."""
+        return self.tile.depth // self.word
 
 
 TILES = (
@@ -79,7 +87,7 @@ TILES = (
 few channels."""
 
 DEPTHS = (8, 16)
-"""Input channels of a step."""
+"""Elements of a step."""
 
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
 
@@ -94,21 +102,30 @@ def implicit_gemm_candidates(
     problem: Problem, machine: GpuMachine
 ) -> Iterator[tuple[float, GemmPlan]]:
     """All tiles, splits and ways to read the weights, each with its estimated nanoseconds."""
-    width = byte_width(problem.acc_dtype)
-    for rows, columns, thread_rows, thread_columns in TILES:
-        if thread_rows * thread_columns * width > 4 * MOST_SUMS:
+    width, word = byte_width(problem.acc_dtype), 4 if multiplies_words(problem, machine) else 1
+    for (rows, columns, over, across), elements, splits in product(TILES, DEPTHS, SPLITS):
+        tile = Tile(rows, columns, elements * word, splits)
+        if over * across * width > 4 * MOST_SUMS:
             continue
-        for depth, splits, packed in product(DEPTHS, SPLITS, (False, True)):
-            plan = GemmPlan(Tile(rows, columns, depth, splits), thread_rows, thread_columns, packed)
-            if depth > DEPTHS[0] and problem.in_channels <= DEPTHS[0]:
-                continue
-            if splits > 1 and steps_of(problem, plan.tile) < splits * LEAST_STEPS:
-                continue
-            if problem.prepacked and not packed:
-                continue
+        if elements > DEPTHS[0] and problem.in_channels <= DEPTHS[0] * word:
+            continue
+        if splits > 1 and steps_of(problem, tile) < splits * LEAST_STEPS:
+            continue
+        for packed in (True,) if problem.prepacked else (False, True):
+            plan = GemmPlan(tile, over, across, packed, word)
             time = _time(problem, plan, machine)
             if time is not None:
                 yield time, plan
+
+
+def multiplies_words(problem: Problem, machine: GpuMachine) -> bool:
+    """Whether four products of bytes are one instruction."""
+    return (
+        machine.has_dp4a
+        and problem.acc_dtype == "int32"
+        and set(problem.dtypes[:2]) <= {"int8", "uint8"}
+        and problem.in_channels >= 4
+    )
 
 
 def steps_of(problem: Problem, tile: Tile) -> float:
@@ -156,12 +173,13 @@ SIMT_SHARE = 0.8
 def _time(problem: Problem, plan: GemmPlan, machine: GpuMachine) -> float | None:
     tile, width = plan.tile, byte_width(problem.acc_dtype)
     sums = plan.thread_rows * plan.thread_columns
-    products = tile.rows * tile.columns * tile.depth / (product_speed(width, machine) * SIMT_SHARE)
+    depth = plan.elements
+    products = tile.rows * tile.columns * depth / (product_speed(width, machine) * SIMT_SHARE)
     # A thread of few sums reads more of shared memory than it multiplies: 128 bytes a cycle.
-    reads = tile.depth * plan.threads * (plan.thread_rows + plan.thread_columns) * width / 128 / 2
+    reads = depth * plan.threads * (plan.thread_rows + plan.thread_columns) * width / 128 / 2
     loads = tile.rows * tile.depth / 32
     loads += tile.columns * tile.depth * (1 / 32 if plan.packed else LOOSE_WEIGHTS)
-    held = max(2 * (tile.rows + tile.columns + 8) * tile.depth, (tile.rows + 4) * 32) * width
+    held = max(2 * (tile.rows + tile.columns + 8) * depth, (tile.rows + 4) * 32) * width
     blocks = Blocks(
         block_count(problem, tile), plan.threads, int(sums * width / 4 * 1.25) + 44,
         held + 8 * tile.rows, steps_of(problem, tile) / tile.splits + 2,

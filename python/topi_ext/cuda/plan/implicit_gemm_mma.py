@@ -10,7 +10,15 @@ from itertools import product
 from ...problem import Problem
 from ..machine import GpuMachine
 from .cost import LAUNCH, Blocks, launch_time, memory_time, resident
-from .implicit_gemm import LEAST_STEPS, SPLITS, Tile, block_count, packing_time, split_time, steps_of
+from .implicit_gemm import (
+    LEAST_STEPS,
+    SPLITS,
+    Tile,
+    block_count,
+    packing_time,
+    split_time,
+    steps_of,
+)
 from .warp_tiles import WarpTiles
 
 HALVES = ("float16", "bfloat16")
