@@ -7,7 +7,7 @@ What the kernels compute is tested where they are emulated; nothing here runs on
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from helpers import build, cuda
 from helpers.cases import Case
 from topi_ext import backend
 from topi_ext.compat import tir
+from topi_ext.schedule import scalars_on_gpu
 
 T, C = "conv_transpose", "conv"
 
@@ -157,3 +158,120 @@ def test_symbolic_sizes_are_ours(letters: str, dtype: str, tmp_path: Path) -> No
         text = compiled(build.gradient_module([typed], some))
         cuda.check_ours(text, "conv_weight_grad_kernel")
     cuda.check_compiles(text, tmp_path)
+
+
+@pytest.mark.parametrize("case", [GEMM.with_(n=0), UP.with_(n=0)], ids=[C, T])
+def test_an_empty_batch_needs_no_kernel(case: Case) -> None:
+    executable = tvm.compile(build.forward_module([case]), cuda.target())
+    assert "conv" not in executable.as_text()
+
+
+# ---------------------------------------------------------------- relax_ext.pipeline
+
+
+def layer(case: Case, weight: np.ndarray) -> tvm.IRModule:
+    """``main(data)``: a constant weight, a bias and a relu."""
+    data, _ = build.parameters(case)
+    bias = np.ones([case.outs if a == "C" else 1 for a in case.layouts[2]], weight.dtype)
+    bb = relax.BlockBuilder()
+    with bb.function("main", [data]):
+        with bb.dataflow():
+            value = bb.emit(build.call(case, data, relax.const(weight)))
+            value = bb.emit(relax.op.add(value, relax.const(bias)))
+            out = bb.emit_output(relax.op.nn.relu(value))
+        bb.emit_func_output(out)
+    return bb.get()
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("case", [GEMM, UP, WIDE, DEPTHWISE], ids=["gemm", "up", "wide", "depthwise"])
+def test_pipeline_fuses_and_packs(case: Case, dtype: str, rng: np.random.Generator) -> None:
+    """One kernel of ours for all steps, and nothing that packs weights when the model runs."""
+    case, on = case.with_(dtype=dtype), cuda.target()
+    mod = layer(case, case.stored(case.arrays(rng)[1], 1))
+    executable = tvm.compile(mod, on, relax_pipeline=relax_ext.pipeline(on))
+    text = cuda.source(executable.mod)
+    fused = f"{case.name}_add_relu_kernel"
+    cuda.check_ours(text, fused)
+    assert all(launch.name.startswith(fused) for launch in cuda.launches(text))
+    assert f"{case.name}_pack" not in executable.as_text()
+
+
+def loss_module(op: str) -> tvm.IRModule:
+    """Loss and gradients of a layer, as in README.md."""
+    data = relax.Var("data", R.Tensor((1, 16, 16, 32), "float32"))
+    weight = relax.Var("weight", R.Tensor((4, 4, 32, 16), "float32"))
+    bb = relax.BlockBuilder()
+    with bb.function("main", [data, weight]):
+        with bb.dataflow():
+            image = bb.emit(
+                relax.op.nn.conv2d_transpose(
+                    data, weight, strides=2, padding=1, data_layout="NHWC", kernel_layout="HWIO"
+                )
+            )
+            squares = bb.emit(relax.op.multiply(image, image))
+            loss = bb.emit_output(getattr(relax.op, op)(squares))
+        bb.emit_func_output(loss)
+    return relax.transform.Gradient("main")(bb.get())
+
+
+@pytest.mark.smoke
+def test_pipeline_compiles_a_training_step(tmp_path: Path) -> None:
+    on = cuda.target()
+    text = compiled(loss_module("mean"), relax_pipeline=relax_ext.pipeline(on))
+    cuda.check_ours(text, "conv2d_transpose_kernel", "conv2d_kernel", "conv_weight_grad_kernel")
+    assert any("mean" in launch.name for launch in cuda.launches(text))
+    cuda.check_compiles(text, tmp_path)
+
+
+def test_stock_fails_at_a_mean_over_all_axes() -> None:
+    """Why the pipeline has a schedule of its own; when this passes, it may go."""
+    with relax_ext.stock(), pytest.raises(tvm.error.InternalError, match="block_realize"):
+        compiled(scalar(lambda x: relax.op.mean(x), (2, 3)))
+
+
+def scalar(of: Callable[[relax.Expr], relax.Expr], shape: Sequence[object]) -> tvm.IRModule:
+    x = relax.Var("x", R.Tensor(shape, "float32"))
+    bb = relax.BlockBuilder()
+    with bb.function("main", [x]):
+        with bb.dataflow():
+            out = bb.emit_output(of(relax.op.multiply(x, x)))
+        bb.emit_func_output(out)
+    return bb.get()
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("batch", [1, 40, "n"])
+@pytest.mark.parametrize("op", ["mean", "variance", "std"])
+def test_pipeline_binds_scalars_to_threads(op: str, batch: object, tmp_path: Path) -> None:
+    """Every statement of such an operator is in a kernel: none is left to the processor."""
+    n = tir.Var("n", "int64") if batch == "n" else batch
+    on = cuda.target()
+    mod = scalar(lambda x: getattr(relax.op, op)(x), (n, 3, 50))
+    with on:
+        mod = relax.transform.LegalizeOps()(mod)
+        (func,) = (f for gv, f in mod.functions_items() if op in gv.name_hint)
+        bound = scalars_on_gpu(func)
+    assert unbound(bound.body) == []
+    text = compiled(mod, relax_pipeline=relax_ext.pipeline(on))
+    cuda.check_compiles(text, tmp_path)
+
+
+def unbound(body: tir.Stmt) -> list[tir.Stmt]:
+    """Blocks, the root apart, that no loop around them binds to a thread."""
+    found = []
+
+    def visit(stmt: object, is_bound: bool) -> None:
+        if type(stmt).__name__.endswith("BlockRealize"):
+            if stmt.block.name_hint != "root" and not is_bound:
+                found.append(stmt)
+            visit(stmt.block.body, is_bound)
+        elif isinstance(stmt, tir.For):
+            visit(stmt.body, is_bound or stmt.thread_binding is not None)
+        elif isinstance(stmt, tir.SeqStmt):
+            for part in stmt.seq:
+                visit(part, is_bound)
+
+    visit(body, False)
+    return found
