@@ -15,7 +15,7 @@ from helpers.cases import Case, any_case, geometry_of
 from helpers.emulated import BACKEND, ORDERS, check, emulated, problem_of, result_of
 from helpers.faces import FaceCase
 from helpers.profile import compiling
-from topi_ext.cuda.kernels import build_packing
+from topi_ext.cuda.kernels import build_packing, packed_weights
 from topi_ext.cuda.plan.choose import candidates, choose
 from topi_ext.cuda.plan.direct import DirectPlan
 from topi_ext.cuda.plan.implicit_gemm import GemmPlan, Tile
@@ -176,7 +176,7 @@ def test_tensor_cores(name: str, dtype: str) -> None:
     [
         MmaPlan(Tile(128, 128, 32), 2, 4),
         MmaPlan(Tile(128, 32, 32), 4, 1, stages=4),
-        MmaPlan(Tile(32, 128, 16), 1, 4, stages=2),
+        MmaPlan(Tile(64, 128, 16), 2, 2, stages=2),
     ],
     ids=str,
 )
@@ -304,11 +304,9 @@ def test_weights_packed_ahead(dtype: str, plan: object) -> None:
     for face in GATHERS:
         case = FaceCase(face, geometry_of(CASES["tails"]), 2, dtypes=(dtype, dtype, out))
         problem = problem_of(case, prepacked=True)
-        pack = build_packing(problem, plan)
+        pack, made = build_packing(problem, plan), packed_weights(problem, plan)
         a, b = case.arrays(np.random.default_rng(0))
-        shape = pack.buffer_map[pack.params[1]].shape
-        packed_dtype = "int32" if dtype == "int8" else dtype
-        packed = tvm.runtime.empty([int(size) for size in shape], packed_dtype)
+        packed = tvm.runtime.empty((made.elements,), made.dtype)
         module = tvm.IRModule({"main": pack.with_attr("global_symbol", "main")})
         tvm.compile(module, "llvm")["main"](tvm.runtime.tensor(case.stored("w", b)), packed)
         run = emulated(BACKEND.build(problem, plan))

@@ -199,9 +199,15 @@ class _Work:
                 finished = local(run, out.dtype)
                 epilogue = self._epilogue(channel)
                 start = opaque_value(self.first * self.row.out_step)
-                for i in range(run):
+
+
+                def finish(i: int) -> None:
                     value = epilogue(sums[number * run + i], flat(start) + i)
                     store(finished, i, emit.cast(value, problem.acc_dtype, out.dtype))
+
+                reads = any(step.order for step in problem.epilogue)
+                for i in range(run):
+                    when(not reads or start + i < self.sizes[1][3], lambda i=i: finish(i))
                 self._store_run(finished, base, start)
 
             when(True if is_whole else fits, write)

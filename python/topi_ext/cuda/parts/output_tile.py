@@ -47,6 +47,26 @@ class Threads(NamedTuple):
     count: int
 
 
+class ExtraOperand(NamedTuple):
+    """An operand of the epilogue.
+
+    Attributes
+    ----------
+    operand : Operand
+    varies : str
+        Axes along which it does, channels aside.
+    alike : bool
+        Whether it is stored as the result is.
+    channel_stride : Expr
+        Zero where it does not vary along channels.
+    """
+
+    operand: Operand
+    varies: str
+    alike: bool
+    channel_stride: Expr
+
+
 def held_elements(rows: int, width: int) -> int:
     """Shared memory that a slice takes, in either order."""
     return max(rows * (width + PAD), (rows + PAD) * width)
@@ -103,23 +123,22 @@ class OutputTile:
             emit.unrolled(turns, lambda turn, part=part: element(turn, part))
 
     @cached_property
-    def _operands(self) -> list[tuple[Operand, str, bool]]:
-        """Operands of the epilogue, the axes along which they vary, channels aside, and whether
-        they are stored as the result is."""
+    def _operands(self) -> list[ExtraOperand]:
+        """The operands of the epilogue."""
         steps = (step for step in self.problem.epilogue if step.order)
         order = list(self.result.strides)
         found = []
         for step, operand in zip(steps, self.extra):
             varies = "".join(letter for letter in step.varies if letter != "C")
             alike = list(operand.strides) == order and set(step.varies) == set(order)
-            found.append((operand, varies, alike))
+            stride = along(operand, "C") if "C" in step.varies else 0
+            found.append(ExtraOperand(operand, varies, alike, stride))
         return found
 
     def _starts(self) -> list[Array]:
         """For each row of the tile the index of its channel 0: in the result, or -1 outside, and in
         operands of the epilogue that vary from position to position in another way."""
-        others = [(operand, varies) for operand, varies, alike in self._operands if not alike]
-        others = [(operand, varies) for operand, varies in others if varies]
+        others = [one for one in self._operands if one.varies and not one.alike]
         starts = [shared(self.tile.rows, "int64") for _ in range(1 + len(others))]
 
         def place(row: Expr) -> None:
@@ -128,8 +147,9 @@ class OutputTile:
             group = self.block.group * self.problem.out_channels
             start = emit.wide(start + flat(group) * along(self.result, "C"))
             store(starts[0], row, emit.pick(inside, lambda: start, emit.constant(-1, "int64")))
-            for table, (operand, varies) in zip(starts[1:], others):
-                index = operand.at(varies, *(flat(at[DATA.index(letter)]) for letter in varies))
+            for table, one in zip(starts[1:], others):
+                where = (flat(at[DATA.index(letter)]) for letter in one.varies)
+                index = one.operand.at(one.varies, *where)
                 store(table, row, emit.wide(index))
 
         def turn(number: Expr) -> None:
@@ -163,10 +183,11 @@ class OutputTile:
 
         def finish() -> None:
             sources = []
-            for operand, varies, alike in self._operands:
-                first = start if alike else next(own)[row] if varies else 0
-                numbered = channel if alike else channel + self.block.group * problem.out_channels
-                sources.append((operand, first + flat(numbered) * along(operand, "C"), 0))
+            for one in self._operands:
+                first = start if one.alike else next(own)[row] if one.varies else 0
+                in_all = channel + self.block.group * problem.out_channels
+                numbered = channel if one.alike else in_all
+                sources.append((one.operand, first + flat(numbered) * one.channel_stride, 0))
             acc = problem.acc_dtype
             epilogue = RowEpilogue(problem.epilogue, acc, sources, emit.via_register)
             index = start + flat(channel) * along(result, "C")

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 
 from ...problem import Problem
 from ..machine import GpuMachine
@@ -26,7 +27,17 @@ HALVES = ("float16", "bfloat16")
 
 @dataclass(frozen=True)
 class MmaPlan(WarpTiles):
-    """Positions by output channels."""
+    """Positions by output channels.
+
+    Raises
+    ------
+    ValueError
+        Of a tile with less data than 16 bytes for every thread.
+    """
+
+    def __post_init__(self) -> None:
+        if self.tile.rows * self.tile.depth < 8 * self.threads:
+            raise ValueError(f"MmaPlan: {self.tile} must have 8 elements for each thread")
 
 
 TILES = (
@@ -50,6 +61,8 @@ def implicit_gemm_mma_candidates(
     if problem.dtypes[0] != problem.dtypes[1] or problem.acc_dtype != "float32":
         return
     for (rows, columns, *warps), depth, splits in product(TILES, DEPTHS, SPLITS):
+        if rows * depth < 8 * 32 * prod(warps):
+            continue
         plan = MmaPlan(Tile(rows, columns, depth, splits), *warps)
         if depth > DEPTHS[0] and problem.in_channels <= DEPTHS[0]:
             continue
