@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import tvm
@@ -50,16 +51,16 @@ def strategy(op_name: str, stock: Any, attrs: Any, inputs: Any, out_type: Any, t
 def is_left_to_stock(conv: Conv, attrs: Any, target: Any) -> bool:
     """Whether a call is computed as TVM computes it, its rewriting included.
 
-    That is ``conv`` on targets that our kernels do not know, depthwise integers in NHWC, whose
-    channels TVM makes lanes, and sums of bytes where VNNI adds four products at a time.  Without
-    VNNI, be it with AVX2 or AVX-512, TVM adds pairs of products in 16 bits, which saturate: large
-    values come out wrong.
+    That is ``conv`` on targets that our kernels do not know, and on processors depthwise integers
+    in NHWC, whose channels TVM makes lanes, and sums of bytes where VNNI adds four products at a
+    time.  Without VNNI, be it with AVX2 or AVX-512, TVM adds pairs of products in 16 bits, which
+    saturate: large values come out wrong.
     """
     if conv.face != "conv" or not backend.has_kernels(target):
         return conv.face == "conv"
     sizes = (conv.n, *conv.geometry.x_size)
     known = all(isinstance(size, int) and size > 0 for size in sizes)
-    if not known or attrs.kernel_size is None:
+    if not (known and is_cpu(target)) or attrs.kernel_size is None:
         return False
     return _is_depthwise_nhwc(conv) or _sums_bytes_by_vnni(conv, target)
 
@@ -119,7 +120,7 @@ def compute(conv: Conv, operands: Sequence[Any], target: Any) -> Any:
         if func is None:
             result = FACES[conv.face](*tensors, conv.geometry, conv.plain, dtypes[2])
         else:
-            rules = _rules(conv, plain)
+            rules = _rules(conv, plain) + _limits(conv, dtypes, target)
             restate = _for_old_llvm if is_cpu(target) else None
             result = extern(conv.op, func, tensors, (tuple(shape), dtypes[2]), rules, restate)
     return conv.stored(conv.result, result, topi)
@@ -141,6 +142,17 @@ def _rules(conv: Conv, tensors: dict[str, Any]) -> list[Rule]:
         *((y >= 1, f"{op}: sizes of grad must be at least 1") for y in geometry.y_size),
         *belonging(op, "data", "grad", geometry),
     ]
+
+
+def _limits(conv: Conv, dtypes: tuple[str, str, str], target: Any) -> list[Rule]:
+    """What the target's kernels ask of sizes.  Relay counts with 32 bits, products need more."""
+
+    def wide(size: Any) -> Any:
+        return size if isinstance(size, int) else tir.Cast("int64", size)
+
+    x_size, y_size = (tuple(map(wide, s)) for s in (conv.geometry.x_size, conv.geometry.y_size))
+    geometry = replace(conv.geometry, x_size=x_size, y_size=y_size)
+    return backend.limits(conv.face, geometry, conv.plain, wide(conv.n), dtypes, target)
 
 
 def extern(
