@@ -275,3 +275,44 @@ def unbound(body: tir.Stmt) -> list[tir.Stmt]:
 
     visit(body, False)
     return found
+
+
+# ---------------------------------------------------------------- GPUs without kernels of ours
+
+WRITES = {"opencl": "__kernel", "metal": "kernel void", "webgpu": "@compute"}
+"""How the kernels of these targets begin; those of vulkan and rocm are no text."""
+
+RULED = {"metal": [DEPTHWISE]}
+"""TVM's rule for dense convolutions on metal takes most of a minute to load."""
+
+KINDS = [kind for kind in WRITES if tvm.get_global_func(f"target.build.{kind}", True)]
+
+
+def test_this_tvm_writes_for_other_gpus() -> None:
+    assert KINDS
+
+
+@pytest.mark.parametrize("how", ["plain", "pipeline"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_gpus_are_scheduled_by_tvm(kind: str, how: str) -> None:
+    on = tvm.target.Target({"kind": kind}, host={"kind": "llvm"})
+    given = {"relax_pipeline": relax_ext.pipeline(on)} if how == "pipeline" else {}
+    cases = RULED.get(kind, RANKS)
+    executable = tvm.compile(build.forward_module(cases), on, **given)
+    (host,) = executable.mod.imports
+    (device,) = host.imports
+    text = device.inspect_source()
+    assert all(name in text for name in names(cases))
+    assert WRITES[kind] in text and "topi_" not in text
+
+
+@pytest.mark.parametrize("kind", ["vulkan", "rocm", *KINDS])
+def test_definitions_are_bound_to_threads(kind: str) -> None:
+    """As far as it needs no generator of code: TVM's rules leave nothing to the processor."""
+    on = tvm.target.Target({"kind": kind}, host={"kind": "llvm"})
+    cases = RULED.get(kind, RANKS)
+    mod = relax.get_default_pipeline(on)(build.gradient_module(cases))
+    funcs = [f for _, f in mod.functions_items() if isinstance(f, tir.PrimFunc)]
+    computed = [f for f in funcs if "tirx.is_scheduled" in (f.attrs or {})]
+    assert len(computed) > len(cases)
+    assert [unbound(f.body) for f in computed if unbound(f.body)] == []
