@@ -54,7 +54,7 @@ def sectors(addresses: np.ndarray, mask: np.ndarray, width: int) -> tuple[int, i
         bytes_ = np.unique(addresses[warp : warp + WARP][active])
         ends = np.unique(np.concatenate([bytes_ // SECTOR, (bytes_ + width - 1) // SECTOR]))
         requests, taken = requests + 1, taken + len(ends)
-        least += -(-len(bytes_) * width // SECTOR)
+        least += min(len(ends), -(-len(bytes_) * width // SECTOR))
         worst = max(worst, len(ends))
     return requests, taken, least, worst
 

@@ -25,7 +25,7 @@ class Code:
     ----------
     all, loop : Counter
         By name; with their width where they access memory.  Those of the main loop: of loops with
-        a product, an innermost one that has most of them.
+        a product, an innermost one that has most of them; all of a kernel without such a loop.
     """
 
     all: Counter[str]
@@ -80,7 +80,8 @@ def read(text: str) -> dict[str, Code]:
     for part in re.split(r"\n\s*Function : ", text)[1:]:
         name = part.split(None, 1)[0]
         listed = [(int(at, 16), what) for at, what in _INSTRUCTION.findall(part)]
-        found[name] = Code(_names(what for _, what in listed), _main_loop(listed))
+        whole = _names(what for _, what in listed)
+        found[name] = Code(whole, _main_loop(listed) or whole)
     return found
 
 

@@ -80,6 +80,10 @@ _KERNEL = re.compile(
 )
 
 
+FLAGS = ("-O3", "-std=c++17", "--use_fast_math", "-Xptxas", "-v,--register-usage-level=10")
+"""Those that TVM gives the compiler, by its own compiler or NVRTC."""
+
+
 def compile_source(source: str, arch: str, folder: Path) -> tuple[Path, dict[str, Usage]]:
     """Machine code, and what each kernel takes.
 
@@ -90,8 +94,8 @@ def compile_source(source: str, arch: str, folder: Path) -> tuple[Path, dict[str
     """
     text, binary = folder / "kernels.cu", folder / f"kernels_{arch}.cubin"
     text.write_text(source)
-    flags = ["--cubin", f"-arch={arch}", "-O3", "-Xptxas", "-v", "-std=c++17"]
-    command = [str(find("nvcc")), *flags, "-o", str(binary), str(text)]
+    nvcc = str(find("nvcc"))
+    command = [nvcc, "--cubin", f"-arch={arch}", *FLAGS, "-o", str(binary), str(text)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ValueError(f"nvcc {arch}: {done.stderr.strip()[:2000]}")
