@@ -23,7 +23,6 @@ with CUDA is missing.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -36,16 +35,13 @@ from typing import Any
 from benchmark.arguments import count
 from benchmark.cases import Case, read_cases
 from benchmark.environment import commit
-from gpu.requests import FACES, KINDS, Request, checked, timed
+from gpu.requests import FACES, KINDS, Request, checked, makers, spread, timed
 
 CASES = Path(__file__).parent / "cases"
 FIRST = ("bench.json", "bench_conv.json")
 """Files that are timed before the others."""
 
 DTYPES = tuple(dict.fromkeys(dtype for dtype, _ in KINDS))
-
-CHECK_SHARE = 0.3
-"""Of the seconds, those that checks may take."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -61,11 +57,23 @@ def parser() -> argparse.ArgumentParser:
     add("--no-time", action="store_true", help="check only")
     add("--most", type=count, default=10**9, metavar="N", help="rows to time, at most")
     add("--flush", type=int, default=256, metavar="MiB", help="written before a call; 0: nothing")
-    add("--jobs", type=count, default=os.cpu_count() or 1, metavar="N", help="compile so many at once")
+    add(
+        "--jobs",
+        type=count,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="compile so many at once",
+    )
     add("--arch", metavar="sm_NN", help="that of the GPU if absent")
     add("--prepare", type=Path, metavar="OUT.zip", help="compile into this file, time nothing")
     add("--bundle", type=Path, metavar="FILE.zip", help="take kernels from this file")
-    add("--through-tvm", type=int, default=6, metavar="N", help="kernels to call by TVM (default: 6)")
+    add(
+        "--through-tvm",
+        type=int,
+        default=6,
+        metavar="N",
+        help="kernels to call by TVM (default: 6)",
+    )
     add("--json", type=Path, metavar="OUT", help="write rows and summary here")
     add("--plot", type=Path, metavar="OUT.png", help="draw them here")
     return made
@@ -96,9 +104,7 @@ def requests(given: argparse.Namespace, arch: str) -> tuple[list[Request], list[
     from gpu.bundle import machine_of
 
     cases = case_list(given.cases, given.only)
-    to_check = [] if given.no_check else list(checked(machine_of(arch), given.dtypes))
-    # In turns by kernel and dtype, not by geometry: a run that is cut off has met all of them.
-    to_check.sort(key=lambda one: [r.case.name for r in to_check].index(one.case.name))
+    to_check = [] if given.no_check else spread(checked(machine_of(arch), given.dtypes))
     to_time = [] if given.no_time else list(timed(cases, given.dtypes, given.faces))
     return to_check, to_time[: given.most]
 
@@ -127,13 +133,6 @@ def prepare(given: argparse.Namespace) -> int:
     return 0
 
 
-def makers(request: Request) -> list[Request]:
-    """A timed request, as all that are ours or TVM's make it."""
-    from dataclasses import replace
-
-    return [replace(request, maker=maker) for maker in ("ours", "prepacked", "stock")]
-
-
 def _today() -> str:
     return datetime.now(timezone.utc).date().isoformat()
 
@@ -145,19 +144,13 @@ def main() -> int:
     try:
         if given.prepare:
             return prepare(given)
-        from gpu.session import run
+        from gpu.session import opened, run
 
-        return run(given)
+        arch, device = opened(given)
+        return run(given, device, *requests(given, arch))
     except (ValueError, OSError) as error:
         print(f"bench_gpu: {error}", file=sys.stderr)
         return 2
-
-
-def write(path: Path | None, found: dict[str, Any]) -> None:
-    """Write what there is so far."""
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
 
 
 if __name__ == "__main__":

@@ -66,9 +66,7 @@ class Driver:
         self._call("cuLaunchKernel", function, *grid_and_block, launch.shared, at, arguments, None)
 
 
-def values_of(
-    launch: Launch, operands: Sequence[int], workspaces: Sequence[int]
-) -> list[int]:
+def values_of(launch: Launch, operands: Sequence[int], workspaces: Sequence[int]) -> list[int]:
     """Arguments of a launch, with the addresses of operands and workspaces in their places."""
     return [
         (operands if value.kind == ARGUMENT else workspaces)[value.number]

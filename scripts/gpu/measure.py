@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +13,8 @@ from torch import Tensor
 from benchmark.errors import allowed, finite, one_line, relative_error
 from topi_ext.cuda.machine import GpuMachine
 from topi_ext.cuda.plan.choose import candidates
+from topi_ext.cuda.plan.cost import CLOCK, product_speed
+from topi_ext.dtypes import byte_width
 
 from . import tensors
 from .bundle import Prepared
@@ -33,19 +34,38 @@ LONG = 20.0
 
 @dataclass
 class Device:
-    """What rows share."""
+    """What rows share.
+
+    Attributes
+    ----------
+    driver : Driver
+    clock : Clock
+    machine : GpuMachine
+    arch : str
+    get : callable
+        What is compiled for a request.
+    ready : dict or None
+        Where kernels are put that are compiled ahead; None where they come from a bundle.
+    name : str
+        As PyTorch names it.
+    """
 
     driver: Driver
     clock: Clock
     machine: GpuMachine
+    arch: str
     get: Get
     ready: dict[str, Prepared] | None = None
-    """Where kernels are put that are compiled ahead; None where they come from a bundle."""
+    name: str = "cuda"
 
-    @property
-    def arch(self) -> str:
-        """Name of the architecture."""
-        return f"sm_{self.machine.arch}"
+    def stream(self) -> int:
+        """PyTorch's."""
+        return torch.cuda.current_stream().cuda_stream if self.name == "cuda" else 0
+
+    def wait(self) -> None:
+        """Until all is done."""
+        if self.name == "cuda":
+            torch.cuda.synchronize()
 
 
 class Bound:
@@ -58,23 +78,23 @@ class Bound:
             raise ValueError(self.prepared.error)
         data = [tensors.stored(request, role, placed[role]) for role in request.roles[:2]]
         if self.prepared.packed:
-            dtype = data[1].dtype
-            data[1] = torch.randn(self.prepared.packed, device="cuda").to(dtype)
-        self.out = tensors.result(request, "cuda")
-        rooms = tensors.workspaces(self.prepared.launches.workspaces, "cuda")
-        self._alive = [*data, *rooms]
+            # Only timed: its result is checked with weights that the kernel packs itself.
+            numbers = torch.randn(self.prepared.packed, device=device.name)
+            data[1] = numbers.to(data[1].dtype)
+        self.out = tensors.result(request, device.name)
+        rooms = tensors.workspaces(self.prepared.launches.workspaces, device.name)
+        self._device, self._alive = device, [*data, *rooms]
         places = [one.data_ptr() for one in (*data, self.out)]
-        self._kernel = Kernel(
-            device.driver, self.prepared, places, [one.data_ptr() for one in rooms]
-        )
+        at = [one.data_ptr() for one in rooms]
+        self._kernel = Kernel(device.driver, self.prepared, places, at)
 
     def __call__(self) -> None:
         """Launch it on PyTorch's stream."""
-        self._kernel(torch.cuda.current_stream().cuda_stream)
+        self._kernel(self._device.stream())
 
     def close(self) -> None:
         """Unload it, when the device is done."""
-        torch.cuda.synchronize()
+        self._device.wait()
         self._kernel.close()
 
 
@@ -82,9 +102,10 @@ def check(request: Request, device: Device) -> Row:
     """Whether ours computes what PyTorch does in float64."""
     row: Row = {"key": request.key, "error": None, "tolerance": None, "note": ""}
     try:
-        placed = tensors.operands(request, "cuda")
+        placed = tensors.operands(request, device.name)
         bound = Bound(device, request, placed)
         bound()
+        device.wait()
         error, tolerance = _error(request, placed, bound)
         bound.close()
     except Exception as failure:  # what fails is a result
@@ -93,9 +114,7 @@ def check(request: Request, device: Device) -> Row:
     return {**row, "ok": ok, "error": finite(error), "tolerance": tolerance}
 
 
-def _error(
-    request: Request, placed: dict[str, Tensor], bound: Bound
-) -> tuple[float | None, float]:
+def _error(request: Request, placed: dict[str, Tensor], bound: Bound) -> tuple[float | None, float]:
     got = tensors.canonical(request, bound.out)
     want = tensors.reference(request, placed)
     return relative_error(got, want), allowed(request.case.terms(request.face), request.dtype)
@@ -117,7 +136,7 @@ def row_of(request: Request, device: Device) -> Row:
     }
     bounds: dict[str, Bound] = {}
     runs: dict[str, Callable[[], Any]] = {}
-    placed = tensors.operands(request, "cuda")
+    placed = tensors.operands(request, device.name)
     for maker in ("ours", "prepacked", "stock"):
         try:
             bounds[maker] = runs[maker] = Bound(device, replace(request, maker=maker), placed)
@@ -156,9 +175,7 @@ def _times(
         except RuntimeError as failure:
             notes.append(f"{name}: {one_line(failure)}")
     cold = device.clock.cold(runs, BUDGET)
-    graphs = {
-        name: device.clock.graph(run) for name, run in runs.items() if cold[name] < LONG
-    }
+    graphs = {name: device.clock.graph(run) for name, run in runs.items() if cold[name] < LONG}
     tensors.allow_tf32(False)
     found: Row = {}
     for name in ("ours", "prepacked", "stock", "torch", "torch_tf32"):
@@ -178,22 +195,17 @@ def _shares(request: Request, row: Row, machine: GpuMachine) -> Row:
     if not ours:
         return {**ratios, "share": None, "bound_by": None, "estimate_ms": None}
     flops, bytes_ = limits(request, machine)
-    times = {
-        nanoseconds: plan for nanoseconds, plan in candidates(request.problem, machine)
-    }
+    times = [nanoseconds for nanoseconds, _ in candidates(request.problem, machine)]
     return {
         **ratios,
         "share": max(flops, bytes_) / ours,
         "bound_by": "products" if flops > bytes_ else "memory",
-        "estimate_ms": min(times, default=math.nan) * 1e-6,
+        "estimate_ms": min(times) * 1e-6 if times else None,
     }
 
 
 def limits(request: Request, machine: GpuMachine) -> tuple[float, float]:
     """Milliseconds in which the machine, as plans know it, multiplies, and moves the operands."""
-    from topi_ext.cuda.plan.cost import CLOCK, product_speed
-    from topi_ext.dtypes import byte_width
-
     halves = request.dtype in ("float16", "bfloat16")
     width = byte_width(request.dtype)
     speed = machine.tensor if halves else product_speed(width, machine)

@@ -33,7 +33,9 @@ def draw(rows: Sequence[dict[str, Any]], header: dict[str, Any], path: Path) -> 
 
 def _ratios(panel: Any, rows: list[dict[str, Any]], title: str) -> None:
     for face, colour in _COLOURS.items():
-        values = sorted(row["ratio_torch"] for row in rows if row["face"] == face and row["ratio_torch"])
+        values = sorted(
+            row["ratio_torch"] for row in rows if row["face"] == face and row["ratio_torch"]
+        )
         if values:
             places = [(number + 0.5) / len(values) for number in range(len(values))]
             panel.plot(places, values, ".-", color=colour, label=face, linewidth=1, markersize=3)

@@ -119,6 +119,11 @@ class Request:
         return sum(prod(self.case.shape(role)) for role in "xwy")
 
 
+def makers(request: Request) -> list[Request]:
+    """A timed request, as each that is compiled for it makes it."""
+    return [replace(request, maker=maker) for maker in ("ours", "prepacked", "stock")]
+
+
 def timed(cases: Sequence[Case], dtypes: Sequence[str], faces: Sequence[str]) -> Iterator[Request]:
     """All requests that are timed, dtype after dtype, so that any first part of them tells."""
     for dtype, channels in KINDS:
@@ -141,6 +146,17 @@ def checked(machine: GpuMachine, dtypes: Iterable[str]) -> Iterator[Request]:
                     if channels == "last" and case.geometry.rank == 1:
                         continue
                     yield from _of_all_kernels(Request(case, face, dtype, channels), machine)
+
+
+def spread(requests: Iterable[Request]) -> list[Request]:
+    """In turns by what is not the geometry: the first of a long list have met all kernels."""
+    turns: dict[tuple[str, ...], int] = {}
+    placed = []
+    for request in requests:
+        kind = (request.kernel, request.maker, request.face, request.dtype, request.channels)
+        turns[kind] = turns.get(kind, 0) + 1
+        placed.append((turns[kind], request))
+    return [request for _, request in sorted(placed, key=lambda one: one[0])]
 
 
 def _of_all_kernels(request: Request, machine: GpuMachine) -> Iterator[Request]:

@@ -4,6 +4,10 @@
 from __future__ import annotations
 
 import argparse
+import datetime
+import importlib.metadata
+import json
+import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -13,7 +17,10 @@ from typing import Any
 
 from benchmark.environment import commit
 
-from .requests import Request
+from .requests import Request, makers
+
+CHECK_SHARE = 0.3
+"""Of the seconds, those that checks may take."""
 
 
 def torch_of_cuda() -> Any:
@@ -38,10 +45,6 @@ def torch_of_cuda() -> Any:
 
 def header(torch: Any, given: argparse.Namespace, arch: str) -> dict[str, Any]:
     """When, on what, by which versions."""
-    import datetime
-    import importlib.metadata
-    import subprocess
-
     driver = ""
     with suppress(OSError):
         query = ["nvidia-smi", "--query-gpu=driver_version,clocks.max.sm", "--format=csv,noheader"]
@@ -50,13 +53,12 @@ def header(torch: Any, given: argparse.Namespace, arch: str) -> dict[str, Any]:
     version = ""
     with suppress(importlib.metadata.PackageNotFoundError):
         version = importlib.metadata.version("apache-tvm")
-    found = torch.cuda.get_device_properties(0)
+    found = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "commit": commit(),
-        "device": found.name,
-        "sms": found.multi_processor_count,
-        "memory": found.total_memory,
+        "device": found.name if found else "none",
+        "sms": found.multi_processor_count if found else 0,
         "arch": arch,
         "driver": driver,
         "torch": torch.__version__,
@@ -70,69 +72,82 @@ def header(torch: Any, given: argparse.Namespace, arch: str) -> dict[str, Any]:
     }
 
 
-def run(given: argparse.Namespace) -> int:
-    """Check, time, report; the exit status."""
-    import bench_gpu
+def opened(given: argparse.Namespace) -> tuple[str, Any]:
+    """The architecture, and the device with where its kernels come from.
 
-    begun = time.monotonic()
+    Raises
+    ------
+    ValueError
+        In one line: what is missing.
+    """
     torch = torch_of_cuda()
     torch.backends.cudnn.benchmark = True
     major, minor = torch.cuda.get_device_capability()
     arch = given.arch or f"sm_{major}{minor}"
-    found: dict[str, Any] = {"header": header(torch, given, arch), "checks": [], "rows": []}
-    to_check, to_time = bench_gpu.requests(given, arch)
-    with torch.inference_mode():
-        device = device_of(torch, given, arch)
-        _checks(found, device, to_check, begun + bench_gpu.CHECK_SHARE * given.seconds, given.jobs)
-        bench_gpu.write(given.json, found)
-        if given.through_tvm and given.bundle is None:
-            found["through_tvm"] = _through_tvm(to_check[: given.through_tvm], arch)
-        _rows(found, device, to_time, begun + given.seconds, given)
-    finish(found, given.json, given.plot)
-    return int(bool(found["summary"]["wrong"]))
-
-
-def device_of(torch: Any, given: argparse.Namespace, arch: str) -> Any:
-    """The device, and where its kernels come from."""
     from . import bundle
     from .clock import Clock
     from .driver import Driver
     from .measure import Device
 
     torch.zeros(1, device="cuda")  # makes the context that the driver is to use
-    if given.bundle is None:
-        prepared: dict[str, bundle.Prepared] = {}
+    get, ready = _source(given.bundle, arch)
+    clock = Clock(given.flush * 2**20)
+    return arch, Device(Driver(), clock, bundle.machine_of(arch), arch, get, ready)
 
-        def get(request: Request) -> bundle.Prepared:
-            return prepared.pop(request.key, None) or bundle.prepare(request, arch)
 
-        made = Device(Driver(), Clock(given.flush * 2**20), bundle.machine_of(arch), get)
-        made.ready = prepared
-        return made
-    opened = bundle.Bundle(given.bundle)
-    if opened.header["arch"] != arch:
-        raise ValueError(f"--bundle {given.bundle} is for {opened.header['arch']}, not {arch}")
+def _source(path: Path | None, arch: str) -> tuple[Any, dict[str, Any] | None]:
+    """What gives the kernels of a request, and where those are put that are compiled ahead."""
+    from . import bundle
 
-    def from_bundle(request: Request) -> bundle.Prepared:
-        found = opened.get(request.key)
-        return found or bundle.Prepared(request.key, error="not in the bundle")
+    if path is None:
+        ready: dict[str, bundle.Prepared] = {}
+        return (
+            lambda request: ready.pop(request.key, None) or bundle.prepare(request, arch)
+        ), ready
+    file = bundle.Bundle(path)
+    if file.header["arch"] != arch:
+        raise ValueError(f"--bundle {path} is for {file.header['arch']}, not {arch}")
+    missing = "not in the bundle"
+    get = lambda request: file.get(request.key) or bundle.Prepared(request.key, error=missing)  # noqa: E731
+    return get, None
 
-    return Device(Driver(), Clock(given.flush * 2**20), bundle.machine_of(arch), from_bundle)
+
+def run(
+    given: argparse.Namespace, device: Any, to_check: list[Request], to_time: list[Request]
+) -> int:
+    """Check, time, report; the exit status."""
+    import torch
+
+    begun = time.monotonic()
+    found: dict[str, Any] = {"header": header(torch, given, device.arch), "checks": [], "rows": []}
+    with torch.inference_mode():
+        _checks(found, device, to_check, begun + CHECK_SHARE * given.seconds, given.jobs)
+        write(given.json, found)
+        if given.through_tvm and given.bundle is None:
+            found["through_tvm"] = _through_tvm(to_check[: given.through_tvm], device.arch)
+        _rows(found, device, to_time, begun + given.seconds, given)
+    finish(found, given.json, given.plot)
+    return int(bool(found["summary"]["wrong"]))
+
+
+def write(path: Path | None, found: dict[str, Any]) -> None:
+    """Write what there is so far: a run that is stopped has not run for nothing."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
 
 
 def compiled_ahead(
     requests: Iterable[Request], device: Any, jobs: int, *, all_makers: bool
 ) -> Iterator[Request]:
     """The requests, each when its kernels are compiled; others compile meanwhile."""
-    import bench_gpu
-
     from .bundle import prepare_all
 
     if device.ready is None:
         yield from requests
         return
     listed = list(requests)
-    groups = [bench_gpu.makers(one) if all_makers else [one] for one in listed]
+    groups = [makers(one) if all_makers else [one] for one in listed]
     made = prepare_all([one for group in groups for one in group], device.arch, jobs)
     for request, group in zip(listed, groups):
         for _ in group:
@@ -164,8 +179,6 @@ def _rows(
     until: float,
     given: argparse.Namespace,
 ) -> None:
-    import bench_gpu
-
     from .measure import row_of
 
     for request in compiled_ahead(requests, device, given.jobs, all_makers=True):
@@ -176,7 +189,7 @@ def _rows(
         except Exception as failure:  # a row that fails does not end a run
             print(f"{request.key}: {failure}", file=sys.stderr, flush=True)
         if len(found["rows"]) % 50 == 1:
-            bench_gpu.write(given.json, found)
+            write(given.json, found)
             print(f"{len(found['rows'])} rows, {request.key}", file=sys.stderr, flush=True)
 
 
@@ -191,13 +204,11 @@ def _through_tvm(requests: list[Request], arch: str) -> list[dict[str, Any]]:
 
 def finish(found: dict[str, Any], json_path: Path | None, plot: Path | None) -> None:
     """Summary, files, and what is printed."""
-    import bench_gpu
-
     from .summary import summarize, text
 
     checks = [*found["checks"], *found.get("through_tvm", [])]
     found["summary"] = summarize(found["rows"], checks)
-    bench_gpu.write(json_path, found)
+    write(json_path, found)
     said = text(found["header"], found["summary"], found["rows"])
     print(said)
     if json_path is not None:

@@ -168,7 +168,8 @@ def _representative(kernel: Kernel, machine: GpuMachine) -> tuple[Shape, str]:
     serves = [
         (shape, face)
         for shape, face in spots()
-        if face in kernel.faces and any(True for _ in kernel.candidates(shape.problem(face), machine))
+        if face in kernel.faces
+        and any(True for _ in kernel.candidates(shape.problem(face), machine))
     ]
     taken = [one for one in serves if kernel_of(chosen(*one, machine)) is kernel]
     return (taken or serves)[0]

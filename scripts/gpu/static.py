@@ -199,4 +199,3 @@ def coalescing(row: Row, verb: str) -> float | None:
     found = [one for one in row["addresses"] if (one["space"], one["verb"]) == ("global", verb)]
     taken = sum(one["taken"] for one in found)
     return sum(one["least"] for one in found) / taken if taken else None
-
