@@ -5,19 +5,19 @@
 
     python scripts/bench_gpu.py --seconds 480 --json out/gpu.json --plot out/gpu.png
 
-It compiles as it goes, by as many processes as there are cores: that takes TVM 0.27 and nvcc.  Where
-these are missing, or minutes of a GPU are few, another machine compiles before::
+It compiles as it goes, by as many processes as there are cores: that takes TVM 0.27 and nvcc.
+Where these are missing, or minutes of a GPU are few, another machine compiles before::
 
     python scripts/bench_gpu.py --prepare out/sm_90.zip --arch sm_90     # no GPU
     python scripts/bench_gpu.py --bundle out/sm_90.zip --json out/gpu.json --plot out/gpu.png
 
-First every kernel is checked against PyTorch in float64.  Then faces of cases are timed in turns: in
-each, ours, ours with packed weights, stock TVM, cuDNN with ``benchmark`` and without TF32 and, for
+First every kernel is checked against PyTorch in float64.  Then faces of cases are timed, in turns:
+ours, ours with packed weights, stock TVM, cuDNN with ``benchmark`` and without TF32 and, for
 float32, with it.  Kernels are launched by CUDA's driver on PyTorch's stream and memory;
 ``--through-tvm`` checks some by way of ``tvm.compile`` too, as users call them.
 
-Exit status: 0 when all results are right, 1 when one is wrong, 2 when the command, the GPU or PyTorch
-with CUDA is missing.
+Exit status: 0 when all results are right, 1 when one is wrong, 2 when the command is, or the GPU or
+PyTorch with CUDA is missing.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be said of the kernels of GPUs without a GPU: registers, instructions, conflicts of banks.
+"""What can be said of the kernels of GPUs without one: registers, instructions, bank conflicts.
 
 ::
 

@@ -9,9 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from topi_ext import backend
 from topi_ext.layout import Layouts
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cycles of shared memory, and sectors of global memory, that the accesses of warps take.
 
-Shared memory has 32 banks of 4 bytes.  A warp's request of 8 bytes a thread is served by halves, one
-of 16 bytes by quarters, and each of these parts in as many cycles as a bank has different words in
-it.  Global memory is read and written by sectors of 32 bytes.
+Shared memory has 32 banks of 4 bytes.  A warp's request of 8 bytes a thread is served by halves,
+one of 16 bytes by quarters, and each of these parts in as many cycles as a bank has different words
+in it.  Global memory is read and written by sectors of 32 bytes.
 """
 
 from __future__ import annotations

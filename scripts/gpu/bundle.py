@@ -22,6 +22,9 @@ from .host import Launch, Launches, Memory
 from .requests import Request
 
 
+NOTHING = Launches((), ())
+
+
 @dataclass(frozen=True)
 class Prepared:
     """A compiled request.
@@ -35,15 +38,15 @@ class Prepared:
     binary : bytes
         Machine code of all kernels.
     launches : Launches
-    operands : tuple of int
-        Elements of each operand whose size the case does not tell: packed weights; else empty.
+    packed : int
+        Elements of packed weights, where the kernel is given such.
     """
 
     key: str
     plan: str = ""
     error: str = ""
     binary: bytes = b""
-    launches: Launches = Launches((), ())
+    launches: Launches = NOTHING
     packed: int = 0
 
 

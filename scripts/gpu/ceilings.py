@@ -32,7 +32,8 @@ def broken(row: Row) -> Iterator[str]:
         yield f"stack of {row['stack']} bytes"
     if row["part"] == "main":
         yield from _resources(row)
-        yield from _instructions(row)
+        if "share" in row:
+            yield from _instructions(row)
     for looped, where in ((True, "main loop"), (False, "ends")):
         cost = conflicts(row, looped=looped)
         if cost > CONFLICTS:

@@ -19,6 +19,8 @@ from benchmark.environment import commit
 
 from .requests import Request, makers
 
+MISSING = "not in the bundle"
+
 CHECK_SHARE = 0.3
 """Of the seconds, those that checks may take."""
 
@@ -107,9 +109,9 @@ def _source(path: Path | None, arch: str) -> tuple[Any, dict[str, Any] | None]:
     file = bundle.Bundle(path)
     if file.header["arch"] != arch:
         raise ValueError(f"--bundle {path} is for {file.header['arch']}, not {arch}")
-    missing = "not in the bundle"
-    get = lambda request: file.get(request.key) or bundle.Prepared(request.key, error=missing)  # noqa: E731
-    return get, None
+    return (
+        lambda request: file.get(request.key) or bundle.Prepared(request.key, "", MISSING)
+    ), None
 
 
 def run(
@@ -194,7 +196,7 @@ def _rows(
 
 
 def _through_tvm(requests: list[Request], arch: str) -> list[dict[str, Any]]:
-    """The same kernels as users call them; without TVM, or its runtime for CUDA, one that says so."""
+    """The same kernels as users call them; where TVM is missing, a row that says so."""
     try:
         from .through_tvm import check
     except ImportError as error:

@@ -88,6 +88,7 @@ def rows_of(spot: Spot, *, with_code: bool = True) -> list[Row]:
         row["addresses"] = addresses(made, launch)
         if with_code:
             row.update(_resources(spot, launch, usage[launch.kernel]))
+        if launch.kernel in code:
             row.update(_mix(code[launch.kernel]))
         if launch is main:
             row.update(_stated(spot))
@@ -97,10 +98,14 @@ def rows_of(spot: Spot, *, with_code: bool = True) -> list[Row]:
 
 @lru_cache(maxsize=256)
 def compiled(source: str, arch: str) -> tuple[dict[str, toolchain.Usage], dict[str, Code]]:
-    """What the assembler says, and the instructions, of each kernel."""
+    """What the assembler says, and the instructions, of each kernel; no instructions where nothing
+    reads them."""
     with tempfile.TemporaryDirectory() as folder:
         binary, usage = toolchain.compile_source(source, arch, Path(folder))
-        return usage, read(toolchain.disassemble(binary))
+        try:
+            return usage, read(toolchain.disassemble(binary))
+        except toolchain.MissingError:
+            return usage, {}
 
 
 def addresses(made: Lowered, launch: Launch) -> list[Row]:

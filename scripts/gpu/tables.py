@@ -21,8 +21,8 @@ def markdown(header: dict[str, Any], rows: Sequence[Row], archs: Sequence[str]) 
     """The tables of one architecture each, and what breaks a rule on any."""
     lines = [
         f"{header['date']}, nvcc {header['nvcc']}, commit {header['commit']}; flags of TVM: "
-        f"`{header['flags']}`. One line a kernel that multiplies, as the backend chooses it; of all "
-        f"{len(rows)} launches on {', '.join(header['archs'])}.",
+        f"`{header['flags']}`. {len(rows)} launches on {', '.join(header['archs'])}; a line is a "
+        "kernel that multiplies, as the backend chooses it.",
     ]
     for arch in archs:
         main = [row for row in rows if row["arch"] == arch and row["part"] == "main"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA's compiler and its readers of machine code: from PATH, or from the wheels of ``cuda-check``."""
+"""CUDA's compiler and its readers of machine code: from PATH, or the wheels of ``cuda-check``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import subprocess
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 
@@ -19,7 +19,7 @@ class MissingError(Exception):
     """A tool is nowhere; the message says which, and how it comes."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def find(name: str) -> Path:
     """Where a tool is.
 
