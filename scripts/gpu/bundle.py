@@ -21,7 +21,6 @@ from topi_ext.cuda.machine import GpuMachine
 from .host import Launch, Launches, Memory
 from .requests import Request
 
-
 NOTHING = Launches((), ())
 
 

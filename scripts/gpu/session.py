@@ -69,8 +69,8 @@ def header(torch: Any, given: argparse.Namespace, arch: str) -> dict[str, Any]:
         "tvm": version,
         "bundle": str(given.bundle.name) if given.bundle else "",
         "flush_mib": given.flush,
-        "protocol": "cold: memset before each call, events, medians of 5 rounds in turns; graph: 20 "
-        "calls in a CUDA graph; cudnn.benchmark on; ratios are theirs / ours",
+        "protocol": "cold: memset before each call, events, medians of 5 rounds in turns; graph: "
+        "20 calls in a CUDA graph; cudnn.benchmark on; ratios are theirs / ours",
     }
 
 
