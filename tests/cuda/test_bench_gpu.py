@@ -142,12 +142,11 @@ def test_dynamic_shared_memory_is_asked_for() -> None:
 def test_what_is_built(face: str, maker: str) -> None:
     """Each maker's kernels, or one line that says why there are none."""
     request = Request(CASE, face, "float32", "first", maker=maker)
-    try:
-        made = building.build(request, "sm_90")
-    except ValueError as error:
-        assert face == "conv_weight_grad" and maker != "ours"
-        assert "\n" not in str(error)
+    if face == "conv_weight_grad" and maker != "ours":
+        with pytest.raises(ValueError, match=r"^.*(several kernels|packs no weights).*$"):
+            building.build(request, "sm_90")
         return
+    made = building.build(request, "sm_90")
     assert "__global__" in made.source
     assert made.launches.launches
     assert (made.packed > 0) == (maker == "prepacked")
