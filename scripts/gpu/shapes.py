@@ -156,11 +156,11 @@ def tiles(kernel: Kernel, machine: GpuMachine) -> Iterator[tuple[Shape, str, Pla
 
 def _tile(plan: Plan) -> Plan:
     """A plan without what does not belong to its tile."""
-    has_tile = any(one.name == "tile" and one.init for one in fields(plan))  # type: ignore[arg-type]
-    if not has_tile:
-        return plan
     made: Any = plan
-    return replace(made, tile=replace(made.tile, depth=0, splits=1))
+    names = {one.name for one in fields(made) if one.init}
+    if "splits" in names:
+        made = replace(made, splits=1)
+    return replace(made, tile=replace(made.tile, depth=0, splits=1)) if "tile" in names else made
 
 
 def _representative(kernel: Kernel, machine: GpuMachine) -> tuple[Shape, str]:
