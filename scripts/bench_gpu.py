@@ -41,6 +41,9 @@ CASES = Path(__file__).parent / "cases"
 FIRST = ("bench.json", "bench_conv.json")
 """Files that are timed before the others."""
 
+JOBS = max(1, (os.cpu_count() or 1) - 2)
+"""Not all cores: one launches, and one is for whatever else runs."""
+
 DTYPES = tuple(dict.fromkeys(dtype for dtype, _ in KINDS))
 
 
@@ -60,9 +63,9 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--jobs",
         type=count,
-        default=os.cpu_count() or 1,
+        default=JOBS,
         metavar="N",
-        help="compile so many at once",
+        help="compile so many at once (default here: %(default)d)",
     )
     add("--arch", metavar="sm_NN", help="that of the GPU if absent")
     add("--prepare", type=Path, metavar="OUT.zip", help="compile into this file, time nothing")

@@ -9,7 +9,6 @@ followed a few times: their addresses repeat.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -111,7 +110,7 @@ class Threads(Values):
     def __init__(self, kernel: Any, block: int, threads: int, values: Mapping[str, int]) -> None:
         super().__init__()
         self.block, self.count = block, threads
-        self.found: Counter[Site] | dict[Site, Count] = {}
+        self.found: dict[Site, Count] = {}
         self.memory = _Memory()
         self.state = _State(np.ones(threads, bool))
         self._silent: dict[Any, bool] = {}
