@@ -104,11 +104,15 @@ def case_list(files: Iterable[Path] | None, only: Iterable[str] | None) -> list[
 
 def requests(given: argparse.Namespace, arch: str) -> tuple[list[Request], list[Request]]:
     """What is checked, and what is timed."""
-    from gpu.bundle import machine_of
+    from gpu.bundle import Bundle, machine_of
 
     cases = case_list(given.cases, given.only)
     to_check = [] if given.no_check else spread(checked(machine_of(arch), given.dtypes))
     to_time = [] if given.no_time else list(timed(cases, given.dtypes, given.faces))
+    if given.bundle is not None:
+        known = Bundle(given.bundle)
+        to_check = [one for one in to_check if one.key in known]
+        to_time = [one for one in to_time if one.key in known]
     return to_check, to_time[: given.most]
 
 
