@@ -1,19 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pipeline for whole models: constant weights packed, what follows a convolution fused."""
+"""The pipeline for whole models: constant weights packed, what follows a convolution fused.
+
+What surrounds the convolutions is scheduled as the target asks: on processors by
+:mod:`topi_ext.schedule`, on GPUs by TVM's own rules, and by ours where those leave a scalar to the
+processor, which can't read the GPU's memory.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import tvm
 
 from topi_ext.backend import has_kernels
 from topi_ext.compat import call_attr, relax, tir
-from topi_ext.schedule import parallelized
+from topi_ext.schedule import parallelized, scalars_on_gpu
 
 from .fuse import fuse_convolutions
 
 R = relax()
+
+_PASSES = {"llvm": "cpu_generic", "cuda": "cuda"}
+"""Of the kinds of target with kernels of ours: where TVM keeps the passes around them."""
 
 
 def pipeline(target: Any) -> Any:
@@ -21,8 +31,8 @@ def pipeline(target: Any) -> Any:
 
     Beyond what ``import relax_ext`` does: batch norms of inference become arithmetic; bias, scale,
     residual and activation (relu, leaky relu, tanh, sigmoid, silu) behind a convolution are
-    computed by its kernel; weights that are constants are packed at compile time; and on CPU the
-    other operators run on all threads.  For a target without kernels of ours it is TVM's default
+    computed by its kernel; weights that are constants are packed at compile time; the other
+    operators run on all threads of a CPU, and on CUDA by TVM's rules.  For a target without kernels of ours it is TVM's default
     pipeline.
 
     Parameters
@@ -41,7 +51,8 @@ def pipeline(target: Any) -> Any:
     target = tvm.target.Target(target)
     if not has_kernels(target):
         return R.get_default_pipeline(target)
-    from tvm.relax.backend.cpu_generic import pipeline as of  # only there for llvm targets
+    kind = target.kind.name
+    of = import_module(f"tvm.relax.backend.{_PASSES[kind]}.pipeline")
 
     @tvm.transform.module_pass(opt_level=0, name="relax_ext.pipeline")
     def run(module: Any, _: Any) -> Any:
@@ -52,10 +63,10 @@ def pipeline(target: Any) -> Any:
             _pass(fuse_convolutions),
             R.transform.FoldConstant(),
             *of.library_dispatch_passes(target),
-            *of.legalize_passes(target),
+            *_legalize_passes(of.legalize_passes(target)),
             R.transform.DeadCodeElimination(),
             *of.dataflow_lower_passes(target),
-            _pass(_parallelized),
+            *([_pass(_scheduled(parallelized))] if kind == "llvm" else []),
             *of.finalize_passes(target),
         ]
         with target:
@@ -72,11 +83,24 @@ def _pass(function: Any) -> Any:
     return run
 
 
-def _parallelized(module: Any) -> Any:
-    for name, func in list(module.functions_items()):
-        if isinstance(func, tir.PrimFunc):
-            module.update_func(name, parallelized(func))
-    return module
+def _legalize_passes(passes: list[Any]) -> list[Any]:
+    """TVM's passes, and ours before its rules for GPUs: these fail at scalars, or pass over them."""
+    rules = [number for number, one in enumerate(passes) if one.info.name == "ApplyDefaultSchedule"]
+    first = rules[0] if rules else len(passes)
+    ours = [_pass(_scheduled(scalars_on_gpu))] if rules else []
+    return [*passes[:first], *ours, *passes[first:]]
+
+
+def _scheduled(schedule: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`schedule` of each PrimFunc of a module."""
+
+    def scheduled(module: Any) -> Any:
+        for name, func in list(module.functions_items()):
+            if isinstance(func, tir.PrimFunc):
+                module.update_func(name, schedule(func))
+        return module
+
+    return scheduled
 
 
 def _trains(module: Any) -> bool:

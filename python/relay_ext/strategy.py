@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import tvm
@@ -50,16 +51,16 @@ def strategy(op_name: str, stock: Any, attrs: Any, inputs: Any, out_type: Any, t
 def is_left_to_stock(conv: Conv, attrs: Any, target: Any) -> bool:
     """Whether a call is computed as TVM computes it, its rewriting included.
 
-    That is ``conv`` on targets that our kernels do not know, depthwise integers in NHWC, whose
-    channels TVM makes lanes, and sums of bytes where VNNI adds four products at a time.  Without
-    VNNI, be it with AVX2 or AVX-512, TVM adds pairs of products in 16 bits, which saturate: large
-    values come out wrong.
+    That is ``conv`` on targets that our kernels do not know, and on processors depthwise integers
+    in NHWC, whose channels TVM makes lanes, and sums of bytes where VNNI adds four products at a
+    time.  Without VNNI, be it with AVX2 or AVX-512, TVM adds pairs of products in 16 bits, which
+    saturate: large values come out wrong.
     """
     if conv.face != "conv" or not backend.has_kernels(target):
         return conv.face == "conv"
     sizes = (conv.n, *conv.geometry.x_size)
     known = all(isinstance(size, int) and size > 0 for size in sizes)
-    if not known or attrs.kernel_size is None:
+    if not (known and is_cpu(target)) or attrs.kernel_size is None:
         return False
     return _is_depthwise_nhwc(conv) or _sums_bytes_by_vnni(conv, target)
 
@@ -119,8 +120,9 @@ def compute(conv: Conv, operands: Sequence[Any], target: Any) -> Any:
         if func is None:
             result = FACES[conv.face](*tensors, conv.geometry, conv.plain, dtypes[2])
         else:
-            rules = _rules(conv, plain)
-            result = extern(conv.op, func, tensors, shape, dtypes[2], rules)
+            rules = _rules(conv, plain) + _limits(conv, dtypes, target)
+            restate = _for_old_llvm if is_cpu(target) else None
+            result = extern(conv.op, func, tensors, (tuple(shape), dtypes[2]), rules, restate)
     return conv.stored(conv.result, result, topi)
 
 
@@ -142,14 +144,37 @@ def _rules(conv: Conv, tensors: dict[str, Any]) -> list[Rule]:
     ]
 
 
+def _limits(conv: Conv, dtypes: tuple[str, str, str], target: Any) -> list[Rule]:
+    """What the target's kernels ask of sizes.  Relay counts with 32 bits, products need more."""
+
+    def wide(size: Any) -> Any:
+        return size if isinstance(size, int) else tir.Cast("int64", size)
+
+    x_size, y_size = (tuple(map(wide, s)) for s in (conv.geometry.x_size, conv.geometry.y_size))
+    geometry = replace(conv.geometry, x_size=x_size, y_size=y_size)
+    return backend.limits(conv.face, geometry, conv.plain, wide(conv.n), dtypes, target)
+
+
 def extern(
-    name: str, func: Any, operands: Sequence[Any], shape: Any, dtype: str, rules: Sequence[Rule]
+    name: str,
+    func: Any,
+    operands: Sequence[Any],
+    result: tuple[tuple[Any, ...], str],
+    rules: Sequence[Rule],
+    restate: Callable[[Any], Any] | None = None,
 ) -> Any:
     """A scheduled PrimFunc ``(*operands, result)`` as one stage of TE.
 
     Its body is taken as it is, on the buffers of the stage; the variables in its parameters'
     shapes become the sizes of those buffers.  A call of the function would check these; here
     `rules` do.
+
+    Parameters
+    ----------
+    result : tuple
+        Its shape and its dtype.
+    restate : callable, optional
+        Says the body in another way.
     """
     parameters = [func.buffer_map[parameter] for parameter in func.params]
 
@@ -160,10 +185,11 @@ def extern(
             for variable, size in zip(parameter.shape, buffer.shape):
                 if isinstance(variable, tir.Var):
                     given.setdefault(variable, tir.Cast(variable.dtype, size))
-        body = _for_old_llvm(tir.stmt_functor.substitute(func.body, given))
-        return asserted(rules, body)
+        body = tir.stmt_functor.substitute(func.body, given)
+        return asserted(rules, restate(body) if restate else body)
 
-    return te.extern([tuple(shape)], list(operands), define, name=name, dtype=[dtype])
+    shape, dtype = result
+    return te.extern([shape], list(operands), define, name=name, dtype=[dtype])
 
 
 def _for_old_llvm(body: Any) -> Any:

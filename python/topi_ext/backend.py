@@ -19,7 +19,7 @@ from .epilogue import Epilogue
 from .geometry import Geometry, Size
 from .layout import Layouts
 from .problem import Problem
-from .sizes import rules
+from .sizes import Rule, rules, unknown
 
 Backend = Union[CpuBackend, CudaBackend]
 """Builds kernels for one kind of target; hashable, so that equal requests share a kernel."""
@@ -47,6 +47,25 @@ def of_target(target: Any) -> Backend | Unsupported:
 def has_kernels(target: Any) -> bool:
     """Whether a target is one that our kernels are written for."""
     return not isinstance(of_target(target), Unsupported)
+
+
+def limits(
+    face: str,
+    geometry: Geometry,
+    layouts: Layouts,
+    n: Size,
+    dtypes: tuple[str, str, str],
+    target: Any,
+) -> list[Rule]:
+    """What kernels of `target` ask of symbolic sizes beyond what every kernel does.
+
+    Kernels ask it themselves where TVM has functions that can; for Relay see its strategy.  Sizes
+    have 64 bits, since rules multiply them.
+    """
+    found = of_target(target)
+    if isinstance(found, Unsupported):
+        return []
+    return unknown(found.rules(Problem(face, geometry.as_rank3(), layouts, n, dtypes)))
 
 
 class Packing(NamedTuple):
@@ -207,8 +226,10 @@ _REMEMBERED = 256
 @lru_cache(maxsize=_REMEMBERED)
 def _build(request: _Request) -> Any:
     n, geometry = request.sized()
-    func = request.backend.build(request.problem(n, geometry))
-    return compat.asserting(func, rules(request.face, geometry))
+    problem = request.problem(n, geometry)
+    func = request.backend.build(problem)
+    more = unknown(request.backend.rules(problem))
+    return compat.asserting(func, [*rules(request.face, geometry), *more])
 
 
 @_one_at_a_time

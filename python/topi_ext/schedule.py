@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A schedule for the operators around ours, which TVM's CPU pipeline leaves as they were defined.
-
-::
+"""Schedules for the operators around ours.  TVM's CPU pipeline leaves them as they were defined::
 
     parallel over all spatial axes but the last:
         for each reduction:
@@ -10,6 +8,8 @@
 
 Where that would read across memory, the reduction stays inside.  Element-wise blocks with one
 reader that is element-wise too are inlined first.
+
+On GPUs TVM has rules of its own, but for scalars: :func:`scalars_on_gpu`.
 """
 
 from __future__ import annotations
@@ -60,6 +60,87 @@ def parallelized(func: Any) -> Any:
     except s_tir.ScheduleError:
         return func  # as TVM would have it
     return schedule.mod["main"].with_attr("tirx.is_scheduled", True)
+
+
+_THREADS = 256
+"""Of a block of a GPU."""
+
+_BLOCKS = 128
+"""Most blocks that share one sum: about a multiprocessor each."""
+
+
+def scalars_on_gpu(func: Any) -> Any:
+    """`func`, bound to a GPU's threads where a step of it makes one number out of numbers.
+
+    Such are a mean over all axes, a variance, arithmetic on a loss.  TVM's rules for GPUs fail at
+    the first, and leave the others to the processor, which can't read the GPU's memory.  A sum is
+    shared by blocks of threads, and a second launch adds what they have::
+
+        launch: part[block] = sum of every _BLOCKS * _THREADS-th, added up by the block's threads
+        launch: sum of part, by one block
+        launch: what is done to it
+
+    Parameters
+    ----------
+    func : PrimFunc
+        As an operator was legalized; with or without symbolic sizes.
+
+    Returns
+    -------
+    PrimFunc
+        `func` itself where TVM's rules do.
+    """
+    attrs = func.attrs or {}
+    if "tirx.is_scheduled" in attrs or "tirx.noalias" not in attrs:
+        return func
+    schedule = s_tir.Schedule(func, debug_mask="none")
+    try:
+        blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
+        scalars = [block for block in blocks if not schedule.get_loops(block)]
+        for block in scalars:
+            schedule.add_unit_loop(block)
+        if not scalars or any(_kinds(schedule, block) is None for block in blocks):
+            return func
+        for block in blocks:
+            if schedule.get_consumers(block) and _is_spatial(schedule, block):
+                schedule.compute_inline(block)
+            else:
+                _on_threads(schedule, block)
+    except s_tir.ScheduleError:
+        return func  # as TVM would have it
+    return schedule.mod["main"].with_attr("tirx.is_scheduled", True)
+
+
+def _on_threads(schedule: Any, block: Any) -> None:
+    """Bind a block's spatial loops to blocks and threads; a sum without any is shared by them."""
+    loops, kinds = schedule.get_loops(block), _kinds(schedule, block) or []
+    spatial, reductions = loops[: kinds.count(_SPATIAL)], loops[kinds.count(_SPATIAL) :]
+    is_sum = reductions and all(_extent(schedule, loop) == 1 for loop in spatial)
+    chosen = reductions if is_sum else spatial
+    points = prod(_extent(schedule, loop) or _BLOCKS * _THREADS for loop in chosen)
+    shared_by = min(_BLOCKS, -(-points // _THREADS))
+    one = schedule.fuse(*chosen) if len(chosen) > 1 else chosen[0]
+    if not is_sum:
+        number, thread = schedule.split(one, [None, _THREADS])
+    elif shared_by == 1:
+        number = schedule.add_unit_loop(one)
+        _, thread = schedule.split(one, [None, _THREADS])
+    else:
+        _, number, _ = schedule.split(one, [None, shared_by, _THREADS])
+        part = schedule.rfactor(number, 0)
+        rest = schedule.get_loops(block)[-1]
+        schedule.bind(schedule.add_unit_loop(rest), "blockIdx.x")
+        schedule.bind(rest, "threadIdx.x")
+        turn, number, thread = schedule.get_loops(part)[-3:]
+        schedule.reorder(number, turn, thread)
+    schedule.bind(number, "blockIdx.x")
+    schedule.bind(thread, "threadIdx.x")
+
+
+def _extent(schedule: Any, loop: Any) -> int | None:
+    """Of a loop; None where it is symbolic."""
+    extent = as_size(schedule.get(loop).extent)
+    return extent if isinstance(extent, int) else None
 
 
 _SPATIAL, _REDUCTION = tir.IterVar.DataPar, tir.IterVar.CommReduce

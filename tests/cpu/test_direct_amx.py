@@ -13,6 +13,7 @@ import random
 import re
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from helpers.compare import numpy_dtype
 from helpers.faces import FaceCase
 from helpers.kernels import problem_of
 from topi_ext import backend, compat
+from topi_ext.cpu import kernels
 from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.plan.choose import choose
 from topi_ext.cpu.plan.direct import DirectPlan
@@ -67,9 +69,10 @@ def some_plan(problem: Problem, dice: random.Random) -> DirectAmxPlan:
     depth = dice.randint(1, -(-problem.in_channels // (2 * TILE)))
     gather = DirectPlan(
         window, TILE, channels, vectors, splits, depth, parallel=dice.random() < 0.5,
-        tiles_first=dice.random() < 0.5, unrolled=dice.choice([1, 9]),
+        unrolled=dice.choice([1, 9]),
     )  # fmt: skip
-    return DirectAmxPlan(gather, DirectPlan(window, 8, 2, 1, 1, problem.in_channels))
+    refused = DirectPlan(window, 8, 2, 1, 1, problem.in_channels)
+    return DirectAmxPlan(gather, refused, tiles_first=dice.random() < 0.5)
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +117,31 @@ def test_any_plan(
     # The sums that are taken without the unit have tests of their own.
     some = SomeKernels(some_plan, rng, weights, 2 if linux == "grants" else 1)
     some.check(check(libraries, tmp_path, some.kernels, some.operands, granted=linux == "grants"))
+
+
+def test_tiles_of_positions_before_blocks_of_channels(
+    libraries: tuple[Path, Path], tmp_path: Path, rng: np.random.Generator
+) -> None:
+    """Of several tiles, blocks and splits, in one chunk of channels and in two: the sums of all
+    blocks of a split are held."""
+    made, operands, chosen = {}, {}, {}
+    for case in (
+        Case(C, (13, 11), (3, 2), ins=40, outs=50, padding=(1,) * 4),
+        Case(T, (13, 11), (2, 3), ins=40, outs=50, stride=(2, 2)),
+    ):
+        face = FaceCase(case.op, geometry_of(case), case.n, dtypes=BF16)
+        problem = problem_of(face)
+        window = Window.of((1, 1, 5, 11), problem.gathers)
+        refused = DirectPlan(window, 8, 2, 1, 1, problem.in_channels)
+        for splits, depth in product((1, 2), (1, 2)):
+            gather = DirectPlan(window, TILE, TILE, 2, splits, depth)
+            name = f"{case.op}_{splits}_{depth}"
+            made[name] = kernels.build(problem, DirectAmxPlan(gather, refused, tiles_first=True))
+            values, operands[name] = stored(face, rng)
+            chosen[name] = face, values
+    results = check(libraries, tmp_path, made, operands)
+    for name, (face, values) in chosen.items():
+        face.check(results[name], *values)
 
 
 @pytest.mark.parametrize("known", ["when compiled", "when run"])

@@ -79,9 +79,8 @@ def some_plan(problem: Problem, dice: random.Random) -> DirectDotPlan:
     depth = dice.randint(1, problem.in_channels // 2)
     gather = DirectPlan(
         window, LANES, channels, min(vectors, -(-window.length // LANES)), splits, depth,
-        parallel=dice.random() < 0.5, plane_per_tap=plane_per_tap, tiles_first=dice.random() < 0.5,
+        parallel=dice.random() < 0.5, plane_per_tap=plane_per_tap,
         unrolled=dice.choice([1, 9]),
-        panel_by_tile=window.extent == window.block and dice.random() < 0.5,
         streamed=STREAMS and problem.rows_are_runs and dice.random() < 0.3,
     )  # fmt: skip
     return DirectDotPlan(gather)

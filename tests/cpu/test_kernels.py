@@ -280,11 +280,9 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
     vectors = number(min(3, -(-window.length // lanes)))
     splits = number(min(3, -(-problem.out_channels // channels)))
     depth, packed = number(problem.in_channels), not problem.weights_are_rows or draw(st.booleans())
-    first, tiled = draw(st.booleans()), window.extent == window.block and draw(st.booleans())
-    all_phases = problem.transposed and not tiled and draw(st.booleans())
+    all_phases = problem.transposed and draw(st.booleans())
     return DirectPlan(
         window, lanes, channels, vectors, splits, depth, packed, parallel, plane_per_tap,
-        tiles_first=first, panel_by_tile=tiled,
         streamed=may_stream(problem) and draw(st.booleans()),
         all_phases=all_phases, shared=number(3),
     )  # fmt: skip
@@ -636,27 +634,6 @@ def test_slices_of_the_kernel_and_inputs_combined_once() -> None:
                 by_slice=by_slice,
             )  # fmt: skip
             made.append(kernel_of(problem, replace(plan, block=plan.tiles(problem))))
-            chosen.append(one)
-    run_all(made, chosen)
-
-
-def test_panels_by_register_tile() -> None:
-    """Of several tiles, chunks of channels and blocks, none of which the last one fills."""
-    made, chosen = [], []
-    for case in (
-        Case("conv", (13, 11), (1, 1), ins=21, outs=10, groups=1),
-        Case("conv", (13, 11), (3, 2), ins=21, outs=10, padding=(1,) * 4),
-        Case("conv_transpose", (13, 11), (2, 2), 2, ins=42, outs=10, groups=2, stride=(2, 3)),
-    ):
-        one = FaceCase(case.op, geometry_of(case), case.n)
-        problem, plane_per_tap = problem_of(one), case.kernel == (3, 2)
-        window = Window.of((1, 1, 5, 11), read_through(problem, plane_per_tap=plane_per_tap))
-        for first in (False, True):
-            plan = DirectPlan(
-                window, 8, 3, 2, 2, 8, plane_per_tap=plane_per_tap, tiles_first=first,
-                panel_by_tile=True
-            )  # fmt: skip
-            made.append(kernel_of(problem, plan))
             chosen.append(one)
     run_all(made, chosen)
 

@@ -32,6 +32,8 @@ FLOOR = {
     "topi_ext.reference": 1,
     "topi_ext.compute": 1,
     "topi_ext.problem": 1,
+    "topi_ext.precision": 1,
+    "topi_ext.nominal": 2,
     "topi_ext.emit": 2,
     "topi_ext.sizes": 2,
     "topi_ext.call": 2,
@@ -47,11 +49,21 @@ FLOOR = {
     "topi_ext.cpu.kernels": 3,
     "topi_ext.cpu.backend": 3,
     "topi_ext.cpu": 3,
+    "topi_ext.cuda.machine": 3,
+    "topi_ext.cuda.plan": 3,
+    "topi_ext.cuda.registry": 3,
+    "topi_ext.cuda.emit": 3,
+    "topi_ext.cuda.isa": 3,
+    "topi_ext.cuda.parts": 3,
+    "topi_ext.cuda.kernels": 3,
+    "topi_ext.cuda.backend": 3,
+    "topi_ext.cuda": 3,
     "topi_ext.backend": 4,
     "topi_ext": 5,  # the façade: __init__.py
     "conv_cli": 5,
     "relax_ext": 6,
     "relay_ext": 6,
+    "cuda_emulator": -1,  # beside the house: it stands on TVM alone, and no room imports it
 }
 COMPAT = "topi_ext.compat"
 WITHOUT_TVM = {
@@ -67,10 +79,16 @@ WITHOUT_TVM = {
     "topi_ext.cpu.machine",
     "topi_ext.cpu.plan",
     "topi_ext.cpu.registry",
+    "topi_ext.cuda.machine",
+    "topi_ext.cuda.plan",
+    "topi_ext.cuda.registry",
+    "topi_ext.nominal",
+    "topi_ext.precision",
 }
 STDLIB_ONLY = {"topi_ext.gather", "topi_ext.geometry"}
 ABOVE = {"scripts", "tests", "examples"}
 ADAPTERS = {"relax_ext": "relax", "relay_ext": "relay"}
+EMULATOR = "cuda_emulator"
 VERSION_QUERIES = {"version", "distribution"}
 
 
@@ -80,7 +98,7 @@ def room_of(module: str) -> str:
     parts = module.split(".")
     if parts[0] != "topi_ext":
         return parts[0]
-    return ".".join(parts[: 3 if parts[1:2] == ["cpu"] else 2])
+    return ".".join(parts[: 3 if parts[1:2] in (["cpu"], ["cuda"]) else 2])
 
 
 def imported(tree: ast.Module, package: str, modules: set[str]) -> Iterator[tuple[int, str]]:
@@ -170,6 +188,8 @@ def violations(sources: dict[str, str]) -> list[str]:
                     found.append(f"{where}: only the adapter of that IR does")
             elif top in ABOVE:
                 found.append(f"{where}: it stands above the packages")
+            elif top == EMULATOR and room != EMULATOR:
+                found.append(f"{where}: only tests do")
             elif top in {"topi_ext", "conv_cli", "relax_ext", "relay_ext"}:
                 other = room_of(target)
                 if line not in typing:
@@ -258,6 +278,8 @@ def test_arrows_run_one_way() -> None:
         ("relay_ext.ops", "from relax_ext.ops import f", "never meet"),
         ("relax_ext.ops", "from tvm import relay", "adapter of that IR"),
         ("relax_ext.ops", "from scripts import bench", "stands above"),
+        ("topi_ext.backend", "import cuda_emulator", "only tests do"),
+        ("cuda_emulator.host", "from topi_ext import geometry", "runs back"),
         ("relax_ext.ops", "import tvm\n\nold = tvm.__version__ < '0.26'", "belongs in compat"),
         ("relax_ext.ops", "from tvm import ir\n\nf = hasattr(ir, 'Op')", "belongs in compat"),
         ("relax_ext.ops", "import tvm\n\nf = getattr(tvm.ir, 'X', 0)", "belongs in compat"),

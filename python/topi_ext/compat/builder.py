@@ -3,13 +3,23 @@
 
 from __future__ import annotations
 
+import re
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from threading import RLock
 from typing import Any
 
-from .versions import ADDRESSES_HAVE_TYPES, LETS_ARE_FRAMES, StringImm, script, tir, tvm
+from .versions import (
+    ADDRESSES_HAVE_TYPES,
+    LETS_ARE_FRAMES,
+    IRBuilder,
+    StringImm,
+    script,
+    tir,
+    tvm,
+)
 
 _NAMESPACE = tir.__name__.rpartition(".")[2]
 _REINTERPRET, _PREFETCH = (f"{_NAMESPACE}.{name}" for name in ("reinterpret", "prefetch"))
@@ -154,8 +164,19 @@ def barrier(scope: str) -> None:
 
 
 def imported_c(text: str) -> Any:
-    """The frame of statements that may call the functions that `text`, in CUDA, defines."""
-    return script.attr(tir.IntImm("int32", 0), "pragma_import_c", text)
+    """The frame of statements that may call the functions that `text`, in CUDA, defines.
+
+    TVM writes the text for every launch of a module, into one file: each function, which ends with
+    a brace at the beginning of a line, is defined once.
+    """
+    functions = re.findall(r".*?^}$", text, re.DOTALL | re.MULTILINE)
+    once = "".join(map(_guarded, functions))
+    return script.attr(tir.IntImm("int32", 0), "pragma_import_c", once)
+
+
+def _guarded(function: str) -> str:
+    name = f"TOPI_EXT_{zlib.crc32(function.strip().encode()):08X}"
+    return f"#ifndef {name}\n#define {name}\n{function.strip()}\n#endif\n"
 
 
 def unrolled_by_compiler() -> Any:

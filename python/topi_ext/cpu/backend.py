@@ -9,6 +9,7 @@ from typing import Any
 from .. import compat
 from ..emit.arguments import Packed
 from ..problem import Problem
+from ..sizes import Rule
 from . import kernels
 from .machine import Machine
 from .plan.choose import choose
@@ -39,6 +40,11 @@ class CpuBackend:
         """
         plan = choose(problem, self.machine) if plan is None else plan
         return kernels.build(problem, plan)
+
+    @staticmethod
+    def rules(_: Problem) -> list[Rule]:
+        """What is asked of sizes, beyond what every kernel asks: nothing."""
+        return []
 
     def build_packing(self, problem: Problem) -> tuple[Any, Packed] | None:
         """The PrimFunc that packs the weights of that kernel, and what it writes; None where the

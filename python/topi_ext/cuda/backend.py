@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from ..emit.arguments import Packed
+from ..precision import may_use_tf32
 from ..problem import Problem
+from ..sizes import Rule
 from . import kernels
-from .machine import GpuMachine
+from .machine import GRID, GpuMachine
 from .plan.base import Plan
 from .plan.choose import choose
 
@@ -27,14 +30,37 @@ class CudaBackend:
 
     @classmethod
     def of(cls, target: Any) -> CudaBackend | None:
-        """That of a cuda target; None where its architecture is none that CUDA names."""
+        """That of a cuda target, and of what :func:`topi_ext.precision.float32_precision` asks;
+        None where its architecture is none that CUDA names."""
         machine = GpuMachine.of_arch(str(target.attrs.get("arch", "")))
-        return None if machine is None else cls(machine)
+        if machine is None:
+            return None
+        return cls(replace(machine, multiplies_tf32=machine.has_mma and may_use_tf32()))
 
     def build(self, problem: Problem, plan: Plan | None = None) -> Any:
-        """The PrimFunc of the kernel with this `plan`; of the fastest one, by estimate, without."""
+        """The PrimFunc of the kernel with this `plan`; of the fastest one, by estimate, without.
+
+        Raises
+        ------
+        ValueError
+            Where positions or elements cannot be numbered with 32 bits.  Of symbolic sizes the
+            function itself asks.
+        """
+        for holds, line in self.rules(problem):
+            if holds is False:
+                raise ValueError(line)
         plan = choose(problem, self.machine) if plan is None else plan
         return kernels.build(problem, plan)
+
+    @staticmethod
+    def rules(problem: Problem) -> list[Rule]:
+        """What is asked of sizes, beyond what every kernel asks."""
+        sizes = problem.y_sizes if problem.face == "conv_weight_grad" else problem.out_sizes
+        channels = 1 if problem.face == "conv_weight_grad" else problem.out_channels
+        numbered = prod(sizes) * channels * problem.geometry.groups
+        what = "positions of y" if problem.face == "conv_weight_grad" else "elements of the result"
+        rule = f"{problem.face}: kernels for cuda number {what} with 32 bits: divide the batch"
+        return [(numbered <= GRID, rule)]
 
     def build_packing(self, problem: Problem) -> tuple[Any, Packed] | None:
         """The PrimFunc that packs the weights of that kernel, and what it writes; None where the

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 from .. import compat, emit
 from ..compat import script, statements, tir
@@ -84,7 +83,9 @@ def launch(blocks: Expr, threads: int, functions: str = "") -> Iterator[tuple[Ex
     functions : str
         What the kernel calls, in CUDA.
     """
-    blocks = tir.IntImm("int32", blocks) if isinstance(blocks, int) else narrow(blocks)
+    # An empty batch, of a size that only run time knows, is no reason to launch nothing: CUDA
+    # refuses that.
+    blocks = _index(blocks) if isinstance(blocks, int) else greatest(1, narrow(blocks))
     with ExitStack() as open_frames:
         block = open_frames.enter_context(compat.launch_thread("blockIdx.x", blocks))
         thread = open_frames.enter_context(compat.launch_thread("threadIdx.x", _index(threads)))

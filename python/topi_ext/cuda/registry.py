@@ -18,6 +18,7 @@ from .plan.implicit_gemm import GemmPlan, implicit_gemm_candidates
 from .plan.implicit_gemm_mma import MmaPlan, implicit_gemm_mma_candidates
 from .plan.wgrad_direct import WgradDirectPlan, wgrad_direct_candidates
 from .plan.wgrad_gemm import WgradGemmPlan, wgrad_gemm_candidates
+from .plan.wgrad_mma import WgradMmaPlan, wgrad_mma_candidates
 
 Candidates = Callable[[Problem, GpuMachine], Iterable["tuple[float, Plan]"]]
 """All plans of a kernel for a problem, each with its estimated nanoseconds; none where it serves
@@ -53,11 +54,10 @@ class Kernel:
 
 KERNELS = (
     Kernel("implicit_gemm", GemmPlan, GATHERS, implicit_gemm_candidates, prepacks=True),
-    Kernel(
-        "implicit_gemm_mma", MmaPlan, GATHERS, implicit_gemm_mma_candidates, prepacks=True
-    ),
+    Kernel("implicit_gemm_mma", MmaPlan, GATHERS, implicit_gemm_mma_candidates, prepacks=True),
     Kernel("direct", DirectPlan, GATHERS, direct_candidates),
     Kernel("wgrad_gemm", WgradGemmPlan, ("conv_weight_grad",), wgrad_gemm_candidates),
+    Kernel("wgrad_mma", WgradMmaPlan, ("conv_weight_grad",), wgrad_mma_candidates),
     Kernel("wgrad_direct", WgradDirectPlan, ("conv_weight_grad",), wgrad_direct_candidates),
 )
 

@@ -18,11 +18,7 @@ the phase.  Left, weights ``[block][phase][input channel][tap][channels]``, each
 
 ``conv`` is the case of one phase; ``conv_transpose`` runs, for each phase, over its own taps only:
 no zero is inserted and no product wasted.  Without chunks, a block is written out as soon as it is
-summed.  With `tiles_first` the loop over tiles is the outer one: what a tile reads of the panel
-then stays in the first cache while all blocks of output channels pass over it.  Where no tap is
-shifted (1x1 kernels, kernels as large as the stride), the panel may be stored by tiles
-(`panel_by_tile`): what a tile reads of all planes lies together, and comes as fast from a cache
-that is further away.
+summed.
 
 Of few output channels, a tile may have all phases of its rows (`all_phases`): their taps read the
 same data, which then is loaded once for all of them::
@@ -55,6 +51,15 @@ from ..parts.phase_groups import SPATIAL, PhaseIndex
 from ..parts.row_tiles import RowTiles
 from ..parts.splits import Splits
 from ..plan.direct import DirectPlan
+
+OverTiles = Callable[[Callable[[Expr, int], None]], None]
+"""``tile(start, vectors)`` for register tiles of the positions of one phase."""
+
+OverBlocks = Callable[[Callable[[Expr, Expr], None]], None]
+"""``step(block, where its sums are)`` for the blocks of output channels of a split."""
+
+Products = Callable[[OverTiles, Expr, Expr], None]
+"""The products of a block, whose sums are at a place, in some of its tiles."""
 
 FEWEST_SUMS = 4
 """Sums in vectors, of a register tile, that go on while the first of them is added to."""
@@ -94,10 +99,8 @@ class Blocking:
     acc_elements, acc_room : int or expression
         Accumulators of one block of output channels, and what is allocated for all that a task
         holds at a time.
-    planes : int
-        Planes of the panel.
     panel_room : int
-        What is allocated for it.
+        What is allocated for the panel.
     """
 
     panel: Panel
@@ -106,7 +109,6 @@ class Blocking:
     splits: Splits
     acc_elements: Expr
     acc_room: int
-    planes: int
     panel_room: int
 
 
@@ -165,7 +167,8 @@ class Reduction(NamedTuple):
 class Direct:
     """One kernel while it is being emitted.
 
-    Another kernel of the same loop nest may take its own way to pack and to sum a tile.
+    Another kernel of the same loop nest may take its own way to pack and to sum a tile, and its own
+    order of blocks and tiles.
     """
 
     def __init__(
@@ -185,7 +188,7 @@ class Direct:
         self.phases = prod(gather.out_step for gather in problem.gathers)
         self.chunks = -(-self.steps.number // plan.depth)
         # Whether all sums of a split are held, or those of one block of output channels.
-        self.holds_all = self.chunks > 1 or plan.tiles_first
+        self.holds_all = self.chunks > 1
 
     # ------------------------------------------------------------ blocking
 
@@ -213,23 +216,20 @@ class Direct:
         # What has to be allocated, in numbers.
         most = per_split if problem.is_static else blocks
         acc_room = plan.channels * self.phases * row_room * (most if self.holds_all else 1)
-        planes = plan.depth * self.steps.planes * panel.slots
         panel_room = panel.room(plan.depth * self.steps.planes)
         panel_room += 0 if problem.is_static else width  # a last tile may end behind it
-        if plan.panel_by_tile:
-            panel_room = planes * -(-row_room // width) * width
         return Blocking(
             panel, counts, tiles, Splits(blocks, splits, per_split),
-            plan.channels * self.phases * tiles.length, acc_room, planes, panel_room,
+            plan.channels * self.phases * tiles.length, acc_room, panel_room,
         )  # fmt: skip
 
     @property
     def _small_vectors(self) -> int:
         """Vectors of the tiles for what is left of a row of unknown length: sums for the units that
-        multiply, which wait for each, or what the panel is tiled by."""
+        multiply, which wait for each."""
         rows = self.gathers[-1].out_step if self.plan.all_phases else 1
         least = -(-FEWEST_SUMS // (self.plan.channels * rows))
-        return self.plan.vectors if self.plan.panel_by_tile else min(self.plan.vectors, least)
+        return min(self.plan.vectors, least)
 
     def _fewest_blocks(self, width: int) -> Expr:
         """Of symbolic sizes, into how many the positions are divided at least: into what output
@@ -299,56 +299,32 @@ class Direct:
             count = emit.clamped_extent(first, self.steps.number, plan.depth)
             self._pack_data(task, panel, first, count)
 
-            def products(block: Expr, place: Expr, tiles: Callable[..., None]) -> None:
+            def products(over_tiles: OverTiles, block: Expr, place: Expr) -> None:
                 reduction = Reduction(task, block, first, count, panel, acc, place, fresh)
                 for kind in self.groups.kinds:
                     self.groups.over_phases(
-                        kind, lambda phase: tiles(partial(self._tile, reduction, phase))
+                        kind, lambda phase: over_tiles(partial(self._tile, reduction, phase))
                     )
-
-            def whole_block(block: Expr, place: Expr) -> None:
-                products(block, place, blocking.tiles.over)
                 if not self.holds_all:
                     copy_out(block, place)
 
-            def blocks_of_tile(start: Expr, vectors: int) -> None:
-                over_blocks(partial(products, tiles=lambda tile: tile(start, vectors)))
-
-            if plan.tiles_first:
-                blocking.tiles.over(blocks_of_tile)
-            else:
-                over_blocks(whole_block)
+            self._in_order(blocking.tiles.over, over_blocks, products)
 
         emit.loop(self.chunks, chunk)
         if self.holds_all:
             over_blocks(copy_out)
+
+    def _in_order(self, over_tiles: OverTiles, over_blocks: OverBlocks, products: Products) -> None:
+        """The products of every block of output channels and tile: tiles are the inner loop."""
+        over_blocks(partial(products, over_tiles))
 
     # ------------------------------------------------------------ operands
 
     def _pack_data(self, task: Task, panel: Array, first: Expr, count: Expr) -> None:
         """Fill the panel with `count` steps of a group's input channels."""
         channel = task.group * self.steps.number + first
-        if self.plan.panel_by_tile:
-            emit.loop(count, lambda i: self._pack_tiles(task, panel, channel + i, i))
-        else:
-            source = Source(self.data, channel, count, self.problem.in_sizes)
-            pack(task.blocking.panel, panel, source, task.first)
-
-    def _pack_tiles(self, task: Task, panel: Array, channel: Expr, step: Expr) -> None:
-        """panel[tile][step][slot][vectors] of one input channel, from its planes."""
-        layout, lanes = task.blocking.panel, self.plan.lanes
-        slots, width = layout.slots, self.plan.vectors * lanes
-        planes = emit.scratch(layout.room(1) + width, self.steps.panel_dtype)
-        pack(layout, planes, Source(self.data, channel, 1, self.problem.in_sizes), task.first)
-
-        def tile(slot: Expr, start: Expr, vectors: int) -> None:
-            source = emit.let(slot * layout.pitch + start)
-            into = emit.let(start * task.blocking.planes + (step * slots + slot) * width)
-            for v in range(vectors):
-                value = planes[emit.lanes_of(source + v * lanes, lanes)]
-                emit.store(panel, emit.lanes_of(into + v * lanes, lanes), value)
-
-        emit.loop(slots, lambda slot: task.blocking.tiles.over(partial(tile, slot)))
+        source = Source(self.data, channel, count, self.problem.in_sizes)
+        pack(task.blocking.panel, panel, source, task.first)
 
     def _weight_at(
         self, reduction: Reduction, phase: PhaseIndex
@@ -393,7 +369,6 @@ class Direct:
         for at, (register, index) in registers.items():
             emit.store(register, index, zero if reduction.fresh else reduction.acc[places[at]])
         weight_at = self._weight_at(reduction, phase)
-        place = start * blocking.planes if plan.panel_by_tile else start
 
         def vectors_at(x: Expr) -> list[Expr]:
             indices = (emit.lanes_of(x + v * lanes, lanes) for v in range(vectors))
@@ -408,10 +383,10 @@ class Direct:
                     emit.store(register, index, self._add(register[index], factor, vector))
 
         def step(channel: Expr, taps: Sequence[Expr]) -> None:
-            add(channel, taps, vectors_at(data_at(channel, taps) + place), 0)
+            add(channel, taps, vectors_at(data_at(channel, taps) + start), 0)
 
         def step_of_row(channel: Expr, *outer: Expr) -> None:
-            first = data_at(channel, (*outer, 0)) + place
+            first = data_at(channel, (*outer, 0)) + start
             for shift, users in last.reads.items():
                 row = vectors_at(first + shift)
                 for p, tap in users:
@@ -460,9 +435,6 @@ class Direct:
                     if gather.transposed
                     else gather.shift_of(offsets[axis - 1], tap_number)
                 )
-            if self.plan.panel_by_tile:
-                # Of one tile; no tap is shifted.
-                return panel.number(plane, slots) * (self.plan.vectors * self.plan.lanes)
             return panel.plane(plane, slots) + panel.shifted(shifts)
 
         return number, data_at

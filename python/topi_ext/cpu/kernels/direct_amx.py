@@ -16,6 +16,9 @@ tiles in the place of vectors::
     else:
         the kernel of direct.py, in float32
 
+With `tiles_first` the loop over tiles of positions is around that over blocks of output channels:
+what a tile reads of the panel then stays in the first cache while all of them pass over it.
+
 A tap is an offset in the panel here too: the unit loads rows from any address.  Channels that
 are missing in a last step, or in a last tile of output channels, are zero.
 
@@ -44,7 +47,7 @@ from ..parts.pack_panel import Source, pack
 from ..parts.phase_groups import PhaseIndex
 from ..plan.direct_amx import TILE, DirectAmxPlan
 from . import direct
-from .direct import Direct, Reduction, Task
+from .direct import Direct, OverBlocks, OverTiles, Products, Reduction, Task
 
 WIDTH = 2 * TILE
 """Input channels of a step."""
@@ -57,7 +60,7 @@ def emit_body(problem: Problem, plan: DirectAmxPlan, operands: Sequence[Operand]
     """What the PrimFunc does, with its arguments as `operands`."""
     data, weight, *extra, out = operands
     weights = AmxWeights(problem, plan.gather, weight)
-    granted = DirectAmx(problem, plan.gather, weights, data, out, extra)
+    granted = DirectAmx(problem, plan, weights, data, out, extra)
 
     def refused() -> None:
         raw = weight
@@ -162,11 +165,35 @@ class AmxWeights(DirectWeights):
 class DirectAmx(Direct):
     """One kernel while it is being emitted."""
 
+    def __init__(
+        self,
+        problem: Problem,
+        plan: DirectAmxPlan,
+        weights: AmxWeights,
+        data: Operand,
+        out: Operand,
+        extra: Sequence[Operand],
+    ):
+        super().__init__(problem, plan.gather, weights, data, out, extra)
+        self.tiles_first = plan.tiles_first
+        self.holds_all = self.holds_all or plan.tiles_first
+
     def _task(self, task: Task) -> None:
         """With the unit's registers."""
         amx.configure()
         super()._task(task)
         amx.release()
+
+    def _in_order(self, over_tiles: OverTiles, over_blocks: OverBlocks, products: Products) -> None:
+        """With `tiles_first`, tiles are the outer loop."""
+        if not self.tiles_first:
+            super()._in_order(over_tiles, over_blocks, products)
+            return
+
+        def blocks_of_tile(start: Expr, vectors: int) -> None:
+            over_blocks(partial(products, lambda tile: tile(start, vectors)))
+
+        over_tiles(blocks_of_tile)
 
     def _pack_data(self, task: Task, panel: Array, first: Expr, count: Expr) -> None:
         """Fill the panel with pairs; what a last step has too few of is zero."""

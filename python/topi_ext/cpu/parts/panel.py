@@ -188,16 +188,12 @@ class Panel:
         """The most that :meth:`elements` can be."""
         return channels * self.slots * self.window.most_pitch(self.lanes) + self.lanes
 
-    def number(self, channel: Expr, slots: Sequence[Expr]) -> Expr:
-        """The number of a plane."""
+    def plane(self, channel: Expr, slots: Sequence[Expr]) -> Expr:
+        """Offset of a plane."""
         index = channel
         for gather, slot in zip(self.gathers, slots):
             index = index * gather.slots + slot
-        return index
-
-    def plane(self, channel: Expr, slots: Sequence[Expr]) -> Expr:
-        """Offset of a plane."""
-        return self.number(channel, slots) * self.pitch
+        return index * self.pitch
 
     def shifted(self, shifts: Sequence[Expr]) -> Expr:
         """Offset in a plane of the first position of the block, read with `shifts`."""

@@ -67,8 +67,6 @@ class DirectCosts:
     """Times, to pack a panel that takes more than half of the second cache."""
     panel_near: float = 0.6
     """Times, to pack one that stays in the first cache, by vectors that fill cache lines."""
-    panel_by_tile: float = 1.5
-    """Times, to pack a panel that is rearranged by register tiles."""
     half_full: float = 1.15
     """Times, of products whose panel takes more than half of the second cache, which vary by up to
     1.4 from run to run."""
@@ -78,19 +76,6 @@ class DirectCosts:
     """Times, of products where each tap reads a plane of its own: in order."""
     planes_far: float = 1.03
     """The same where weights push planes out of the second cache."""
-    by_tile: float = 1.03
-    """Times, of products from a panel by register tiles that is read again for other channels."""
-    by_tile_far: float = 1.06
-    """The same from behind the second cache."""
-    tiles_first: float = 1.04
-    """Times, of products where all channels of a register tile come first, from a panel by planes.
-    """
-    weight_again: float = 0.03
-    """To read a weight again for a register tile of positions, from the second cache."""
-    weight_again_far: float = 0.15
-    """The same where weights and panel together do not fit it."""
-    weight_again_by_tile: float = 0.06
-    """The same from a panel by register tiles."""
     line: float = 1.0
     """Of a line of the panel that comes from the second cache."""
     line_hidden: float = 0.25

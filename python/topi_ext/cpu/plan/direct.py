@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ...dtypes import byte_width
 from ...gather import Gather
-from ...nominal import data_elements, nominal
+from ...nominal import nominal
 from ...problem import Problem
 from ..machine import CACHE_LINE, Machine
 from .cost import (
@@ -82,14 +82,8 @@ class DirectPlan(Plan):
         Whether each tap of a ``conv`` has a plane of its own, so that no lane is in a halo.
     tasks : int
         Of symbolic sizes, how many tasks there should be: `channel_splits` follows at run time.
-    tiles_first : bool
-        Whether all output channels of a tile of positions are summed before those of the next,
-        instead of all positions of a block of output channels.
     unrolled : int
         Most taps that are written out in an innermost loop.
-    panel_by_tile : bool
-        Whether the panel holds what one register tile reads of all planes together; only of
-        windows without a halo, in which no tap is shifted.
     streamed : bool
         Whether the result is written past the caches.
     all_phases : bool
@@ -110,9 +104,7 @@ class DirectPlan(Plan):
     parallel: bool = True
     plane_per_tap: bool = False
     tasks: int = 1
-    tiles_first: bool = False
     unrolled: int = UNROLLED_TAPS
-    panel_by_tile: bool = False
     streamed: bool = False
     all_phases: bool = False
     shared: int = 1
@@ -150,9 +142,6 @@ ROW_SUMS_LEFT = 4
 
 MOST_PHASES = 1 << 12
 """Of symbolic sizes, with more of them a task has room for one position."""
-
-TILED_CHANNELS = 16
-"""Least input channels for which rearranging a panel by register tiles pays."""
 
 
 @lru_cache(maxsize=64)
@@ -196,23 +185,14 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, DirectPl
         )
         tasks = problem.geometry.groups * blocks_in(positions, block)
         blocks = -(-problem.out_channels // channels)
-        may_tile = window.extent == window.block and problem.in_channels >= TILED_CHANNELS
-        may_tile = may_tile and not all_phases
-        for splits, depth, tiles_first, tiled in product(
-            candidate_splits(tasks, blocks, machine),
-            candidate_depths(problem.in_channels),
-            (False, True),
-            (False, True)[: 1 + may_tile],
+        for splits, depth in product(
+            candidate_splits(tasks, blocks, machine), candidate_depths(problem.in_channels)
         ):
             plan = DirectPlan(
                 window, lanes, channels, width, splits, depth, not problem.weights_are_rows,
-                plane_per_tap=plane_per_tap, tasks=2 * machine.threads, tiles_first=tiles_first,
-                panel_by_tile=tiled,
-                all_phases=all_phases,
+                plane_per_tap=plane_per_tap, tasks=2 * machine.threads, all_phases=all_phases,
             )  # fmt: skip
             cycles = _cycles(problem, plan, machine)
-            if cycles is None:
-                continue
             if problem.is_static and tasks * splits * cycles < PARALLEL_CYCLES:
                 plan = replace(plan, parallel=False)
             yield -(-tasks * splits // machine.threads) * cycles, plan
@@ -258,18 +238,8 @@ def direct_elements(problem: Problem, plan: DirectPlan, busy: int) -> int:
     slots, phases = prod(g.slots for g in gathers), prod(g.out_step for g in gathers)
     row = -(-plan.window.length // lanes) * lanes
     blocks = -(-problem.out_channels // plan.channels)
-    pitch, width = plan.window.pitch(lanes), plan.vectors * lanes
-    if plan.panel_by_tile:
-        # Whole register tiles, and the planes of one channel from which they are made.
-        task = plan.depth * slots * -(-row // width) * width + slots * pitch + width
-    else:
-        task = plan.depth * slots * pitch
-    together = (
-        -(-blocks // plan.channel_splits)
-        if plan.depth < problem.in_channels or plan.tiles_first
-        else 1
-    )
-    task += plan.channels * phases * row * together
+    together = -(-blocks // plan.channel_splits) if plan.depth < problem.in_channels else 1
+    task = plan.depth * slots * plan.window.pitch(lanes) + plan.channels * phases * row * together
     packed = 0
     if plan.packed and not problem.prepacked:
         groups, taps = problem.geometry.groups, problem.geometry.taps
@@ -326,18 +296,12 @@ class _Task(NamedTuple):
         )  # fmt: skip
 
 
-def _cycles(problem: Problem, plan: DirectPlan, machine: Machine) -> float | None:
-    """Estimated cycles of one task; None where it holds more than pays."""
+def _cycles(problem: Problem, plan: DirectPlan, machine: Machine) -> float:
+    """Estimated cycles of one task."""
     task, costs = _Task.of(problem, plan), costs_of(machine).direct
-    if plan.tiles_first and not _has_room(problem, plan, task, machine):
-        return None
     pack = _panel_cycles(problem, plan, task, machine)
     compute = _product_cycles(problem, plan, task, machine)
-    if plan.tiles_first:
-        compute *= 1.0 if plan.panel_by_tile else costs.tiles_first
-        compute += _weights_again(problem, plan, task, machine)
-    else:
-        compute += _lines_again(problem, plan, task, machine)
+    compute += _lines_again(problem, plan, task, machine)
     # Phases of long strides are put together one by one, and narrowed so.
     narrowed = 0.0 if problem.dtypes[2] == problem.acc_dtype else costs.out_narrowed
     is_short = plan.gathers(problem)[-1].out_step < plan.lanes
@@ -345,7 +309,7 @@ def _cycles(problem: Problem, plan: DirectPlan, machine: Machine) -> float | Non
     block, held = plan.window.block, task.held
     copy = prod(block[:-1]) * costs.out_row + prod(block) * element
     copy *= task.per_split * plan.channels * task.phases
-    if task.chunks > 1 or plan.tiles_first:
+    if task.chunks > 1:
         held *= task.per_split
         sums = task.per_split * task.chunks * task.busy * plan.channels * task.vectors
         compute += sums * costs.sum_again * (1 if held <= machine.l2 // 2 else costs.sums_far)
@@ -375,7 +339,7 @@ def _panel_cycles(problem: Problem, plan: DirectPlan, task: _Task, machine: Mach
         pack *= costs.direct.panel_far
     elif task.panel <= most_of(machine.l1) and wide:
         pack *= costs.direct.panel_near
-    return pack * costs.direct.panel_by_tile if plan.panel_by_tile else pack
+    return pack
 
 
 def _product_cycles(problem: Problem, plan: DirectPlan, task: _Task, machine: Machine) -> float:
@@ -388,7 +352,7 @@ def _product_cycles(problem: Problem, plan: DirectPlan, task: _Task, machine: Ma
         step = row_cycles(plan.channels, vectors, plan.vectors, machine, shifted=shifted)
     spill = _spill(plan, task, machine)
     compute = task.per_split * problem.in_channels * problem.geometry.taps * step * spill
-    if task.panel > most_of(machine.l2) and not plan.tiles_first:
+    if task.panel > most_of(machine.l2):
         # It is read once for every block of output channels, and phase that has taps.
         rows = task.per_split * problem.in_channels * task.slots * task.passes
         lines = rows * vectors * machine.vector_bytes // CACHE_LINE
@@ -398,38 +362,12 @@ def _product_cycles(problem: Problem, plan: DirectPlan, task: _Task, machine: Ma
 
 def _spill(plan: DirectPlan, task: _Task, machine: Machine) -> float:
     """How many times as long products take as from the first cache."""
-    costs, panel, half = costs_of(machine).direct, task.panel, machine.l2 // 2
-    if plan.panel_by_tile:
-        # What a tile reads comes in order, from wherever it is.
-        return 1.0 if plan.tiles_first else costs.by_tile if panel <= half else costs.by_tile_far
+    costs, panel = costs_of(machine).direct, task.panel
     if plan.plane_per_tap:
-        is_near = panel <= machine.l2 // 4 and not plan.tiles_first
-        return costs.planes if is_near else costs.planes_far
-    if panel <= half:
+        return costs.planes if panel <= machine.l2 // 4 else costs.planes_far
+    if panel <= machine.l2 // 2:
         return 1.0
     return costs.half_full if panel <= most_of(machine.l2) else costs.full
-
-
-def _has_room(problem: Problem, plan: DirectPlan, task: _Task, machine: Machine) -> bool:
-    """Whether all blocks of output channels can read what one tile of positions needs from the
-    first cache, and all tasks together hold no more than data and result."""
-    halo = [g.last_shift - g.first_shift for g in plan.gathers(problem)]
-    width, rows = byte_width(problem.acc_dtype), prod(1 + reach for reach in halo[:-1])
-    # A row begins anywhere in a line.
-    row = (plan.vectors * plan.lanes + halo[-1]) * width + CACHE_LINE
-    if not plan.panel_by_tile and plan.depth * task.slots * rows * row > most_of(machine.l1):
-        return False
-    room = machine.threads * (task.panel + task.held * task.per_split)
-    return room <= data_elements(problem) * width
-
-
-def _weights_again(problem: Problem, plan: DirectPlan, task: _Task, machine: Machine) -> float:
-    """Of weights that every tile of positions reads again."""
-    costs = costs_of(machine).direct
-    taken = task.per_split * plan.depth * problem.geometry.taps * plan.channels
-    is_near = taken * byte_width(problem.acc_dtype) + task.panel <= most_of(machine.l2)
-    far = costs.weight_again_by_tile if plan.panel_by_tile else costs.weight_again_far
-    return task.tiles * task.chunks * taken * (costs.weight_again if is_near else far)
 
 
 def _lines_again(problem: Problem, plan: DirectPlan, task: _Task, machine: Machine) -> float:
@@ -438,7 +376,7 @@ def _lines_again(problem: Problem, plan: DirectPlan, task: _Task, machine: Machi
     costs, width = costs_of(machine).direct, byte_width(problem.acc_dtype)
     taps = problem.geometry.taps
     weights = plan.depth * taps * plan.channels * width
-    if plan.panel_by_tile or task.panel + weights <= most_of(machine.l1):
+    if task.panel + weights <= most_of(machine.l1):
         return 0.0
     lines = task.slots * task.passes * (task.vectors + task.tiles)
     # Planes that one tap reads come in order, and most of the way is hidden.

@@ -42,10 +42,14 @@ class DirectAmxPlan(Plan):
         counts steps of a tile of pairs of input channels.
     refused : DirectPlan
         For where the matrix unit may not be used.
+    tiles_first : bool
+        Whether all output channels of a tile of positions are summed before those of the next,
+        instead of all positions of a block of output channels.
     """
 
     gather: DirectPlan
     refused: DirectPlan
+    tiles_first: bool = False
 
 
 def plan_direct_amx(problem: Problem, machine: Machine) -> tuple[float, DirectAmxPlan] | None:
@@ -83,10 +87,9 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, DirectAm
             candidate_splits(tasks, blocks, machine), depths, (False, True)
         ):
             gather = DirectPlan(
-                window, TILE, channels, width, splits, depth, tasks=2 * machine.threads,
-                tiles_first=tiles_first, unrolled=4,
-            )  # fmt: skip
-            plan = DirectAmxPlan(gather, refused)
+                window, TILE, channels, width, splits, depth, tasks=2 * machine.threads, unrolled=4
+            )
+            plan = DirectAmxPlan(gather, refused, tiles_first)
             cycles = _cycles(problem, plan, machine)
             if problem.is_static and tasks * splits * cycles < PARALLEL_CYCLES:
                 plan = replace(plan, gather=replace(gather, parallel=False))
@@ -114,8 +117,8 @@ def _cycles(problem: Problem, plan: DirectAmxPlan, machine: Machine) -> float:
     # What comes around again: the weights of a phase from tile to tile, or a tile's data.
     weights = gather.channels * gather.depth * TILE * 4 * -(-taps // busy)
     data = gather.vectors * TILE * 4 * gather.depth * TILE * slots
-    weights_near = (tiles == 1 or not gather.tiles_first) and weights <= near
-    data_near = data <= near if gather.tiles_first else data * tiles <= near
+    weights_near = (tiles == 1 or not plan.tiles_first) and weights <= near
+    data_near = data <= near if plan.tiles_first else data * tiles <= near
     each_weight = TILE * (costs.weight_row if weights_near else costs.weight_row_far)
     each_data = TILE * (costs.data_row if data_near else costs.data_row_far)
 
@@ -129,7 +132,7 @@ def _cycles(problem: Problem, plan: DirectAmxPlan, machine: Machine) -> float:
     pack = pack_cycles(problem.gathers, window, problem.in_channels // 2, costs_of(machine).common)
     panel = gather.depth * TILE * slots * window.pitch(TILE) * 4
     held = gather.channels * phases * tiles * gather.vectors * TILE * 4
-    held *= per_split if chunks > 1 or gather.tiles_first else 1
+    held *= per_split if chunks > 1 or plan.tiles_first else 1
     if panel + held > machine.l2 // 2:
         compute, pack = compute * costs.far, pack * costs.panel_far
     out_rows = prod(window.block[:-1])

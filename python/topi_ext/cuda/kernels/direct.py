@@ -35,7 +35,8 @@ def emit_body(problem: Problem, plan: DirectPlan, operands: Sequence[Operand]) -
     per_row = emit.ceil_div(problem.positions[3], plan.vector)
     blocks = -(-problem.out_channels // plan.channels)
     count = prod(problem.out_sizes[:3]) * per_row * (problem.geometry.groups * blocks)
-    with emit.launch(emit.ceil_div(count, plan.threads), plan.threads, FUNCTIONS) as (block, thread):
+    grid = emit.ceil_div(count, plan.threads)
+    with emit.launch(grid, plan.threads, FUNCTIONS) as (block, thread):
         number = opaque_value(block * plan.threads + thread)
         work = _Work.emitted(problem, plan, number, (data, weight, out), extra)
         when(work.inside, work.emit)
@@ -67,9 +68,10 @@ class _Axis:
             return cls(0, gather.kernel, 1, start, gather.dilation)
         number, phase = emit.unravel(position, (0, gather.stride))
         first = opaque_value(gather.first_tap_of(opaque_value(phase)))
-        count = emit.greatest(0, emit.quotient(gather.kernel + (gather.tap_step - 1) - first, gather.tap_step))
-        start = number + gather.shift_of(phase, first)
-        return cls(first, opaque_value(count), gather.tap_step, opaque_value(start), gather.shift_step)
+        step = gather.tap_step
+        count = emit.greatest(0, emit.quotient(gather.kernel + (step - 1) - first, step))
+        start = opaque_value(number + gather.shift_of(phase, first))
+        return cls(first, opaque_value(count), step, start, gather.shift_step)
 
 
 @dataclass(frozen=True)
@@ -134,8 +136,9 @@ class _Work:
         axes = [_Axis.emitted(g, at) for g, at in zip(problem.gathers[1:3], self.at[1:])]
 
         def one(channel: Expr, depth: Expr, height: Expr) -> None:
-            self._read(channel, [axis.start + tap * axis.step for axis, tap in zip(axes, (depth, height))], held)
-            taps = [axis.first_tap + tap * axis.tap_step for axis, tap in zip(axes, (depth, height))]
+            both_axes = list(zip(axes, (depth, height)))
+            self._read(channel, [axis.start + tap * axis.step for axis, tap in both_axes], held)
+            taps = [axis.first_tap + tap * axis.tap_step for axis, tap in both_axes]
             self._add(channel, taps, held, sums)
 
         if reads:
@@ -151,7 +154,8 @@ class _Work:
         """What all results of the thread read of a row of the data."""
         problem, data, (_, *limits) = self.problem, self.operands[0], self.sizes[0]
         inside: Expr = True
-        index = data.at("NC", flat(self.at[0]), flat(self.group) * problem.in_channels + flat(channel))
+        of_all = flat(self.group) * problem.in_channels + flat(channel)
+        index = data.at("NC", flat(self.at[0]), of_all)
         for where, size, letter in zip(at, limits, DATA[1:]):
             where = opaque_value(where)
             known = isinstance(where, int) and isinstance(size, int)
@@ -195,9 +199,14 @@ class _Work:
                 finished = local(run, out.dtype)
                 epilogue = self._epilogue(channel)
                 start = opaque_value(self.first * self.row.out_step)
-                for i in range(run):
+
+                def finish(i: int) -> None:
                     value = epilogue(sums[number * run + i], flat(start) + i)
                     store(finished, i, emit.cast(value, problem.acc_dtype, out.dtype))
+
+                reads = any(step.order for step in problem.epilogue)
+                for i in range(run):
+                    when(not reads or start + i < self.sizes[1][3], lambda i=i: finish(i))
                 self._store_run(finished, base, start)
 
             when(True if is_whole else fits, write)

@@ -26,25 +26,30 @@ from ...emit.arguments import Packed, tap_number, weight_index
 from ...problem import Problem
 from .. import emit
 from ..emit import Array, Expr, Operand, barrier, both, local, opaque_value, pick, store, when
+from ..isa.dp4a import add_four, functions, word
 from ..parts.gather_block import GatherBlock, blocks_of
 from ..parts.gather_rows import GatherRow
-from ..parts.output_tile import OutputTile, Threads, held_elements
+from ..parts.output_tile import OutputTile, Threads
 from ..parts.packed_weights import PackedShape, packed_first, packed_of
 from ..parts.packed_weights import pack_weights as pack
-from ..parts.simt_tile import PAD, SimtTile
+from ..parts.simt_tile import SimtTile, multiply_add
 from ..parts.split_sums import add_shares, shares_of
 from ..parts.tap_steps import TapSteps
-from ..plan.implicit_gemm import GemmPlan
+from ..plan.implicit_gemm import PAD, GemmPlan
 
 
 def packed_weights(problem: Problem, plan: GemmPlan) -> Packed | None:
     """What it finds in place of its weights."""
-    return packed_of(problem, plan.tile) if plan.packed else None
+    return packed_of(problem, _shape(problem, plan)) if plan.packed else None
 
 
 def pack_weights(problem: Problem, plan: GemmPlan, weight: Operand, packed: Operand) -> None:
     """How weights become that."""
-    pack(problem, plan.tile, weight, packed)
+    pack(problem, _shape(problem, plan), weight, packed)
+
+
+def _shape(problem: Problem, plan: GemmPlan) -> PackedShape:
+    return PackedShape.of(problem, plan.tile, plan.word)
 
 
 def emit_body(problem: Problem, plan: GemmPlan, operands: Sequence[Operand]) -> None:
@@ -52,9 +57,10 @@ def emit_body(problem: Problem, plan: GemmPlan, operands: Sequence[Operand]) -> 
     data, weight, *extra, out = operands
     source: Array = weight
     if plan.packed and not problem.prepacked:
-        source = packed_first(problem, plan.tile, weight)
+        source = packed_first(problem, _shape(problem, plan), weight)
     shares = shares_of(problem, plan.tile, out)
-    with emit.launch(blocks_of(problem, plan.tile), plan.threads) as (block, thread):
+    called = functions(*problem.dtypes[:2]) if plan.word > 1 else ""
+    with emit.launch(blocks_of(problem, plan.tile), plan.threads, called) as (block, thread):
         threads = Threads(opaque_value(thread), plan.threads)
         place = GatherBlock.emitted(problem, plan.tile, opaque_value(block))
         step = Step.emitted(problem, plan, place, threads, (data, source))
@@ -73,11 +79,11 @@ class Step:
     problem, plan, block, threads
         What is computed, and where.
     data, weight : Array
+    row, first : Expr
+        Of the tile, the first position, and of the step's elements the first, that this thread
+        copies.
     rows : tuple of GatherRow
-        Positions, `spread` of the tile apart.
-    first_channel : Expr
-        Of the step's, the first that this thread copies of each position; others follow
-        `channel_step` apart.
+        Its positions, the same distance apart.
     steps : TapSteps
     """
 
@@ -89,7 +95,7 @@ class Step:
     weight: Array
     row: Expr
     rows: tuple[GatherRow, ...]
-    first_channel: Expr
+    first: Expr
     steps: TapSteps
 
     @classmethod
@@ -104,19 +110,19 @@ class Step:
         """Neighbouring threads copy neighbours in memory: channels, or positions."""
         data, weight = operands
         tile = plan.tile
-        if emit.along(data, "C") == 1 and tile.depth > 1:
-            first, channel = emit.unravel(threads.number, (0, tile.depth))
-            apart = plan.threads // tile.depth
+        if emit.along(data, "C") == 1:
+            first, channel = emit.unravel(threads.number, (0, plan.elements))
+            apart = plan.threads // plan.elements
         else:
             channel, first = emit.unravel(threads.number, (0, tile.rows))
             apart = tile.rows
-        first, channel = opaque_value(first), opaque_value(channel)
+        row, first = opaque_value(first), opaque_value(channel)
         rows = tuple(
-            GatherRow.emitted(problem, data, block, first + number * apart)
+            GatherRow.emitted(problem, data, block, row + number * apart)
             for number in range(tile.rows // apart)
         )
         steps = TapSteps.emitted(problem, tile, block)
-        return cls(problem, plan, block, threads, data, weight, first, rows, channel, steps)
+        return cls(problem, plan, block, threads, data, weight, row, rows, first, steps)
 
     @property
     def rows_apart(self) -> int:
@@ -124,10 +130,11 @@ class Step:
         return self.plan.tile.rows // len(self.rows)
 
     @property
-    def channels(self) -> list[int]:
-        """How far the channels that a thread copies of a position are behind its first."""
-        per_row = self.plan.tile.rows * self.plan.tile.depth // self.threads.count // len(self.rows)
-        return [number * (self.plan.tile.depth // per_row) for number in range(per_row)]
+    def behind(self) -> list[int]:
+        """How far the elements that a thread copies of a position are behind its first."""
+        elements = self.plan.elements
+        each = self.plan.tile.rows * elements // self.threads.count // len(self.rows)
+        return [number * (elements // each) for number in range(each)]
 
     @property
     def packs_four(self) -> bool:
@@ -138,7 +145,7 @@ class Step:
     def weights_each(self) -> int:
         """Weights that a thread copies."""
         tile = self.plan.tile
-        return tile.columns * tile.depth // self.threads.count
+        return tile.columns * self.plan.elements // self.threads.count
 
     def fetch(self, data: Array, weights: Array) -> None:
         """What the next step multiplies, to registers."""
@@ -150,45 +157,55 @@ class Step:
         self.steps.advance()
 
     def _fetch_data(self, held: Array) -> None:
-        problem, tile, source = self.problem, self.plan.tile, self.data
-        channel = opaque_value(self.steps.chunk * tile.depth + self.first_channel)
-        is_whole = problem.in_channels % tile.depth == 0
-        dtype = problem.acc_dtype
+        source, stride, word = self.data, emit.along(self.data, "C"), self.plan.word
+        channel = opaque_value(self.steps.chunk * self.plan.tile.depth + self.first * word)
         for number, row in enumerate(self.rows):
-            inside, index = row.read(problem, source, self.block, self.steps)
-            for turn, behind in enumerate(self.channels):
-                there = both(inside, is_whole or channel + behind < problem.in_channels)
-                at = index + emit.flat(channel + behind) * emit.along(source, "C")
-                value = pick(there, lambda: source.load(at, dtype), emit.constant(0, dtype))
-                store(held, number * len(self.channels) + turn, value)
+            inside, index = row.read(self.problem, source, self.block, self.steps)
+            for turn, behind in enumerate(self.behind):
+                at = channel + behind * word
+                place = index + emit.flat(at) * stride
+                value = self._element(source, place, stride, at, inside)
+                store(held, number * len(self.behind) + turn, value)
+
+    def _element(
+        self, source: Operand, place: Expr, stride: Expr, channel: Expr, inside: Expr
+    ) -> Expr:
+        """One element: that of an input channel, or of this one and those behind it."""
+        problem, dtype = self.problem, self.problem.acc_dtype
+        is_whole = problem.in_channels % self.plan.tile.depth == 0
+        if self.plan.word > 1:
+            left = self.plan.word if is_whole else problem.in_channels - channel
+            count = emit.pick(inside, lambda: emit.typed(left), emit.constant(0, "int32"))
+            return word(source, emit.wide(place), emit.wide(stride), emit.typed(count))
+        there = both(inside, is_whole or channel < problem.in_channels)
+        return pick(there, lambda: source.load(place, dtype), emit.constant(0, dtype))
 
     def keep_data(self, held: Array, arena: Array, start: Expr) -> None:
-        """Data, from registers to shared memory: ``[depth][rows]``."""
+        """Data, from registers to shared memory: ``[elements][rows]``."""
         pitch = self.plan.tile.rows + PAD
         for number in range(len(self.rows)):
-            for turn, behind in enumerate(self.channels):
+            for turn, behind in enumerate(self.behind):
                 row = self.row + number * self.rows_apart
-                place = start + (self.first_channel + behind) * pitch + row
-                store(arena, place, held[number * len(self.channels) + turn])
+                place = start + (self.first + behind) * pitch + row
+                store(arena, place, held[number * len(self.behind) + turn])
 
     def _weight_place(self, turn: int) -> tuple[Expr, Expr]:
-        """Channel of the step and column of the tile of the thread's copy number `turn`."""
-        tile = self.plan.tile
+        """Element of the step and column of the tile of the thread's copy number `turn`."""
+        tile, elements = self.plan.tile, self.plan.elements
         if self.plan.packed:
             width = 4 if self.packs_four else 1
             number = self.threads.number * width + turn * self.threads.count * width
-            return emit.unravel(number, (tile.depth, tile.columns))
+            return emit.unravel(number, (elements, tile.columns))
         number = self.threads.number + turn * self.threads.count
         inner, outer = "IO" if not self.problem.transposed else "OI"
         if emit.along(self.weight, inner) <= emit.along(self.weight, outer):
-            column, channel = emit.unravel(number, (tile.columns, tile.depth))
-            return channel, column
-        return emit.unravel(number, (tile.depth, tile.columns))
+            column, element = emit.unravel(number, (tile.columns, elements))
+            return element, column
+        return emit.unravel(number, (elements, tile.columns))
 
     def _fetch_packed(self, held: Array) -> None:
-        problem, tile = self.problem, self.plan.tile
-        shape = PackedShape.of(problem, tile)
-        tap, row = self._tap(), self.steps.chunk * tile.depth
+        shape = _shape(self.problem, self.plan)
+        tap, row = self._tap(), self.steps.chunk * self.plan.elements
         start = shape.at(self.block.group, tap, row, self.block.first_column)
         start = opaque_value(start)
         width = 4 if self.packs_four else 1
@@ -198,22 +215,20 @@ class Step:
             emit.set_vector(held, turn * width, width, emit.get_vector(self.weight, at, width))
 
     def _fetch_weights(self, held: Array) -> None:
-        problem, tile, dtype = self.problem, self.plan.tile, self.problem.acc_dtype
+        problem, tile = self.problem, self.plan.tile
         taps = self._taps()
         first = opaque_value(self.steps.chunk * tile.depth)
+        stride = emit.along(self.weight, "O" if problem.transposed else "I")
         for turn in range(self.weights_each):
-            channel, column = self._weight_place(turn)
-            channel, column = first + channel, self.block.first_column + column
-            inside = both(
-                problem.in_channels % tile.depth == 0 or channel < problem.in_channels,
-                problem.out_channels % tile.columns == 0 or column < problem.out_channels,
-            )
+            element, column = self._weight_place(turn)
+            channel = first + element * self.plan.word
+            column = self.block.first_column + column
+            inside = problem.out_channels % tile.columns == 0 or column < problem.out_channels
             at = weight_index(problem, self.weight, self.block.group, channel, column, taps)
-            value = pick(inside, lambda: self.weight.load(at, dtype), emit.constant(0, dtype))
-            store(held, turn, value)
+            store(held, turn, self._element(self.weight, at, stride, channel, inside))
 
     def keep_weights(self, held: Array, arena: Array, start: Expr) -> None:
-        """Weights, from registers to shared memory: ``[depth][columns]``."""
+        """Weights, from registers to shared memory: ``[elements][columns]``."""
         width = 4 if self.packs_four else 1
         pitch = self.plan.tile.columns + PAD
         for turn in range(self.weights_each // width):
@@ -238,12 +253,12 @@ def _products(step: Step) -> tuple[SimtTile, Array]:
     plan, tile, dtype = step.plan, step.plan.tile, step.problem.acc_dtype
     tiles = (tile.rows, tile.columns), (plan.thread_rows, plan.thread_columns)
     sums = SimtTile.emitted(*tiles, step.threads.number, dtype)
-    weights_at = (tile.rows + PAD) * tile.depth
-    stage = weights_at + (tile.columns + PAD) * tile.depth
+    weights_at = (tile.rows + PAD) * plan.elements
     # Two arrays, not one: TVM puts a barrier between reads and writes of one that may overlap.
-    stages = [emit.shared(stage, dtype) for _ in range(2)]
-    data = local(tile.rows * tile.depth // plan.threads, dtype)
+    stages = [emit.shared(plan.stage_elements, dtype) for _ in range(2)]
+    data = local(tile.rows * plan.elements // plan.threads, dtype)
     weights = local(step.weights_each, step.weight.dtype if plan.packed else dtype)
+    add = add_four if plan.word > 1 else multiply_add
     count = step.steps.count
 
     def keep(number: int) -> None:
@@ -260,7 +275,7 @@ def _products(step: Step) -> tuple[SimtTile, Array]:
     def one(number: Expr, now: int) -> None:
         more = number + 1 < count
         when(more, lambda: step.fetch(data, weights))
-        sums.add_products(tile.depth, (stages[now], 0), (stages[now], weights_at))
+        sums.add_products(plan.elements, (stages[now], 0), (stages[now], weights_at), add)
         when(more, lambda: keep(1 - now))
         barrier()
 
@@ -269,8 +284,7 @@ def _products(step: Step) -> tuple[SimtTile, Array]:
         when(pair * 2 + 1 < count, lambda: one(pair * 2 + 1, 1))
 
     emit.loop(emit.ceil_div(count, 2), two)
-    room = held_elements(tile.rows, sums.width)
-    return sums, stages[0] if room <= stage else emit.shared(room, dtype)
+    return sums, emit.shared(plan.kept_elements, dtype) if plan.kept_elements else stages[0]
 
 
 def _write(
@@ -287,4 +301,4 @@ def _write(
         plain = replace(step.problem, epilogue=())
         share = emit.flat(step.block.split) * shares.strides["S"]
         tile = OutputTile(plain, step.block, step.plan.tile, step.threads, shares, (), share)
-    tile.write(sums, arena)
+    tile.write(sums, arena, is_free=True)

@@ -73,7 +73,8 @@ class _Work:
             there = g.taps % plan.taps == 0 or opaque_bool(tap < g.taps)
             taps = tuple(opaque_value(digit) for digit in emit.unravel(tap, g.kernel))
             columns.append(Column(there, taps, of_x))
-        block = WgradBlock.of_share(problem, plan.tile, split, emit.quotient(channel, g.k_per_group))
+        group = emit.quotient(channel, g.k_per_group)
+        block = WgradBlock.of_share(problem, plan.tile, split, group)
         inside = pair < g.k * g.c_per_group
         return cls(problem, plan, thread, opaque_bool(inside), channel, tuple(columns), block)
 

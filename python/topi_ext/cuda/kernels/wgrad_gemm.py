@@ -23,9 +23,10 @@ from ...problem import Problem
 from .. import emit
 from ..emit import Array, Expr, Operand, barrier, both, flat, local, opaque_value, pick, store, when
 from ..parts.output_tile import Threads
-from ..parts.simt_tile import PAD, SimtTile
+from ..parts.simt_tile import SimtTile
 from ..parts.split_sums import add_shares, shares_of
-from ..parts.wgrad_block import Column, WgradBlock, wgrad_grid
+from ..parts.wgrad_block import Column, Copies, WgradBlock, wgrad_grid, write_weights
+from ..plan.implicit_gemm import PAD
 from ..plan.wgrad_gemm import WgradGemmPlan
 
 
@@ -40,34 +41,9 @@ def emit_body(problem: Problem, plan: WgradGemmPlan, operands: Sequence[Operand]
         columns = Copies.of(threads, plan.tile.columns, plan.tile.depth, emit.along(x, "C") == 1)
         taken = tuple(block.column(place) for place in columns.places)
         sums = _products(Step(plan, block, (x, y), rows, columns, taken), threads)
-        _write(block, sums, shares or out)
+        write_weights(block, plan.tile, sums, shares or out)
     if shares:
         add_shares(problem, plan.tile, shares, (), out)
-
-
-@dataclass(frozen=True)
-class Copies:
-    """Which elements of ``[depth][size]`` a thread copies: some places, each at some positions.
-
-    Neighbouring threads copy neighbours in memory: places, which are channels, or positions.
-    """
-
-    places: tuple[Expr, ...]
-    positions: tuple[Expr, ...]
-
-    @classmethod
-    def of(cls, threads: Threads, size: int, depth: int, places_first: bool) -> Copies:
-        """One place at several positions where places are neighbours, else the other way round."""
-        count = size * depth // threads.count
-        fast, slow = (size, depth) if places_first else (depth, size)
-        first, second = emit.unravel(threads.number, (0, fast))
-        first, second = opaque_value(first), opaque_value(second)
-        several = tuple(first + number * (slow // count) for number in range(count))
-        return cls((second,), several) if places_first else cls(several, (second,))
-
-    def pairs(self) -> list[tuple[int, int]]:
-        """Numbers of a position and a place, for all elements."""
-        return [(k, i) for k in range(len(self.positions)) for i in range(len(self.places))]
 
 
 @dataclass(frozen=True)
@@ -121,9 +97,7 @@ class Step:
     def keep(self, held: tuple[Array, Array], stage: Array) -> None:
         """From registers to shared memory: ``[depth][rows]``, then ``[depth][columns]``."""
         tile, start = self.plan.tile, 0
-        for copies, values, size in zip(
-            (self.rows, self.columns), held, (tile.rows, tile.columns)
-        ):
+        for copies, values, size in zip((self.rows, self.columns), held, (tile.rows, tile.columns)):
             for turn, (k, i) in enumerate(copies.pairs()):
                 place = start + copies.positions[k] * (size + PAD) + copies.places[i]
                 store(stage, place, values[turn])
@@ -162,21 +136,3 @@ def _products(step: Step, threads: Threads) -> SimtTile:
 
     emit.loop(emit.ceil_div(count, 2), two)
     return sums
-
-
-def _write(block: WgradBlock, sums: SimtTile, out: Operand) -> None:
-    """Sums to their weights: of the result, or of the share's part of a workspace."""
-    problem, limit = block.problem, block.problem.geometry.k_per_group
-    share = flat(block.split) * out.strides["S"] if "S" in out.strides else 0
-    columns = [block.column(sums.own_column(j)) for j in range(sums.thread_columns)]
-    for i in range(sums.thread_rows):
-        row = opaque_value(block.first_row + sums.row(i))
-        for j, column in enumerate(columns):
-            inside = both(column.inside, limit % sums.rows == 0 or row < limit)
-            value = sums.sums[i * sums.thread_columns + j]
-
-            def write(row: Expr = row, column: Column = column, value: Expr = value) -> None:
-                at = block.weight(out, row, column) + share
-                store(out, at, emit.cast(value, problem.acc_dtype, out.dtype))
-
-            when(inside, write)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kernels share: a block's share of the work, how data reaches shared memory, how sums leave."""
+"""What kernels share: a block's part of the work, how data comes in and how sums leave."""

@@ -81,7 +81,8 @@ class GatherBlock:
         """That of block number `block` of :func:`blocks_of`; blocks of one group, phase and share
         of the sum that read the same positions follow each other."""
         positions = _opaque(map(narrow, problem.positions))
-        rows = opaque_value(quotient(prod(positions) + (tile.rows - 1), tile.rows))
+        # At least one, also of an empty batch: block numbers are divided by it.
+        rows = opaque_value(emit.greatest(1, emit.ceil_div(prod(positions), tile.rows)))
         columns = -(-problem.out_channels // tile.columns)
         digits = (*_turns(problem), problem.geometry.groups, tile.splits, rows, columns)
         *turns, group, split, row, column = unravel(block, digits)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The register tile of a matrix product on tensor cores: 16 x 8 sums of 16 products each.
+"""The register tile of a matrix product on tensor cores: 16 x 8 sums of 32 bytes of products.
 
 Operands lie in shared memory by rows of 16-byte chunks, swizzled: chunk ``c`` of row ``r`` is at
-``c ^ (r mod 8)``, so that eight rows of a column of chunks, which ``ldmatrix`` reads at once, lie in
-different banks.  Rows of less than 128 bytes share a line, and are counted by lines.
+``c ^ (r mod 8)``, so that eight rows of a column of chunks, which ``ldmatrix`` reads at once, lie
+in different banks.  Rows of less than 128 bytes share a line, and are counted by lines.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from .. import emit
 from ..emit import Array, Expr, call, local, opaque_value, store, unrolled
-from ..plan.implicit_gemm_mma import MmaPlan
+from ..plan.warp_tiles import WarpTiles
 
-CHUNK = 8
-"""Halves in 16 bytes."""
+_LOADS = {False: "topi_load_matrix", True: "topi_load_matrix_transposed"}
+"""By whether rows in shared memory are what is summed over."""
 
 
 def swizzled(row: Expr, chunk: Expr, chunks: int) -> Expr:
@@ -31,7 +31,7 @@ class MmaTile:
 
     Attributes
     ----------
-    plan : MmaPlan
+    plan : WarpTiles
     sums : Array
         By blocks of 16 rows, of 8 columns, four each: two of row g, two of row g + 8, g = lane / 4.
     rows_of, columns_of : Array
@@ -39,18 +39,25 @@ class MmaTile:
     first_row, first_column : Expr
         Of the warp's part.
     lane : Expr
+    rows_by_depth, columns_by_depth : bool
+        How operands lie in shared memory: ``[depth][rows]`` instead of ``[rows][depth]``,
+        ``[depth][columns]`` instead of ``[columns][depth]``; of halves.
     """
 
-    plan: MmaPlan
+    plan: WarpTiles
     sums: Array
     rows_of: Array
     columns_of: Array
     first_row: Expr
     first_column: Expr
     lane: Expr
+    rows_by_depth: bool
+    columns_by_depth: bool
 
     @classmethod
-    def emitted(cls, plan: MmaPlan, thread: Expr) -> MmaTile:
+    def emitted(
+        cls, plan: WarpTiles, thread: Expr, rows_by_depth: bool, columns_by_depth: bool
+    ) -> MmaTile:
         """Sums that are zero."""
         blocks, columns = plan.row_blocks, plan.column_blocks
         sums = local(blocks * columns * 4, "float32")
@@ -64,27 +71,48 @@ class MmaTile:
             opaque_value(warp_row * (blocks * 16)),
             opaque_value(warp_column * (columns * 8)),
             opaque_value(emit.remainder(thread, 32)),
+            rows_by_depth,
+            columns_by_depth,
         )
 
     def add_products(self, arena: Array, rows_at: Expr, columns_at: Expr) -> None:
-        """Add what a step multiplies: rows of input channels, then input channels of columns."""
-        plan, tile = self.plan, self.plan.tile
+        """Add what a step multiplies: operands that begin at these bytes of shared memory."""
+        plan = self.plan
         matrix, inner = emit.quotient(self.lane, 8), emit.remainder(self.lane, 8)
-        half, other = emit.remainder(matrix, 2) * 8 + inner, emit.quotient(matrix, 2)
-        row, chunk = opaque_value(self.first_row + half), opaque_value(other)
-        channel = opaque_value(half)
-        column = opaque_value(emit.quotient(self.first_column, CHUNK) + other)
-
-        for part in range(tile.depth // 16):
+        odd, high = emit.remainder(matrix, 2), emit.quotient(matrix, 2)
+        # Of the four squares of a block of 16 x 16, the one whose row this lane names; rows of
+        # squares are of the product's, or of what is summed over.
+        by_odd = opaque_value(odd * 8 + inner), opaque_value(high)
+        by_high = opaque_value(high * 8 + inner), opaque_value(odd)
+        for part in range(plan.tile.depth // plan.chunk // 2):
             for block in range(plan.row_blocks):
-                place = swizzled(row + block * 16, chunk + part * 2, tile.depth // CHUNK)
-                self._load("topi_load_matrix", self.rows_of, block * 4, arena, rows_at + place)
+                place = self._rows_place(by_high if self.rows_by_depth else by_odd, block, part)
+                name = _LOADS[self.rows_by_depth]
+                self._load(name, self.rows_of, block * 4, arena, rows_at + place)
             for pair in range(plan.column_blocks // 2):
-                chunks = tile.columns // CHUNK
-                place = swizzled(channel + part * 16, column + pair * 2, chunks)
-                name = "topi_load_matrix_transposed"
+                lanes = by_odd if self.columns_by_depth else by_high
+                place = self._columns_place(lanes, pair, part)
+                name = _LOADS[self.columns_by_depth]
                 self._load(name, self.columns_of, pair * 4, arena, columns_at + place)
-            unrolled(plan.row_blocks, lambda i: unrolled(plan.column_blocks, lambda j: self._add(i, j)))
+            unrolled(
+                plan.row_blocks,
+                lambda i: unrolled(plan.column_blocks, lambda j: self._add(i, j)),
+            )
+
+    def _rows_place(self, lanes: tuple[Expr, Expr], block: int, part: int) -> Expr:
+        tile, size, (inner, chunk) = self.plan.tile, self.plan.chunk, lanes
+        if self.rows_by_depth:
+            first = emit.quotient(self.first_row, size) + block * 2
+            return swizzled(inner + part * 16, first + chunk, tile.rows // size)
+        return swizzled(self.first_row + block * 16 + inner, chunk + part * 2, tile.depth // size)
+
+    def _columns_place(self, lanes: tuple[Expr, Expr], pair: int, part: int) -> Expr:
+        tile, size, (inner, chunk) = self.plan.tile, self.plan.chunk, lanes
+        if self.columns_by_depth:
+            first = emit.quotient(self.first_column, size) + pair * 2
+            return swizzled(inner + part * 16, first + chunk, tile.columns // size)
+        row = self.first_column + pair * 16 + inner
+        return swizzled(row, chunk + part * 2, tile.depth // size)
 
     def _load(self, name: str, to: Array, at: int, arena: Array, byte: Expr) -> None:
         call(name, to.buffer.data, at, arena.buffer.data, byte)
@@ -128,3 +156,21 @@ class MmaTile:
                     place = (row + block * 16 + one // 2 * 8) * strides[0]
                     place = place + (first + number * 8 + one % 2) * strides[1]
                     store(held, place, self.sums[at + one])
+
+    @property
+    def own_rows(self) -> list[Expr]:
+        """Rows of the tile of which the thread has sums."""
+        first = self.first_row + emit.quotient(self.lane, 4)
+        return [first + number * 8 for number in range(self.plan.row_blocks * 2)]
+
+    @property
+    def own_columns(self) -> list[Expr]:
+        """Columns of the tile of which the thread has sums."""
+        first = self.first_column + emit.remainder(self.lane, 4) * 2
+        blocks = range(self.plan.column_blocks)
+        return [first + number * 8 + one for number in blocks for one in range(2)]
+
+    def sum_of(self, i: int, j: int) -> Expr:
+        """The sum of the thread's row `i` and column `j`."""
+        block = i // 2 * self.plan.column_blocks + j // 2
+        return self.sums[block * 4 + i % 2 * 2 + j % 2]

@@ -20,11 +20,8 @@ from ...emit.post_ops import RowEpilogue
 from ...problem import DATA, Problem
 from .. import emit
 from ..emit import Array, Expr, Operand, along, both, flat, opaque_value, shared, store, when
-from ..plan.implicit_gemm import Tile
+from ..plan.implicit_gemm import PAD, Tile
 from .gather_block import GatherBlock
-
-PAD = 4
-"""Elements between rows of shared memory, so that columns do not share banks."""
 
 
 class Fragment(Protocol):
@@ -47,9 +44,24 @@ class Threads(NamedTuple):
     count: int
 
 
-def held_elements(rows: int, width: int) -> int:
-    """Shared memory that a slice takes, in either order."""
-    return max(rows * (width + PAD), (rows + PAD) * width)
+class ExtraOperand(NamedTuple):
+    """An operand of the epilogue.
+
+    Attributes
+    ----------
+    operand : Operand
+    varies : str
+        Axes along which it does, channels aside.
+    alike : bool
+        Whether it is stored as the result is.
+    channel_stride : Expr
+        Zero where it does not vary along channels.
+    """
+
+    operand: Operand
+    varies: str
+    alike: bool
+    channel_stride: Expr
 
 
 @dataclass(frozen=True)
@@ -79,8 +91,11 @@ class OutputTile:
     extra: Sequence[Operand]
     share: Expr = 0
 
-    def write(self, fragment: Fragment, held: Array) -> None:
-        """Write all sums of the block; `held` has room for :func:`held_elements`."""
+    def write(self, fragment: Fragment, held: Array, *, is_free: bool) -> None:
+        """Write all sums of the block by way of `held`, with room for what a plan states.
+
+        `is_free`: whether no thread may still read what it held before.
+        """
         starts = self._starts()
         is_channels_last = along(self.result, "C") == 1
         strides = (fragment.width + PAD, 1) if is_channels_last else (1, self.tile.rows + PAD)
@@ -96,30 +111,30 @@ class OutputTile:
             self._store(row, channel, held[row * strides[0] + column * strides[1]], starts)
 
         for part in range(fragment.slices):
-            emit.barrier()
+            if part or not is_free:
+                emit.barrier()
             fragment.keep(part, held, strides)
             emit.barrier()
             turns = self.tile.rows * fragment.width // self.threads.count
             emit.unrolled(turns, lambda turn, part=part: element(turn, part))
 
     @cached_property
-    def _operands(self) -> list[tuple[Operand, str, bool]]:
-        """Operands of the epilogue, the axes along which they vary, channels aside, and whether
-        they are stored as the result is."""
+    def _operands(self) -> list[ExtraOperand]:
+        """The operands of the epilogue."""
         steps = (step for step in self.problem.epilogue if step.order)
         order = list(self.result.strides)
         found = []
         for step, operand in zip(steps, self.extra):
             varies = "".join(letter for letter in step.varies if letter != "C")
             alike = list(operand.strides) == order and set(step.varies) == set(order)
-            found.append((operand, varies, alike))
+            stride = along(operand, "C") if "C" in step.varies else 0
+            found.append(ExtraOperand(operand, varies, alike, stride))
         return found
 
     def _starts(self) -> list[Array]:
         """For each row of the tile the index of its channel 0: in the result, or -1 outside, and in
         operands of the epilogue that vary from position to position in another way."""
-        others = [(operand, varies) for operand, varies, alike in self._operands if not alike]
-        others = [(operand, varies) for operand, varies in others if varies]
+        others = [one for one in self._operands if one.varies and not one.alike]
         starts = [shared(self.tile.rows, "int64") for _ in range(1 + len(others))]
 
         def place(row: Expr) -> None:
@@ -128,13 +143,16 @@ class OutputTile:
             group = self.block.group * self.problem.out_channels
             start = emit.wide(start + flat(group) * along(self.result, "C"))
             store(starts[0], row, emit.pick(inside, lambda: start, emit.constant(-1, "int64")))
-            for table, (operand, varies) in zip(starts[1:], others):
-                index = operand.at(varies, *(flat(at[DATA.index(letter)]) for letter in varies))
+            for table, one in zip(starts[1:], others):
+                where = (flat(at[DATA.index(letter)]) for letter in one.varies)
+                index = one.operand.at(one.varies, *where)
                 store(table, row, emit.wide(index))
 
         def turn(number: Expr) -> None:
             row = opaque_value(self.threads.number + number * self.threads.count)
-            when(self.tile.rows % self.threads.count == 0 or row < self.tile.rows, lambda: place(row))
+            when(
+                self.tile.rows % self.threads.count == 0 or row < self.tile.rows, lambda: place(row)
+            )
 
         emit.unrolled(-(-self.tile.rows // self.threads.count), turn)
         return starts
@@ -161,10 +179,11 @@ class OutputTile:
 
         def finish() -> None:
             sources = []
-            for operand, varies, alike in self._operands:
-                first = start if alike else next(own)[row] if varies else 0
-                numbered = channel if alike else channel + self.block.group * problem.out_channels
-                sources.append((operand, first + flat(numbered) * along(operand, "C"), 0))
+            for one in self._operands:
+                first = start if one.alike else next(own)[row] if one.varies else 0
+                in_all = channel + self.block.group * problem.out_channels
+                numbered = channel if one.alike else in_all
+                sources.append((one.operand, first + flat(numbered) * one.channel_stride, 0))
             acc = problem.acc_dtype
             epilogue = RowEpilogue(problem.epilogue, acc, sources, emit.via_register)
             index = start + flat(channel) * along(result, "C")

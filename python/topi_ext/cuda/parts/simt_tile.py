@@ -17,11 +17,9 @@ from dataclasses import dataclass
 
 from .. import emit
 from ..emit import Array, Expr, local, opaque_value, store, unrolled
+from ..plan.implicit_gemm import PAD, slice_columns
 
 WARP_ROWS, WARP_COLUMNS = 8, 4
-
-PAD = 4
-"""Elements between the rows of a step, which keep 16-byte reads aligned."""
 
 
 def multiply_add(total: Expr, a: Expr, b: Expr) -> Expr:
@@ -62,15 +60,14 @@ class SimtTile:
         """Sums that are zero."""
         (rows, columns), (thread_rows, thread_columns) = tile, thread_tile
         sums = local(thread_rows * thread_columns, dtype)
-        unrolled(
-            thread_rows * thread_columns, lambda i: store(sums, i, emit.constant(0, dtype))
-        )
+        unrolled(thread_rows * thread_columns, lambda i: store(sums, i, emit.constant(0, dtype)))
         warp, lane = emit.quotient(thread, 32), emit.remainder(thread, 32)
         warps = rows // (WARP_ROWS * thread_rows)
         warp_column, warp_row = emit.unravel(warp, (0, warps))
         lane_column, lane_row = emit.unravel(lane, (WARP_COLUMNS, WARP_ROWS))
         row = warp_row * (WARP_ROWS * thread_rows) + lane_row * min(4, thread_rows)
-        column = warp_column * (WARP_COLUMNS * thread_columns) + lane_column * min(4, thread_columns)
+        column = warp_column * (WARP_COLUMNS * thread_columns)
+        column = column + lane_column * min(4, thread_columns)
         made = opaque_value(row), opaque_value(column)
         return cls(rows, columns, thread_rows, thread_columns, dtype, sums, *made)
 
@@ -86,8 +83,8 @@ class SimtTile:
 
     @property
     def slice_columns(self) -> int:
-        """Columns of a thread that are kept at once: fewer of large tiles, for less memory."""
-        return min(self.column_group, 4 if self.columns < 128 else 2)
+        """Columns of a thread that are kept at once."""
+        return slice_columns(self.columns, self.thread_columns)
 
     @property
     def slices(self) -> int:
@@ -101,12 +98,24 @@ class SimtTile:
 
     def row(self, i: int) -> Expr:
         """Row of the tile that is the thread's row `i`."""
-        return self.first_row + (i // self.row_group) * (WARP_ROWS * self.row_group) + i % self.row_group
+        group, rest = divmod(i, self.row_group)
+        return self.first_row + group * (WARP_ROWS * self.row_group) + rest
 
-    def own_column(self, j: int) -> Expr:
-        """Column of the tile that is the thread's column `j`."""
-        group, rest = divmod(j, self.column_group)
-        return self.first_column + group * (WARP_COLUMNS * self.column_group) + rest
+    @property
+    def own_rows(self) -> list[Expr]:
+        """Rows of the tile of which the thread has sums."""
+        return [self.row(i) for i in range(self.thread_rows)]
+
+    @property
+    def own_columns(self) -> list[Expr]:
+        """Columns of the tile of which the thread has sums."""
+        run, group = WARP_COLUMNS * self.column_group, self.column_group
+        numbers = range(self.thread_columns)
+        return [self.first_column + j // group * run + j % group for j in numbers]
+
+    def sum_of(self, i: int, j: int) -> Expr:
+        """The sum of the thread's row `i` and column `j`."""
+        return self.sums[i * self.thread_columns + j]
 
     def column(self, part: int, number: Expr) -> Expr:
         """Column of the tile that is column `number` of a slice."""
@@ -141,9 +150,12 @@ class SimtTile:
                 place = start + j // self.column_group * spread_columns
                 value = emit.get_vector(b[0], place, self.column_group)
                 emit.set_vector(columns, j, self.column_group, value)
-            unrolled(self.thread_rows, lambda i: unrolled(self.thread_columns, lambda j: sum_of(i, j)))
+            unrolled(
+                self.thread_rows,
+                lambda i: unrolled(self.thread_columns, lambda j: add_one(i, j)),
+            )
 
-        def sum_of(i: Expr, j: Expr) -> None:
+        def add_one(i: Expr, j: Expr) -> None:
             place = i * self.thread_columns + j
             store(self.sums, place, add(self.sums[place], rows[i], columns[j]))
 

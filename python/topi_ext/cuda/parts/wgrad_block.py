@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ...problem import DATA, TAPS, Problem
 from .. import emit
-from ..emit import Expr, Operand, both, flat, narrow, opaque_value, quotient, unravel
+from ..emit import Expr, Operand, both, flat, narrow, opaque_value, quotient, store, unravel, when
 from ..plan.implicit_gemm import Tile
 from .gather_rows import opaque_bool
+from .output_tile import Threads
 
 
 class Column(NamedTuple):
@@ -149,3 +150,62 @@ def _digits(problem: Problem, tile: Tile) -> tuple[int, int, int]:
 
 def _opaque(values: Iterable[Expr]) -> tuple[Expr, ...]:
     return tuple(map(opaque_value, values))
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Which elements of ``[depth][size]`` a thread copies: some places, each at some positions.
+
+    Neighbouring threads copy neighbours in memory: places, which are channels, or positions.
+    """
+
+    places: tuple[Expr, ...]
+    positions: tuple[Expr, ...]
+    is_even: bool
+
+    @classmethod
+    def of(cls, threads: Threads, size: int, depth: int, places_first: bool) -> Copies:
+        """One place at several positions where places are neighbours, else the other way round."""
+        count = max(1, size * depth // threads.count)
+        fast, slow = (size, depth) if places_first else (depth, size)
+        first, second = emit.unravel(threads.number, (0, fast))
+        first, second = opaque_value(first), opaque_value(second)
+        several = tuple(first + number * (slow // count) for number in range(count))
+        is_even = size * depth % threads.count == 0
+        at = ((second,), several) if places_first else (several, (second,))
+        return cls(*at, is_even)
+
+    def taken(self, depth: int) -> list[tuple[Expr, Expr]]:
+        """Positions, and whether the thread has them: of few elements not every thread has one."""
+        return [(k, self.is_even or k < depth) for k in self.positions]
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """Numbers of a position and a place, for all elements."""
+        return [(k, i) for k in range(len(self.positions)) for i in range(len(self.places))]
+
+
+class Weights(Protocol):
+    """Which sums of a tile a thread has."""
+
+    own_rows: list[Expr]
+    own_columns: list[Expr]
+
+    def sum_of(self, i: int, j: int) -> Expr:
+        """The sum of the thread's row `i` and column `j`."""
+
+
+def write_weights(block: WgradBlock, tile: Tile, sums: Weights, out: Operand) -> None:
+    """A thread's sums to their weights: of the result, or of the share's part of a workspace."""
+    problem, limit = block.problem, block.problem.geometry.k_per_group
+    share = flat(block.split) * out.strides["S"] if "S" in out.strides else 0
+    columns = [block.column(number) for number in sums.own_columns]
+    for i, row in enumerate(sums.own_rows):
+        channel = opaque_value(block.first_row + row)
+        for j, column in enumerate(columns):
+
+            def write(value: Expr, channel: Expr = channel, column: Column = column) -> None:
+                at = block.weight(out, channel, column) + share
+                store(out, at, emit.cast(value, problem.acc_dtype, out.dtype))
+
+            inside = both(column.inside, limit % tile.rows == 0 or channel < limit)
+            when(inside, lambda write=write, i=i, j=j: write(sums.sum_of(i, j)))

@@ -60,9 +60,7 @@ def reads_of(gather: Gather, vector: int) -> tuple[int, ...]:
     )
 
 
-def direct_candidates(
-    problem: Problem, machine: GpuMachine
-) -> Iterator[tuple[float, DirectPlan]]:
+def direct_candidates(problem: Problem, machine: GpuMachine) -> Iterator[tuple[float, DirectPlan]]:
     """All that fit into registers, each with its estimated nanoseconds."""
     row = problem.gathers[3]
     if row.out_step > MOST_VALUES or row.kernel > MOST_VALUES:
@@ -81,12 +79,13 @@ def _time(problem: Problem, plan: DirectPlan, machine: GpuMachine) -> float:
     row = problem.gathers[3]
     outs = nominal(problem.out_sizes)
     blocks = -(-problem.out_channels // plan.channels) * problem.geometry.groups
-    per_row = -(-(-(-outs[3] // row.out_step)) // plan.vector)
+    per_row = ceil(outs[3] / (row.out_step * plan.vector))
     threads = prod(outs[:3]) * per_row * blocks
     taps = problem.geometry.kernel[0] * problem.geometry.kernel[1]
     steps = problem.in_channels * taps / (problem.gathers[1].out_step * problem.gathers[2].out_step)
     width = 2 if byte_width(problem.acc_dtype) == 8 else 1
-    each = 4 * len(reads_of(row, plan.vector)) + plan.channels * row.kernel * (2 + plan.vector * width)
+    products = plan.channels * row.kernel * (2 + plan.vector * width)
+    each = 4 * len(reads_of(row, plan.vector)) + products
     ends = 40 + 8 * plan.vector * row.out_step * plan.channels
     issue = threads * (steps * each + ends) / (128 * machine.sms * CLOCK * 0.7)
     # Few threads wait for every step.

@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a host function does with arrays of given shapes: memory it asks for, kernels it launches.
+
+The function is read as TIR, after kernels are split off and before its arguments are packed.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Union
+
+import numpy as np
+
+from .faults import Unsupported
+
+__all__ = ["Launch", "Memory", "Plan", "buffers_of", "extent", "plan", "statements"]
+
+Number = Union[int, float, bool]
+
+
+class Memory(NamedTuple):
+    """An argument, by its place, or a workspace (None)."""
+
+    name: str
+    argument: int | None
+    bytes: int
+
+
+class Address(NamedTuple):
+    """A place in `memory[number]` of a plan."""
+
+    number: int
+    offset: int
+
+
+class Launch(NamedTuple):
+    """One launch of a kernel; sizes of grid and block are x, y and z."""
+
+    kernel: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    dynamic_shared: int
+    arguments: tuple[Address | Number, ...]
+
+
+class Plan(NamedTuple):
+    """What one call does."""
+
+    memory: list[Memory]
+    launches: list[Launch]
+
+
+_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "Add": operator.add,
+    "Sub": operator.sub,
+    "Mul": operator.mul,
+    "FloorDiv": operator.floordiv,
+    "FloorMod": operator.mod,
+    "Min": min,
+    "Max": max,
+    "EQ": operator.eq,
+    "NE": operator.ne,
+    "LT": operator.lt,
+    "LE": operator.le,
+    "GT": operator.gt,
+    "GE": operator.ge,
+    "And": lambda a, b: a and b,
+    "Or": lambda a, b: a or b,
+}
+_CALLS: dict[str, Callable[[Any, Any], Any]] = {
+    "shift_left": operator.lshift,
+    "shift_right": operator.rshift,
+    "bitwise_and": operator.and_,
+    "bitwise_or": operator.or_,
+    "bitwise_xor": operator.xor,
+}
+
+
+def _kind(node: Any) -> str:
+    return type(node).__name__
+
+
+def _dtype(node: Any) -> str:
+    kind = getattr(node, "ty", None)
+    return str(getattr(kind, "dtype", None) or node.dtype)
+
+
+def _truncated(a: Number, b: Number) -> int:
+    quotient = abs(int(a)) // abs(int(b))
+    return quotient if (a >= 0) == (b >= 0) else -quotient
+
+
+def _bits(dtype: str) -> int:
+    return 8 if dtype == "bool" else int("".join(c for c in dtype if c.isdigit()) or 0)
+
+
+def statements(node: Any) -> Iterator[Any]:
+    """This statement and all within it."""
+    yield node
+    inner = [getattr(node, name, None) for name in ("body", "then_case", "else_case")]
+    for part in (*getattr(node, "seq", ()), *inner):
+        if part is not None:
+            yield from statements(part)
+
+
+def buffers_of(host: Any) -> list[Any]:
+    """For each parameter its buffer, or None for a scalar."""
+    # Before TVM 0.26 a parameter is a handle that a map turns into a buffer.
+    by_handle = {hash(k): v for k, v in (getattr(host, "buffer_map", None) or {}).items()}
+    found = []
+    for parameter in host.params:
+        is_buffer = _kind(getattr(parameter, "ty", None)) == "BufferType"
+        found.append(parameter if is_buffer else by_handle.get(hash(parameter)))
+    return found
+
+
+class _Reader:
+    """Walks a host function with the values of its variables."""
+
+    def __init__(self, name: str, kernels: dict[str, Any]) -> None:
+        self.name, self.kernels = name, kernels
+        self.values: dict[int, Any] = {}
+        self.kept: list[Any] = []  # a hash is an address: what it is of must live
+        self.memory: list[Memory] = []
+        self.launches: list[Launch] = []
+
+    def bind(self, variable: Any, value: Any) -> None:
+        self.kept.append(variable)
+        self.values[hash(variable)] = value
+
+    def bind_data(self, buffer: Any, value: Any) -> None:
+        self.bind(buffer, value)
+        if _kind(buffer.data) == "Var":
+            self.bind(buffer.data, value)
+
+    # ---- arguments ---------------------------------------------------------------------------
+
+    def take_arguments(self, host: Any, given: Sequence[Any]) -> None:
+        buffers = buffers_of(host)
+        if len(given) != len(buffers):
+            raise ValueError(f"{self.name} takes {len(buffers)} arguments, {len(given)} given")
+        tensors = []
+        for place, (parameter, buffer, value) in enumerate(zip(host.params, buffers, given)):
+            if buffer is None:
+                self.bind(parameter, value.item() if isinstance(value, np.generic) else value)
+                continue
+            shape, name = tuple(buffer.shape), str(buffer.name)
+            if not isinstance(value, np.ndarray) or value.ndim != len(shape):
+                raise ValueError(f"{self.name}: {name} is an array of {len(shape)} dimensions")
+            wanted = str(buffer.dtype)
+            if value.dtype.itemsize * 8 != _bits(wanted) or not _fits(str(value.dtype), wanted):
+                raise ValueError(f"{self.name}: {name} is {wanted}, {value.dtype} given")
+            self.bind_data(buffer, Address(len(self.memory), 0))
+            self.memory.append(Memory(name, place, value.nbytes))
+            tensors.append((name, shape, value.shape))
+        for _, shape, sizes in tensors:
+            for dimension, size in zip(shape, sizes):
+                if _kind(dimension) == "Var" and hash(dimension) not in self.values:
+                    self.bind(dimension, size)
+        for name, shape, sizes in tensors:
+            expected = tuple(self.value(dimension) for dimension in shape)
+            if expected != sizes:
+                raise ValueError(f"{self.name}: {name} has shape {sizes}, expected {expected}")
+
+    # ---- statements --------------------------------------------------------------------------
+
+    def statement(self, node: Any) -> None:
+        handler = getattr(self, f"_{_kind(node).lower()}", None)
+        if handler is None:
+            raise Unsupported(f"{self.name}: a host statement {_kind(node)}")
+        handler(node)
+
+    def _seqstmt(self, node: Any) -> None:
+        for part in node.seq:
+            self.statement(part)
+
+    def _bind(self, node: Any) -> None:
+        self.bind(node.var, self.value(node.value))
+
+    def _attrstmt(self, node: Any) -> None:
+        self.statement(node.body)
+
+    def _allocbuffer(self, node: Any) -> None:
+        buffer = node.buffer
+        elements = math.prod(int(self.value(extent)) for extent in buffer.shape)
+        self.bind_data(buffer, Address(len(self.memory), 0))
+        size = elements * ((_bits(str(buffer.dtype)) + 7) // 8)
+        self.memory.append(Memory(str(buffer.name), None, size))
+
+    def _declbuffer(self, node: Any) -> None:
+        data = getattr(node, "data", None)
+        if data is None:
+            data = node.buffer.data
+        self.bind_data(node.buffer, self.value(data))
+
+    def _assertstmt(self, node: Any) -> None:
+        if not self.value(node.condition):
+            raise ValueError(f"{self.name}: an assertion of the host fails: {node.condition}")
+
+    def _ifthenelse(self, node: Any) -> None:
+        branch = node.then_case if self.value(node.condition) else node.else_case
+        if branch is not None:
+            self.statement(branch)
+
+    def _for(self, node: Any) -> None:
+        first, extent = int(self.value(node.min)), int(self.value(node.extent))
+        for i in range(first, first + extent):
+            self.bind(node.loop_var, i)
+            self.statement(node.body)
+
+    def _evaluate(self, node: Any) -> None:
+        call = node.value
+        if _kind(call) != "Call":
+            return
+        name = str(getattr(call.op, "name", ""))
+        if name.endswith(("call_ffi_kernel", "tvm_call_packed")):
+            kernel = str(call.args[0].value)
+            if kernel not in self.kernels:
+                raise Unsupported(f"{self.name}: the host calls {kernel}, which is no kernel")
+            self._launch(kernel, call.args[1:])
+        elif not name.endswith("ret"):
+            raise Unsupported(f"{self.name}: a host call of {name or call.op}")
+
+    def _launch(self, kernel: str, given: Sequence[Any]) -> None:
+        function = self.kernels[kernel]
+        tags = [str(tag) for tag in function.attrs["tirx.kernel_launch_params"]]
+        count = len(function.params)
+        if len(given) != count + len(tags):
+            raise Unsupported(f"{self.name}: {kernel} is launched with {len(given)} values")
+        values = tuple(self.value(value) for value in given)
+        sizes = {tag: int(value) for tag, value in zip(tags, values[count:])}
+        grid, block = (
+            tuple(sizes.pop(f"{place}.{axis}", 1) for axis in "xyz")
+            for place in ("blockIdx", "threadIdx")
+        )
+        dynamic = sizes.pop("tirx.use_dyn_shared_memory", 0)
+        if sizes:
+            raise Unsupported(f"{self.name}: {kernel} is launched with {', '.join(sizes)}")
+        self.launches.append(Launch(kernel, grid, block, dynamic, values[:count]))
+
+    # ---- expressions -------------------------------------------------------------------------
+
+    def value(self, node: Any) -> Any:
+        if isinstance(node, (int, float)):
+            return node
+        kind = _kind(node)
+        if kind in {"IntImm", "FloatImm"}:
+            return node.value
+        if hash(node) in self.values:
+            return self.values[hash(node)]
+        if kind in _BINARY:
+            return _BINARY[kind](self.value(node.a), self.value(node.b))
+        if kind == "Not":
+            return not self.value(node.a)
+        if kind in {"Div", "Mod"}:
+            return self._quotient(kind, self.value(node.a), self.value(node.b), _dtype(node))
+        if kind == "Cast":
+            return self._cast(self.value(node.value), _dtype(node))
+        if kind == "Select":
+            chosen = node.true_value if self.value(node.condition) else node.false_value
+            return self.value(chosen)
+        if kind == "Let":
+            self.bind(node.var, self.value(node.value))
+            return self.value(node.body)
+        if kind == "Call":
+            return self._call(node)
+        raise Unsupported(f"{self.name}: a host expression {kind}: {node}")
+
+    @staticmethod
+    def _quotient(kind: str, a: Number, b: Number, dtype: str) -> Number:
+        if dtype.startswith("float"):
+            return a / b if kind == "Div" else math.fmod(a, b)
+        whole = _truncated(a, b)
+        return whole if kind == "Div" else a - whole * b
+
+    @staticmethod
+    def _cast(value: Number, dtype: str) -> Number:
+        if dtype == "bool":
+            return bool(value)
+        if dtype.startswith(("int", "uint")):
+            bits, whole = _bits(dtype), int(value)
+            whole &= (1 << bits) - 1
+            negative = dtype.startswith("int") and whole >> (bits - 1)
+            return whole - (1 << bits) if negative else whole
+        return float(value)
+
+    def _call(self, node: Any) -> Any:
+        name = str(getattr(node.op, "name", node.op)).rpartition(".")[2]
+        if name in {"buffer_data", "likely"}:
+            return self.value(node.args[0])
+        if name in _CALLS:
+            return _CALLS[name](self.value(node.args[0]), self.value(node.args[1]))
+        if name == "if_then_else":
+            return self.value(node.args[1 if self.value(node.args[0]) else 2])
+        if name in {"reinterpret", "handle_add_byte_offset"}:
+            place = self.value(node.args[0])
+            if isinstance(place, Address):
+                more = 0 if name == "reinterpret" else int(self.value(node.args[1]))
+                return place._replace(offset=place.offset + more)
+        raise Unsupported(f"{self.name}: a host call of {name}")
+
+
+def _fits(given: str, wanted: str) -> bool:
+    """Whether an array of dtype `given` may stand for `wanted`: NumPy itself has no bfloat16."""
+    return given == wanted or (wanted == "bfloat16" and given == "uint16")
+
+
+def extent(dimension: Any, sizes: dict[str, int], name: str) -> int:
+    """A dimension with sizes by their names; ``ValueError`` where one is missing."""
+    reader = _Named(name, {})
+    reader.sizes = sizes
+    return int(reader.value(dimension))
+
+
+class _Named(_Reader):
+    """Knows variables by their names."""
+
+    sizes: dict[str, int]
+
+    def value(self, node: Any) -> Any:
+        if _kind(node) != "Var":
+            return super().value(node)
+        if str(node.name) not in self.sizes:
+            raise ValueError(f"{self.name}: --size {node.name}=... is missing")
+        return self.sizes[str(node.name)]
+
+
+def plan(name: str, host: Any, kernels: dict[str, Any], given: Sequence[Any]) -> Plan:
+    """What a call of this host function with `given` does.
+
+    Raises
+    ------
+    ValueError
+        An argument that the function does not take.
+    Unsupported
+        The host does what this reader does not know.
+    """
+    reader = _Reader(name, kernels)
+    reader.take_arguments(host, given)
+    reader.statement(host.body)
+    return Plan(reader.memory, reader.launches)

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Four products of bytes at once, added up in 32 bits."""
+
+from __future__ import annotations
+
+from ...compat import extern_value
+from ..emit import Array, Expr
+
+BYTES = {"int8": "s32", "uint8": "u32"}
+"""How PTX calls four bytes, by their dtype."""
+
+_TEXT = r"""
+// Four bytes, of which those from `count` on are zero.
+template <class T> static __device__ __forceinline__ int topi_word(
+    const T* from, long long at, long long stride, int count) {
+  const T* place = from + at;
+  if (stride == 1 && count >= 4 && ((size_t)place & 3) == 0) return *(const int*)place;
+  int made = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if (i < count) made |= (int)(unsigned char)place[i * stride] << (8 * i);
+  return made;
+}
+static __device__ __forceinline__ int topi_dp4a(int a, int b, int total) {
+  int made;
+  asm volatile("dp4a.A.B %0, %1, %2, %3;" : "=r"(made) : "r"(a), "r"(b), "r"(total));
+  return made;
+}
+"""
+
+
+def functions(first: str, second: str) -> str:
+    """The device functions for these dtypes of data and weights."""
+    return _TEXT.replace("dp4a.A.B", f"dp4a.{BYTES[first]}.{BYTES[second]}")
+
+
+def word(source: Array, at: Expr, stride: Expr, count: Expr) -> Expr:
+    """Four elements `stride` apart as one word; of fewer than four the others are zero."""
+    return extern_value("int32", "topi_word", source.buffer.data, at, stride, count)
+
+
+def add_four(total: Expr, a: Expr, b: Expr) -> Expr:
+    """Four products, added."""
+    return extern_value("int32", "topi_dp4a", a, b, total)

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""conv_weight_grad of float16 and bfloat16 as a matrix product over positions, on tensor cores.
+
+M = channels of y of a group, N = taps x channels of x, K = positions of y; sums in float32::
+
+    blocks (group, share of K, M by tile.rows, N by tile.columns):
+        ask for the first stages - 1 steps                      -> shared[stage]
+        for steps (tile.depth positions):
+            wait for this step; barrier
+            ask for the step stages - 1 ahead
+            for 16 of depth: ldmatrix; sums[warp's rows, warp's columns] += mma.sync m16n8k16
+        sums -> out, or the share's part of a workspace
+    of a split K: blocks of weights: the shares, in order -> out
+
+Where eight channels are neighbours, in x and in y, they are copied as they are, ``[depth][rows]``
+and ``[depth][columns]``.  Else elements go by way of registers to ``[rows][depth]`` and
+``[columns][depth]``: fetched before the products of a step, kept behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Union
+
+from ...problem import Problem
+from .. import emit
+from ..emit import Array, Expr, Operand, both, call, flat, opaque_value, pick, store, when
+from ..isa.tensor_core import functions
+from ..parts.mma_tile import MmaTile, swizzled
+from ..parts.output_tile import Threads
+from ..parts.split_sums import add_shares, shares_of
+from ..parts.wgrad_block import Column, Copies, WgradBlock, wgrad_grid, write_weights
+from ..plan.wgrad_mma import WgradMmaPlan, copies_chunks
+
+SHARED = "shared.dyn"
+
+CHUNK = 8
+"""Halves in 16 bytes."""
+
+
+def emit_body(problem: Problem, plan: WgradMmaPlan, operands: Sequence[Operand]) -> None:
+    """Both launches: the product, and the sum of shares."""
+    x, y, out = operands
+    shares = shares_of(problem, plan.tile, out)
+    called = functions(problem.dtypes[0])
+    with emit.launch(wgrad_grid(problem, plan.tile), plan.threads, called) as (number, thread):
+        threads = Threads(opaque_value(thread), plan.threads)
+        block = WgradBlock.emitted(problem, plan.tile, opaque_value(number))
+        arena = emit.shared(plan.stages * plan.stage_bytes // 4, "float32", SHARED)
+        kind = ChunkStep if copies_chunks(problem) else ElementStep
+        step = kind.emitted(plan, block, threads, (x, y, arena))
+        by_depth = copies_chunks(problem)
+        sums = MmaTile.emitted(plan, threads.number, by_depth, by_depth)
+        _products(plan, step, sums, arena)
+        write_weights(block, plan.tile, sums, shares or out)
+    if shares:
+        add_shares(problem, plan.tile, shares, (), out)
+
+
+@dataclass(frozen=True)
+class ChunkStep:
+    """What a thread copies in each step: chunks of eight channels, at some positions.
+
+    Attributes
+    ----------
+    plan, block
+    memory : tuple of Array
+        x, y, and shared memory.
+    rows, columns : Copies
+        Of chunks.
+    column : Column
+        Of x, the one that the thread's chunk begins with.
+    """
+
+    plan: WgradMmaPlan
+    block: WgradBlock
+    memory: tuple[Operand, Operand, Array]
+    rows: Copies
+    columns: Copies
+    column: Column
+
+    @classmethod
+    def emitted(
+        cls,
+        plan: WgradMmaPlan,
+        block: WgradBlock,
+        threads: Threads,
+        memory: tuple[Operand, Operand, Array],
+    ) -> ChunkStep:
+        """Neighbouring threads copy neighbouring chunks."""
+        tile = plan.tile
+        rows = Copies.of(threads, tile.rows // CHUNK, tile.depth, places_first=True)
+        columns = Copies.of(threads, tile.columns // CHUNK, tile.depth, places_first=True)
+        return cls(plan, block, memory, rows, columns, block.column(columns.places[0] * CHUNK))
+
+    def ask(self, number: Expr, stage: Expr) -> None:
+        """Copies of a step begin."""
+        tile, (x, y, arena) = self.plan.tile, self.memory
+        first = opaque_value(number * tile.depth)
+        base = opaque_value(stage * self.plan.stage_bytes)
+        limit = self.block.problem.geometry.k_per_group
+        row = opaque_value(self.block.first_row + self.rows.places[0] * CHUNK)
+        for k, there in self.rows.taken(tile.depth):
+            position = self.block.position(first + k)
+            inside = both(there, position.inside, limit % tile.rows == 0 or row < limit)
+            at = self.block.y_start(y, position) + flat(row)
+            place = base + swizzled(k, self.rows.places[0], tile.rows // CHUNK)
+            _copy(there, (arena, place), (y, at), inside)
+        base = base + self.plan.row_bytes
+        for k, there in self.columns.taken(tile.depth):
+            position = self.block.position(first + k)
+            inside, at = self.block.x_read(x, position, self.column)
+            place = base + swizzled(k, self.columns.places[0], tile.columns // CHUNK)
+            _copy(there, (arena, place), (x, at), inside)
+
+    def keep(self, stage: Expr) -> None:
+        """Nothing went by way of registers."""
+
+    def commit(self) -> None:
+        """What was asked since the last time is a group."""
+        call("topi_commit")
+
+    def wait(self) -> None:
+        """Until all groups but those of steps to come have arrived."""
+        call(f"topi_wait{self.plan.stages - 2}")
+
+
+def _copy(there: Expr, to: tuple[Array, Expr], source: tuple[Operand, Expr], inside: Expr) -> None:
+    """A chunk, or zeros where it is not `inside`, by the threads for which there is one."""
+    arena, place = to[0].buffer.data, to[1]
+    data, at, here = source[0].buffer.data, emit.wide(source[1]), emit.condition(inside)
+    when(there, lambda: call("topi_copy16", arena, place, data, at, here))
+
+
+@dataclass(frozen=True)
+class ElementStep:
+    """What a thread copies in each step: elements, by way of registers.
+
+    Attributes
+    ----------
+    plan, block
+    memory : tuple of Array
+        x, y, and shared memory.
+    rows, columns : Copies
+    taken : tuple of Column
+        Of `columns`, what they are.
+    held : tuple of Array
+        Registers of rows and of columns.
+    """
+
+    plan: WgradMmaPlan
+    block: WgradBlock
+    memory: tuple[Operand, Operand, Array]
+    rows: Copies
+    columns: Copies
+    taken: tuple[Column, ...]
+    held: tuple[Array, Array]
+
+    @classmethod
+    def emitted(
+        cls,
+        plan: WgradMmaPlan,
+        block: WgradBlock,
+        threads: Threads,
+        memory: tuple[Operand, Operand, Array],
+    ) -> ElementStep:
+        """Neighbouring threads copy neighbours in memory: channels, or positions."""
+        tile, (x, y, _) = plan.tile, memory
+        rows = Copies.of(threads, tile.rows, tile.depth, emit.along(y, "C") == 1)
+        columns = Copies.of(threads, tile.columns, tile.depth, emit.along(x, "C") == 1)
+        taken = tuple(block.column(place) for place in columns.places)
+        held = tuple(emit.local(len(one.pairs()), x.dtype) for one in (rows, columns))
+        return cls(plan, block, memory, rows, columns, taken, held)
+
+    def ask(self, number: Expr, _: Expr) -> None:
+        """Elements of a step are read to registers."""
+        block, (x, y, _) = self.block, self.memory
+        tile, limit = self.plan.tile, self.block.problem.geometry.k_per_group
+        first, zero = opaque_value(number * tile.depth), emit.constant(0, x.dtype)
+        positions = [block.position(first + k) for k in self.rows.positions]
+        starts = [block.y_start(y, position) for position in positions]
+        for turn, (k, i) in enumerate(self.rows.pairs()):
+            row = block.first_row + self.rows.places[i]
+            inside = both(positions[k].inside, limit % tile.rows == 0 or row < limit)
+            at = starts[k] + flat(row) * emit.along(y, "C")
+            store(self.held[0], turn, pick(inside, lambda at=at: y[at], zero))
+        positions = [block.position(first + k) for k in self.columns.positions]
+        for turn, (k, i) in enumerate(self.columns.pairs()):
+            inside, at = block.x_read(x, positions[k], self.taken[i])
+            store(self.held[1], turn, pick(inside, lambda at=at: x[at], zero))
+
+    def keep(self, stage: Expr) -> None:
+        """From registers to shared memory."""
+        tile, arena = self.plan.tile, self.memory[2].buffer.data
+        base = opaque_value(stage * self.plan.stage_bytes)
+        for copies, held in zip((self.rows, self.columns), self.held):
+            for turn, (k, i) in enumerate(copies.pairs()):
+                position = copies.positions[k]
+                chunk, behind = emit.quotient(position, CHUNK), emit.remainder(position, CHUNK)
+                place = swizzled(copies.places[i], chunk, tile.depth // CHUNK) + behind * 2
+                call("topi_keep2", arena, base + place, held[turn])
+            base = base + self.plan.row_bytes
+
+    def commit(self) -> None:
+        """No copy is on its way."""
+
+    def wait(self) -> None:
+        """For none."""
+
+
+Step = Union[ChunkStep, ElementStep]
+
+
+def _products(plan: WgradMmaPlan, step: Step, sums: MmaTile, arena: Array) -> None:
+    count, ahead = step.block.steps, plan.stages - 1
+
+    def ask_and_keep(stage: int) -> None:
+        step.ask(stage, stage)
+        step.keep(stage)
+
+    for stage in range(ahead):
+        when(count > stage, lambda stage=stage: ask_and_keep(stage))
+        step.commit()
+
+    def one(number: Expr) -> None:
+        step.wait()
+        emit.barrier(SHARED)
+        more = number + ahead < count
+        later = opaque_value(emit.remainder(number + ahead, plan.stages))
+        when(more, lambda: step.ask(number + ahead, later))
+        step.commit()
+        start = opaque_value(emit.remainder(number, plan.stages) * plan.stage_bytes)
+        sums.add_products(arena, start, start + plan.row_bytes)
+        when(more, lambda: step.keep(later))
+
+    emit.loop(count, one)

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiles of the weight gradient of float16 and bfloat16, on tensor cores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from ...problem import Problem
+from ..machine import GpuMachine
+from .cost import LAUNCH, Blocks, launch_time, memory_time, resident
+from .implicit_gemm import LEAST_STEPS, Tile
+from .implicit_gemm_mma import HALVES, MMA_SHARE
+from .warp_tiles import WarpTiles
+from .wgrad_gemm import SPLITS, wgrad_blocks, wgrad_split_time, wgrad_steps
+
+
+@dataclass(frozen=True)
+class WgradMmaPlan(WarpTiles):
+    """Channels of y by taps and channels of x, `depth` positions a step."""
+
+
+TILES = (
+    (128, 128, 2, 4), (128, 64, 2, 2), (64, 128, 2, 2), (64, 64, 2, 2), (32, 64, 1, 2),
+    (32, 128, 1, 4), (64, 32, 2, 1),
+)  # fmt: skip
+
+DEPTHS = (16, 32)
+
+
+def wgrad_mma_candidates(
+    problem: Problem, machine: GpuMachine
+) -> Iterator[tuple[float, WgradMmaPlan]]:
+    """All tiles and splits, each with its estimated nanoseconds."""
+    if not (machine.has_mma and problem.dtypes[0] in HALVES):
+        return
+    if problem.dtypes[0] != problem.dtypes[1] or problem.acc_dtype != "float32":
+        return
+    for (rows, columns, *warps), depth, splits in product(TILES, DEPTHS, SPLITS):
+        plan = WgradMmaPlan(Tile(rows, columns, depth, splits), *warps)
+        if splits > 1 and wgrad_steps(problem, plan.tile) < splits * LEAST_STEPS:
+            continue
+        time = _time(problem, plan, machine)
+        if time is not None:
+            yield time, plan
+
+
+def copies_chunks(problem: Problem) -> bool:
+    """Whether 8 channels of a position are neighbours that begin at a multiple of 8, in x and y."""
+    g, layouts = problem.geometry, problem.layouts
+    last = layouts.x.endswith("C") and layouts.y.endswith("C")
+    return last and g.c_per_group % 8 == 0 and g.k_per_group % 8 == 0
+
+
+def _time(problem: Problem, plan: WgradMmaPlan, machine: GpuMachine) -> float | None:
+    tile, chunks = plan.tile, copies_chunks(problem)
+    products = tile.rows * tile.columns * tile.depth / (machine.tensor * MMA_SHARE)
+    loads = (tile.rows + tile.columns) * tile.depth / (256 if chunks else 12)
+    reads = plan.stage_bytes * (plan.warp_rows + plan.warp_columns) / 2 / 128
+    registers = plan.row_blocks * plan.column_blocks * 4 + (64 if chunks else 90)
+    blocks = Blocks(
+        wgrad_blocks(problem, tile), plan.threads, registers, plan.stages * plan.stage_bytes,
+        wgrad_steps(problem, tile) / tile.splits + 2, max(products, loads, reads) + 40,
+        plan.stages - 1 if chunks else 1,
+    )  # fmt: skip
+    if resident(blocks, machine) < 1:
+        return None
+    time = max(launch_time(blocks, machine), memory_time(problem, machine) + LAUNCH)
+    return time + wgrad_split_time(problem, tile, machine)

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA C out of what TVM compiled, by its kernels; nothing here needs a GPU."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tvm
+
+
+def target(arch: str = "sm_90") -> tvm.target.Target:
+    """The target of GPUs of one architecture."""
+    return tvm.target.Target({"kind": "cuda", "arch": arch}, host={"kind": "llvm"})
+
+
+class Launch(NamedTuple):
+    """One kernel of a source: its name, threads of a block, and text."""
+
+    name: str
+    threads: int
+    body: str
+
+    @property
+    def is_by_default_rules(self) -> bool:
+        """Whether TVM scheduled it: ours have blocks along one axis, of at most 512 threads."""
+        return self.threads > 512 or bool(re.search(r"(blockIdx|threadIdx)\.[yz]", self.body))
+
+
+def source(module: Any) -> str:
+    """All CUDA of a runtime module, imported ones included."""
+    found = dict.fromkeys(_sources(module))
+    assert found, "no CUDA in what was compiled"
+    return "\n".join(found)
+
+
+def _sources(module: Any) -> Iterator[str]:
+    kind = module.kind if hasattr(module, "kind") else module.type_key
+    if kind == "cuda":
+        yield module.inspect_source() if hasattr(module, "inspect_source") else module.get_source()
+    for other in module.imports if hasattr(module, "imports") else module.imported_modules:
+        yield from _sources(other)
+
+
+def launches(text: str) -> list[Launch]:
+    """The kernels that a source defines."""
+    heads = list(re.finditer(r"__launch_bounds__\((\d+)\) (\w+)\([^;{]*\) \{", text))
+    ends = [head.start() for head in heads[1:]] + [len(text)]
+    return [
+        Launch(head[2], int(head[1]), text[head.end() : end]) for head, end in zip(heads, ends)
+    ]
+
+
+def check_ours(text: str, *names: str) -> None:
+    """Whatever computes a convolution is a kernel of ours, and each of `names` is there."""
+    found = launches(text)
+    for name in names:
+        assert any(name in launch.name for launch in found), (name, [one.name for one in found])
+    foreign = [one.name for one in found if "conv" in one.name and one.is_by_default_rules]
+    assert foreign == []
+
+
+def check_compiles(text: str, folder: Path, arch: str = "sm_90") -> None:
+    """nvcc takes the source; nothing is checked where there is no nvcc."""
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        return
+    path = folder / "kernels.cu"
+    path.write_text(text)
+    made = ["--cubin", "-arch", arch, "-o", str(folder / "out")]
+    command = [nvcc, "-std=c++17", "--disable-warnings", *made, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels for CUDA, run on the processor by the emulator and compared with PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import tvm
+
+import cuda_emulator
+from helpers.compare import numpy_dtype
+from helpers.faces import FaceCase
+from helpers.guarded import symbolic
+from topi_ext.cuda.backend import CudaBackend
+from topi_ext.cuda.machine import GpuMachine
+from topi_ext.problem import Problem
+
+ARCH = "sm_90"
+BACKEND = CudaBackend(GpuMachine.of_arch(ARCH))
+TARGET = tvm.target.Target({"kind": "cuda", "arch": ARCH}, host={"kind": "llvm"})
+
+ORDERS = (0, 1, 2)
+"""In which threads take turns: ascending, descending, shuffled."""
+
+
+def problem_of(case: FaceCase, *, is_symbolic: bool = False, **more: object) -> Problem:
+    """The problem of a case; `more` are fields of it."""
+    geometry, n = symbolic(case) if is_symbolic else (case.geometry, case.n)
+    made = Problem(case.face, geometry.as_rank3(), case.orders, n, case.dtypes)
+    return replace(made, **more)
+
+
+def emulated(func: object, **options: object) -> Callable:
+    """A PrimFunc, compiled for the emulator."""
+    return cuda_emulator.build(func, TARGET, **options)
+
+
+def result_of(
+    run: Callable, case: FaceCase, operands: Sequence[np.ndarray], order: int = 0
+) -> np.ndarray:
+    """What a kernel of `case` writes, as stored; what it leaves out keeps a mark."""
+    role = case.roles[2]
+    out = np.full(case.stored_shape(role), 77, numpy_dtype(case.dtypes[2]))
+    run(*operands, out, order=order)
+    return out
+
+
+def check(
+    case: FaceCase,
+    plan: object = None,
+    *,
+    is_symbolic: bool = False,
+    seed: int = 0,
+    orders: Iterable[int] = (0,),
+    **options: object,
+) -> None:
+    """Build, run in these orders, and compare; `plan` is chosen if left out."""
+    func = BACKEND.build(problem_of(case, is_symbolic=is_symbolic), plan)
+    run = emulated(func, **options)
+    a, b = case.arrays(np.random.default_rng(seed))
+    operands = [case.stored(role, array) for role, array in zip(case.roles, (a, b))]
+    for order in orders:
+        case.check(result_of(run, case, operands, order), a, b)
