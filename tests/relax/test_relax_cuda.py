@@ -89,7 +89,9 @@ def typed(dtypes: Sequence[tuple[str, str]]) -> list[Case]:
     ]
 
 
-@pytest.mark.parametrize("dtypes", [DTYPES[:2], DTYPES[2:4], DTYPES[4:8], DTYPES[8:10], DTYPES[10:]])
+@pytest.mark.parametrize(
+    "dtypes", [DTYPES[:2], DTYPES[2:4], DTYPES[4:8], DTYPES[8:10], DTYPES[10:]]
+)
 @pytest.mark.parametrize("arch", ["sm_70", "sm_90"])
 def test_every_dtype_is_ours(arch: str, dtypes: list[tuple[str, str]], tmp_path: Path) -> None:
     cases = typed(dtypes)
@@ -185,7 +187,9 @@ def layer(case: Case, weight: np.ndarray) -> tvm.IRModule:
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("case", [GEMM, UP, WIDE, DEPTHWISE], ids=["gemm", "up", "wide", "depthwise"])
+@pytest.mark.parametrize(
+    "case", [GEMM, UP, WIDE, DEPTHWISE], ids=["gemm", "up", "wide", "depthwise"]
+)
 def test_pipeline_fuses_and_packs(case: Case, dtype: str, rng: np.random.Generator) -> None:
     """One kernel of ours for all steps, and nothing that packs weights when the model runs."""
     case, on = case.with_(dtype=dtype), cuda.target()
