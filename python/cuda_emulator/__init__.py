@@ -39,7 +39,7 @@ class Run:
         if mode not in compiler.MODES:
             raise ValueError(f"mode={mode!r} is none of {', '.join(compiler.MODES)}")
         self.mode, self._hosts = mode, lowered.hosts
-        self.name = _chosen(lowered.hosts, name)
+        self.name = name if name is None else _chosen(lowered.hosts, name)
         self.source: str = edit(lowered.source) if edit else lowered.source
         self._kernels = lowered.kernels
         self._names = list(lowered.kernels)
@@ -58,6 +58,10 @@ class Run:
     def parameters(self, name: str | None = None) -> list[Any]:
         """For each parameter its TIR buffer, or None for a scalar."""
         return host.buffers_of(self._hosts[_chosen(self._hosts, name or self.name)])
+
+    def declared(self, name: str | None = None) -> list[Any]:
+        """The parameters themselves."""
+        return list(self._hosts[_chosen(self._hosts, name or self.name)].params)
 
     def launches(self, *arrays: Any, name: str | None = None) -> list[host.Launch]:
         """What a call with these arrays would launch."""
@@ -93,9 +97,9 @@ class Run:
         process.run(program, plan, self._names, arrays, order, timeout)
 
 
-def _chosen(hosts: dict[str, Any], name: str | None) -> str | None:
+def _chosen(hosts: dict[str, Any], name: str | None) -> str:
     if name is None:
-        return next(iter(hosts)) if len(hosts) == 1 else None
+        name = next(iter(hosts)) if len(hosts) == 1 else "main"
     if name not in hosts:
         raise ValueError(f"name={name!r} is none of {', '.join(hosts)}")
     return name

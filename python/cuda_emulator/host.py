@@ -15,7 +15,7 @@ import numpy as np
 
 from .faults import Unsupported
 
-__all__ = ["Launch", "Memory", "Plan", "buffers_of", "plan", "statements"]
+__all__ = ["Launch", "Memory", "Plan", "buffers_of", "extent", "plan", "statements"]
 
 Number = Union[int, float, bool]
 
@@ -305,6 +305,26 @@ class _Reader:
 def _fits(given: str, wanted: str) -> bool:
     """Whether an array of dtype `given` may stand for `wanted`: NumPy itself has no bfloat16."""
     return given == wanted or (wanted == "bfloat16" and given == "uint16")
+
+
+def extent(dimension: Any, sizes: dict[str, int], name: str) -> int:
+    """A dimension with sizes by their names; ``ValueError`` where one is missing."""
+    reader = _Named(name, {})
+    reader.sizes = sizes
+    return int(reader.value(dimension))
+
+
+class _Named(_Reader):
+    """Knows variables by their names."""
+
+    sizes: dict[str, int]
+
+    def value(self, node: Any) -> Any:
+        if _kind(node) != "Var":
+            return super().value(node)
+        if str(node.name) not in self.sizes:
+            raise ValueError(f"{self.name}: --size {node.name}=... is missing")
+        return self.sizes[str(node.name)]
 
 
 def plan(name: str, host: Any, kernels: dict[str, Any], given: Sequence[Any]) -> Plan:

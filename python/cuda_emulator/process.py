@@ -128,6 +128,7 @@ def _fault(said: str, status: int) -> Fault | None:
     if undefined:
         line, text = undefined.groups()
         kind = "misaligned" if "misaligned address" in text else "undefined"
+        kind = "out-of-bounds" if "out of bounds" in text else kind
         kind = "division" if "division by zero" in text else kind
         return Fault(kind, f"line {line}: {text}", *place)
     if status == 0:
@@ -140,8 +141,8 @@ def _fault(said: str, status: int) -> Fault | None:
 def _race(said: str) -> str:
     """The two accesses of the first report, by their lines."""
     found = re.findall(
-        r"^  (Write|Read|Previous write|Previous read|Atomic \w+|Previous atomic \w+) of size "
-        r"(\d+).*\n\s+#0 .*?(?:kernels\.cu:(\d+))?(?: .*)?$",
+        r"^  ((?:Previous )?(?:atomic )?(?:write|read)) of size (\d+).*\n"
+        r"\s+#0 (?:.*kernels\.cu:(\d+))?",
         said,
         re.M | re.I,
     )

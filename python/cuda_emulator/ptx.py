@@ -124,13 +124,9 @@ class _Block:
                 negated = predicate.startswith("!")
                 guard = f"if ({'!' * negated}{predicate.lstrip('!')}) "
             opcode, _, rest = text.partition(" ")
-            yield f"{guard}{{ {self._call(opcode, self._arguments(rest), instruction)} }}"[
-                0 if guard or not self._declares(opcode) else 2 :
-            ].removesuffix("" if guard or not self._declares(opcode) else " }")
-
-    @staticmethod
-    def _declares(opcode: str) -> bool:
-        return opcode.startswith(".reg")
+            call = self._call(opcode, self._arguments(rest), instruction)
+            # What is declared has to be there for the instructions that follow.
+            yield call if opcode == ".reg" else f"{guard}{{ {call} }}"
 
     def _arguments(self, rest: str) -> list[str]:
         """Operands as C++, in order; those in braces one by one."""
@@ -194,10 +190,12 @@ def _ldmatrix(found: re.Match[str], given: list[str]) -> str:
     )
 
 
-def _copy_async(_: re.Match[str], given: list[str]) -> str:
+def _copy_async(found: re.Match[str], given: list[str]) -> str:
     to, source, size, *taken = given
-    if len(taken) > 1:
-        raise ValueError("a policy of caches")
+    # Past the first cache only whole quarters of a line are copied.
+    sizes = {"16"} if found[1] == "g" else {"4", "8", "16"}
+    if len(taken) > 1 or size.strip("() ") not in sizes:
+        raise ValueError("a policy of caches, or another size")
     return (
         f"emu_copy_async((unsigned)({to}), (const void*)({source}), {size}, "
         f"(int)({taken[0] if taken else size}));"
@@ -223,7 +221,7 @@ _INSTRUCTIONS: tuple[tuple[str, _Writer], ...] = (
     (r"mma\.sync\.\S+", _mma),
     (r"ldmatrix\.sync\.aligned\.m8n8\.x([124])(\.trans)?\.shared(?:::cta)?\.b16", _ldmatrix),
     (r"ldmatrix\.sync\.aligned\.x([124])(\.trans)?\.m8n8\.shared(?:::cta)?\.b16", _ldmatrix),
-    (r"cp\.async\.c[ag]\.shared(?:::cta)?\.global(?:\.L2::\d+B)?", _copy_async),
+    (r"cp\.async\.c([ag])\.shared(?:::cta)?\.global(?:\.L2::\d+B)?", _copy_async),
     (r"cp\.async\.commit_group", lambda _, __: "emu_copy_commit();"),
     (r"cp\.async\.wait_group", lambda _, given: f"emu_copy_wait({given[0]});"),
     (r"cp\.async\.wait_all", lambda _, __: "emu_copy_wait(-1);"),

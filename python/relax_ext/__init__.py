@@ -20,6 +20,7 @@ from topi_ext.compat import relax as _require_relax  # noqa: E402
 
 _require_relax()
 
+from topi_ext.precision import float32_precision  # noqa: E402
 from topi_ext.target import host_target  # noqa: E402
 
 from .ops import conv_transpose, conv_weight_grad  # noqa: E402
@@ -29,6 +30,7 @@ from .registry import register, stock, unregister  # noqa: E402
 __all__ = [
     "conv_transpose",
     "conv_weight_grad",
+    "float32_precision",
     "host_target",
     "pipeline",
     "register",

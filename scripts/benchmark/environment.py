@@ -48,7 +48,7 @@ def describe(
     wide = ("amx-bf16", "avx512bf16", "avx512f", "avx2", "fma", "neon", "sve")
     return {
         "date": datetime.now(timezone.utc).date().isoformat(),
-        "commit": _commit(),
+        "commit": commit(),
         "cpu": _processor(),
         "isa": [name for name in wide if name in features],
         "mcpu": str(target.attrs.get("mcpu", "")),
@@ -64,7 +64,7 @@ def describe(
     }
 
 
-def _commit() -> str:
+def commit() -> str:
     """That of this checkout, with a + where files differ from it; empty where there is none."""
     command = ["git", "describe", "--always", "--exclude=*", "--dirty=+"]
     try:

@@ -9,11 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from topi_ext import backend
-from topi_ext.dtypes import accumulator
 from topi_ext.layout import Layouts
 
 from . import by_torch
@@ -21,6 +17,7 @@ from .arguments import RIVALS, Options
 from .cases import Case
 from .default_malloc import TorchByDefault
 from .engines import Built, UnavailableError
+from .errors import allowed, finite, one_line, relative_error
 from .peaks import Peaks
 from .timing import Neighbours, interleaved, timed
 
@@ -153,33 +150,3 @@ def workspace(case: Case, face: str, dtype: str, target: Any, threads: int) -> i
     layouts = Layouts.canonical(geometry.rank)
     func = backend.prim_func(face, geometry, layouts, case.n, (dtype,) * 3, target)
     return None if func is None else backend.workspace_bytes(func, threads)
-
-
-def relative_error(got: Tensor, want: Tensor) -> float | None:
-    """``max |got - want| / max |want|``; None where the shapes differ."""
-    if got.shape != want.shape:
-        return None
-    scale = want.abs().max().item() or 1.0
-    return (got.to(want.dtype) - want).abs().max().item() / scale
-
-
-def allowed(terms: int, dtype: str) -> float:
-    """The error that rounding explains: of the result, and of a sum of `terms` products.
-
-    Independent roundings of the sum add up like ``sqrt(terms)``; one missing product of normally
-    distributed numbers stands out as about ``1 / (4.5 sqrt(terms))``.
-    """
-    accumulating = getattr(torch, accumulator("bench", dtype, dtype, dtype))
-    eps = torch.finfo(getattr(torch, dtype)).eps
-    return 2 * eps + 2 * math.sqrt(terms) * torch.finfo(accumulating).eps
-
-
-def finite(value: float | None) -> float | None:
-    """JSON has no infinity and no NaN."""
-    return value if value is not None and math.isfinite(value) else None
-
-
-def one_line(error: BaseException) -> str:
-    """The last line of a message that says something: TVM puts its traceback first."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:160]

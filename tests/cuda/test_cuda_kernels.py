@@ -187,6 +187,20 @@ def test_tiles_of_tensor_cores(plan: MmaPlan) -> None:
     check(replace(one, layouts=channels_last(2)), plan, is_symbolic=True)
 
 
+@pytest.mark.parametrize("name", ["groups, asymmetric and negative padding", "tails"])
+def test_float32_as_three_products_of_tf32(name: str) -> None:
+    """As exact as float32: 21 bits of each product, sums in float32."""
+    for face in GATHERS:
+        case = FaceCase(face, geometry_of(CASES[name]), 2)
+        last = replace(case, layouts=channels_last(2))
+        for plan in (
+            MmaPlan(Tile(64, 64, 16), 2, 2, width=4),
+            MmaPlan(Tile(64, 16, 8, 2), 2, 1, width=4),
+        ):
+            check(case, plan)
+            check(last, plan)
+
+
 def test_halves_that_begin_anywhere() -> None:
     """Copies of 16 bytes give way to single ones where a tensor does not begin at such."""
     case = CASES["groups, asymmetric and negative padding"]
@@ -290,6 +304,7 @@ def test_epilogues(plan: object, is_last: bool) -> None:
 
 # ------------------------------------------------------------------------------ packing
 
+
 @pytest.mark.parametrize(
     ("dtype", "plan"),
     [
@@ -315,6 +330,7 @@ def test_weights_packed_ahead(dtype: str, plan: object) -> None:
 
 
 # ------------------------------------------------------------------------------ refusals
+
 
 @pytest.mark.parametrize("face", PLANS)
 def test_more_than_32_bits_number_is_refused(face: str) -> None:

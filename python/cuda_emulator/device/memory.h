@@ -13,7 +13,7 @@ struct Tensor {
 static const unsigned char POISON = 0xff;  // NaN in every floating format
 static const unsigned char MARGIN = 0xfd;  // not what a NaN that is computed looks like
 static const size_t PAGE = 4096, ALIGNMENT = 256;
-static const size_t RANGE = (size_t)1 << 37, SHARED_RANGE = (size_t)2 << 20;
+static const size_t RANGE = (size_t)1 << 34, SHARED_RANGE = (size_t)2 << 20;
 static const size_t MOST_SHARED = 227 << 10;
 static const size_t GAP = 256;
 
@@ -50,6 +50,9 @@ static void forget(const char* start, size_t bytes);
 #else
 static void forget(const char*, size_t) {}
 #endif
+
+static void ordered_before(void*);
+static void ordered_after(void*);
 
 static void reserve_memory() {
   void* range = mmap(nullptr, RANGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -147,7 +150,10 @@ static void* shared_room(int id, const char* name, size_t bytes, size_t alignmen
 void* emu_shared_array(int id, const char* name, size_t bytes, size_t alignment) {
   while (__atomic_exchange_n(&shared_lock, 1, __ATOMIC_ACQUIRE)) {
   }
+  // The first one fills the room with poison, before any other may use it.
+  ordered_after(&shared_lock);
   void* start = shared_room(id, name, bytes, alignment);
+  ordered_before(&shared_lock);
   __atomic_store_n(&shared_lock, 0, __ATOMIC_RELEASE);
   return start;
 }

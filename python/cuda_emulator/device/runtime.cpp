@@ -85,7 +85,7 @@ void* __asan_get_report_address();
 int __asan_get_report_access_type();
 size_t __asan_get_report_access_size();
 const char* __asan_get_report_description();
-void __sanitizer_set_death_callback(void (*)());
+void __ubsan_on_report() { say_position(); }
 void __asan_on_error() {
   char where[400];
   describe_address(where, sizeof where, __asan_get_report_address());
@@ -179,6 +179,7 @@ static void run(const Launch& launch, int order) {
   for (size_t i = 0; i < blocks; i++) sequence[i] = order == 1 ? blocks - 1 - i : i;
   if (order > 1) std::shuffle(sequence.begin(), sequence.end(), std::mt19937((unsigned)order));
   run_blocks(sequence, emu_kernels[launch.kernel].call, launch.arguments.data(), order);
+  watch_end_launch();
   blockIdx = threadIdx = {0, 0, 0};
   check_margins();
 }
@@ -186,9 +187,6 @@ static void run(const Launch& launch, int order) {
 int main(int count, char** given) {
   if (count != 4) return 72;
   int order = atoi(given[3]);
-#ifdef EMU_ASAN
-  __sanitizer_set_death_callback(say_position);
-#endif
   catch_signals();
   reserve_memory();
   watch_reserve();

@@ -33,12 +33,16 @@ static void watch_block_barrier();
 static void watch_warp_barrier(unsigned warp);
 static void watch_begin_block();
 static void watch_begin_launch();
+static void watch_end_launch();
+static void expect(const char* start, size_t bytes);
 static void watch_reserve();
 #else
 static void watch_block_barrier() {}
 static void watch_warp_barrier(unsigned) {}
 static void watch_begin_block() {}
 static void watch_begin_launch() {}
+static void watch_end_launch() {}
+static void expect(const char*, size_t) {}
 static void watch_reserve() {}
 #endif
 
@@ -102,7 +106,8 @@ static bool all_arrived(const WarpGate& gate, unsigned needed, unsigned mask, co
   return true;
 }
 
-void emu_warp_barrier(unsigned mask, const char* what, int line) {
+// Lanes meet. Only __syncwarp orders their accesses of memory as well: others merely happen to.
+static void meet(unsigned mask, const char* what, int line, bool orders = false) {
   WarpGate& gate = warp_gates[warp_number()];
   unsigned lane = emu_lane(), needed = mask & existing_lanes();
   if (!(mask >> lane & 1)) {
@@ -114,10 +119,10 @@ void emu_warp_barrier(unsigned mask, const char* what, int line) {
   gate.arrived |= 1u << lane;
   gate.masks[lane] = mask;
   gate.what[lane] = what;
-  ordered_before(&gate);
+  if (orders) ordered_before(&gate);
   if (all_arrived(gate, needed, mask, what)) {
     gate.arrived &= ~needed;
-    watch_warp_barrier(warp_number());
+    if (orders) watch_warp_barrier(warp_number());
     for (unsigned i = 0; i < 32; i++) {
       if (!(needed >> i & 1)) continue;
       __atomic_add_fetch(&gate.passed[i], 1, __ATOMIC_RELEASE);
@@ -128,26 +133,28 @@ void emu_warp_barrier(unsigned mask, const char* what, int line) {
     unlock_gates();
     wait_until_changed(&gate.passed[lane], seen, what, line);
   }
-  ordered_after(&gate);
+  if (orders) ordered_after(&gate);
 }
+
+void emu_warp_barrier(unsigned mask, const char* what, int line) { meet(mask, what, line, true); }
 
 uint64_t emu_shuffle(unsigned mask, uint64_t value, int from, int line) {
   own_lane().word = value;
-  emu_warp_barrier(mask, "__shfl_sync", line);
+  meet(mask, "__shfl_sync", line);
   bool takes_part = (mask & existing_lanes()) >> from & 1;
   uint64_t got = takes_part ? warp_lanes()[from].word : ~(uint64_t)0;
-  emu_warp_barrier(mask, "__shfl_sync", line);
+  meet(mask, "__shfl_sync", line);
   return got;
 }
 
 unsigned emu_vote(unsigned mask, bool value, int line) {
   own_lane().word = value;
-  emu_warp_barrier(mask, "a vote", line);
+  meet(mask, "a vote", line);
   unsigned votes = 0;
   for (unsigned i = 0; i < 32; i++) {
     if ((mask & existing_lanes()) >> i & 1) votes |= (unsigned)warp_lanes()[i].word << i;
   }
-  emu_warp_barrier(mask, "a vote", line);
+  meet(mask, "a vote", line);
   return votes;
 }
 
@@ -161,7 +168,8 @@ void emu_copy_async(unsigned to, const void* from, int bytes, int taken) {
   }
   if (taken < 0 || taken > bytes) emu_fault("launch", "cp.async takes %d of %d bytes", taken, bytes);
   emu_write(copy.to, (size_t)bytes);
-  poison(copy.to, (size_t)bytes);  // whoever reads it before it is waited for
+  memset(copy.to, POISON, (size_t)bytes);  // for whoever reads it before it is waited for
+  expect(copy.to, (size_t)bytes);
   copies[thread_number].back().push_back(copy);
 }
 
@@ -188,7 +196,7 @@ void emu_copy_wait(int groups_left) {
 void emu_ldmatrix(unsigned* out, unsigned from, int count, int transposed, int line) {
   if (from % 16) emu_fault("misaligned", "ldmatrix from an address that is no multiple of 16");
   own_lane().row = (const char*)emu_from_shared(from);
-  emu_warp_barrier(~0u, "ldmatrix", line);
+  meet(~0u, "ldmatrix", line);
   int lane = (int)emu_lane(), of_four = lane % 4 * 2;
   for (int matrix = 0; matrix < count; matrix++) {
     uint16_t pair[2];
@@ -200,7 +208,7 @@ void emu_ldmatrix(unsigned* out, unsigned from, int count, int transposed, int l
     }
     out[matrix] = pair[0] | (unsigned)pair[1] << 16;
   }
-  emu_warp_barrier(~0u, "ldmatrix", line);
+  meet(~0u, "ldmatrix", line);
 }
 
 // Hands `a` and `b` to the warp; calls product(row, column, index) for the four sums of this lane.
@@ -209,10 +217,10 @@ static void matrix_product(const unsigned* a, int words_a, const unsigned* b, in
                            F product) {
   std::copy(a, a + words_a, own_lane().a);
   std::copy(b, b + words_b, own_lane().b);
-  emu_warp_barrier(~0u, "mma", line);
+  meet(~0u, "mma", line);
   int lane = (int)emu_lane();
   for (int i = 0; i < 4; i++) product(lane / 4 + i / 2 * 8, lane % 4 * 2 + i % 2, i);
-  emu_warp_barrier(~0u, "mma", line);
+  meet(~0u, "mma", line);
 }
 // The words of a row of A and of a column of B that hold the elements from k on. A word holds 4
 // bytes of k; a lane's words are rows apart by 8, then k apart by 4 words.

@@ -10,8 +10,9 @@ struct Cell {
   unsigned write_block, write_warp;
   unsigned read_block, read_warp[2];
   uint16_t writer, readers[2];  // thread number + 1
-  bool written;
+  uint8_t state;
 };
+enum State : uint8_t { UNWRITTEN, WRITTEN, ON_ITS_WAY };
 static Cell* shadow;
 static unsigned stamp = 1, launch_stamp = 1, block_stamp = 1, warp_stamps[32];
 static unsigned phase;  // stamp since the last barrier of the block
@@ -19,14 +20,47 @@ static unsigned phase;  // stamp since the last barrier of the block
 static Cell& cell_of(const char* p) { return shadow[p - range_start]; }
 
 static void forget(const char* start, size_t bytes) {
-  for (const char* p = start; p < start + bytes; p++) cell_of(p).written = false;
+  std::fill(&cell_of(start), &cell_of(start) + bytes, Cell());
+}
+static void expect(const char* start, size_t bytes) {
+  for (const char* p = start; p < start + bytes; p++) cell_of(p).state = ON_ITS_WAY;
+}
+
+// A read of what nobody has written yet. Another thread may write it before the next barrier: then it
+// is a race, and said so by that write.
+static struct {
+  bool found;
+  unsigned thread;
+  char text[400];
+} early;
+
+static void fault_if_early() {
+  if (!early.found) return;
+  thread_number = early.thread;
+  threadIdx = index_of(early.thread, blockDim);
+  emu_fault("uninitialised", "%s", early.text);
+}
+
+static void note_early(const char* p, size_t bytes, bool on_its_way) {
+  char where[300];
+  if (early.found) return;
+  holder(p, 1, where, sizeof where);
+  early.found = true;
+  early.thread = thread_number;
+  snprintf(early.text, sizeof early.text, "read of %zu bytes %s, %s", bytes, where,
+           on_its_way ? "whose cp.async has not been waited for" : "which nobody has written");
+  if (on_its_way) fault_if_early();
 }
 
 static void watch_begin_block() {
+  fault_if_early();
   block_stamp = phase = ++stamp;
   std::fill(warp_stamps, warp_stamps + 32, stamp);
 }
-static void watch_block_barrier() { phase = ++stamp; }
+static void watch_block_barrier() {
+  fault_if_early();
+  phase = ++stamp;
+}
 static void watch_warp_barrier(unsigned warp) { warp_stamps[warp] = ++stamp; }
 
 // Whether an access of `thread` (+ 1) with these stamps may still be under way for us.
@@ -69,6 +103,7 @@ static bool bounds(const char* p, size_t bytes, const char* what) {
       return t.offset >= 0;
     }
   }
+  fault_if_early();  // the address may come from it
   char where[400];
   name_nearest(p, where, sizeof where);
   emu_fault("out-of-bounds", "%s of %zu bytes %s", what, bytes, where);
@@ -83,10 +118,8 @@ static void watch_read(const char* start, size_t bytes) {
     if (unordered(cell.writer, cell.write_block, cell.write_warp)) {
       race("read", "write", p, bytes, cell.writer, cell.write_block);
     }
-    if (!given && !cell.written) {
-      char where[300];
-      holder(p, 1, where, sizeof where);
-      emu_fault("uninitialised", "read of %zu bytes %s, which nobody has written", bytes, where);
+    if (cell.state != WRITTEN && !(given && cell.state == UNWRITTEN)) {
+      note_early(p, bytes, cell.state == ON_ITS_WAY);
     }
     uint16_t self = (uint16_t)(thread_number + 1);
     if (cell.read_block != phase) {
@@ -119,7 +152,7 @@ static void watch_write(const char* start, size_t bytes) {
     cell.write_block = phase;
     cell.write_warp = warp_stamps[thread_number / 32];
     cell.writer = (uint16_t)(thread_number + 1);
-    cell.written = true;
+    cell.state = WRITTEN;
   }
 }
 
@@ -132,13 +165,14 @@ static void watch_atomic(const char* start, size_t bytes) {
     if (unordered(cell.writer, cell.write_block, cell.write_warp)) {
       race("atomic operation", "write", p, bytes, cell.writer, cell.write_block);
     }
-    if (!given && !cell.written) {
+    if (!given && cell.state != WRITTEN) {
       emu_fault("uninitialised", "atomic operation on what nobody has written");
     }
   }
 }
 
 static void watch_begin_launch() { launch_stamp = stamp + 1; }
+static void watch_end_launch() { fault_if_early(); }
 
 static void watch_reserve() {
   void* room = mmap(nullptr, RANGE * sizeof(Cell), PROT_READ | PROT_WRITE,

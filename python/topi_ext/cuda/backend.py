@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 from ..emit.arguments import Packed
+from ..precision import may_use_tf32
 from ..problem import Problem
 from ..sizes import Rule
 from . import kernels
@@ -29,9 +30,12 @@ class CudaBackend:
 
     @classmethod
     def of(cls, target: Any) -> CudaBackend | None:
-        """That of a cuda target; None where its architecture is none that CUDA names."""
+        """That of a cuda target, and of what :func:`topi_ext.precision.float32_precision` asks;
+        None where its architecture is none that CUDA names."""
         machine = GpuMachine.of_arch(str(target.attrs.get("arch", "")))
-        return None if machine is None else cls(machine)
+        if machine is None:
+            return None
+        return cls(replace(machine, multiplies_tf32=machine.has_mma and may_use_tf32()))
 
     def build(self, problem: Problem, plan: Plan | None = None) -> Any:
         """The PrimFunc of the kernel with this `plan`; of the fastest one, by estimate, without.

@@ -40,6 +40,8 @@ class GpuMachine:
         Bytes of shared memory of a multiprocessor.
     threads : int
         Threads that a multiprocessor holds.
+    multiplies_tf32 : bool
+        Whether float32 may be multiplied by tensor cores, as three products of TF32.
     """
 
     arch: int
@@ -51,6 +53,7 @@ class GpuMachine:
     registers: int = 65536
     shared: int = 96 * 1024
     threads: int = 2048
+    multiplies_tf32: bool = False
 
     @classmethod
     def of_arch(cls, name: str) -> GpuMachine | None:
@@ -94,7 +97,7 @@ _DEVICES = {
     86: GpuMachine(86, 84, 128, 512, 540, 6 << 20, shared=100 * 1024, threads=1536),  # A40, 3090
     87: GpuMachine(87, 16, 128, 512, 160, 4 << 20, shared=164 * 1024, threads=1536),  # Orin
     89: GpuMachine(89, 128, 128, 512, 400, 72 << 20, shared=100 * 1024, threads=1536),  # 4090
-    90: GpuMachine(90, 132, 128, 1024, 1900, 50 << 20, shared=228 * 1024),  # H100
+    90: GpuMachine(90, 132, 128, 2048, 1900, 50 << 20, shared=228 * 1024),  # H100
     100: GpuMachine(100, 148, 128, 1024, 4200, 126 << 20, shared=228 * 1024),  # B200
     120: GpuMachine(120, 170, 128, 512, 740, 96 << 20, shared=100 * 1024, threads=1536),  # 5090
 }

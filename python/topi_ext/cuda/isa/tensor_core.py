@@ -40,16 +40,12 @@ template <class T> static __device__ __forceinline__ void topi_keep2(
 // 16 bytes of registers to shared memory.
 template <class T> static __device__ __forceinline__ void topi_keep16(
     float* arena, int byte, const T* from, int at) {
-  const unsigned short* bits = (const unsigned short*)(from + at);
-  uint4 made;
-  made.x = bits[0] | (unsigned)bits[1] << 16;
-  made.y = bits[2] | (unsigned)bits[3] << 16;
-  made.z = bits[4] | (unsigned)bits[5] << 16;
-  made.w = bits[6] | (unsigned)bits[7] << 16;
-  *(uint4*)((char*)arena + byte) = made;
+  struct alignas(16) Chunk { T part[16 / sizeof(T)]; } made;
+#pragma unroll
+  for (int i = 0; i < (int)(16 / sizeof(T)); ++i) made.part[i] = from[at + i];
+  *(Chunk*)((char*)arena + byte) = made;
 }
 """
-"""Of halves: 8 at a time."""
 
 FRAGMENTS = r"""
 static __device__ __forceinline__ void topi_load_matrix(
@@ -76,9 +72,38 @@ static __device__ __forceinline__ void topi_multiply(
 }
 """
 
+_PRODUCT_3XTF32 = r"""
+static __device__ __forceinline__ void topi_multiply_tf32(
+    float* sums, const unsigned* a, const unsigned* b) {
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+// A number as a sum of two of TF32: the bits that TF32 has, and what is left.
+static __device__ __forceinline__ void topi_split(
+    unsigned value, unsigned* large, unsigned* small) {
+  *large = value & 0xffffe000u;
+  *small = __float_as_uint(__uint_as_float(value) - __uint_as_float(*large));
+}
+static __device__ __forceinline__ void topi_multiply(
+    float* sums, int at, const unsigned* a, int i, const unsigned* b, int j) {
+  unsigned large_a[4], small_a[4], large_b[2], small_b[2];
+#pragma unroll
+  for (int n = 0; n < 4; ++n) topi_split(a[i + n], &large_a[n], &small_a[n]);
+#pragma unroll
+  for (int n = 0; n < 2; ++n) topi_split(b[j + n], &large_b[n], &small_b[n]);
+  topi_multiply_tf32(sums + at, small_a, large_b);
+  topi_multiply_tf32(sums + at, large_a, small_b);
+  topi_multiply_tf32(sums + at, large_a, large_b);
+}
+"""
+
 _NAMES = {"float16": "f16", "bfloat16": "bf16"}
 
 
 def functions(dtype: str) -> str:
-    """The device functions of products of float16 or bfloat16, added up in float32."""
+    """The device functions of products of float16, bfloat16 or float32, added up in float32."""
+    if dtype == "float32":
+        return COPIES + FRAGMENTS + _PRODUCT_3XTF32
     return COPIES + FRAGMENTS + _PRODUCT.replace("TYPE", _NAMES[dtype])

@@ -200,7 +200,6 @@ class _Work:
                 epilogue = self._epilogue(channel)
                 start = opaque_value(self.first * self.row.out_step)
 
-
                 def finish(i: int) -> None:
                     value = epilogue(sums[number * run + i], flat(start) + i)
                     store(finished, i, emit.cast(value, problem.acc_dtype, out.dtype))

@@ -29,23 +29,27 @@ from ..emit import Array, Expr, Operand, barrier, both, local, opaque_value, pic
 from ..isa.dp4a import add_four, functions, word
 from ..parts.gather_block import GatherBlock, blocks_of
 from ..parts.gather_rows import GatherRow
-from ..parts.output_tile import OutputTile, Threads, held_elements
+from ..parts.output_tile import OutputTile, Threads
 from ..parts.packed_weights import PackedShape, packed_first, packed_of
 from ..parts.packed_weights import pack_weights as pack
-from ..parts.simt_tile import PAD, SimtTile, multiply_add
+from ..parts.simt_tile import SimtTile, multiply_add
 from ..parts.split_sums import add_shares, shares_of
 from ..parts.tap_steps import TapSteps
-from ..plan.implicit_gemm import GemmPlan
+from ..plan.implicit_gemm import PAD, GemmPlan
 
 
 def packed_weights(problem: Problem, plan: GemmPlan) -> Packed | None:
     """What it finds in place of its weights."""
-    return packed_of(problem, plan.tile, plan.word) if plan.packed else None
+    return packed_of(problem, _shape(problem, plan)) if plan.packed else None
 
 
 def pack_weights(problem: Problem, plan: GemmPlan, weight: Operand, packed: Operand) -> None:
     """How weights become that."""
-    pack(problem, plan.tile, weight, packed, plan.word)
+    pack(problem, _shape(problem, plan), weight, packed)
+
+
+def _shape(problem: Problem, plan: GemmPlan) -> PackedShape:
+    return PackedShape.of(problem, plan.tile, plan.word)
 
 
 def emit_body(problem: Problem, plan: GemmPlan, operands: Sequence[Operand]) -> None:
@@ -53,7 +57,7 @@ def emit_body(problem: Problem, plan: GemmPlan, operands: Sequence[Operand]) -> 
     data, weight, *extra, out = operands
     source: Array = weight
     if plan.packed and not problem.prepacked:
-        source = packed_first(problem, plan.tile, weight, plan.word)
+        source = packed_first(problem, _shape(problem, plan), weight)
     shares = shares_of(problem, plan.tile, out)
     called = functions(*problem.dtypes[:2]) if plan.word > 1 else ""
     with emit.launch(blocks_of(problem, plan.tile), plan.threads, called) as (block, thread):
@@ -200,8 +204,7 @@ class Step:
         return emit.unravel(number, (elements, tile.columns))
 
     def _fetch_packed(self, held: Array) -> None:
-        problem, tile = self.problem, self.plan.tile
-        shape = PackedShape.of(problem, tile, self.plan.word)
+        shape = _shape(self.problem, self.plan)
         tap, row = self._tap(), self.steps.chunk * self.plan.elements
         start = shape.at(self.block.group, tap, row, self.block.first_column)
         start = opaque_value(start)
@@ -251,9 +254,8 @@ def _products(step: Step) -> tuple[SimtTile, Array]:
     tiles = (tile.rows, tile.columns), (plan.thread_rows, plan.thread_columns)
     sums = SimtTile.emitted(*tiles, step.threads.number, dtype)
     weights_at = (tile.rows + PAD) * plan.elements
-    stage = weights_at + (tile.columns + PAD) * plan.elements
     # Two arrays, not one: TVM puts a barrier between reads and writes of one that may overlap.
-    stages = [emit.shared(stage, dtype) for _ in range(2)]
+    stages = [emit.shared(plan.stage_elements, dtype) for _ in range(2)]
     data = local(tile.rows * plan.elements // plan.threads, dtype)
     weights = local(step.weights_each, step.weight.dtype if plan.packed else dtype)
     add = add_four if plan.word > 1 else multiply_add
@@ -282,8 +284,7 @@ def _products(step: Step) -> tuple[SimtTile, Array]:
         when(pair * 2 + 1 < count, lambda: one(pair * 2 + 1, 1))
 
     emit.loop(emit.ceil_div(count, 2), two)
-    room = held_elements(tile.rows, sums.width)
-    return sums, stages[0] if room <= stage else emit.shared(room, dtype)
+    return sums, emit.shared(plan.kept_elements, dtype) if plan.kept_elements else stages[0]
 
 
 def _write(

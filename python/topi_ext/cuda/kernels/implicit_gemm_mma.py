@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""conv and conv_transpose of float16 and bfloat16 as an implicit matrix product on tensor cores.
+"""conv and conv_transpose as an implicit matrix product on tensor cores: of float16 and bfloat16,
+and of float32 where that was asked for, each product as three of TF32.
 
 M = positions of a phase, N = output channels of a group, K = its taps x input channels; sums in
 float32::
@@ -9,7 +10,7 @@ float32::
         for steps (tile.depth input channels, one tap of the phase):
             wait for this step; barrier
             ask for the step stages - 1 ahead
-            for 16 of depth: ldmatrix; sums[warp's rows, warp's columns] += mma.sync m16n8k16
+            for 32 bytes of depth: ldmatrix; sums[warp's rows, its columns] += mma.sync m16n8k16
         sums -> shared -> epilogue -> out, or the share's part of a workspace
     of a split K: blocks of outputs: the shares, in order -> epilogue -> out
 
@@ -29,37 +30,45 @@ from ..emit import Array, Expr, Operand, both, call, flat, opaque_value, pick, s
 from ..isa.tensor_core import functions
 from ..parts.gather_block import GatherBlock, blocks_of
 from ..parts.gather_rows import GatherRow
-from ..parts.mma_tile import CHUNK, MmaTile, swizzled
-from ..parts.output_tile import OutputTile, Threads, held_elements
+from ..parts.mma_tile import MmaTile, swizzled
+from ..parts.output_tile import OutputTile, Threads
 from ..parts.packed_weights import PackedShape, packed_first, packed_of
 from ..parts.packed_weights import pack_weights as pack
 from ..parts.split_sums import add_shares, shares_of
 from ..parts.tap_steps import TapSteps
-from ..plan.implicit_gemm_mma import MmaPlan, reads_chunks
+from ..plan.implicit_gemm import held_elements
+from ..plan.implicit_gemm_mma import reads_chunks
+from ..plan.warp_tiles import WarpTiles
 
 SHARED = "shared.dyn"
 
 
-def packed_weights(problem: Problem, plan: MmaPlan) -> Packed:
+def packed_weights(problem: Problem, plan: WarpTiles) -> Packed:
     """What it finds in place of its weights."""
-    return packed_of(problem, plan.tile)
+    return packed_of(problem, _shape(problem, plan))
 
 
-def pack_weights(problem: Problem, plan: MmaPlan, weight: Operand, packed: Operand) -> None:
+def pack_weights(problem: Problem, plan: WarpTiles, weight: Operand, packed: Operand) -> None:
     """How weights become that."""
-    pack(problem, plan.tile, weight, packed)
+    pack(problem, _shape(problem, plan), weight, packed)
 
 
-def emit_body(problem: Problem, plan: MmaPlan, operands: Sequence[Operand]) -> None:
+def _shape(problem: Problem, plan: WarpTiles) -> PackedShape:
+    """Rows of output channels; of float32, whose squares can't be transposed while they are loaded,
+    16 bytes of input channels each."""
+    return PackedShape.of(problem, plan.tile, run=1 if plan.width == 2 else plan.chunk)
+
+
+def emit_body(problem: Problem, plan: WarpTiles, operands: Sequence[Operand]) -> None:
     """All launches: packing, the product, the sum of shares."""
     data, weight, *extra, out = operands
-    source = weight if problem.prepacked else packed_first(problem, plan.tile, weight)
+    source = weight if problem.prepacked else packed_first(problem, _shape(problem, plan), weight)
     shares = shares_of(problem, plan.tile, out)
     called = functions(problem.dtypes[0])
     with emit.launch(blocks_of(problem, plan.tile), plan.threads, called) as (block, thread):
         threads = Threads(opaque_value(thread), plan.threads)
         place = GatherBlock.emitted(problem, plan.tile, opaque_value(block))
-        sums = MmaTile.emitted(plan, threads.number, False, True)
+        sums = MmaTile.emitted(plan, threads.number, False, plan.width == 2)
         words = plan.stages * plan.stage_bytes // 4
         words = max(words, held_elements(plan.tile.rows, sums.width))
         arena = emit.shared(words, "float32", SHARED)
@@ -97,7 +106,7 @@ class Step:
     """
 
     problem: Problem
-    plan: MmaPlan
+    plan: WarpTiles
     block: GatherBlock
     threads: Threads
     data: Operand
@@ -113,15 +122,15 @@ class Step:
     def emitted(
         cls,
         problem: Problem,
-        plan: MmaPlan,
+        plan: WarpTiles,
         block: GatherBlock,
         threads: Threads,
         memory: tuple[Operand, Array, Array],
     ) -> Step:
         """Neighbouring threads copy neighbours in memory: channels, or positions."""
         data, weight, arena = memory
-        tile, chunks = plan.tile, plan.tile.depth // CHUNK
-        if reads_chunks(problem):
+        tile, chunks = plan.tile, plan.tile.depth // plan.chunk
+        if reads_chunks(problem, plan.chunk):
             row, chunk = emit.unravel(threads.number, (0, chunks))
             apart, held = plan.threads // chunks, None
         else:
@@ -146,7 +155,7 @@ class Step:
     @property
     def chunks(self) -> list[int]:
         """How far the chunks that a thread copies of a position are behind its first."""
-        total = self.plan.tile.depth // CHUNK
+        total = self.plan.tile.depth // self.plan.chunk
         each = max(1, self.plan.tile.rows * total // self.threads.count // len(self.rows))
         return [number * (total // each) for number in range(each)]
 
@@ -160,33 +169,33 @@ class Step:
                 self._copy(number, base, channel, inside, index)
             else:
                 self._fetch(number, channel, inside, index)
-        self._copy_weights(base + 2 * self.plan.tile.rows * self.plan.tile.depth, channel)
+        self._copy_weights(base + self.plan.row_bytes, channel)
         self.steps.advance()
 
     def _place(self, number: int, behind: int) -> Expr:
         """Byte of a chunk of this thread in a stage."""
         row = self.row + number * self.rows_apart
-        return swizzled(row, self.chunk + behind, self.plan.tile.depth // CHUNK)
+        return swizzled(row, self.chunk + behind, self.plan.tile.depth // self.plan.chunk)
 
     def _copy(self, number: int, base: Expr, channel: Expr, inside: Expr, index: Expr) -> None:
         problem, depth = self.problem, self.plan.tile.depth
-        first = opaque_value(channel + self.chunk * CHUNK)
+        first = opaque_value(channel + self.chunk * self.plan.chunk)
         there = both(inside, problem.in_channels % depth == 0 or first < problem.in_channels)
         place, at = base + self._place(number, 0), index + flat(first)
         data = self.data.buffer.data
         call("topi_copy16", self.arena.buffer.data, place, data, at, emit.condition(there))
 
     def _fetch(self, number: int, channel: Expr, inside: Expr, index: Expr) -> None:
-        problem, held = self.problem, self.held
+        problem, held, size = self.problem, self.held, self.plan.chunk
         stride, zero = emit.along(self.data, "C"), emit.constant(0, problem.dtypes[0])
         for turn, behind in enumerate(self.chunks):
-            first = opaque_value(channel + (self.chunk + behind) * CHUNK)
+            first = opaque_value(channel + (self.chunk + behind) * size)
             start = opaque_value(index + flat(first) * stride)
-            for one in range(CHUNK):
+            for one in range(size):
                 whole = problem.in_channels % self.plan.tile.depth == 0
                 there = both(inside, whole or first + one < problem.in_channels)
                 value = pick(there, lambda at=start + one * stride: self.data[at], zero)
-                store(held, (number * len(self.chunks) + turn) * CHUNK + one, value)
+                store(held, (number * len(self.chunks) + turn) * size + one, value)
 
     def keep(self, stage: Expr) -> None:
         """What was read to registers, to shared memory."""
@@ -195,26 +204,30 @@ class Step:
         base = opaque_value(stage * self.plan.stage_bytes)
         for number in range(len(self.rows)):
             for turn, behind in enumerate(self.chunks):
-                at = (number * len(self.chunks) + turn) * CHUNK
+                at = (number * len(self.chunks) + turn) * self.plan.chunk
                 place = base + self._place(number, behind)
                 call("topi_keep16", self.arena.buffer.data, place, self.held.buffer.data, at)
 
     def _copy_weights(self, base: Expr, channel: Expr) -> None:
-        problem, tile = self.problem, self.plan.tile
-        shape, chunks = PackedShape.of(problem, tile), tile.columns // CHUNK
+        problem, tile, size = self.problem, self.plan.tile, self.plan.chunk
+        shape, by_run = _shape(problem, self.plan), self.plan.width > 2
         axes = zip(self.block.axes, self.steps.taps, problem.gathers[1:])
         taps = [axis.first_tap + tap * gather.tap_step for axis, tap, gather in axes]
-        at = self.block.group, tap_number(problem, taps), channel, self.block.first_column
+        row = emit.quotient(channel, shape.run)
+        at = self.block.group, tap_number(problem, taps), row, self.block.first_column
         start = opaque_value(flat(shape.at(*at)))
-        count = tile.depth * chunks
+        rows, chunks = tile.depth, tile.columns // size
+        if by_run:
+            rows, chunks = tile.depth // size, tile.columns
 
         def copy(number: Expr) -> None:
             row, chunk = emit.unravel(number, (0, chunks))
-            place = base + swizzled(row, chunk, chunks)
-            at = start + flat(row * shape.columns + chunk * CHUNK)
-            weights = self.weight.buffer.data
-            call("topi_copy16", self.arena.buffer.data, place, weights, at, emit.condition(True))
+            place = swizzled(chunk, row, rows) if by_run else swizzled(row, chunk, chunks)
+            behind = row * shape.columns * shape.run + chunk * size
+            source = (self.weight.buffer.data, start + flat(behind), emit.condition(True))
+            call("topi_copy16", self.arena.buffer.data, base + place, *source)
 
+        count = rows * chunks
         for turn in range(-(-count // self.threads.count)):
             number = opaque_value(self.threads.number + turn * self.threads.count)
             within = (turn + 1) * self.threads.count <= count
@@ -242,8 +255,7 @@ def _products(step: Step, sums: MmaTile) -> None:
         when(more, lambda: step.ask(later))
         call("topi_commit")
         start = opaque_value(emit.remainder(number, plan.stages) * plan.stage_bytes)
-        rows = 2 * plan.tile.rows * plan.tile.depth
-        sums.add_products(step.arena, start, start + rows)
+        sums.add_products(step.arena, start, start + plan.row_bytes)
         when(more, lambda: step.keep(later))
 
     emit.loop(count, one)

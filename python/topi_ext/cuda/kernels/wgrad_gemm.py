@@ -23,9 +23,10 @@ from ...problem import Problem
 from .. import emit
 from ..emit import Array, Expr, Operand, barrier, both, flat, local, opaque_value, pick, store, when
 from ..parts.output_tile import Threads
-from ..parts.simt_tile import PAD, SimtTile
+from ..parts.simt_tile import SimtTile
 from ..parts.split_sums import add_shares, shares_of
 from ..parts.wgrad_block import Column, Copies, WgradBlock, wgrad_grid, write_weights
+from ..plan.implicit_gemm import PAD
 from ..plan.wgrad_gemm import WgradGemmPlan
 
 

@@ -27,13 +27,16 @@ from ...problem import Problem
 from .. import emit
 from ..emit import Array, Expr, Operand, both, call, flat, opaque_value, pick, store, when
 from ..isa.tensor_core import functions
-from ..parts.mma_tile import CHUNK, MmaTile, swizzled
+from ..parts.mma_tile import MmaTile, swizzled
 from ..parts.output_tile import Threads
 from ..parts.split_sums import add_shares, shares_of
 from ..parts.wgrad_block import Column, Copies, WgradBlock, wgrad_grid, write_weights
 from ..plan.wgrad_mma import WgradMmaPlan, copies_chunks
 
 SHARED = "shared.dyn"
+
+CHUNK = 8
+"""Halves in 16 bytes."""
 
 
 def emit_body(problem: Problem, plan: WgradMmaPlan, operands: Sequence[Operand]) -> None:
@@ -104,7 +107,7 @@ class ChunkStep:
             at = self.block.y_start(y, position) + flat(row)
             place = base + swizzled(k, self.rows.places[0], tile.rows // CHUNK)
             _copy(there, (arena, place), (y, at), inside)
-        base = base + 2 * tile.rows * tile.depth
+        base = base + self.plan.row_bytes
         for k, there in self.columns.taken(tile.depth):
             position = self.block.position(first + k)
             inside, at = self.block.x_read(x, position, self.column)
@@ -189,7 +192,7 @@ class ElementStep:
                 chunk, behind = emit.quotient(position, CHUNK), emit.remainder(position, CHUNK)
                 place = swizzled(copies.places[i], chunk, tile.depth // CHUNK) + behind * 2
                 call("topi_keep2", arena, base + place, held[turn])
-            base = base + 2 * tile.rows * tile.depth
+            base = base + self.plan.row_bytes
 
 
 Step = Union[ChunkStep, ElementStep]
@@ -214,7 +217,7 @@ def _products(plan: WgradMmaPlan, step: Step, sums: MmaTile, arena: Array) -> No
         when(more, lambda: step.ask(number + ahead, later))
         call("topi_commit")
         start = opaque_value(emit.remainder(number, plan.stages) * plan.stage_bytes)
-        sums.add_products(arena, start, start + 2 * plan.tile.rows * plan.tile.depth)
+        sums.add_products(arena, start, start + plan.row_bytes)
         when(more, lambda: step.keep(later))
 
     emit.loop(count, one)

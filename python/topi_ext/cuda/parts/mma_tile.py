@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The register tile of a matrix product on tensor cores: 16 x 8 sums of 16 products each.
+"""The register tile of a matrix product on tensor cores: 16 x 8 sums of 32 bytes of products.
 
 Operands lie in shared memory by rows of 16-byte chunks, swizzled: chunk ``c`` of row ``r`` is at
 ``c ^ (r mod 8)``, so that eight rows of a column of chunks, which ``ldmatrix`` reads at once, lie
@@ -13,9 +13,6 @@ from dataclasses import dataclass
 from .. import emit
 from ..emit import Array, Expr, call, local, opaque_value, store, unrolled
 from ..plan.warp_tiles import WarpTiles
-
-CHUNK = 8
-"""Halves in 16 bytes."""
 
 _LOADS = {False: "topi_load_matrix", True: "topi_load_matrix_transposed"}
 """By whether rows in shared memory are what is summed over."""
@@ -44,7 +41,7 @@ class MmaTile:
     lane : Expr
     rows_by_depth, columns_by_depth : bool
         How operands lie in shared memory: ``[depth][rows]`` instead of ``[rows][depth]``,
-        ``[depth][columns]`` instead of ``[columns][depth]``.
+        ``[depth][columns]`` instead of ``[columns][depth]``; of halves.
     """
 
     plan: WarpTiles
@@ -87,7 +84,7 @@ class MmaTile:
         # squares are of the product's, or of what is summed over.
         by_odd = opaque_value(odd * 8 + inner), opaque_value(high)
         by_high = opaque_value(high * 8 + inner), opaque_value(odd)
-        for part in range(plan.tile.depth // 16):
+        for part in range(plan.tile.depth // plan.chunk // 2):
             for block in range(plan.row_blocks):
                 place = self._rows_place(by_high if self.rows_by_depth else by_odd, block, part)
                 name = _LOADS[self.rows_by_depth]
@@ -103,19 +100,19 @@ class MmaTile:
             )
 
     def _rows_place(self, lanes: tuple[Expr, Expr], block: int, part: int) -> Expr:
-        tile, (inner, chunk) = self.plan.tile, lanes
+        tile, size, (inner, chunk) = self.plan.tile, self.plan.chunk, lanes
         if self.rows_by_depth:
-            first = emit.quotient(self.first_row, CHUNK) + block * 2
-            return swizzled(inner + part * 16, first + chunk, tile.rows // CHUNK)
-        return swizzled(self.first_row + block * 16 + inner, chunk + part * 2, tile.depth // CHUNK)
+            first = emit.quotient(self.first_row, size) + block * 2
+            return swizzled(inner + part * 16, first + chunk, tile.rows // size)
+        return swizzled(self.first_row + block * 16 + inner, chunk + part * 2, tile.depth // size)
 
     def _columns_place(self, lanes: tuple[Expr, Expr], pair: int, part: int) -> Expr:
-        tile, (inner, chunk) = self.plan.tile, lanes
+        tile, size, (inner, chunk) = self.plan.tile, self.plan.chunk, lanes
         if self.columns_by_depth:
-            first = emit.quotient(self.first_column, CHUNK) + pair * 2
-            return swizzled(inner + part * 16, first + chunk, tile.columns // CHUNK)
+            first = emit.quotient(self.first_column, size) + pair * 2
+            return swizzled(inner + part * 16, first + chunk, tile.columns // size)
         row = self.first_column + pair * 16 + inner
-        return swizzled(row, chunk + part * 2, tile.depth // CHUNK)
+        return swizzled(row, chunk + part * 2, tile.depth // size)
 
     def _load(self, name: str, to: Array, at: int, arena: Array, byte: Expr) -> None:
         call(name, to.buffer.data, at, arena.buffer.data, byte)

@@ -20,11 +20,8 @@ from ...emit.post_ops import RowEpilogue
 from ...problem import DATA, Problem
 from .. import emit
 from ..emit import Array, Expr, Operand, along, both, flat, opaque_value, shared, store, when
-from ..plan.implicit_gemm import Tile
+from ..plan.implicit_gemm import PAD, Tile
 from .gather_block import GatherBlock
-
-PAD = 4
-"""Elements between rows of shared memory, so that columns do not share banks."""
 
 
 class Fragment(Protocol):
@@ -67,11 +64,6 @@ class ExtraOperand(NamedTuple):
     channel_stride: Expr
 
 
-def held_elements(rows: int, width: int) -> int:
-    """Shared memory that a slice takes, in either order."""
-    return max(rows * (width + PAD), (rows + PAD) * width)
-
-
 @dataclass(frozen=True)
 class OutputTile:
     """Where sums of a block go.
@@ -100,7 +92,7 @@ class OutputTile:
     share: Expr = 0
 
     def write(self, fragment: Fragment, held: Array) -> None:
-        """Write all sums of the block; `held` has room for :func:`held_elements`."""
+        """Write all sums of the block; `held` has room for the elements that a plan states."""
         starts = self._starts()
         is_channels_last = along(self.result, "C") == 1
         strides = (fragment.width + PAD, 1) if is_channels_last else (1, self.tile.rows + PAD)

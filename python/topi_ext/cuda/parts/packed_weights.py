@@ -3,6 +3,7 @@
 
 ``packed[group][tap][input channel][output channel]``, the channels of a group filled up with zeros
 to whole tiles: the rows of a step lie one after the other, and no reader has to look for the end.
+Some read `run` input channels of an output channel at once: then these are the innermost axis.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class PackedShape:
         The last two with what they are filled up by.
     word : int
         Input channels of an element: one, or the four bytes of a 32-bit integer.
+    run : int
+        Input channels that are neighbours.
     """
 
     groups: int
@@ -36,13 +39,19 @@ class PackedShape:
     rows: int
     columns: int
     word: int = 1
+    run: int = 1
 
     @classmethod
-    def of(cls, problem: Problem, tile: Tile, word: int = 1) -> PackedShape:
+    def of(cls, problem: Problem, tile: Tile, word: int = 1, run: int = 1) -> PackedShape:
         """Those that a tile reads."""
         rows = -(-problem.in_channels // tile.depth) * tile.depth // word
         columns = -(-problem.out_channels // tile.columns) * tile.columns
-        return cls(problem.geometry.groups, problem.geometry.taps, rows, columns, word)
+        return cls(problem.geometry.groups, problem.geometry.taps, rows, columns, word, run)
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """Of all axes."""
+        return (self.groups, self.taps, self.rows // self.run, self.columns, self.run)
 
     def dtype(self, problem: Problem) -> str:
         """Of an element."""
@@ -54,19 +63,18 @@ class PackedShape:
         return self.groups * self.taps * self.rows * self.columns
 
     def at(self, group: Expr, tap: Expr, row: Expr, column: Expr) -> Expr:
-        """Index of a weight."""
-        return ((group * self.taps + tap) * self.rows + row) * self.columns + column
+        """Index of a weight; of the first of a run, whose rows are counted by runs."""
+        rows = (group * self.taps + tap) * (self.rows // self.run) + row
+        return (rows * self.columns + column) * self.run
 
 
-def packed_of(problem: Problem, tile: Tile, word: int = 1) -> Packed:
+def packed_of(problem: Problem, shape: PackedShape) -> Packed:
     """What a kernel finds in place of its weights."""
-    shape = PackedShape.of(problem, tile, word)
     return Packed(shape.elements, shape.dtype(problem))
 
 
-def packed_first(problem: Problem, tile: Tile, weight: Operand, word: int = 1) -> Array:
+def packed_first(problem: Problem, shape: PackedShape, weight: Operand) -> Array:
     """The weights, packed by a kernel that is launched before those that read them."""
-    shape = PackedShape.of(problem, tile, word)
     packed = emit.workspace_of(shape.elements, shape.dtype(problem))
     with launch(-(-shape.elements // THREADS), THREADS) as (block, thread):
         number = emit.opaque_value(block * THREADS + thread)
@@ -75,32 +83,29 @@ def packed_first(problem: Problem, tile: Tile, weight: Operand, word: int = 1) -
     return packed
 
 
-def pack_weights(
-    problem: Problem, tile: Tile, weight: Operand, packed: Operand, word: int = 1
-) -> None:
+def pack_weights(problem: Problem, shape: PackedShape, weight: Operand, packed: Operand) -> None:
     """The same by loops, which TVM runs while it compiles."""
-    shape = PackedShape.of(problem, tile, word)
-    extents = (shape.groups, shape.taps, shape.rows, shape.columns)
 
     def one(*at: Expr) -> None:
-        store(packed, shape.at(*at), _element_at(problem, shape, weight, at))
+        store(packed, shape.at(*at[:4]) + at[4], _element_at(problem, shape, weight, at))
 
-    emit.nest(extents, one)
+    emit.nest(shape.extents, one)
 
 
 def _pack_one(
     problem: Problem, shape: PackedShape, weight: Operand, packed: Array, number: Expr
 ) -> None:
-    digits = unravel(number, (shape.groups, shape.taps, shape.rows, shape.columns))
+    digits = unravel(number, shape.extents)
     at = [emit.opaque_value(digit) for digit in digits]
     store(packed, number, _element_at(problem, shape, weight, at))
 
 
 def _element_at(problem: Problem, shape: PackedShape, weight: Operand, at: Sequence[Expr]) -> Expr:
     """What is packed there: a weight, or four."""
+    group, tap, row, column, behind = at
     if shape.word == 1:
-        return _weight_at(problem, shape, weight, at)
-    group, tap, row, column = at
+        place = (group, tap, row * shape.run + behind, column)
+        return _weight_at(problem, shape, weight, place)
     made: Expr = 0
     for number in range(shape.word):
         value = _weight_at(problem, shape, weight, (group, tap, row * shape.word + number, column))

@@ -17,11 +17,9 @@ from dataclasses import dataclass
 
 from .. import emit
 from ..emit import Array, Expr, local, opaque_value, store, unrolled
+from ..plan.implicit_gemm import PAD, slice_columns
 
 WARP_ROWS, WARP_COLUMNS = 8, 4
-
-PAD = 4
-"""Elements between the rows of a step, which keep 16-byte reads aligned."""
 
 
 def multiply_add(total: Expr, a: Expr, b: Expr) -> Expr:
@@ -85,8 +83,8 @@ class SimtTile:
 
     @property
     def slice_columns(self) -> int:
-        """Columns of a thread that are kept at once: fewer of large tiles, for less memory."""
-        return min(self.column_group, 4 if self.columns < 128 else 2)
+        """Columns of a thread that are kept at once."""
+        return slice_columns(self.columns, self.thread_columns)
 
     @property
     def slices(self) -> int:

@@ -102,7 +102,46 @@ def bytes_time(moved: float, machine: GpuMachine) -> float:
 DOUBLE_RATE = {60: 2, 70: 2, 80: 2, 90: 2, 100: 2}
 """Cycles of float64's products, in those of float32's, where they are not 32 or more."""
 
+ISSUED = 128
+"""Lanes to which a multiprocessor issues an instruction in a cycle."""
 
-def product_speed(width: int, machine: GpuMachine) -> float:
-    """Products of numbers of so many bytes that a multiprocessor begins in a cycle."""
-    return machine.lanes / (1 if width == 4 else DOUBLE_RATE.get(machine.arch, 32))
+L2_BYTES = 24.0
+"""Bytes that the second cache gives a multiprocessor in a cycle."""
+
+
+@dataclass(frozen=True)
+class SimtStep:
+    """What a step costs on the lanes of a multiprocessor.
+
+    Attributes
+    ----------
+    threads : int
+        Of a block.
+    elements : int
+        Along what is summed over.
+    thread_tile : tuple of int
+        Sums of a thread.
+    loads : float
+        Instructions of a thread that bring the next step.
+    lines : float
+        Cache lines, or parts of one, that the block's loads touch.
+    moved : float
+        Bytes that come from the second cache.
+    """
+
+    threads: int
+    elements: int
+    thread_tile: tuple[int, int]
+    loads: float
+    lines: float
+    moved: float
+
+    def cycles(self, width: int, machine: GpuMachine) -> float:
+        """Of sums of so many bytes; the longest of what a multiprocessor does side by side."""
+        rows, columns = self.thread_tile
+        rate = 1 if width == 4 else DOUBLE_RATE.get(machine.arch, 32)
+        products = rows * columns * self.elements
+        reads = (rows + columns) * width / 16 * self.elements
+        issued = (products + reads + self.loads + 40) * self.threads / ISSUED
+        multiplied = products * rate * self.threads / machine.lanes
+        return max(issued, multiplied, self.lines, self.moved / L2_BYTES)

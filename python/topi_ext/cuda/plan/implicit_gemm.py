@@ -16,11 +16,11 @@ from .base import Plan
 from .cost import (
     LAUNCH,
     Blocks,
+    SimtStep,
     bytes_time,
     launch_time,
     memory_time,
     positions,
-    product_speed,
     resident,
 )
 
@@ -73,9 +73,40 @@ class GemmPlan(Plan):
         return tile.rows // self.thread_rows * (tile.columns // self.thread_columns)
 
     @property
+    def stage_elements(self) -> int:
+        """Shared memory of a step's operands."""
+        return (self.tile.rows + self.tile.columns + 2 * PAD) * self.elements
+
+    @property
+    def kept_elements(self) -> int:
+        """Shared memory beside both stages, through which sums go: none where they fit into one."""
+        groups = self.thread_columns // slice_columns(self.tile.columns, self.thread_columns)
+        room = held_elements(self.tile.rows, self.tile.columns // groups)
+        return room if room > self.stage_elements else 0
+
+    @property
     def elements(self) -> int:
         """Of a step, along what is summed over."""
         return self.tile.depth // self.word
+
+
+PAD = 4
+"""Elements between rows of shared memory, so that columns do not share banks; 16 bytes or more, so
+that reads by so many stay aligned."""
+
+TABLES = 16
+"""Bytes of shared memory for each row: where it begins in the result, and in an operand of the
+epilogue."""
+
+
+def slice_columns(columns: int, thread_columns: int) -> int:
+    """Columns of a thread whose sums are kept at once: fewer of large tiles, for less memory."""
+    return min(4, thread_columns) if columns < 128 else min(2, thread_columns)
+
+
+def held_elements(rows: int, columns: int) -> int:
+    """Shared memory of sums of so many rows and columns, in either order."""
+    return max(rows * (columns + PAD), (rows + PAD) * columns)
 
 
 TILES = (
@@ -163,29 +194,29 @@ def packing_time(problem: Problem, machine: GpuMachine) -> float:
 PACKING = 4.0
 """Times, of reading and writing weights in two orders."""
 
-LOOSE_WEIGHTS = 1.0
-"""Cycles of a weight that a warp reads from a cache line of its own."""
-
-SIMT_SHARE = 0.8
-"""Of the cycles, those that begin products: measured in the machine code of the largest tile."""
+LOAD = 5
+"""Instructions that load an element, with what says where it lies, and keep it."""
 
 
 def _time(problem: Problem, plan: GemmPlan, machine: GpuMachine) -> float | None:
-    tile, width = plan.tile, byte_width(problem.acc_dtype)
-    sums = plan.thread_rows * plan.thread_columns
-    depth = plan.elements
-    products = tile.rows * tile.columns * depth / (product_speed(width, machine) * SIMT_SHARE)
-    # A thread of few sums reads more of shared memory than it multiplies: 128 bytes a cycle.
-    reads = depth * plan.threads * (plan.thread_rows + plan.thread_columns) * width / 128 / 2
-    loads = tile.rows * tile.depth / 32
-    loads += tile.columns * tile.depth * (1 / 32 if plan.packed else LOOSE_WEIGHTS)
-    held = max(2 * (tile.rows + tile.columns + 8) * depth, (tile.rows + 4) * 32) * width
+    tile, width, depth = plan.tile, byte_width(problem.acc_dtype), plan.elements
+    data, weights = tile.rows * depth, tile.columns * depth
+    read = byte_width(problem.dtypes[0]) * plan.word
+    # Neighbouring taps find data in the first cache; loose weights take a line of it each.
+    taps_near = min(2, problem.geometry.taps)
+    step = SimtStep(
+        plan.threads, depth, (plan.thread_rows, plan.thread_columns),
+        (data * LOAD + weights * (2 if plan.packed else LOAD)) / plan.threads,
+        data / 32 + weights * (1 / 32 if plan.packed else 1),
+        data * read / taps_near + weights * (read if plan.packed else 32 / taps_near),
+    )  # fmt: skip
+    cycles, sums = step.cycles(width, machine), plan.thread_rows * plan.thread_columns
+    held = (2 * plan.stage_elements + plan.kept_elements) * width
     blocks = Blocks(
         block_count(problem, tile), plan.threads, int(sums * width / 4 * 1.25) + 44,
-        held + 8 * tile.rows, steps_of(problem, tile) / tile.splits + 2,
-        max(products, reads, loads) + 30,
+        held + TABLES * tile.rows, steps_of(problem, tile) / tile.splits + 2, cycles,
     )  # fmt: skip
-    if resident(blocks, machine) < 1 or held + 8 * tile.rows > STATIC_SHARED:
+    if resident(blocks, machine) < 1 or held + TABLES * tile.rows > STATIC_SHARED:
         return None
     time = max(launch_time(blocks, machine), memory_time(problem, machine) + LAUNCH)
     return time + split_time(problem, tile, machine) + plan.packed * packing_time(problem, machine)

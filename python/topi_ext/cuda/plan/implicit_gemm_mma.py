@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from math import prod
 
 from ...problem import Problem
 from ..machine import GpuMachine
@@ -36,8 +35,8 @@ class MmaPlan(WarpTiles):
     """
 
     def __post_init__(self) -> None:
-        if self.tile.rows * self.tile.depth < 8 * self.threads:
-            raise ValueError(f"MmaPlan: {self.tile} must have 8 elements for each thread")
+        if self.row_bytes < 16 * self.threads:
+            raise ValueError(f"MmaPlan: {self.tile} must have 16 bytes of data for each thread")
 
 
 TILES = (
@@ -56,14 +55,14 @@ def implicit_gemm_mma_candidates(
     problem: Problem, machine: GpuMachine
 ) -> Iterator[tuple[float, MmaPlan]]:
     """All tiles and splits, each with its estimated nanoseconds."""
-    if not (machine.has_mma and problem.dtypes[0] in HALVES):
+    width = element_width(problem, machine)
+    if width is None:
         return
-    if problem.dtypes[0] != problem.dtypes[1] or problem.acc_dtype != "float32":
-        return
-    for (rows, columns, *warps), depth, splits in product(TILES, DEPTHS, SPLITS):
-        if rows * depth < 8 * 32 * prod(warps):
+    for (rows, columns, over, across), depth, splits in product(TILES, DEPTHS, SPLITS):
+        if 2 * rows * depth < 16 * 32 * over * across:
             continue
-        plan = MmaPlan(Tile(rows, columns, depth, splits), *warps)
+        tile = Tile(rows, columns, depth * 2 // width, splits)
+        plan = MmaPlan(tile, over, across, width=width)
         if depth > DEPTHS[0] and problem.in_channels <= DEPTHS[0]:
             continue
         if splits > 1 and steps_of(problem, plan.tile) < splits * LEAST_STEPS:
@@ -73,16 +72,28 @@ def implicit_gemm_mma_candidates(
             yield time, plan
 
 
-def reads_chunks(problem: Problem) -> bool:
-    """Whether 8 channels of a position are neighbours that begin at a multiple of 8."""
+def element_width(problem: Problem, machine: GpuMachine) -> int | None:
+    """Bytes of an element that tensor cores multiply; None where they do not."""
+    first, second, _ = problem.dtypes
+    if not machine.has_mma or first != second or problem.acc_dtype != "float32":
+        return None
+    if first in HALVES:
+        return 2
+    return 4 if machine.multiplies_tf32 else None
+
+
+def reads_chunks(problem: Problem, chunk: int) -> bool:
+    """Whether so many channels of a position are neighbours that begin at a multiple of them."""
     layout = problem.layouts.y if problem.transposed else problem.layouts.x
-    return layout.endswith("C") and problem.in_channels % 8 == 0
+    return layout.endswith("C") and problem.in_channels % chunk == 0
 
 
 def _time(problem: Problem, plan: MmaPlan, machine: GpuMachine) -> float | None:
     tile = plan.tile
-    products = tile.rows * tile.columns * tile.depth / (machine.tensor * MMA_SHARE)
-    chunks = reads_chunks(problem)
+    # Of float32, three products of TF32, which take twice as long as those of halves.
+    speed = machine.tensor * MMA_SHARE / (1 if plan.width == 2 else 6)
+    products = tile.rows * tile.columns * tile.depth / speed
+    chunks = reads_chunks(problem, plan.chunk)
     loads = tile.rows * tile.depth / (256 if chunks else 32) + tile.columns * tile.depth / 256
     # Every warp reads its rows and its columns: 128 bytes a cycle.
     reads = plan.stage_bytes * (plan.warp_rows + plan.warp_columns) / 2 / 128

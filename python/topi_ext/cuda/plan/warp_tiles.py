@@ -20,12 +20,25 @@ class WarpTiles(Plan):
         How many warps share the tile's rows, and its columns.
     stages : int
         Steps whose operands are in shared memory or on their way.
+    width : int
+        Bytes of an element.
     """
 
     tile: Tile
     warp_rows: int
     warp_columns: int
     stages: int = 3
+    width: int = 2
+
+    @property
+    def chunk(self) -> int:
+        """Elements in 16 bytes."""
+        return 16 // self.width
+
+    @property
+    def row_bytes(self) -> int:
+        """Shared memory of a step's rows, behind which are its columns."""
+        return self.width * self.tile.rows * self.tile.depth
 
     @property
     def threads(self) -> int:
@@ -45,4 +58,4 @@ class WarpTiles(Plan):
     @property
     def stage_bytes(self) -> int:
         """Shared memory of a step's operands."""
-        return 2 * (self.tile.rows + self.tile.columns) * self.tile.depth
+        return self.width * (self.tile.rows + self.tile.columns) * self.tile.depth

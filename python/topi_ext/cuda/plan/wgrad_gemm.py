@@ -13,8 +13,8 @@ from ...nominal import nominal
 from ...problem import Problem
 from ..machine import GpuMachine
 from .base import Plan
-from .cost import LAUNCH, Blocks, bytes_time, launch_time, memory_time, product_speed, resident
-from .implicit_gemm import LEAST_STEPS, MOST_SUMS, SIMT_SHARE, Tile
+from .cost import LAUNCH, Blocks, SimtStep, bytes_time, launch_time, memory_time, resident
+from .implicit_gemm import LEAST_STEPS, LOAD, MOST_SUMS, Tile
 
 
 @dataclass(frozen=True)
@@ -88,14 +88,17 @@ def wgrad_split_time(problem: Problem, tile: Tile, machine: GpuMachine) -> float
 
 def _time(problem: Problem, plan: WgradGemmPlan, machine: GpuMachine) -> float | None:
     tile, width = plan.tile, byte_width(problem.acc_dtype)
-    products = tile.rows * tile.columns * tile.depth / (product_speed(width, machine) * SIMT_SHARE)
-    reads = tile.depth * plan.threads * (plan.thread_rows + plan.thread_columns) * width / 256
-    loads = (tile.rows + tile.columns) * tile.depth / 16
+    copied = (tile.rows + tile.columns) * tile.depth
+    step = SimtStep(
+        plan.threads, tile.depth, (plan.thread_rows, plan.thread_columns),
+        (tile.rows * LOAD + tile.columns * 2 * LOAD) * tile.depth / plan.threads + 60,
+        copied / 16, copied * byte_width(problem.dtypes[0]),
+    )  # fmt: skip
     held = 2 * (tile.rows + tile.columns + 8) * tile.depth * width
     sums = plan.thread_rows * plan.thread_columns * width // 4
     blocks = Blocks(
         wgrad_blocks(problem, tile), plan.threads, int(sums * 1.25) + 56, held,
-        wgrad_steps(problem, tile) / tile.splits + 2, max(products, reads, loads) + 40,
+        wgrad_steps(problem, tile) / tile.splits + 2, step.cycles(width, machine),
     )  # fmt: skip
     if resident(blocks, machine) < 1:
         return None

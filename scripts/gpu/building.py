@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A request's kernels in CUDA, ours or stock TVM's.  Needs TVM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tvm
+from tvm import relax
+
+import relax_ext
+from benchmark import by_relax
+from topi_ext import compat
+from topi_ext.cuda import kernels
+from topi_ext.problem import Problem
+
+from .bundle import machine_of
+from .host import Launches
+from .lowering import Lowered, lower, target_of
+from .requests import Request
+
+
+@dataclass(frozen=True)
+class Built:
+    """CUDA, what is launched, how it was planned, and elements of packed weights if there are."""
+
+    source: str
+    launches: Launches
+    plan: str
+    packed: int = 0
+
+
+def build(request: Request, arch: str) -> Built:
+    """Lower a request for an architecture.
+
+    Raises
+    ------
+    ValueError
+        In one line: nothing serves it.
+    """
+    shapes: list[Any] = [request.stored(role) for role in request.roles]
+    if request.maker == "stock":
+        made = _stock(request, arch)
+        return Built(made.source, made.launches(shapes), "dlight")
+    plan, problem = request.plan(machine_of(arch)), request.problem
+    packed = kernels.packed_weights(problem, plan)
+    if request.maker == "prepacked" and packed is None:
+        raise ValueError("its plan packs no weights")
+    if packed is not None:
+        shapes[1] = (packed.elements,)
+    made = lower(kernels.build(sized(request, problem), plan), arch)
+    return Built(made.source, made.launches(shapes), str(plan), packed.elements if packed else 0)
+
+
+def sized(request: Request, problem: Problem) -> Problem:
+    """The problem, with a variable for the batch and for every size where any is asked for."""
+    if request.maker != "symbolic":
+        return problem
+    g = request.geometry
+    x, y = (tuple(compat.size_var(f"{side}{axis}") for axis in range(g.rank)) for side in "xy")
+    g = replace(g, x_size=x, y_size=y).as_rank3()
+    return replace(problem, n=compat.size_var("n"), geometry=g)
+
+
+def _stock(request: Request, arch: str) -> Lowered:
+    """Stock TVM's operator, as dlight schedules it.
+
+    It is the one kernel of its module: what takes several, as its gradients do, is not compared.
+    """
+    if request.channels != "first":
+        raise ValueError("stock is compared in its own layouts")
+    target = target_of(arch)
+    with relax_ext.stock(), target:
+        if request.face == "conv_weight_grad":
+            raise ValueError("stock's weight gradient is several kernels")
+        module = by_relax._forward(request.case, request.face, request.dtype)
+        module = relax.transform.LegalizeOps()(module)
+        module = _scheduled(module)
+    funcs = [func for func in module.functions.values() if isinstance(func, tvm.tirx.PrimFunc)]
+    if len(funcs) != 1:
+        raise ValueError(f"stock takes {len(funcs)} kernels")
+    return lower(funcs[0], arch)
+
+
+def _scheduled(module: Any) -> Any:
+    """By the rules that Relax's pipeline for CUDA applies."""
+    from tvm.s_tir import dlight
+
+    rules = (dlight.gpu.Matmul(), dlight.gpu.Reduction(), dlight.gpu.GeneralReduction())
+    return dlight.ApplyDefaultSchedule(*rules, dlight.gpu.Fallback())(module)

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels that are compiled already: machine code and launches, in one file.
+
+Who times them needs neither TVM nor a compiler, and loses no time of a GPU to them.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from topi_ext.cuda.machine import GpuMachine
+
+from .host import Launch, Launches, Memory
+from .requests import Request
+
+NOTHING = Launches((), ())
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A compiled request.
+
+    Attributes
+    ----------
+    key : str
+        Of the request.
+    plan, error : str
+        What was built, or why nothing was.
+    binary : bytes
+        Machine code of all kernels.
+    launches : Launches
+    packed : int
+        Elements of packed weights, where the kernel is given such.
+    """
+
+    key: str
+    plan: str = ""
+    error: str = ""
+    binary: bytes = b""
+    launches: Launches = NOTHING
+    packed: int = 0
+
+
+def prepare(request: Request, arch: str) -> Prepared:
+    """Compile one; what fails says so in the result."""
+    from . import building, toolchain  # TVM is needed here alone
+
+    try:
+        made = building.build(request, arch)
+        with tempfile.TemporaryDirectory() as folder:
+            binary, _ = toolchain.compile_source(made.source, arch, Path(folder))
+            code = binary.read_bytes()
+    except toolchain.MissingError:
+        raise
+    except Exception as error:
+        lines = [line for line in str(error).splitlines() if line.strip()] or [""]
+        return Prepared(request.key, error=f"{type(error).__name__}: {lines[-1].strip()[:200]}")
+    return Prepared(request.key, made.plan, "", code, made.launches, made.packed)
+
+
+def prepare_all(requests: Iterable[Request], arch: str, jobs: int) -> Iterator[Prepared]:
+    """Compile many, in order, by `jobs` processes."""
+    if jobs == 1:
+        yield from (prepare(request, arch) for request in requests)
+        return
+    # Not by a fork: this process may have threads, and a GPU.
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        waiting = [pool.submit(prepare, request, arch) for request in requests]
+        try:
+            for one in waiting:
+                yield one.result()
+        finally:
+            for one in waiting:
+                one.cancel()
+
+
+def machine_of(arch: str) -> GpuMachine:
+    """The machine that plans are chosen for.
+
+    Raises
+    ------
+    ValueError
+        For a name that is none.
+    """
+    found = GpuMachine.of_arch(arch)
+    if found is None:
+        raise ValueError(f"--arch {arch} must be one such as sm_90")
+    return found
+
+
+class Bundle:
+    """A file of prepared requests: it is written once, and read by key."""
+
+    def __init__(self, path: Path) -> None:
+        """Open one that exists.
+
+        Raises
+        ------
+        ValueError
+            In one line: there is none, or it is no bundle.
+        """
+        try:
+            self._file = zipfile.ZipFile(path)
+            self.header: dict[str, Any] = json.loads(self._file.read("header.json"))
+            self._index: dict[str, dict[str, Any]] = json.loads(self._file.read("index.json"))
+        except (OSError, KeyError, zipfile.BadZipFile) as error:
+            raise ValueError(f"--bundle {path}: {error}") from error
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def get(self, key: str) -> Prepared | None:
+        """What is prepared for a request; None where nothing is."""
+        found = self._index.get(key)
+        if found is None:
+            return None
+        binary = b"" if found["error"] else self._file.read(f"{found['number']}.cubin")
+        launches = _launches(found["launches"])
+        return Prepared(key, found["plan"], found["error"], binary, launches, found["packed"])
+
+
+def write(path: Path, header: dict[str, Any], prepared: Iterable[Prepared]) -> int:
+    """Write a bundle; returns of how many."""
+    index: dict[str, Any] = {}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for number, one in enumerate(prepared):
+            listed = asdict(replace(one, binary=b""))
+            del listed["binary"], listed["key"]
+            index[one.key] = {**listed, "number": number}
+            if not one.error:
+                file.writestr(f"{number}.cubin", one.binary)
+        file.writestr("header.json", json.dumps(header))
+        file.writestr("index.json", json.dumps(index))
+    return len(index)
+
+
+def _launches(found: dict[str, Any]) -> Launches:
+    launches = tuple(
+        Launch(
+            one["kernel"],
+            tuple(one["grid"]),
+            tuple(one["block"]),
+            one["shared"],
+            tuple(Memory(*a) if isinstance(a, list) else a for a in one["arguments"]),
+            tuple(one["types"]),
+        )
+        for one in found["launches"]
+    )
+    return Launches(launches, tuple(found["workspaces"]))

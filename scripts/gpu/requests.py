@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run on a GPU computes: faces of cases, in dtypes and layouts, most telling ones first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from benchmark.cases import Case
+from topi_ext.cuda.machine import GpuMachine
+from topi_ext.cuda.plan.base import Plan
+from topi_ext.cuda.plan.choose import candidates, choose
+from topi_ext.cuda.registry import KERNELS, kernel_of
+from topi_ext.geometry import Geometry
+from topi_ext.layout import Layouts
+from topi_ext.problem import OPERANDS, RESULT, Problem
+
+from .shapes import LAST
+
+FACES = ("conv_transpose", "conv", "conv_weight_grad")
+
+KINDS = (
+    ("float32", "first"),
+    ("float16", "last"),
+    ("bfloat16", "last"),
+    ("float16", "first"),
+    ("float32", "last"),
+    ("bfloat16", "first"),
+)
+"""Dtypes, and where channels lie, in the order in which a run of limited time gets to them."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A face of a case in a dtype and a layout.
+
+    Attributes
+    ----------
+    case : Case
+    face, dtype : str
+    channels : str
+        ``"first"`` or ``"last"``.
+    kernel : str
+        By name; the one that the backend chooses if empty.
+    maker : str
+        ``"ours"``, ``"prepacked"`` (ours, of weights that are packed), ``"symbolic"`` (ours, of any
+        sizes) or ``"stock"``.
+    """
+
+    case: Case
+    face: str
+    dtype: str = "float32"
+    channels: str = "first"
+    kernel: str = ""
+    maker: str = "ours"
+
+    @property
+    def key(self) -> str:
+        """A name that no other request has."""
+        parts = (self.case.name, self.face, self.dtype, self.channels, self.kernel, self.maker)
+        return "/".join(part or "-" for part in parts)
+
+    @property
+    def geometry(self) -> Geometry:
+        """By which the face is asked for."""
+        return self.case.geometry_of(self.face)
+
+    @property
+    def layouts(self) -> Layouts:
+        """In which x, w and y are stored."""
+        rank = self.geometry.rank
+        return Layouts(*LAST[rank]) if self.channels == "last" else Layouts.canonical(rank)
+
+    @property
+    def roles(self) -> str:
+        """Of the operands, and of the result."""
+        return OPERANDS[self.face] + RESULT[self.face]
+
+    @property
+    def problem(self) -> Problem:
+        """What is built, of known sizes."""
+        return Problem(
+            self.face,
+            self.geometry.as_rank3(),
+            self.layouts,
+            self.case.n,
+            (self.dtype,) * 3,
+            prepacked=self.maker == "prepacked",
+        )
+
+    def plan(self, machine: GpuMachine) -> Plan:
+        """That of the backend, or the best one of the kernel that is named.
+
+        Raises
+        ------
+        ValueError
+            Where that kernel does not serve.
+        """
+        if not self.kernel:
+            return choose(self.problem, machine)
+        found = [
+            (time, plan)
+            for time, plan in candidates(self.problem, machine)
+            if kernel_of(plan).name == self.kernel
+        ]
+        return min(found, key=lambda one: one[0])[1]
+
+    def stored(self, role: str) -> tuple[int, ...]:
+        """Shape of x, w or y as it is stored."""
+        g = self.geometry
+        shape = {"x": g.x_shape(self.case.n), "w": g.w_shape, "y": g.y_shape(self.case.n)}[role]
+        letters = ("OI" if role == "w" else "NC") + "DHW"[3 - g.rank :]
+        return tuple(shape[letters.index(letter)] for letter in getattr(self.layouts, role))
+
+    @property
+    def moved(self) -> int:
+        """Elements of the operands and of the result."""
+        return sum(prod(self.case.shape(role)) for role in "xwy")
+
+
+def makers(request: Request) -> list[Request]:
+    """A timed request, as each that is compiled for it makes it."""
+    return [replace(request, maker=maker) for maker in ("ours", "prepacked", "stock")]
+
+
+def timed(cases: Sequence[Case], dtypes: Sequence[str], faces: Sequence[str]) -> Iterator[Request]:
+    """All requests that are timed, dtype after dtype, so that any first part of them tells."""
+    for dtype, channels in KINDS:
+        for case in cases:
+            if dtype in dtypes and (channels == "first" or case.geometry.rank > 1):
+                yield from (Request(case, face, dtype, channels) for face in faces)
+
+
+def checked(machine: GpuMachine, dtypes: Iterable[str]) -> Iterator[Request]:
+    """Small requests that together meet every kernel, face, rank and dtype."""
+    for case in _grid():
+        for face in FACES:
+            for dtype in dtypes:
+                for channels in ("first", "last"):
+                    if dtype == "bfloat16" and not machine.has_bfloat16:
+                        continue
+                    # What differs from float32 or float16 in few lines only is met less often.
+                    if dtype in ("bfloat16", "float64") and case.geometry.rank != 2:
+                        continue
+                    if channels == "last" and case.geometry.rank == 1:
+                        continue
+                    yield from _of_all_kernels(Request(case, face, dtype, channels), machine)
+
+
+def spread(requests: Iterable[Request]) -> list[Request]:
+    """In turns by what is not the geometry: the first of a long list have met all kernels."""
+    turns: dict[tuple[str, ...], int] = {}
+    placed = []
+    for request in requests:
+        kind = (request.kernel, request.maker, request.face, request.dtype, request.channels)
+        turns[kind] = turns.get(kind, 0) + 1
+        placed.append((turns[kind], request))
+    return [request for _, request in sorted(placed, key=lambda one: one[0])]
+
+
+def _of_all_kernels(request: Request, machine: GpuMachine) -> Iterator[Request]:
+    served = {kernel_of(plan).name for _, plan in candidates(request.problem, machine)}
+    for kernel in KERNELS:
+        if kernel.name in served:
+            yield replace(request, kernel=kernel.name)
+    if served and request.channels == "first" and request.dtype in ("float32", "float16"):
+        yield replace(request, maker="symbolic")
+
+
+def _grid() -> Iterator[Case]:
+    """Geometries of all ranks: strides, dilation, groups, uneven padding, phases without taps."""
+    sizes = {1: (37,), 2: (13, 18), 3: (5, 6, 9)}
+    for rank, size in sizes.items():
+        for name, c, k, options in (
+            ("plain", 24, 40, {"kernel": 3, "padding": 1}),
+            ("stride 2", 16, 33, {"kernel": 4, "stride": 2, "padding": 1}),
+            ("stride 3, kernel 2", 8, 16, {"kernel": 2, "stride": 3}),
+            ("dilation", 16, 16, {"kernel": 3, "dilation": 2, "padding": 2}),
+            ("groups", 32, 64, {"kernel": 3, "groups": 4, "stride": 2, "padding": 1}),
+            ("depthwise", 20, 20, {"kernel": 3, "groups": 20, "padding": 1}),
+            ("few channels", 3, 64, {"kernel": 4, "stride": 2, "padding": 1}),
+        ):
+            kernel = (options["kernel"],) * rank
+            rest = {name: value for name, value in options.items() if name != "kernel"}
+            w = (k, c // options.get("groups", 1), *kernel)
+            geometry = Geometry.of_conv(name, (2, c, *size), w, **rest)
+            yield Case(f"{name} {rank}-d", "conv", 2, geometry)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operands on the device in ours and PyTorch's eyes, the rival, and the exact result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmark import by_torch
+
+from .requests import Request
+
+LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
+
+
+def operands(request: Request, device: str) -> dict[str, Tensor]:
+    """x, w and y, canonical; where channels lie last in memory, they do so for both.
+
+    Small integers and halves would hide roundings: numbers are normally distributed.
+    """
+    made = by_torch.operands(request.case, request.dtype)
+    rank = request.geometry.rank
+    placed = {role: tensor.to(device) for role, tensor in made.items()}
+    if request.channels == "last":
+        placed = {role: one.contiguous(memory_format=LAST[rank]) for role, one in placed.items()}
+    return placed
+
+
+def stored(request: Request, role: str, tensor: Tensor) -> Tensor:
+    """The same memory, with the axes in the order in which ours is told that they are stored."""
+    letters = ("OI" if role == "w" else "NC") + "DHW"[3 - request.geometry.rank :]
+    order = getattr(request.layouts, role)
+    view = tensor.permute([letters.index(letter) for letter in order])
+    # Where a size is 1, PyTorch may call any order of axes contiguous.
+    return view if view.is_contiguous() else view.contiguous()
+
+
+def result(request: Request, device: str) -> Tensor:
+    """Room for ours, filled with what no right result has."""
+    shape, dtype = request.stored(request.roles[2]), getattr(torch, request.dtype)
+    return torch.full(shape, float("nan"), dtype=dtype, device=device)
+
+
+def canonical(request: Request, out: Tensor) -> Tensor:
+    """What ours has written, with the axes as PyTorch orders them."""
+    role = request.roles[2]
+    letters = ("OI" if role == "w" else "NC") + "DHW"[3 - request.geometry.rank :]
+    order = getattr(request.layouts, role)
+    return out.permute([order.index(letter) for letter in letters])
+
+
+def rivals(
+    request: Request, placed: Mapping[str, Tensor]
+) -> dict[str, tuple[Callable[[], Tensor], bool]]:
+    """PyTorch's calls by name, each with whether it may use TF32."""
+    if not by_torch.states(request.case, request.face):
+        return {}
+    call = by_torch.rival(request.case, request.face, placed)
+    if request.dtype != "float32":
+        return {"torch": (call, False)}
+    return {"torch": (call, False), "torch_tf32": (call, True)}
+
+
+def allow_tf32(allowed: bool) -> None:
+    """For all that PyTorch does from here on."""
+    torch.backends.cudnn.allow_tf32 = allowed
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+
+
+def reference(request: Request, placed: Mapping[str, Tensor]) -> Tensor:
+    """The exact result, in float64 where that takes seconds at most."""
+    allow_tf32(False)
+    plain = {role: one.contiguous() for role, one in placed.items()}
+    return by_torch.reference(request.case, request.face, plain)
+
+
+def workspaces(sizes: Any, device: str) -> list[Tensor]:
+    """Memory of the device, of so many bytes each."""
+    return [torch.empty(max(1, size), dtype=torch.uint8, device=device) for size in sizes]

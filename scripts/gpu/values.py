@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What integer expressions of TIR are worth, for one value of each variable or for many at once.
+
+A value is a Python integer or an array of numpy with one element for each thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Value = Any
+"""A number, a truth value, an array of them; None of what no index depends on."""
+
+
+def divided(a: Value, b: Value) -> Value:
+    """Quotient, rounded to zero; of a zero divisor, which only a masked thread has, anything."""
+    b = np.where(b == 0, 1, b) if isinstance(b, np.ndarray) else b or 1
+    sign = np.sign(a) * np.sign(b)
+    return sign * (np.abs(a) // np.abs(b))
+
+
+def remainder(a: Value, b: Value) -> Value:
+    """What :func:`divided` leaves."""
+    b = np.where(b == 0, 1, b) if isinstance(b, np.ndarray) else b or 1
+    return a - divided(a, b) * b
+
+
+_BINARY: dict[str, Callable[[Value, Value], Value]] = {
+    "Add": lambda a, b: a + b,
+    "Sub": lambda a, b: a - b,
+    "Mul": lambda a, b: a * b,
+    "Div": divided,
+    "Mod": remainder,
+    "FloorDiv": lambda a, b: a // b,
+    "FloorMod": lambda a, b: a % b,
+    "Min": np.minimum,
+    "Max": np.maximum,
+    "EQ": lambda a, b: a == b,
+    "NE": lambda a, b: a != b,
+    "LT": lambda a, b: a < b,
+    "LE": lambda a, b: a <= b,
+    "GT": lambda a, b: a > b,
+    "GE": lambda a, b: a >= b,
+    "And": np.logical_and,
+    "Or": np.logical_or,
+    "BitwiseAnd": lambda a, b: a & b,
+    "BitwiseOr": lambda a, b: a | b,
+    "BitwiseXor": lambda a, b: a ^ b,
+    "LShift": lambda a, b: a << b,
+    "RShift": lambda a, b: a >> b,
+}
+
+_CALLS = {
+    "bitwise_and": "BitwiseAnd",
+    "bitwise_or": "BitwiseOr",
+    "bitwise_xor": "BitwiseXor",
+    "shift_left": "LShift",
+    "shift_right": "RShift",
+    "truncdiv": "Div",
+    "truncmod": "Mod",
+}
+
+
+def name_of(call: Any) -> str:
+    """Name of the operator that a call calls, without its dialect."""
+    return str(getattr(call.op, "name", call.op)).rpartition(".")[2]
+
+
+class Values:
+    """Evaluates expressions; a subclass says what loads and calls are worth."""
+
+    def __init__(self) -> None:
+        self.variables: dict[Any, Value] = {}
+
+    def load(self, expr: Any) -> Value:
+        """What a buffer holds: nothing that is known, unless a subclass knows."""
+        return None
+
+    def call(self, name: str, expr: Any) -> Value:
+        """What an operator gives that is no arithmetic."""
+        return None
+
+    def chosen(self, condition: Value, expr: Any, other: Any) -> Value:
+        """``expr if condition else other``."""
+        if isinstance(condition, np.ndarray):
+            a, b = self.of(expr), self.of(other)
+            return None if a is None or b is None else np.where(condition, a, b)
+        return self.of(expr if condition else other)
+
+    def of(self, expr: Any) -> Value:
+        """The value of an expression; None where it depends on what is not known."""
+        if isinstance(expr, (int, float)):
+            return expr
+        kind = type(expr).__name__
+        if kind in _BINARY:
+            return self._binary(kind, expr.a, expr.b)
+        if kind in ("IntImm", "FloatImm"):
+            return expr.value
+        if kind in ("Var", "SizeVar"):
+            return self.variables.get(expr)
+        if kind == "Cast":
+            return self.of(expr.value)
+        if kind in ("TensorLoad", "BufferLoad"):
+            return self.load(expr)
+        if kind == "Not":
+            value = self.of(expr.a)
+            return None if value is None else np.logical_not(value)
+        if kind == "Select":
+            return self.chosen(self.of(expr.condition), expr.true_value, expr.false_value)
+        if kind == "Let":
+            self.variables[expr.var] = self.of(expr.value)
+            return self.of(expr.body)
+        if kind == "Call":
+            return self._call(expr)
+        if kind in ("Ramp", "Broadcast"):
+            return self.of(expr.base if kind == "Ramp" else expr.value)
+        return None
+
+    def _binary(self, kind: str, a: Any, b: Any) -> Value:
+        first, second = self.of(a), self.of(b)
+        return None if first is None or second is None else _BINARY[kind](first, second)
+
+    def _call(self, expr: Any) -> Value:
+        name = name_of(expr)
+        if name in _CALLS:
+            return self._binary(_CALLS[name], *expr.args)
+        if name in ("if_then_else", "Select"):
+            condition, *both = expr.args
+            return self.chosen(self.of(condition), *both)
+        if name == "likely":
+            return self.of(expr.args[0])
+        return self.call(name, expr)

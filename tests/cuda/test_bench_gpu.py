@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The run on a GPU, without one: what it asks for, launches, and says of the times."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+
+import bench_gpu  # noqa: E402
+from benchmark.cases import Case  # noqa: E402
+from gpu import building, bundle, driver, measure, requests, session, summary, tensors  # noqa: E402
+from gpu.host import ARGUMENT, WORKSPACE, Launch, Launches, Memory  # noqa: E402
+from gpu.requests import FACES, Request  # noqa: E402
+from topi_ext.cuda.machine import GpuMachine  # noqa: E402
+from topi_ext.cuda.plan.implicit_gemm import GemmPlan, Tile  # noqa: E402
+from topi_ext.cuda.plan.implicit_gemm_mma import MmaPlan  # noqa: E402
+from topi_ext.cuda.registry import KERNELS  # noqa: E402
+from topi_ext.geometry import Geometry  # noqa: E402
+
+MACHINE = GpuMachine.of_arch("sm_90")
+GEOMETRY = Geometry.of_conv("up", (2, 24, 12, 10), (40, 24, 4, 4), stride=2, padding=1)
+CASE = Case("up", "conv", 2, GEOMETRY)
+KINDS = [("float32", "first"), ("float16", "last"), ("bfloat16", "first")]
+
+
+class FakeCuda:
+    """CUDA's driver: it remembers launches, and may do something at each."""
+
+    def __init__(self) -> None:
+        self.launches: list[tuple[Any, ...]] = []
+        self.attributes: list[int] = []
+        self.then = lambda values: None
+
+    def cuModuleLoadData(self, module: Any, binary: bytes) -> int:  # noqa: N802
+        return 0 if binary else 200
+
+    def cuModuleUnload(self, module: Any) -> int:  # noqa: N802
+        return 0
+
+    def cuModuleGetFunction(self, found: Any, module: Any, name: bytes) -> int:  # noqa: N802
+        return 0 if name.startswith(b"main") else 500
+
+    def cuFuncSetAttribute(self, function: Any, which: int, value: int) -> int:  # noqa: N802
+        self.attributes.append(value)
+        return 0
+
+    def cuGetErrorString(self, code: int, said: Any) -> int:  # noqa: N802
+        ctypes.cast(said, ctypes.POINTER(ctypes.c_char_p))[0] = b"no such thing"
+        return 0
+
+    def cuLaunchKernel(self, *given: Any) -> int:  # noqa: N802
+        *_, shared, _, arguments, _ = given
+        values = [ctypes.cast(one, ctypes.POINTER(ctypes.c_int64))[0] for one in arguments]
+        self.launches.append((*given[1:7], shared))
+        self.then(values)
+        return 0
+
+
+class FakeClock:
+    """Every call takes a millisecond, but for PyTorch's, which takes three."""
+
+    def cold(self, runs: dict[str, Any], budget: float) -> dict[str, float]:
+        return {name: 3.0 if name.startswith("torch") else 1.0 for name in runs}
+
+    def graph(self, run: Any) -> float | None:
+        return None
+
+
+def prepared(request: Request) -> bundle.Prepared:
+    launch = Launch(
+        "main", (7, 1, 1), (64, 1, 1), 0, tuple(Memory(ARGUMENT, i) for i in range(3)), POINTERS
+    )
+    return bundle.Prepared(request.key, "GemmPlan(fake)", "", b"code", Launches((launch,), ()))
+
+
+POINTERS = ("pointer",) * 3
+
+
+def device(cuda: FakeCuda) -> measure.Device:
+    made = measure.Device(driver.Driver(cuda), FakeClock(), MACHINE, "sm_90", prepared, None, "cpu")
+    return made
+
+
+# ---------------------------------------------------------------- launches
+
+
+@pytest.mark.parametrize("n", [1, 5])
+def test_launches_of_any_batch(n: int) -> None:
+    """Blocks, sizes and workspaces follow from the shapes that a call is given."""
+    case = Case("up", "conv", n, GEOMETRY)
+    request = Request(case, "conv", maker="symbolic")
+    plan = GemmPlan(Tile(64, 64, 8, 2), 4, 4, packed=True)
+    problem = building.sized(request, request.problem)
+    made = building.lower(building.kernels.build(problem, plan), "sm_90")
+    found = made.launches([request.stored(role) for role in request.roles])
+    pack, multiply, add = found.launches
+    rows = -(-n * 6 * 5 // 64)
+    assert multiply.grid == (rows * 1 * 2, 1, 1)
+    assert multiply.block == (256, 1, 1)
+    assert pack.grid == (-(-16 * 24 * 64 // 256), 1, 1)
+    assert found.workspaces == (16 * 24 * 64 * 4, 2 * n * 40 * 30 * 4)
+    assert multiply.arguments[:3] == (
+        Memory(ARGUMENT, 0),
+        Memory(WORKSPACE, 0),
+        Memory(WORKSPACE, 1),
+    )
+    assert add.arguments[:2] == (Memory(WORKSPACE, 1), Memory(ARGUMENT, 2))
+    assert add.grid == (-(-n * 40 * 30 // 256), 1, 1)
+    assert set(multiply.types[:3]) == {"pointer"} and set(multiply.types[3:]) <= {"int64", "int32"}
+
+
+def test_dynamic_shared_memory_is_asked_for() -> None:
+    request = Request(CASE, "conv", "float16", "last")
+    plan = MmaPlan(Tile(128, 128, 32), 2, 4, stages=4)
+    made = building.lower(building.kernels.build(request.problem, plan), "sm_90")
+    found = made.launches([request.stored(role) for role in request.roles])
+    multiply = found.launches[-1]
+    assert multiply.shared == 4 * plan.stage_bytes
+    cuda = FakeCuda()
+    code = bundle.Prepared("", "", "", b"code", found)
+    kernel = driver.Kernel(driver.Driver(cuda), code, [256, 512, 768], [1024])
+    kernel(0)
+    assert cuda.attributes == [multiply.shared]
+    assert cuda.launches[-1] == (*multiply.grid, *multiply.block, multiply.shared)
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("maker", ["ours", "prepacked", "stock"])
+def test_what_is_built(face: str, maker: str) -> None:
+    """Each maker's kernels, or one line that says why there are none."""
+    request = Request(CASE, face, "float32", "first", maker=maker)
+    if face == "conv_weight_grad" and maker != "ours":
+        with pytest.raises(ValueError, match=r"^.*(several kernels|packs no weights).*$"):
+            building.build(request, "sm_90")
+        return
+    made = building.build(request, "sm_90")
+    assert "__global__" in made.source
+    assert made.launches.launches
+    assert (made.packed > 0) == (maker == "prepacked")
+
+
+def test_a_refusal_of_the_driver_is_one_line() -> None:
+    with pytest.raises(driver.DriverError, match=r"cuModuleLoadData: no such thing \(200\)"):
+        driver.Driver(FakeCuda()).load(b"")
+
+
+# ---------------------------------------------------------------- requests and bundles
+
+
+def test_checks_meet_every_kernel_and_face() -> None:
+    found = list(requests.checked(MACHINE, ("float32", "float16")))
+    assert {one.kernel for one in found} >= {kernel.name for kernel in KERNELS}
+    assert {one.face for one in found} == set(FACES)
+    assert {one.geometry.rank for one in found} == {1, 2, 3}
+    assert len({one.key for one in found}) == len(found)
+    first = requests.spread(found)[: len(found) // 8]
+    assert {one.kernel for one in first} == {one.kernel for one in found}
+
+
+def test_case_files_are_read_and_the_benchmarks_come_first() -> None:
+    cases = bench_gpu.case_list(None, None)
+    assert len(cases) > 400
+    assert [case.name for case in bench_gpu.case_list(None, ["dcgan0_n1"])] == ["dcgan0_n1"]
+    with pytest.raises(ValueError, match="nowhere: in none of the files"):
+        bench_gpu.case_list(None, ["nowhere"])
+    listed = list(requests.timed(cases, ("float32", "float16"), FACES))
+    assert listed[0].dtype == "float32" and listed[-1].dtype == "float32"
+    assert len({one.key for one in listed}) == len(listed)
+
+
+def test_bundle_gives_back_what_was_put_in(tmp_path: Path) -> None:
+    launch = Launch(
+        "main", (3, 1, 1), (64, 1, 1), 9, (Memory(WORKSPACE, 0), 7), ("pointer", "int64")
+    )
+    good = bundle.Prepared("a/b", "plan", "", b"\x7fELF", Launches((launch,), (512,)), 40)
+    bad = bundle.Prepared("a/c", error="ValueError: no")
+    path = tmp_path / "kernels.zip"
+    assert bundle.write(path, {"arch": "sm_90"}, [good, bad]) == 2
+    opened = bundle.Bundle(path)
+    assert opened.get("a/b") == good and opened.get("a/c") == bad
+    assert opened.get("a/d") is None and len(opened) == 2
+    with pytest.raises(ValueError, match="--bundle"):
+        bundle.Bundle(tmp_path / "absent.zip")
+
+
+# ---------------------------------------------------------------- results and times
+
+
+@pytest.mark.parametrize(("dtype", "channels"), KINDS)
+@pytest.mark.parametrize("face", FACES)
+def test_a_right_result_is_right_and_another_is_not(face: str, dtype: str, channels: str) -> None:
+    """The fake kernel writes what PyTorch says into the memory that the launch names."""
+    request = Request(CASE, face, dtype, channels)
+    placed = tensors.operands(request, "cpu")
+    want = tensors.reference(request, placed).to(getattr(torch, dtype))
+    stored = tensors.stored(request, request.roles[2], want).contiguous()
+    cuda = FakeCuda()
+    assert not measure.check(request, device(cuda))["ok"]
+
+    def write(values: list[int]) -> None:
+        ctypes.memmove(values[2], stored.data_ptr(), stored.nbytes)
+
+    cuda.then = write
+    found = measure.check(request, device(cuda))
+    assert found["ok"], found
+    assert cuda.launches[-1] == (7, 1, 1, 64, 1, 1, 0)
+    row = measure.row_of(request, device(cuda))
+    assert row["ok"] and row["ratio_torch"] == 3.0
+    assert 0 < row["share"] < 1 and row["bound_by"] in ("products", "memory")
+    assert (row["torch_tf32_ms"] is None) == (dtype != "float32")
+
+
+def test_a_run_from_arguments_to_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "gpu.json"
+    given = bench_gpu.parser().parse_args(
+        ["--json", str(out), "--plot", str(tmp_path / "gpu.png"), "--through-tvm", "0"]
+    )
+    listed = [Request(CASE, face) for face in FACES]
+    assert session.run(given, device(FakeCuda()), listed[:1], listed) == 1
+    found = json.loads(out.read_text())
+    assert set(found) == {"header", "checks", "rows", "summary"}
+    assert len(found["rows"]) == 3 and len(found["summary"]["wrong"]) == 4
+    assert "What to look at first" in capsys.readouterr().out
+    assert (tmp_path / "gpu.png").read_bytes().startswith(b"\x89PNG")
+    assert "4 results are wrong or missing" in out.with_suffix(".md").read_text()
+
+
+def row(name: str, ratio: float, **changes: Any) -> dict[str, Any]:
+    base: dict[str, Any] = dict.fromkeys(summary.RATIOS)
+    base |= {"key": name, "name": name, "dtype": "float32", "channels": "first", "face": "conv"}
+    base |= {"ratio_torch": ratio, "share": 0.5, "ok": True, "plan": "GemmPlan(a)", "notes": []}
+    base |= {"ours_ms": 1.0, "ours_graph_ms": 0.9, "prepacked_ms": 0.95, "torch_ms": ratio}
+    base |= {"estimate_ms": 0.9, "configuration": "c", "torch_graph_ms": None}
+    return base | changes
+
+
+def test_summary_names_the_worst_and_the_wrong() -> None:
+    rows = [row("a", 4.0), row("b", 0.25), row("c", 0.5, ok=False, share=0.1, prepacked_ms=0.2)]
+    found = summary.summarize(rows, [{"key": "check", "ok": True}])
+    (group,) = found["groups"]
+    assert group["ratio_torch"] == pytest.approx(math.exp(math.log(0.5) / 3))
+    assert group["slower_torch"] == 2
+    assert found["worst"] == ["b", "c"]
+    assert found["wrong"] == ["c"]
+    said = " ".join(found["first"])
+    for words in (
+        "1 results are wrong",
+        "GemmPlan: slower than cuDNN in 2 rows",
+        "packing",
+        "20 %",
+    ):
+        assert words in said
+    assert summary.advice([row("a", 4.0, ours_graph_ms=None)], []) == ["nothing stands out"]
+
+
+def test_a_machine_without_cuda_is_told_in_one_line() -> None:
+    if torch.version.cuda is not None and torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    command = [sys.executable, str(SCRIPTS / "bench_gpu.py"), "--seconds", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith("bench_gpu: torch")
+
+
+def test_requests_follow_the_arguments() -> None:
+    given = argparse.Namespace(
+        **vars(bench_gpu.parser().parse_args(["--only", "dcgan0_n1", "--dtypes", "float16"])),
+    )
+    to_check, to_time = bench_gpu.requests(given, "sm_90")
+    assert {one.dtype for one in to_check} == {"float16"}
+    assert [one.channels for one in to_time] == ["last"] * 3 + ["first"] * 3
+    assert [one.maker for one in requests.makers(to_time[0])] == ["ours", "prepacked", "stock"]
+    assert replace(to_time[0], kernel="direct").plan(MACHINE) is not None
