@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pipeline for whole models: constant weights packed, what follows a convolution fused.
 
-What surrounds the convolutions is scheduled as the target asks: on processors by
-:mod:`topi_ext.schedule`, on GPUs by TVM's own rules, and by ours where those leave a scalar to the
-processor, which can't read the GPU's memory.
+What surrounds the convolutions is scheduled on processors by :mod:`topi_ext.schedule`, on GPUs by
+TVM's own rules, and by ours where those fail.
 """
 
 from __future__ import annotations

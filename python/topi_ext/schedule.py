@@ -70,11 +70,11 @@ _BLOCKS = 128
 
 
 def scalars_on_gpu(func: Any) -> Any:
-    """`func`, bound to a GPU's threads where a step of it makes one number out of numbers.
+    """`func`, bound to a GPU's threads where it makes one number of a tensor, in several steps.
 
-    Such are a mean over all axes, a variance, arithmetic on a loss.  TVM's rules for GPUs fail at
-    the first, and leave the others to the processor, which can't read the GPU's memory.  A sum is
-    shared by blocks of threads, and a second launch adds what they have::
+    At a mean over all axes TVM's rules for GPUs fail; a variance they leave to the processor, which
+    can't read the GPU's memory.  Here a sum is shared by blocks of threads, and a second launch
+    adds what they have::
 
         launch: part[block] = sum of every _BLOCKS * _THREADS-th, added up by the block's threads
         launch: sum of part, by one block
@@ -99,7 +99,9 @@ def scalars_on_gpu(func: Any) -> Any:
         scalars = [block for block in blocks if not schedule.get_loops(block)]
         for block in scalars:
             schedule.add_unit_loop(block)
-        if not scalars or any(_kinds(schedule, block) is None for block in blocks):
+        if any(_kinds(schedule, block) is None for block in blocks):
+            return func
+        if not scalars or all(_is_spatial(schedule, block) for block in blocks):
             return func
         for block in blocks:
             if schedule.get_consumers(block) and _is_spatial(schedule, block):
