@@ -16,6 +16,7 @@ import tvm
 from tvm import relax
 from tvm.script import relax as R
 
+import cuda_emulator
 import relax_ext
 from helpers import build, cuda
 from helpers.cases import Case
@@ -245,21 +246,31 @@ def scalar(of: Callable[[relax.Expr], relax.Expr], shape: Sequence[object]) -> t
     return bb.get()
 
 
+SCALARS = {"mean": np.mean, "variance": np.var, "std": np.std}
+
+
 @pytest.mark.smoke
-@pytest.mark.parametrize("batch", [1, 40, "n"])
-@pytest.mark.parametrize("op", ["mean", "variance", "std"])
-def test_pipeline_binds_scalars_to_threads(op: str, batch: object, tmp_path: Path) -> None:
-    """Every statement of such an operator is in a kernel: none is left to the processor."""
-    n = tir.Var("n", "int64") if batch == "n" else batch
+@pytest.mark.parametrize("batches", [(1,), (40,), (333,), ("n", 1, 40, 333)], ids=str)
+@pytest.mark.parametrize("op", SCALARS)
+def test_pipeline_binds_scalars_to_threads(
+    op: str, batches: tuple, rng: np.random.Generator
+) -> None:
+    """Every statement of such an operator is in a kernel, and no two threads meet in them."""
+    n = tir.Var("n", "int64") if batches[0] == "n" else batches[0]
     on = cuda.target()
     mod = scalar(lambda x: getattr(relax.op, op)(x), (n, 3, 50))
     with on:
         mod = relax.transform.LegalizeOps()(mod)
-        (func,) = (f for gv, f in mod.functions_items() if op in gv.name_hint)
-        bound = scalars_on_gpu(func)
+    (func,) = (f for gv, f in mod.functions_items() if op in gv.name_hint)
+    bound = scalars_on_gpu(func)
     assert unbound(bound.body) == []
+    run = cuda_emulator.build(bound, "sm_90", mode="watch")
+    for batch in batches[-3:]:
+        values, out = rng.standard_normal((batch, 3, 50)).astype("float32"), np.zeros((), "float32")
+        run(values, out)
+        np.testing.assert_allclose(out, SCALARS[op](values.astype("float64")), rtol=2e-6, atol=2e-7)
     text = compiled(mod, relax_pipeline=relax_ext.pipeline(on))
-    cuda.check_compiles(text, tmp_path)
+    assert sum(op in launch.name for launch in cuda.launches(text)) == len(run.kernels)
 
 
 def unbound(body: tir.Stmt) -> list[tir.Stmt]:
