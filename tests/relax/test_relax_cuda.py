@@ -86,7 +86,7 @@ def typed(dtypes: Sequence[tuple[str, str]]) -> list[Case]:
     return [
         case.with_(dtype=dtype, out_dtype=out)
         for dtype, out in dtypes
-        for case in (GEMM, WIDE, UP, DEPTHWISE)
+        for case in ((WIDE, UP) if "16" in dtype else (GEMM, UP, DEPTHWISE))
     ]
 
 
@@ -123,7 +123,7 @@ LAYOUTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_every_layout_is_ours(dtype: str) -> None:
     cases = [
         case.with_(data_layout=data, kernel_layout=kernel, out_layout=out, dtype=dtype)
@@ -150,11 +150,12 @@ def test_blocked_layouts_are_ours() -> None:
 BLOCKED = {"data": (1, 4, 8, 8, 4), "weight": (3, 4, 3, 3, 4, 4)}
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("letters", ["N", "HW", "NHW"])
+@pytest.mark.parametrize(
+    ("letters", "dtype"), [("N", "float32"), ("HW", "float32"), ("NHW", "float16")]
+)
 def test_symbolic_sizes_are_ours(letters: str, dtype: str, tmp_path: Path) -> None:
     some = {name: tir.Var(name.lower(), "int64") for name in letters}
-    for case in (GEMM, UP, DEPTHWISE, RANKS[1]):
+    for case in (UP, DEPTHWISE, RANKS[4]):
         typed = case.with_(dtype=dtype)
         text = compiled(build.forward_module([typed], some))
         cuda.check_ours(text, f"{case.name}_kernel")
