@@ -47,7 +47,11 @@ MODES = {
         (_UNDEFINED,),
     ),
 }
-_COMMON = ("-std=c++17", "-g1", "-w", "-ffp-contract=fast", "-fno-strict-aliasing")
+_COMMON = (
+    *("-std=c++17", "-w", "-ffp-contract=fast", "-fno-strict-aliasing"),
+    # Lines alone; of version 5 addr2line of binutils 2.40 names the wrong file.
+    *("-g1", "-gdwarf-4"),
+)
 
 
 @cache

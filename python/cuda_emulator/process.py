@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -104,7 +105,7 @@ def run(
             names = ", ".join(dict.fromkeys(launch.kernel for launch in launches))
             raise Fault("timeout", f"{names} took more than {timeout:g} seconds") from None
         said = done.stderr.decode(errors="replace")
-        fault = _fault(said, done.returncode)
+        fault = _fault(program, said, done.returncode)
         if fault is not None:
             raise fault
         for memory, offset in zip(plan.memory, offsets):
@@ -114,11 +115,23 @@ def run(
                 array[...] = read.view(array.dtype).reshape(array.shape)
 
 
-def _fault(said: str, status: int) -> Fault | None:
-    found = re.search(r"^FAULT\t([\w-]+)\t(.*?)\t(.*?)\t(.*?)\t(.*)$", said, re.M)
+def _line(program: Path, site: int) -> str:
+    """The line of the CUDA text that an address of the program belongs to, in words."""
+    tool = shutil.which("addr2line")
+    if not site or tool is None:
+        return ""
+    # A return address is behind the call.
+    command = [tool, "-i", "-e", str(program), hex(site - 1)]
+    said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    found = re.search(r"kernels\.cu:(\d+)", said)
+    return f", in line {found[1]}" if found else ""
+
+
+def _fault(program: Path, said: str, status: int) -> Fault | None:
+    found = re.search(r"^FAULT\t([\w-]+)\t(.*?)\t(.*?)\t(.*?)\t(\w+)\t(.*)$", said, re.M)
     if found:
-        kind, kernel, block, thread, message = found.groups()
-        return Fault(kind, message, kernel, block, thread)
+        kind, kernel, block, thread, site, message = found.groups()
+        return Fault(kind, message + _line(program, int(site, 16)), kernel, block, thread)
     at = re.search(r"^AT\t(.*?)\t(.*?)\t(.*)$", said, re.M)
     place = at.groups() if at else ("", "", "")
     race = re.search(r"ThreadSanitizer: (data race|.*)", said)

@@ -4,7 +4,10 @@
 import tvm
 from tvm.script import tirx as T
 
+# TVM pastes the text once for each kernel that asks for it, so it guards itself.
 COPIES_AND_MATRICES = r"""
+#ifndef EMU_TEST_HELPERS
+#define EMU_TEST_HELPERS
 static __device__ __forceinline__ unsigned emu_test_shared(const void* p) {
   return (unsigned)__cvta_generic_to_shared(p);
 }
@@ -31,6 +34,7 @@ static __device__ __forceinline__ void emu_test_product(float* c, const T* a, co
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y[0]), "r"(y[1]));
 }
+#endif
 """
 
 

@@ -2,7 +2,9 @@
 // Threads of a block as fibers: each runs until it has to wait, then the next one does.
 #pragma once
 
-#if defined(__x86_64__)
+#if defined(EMU_UCONTEXT)
+// To try what other processors take.
+#elif defined(__x86_64__)
 // Keeps what a call keeps. swapcontext would ask the system for the mask of signals each time.
 asm(R"(
 .text

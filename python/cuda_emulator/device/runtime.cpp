@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +19,9 @@
 #include <string>
 #include <vector>
 
+// Where in the program the access is that a fault is about; null: not known.
+static EMU_OF_THREAD const void* fault_site;
+
 #include "memory.h"
 #include "threads.h"
 #include "warp.h"
@@ -25,6 +29,7 @@
 // ---- faults ---------------------------------------------------------------------------------
 
 static char fault_text[2000];
+extern "C" const char __executable_start;  // by the linker
 
 static void print_position(char* text, size_t size) {
   const char* kernel = running_kernel ? running_kernel : "";
@@ -40,7 +45,9 @@ void emu_fault(const char* kind, const char* format, ...) {
   va_start(given, format);
   vsnprintf(message, sizeof message, format, given);
   va_end(given);
-  int size = snprintf(fault_text, sizeof fault_text, "\nFAULT\t%s\t%s\t%s\n", kind, position, message);
+  size_t site = fault_site ? (size_t)((const char*)fault_site - &__executable_start) : 0;
+  int size = snprintf(fault_text, sizeof fault_text, "\nFAULT\t%s\t%s\t%zx\t%s\n", kind, position,
+                      site, message);
   if (write(2, fault_text, (size_t)size) < 0) _exit(71);
   _exit(70);
 }
@@ -53,8 +60,19 @@ static void say_position() {
   if (write(2, fault_text, (size_t)size) < 0) _exit(71);
 }
 
-static void on_signal(int number, siginfo_t* info, void*) {
+static const void* site_of(void* context) {
+#if defined(__x86_64__)
+  return (const void*)((ucontext_t*)context)->uc_mcontext.gregs[REG_RIP];
+#elif defined(__aarch64__)
+  return (const void*)((ucontext_t*)context)->uc_mcontext.pc;
+#else
+  return nullptr;
+#endif
+}
+
+static void on_signal(int number, siginfo_t* info, void* context) {
   char where[400];
+  fault_site = site_of(context);
   if (number == SIGILL || number == SIGTRAP || number == SIGBUS) {
     emu_fault("misaligned", "access through a pointer that its type's alignment does not allow");
   } else if (number == SIGFPE) {

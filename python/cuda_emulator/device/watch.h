@@ -31,6 +31,7 @@ static void expect(const char* start, size_t bytes) {
 static struct {
   bool found;
   unsigned thread;
+  const void* site;
   char text[400];
 } early;
 
@@ -38,6 +39,7 @@ static void fault_if_early() {
   if (!early.found) return;
   thread_number = early.thread;
   threadIdx = index_of(early.thread, blockDim);
+  fault_site = early.site;
   emu_fault("uninitialised", "%s", early.text);
 }
 
@@ -47,6 +49,7 @@ static void note_early(const char* p, size_t bytes, bool on_its_way) {
   holder(p, 1, where, sizeof where);
   early.found = true;
   early.thread = thread_number;
+  early.site = fault_site;
   snprintf(early.text, sizeof early.text, "read of %zu bytes %s, %s", bytes, where,
            on_its_way ? "whose cp.async has not been waited for" : "which nobody has written");
   if (on_its_way) fault_if_early();
@@ -181,22 +184,38 @@ static void watch_reserve() {
   shadow = (Cell*)room;
 }
 
+// The access that the code of a kernel makes is at `site`.
+static void from_read(const void* p, size_t bytes, const void* site) {
+  fault_site = site;
+  watch_read((const char*)p, bytes);
+  fault_site = nullptr;
+}
+static void from_write(const void* p, size_t bytes, const void* site) {
+  fault_site = site;
+  watch_write((const char*)p, bytes);
+  fault_site = nullptr;
+}
+
+#define EMU_SITE __builtin_return_address(0)
 extern "C" {
-#define EMU_WATCHED(n)                                                                      \
-  void __tsan_read##n(void* p) { watch_read((const char*)p, n); }                           \
-  void __tsan_write##n(void* p) { watch_write((const char*)p, n); }                         \
-  void __tsan_unaligned_read##n(void* p) { watch_read((const char*)p, n); }                 \
-  void __tsan_unaligned_write##n(void* p) { watch_write((const char*)p, n); }               \
-  void __tsan_volatile_read##n(void* p) { watch_read((const char*)p, n); }                  \
-  void __tsan_volatile_write##n(void* p) { watch_write((const char*)p, n); }                \
-  void __tsan_read_write##n(void* p) { watch_read((const char*)p, n), watch_write((const char*)p, n); }
+#define EMU_WATCHED(n)                                                              \
+  void __tsan_read##n(void* p) { from_read(p, n, EMU_SITE); }                       \
+  void __tsan_write##n(void* p) { from_write(p, n, EMU_SITE); }                     \
+  void __tsan_unaligned_read##n(void* p) { from_read(p, n, EMU_SITE); }             \
+  void __tsan_unaligned_write##n(void* p) { from_write(p, n, EMU_SITE); }           \
+  void __tsan_volatile_read##n(void* p) { from_read(p, n, EMU_SITE); }              \
+  void __tsan_volatile_write##n(void* p) { from_write(p, n, EMU_SITE); }            \
+  void __tsan_read_write##n(void* p) {                                              \
+    from_read(p, n, EMU_SITE);                                                      \
+    from_write(p, n, EMU_SITE);                                                     \
+  }
 EMU_WATCHED(1)
 EMU_WATCHED(2)
 EMU_WATCHED(4)
 EMU_WATCHED(8)
 EMU_WATCHED(16)
-void __tsan_read_range(void* p, size_t bytes) { watch_read((const char*)p, bytes); }
-void __tsan_write_range(void* p, size_t bytes) { watch_write((const char*)p, bytes); }
+void __tsan_read_range(void* p, size_t bytes) { from_read(p, bytes, EMU_SITE); }
+void __tsan_write_range(void* p, size_t bytes) { from_write(p, bytes, EMU_SITE); }
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
@@ -204,12 +223,12 @@ void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}
 // Instrumented code copies by these where clang compiles it.
 void* __tsan_memcpy(void* to, const void* from, size_t bytes) {
-  watch_read((const char*)from, bytes);
-  watch_write((const char*)to, bytes);
+  from_read(from, bytes, EMU_SITE);
+  from_write(to, bytes, EMU_SITE);
   return memcpy(to, from, bytes);
 }
 void* __tsan_memset(void* to, int value, size_t bytes) {
-  watch_write((const char*)to, bytes);
+  from_write(to, bytes, EMU_SITE);
   return memset(to, value, bytes);
 }
 }

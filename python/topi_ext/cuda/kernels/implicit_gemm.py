@@ -301,4 +301,4 @@ def _write(
         plain = replace(step.problem, epilogue=())
         share = emit.flat(step.block.split) * shares.strides["S"]
         tile = OutputTile(plain, step.block, step.plan.tile, step.threads, shares, (), share)
-    tile.write(sums, arena)
+    tile.write(sums, arena, is_free=True)

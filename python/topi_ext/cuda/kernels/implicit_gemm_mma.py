@@ -80,7 +80,7 @@ def emit_body(problem: Problem, plan: WarpTiles, operands: Sequence[Operand]) ->
             plain = replace(problem, epilogue=())
             share = flat(place.split) * shares.strides["S"]
             tile = OutputTile(plain, place, plan.tile, threads, shares, (), share)
-        tile.write(sums, arena)
+        tile.write(sums, arena, is_free=False)
     if shares:
         add_shares(problem, plan.tile, shares, extra, out)
 

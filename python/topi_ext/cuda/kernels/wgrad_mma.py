@@ -117,6 +117,14 @@ class ChunkStep:
     def keep(self, stage: Expr) -> None:
         """Nothing went by way of registers."""
 
+    def commit(self) -> None:
+        """What was asked since the last time is a group."""
+        call("topi_commit")
+
+    def wait(self) -> None:
+        """Until all groups but those of steps to come have arrived."""
+        call(f"topi_wait{self.plan.stages - 2}")
+
 
 def _copy(there: Expr, to: tuple[Array, Expr], source: tuple[Operand, Expr], inside: Expr) -> None:
     """A chunk, or zeros where it is not `inside`, by the threads for which there is one."""
@@ -194,6 +202,12 @@ class ElementStep:
                 call("topi_keep2", arena, base + place, held[turn])
             base = base + self.plan.row_bytes
 
+    def commit(self) -> None:
+        """No copy is on its way."""
+
+    def wait(self) -> None:
+        """For none."""
+
 
 Step = Union[ChunkStep, ElementStep]
 
@@ -207,15 +221,15 @@ def _products(plan: WgradMmaPlan, step: Step, sums: MmaTile, arena: Array) -> No
 
     for stage in range(ahead):
         when(count > stage, lambda stage=stage: ask_and_keep(stage))
-        call("topi_commit")
+        step.commit()
 
     def one(number: Expr) -> None:
-        call(f"topi_wait{plan.stages - 2}")
+        step.wait()
         emit.barrier(SHARED)
         more = number + ahead < count
         later = opaque_value(emit.remainder(number + ahead, plan.stages))
         when(more, lambda: step.ask(number + ahead, later))
-        call("topi_commit")
+        step.commit()
         start = opaque_value(emit.remainder(number, plan.stages) * plan.stage_bytes)
         sums.add_products(arena, start, start + plan.row_bytes)
         when(more, lambda: step.keep(later))

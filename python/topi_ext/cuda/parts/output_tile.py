@@ -91,8 +91,11 @@ class OutputTile:
     extra: Sequence[Operand]
     share: Expr = 0
 
-    def write(self, fragment: Fragment, held: Array) -> None:
-        """Write all sums of the block; `held` has room for the elements that a plan states."""
+    def write(self, fragment: Fragment, held: Array, *, is_free: bool) -> None:
+        """Write all sums of the block by way of `held`, with room for what a plan states.
+
+        `is_free`: whether no thread may still read what it held before.
+        """
         starts = self._starts()
         is_channels_last = along(self.result, "C") == 1
         strides = (fragment.width + PAD, 1) if is_channels_last else (1, self.tile.rows + PAD)
@@ -108,7 +111,8 @@ class OutputTile:
             self._store(row, channel, held[row * strides[0] + column * strides[1]], starts)
 
         for part in range(fragment.slices):
-            emit.barrier()
+            if part or not is_free:
+                emit.barrier()
             fragment.keep(part, held, strides)
             emit.barrier()
             turns = self.tile.rows * fragment.width // self.threads.count
