@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.cases import Case, any_case, geometry_of
+from helpers.compare import numpy_dtype
 from helpers.emulated import BACKEND, ORDERS, check, emulated, problem_of, result_of
 from helpers.faces import FaceCase
 from helpers.profile import compiling
@@ -327,6 +328,39 @@ def test_weights_packed_ahead(dtype: str, plan: object) -> None:
         run = emulated(BACKEND.build(problem, plan))
         operands = [case.stored(case.roles[0], a), packed.numpy()]
         case.check(result_of(run, case, operands), a, b)
+
+
+# ------------------------------------------------------------------------------ modules
+
+
+def test_functions_of_ours_stand_once_in_a_module() -> None:
+    """TVM writes what a kernel calls for each kernel that asks; nvcc takes no function twice."""
+    case, small = CASES["tails"], CASES["depthwise"]
+    tile, words = Tile(64, 16, 16), GemmPlan(Tile(32, 32, 32), 4, 2, word=4)
+    mma, tf32 = MmaPlan(tile, 2, 1), MmaPlan(Tile(64, 16, 8), 2, 1, width=4)
+
+    def one(plan: object, *dtypes: str, of: Case = case, face: str = "conv") -> tuple:
+        return FaceCase(face, geometry_of(of), 2, dtypes=(dtypes * 3)[:3]), plan
+
+    made = [
+        *(one(mma, dtype) for dtype in ("float16", "bfloat16", "float16")),
+        one(tf32, "float32"),
+        *(one(words, first, "int8", "int32") for first in ("int8", "uint8", "int8")),
+        *[one(DirectPlan(4, 1), "float32", of=small)] * 2,
+        *[one(WgradDirectPlan(2, 1, 1), "float32", of=small, face="conv_weight_grad")] * 2,
+    ]
+    functions = {
+        f"f{i}": BACKEND.build(problem_of(one), plan).with_attr("global_symbol", f"f{i}")
+        for i, (one, plan) in enumerate(made)
+    }
+    run = emulated(tvm.IRModule(functions))
+    rng = np.random.default_rng(0)
+    for name, (one, _) in zip(functions, made):
+        a, b = one.arrays(rng)
+        operands = [one.stored(role, array) for role, array in zip(one.roles, (a, b))]
+        out = np.full(one.stored_shape(one.roles[2]), 77, numpy_dtype(one.dtypes[2]))
+        run(*operands, out, name=name)
+        one.check(out, a, b)
 
 
 # ------------------------------------------------------------------------------ refusals

@@ -33,8 +33,8 @@ def problem_of(case: FaceCase, *, is_symbolic: bool = False, **more: object) -> 
 
 
 def emulated(func: object, **options: object) -> Callable:
-    """A PrimFunc, compiled for the emulator."""
-    return cuda_emulator.build(func, TARGET, **options)
+    """A PrimFunc, compiled for the emulator, which watches every access unless asked otherwise."""
+    return cuda_emulator.build(func, TARGET, **{"mode": "watch", **options})
 
 
 def result_of(

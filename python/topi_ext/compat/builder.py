@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import re
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
@@ -166,17 +164,9 @@ def barrier(scope: str) -> None:
 def imported_c(text: str) -> Any:
     """The frame of statements that may call the functions that `text`, in CUDA, defines.
 
-    TVM writes the text for every launch of a module, into one file: each function, which ends with
-    a brace at the beginning of a line, is defined once.
+    TVM writes it once for every launch of a module, into one file.
     """
-    functions = re.findall(r".*?^}$", text, re.DOTALL | re.MULTILINE)
-    once = "".join(map(_guarded, functions))
-    return script.attr(tir.IntImm("int32", 0), "pragma_import_c", once)
-
-
-def _guarded(function: str) -> str:
-    name = f"TOPI_EXT_{zlib.crc32(function.strip().encode()):08X}"
-    return f"#ifndef {name}\n#define {name}\n{function.strip()}\n#endif\n"
+    return script.attr(tir.IntImm("int32", 0), "pragma_import_c", text)
 
 
 def unrolled_by_compiler() -> Any:

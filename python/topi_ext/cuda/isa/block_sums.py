@@ -6,7 +6,11 @@ TVM puts barriers of its own between statements on shared memory, and refuses th
 
 from __future__ import annotations
 
-FUNCTIONS = r"""
+from . import once
+
+FUNCTIONS = once(
+    "BLOCK_SUMS",
+    r"""
 // Each of N values of threads whose numbers are equal modulo `apart`, added up in the first ones.
 template <int N, class T> static __device__ __forceinline__ void topi_block_sums(
     T* held, T* values, int thread, int threads, int apart) {
@@ -24,4 +28,5 @@ template <int N, class T> static __device__ __forceinline__ void topi_block_sums
     for (int i = 0; i < N; ++i) values[i] = held[i * threads + thread];
   }
 }
-"""
+""",
+)

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ...compat import extern_value
 from ..emit import Array, Expr
+from . import once
 
 BYTES = {"int8": "s32", "uint8": "u32"}
 """How PTX calls four bytes, by their dtype."""
@@ -21,7 +24,10 @@ template <class T> static __device__ __forceinline__ int topi_word(
     if (i < count) made |= (int)(unsigned char)place[i * stride] << (8 * i);
   return made;
 }
-static __device__ __forceinline__ int topi_dp4a(int a, int b, int total) {
+"""
+
+_PRODUCT = r"""
+static __device__ __forceinline__ int topi_dp4a_A_B(int a, int b, int total) {
   int made;
   asm volatile("dp4a.A.B %0, %1, %2, %3;" : "=r"(made) : "r"(a), "r"(b), "r"(total));
   return made;
@@ -31,7 +37,9 @@ static __device__ __forceinline__ int topi_dp4a(int a, int b, int total) {
 
 def functions(first: str, second: str) -> str:
     """The device functions for these dtypes of data and weights."""
-    return _TEXT.replace("dp4a.A.B", f"dp4a.{BYTES[first]}.{BYTES[second]}")
+    a, b = BYTES[first], BYTES[second]
+    product = _PRODUCT.replace("A_B", f"{a}_{b}").replace("A.B", f"{a}.{b}")
+    return once("WORDS", _TEXT) + once(f"DP4A_{a}_{b}".upper(), product)
 
 
 def word(source: Array, at: Expr, stride: Expr, count: Expr) -> Expr:
@@ -39,6 +47,7 @@ def word(source: Array, at: Expr, stride: Expr, count: Expr) -> Expr:
     return extern_value("int32", "topi_word", source.buffer.data, at, stride, count)
 
 
-def add_four(total: Expr, a: Expr, b: Expr) -> Expr:
-    """Four products, added."""
-    return extern_value("int32", "topi_dp4a", a, b, total)
+def add_four(first: str, second: str) -> Callable[[Expr, Expr, Expr], Expr]:
+    """What adds four products of these dtypes to a sum."""
+    name = f"topi_dp4a_{BYTES[first]}_{BYTES[second]}"
+    return lambda total, a, b: extern_value("int32", name, a, b, total)

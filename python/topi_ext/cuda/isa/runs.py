@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
-FUNCTIONS = r"""
+from . import once
+
+FUNCTIONS = once(
+    "STORE_RUN",
+    r"""
 // The first `count` of N values, to out[at] and behind it.
 template <int N, class T> static __device__ __forceinline__ void topi_store_run(
     T* out, long long at, const T* values, int count) {
@@ -23,4 +27,5 @@ template <int N, class T> static __device__ __forceinline__ void topi_store_run(
     for (int i = 0; i < N; ++i) if (i < count) to[i] = values[i];
   }
 }
-"""
+""",
+)

@@ -7,6 +7,8 @@ Places in shared memory are bytes behind the start of one array.
 
 from __future__ import annotations
 
+from . import once
+
 COPIES = r"""
 static __device__ __forceinline__ unsigned topi_shared(const void* place) {
   return (unsigned)__cvta_generic_to_shared(place);
@@ -63,7 +65,7 @@ static __device__ __forceinline__ void topi_load_matrix_transposed(
 """
 
 _PRODUCT = r"""
-static __device__ __forceinline__ void topi_multiply(
+static __device__ __forceinline__ void topi_multiply_TYPE(
     float* sums, int at, const unsigned* a, int i, const unsigned* b, int j) {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.TYPE.TYPE.f32 "
     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -73,7 +75,7 @@ static __device__ __forceinline__ void topi_multiply(
 """
 
 _PRODUCT_3XTF32 = r"""
-static __device__ __forceinline__ void topi_multiply_tf32(
+static __device__ __forceinline__ void topi_add_tf32(
     float* sums, const unsigned* a, const unsigned* b) {
   asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -86,24 +88,31 @@ static __device__ __forceinline__ void topi_split(
   *large = value & 0xffffe000u;
   *small = __float_as_uint(__uint_as_float(value) - __uint_as_float(*large));
 }
-static __device__ __forceinline__ void topi_multiply(
+static __device__ __forceinline__ void topi_multiply_tf32(
     float* sums, int at, const unsigned* a, int i, const unsigned* b, int j) {
   unsigned large_a[4], small_a[4], large_b[2], small_b[2];
 #pragma unroll
   for (int n = 0; n < 4; ++n) topi_split(a[i + n], &large_a[n], &small_a[n]);
 #pragma unroll
   for (int n = 0; n < 2; ++n) topi_split(b[j + n], &large_b[n], &small_b[n]);
-  topi_multiply_tf32(sums + at, small_a, large_b);
-  topi_multiply_tf32(sums + at, large_a, small_b);
-  topi_multiply_tf32(sums + at, large_a, large_b);
+  topi_add_tf32(sums + at, small_a, large_b);
+  topi_add_tf32(sums + at, large_a, small_b);
+  topi_add_tf32(sums + at, large_a, large_b);
 }
 """
 
-_NAMES = {"float16": "f16", "bfloat16": "bf16"}
+_TYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32"}
+"""How PTX calls what is multiplied, by the dtype of operands."""
+
+
+def multiply(dtype: str) -> str:
+    """Name of the function that multiplies fragments of this dtype."""
+    return f"topi_multiply_{_TYPES[dtype]}"
 
 
 def functions(dtype: str) -> str:
     """The device functions of products of float16, bfloat16 or float32, added up in float32."""
-    if dtype == "float32":
-        return COPIES + FRAGMENTS + _PRODUCT_3XTF32
-    return COPIES + FRAGMENTS + _PRODUCT.replace("TYPE", _NAMES[dtype])
+    name = _TYPES[dtype]
+    product = _PRODUCT_3XTF32 if dtype == "float32" else _PRODUCT.replace("TYPE", name)
+    texts = {"COPIES": COPIES, "FRAGMENTS": FRAGMENTS, f"MULTIPLY_{name.upper()}": product}
+    return "".join(once(*item) for item in texts.items())

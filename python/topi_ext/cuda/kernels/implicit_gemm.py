@@ -258,7 +258,7 @@ def _products(step: Step) -> tuple[SimtTile, Array]:
     stages = [emit.shared(plan.stage_elements, dtype) for _ in range(2)]
     data = local(tile.rows * plan.elements // plan.threads, dtype)
     weights = local(step.weights_each, step.weight.dtype if plan.packed else dtype)
-    add = add_four if plan.word > 1 else multiply_add
+    add = add_four(*step.problem.dtypes[:2]) if plan.word > 1 else multiply_add
     count = step.steps.count
 
     def keep(number: int) -> None:

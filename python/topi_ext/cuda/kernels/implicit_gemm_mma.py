@@ -68,7 +68,7 @@ def emit_body(problem: Problem, plan: WarpTiles, operands: Sequence[Operand]) ->
     with emit.launch(blocks_of(problem, plan.tile), plan.threads, called) as (block, thread):
         threads = Threads(opaque_value(thread), plan.threads)
         place = GatherBlock.emitted(problem, plan.tile, opaque_value(block))
-        sums = MmaTile.emitted(plan, threads.number, False, plan.width == 2)
+        sums = MmaTile.emitted(plan, problem.dtypes[0], threads.number, False, plan.width == 2)
         words = plan.stages * plan.stage_bytes // 4
         words = max(words, held_elements(plan.tile.rows, sums.width))
         arena = emit.shared(words, "float32", SHARED)

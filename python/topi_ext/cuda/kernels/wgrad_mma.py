@@ -51,7 +51,7 @@ def emit_body(problem: Problem, plan: WgradMmaPlan, operands: Sequence[Operand])
         kind = ChunkStep if copies_chunks(problem) else ElementStep
         step = kind.emitted(plan, block, threads, (x, y, arena))
         by_depth = copies_chunks(problem)
-        sums = MmaTile.emitted(plan, threads.number, by_depth, by_depth)
+        sums = MmaTile.emitted(plan, problem.dtypes[0], threads.number, by_depth, by_depth)
         _products(plan, step, sums, arena)
         write_weights(block, plan.tile, sums, shares or out)
     if shares:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from .. import emit
 from ..emit import Array, Expr, call, local, opaque_value, store, unrolled
+from ..isa.tensor_core import multiply
 from ..plan.warp_tiles import WarpTiles
 
 _LOADS = {False: "topi_load_matrix", True: "topi_load_matrix_transposed"}
@@ -32,6 +33,8 @@ class MmaTile:
     Attributes
     ----------
     plan : WarpTiles
+    dtype : str
+        Of operands.
     sums : Array
         By blocks of 16 rows, of 8 columns, four each: two of row g, two of row g + 8, g = lane / 4.
     rows_of, columns_of : Array
@@ -45,6 +48,7 @@ class MmaTile:
     """
 
     plan: WarpTiles
+    dtype: str
     sums: Array
     rows_of: Array
     columns_of: Array
@@ -56,7 +60,7 @@ class MmaTile:
 
     @classmethod
     def emitted(
-        cls, plan: WarpTiles, thread: Expr, rows_by_depth: bool, columns_by_depth: bool
+        cls, plan: WarpTiles, dtype: str, thread: Expr, rows_by_depth: bool, columns_by_depth: bool
     ) -> MmaTile:
         """Sums that are zero."""
         blocks, columns = plan.row_blocks, plan.column_blocks
@@ -65,6 +69,7 @@ class MmaTile:
         warp_column, warp_row = emit.unravel(emit.quotient(thread, 32), (0, plan.warp_rows))
         return cls(
             plan,
+            dtype,
             sums,
             local(blocks * 4, "uint32"),
             local(columns * 2, "uint32"),
@@ -120,7 +125,7 @@ class MmaTile:
     def _add(self, i: Expr, j: Expr) -> None:
         at = (i * self.plan.column_blocks + j) * 4
         operands = (self.rows_of.buffer.data, i * 4, self.columns_of.buffer.data, j * 2)
-        call("topi_multiply", self.sums.buffer.data, at, *operands)
+        call(multiply(self.dtype), self.sums.buffer.data, at, *operands)
 
     @property
     def slice_blocks(self) -> int:
