@@ -41,6 +41,9 @@ CASES = Path(__file__).parent / "cases"
 FIRST = ("bench.json", "bench_conv.json")
 """Files that are timed before the others."""
 
+JOBS = max(1, (os.cpu_count() or 1) - 2)
+"""Not all cores: one launches, and one is for whatever else runs."""
+
 DTYPES = tuple(dict.fromkeys(dtype for dtype, _ in KINDS))
 
 
@@ -60,9 +63,9 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--jobs",
         type=count,
-        default=os.cpu_count() or 1,
+        default=JOBS,
         metavar="N",
-        help="compile so many at once",
+        help="compile so many at once (default here: %(default)d)",
     )
     add("--arch", metavar="sm_NN", help="that of the GPU if absent")
     add("--prepare", type=Path, metavar="OUT.zip", help="compile into this file, time nothing")
@@ -101,11 +104,15 @@ def case_list(files: Iterable[Path] | None, only: Iterable[str] | None) -> list[
 
 def requests(given: argparse.Namespace, arch: str) -> tuple[list[Request], list[Request]]:
     """What is checked, and what is timed."""
-    from gpu.bundle import machine_of
+    from gpu.bundle import Bundle, machine_of
 
     cases = case_list(given.cases, given.only)
     to_check = [] if given.no_check else spread(checked(machine_of(arch), given.dtypes))
     to_time = [] if given.no_time else list(timed(cases, given.dtypes, given.faces))
+    if given.bundle is not None:
+        known = Bundle(given.bundle)
+        to_check = [one for one in to_check if one.key in known]
+        to_time = [one for one in to_time if one.key in known]
     return to_check, to_time[: given.most]
 
 

@@ -9,7 +9,6 @@ followed a few times: their addresses repeat.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -23,9 +22,11 @@ from .values import Value, Values, name_of
 TURNS = 3
 """Of a loop at run time."""
 
+_EXTERN = ("call_extern", "call_pure_extern")
+
 _UNROLLED = 3  # ForKind.UNROLLED
 _SIXTEEN = 16
-"""Bytes that device functions of ours move at a time."""
+"""Bytes that device functions of ours move at a time, if their names say no other number."""
 
 
 class Site(NamedTuple):
@@ -111,7 +112,7 @@ class Threads(Values):
     def __init__(self, kernel: Any, block: int, threads: int, values: Mapping[str, int]) -> None:
         super().__init__()
         self.block, self.count = block, threads
-        self.found: Counter[Site] | dict[Site, Count] = {}
+        self.found: dict[Site, Count] = {}
         self.memory = _Memory()
         self.state = _State(np.ones(threads, bool))
         self._silent: dict[Any, bool] = {}
@@ -139,6 +140,11 @@ class Threads(Values):
         if held is None or place is None:
             return None
         return held[np.arange(self.count), np.clip(place, 0, held.shape[1] - 1)]
+
+    def call(self, name: str, expr: Any) -> Value:
+        if name in _EXTERN:
+            self._extern(expr)
+        return None
 
     def chosen(self, condition: Value, expr: Any, other: Any) -> Value:
         if not isinstance(condition, np.ndarray):
@@ -266,12 +272,17 @@ class Threads(Values):
     def _evaluate(self, value: Any) -> None:
         if type(value).__name__ != "Call":
             return
-        if name_of(value) not in ("call_extern", "call_pure_extern"):
+        if name_of(value) in _EXTERN:
+            self._extern(value)
+        else:
             self.of(value)
-            return
+
+    def _extern(self, value: Any) -> None:
+        """A device function: places in shared memory that it is given are bytes."""
         name, *given = value.args
         text = str(getattr(name, "value", name))
-        lanes = re.search(r"<(\d+)", text)
+        lanes, said = re.search(r"<(\d+)", text), re.search(r"(?:copy|keep)(\d+)", text)
+        wide = int(said[1]) if said else _SIXTEEN
         is_load = "load" in text
         guard = self.of(given[-1]) if "copy" in text else None
         for one, index in zip(given, given[1:]):
@@ -280,10 +291,10 @@ class Threads(Values):
             buffer, place = one.args[0], self.of(index)
             scope = self.memory.scope(buffer)
             if scope.startswith("shared"):
-                self._note(scope, "load" if is_load else "store", place, _SIXTEEN, text)
+                self._note(scope, "load" if is_load else "store", place, wide, text)
             elif scope == "global":
                 element = width_of(buffer.dtype)
-                width = element * int(lanes[1]) if lanes else _SIXTEEN
+                width = element * int(lanes[1]) if lanes else wide
                 verb = "store" if "store" in text else "load"
                 where = None if place is None else place * element
                 noted = lambda: self._note("global", verb, where, width, text)  # noqa: E731, B023

@@ -117,6 +117,9 @@ class Bundle:
     def __len__(self) -> int:
         return len(self._index)
 
+    def __contains__(self, key: str) -> bool:
+        return key in self._index
+
     def get(self, key: str) -> Prepared | None:
         """What is prepared for a request; None where nothing is."""
         found = self._index.get(key)

@@ -19,7 +19,6 @@ _C_TYPES: dict[str, Any] = {
     "int64": ctypes.c_int64,
 }
 _DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_DEFAULT_SHARED = 48 * 1024
 
 
 class DriverError(Exception):
@@ -55,7 +54,8 @@ class Driver:
         found = ctypes.c_void_p()
         name = launch.kernel.encode()
         self._call("cuModuleGetFunction", ctypes.byref(found), module, name)
-        if launch.shared > _DEFAULT_SHARED:
+        if launch.shared:
+            # Beside the static memory of a block, so that any of it may take more than 48 KiB.
             self._call("cuFuncSetAttribute", found, _DYNAMIC_SHARED, launch.shared)
         return found
 

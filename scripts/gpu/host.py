@@ -142,10 +142,7 @@ class _Host(Values):
         values = [self.of(one) for one in given]
         tags = [str(tag) for tag in func.attrs["tirx.kernel_launch_params"]]
         extents = {tag: int(value) for tag, value in zip(tags, values[count:])}
-        grid, block = (
-            tuple(extents.get(f"{kind}.{axis}", 1) for axis in "xyz")
-            for kind in ("blockIdx", "threadIdx")
-        )
+        grid, block = (_of_axes(extents, kind) for kind in ("blockIdx", "threadIdx"))
         shared = extents.get("tirx.use_dyn_shared_memory", 0)
         arguments = tuple(
             Memory(ARGUMENT, value.number)
@@ -157,6 +154,11 @@ class _Host(Values):
         )
         types = tuple(map(_type_of, func.params))
         self.launches.append(Launch(name, grid, block, shared, arguments, types))
+
+
+def _of_axes(extents: dict[str, int], kind: str) -> tuple[int, int, int]:
+    x, y, z = (extents.get(f"{kind}.{axis}", 1) for axis in "xyz")
+    return x, y, z
 
 
 def width_of(dtype: Any) -> int:

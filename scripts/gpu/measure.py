@@ -13,7 +13,7 @@ from torch import Tensor
 from benchmark.errors import allowed, finite, one_line, relative_error
 from topi_ext.cuda.machine import GpuMachine
 from topi_ext.cuda.plan.choose import candidates
-from topi_ext.cuda.plan.cost import CLOCK, product_speed
+from topi_ext.cuda.plan.cost import CLOCK, DOUBLE_RATE
 from topi_ext.dtypes import byte_width
 
 from . import tensors
@@ -208,7 +208,8 @@ def limits(request: Request, machine: GpuMachine) -> tuple[float, float]:
     """Milliseconds in which the machine, as plans know it, multiplies, and moves the operands."""
     halves = request.dtype in ("float16", "bfloat16")
     width = byte_width(request.dtype)
-    speed = machine.tensor if halves else product_speed(width, machine)
+    slower = DOUBLE_RATE.get(machine.arch, 32) if request.dtype == "float64" else 1
+    speed = machine.tensor if halves else machine.lanes / slower
     products = request.case.products / (speed * machine.sms * CLOCK) * 1e-6
     return products, request.moved * width / (machine.bytes_per_cycle * CLOCK) * 1e-6
 

@@ -174,7 +174,7 @@ def _mix(code: Code) -> Row:
         "share": code.share,
         "per_load": None if per_load == float("inf") else per_load,
         "mix": dict(code.loop.most_common(14)),
-        "hmma": code.has("HMMA"),
+        "hmma": code.has("HMMA") or code.has("IMMA"),
         "global_loads": code.widths("LDG"),
         "global_stores": code.widths("STG"),
         "copies": code.widths("LDGSTS"),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,13 +18,15 @@ LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
 
 
 def operands(request: Request, device: str) -> dict[str, Tensor]:
-    """x, w and y, canonical; where channels lie last in memory, they do so for both.
-
-    Small integers and halves would hide roundings: numbers are normally distributed.
-    """
-    made = by_torch.operands(request.case, request.dtype)
-    rank = request.geometry.rank
-    placed = {role: tensor.to(device) for role, tensor in made.items()}
+    """x, w and y, canonical and normally distributed; where channels lie last in memory, they do so
+    for both."""
+    rank, dtype = request.geometry.rank, getattr(torch, request.dtype)
+    # On the device: a processor would take longer than all else.
+    source = torch.Generator(device).manual_seed(zlib.crc32(request.case.name.encode()))
+    placed = {
+        role: torch.randn(request.case.shape(role), generator=source, device=device).to(dtype)
+        for role in "xwy"
+    }
     if request.channels == "last":
         placed = {role: one.contiguous(memory_format=LAST[rank]) for role, one in placed.items()}
     return placed
@@ -72,9 +75,11 @@ def allow_tf32(allowed: bool) -> None:
 
 def reference(request: Request, placed: Mapping[str, Tensor]) -> Tensor:
     """The exact result, in float64 where that takes seconds at most."""
-    allow_tf32(False)
     plain = {role: one.contiguous() for role, one in placed.items()}
-    return by_torch.reference(request.case, request.face, plain)
+    allow_tf32(False)
+    # Its algorithms are not searched for: each is called once.
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, allow_tf32=False):
+        return by_torch.reference(request.case, request.face, plain)
 
 
 def workspaces(sizes: Any, device: str) -> list[Tensor]:

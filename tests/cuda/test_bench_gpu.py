@@ -21,7 +21,17 @@ sys.path.insert(0, str(SCRIPTS))
 
 import bench_gpu  # noqa: E402
 from benchmark.cases import Case  # noqa: E402
-from gpu import building, bundle, driver, measure, requests, session, summary, tensors  # noqa: E402
+from gpu import (  # noqa: E402
+    building,
+    bundle,
+    driver,
+    measure,
+    requests,
+    session,
+    summary,
+    tensors,
+    through_tvm,
+)
 from gpu.host import ARGUMENT, WORKSPACE, Launch, Launches, Memory  # noqa: E402
 from gpu.requests import FACES, Request  # noqa: E402
 from topi_ext.cuda.machine import GpuMachine  # noqa: E402
@@ -191,7 +201,7 @@ def test_bundle_gives_back_what_was_put_in(tmp_path: Path) -> None:
     assert bundle.write(path, {"arch": "sm_90"}, [good, bad]) == 2
     opened = bundle.Bundle(path)
     assert opened.get("a/b") == good and opened.get("a/c") == bad
-    assert opened.get("a/d") is None and len(opened) == 2
+    assert opened.get("a/d") is None and "a/d" not in opened and len(opened) == 2
     with pytest.raises(ValueError, match="--bundle"):
         bundle.Bundle(tmp_path / "absent.zip")
 
@@ -273,6 +283,13 @@ def test_a_machine_without_cuda_is_told_in_one_line() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1 and done.stderr.startswith("bench_gpu: torch")
+
+
+def test_without_tvms_runtime_for_cuda_a_row_says_so() -> None:
+    if through_tvm.available() == "":
+        pytest.skip("this machine has TVM's runtime for CUDA")
+    row = through_tvm.check(Request(CASE, "conv"), "sm_90")
+    assert row["ok"] and "libcudart.so.13" in row["note"]
 
 
 def test_requests_follow_the_arguments() -> None:

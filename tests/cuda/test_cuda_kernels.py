@@ -139,7 +139,7 @@ def test_plans_fit_the_device() -> None:
                         assert plan.tile.columns * plan.elements % threads == 0, plan
 
 
-@compiling(3)
+@compiling(2)
 @given(some=st.lists(any_case, min_size=3, max_size=3), seed=st.integers(0, 2**32 - 1))
 def test_any_plan_of_any_geometry(some: list[Case], seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -162,8 +162,14 @@ MMA = {
 MMA["conv_transpose"] = MMA["conv"]
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("name", ["groups, asymmetric and negative padding", "tails", "a row"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("groups, asymmetric and negative padding", "bfloat16"),
+        ("tails", "float16"),
+        ("a row", "float16"),
+    ],
+)
 def test_tensor_cores(name: str, dtype: str) -> None:
     for case in faces_of(name, dtypes=(dtype,) * 3):
         last = replace(case, layouts=channels_last(case.geometry.rank))

@@ -10,11 +10,19 @@ import numpy as np
 import tvm
 
 import cuda_emulator
+from helpers.cases import Case, geometry_of
 from helpers.compare import numpy_dtype
 from helpers.faces import FaceCase
 from helpers.guarded import symbolic
 from topi_ext.cuda.backend import CudaBackend
 from topi_ext.cuda.machine import GpuMachine
+from topi_ext.cuda.plan.direct import DirectPlan
+from topi_ext.cuda.plan.implicit_gemm import GemmPlan, Tile
+from topi_ext.cuda.plan.implicit_gemm_mma import MmaPlan
+from topi_ext.cuda.plan.wgrad_direct import WgradDirectPlan
+from topi_ext.cuda.plan.wgrad_gemm import WgradGemmPlan
+from topi_ext.cuda.plan.wgrad_mma import WgradMmaPlan
+from topi_ext.layout import Layouts
 from topi_ext.problem import Problem
 
 ARCH = "sm_90"
@@ -63,3 +71,40 @@ def check(
     operands = [case.stored(role, array) for role, array in zip(case.roles, (a, b))]
     for order in orders:
         case.check(result_of(run, case, operands, order), a, b)
+
+
+# Every tile has a tail, and every edge an image beyond which something else lies.
+_SMALL = Case(
+    "conv_transpose", (7, 6), (3, 3), n=1, ins=9, outs=10, stride=(2, 2), padding=(1,) * 4
+)
+_WIDE = Case(
+    "conv_transpose", (7, 6), (3, 3), n=1, ins=64, outs=24, stride=(2, 2), padding=(1,) * 4
+)
+_LAST = Layouts("NHWC", "OHWI", "NHWC")
+_HALVES = ("float16",) * 3
+
+
+def _face(name: str, case: Case, **more: object) -> FaceCase:
+    return FaceCase(name, geometry_of(case), case.n, **more)
+
+
+SMALL_KERNELS = {
+    "gemm": (_face("conv_transpose", _SMALL), GemmPlan(Tile(32, 32, 8), 4, 2)),
+    "gemm packed and split": (
+        _face("conv", _SMALL), GemmPlan(Tile(32, 32, 8, 2), 4, 2, packed=True)),
+    "mma by copies": (
+        _face("conv_transpose", _WIDE, layouts=_LAST, dtypes=_HALVES), MmaPlan(Tile(64, 64, 16), 2, 2)),
+    "mma by registers": (
+        _face("conv", _WIDE, dtypes=_HALVES), MmaPlan(Tile(64, 64, 16), 2, 2, stages=2)),
+    "wgrad": (_face("conv_weight_grad", _SMALL), WgradGemmPlan(Tile(32, 32, 8, 2), 4, 2)),
+    "wgrad by copies": (
+        _face("conv_weight_grad", _WIDE, layouts=_LAST, dtypes=_HALVES),
+        WgradMmaPlan(Tile(64, 64, 16), 2, 2)),
+    "wgrad by registers": (
+        _face("conv_weight_grad", _WIDE, dtypes=_HALVES), WgradMmaPlan(Tile(64, 64, 16), 2, 2)),
+    "wgrad of few channels": (_face("conv_weight_grad", _SMALL), WgradDirectPlan(2, 1, 1)),
+}  # fmt: skip
+"""Each kernel, small and with all it has: case and plan."""
+
+DIRECT = _face("conv_transpose", _SMALL), DirectPlan(2, 2)
+"""The kernel in which threads share nothing."""
