@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pipeline for whole models: constant weights packed, what follows a convolution fused.
 
-What surrounds the convolutions is scheduled as the target asks: on processors by
-:mod:`topi_ext.schedule`, on GPUs by TVM's own rules, and by ours where those leave a scalar to the
-processor, which can't read the GPU's memory.
+What surrounds the convolutions is scheduled on processors by :mod:`topi_ext.schedule`, on GPUs by
+TVM's own rules, and by ours where those fail.
 """
 
 from __future__ import annotations
@@ -31,9 +30,10 @@ def pipeline(target: Any) -> Any:
 
     Beyond what ``import relax_ext`` does: batch norms of inference become arithmetic; bias, scale,
     residual and activation (relu, leaky relu, tanh, sigmoid, silu) behind a convolution are
-    computed by its kernel; weights that are constants are packed at compile time; the other
-    operators run on all threads of a CPU, and on CUDA by TVM's rules.  For a target without kernels of ours it is TVM's default
-    pipeline.
+    computed by its kernel; weights that are constants are packed at compile time.  The other
+    operators run on all threads of a CPU; on CUDA they are scheduled by TVM, and means and
+    variances over all axes, at which it fails, by us.  For a target without kernels of ours it is
+    TVM's default pipeline.
 
     Parameters
     ----------
@@ -84,11 +84,12 @@ def _pass(function: Any) -> Any:
 
 
 def _legalize_passes(passes: list[Any]) -> list[Any]:
-    """TVM's passes, and ours before its rules for GPUs: these fail at scalars, or pass over them."""
-    rules = [number for number, one in enumerate(passes) if one.info.name == "ApplyDefaultSchedule"]
-    first = rules[0] if rules else len(passes)
-    ours = [_pass(_scheduled(scalars_on_gpu))] if rules else []
-    return [*passes[:first], *ours, *passes[first:]]
+    """TVM's passes, and ours before its rules for GPUs: they fail at scalars, or leave them."""
+    names = [one.info.name for one in passes]
+    if "ApplyDefaultSchedule" not in names:
+        return passes
+    first = names.index("ApplyDefaultSchedule")
+    return [*passes[:first], _pass(_scheduled(scalars_on_gpu)), *passes[first:]]
 
 
 def _scheduled(schedule: Callable[[Any], Any]) -> Callable[[Any], Any]:

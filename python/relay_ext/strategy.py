@@ -13,6 +13,7 @@ from tvm import te, topi
 from topi_ext import backend
 from topi_ext.compat import as_size, is_cpu, is_gpu, llvm_features, opaque, relay, tir
 from topi_ext.compute import FACES
+from topi_ext.cuda.backend import CudaBackend
 from topi_ext.geometry import Geometry, fail
 from topi_ext.layout import permuted
 from topi_ext.sizes import Rule, belonging
@@ -111,6 +112,7 @@ def compute(conv: Conv, operands: Sequence[Any], target: Any) -> Any:
     roles = sorted(conv.roles) if conv.face == "conv_weight_grad" else conv.roles
     tensors = [plain[role] for role in roles]
     dtypes = tuple(conv.dtypes[role] for role in (*roles, conv.result))
+    _check_bfloat16(conv, dtypes, target)
     letters, order = conv.layouts[conv.result].letters, getattr(conv.plain, conv.result)
     shape = permuted(order, letters, conv.shape(conv.result))
     if 0 in shape or conv.n == 0:
@@ -121,9 +123,20 @@ def compute(conv: Conv, operands: Sequence[Any], target: Any) -> Any:
             result = FACES[conv.face](*tensors, conv.geometry, conv.plain, dtypes[2])
         else:
             rules = _rules(conv, plain) + _limits(conv, dtypes, target)
-            restate = _for_old_llvm if is_cpu(target) else None
+            restate = _restatement(dtypes, target)
             result = extern(conv.op, func, tensors, (tuple(shape), dtypes[2]), rules, restate)
     return conv.stored(conv.result, result, topi)
+
+
+def _check_bfloat16(conv: Conv, dtypes: Sequence[str], target: Any) -> None:
+    """TVM 0.17 writes bfloat16 for sm_80 and later, and elsewhere fails in a pass of its own."""
+    found = backend.of_target(target)
+    is_old = isinstance(found, CudaBackend) and not found.machine.has_bfloat16
+    if is_old and "bfloat16" in dtypes:
+        arch = target.attrs["arch"]
+        raise fail(
+            conv.op, f"bfloat16 on {arch} must be float16 or float32, or -arch sm_80 or later"
+        )
 
 
 def _rules(conv: Conv, tensors: dict[str, Any]) -> list[Rule]:
@@ -192,6 +205,13 @@ def extern(
     return te.extern([shape], list(operands), define, name=name, dtype=[dtype])
 
 
+def _restatement(dtypes: Sequence[str], target: Any) -> Callable[[Any], Any] | None:
+    """How a kernel's body has to be said for what compiles it behind TVM 0.17."""
+    if is_cpu(target):
+        return _for_old_llvm
+    return _for_new_cuda if {"float16", "bfloat16"} & set(dtypes) else None
+
+
 def _for_old_llvm(body: Any) -> Any:
     """`body`, said in a way that keeps sums in registers: LLVM 10 compiles for Relay.
 
@@ -209,6 +229,32 @@ def _for_old_llvm(body: Any) -> Any:
         return tir.Mul(node.b, node.a) if weight_first else None
 
     return tir.stmt_functor.ir_transform(body, None, restated, ["tir.LetStmt", "tir.Mul"])
+
+
+_HALVES = """\
+#if !defined(__CUDA_ARCH__) || (__CUDA_ARCH__ >= 530)
+#include <cuda_fp16.h>
+#include <cuda_bf16.h>
+#define htanh topi_htanh
+#endif
+"""
+
+
+def _for_new_cuda(body: Any) -> Any:
+    """`body`, said in a way that CUDA 13 takes where it has float16 or bfloat16.
+
+    For these TVM 0.17 defines a function that its headers have by now: it gets another name.  The
+    text comes before TVM's own, which below sm_53 has a float16 without those headers.
+    """
+
+    def restated(node: Any) -> Any:
+        if node.attr_key != "thread_extent" or node.node.thread_tag != "threadIdx.x":
+            return None
+        text = tir.StringImm(_HALVES)
+        inner = tir.AttrStmt(tir.IntImm("int32", 0), "pragma_import_c", text, node.body)
+        return tir.AttrStmt(node.node, node.attr_key, node.value, inner)
+
+    return tir.stmt_functor.ir_transform(body, None, restated, ["tir.AttrStmt"])
 
 
 def schedule(outs: Sequence[Any], target: Any) -> Any:

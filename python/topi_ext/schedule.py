@@ -65,19 +65,19 @@ def parallelized(func: Any) -> Any:
 _THREADS = 256
 """Of a block of a GPU."""
 
-_BLOCKS = 128
-"""Most blocks that share one sum: about a multiprocessor each."""
+_BLOCKS = 64
+"""Most blocks that share one sum."""
 
 
 def scalars_on_gpu(func: Any) -> Any:
-    """`func`, bound to a GPU's threads where a step of it makes one number out of numbers.
+    """`func`, bound to a GPU's threads where it makes one number of a tensor, in several steps.
 
-    Such are a mean over all axes, a variance, arithmetic on a loss.  TVM's rules for GPUs fail at
-    the first, and leave the others to the processor, which can't read the GPU's memory.  A sum is
-    shared by blocks of threads, and a second launch adds what they have::
+    At a mean over all axes TVM's rules for GPUs fail; a variance they leave to the processor, which
+    can't read the GPU's memory.  Here a sum is shared by blocks of threads, and a second launch
+    adds what they have::
 
-        launch: part[block] = sum of every _BLOCKS * _THREADS-th, added up by the block's threads
-        launch: sum of part, by one block
+        launch: part[thread of any block] = sum of every (blocks * threads)-th element
+        launch: sum of part, by the threads of one block
         launch: what is done to it
 
     Parameters
@@ -99,7 +99,9 @@ def scalars_on_gpu(func: Any) -> Any:
         scalars = [block for block in blocks if not schedule.get_loops(block)]
         for block in scalars:
             schedule.add_unit_loop(block)
-        if not scalars or any(_kinds(schedule, block) is None for block in blocks):
+        if any(_kinds(schedule, block) is None for block in blocks):
+            return func
+        if not scalars or all(_is_spatial(schedule, block) for block in blocks):
             return func
         for block in blocks:
             if schedule.get_consumers(block) and _is_spatial(schedule, block):
@@ -117,24 +119,38 @@ def _on_threads(schedule: Any, block: Any) -> None:
     spatial, reductions = loops[: kinds.count(_SPATIAL)], loops[kinds.count(_SPATIAL) :]
     is_sum = reductions and all(_extent(schedule, loop) == 1 for loop in spatial)
     chosen = reductions if is_sum else spatial
-    points = prod(_extent(schedule, loop) or _BLOCKS * _THREADS for loop in chosen)
-    shared_by = min(_BLOCKS, -(-points // _THREADS))
     one = schedule.fuse(*chosen) if len(chosen) > 1 else chosen[0]
-    if not is_sum:
-        number, thread = schedule.split(one, [None, _THREADS])
-    elif shared_by == 1:
+    if is_sum:
+        one = _in_parts(schedule, block, one)
         number = schedule.add_unit_loop(one)
         _, thread = schedule.split(one, [None, _THREADS])
     else:
-        _, number, _ = schedule.split(one, [None, shared_by, _THREADS])
-        part = schedule.rfactor(number, 0)
-        rest = schedule.get_loops(block)[-1]
-        schedule.bind(schedule.add_unit_loop(rest), "blockIdx.x")
-        schedule.bind(rest, "threadIdx.x")
-        turn, number, thread = schedule.get_loops(part)[-3:]
-        schedule.reorder(number, turn, thread)
+        number, thread = schedule.split(one, [None, _THREADS])
     schedule.bind(number, "blockIdx.x")
     schedule.bind(thread, "threadIdx.x")
+
+
+def _in_parts(schedule: Any, block: Any, loop: Any) -> Any:
+    """Have the sum of `block` over `loop` made of parts, one a thread; the loop over the parts.
+
+    Parts are as many as threads, so their own sum needs no condition.  Under one that names the
+    block as well as the thread (6000 elements, by 256), TVM makes of a sum over threads one that
+    all of them add to at once.
+    """
+    elements = _extent(schedule, loop)
+    blocks = _BLOCKS if elements is None else min(_BLOCKS, elements // _THREADS)
+    if blocks == 0:
+        return loop
+    turn, lane = schedule.split(loop, [None, blocks * _THREADS])
+    part = schedule.rfactor(lane, 0)
+    turn, lane = schedule.get_loops(part)[-2:]
+    schedule.reorder(lane, turn)
+    number, thread = schedule.split(lane, [None, _THREADS])
+    schedule.bind(number, "blockIdx.x")
+    schedule.bind(thread, "threadIdx.x")
+    # Also of a part that no element belongs to: an update alone would leave it as it is.
+    schedule.decompose_reduction(part, turn)
+    return schedule.get_loops(block)[-1]
 
 
 def _extent(schedule: Any, loop: Any) -> int | None:
