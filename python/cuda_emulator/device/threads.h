@@ -16,9 +16,7 @@ struct Waiting {
   unsigned seen;
 };
 static Waiting waiting[1024];
-// Volatile, so that clearing it is no call of memset, which ThreadSanitizer would take for the
-// kernel's.
-static volatile bool ended[1024];
+static bool ended[1024];
 
 static emu_index index_of(size_t number, const emu_index& extent) {
   return {(unsigned)(number % extent.x), (unsigned)(number / extent.x % extent.y),

@@ -68,6 +68,7 @@ static void between_blocks() {
   ordered_before(&blocks_done);
   if (++threads_done == block_threads) {
     threads_done = 0;
+    ordered_after(&blocks_done);  // of the block before, another one may have been the last
     std::fill(ended, ended + block_threads, false);
     begin_block();
     begin_gates();
