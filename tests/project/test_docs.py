@@ -129,8 +129,8 @@ def test_every_page_is_on_the_site() -> None:
 
 
 def test_every_room_is_described() -> None:
-    """docs/developer/design.md names each module; the emulator's are on its own page."""
-    pages = ("design.md", "cuda-emulator.md")
+    """docs/developer/design.md names each module; those of CUDA and of the emulator have pages."""
+    pages = ("design.md", "cuda.md", "cuda-emulator.md")
     text = "".join((DOCS / "developer" / page).read_text() for page in pages)
     rooms = {
         path.relative_to(ROOT / "python")
