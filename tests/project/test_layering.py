@@ -87,6 +87,7 @@ WITHOUT_TVM = {
 }
 STDLIB_ONLY = {"topi_ext.gather", "topi_ext.geometry"}
 ABOVE = {"scripts", "tests", "examples"}
+TARGETS = {"topi_ext.cpu", "topi_ext.cuda"}
 ADAPTERS = {"relax_ext": "relax", "relay_ext": "relay"}
 EMULATOR = "cuda_emulator"
 VERSION_QUERIES = {"version", "distribution"}
@@ -205,6 +206,8 @@ def violations(sources: dict[str, str]) -> list[str]:
                     found.append(f"{where}: no room of docs/developer/design.md")
                 elif {room, other} == set(ADAPTERS):
                     found.append(f"{where}: the adapters never meet")
+                elif {".".join(one.split(".")[:2]) for one in (room, other)} == TARGETS:
+                    found.append(f"{where}: targets never meet")
                 elif room in WITHOUT_TVM and other == "topi_ext.compute":
                     found.append(f"{where}: this room is without TVM")
                 elif FLOOR[other] > FLOOR[room]:
@@ -276,6 +279,7 @@ def test_arrows_run_one_way() -> None:
         ("relax_ext.ops", "from topi_ext.helpers import f", "no room"),
         ("relax_ext.ops", "import relay_ext", "never meet"),
         ("relay_ext.ops", "from relax_ext.ops import f", "never meet"),
+        ("topi_ext.cuda.plan.direct", "from ...cpu.machine import Machine", "never meet"),
         ("relax_ext.ops", "from tvm import relay", "adapter of that IR"),
         ("relax_ext.ops", "from scripts import bench", "stands above"),
         ("topi_ext.backend", "import cuda_emulator", "only tests do"),

@@ -27,6 +27,7 @@ from ...problem import Problem
 from .. import emit
 from ..emit import Array, Expr, Operand, barrier, both, local, opaque_value, pick, store, when
 from ..isa.dp4a import add_four, functions, word
+from ..isa.vectors import FUNCTIONS as VECTORS
 from ..parts.gather_block import GatherBlock, blocks_of
 from ..parts.gather_rows import GatherRow
 from ..parts.output_tile import OutputTile, Threads
@@ -59,7 +60,7 @@ def emit_body(problem: Problem, plan: GemmPlan, operands: Sequence[Operand]) -> 
     if plan.packed and not problem.prepacked:
         source = packed_first(problem, _shape(problem, plan), weight)
     shares = shares_of(problem, plan.tile, out)
-    called = functions(*problem.dtypes[:2]) if plan.word > 1 else ""
+    called = VECTORS + (functions(*problem.dtypes[:2]) if plan.word > 1 else "")
     with emit.launch(blocks_of(problem, plan.tile), plan.threads, called) as (block, thread):
         threads = Threads(opaque_value(thread), plan.threads)
         place = GatherBlock.emitted(problem, plan.tile, opaque_value(block))
@@ -111,8 +112,9 @@ class Step:
         data, weight = operands
         tile = plan.tile
         if emit.along(data, "C") == 1:
-            first, channel = emit.unravel(threads.number, (0, plan.elements))
-            apart = plan.threads // plan.elements
+            run = plan.data_run(problem)
+            first, channel = emit.unravel(threads.number, (0, plan.elements // run))
+            channel, apart = channel * run, plan.threads * run // plan.elements
         else:
             channel, first = emit.unravel(threads.number, (0, tile.rows))
             apart = tile.rows
@@ -132,7 +134,9 @@ class Step:
     @property
     def behind(self) -> list[int]:
         """How far the elements that a thread copies of a position are behind its first."""
-        elements = self.plan.elements
+        run, elements = self.plan.data_run(self.problem), self.plan.elements
+        if run > 1:
+            return list(range(run))
         each = self.plan.tile.rows * elements // self.threads.count // len(self.rows)
         return [number * (elements // each) for number in range(each)]
 
@@ -161,11 +165,20 @@ class Step:
         channel = opaque_value(self.steps.chunk * self.plan.tile.depth + self.first * word)
         for number, row in enumerate(self.rows):
             inside, index = row.read(self.problem, source, self.block, self.steps)
+            if self.plan.data_run(self.problem) > 1:
+                self._read_four(held, number * 4, index, channel, inside)
+                continue
             for turn, behind in enumerate(self.behind):
                 at = channel + behind * word
                 place = index + emit.flat(at) * stride
                 value = self._element(source, place, stride, at, inside)
                 store(held, number * len(self.behind) + turn, value)
+
+    def _read_four(self, held: Array, at: int, index: Expr, channel: Expr, inside: Expr) -> None:
+        is_whole = self.problem.in_channels % self.plan.tile.depth == 0
+        there = both(inside, is_whole or channel < self.problem.in_channels)
+        source = self.data.buffer.data, emit.wide(index + emit.flat(channel))
+        emit.call("topi_read4", held.buffer.data, at, *source, emit.condition(there))
 
     def _element(
         self, source: Operand, place: Expr, stride: Expr, channel: Expr, inside: Expr
@@ -212,7 +225,11 @@ class Step:
         for turn in range(self.weights_each // width):
             channel, column = self._weight_place(turn)
             at = start + channel * shape.columns + column
-            emit.set_vector(held, turn * width, width, emit.get_vector(self.weight, at, width))
+            if width == 4:
+                weights = self.weight.buffer.data, emit.flat(emit.typed(at))
+                emit.call("topi_load4", held.buffer.data, turn * 4, *weights)
+            else:
+                store(held, turn, self.weight[at])
 
     def _fetch_weights(self, held: Array) -> None:
         problem, tile = self.problem, self.plan.tile

@@ -167,8 +167,15 @@ class SimtTile:
         warp_column, in_warp = emit.unravel(self.first_column, (0, thread_width))
         lane_column = emit.quotient(in_warp, self.column_group)
         first = opaque_value((warp_column * WARP_COLUMNS + lane_column) * self.slice_columns)
-        for i in range(self.thread_rows):
-            for j in range(self.slice_columns):
+        by_row = strides[0] == 1 and self.row_group == 4
+        run = 4 if by_row else self.slice_columns if strides[1] == 1 else 1
+        for i in range(0, self.thread_rows, run if by_row else 1):
+            for j in range(0, self.slice_columns, 1 if by_row else run):
                 place = self.row(i) * strides[0] + (first + j) * strides[1]
-                number = i * self.thread_columns + part * self.slice_columns + j
-                store(held, place, self.sums[number])
+                column = part * self.slice_columns + j
+                at = [(i + n, column) if by_row else (i, column + n) for n in range(run)]
+                values = [self.sum_of(*one) for one in at]
+                if run in (2, 4):
+                    emit.call(f"topi_put{run}", held.buffer.data, emit.typed(place), *values)
+                else:
+                    store(held, place, values[0])

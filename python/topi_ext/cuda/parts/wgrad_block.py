@@ -91,7 +91,10 @@ class WgradBlock:
         """Column `number` of the tile."""
         g = self.problem.geometry
         whole = opaque_value(self.first_column + number)
-        tap, channel = unravel(whole, (g.taps, g.c_per_group))
+        if taps_inner(self.problem):
+            channel, tap = unravel(whole, (g.c_per_group, g.taps))
+        else:
+            tap, channel = unravel(whole, (g.taps, g.c_per_group))
         taps = _opaque(unravel(tap, g.kernel))
         return Column(opaque_bool(whole < g.taps * g.c_per_group), taps, opaque_value(channel))
 
@@ -135,6 +138,12 @@ class Position(NamedTuple):
 
     inside: Expr
     at: tuple[Expr, ...]
+
+
+def taps_inner(problem: Problem) -> bool:
+    """Whether taps run fastest among columns, as they do in memory: so neighbours are written by
+    neighbours.  Where channels of x are neighbours, it is these that should be read so."""
+    return not problem.layouts.x.endswith("C") and problem.layouts.w[-1] in TAPS
 
 
 def wgrad_grid(problem: Problem, tile: Tile) -> int:

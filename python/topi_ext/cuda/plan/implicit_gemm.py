@@ -84,6 +84,12 @@ class GemmPlan(Plan):
         room = held_elements(self.tile.rows, self.tile.columns // groups)
         return room if room > self.stage_elements else 0
 
+    def data_run(self, problem: Problem) -> int:
+        """Elements of data that a thread reads at once: four, of channels that are neighbours."""
+        fits = self.tile.rows * self.elements % (4 * self.threads) == 0
+        fours = reads_channels(problem) and problem.in_channels % 4 == 0
+        return 4 if fits and fours and self.word == 1 and self.elements % 4 == 0 else 1
+
     @property
     def elements(self) -> int:
         """Of a step, along what is summed over."""
@@ -97,6 +103,12 @@ that reads by so many stay aligned."""
 TABLES = 16
 """Bytes of shared memory for each row: where it begins in the result, and in an operand of the
 epilogue."""
+
+
+def reads_channels(problem: Problem) -> bool:
+    """Whether channels of the data are neighbours in memory."""
+    layout = problem.layouts.y if problem.transposed else problem.layouts.x
+    return layout.endswith("C")
 
 
 def slice_columns(columns: int, thread_columns: int) -> int:
@@ -206,14 +218,19 @@ def _time(problem: Problem, plan: GemmPlan, machine: GpuMachine) -> float | None
     taps_near = min(2, problem.geometry.taps)
     step = SimtStep(
         plan.threads, depth, (plan.thread_rows, plan.thread_columns),
-        (data * LOAD + weights * (2 if plan.packed else LOAD)) / plan.threads,
+        (data * LOAD / plan.data_run(problem) + weights * (0.5 if plan.packed else LOAD))
+        / plan.threads,
         data / 32 + weights * (1 / 32 if plan.packed else 1),
         data * read / taps_near + weights * (read if plan.packed else 32 / taps_near),
     )  # fmt: skip
     cycles, sums = step.cycles(width, machine), plan.thread_rows * plan.thread_columns
+    # Positions that are not neighbours in memory take registers each.
+    run = plan.data_run(problem)
+    positions_each = data // plan.threads // run if reads_channels(problem) else 1
+    others = 78 + 6 * (positions_each - 1)
     held = (2 * plan.stage_elements + plan.kept_elements) * width
     blocks = Blocks(
-        block_count(problem, tile), plan.threads, int(sums * width / 4 * 1.25) + 44,
+        block_count(problem, tile), plan.threads, int(sums * width / 4 * 1.25) + others,
         held + TABLES * tile.rows, steps_of(problem, tile) / tile.splits + 2, cycles,
     )  # fmt: skip
     if resident(blocks, machine) < 1 or held + TABLES * tile.rows > STATIC_SHARED:
