@@ -3,64 +3,19 @@
 
 Each module has one of two: ``emit_body(problem, plan, operands)``, what its PrimFunc does, or, of
 kernels with room for so many positions only, ``kernel_of(problem, plan, operands)``, with
-``emit()`` and ``fits()``.  Kernels that may find their weights packed have two more:
-``packed_weights(problem, plan)``, what these are, or None where the plan reads weights as they are,
-and ``pack_weights(problem, plan, weight, packed)``, which emits how they become that.
+``emit()`` and ``fits()``.  Some can pack weights, see :mod:`topi_ext.emit.functions`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from importlib import import_module
-from typing import Any
+from collections.abc import Sequence
 
-from ...emit.arguments import (
-    Packed,
-    conv_arguments,
-    packed_weight,
-    stored_weight,
-    weight_grad_arguments,
-)
+from ...emit.functions import Functions
 from ...problem import Problem
 from .. import emit
-from ..emit import ATTRIBUTES, Operand
+from ..emit import Operand
 from ..plan.window import Plan
 from ..registry import kernel_of
-
-
-def module_of(plan: Plan) -> Any:
-    """The module of the kernel that `plan` is one of."""
-    return import_module(f".{kernel_of(plan).name}", __package__)
-
-
-def build(problem: Problem, plan: Plan) -> Any:
-    """The PrimFunc ``(data, weight, *operands of the epilogue, out)``, of a weight gradient
-    ``(x, y, out)``, scheduled by `plan`."""
-    if problem.face == "conv_weight_grad":
-        arguments = partial(weight_grad_arguments, problem)
-    else:
-        arguments = partial(conv_arguments, problem, packed_weights(problem, plan))
-    return _prim_func(arguments, partial(emit_body, problem, plan))
-
-
-def build_packing(problem: Problem, plan: Plan) -> Any:
-    """The PrimFunc ``(weight, packed)`` that packs weights for the kernel of the same plan.
-
-    Of a problem and a plan that have :func:`packed_weights`.
-    """
-    packed, pack = packed_weights(problem, plan), module_of(plan).pack_weights
-    return _prim_func(
-        lambda: [stored_weight(problem), packed_weight(packed)],
-        lambda operands: pack(problem, plan, *operands),
-    )
-
-
-def packed_weights(problem: Problem, plan: Plan) -> Packed | None:
-    """What the kernel finds in place of its weights; None where it reads them as they are."""
-    if not (problem.prepacked and kernel_of(plan).prepacks):
-        return None
-    return module_of(plan).packed_weights(problem, plan)
 
 
 def emit_body(problem: Problem, plan: Plan, operands: Sequence[Operand]) -> None:
@@ -72,11 +27,8 @@ def emit_body(problem: Problem, plan: Plan, operands: Sequence[Operand]) -> None
         module.emit_body(problem, plan, operands)
 
 
-def _prim_func(
-    declare: Callable[[], Sequence[Any]], emit_it: Callable[[Sequence[Operand]], None]
-) -> Any:
-    """The function with the arguments that `declare` declares, and the body that is emitted."""
-    with emit.kernel(ATTRIBUTES) as made:
-        with emit.body(*declare()) as operands:
-            emit_it(operands)
-    return made[0]
+_FUNCTIONS = Functions(__name__, kernel_of, emit.body, emit_body)
+module_of = _FUNCTIONS.module_of
+build = _FUNCTIONS.build
+build_packing = _FUNCTIONS.build_packing
+packed_weights = _FUNCTIONS.packed_weights
