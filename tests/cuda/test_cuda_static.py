@@ -74,15 +74,7 @@ def main_row(spot: static.Spot, *, with_code: bool = True) -> dict[str, Any]:
 # ---------------------------------------------------------------- with nvcc
 
 
-GREEDY = pytest.mark.xfail(
-    reason="nvcc takes 176 registers on Turing, 124 are stated: 2 blocks, not 4, are resident"
-)
-"""To be mended in the kernel, or stated by its plan."""
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[GREEDY] if "Turing" in name else []) for name in SPOTS]
-)
+@pytest.mark.parametrize("name", SPOTS)
 def test_nothing_spills_and_plans_state_what_is_taken(name: str) -> None:
     compiler()
     row = main_row(SPOTS[name])

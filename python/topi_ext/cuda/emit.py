@@ -23,7 +23,6 @@ __all__ = [
     "ceil_div",
     "condition",
     "dtype_of",
-    "either",
     "flat",
     "get_vector",
     "greatest",
@@ -160,18 +159,6 @@ def pick(condition: Expr, value: Callable[[], Expr], other: Expr) -> Expr:
     if isinstance(condition, bool):
         return value() if condition else other
     return tir.if_then_else(condition, value(), other)
-
-
-def either(*conditions: Expr) -> Expr:
-    """Disjunction; Python booleans fold."""
-    result: Expr = False
-    for condition in conditions:
-        if isinstance(condition, bool):
-            if condition:
-                return True
-        else:
-            result = condition if isinstance(result, bool) else tir.Or(result, condition)
-    return result
 
 
 def condition(value: Expr) -> Expr:

@@ -227,7 +227,7 @@ def _time(problem: Problem, plan: GemmPlan, machine: GpuMachine) -> float | None
     # Positions that are not neighbours in memory take registers each.
     run = plan.data_run(problem)
     positions_each = data // plan.threads // run if reads_channels(problem) else 1
-    others = 78 + 6 * (positions_each - 1)
+    others = 84 + 6 * (positions_each - 1)
     held = (2 * plan.stage_elements + plan.kept_elements) * width
     blocks = Blocks(
         block_count(problem, tile), plan.threads, int(sums * width / 4 * 1.25) + others,

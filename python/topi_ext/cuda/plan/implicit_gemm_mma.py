@@ -98,7 +98,7 @@ def _time(problem: Problem, plan: MmaPlan, machine: GpuMachine) -> float | None:
     # Every warp reads its rows and its columns: 128 bytes a cycle.
     reads = plan.stage_bytes * (plan.warp_rows + plan.warp_columns) / 2 / 128
     held = max(plan.stages * plan.stage_bytes, 4 * (tile.rows + 4) * 32) + 8 * tile.rows
-    registers = plan.row_blocks * plan.column_blocks * 4 + 64 + (0 if chunks else 30)
+    registers = plan.row_blocks * plan.column_blocks * 4 + 80 + (0 if chunks else 30)
     blocks = Blocks(
         block_count(problem, tile), plan.threads, registers, held,
         steps_of(problem, tile) / tile.splits + 2, max(products, loads, reads) + 25,

@@ -97,7 +97,7 @@ def _time(problem: Problem, plan: WgradGemmPlan, machine: GpuMachine) -> float |
     held = 2 * (tile.rows + tile.columns + 8) * tile.depth * width
     sums = plan.thread_rows * plan.thread_columns * width // 4
     blocks = Blocks(
-        wgrad_blocks(problem, tile), plan.threads, int(sums * 1.25) + 84, held,
+        wgrad_blocks(problem, tile), plan.threads, int(sums * 1.25) + 100, held,
         wgrad_steps(problem, tile) / tile.splits + 2, step.cycles(width, machine),
     )  # fmt: skip
     if resident(blocks, machine) < 1:

@@ -58,7 +58,7 @@ def _time(problem: Problem, plan: WgradMmaPlan, machine: GpuMachine) -> float | 
     products = tile.rows * tile.columns * tile.depth / (machine.tensor * MMA_SHARE)
     loads = (tile.rows + tile.columns) * tile.depth / (256 if chunks else 12)
     reads = plan.stage_bytes * (plan.warp_rows + plan.warp_columns) / 2 / 128
-    registers = plan.row_blocks * plan.column_blocks * 4 + (70 if chunks else 120)
+    registers = plan.row_blocks * plan.column_blocks * 4 + (70 if chunks else 160)
     blocks = Blocks(
         wgrad_blocks(problem, tile), plan.threads, registers, plan.stages * plan.stage_bytes,
         wgrad_steps(problem, tile) / tile.splits + 2, max(products, loads, reads) + 40,
