@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from helpers.compare import numpy_dtype
 from helpers.emulated import BACKEND, ORDERS, check, emulated, problem_of, result_of
 from helpers.faces import FaceCase
 from helpers.profile import compiling
+from topi_ext.backend import workspace_bytes
 from topi_ext.cuda.kernels import build_packing, packed_weights
 from topi_ext.cuda.plan.choose import candidates, choose
 from topi_ext.cuda.plan.direct import DirectPlan
@@ -367,6 +369,23 @@ def test_functions_of_ours_stand_once_in_a_module() -> None:
         out = np.full(one.stored_shape(one.roles[2]), 77, numpy_dtype(one.dtypes[2]))
         run(*operands, out, name=name)
         one.check(out, a, b)
+
+
+# ------------------------------------------------------------------------------ memory
+
+
+def test_workspaces_are_stated() -> None:
+    """Shares of a split sum, and packed weights: what a function allocates on the device."""
+    case = FaceCase("conv", geometry_of(CASES["tails"]), 2)
+    elements = prod(case.stored_shape("y"))
+    func = BACKEND.build(problem_of(case), GemmPlan(Tile(64, 16, 16, 3), 4, 2))
+    assert workspace_bytes(func, 1) == 3 * elements * 4
+    packed = GemmPlan(Tile(64, 16, 16), 4, 2, packed=True)
+    held = packed_weights(problem_of(case, prepacked=True), packed).elements
+    assert workspace_bytes(BACKEND.build(problem_of(case), packed), 1) == held * 4
+    assert workspace_bytes(BACKEND.build(problem_of(case), DirectPlan(1, 1)), 1) == 0
+    some = BACKEND.build(problem_of(case, is_symbolic=True), GemmPlan(Tile(64, 16, 16, 3), 4, 2))
+    assert workspace_bytes(some, 1) is None
 
 
 # ------------------------------------------------------------------------------ refusals

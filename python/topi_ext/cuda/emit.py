@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from .. import compat, emit
 from ..compat import script, statements, tir
 from ..emit import *  # noqa: F403  what every target has
-from ..emit import Array, Expr, Operand, store, wide
+from ..emit import Array, Expr, Operand, store, wide, workspace
 
 __all__ = [
     *emit.__all__,
@@ -97,6 +97,7 @@ def launch(blocks: Expr, threads: int, functions: str = "") -> Iterator[tuple[Ex
 
 def workspace_of(elements: Expr, dtype: str) -> Array:
     """Memory of the device that kernels of one function hand each other."""
+    workspace().add(elements, dtype)
     return Array(compat.scoped(wide(elements), dtype, "global"), dtype)
 
 
