@@ -28,6 +28,7 @@ from ...problem import Problem
 from .. import emit
 from ..emit import Array, Expr, Operand, both, call, flat, opaque_value, pick, store, when
 from ..isa.tensor_core import functions
+from ..isa.vectors import FUNCTIONS as VECTORS
 from ..parts.gather_block import GatherBlock, blocks_of
 from ..parts.gather_rows import GatherRow
 from ..parts.mma_tile import MmaTile, swizzled
@@ -64,7 +65,7 @@ def emit_body(problem: Problem, plan: WarpTiles, operands: Sequence[Operand]) ->
     data, weight, *extra, out = operands
     source = weight if problem.prepacked else packed_first(problem, _shape(problem, plan), weight)
     shares = shares_of(problem, plan.tile, out)
-    called = functions(problem.dtypes[0])
+    called = VECTORS + functions(problem.dtypes[0])
     with emit.launch(blocks_of(problem, plan.tile), plan.threads, called) as (block, thread):
         threads = Threads(opaque_value(thread), plan.threads)
         place = GatherBlock.emitted(problem, plan.tile, opaque_value(block))

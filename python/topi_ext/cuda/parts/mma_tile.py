@@ -157,10 +157,19 @@ class MmaTile:
         for block in range(self.plan.row_blocks):
             for number in range(self.slice_blocks):
                 at = (block * self.plan.column_blocks + part * self.slice_blocks + number) * 4
-                for one in range(4):
-                    place = (row + block * 16 + one // 2 * 8) * strides[0]
-                    place = place + (first + number * 8 + one % 2) * strides[1]
-                    store(held, place, self.sums[at + one])
+                for half in range(2):
+                    place = (row + block * 16 + half * 8) * strides[0]
+                    place = place + (first + number * 8) * strides[1]
+                    self._keep_pair(held, place, strides[1], at + half * 2)
+
+    def _keep_pair(self, held: Array, place: Expr, stride: int, at: int) -> None:
+        """Two neighbouring columns of a row."""
+        pair = self.sums[at], self.sums[at + 1]
+        if stride == 1:
+            call("topi_put2", held.buffer.data, emit.typed(place), *pair)
+            return
+        for number, value in enumerate(pair):
+            store(held, place + number * stride, value)
 
     @property
     def own_rows(self) -> list[Expr]:

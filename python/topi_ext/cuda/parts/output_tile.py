@@ -20,7 +20,7 @@ from ...emit.post_ops import RowEpilogue
 from ...problem import DATA, Problem
 from .. import emit
 from ..emit import Array, Expr, Operand, along, both, flat, opaque_value, shared, store, when
-from ..plan.implicit_gemm import PAD, Tile
+from ..plan.implicit_gemm import LAST_PAD, PAD, Tile
 from .gather_block import GatherBlock
 
 
@@ -98,7 +98,7 @@ class OutputTile:
         """
         starts = self._starts()
         is_channels_last = along(self.result, "C") == 1
-        strides = (fragment.width + PAD, 1) if is_channels_last else (1, self.tile.rows + PAD)
+        strides = (fragment.width + LAST_PAD, 1) if is_channels_last else (1, self.tile.rows + PAD)
 
         def element(turn: Expr, part: int) -> None:
             number = self.threads.number + turn * self.threads.count

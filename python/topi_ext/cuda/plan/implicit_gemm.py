@@ -100,6 +100,9 @@ PAD = 4
 """Elements between rows of shared memory, so that columns do not share banks; 16 bytes or more, so
 that reads by so many stay aligned."""
 
+LAST_PAD = 8
+"""The same of sums by rows: pairs of columns of eight rows lie in different banks."""
+
 TABLES = 16
 """Bytes of shared memory for each row: where it begins in the result, and in an operand of the
 epilogue."""
@@ -118,7 +121,7 @@ def slice_columns(columns: int, thread_columns: int) -> int:
 
 def held_elements(rows: int, columns: int) -> int:
     """Shared memory of sums of so many rows and columns, in either order."""
-    return max(rows * (columns + PAD), (rows + PAD) * columns)
+    return max(rows * (columns + LAST_PAD), (rows + PAD) * columns)
 
 
 TILES = (
