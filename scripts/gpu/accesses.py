@@ -9,8 +9,9 @@ followed a few times: their addresses repeat.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -278,9 +279,13 @@ class Threads(Values):
             self.of(value)
 
     def _extern(self, value: Any) -> None:
-        """A device function: places in shared memory that it is given are bytes."""
+        """A device function: places in shared memory that it is given are bytes, but for functions
+        of so many elements."""
         name, *given = value.args
         text = str(getattr(name, "value", name))
+        if run := re.fullmatch(r"topi_(put|load|read)(\d)", text):
+            self._run(run[1], int(run[2]), given)
+            return
         lanes, said = re.search(r"<(\d+)", text), re.search(r"(?:copy|keep)(\d+)", text)
         wide = int(said[1]) if said else _SIXTEEN
         is_load = "load" in text
@@ -302,6 +307,23 @@ class Threads(Values):
                     self._under(guard.astype(bool), noted)
                 elif guard is None or guard:
                     noted()
+
+    def _run(self, verb: str, count: int, given: Sequence[Any]) -> None:
+        """Neighbours that are written or read at once; of a read, where it reads anything."""
+        guard = self.of(given[-1]) if verb == "read" else True
+        for one, index in zip(given, given[1:]):
+            if type(one).__name__ != "Call" or name_of(one) != "buffer_data":
+                continue
+            buffer, place = one.args[0], self.of(index)
+            scope, element = self.memory.scope(buffer), width_of(buffer.dtype)
+            if scope.startswith("local") or place is None:
+                continue
+            kind = "store" if verb == "put" else "load"
+            noted = partial(self._note, scope, kind, place * element, element * count, given[0])
+            if isinstance(guard, np.ndarray):
+                self._under(guard.astype(bool), noted)
+            elif guard is None or guard:
+                noted()
 
     # ---------------------------------------------------------------- counts
 
