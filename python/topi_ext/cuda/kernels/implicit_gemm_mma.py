@@ -37,7 +37,6 @@ from ..parts.packed_weights import PackedShape, packed_first, packed_of
 from ..parts.packed_weights import pack_weights as pack
 from ..parts.split_sums import add_shares, shares_of
 from ..parts.tap_steps import TapSteps
-from ..plan.implicit_gemm import held_elements
 from ..plan.implicit_gemm_mma import reads_chunks
 from ..plan.warp_tiles import WarpTiles
 
@@ -70,9 +69,7 @@ def emit_body(problem: Problem, plan: WarpTiles, operands: Sequence[Operand]) ->
         threads = Threads(opaque_value(thread), plan.threads)
         place = GatherBlock.emitted(problem, plan.tile, opaque_value(block))
         sums = MmaTile.emitted(plan, problem.dtypes[0], threads.number, False, plan.width == 2)
-        words = plan.stages * plan.stage_bytes // 4
-        words = max(words, held_elements(plan.tile.rows, sums.width))
-        arena = emit.shared(words, "float32", SHARED)
+        arena = emit.shared(plan.arena_bytes // 4, "float32", SHARED)
         step = Step.emitted(problem, plan, place, threads, (data, source, arena))
         _products(step, sums)
         if shares is None:

@@ -128,14 +128,9 @@ class MmaTile:
         call(multiply(self.dtype), self.sums.buffer.data, at, *operands)
 
     @property
-    def slice_blocks(self) -> int:
-        """Blocks of 8 columns of a warp that are kept at once."""
-        return 1 if self.plan.tile.columns >= 128 or self.plan.column_blocks % 2 else 2
-
-    @property
     def slices(self) -> int:
         """Parts of the columns that are kept at once."""
-        return self.plan.column_blocks // self.slice_blocks
+        return self.plan.slices
 
     @property
     def width(self) -> int:
@@ -144,19 +139,19 @@ class MmaTile:
 
     def column(self, part: int, number: Expr) -> Expr:
         """Column of the tile that is column `number` of a slice."""
-        run = self.slice_blocks * 8
+        run = self.plan.slice_blocks * 8
         warp_column, rest = emit.unravel(number, (0, run))
         return warp_column * (self.plan.column_blocks * 8) + part * run + rest
 
     def keep(self, part: int, held: Array, strides: tuple[int, int]) -> None:
         """Write the thread's sums of a slice to ``held[row, column]``."""
-        run = self.slice_blocks * 8
+        run = self.plan.slice_blocks * 8
         warp_column = emit.quotient(self.first_column, self.plan.column_blocks * 8)
         first = opaque_value(warp_column * run + emit.remainder(self.lane, 4) * 2)
         row = opaque_value(self.first_row + emit.quotient(self.lane, 4))
         for block in range(self.plan.row_blocks):
-            for number in range(self.slice_blocks):
-                at = (block * self.plan.column_blocks + part * self.slice_blocks + number) * 4
+            for number in range(self.plan.slice_blocks):
+                at = (block * self.plan.column_blocks + part * self.plan.slice_blocks + number) * 4
                 for half in range(2):
                     place = (row + block * 16 + half * 8) * strides[0]
                     place = place + (first + number * 8) * strides[1]

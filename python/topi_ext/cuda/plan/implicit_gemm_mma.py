@@ -13,6 +13,7 @@ from .cost import LAUNCH, Blocks, launch_time, memory_time, resident
 from .implicit_gemm import (
     LEAST_STEPS,
     SPLITS,
+    TABLES,
     Tile,
     block_count,
     packing_time,
@@ -97,7 +98,7 @@ def _time(problem: Problem, plan: MmaPlan, machine: GpuMachine) -> float | None:
     loads = tile.rows * tile.depth / (256 if chunks else 32) + tile.columns * tile.depth / 256
     # Every warp reads its rows and its columns: 128 bytes a cycle.
     reads = plan.stage_bytes * (plan.warp_rows + plan.warp_columns) / 2 / 128
-    held = max(plan.stages * plan.stage_bytes, 4 * (tile.rows + 4) * 32) + 8 * tile.rows
+    held = plan.arena_bytes + TABLES * tile.rows
     registers = plan.row_blocks * plan.column_blocks * 4 + 80 + (0 if chunks else 30)
     blocks = Blocks(
         block_count(problem, tile), plan.threads, registers, held,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .base import Plan
-from .implicit_gemm import Tile
+from .implicit_gemm import Tile, held_elements
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,22 @@ class WarpTiles(Plan):
     def column_blocks(self) -> int:
         """Of 8 columns, of a warp."""
         return self.tile.columns // self.warp_columns // 8
+
+    @property
+    def slice_blocks(self) -> int:
+        """Blocks of 8 columns of a warp whose sums are kept at once."""
+        return 1 if self.tile.columns >= 128 or self.column_blocks % 2 else 2
+
+    @property
+    def slices(self) -> int:
+        """Parts of the columns that are kept at once."""
+        return self.column_blocks // self.slice_blocks
+
+    @property
+    def arena_bytes(self) -> int:
+        """Shared memory: of all stages, and later of a part of the sums."""
+        kept = held_elements(self.tile.rows, self.tile.columns // self.slices)
+        return max(self.stages * self.stage_bytes, 4 * kept)
 
     @property
     def stage_bytes(self) -> int:
