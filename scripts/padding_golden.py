@@ -96,15 +96,23 @@ def run_torch(op: str, x: np.ndarray, w: np.ndarray, arguments: Arguments) -> np
 def run_tensorflow(op: str, x: np.ndarray, w: np.ndarray, arguments: Arguments) -> np.ndarray:
     tf = importlib.import_module("tensorflow")
     given = {key: value for key, value in arguments.items() if key != "kernel_size"}
-    if x.ndim == 3 and op == "conv":
-        for key in ("strides", "dilations"):
-            given[key] = [1, *given.get(key, (1, 1, 1)), 1]
     if "output_shape" in given:
         given["output_shape"] = [1, *given["output_shape"], 1]
+    if op == "conv" and given["padding"] != "SAME":
+        _check_reach(x, w, given)
     name = f"conv{x.ndim}d{'' if op == 'conv' else '_transpose'}"
-    strides = given.pop("strides")
-    y = getattr(tf.nn, name)(x[None, ..., None], w[..., None, None], strides=strides, **given)
+    y = getattr(tf.nn, name)(x[None, ..., None], w[..., None, None], **given)
     return y.numpy()[0, ..., 0]
+
+
+def _check_reach(x: np.ndarray, w: np.ndarray, given: Arguments) -> None:
+    """TensorFlow 2.21 with oneDNN returns memory as it lies there, in the size of the operand,
+    where a kernel reaches beyond it; without oneDNN the result is empty."""
+    ends = [(0, 0)] * x.ndim if given["padding"] == "VALID" else given["padding"][1:-1]
+    dilation = given["dilations"][1:-1] if x.ndim == 3 else given["dilations"]
+    far = [d * (k - 1) + 1 for d, k in zip(dilation, w.shape)]
+    if any(n + b + a < f for n, (b, a), f in zip(x.shape, ends, far)):
+        raise ValueError(f"a kernel that reaches {far} is longer than the operand {x.shape}")
 
 
 def run_keras(op: str, x: np.ndarray, w: np.ndarray, arguments: Arguments) -> np.ndarray:
@@ -184,6 +192,9 @@ def draw(rng: random.Random, framework: str, op: str) -> tuple[tuple[int, ...], 
         strides = (1,) * rank
     border = BORDERS[framework](rng, (size, kernel, strides, dilation), transposed)
     steps = {spelling.strides[transposed]: strides, spelling.dilation: dilation}
+    if framework == "tensorflow" and not transposed and rank != 2:
+        whole = {"strides": (1, *strides, 1), "dilations": (1, *dilation, 1)}
+        steps = {"stride": strides, "dilations": dilation} if rank == 1 else whole
     if framework == "jax" and border.pop("moves_stride", False):
         steps = {"window_strides": (1,) * rank, "lhs_dilation": strides, "rhs_dilation": dilation}
     return size, {spelling.kernel: kernel, **steps, **border}

@@ -332,16 +332,18 @@ def read(framework: str, op: str, *, size: Ints | None = None, **arguments: Any)
     """
     spelling, transposed = _spelling(framework, op)
     values = dict(arguments)
+    if "stride" in values and framework == "tensorflow":
+        values["strides"] = values.pop("stride")  # so tf.nn.conv1d has it
     kernel = values.pop("kernel_size", values.pop(spelling.kernel, None))
-    lists = [value for value in (kernel, size) if value is not None and is_several(value)]
+    lists: list[Any] = [one for one in (kernel, size) if one is not None and is_several(one)]
     rank = len(lists[0]) if lists else 1
     name = spelling.functions[transposed].format(rank=rank)
     if not 1 <= rank <= MAX_RANK:
         raise fail(name, f"kernel_size={tuple(kernel)} must have 1, 2 or 3 values")
     window = Window(
         _per_axis(name, spelling.kernel, kernel, rank),
-        _steps(name, spelling.strides[transposed], values, rank),
-        _steps(name, spelling.dilation, values, rank),
+        _steps(name, spelling.strides[transposed], values, rank, framework == "tensorflow"),
+        _steps(name, spelling.dilation, values, rank, framework == "tensorflow"),
         transposed,
         name,
     )
@@ -375,9 +377,16 @@ def _per_axis(op: str, name: str, value: Any, rank: int) -> tuple[int, ...]:
     return values * rank if len(values) == 1 else values
 
 
-def _steps(op: str, name: str, values: dict[str, Any], rank: int) -> tuple[int, ...]:
-    """Strides or dilations, taken out of `values`: at least 1, and 1 where nothing is said."""
+def _steps(
+    op: str, name: str, values: dict[str, Any], rank: int, may_be_whole: bool = False
+) -> tuple[int, ...]:
+    """Strides or dilations, taken out of `values`: at least 1, and 1 where nothing is said.
+
+    Some TensorFlow functions want them of all axes, batch and channels included.
+    """
     value = values.pop(name, None)
+    if may_be_whole and is_several(value) and len(value) == rank + 2:
+        value = value[1:-1]
     steps = _per_axis(op, name, 1 if value is None else value, rank)
     if min(steps) < 1:
         raise fail(op, f"{name}={steps} must be at least 1")
@@ -510,6 +519,10 @@ def _read_keras(window: Window, given: dict[str, Any], size: Sizes) -> Call:
     elif given.get("output_padding") is not None:
         extra = _per_axis(op, "output_padding", given["output_padding"], rank)
         _check_extra(op, extra, window.stride, f"strides={window.stride}")
+        if rule == "same_upper" and any(e == r % 2 == 0 for e, r in zip(extra, window.reach)):
+            raise fail(
+                op, f"output_padding={extra} must be at least 1 where an even kernel is 'same'"
+            )
         base = (r - r % 2 if rule == "same_upper" else 0 for r in window.reach)
         border = Border(rule, cut=tuple(b - e for b, e in zip(base, extra)))
     elif rule == "same_upper":
@@ -704,10 +717,21 @@ def translate(
         del common["kernel_size"]
     elif spelling.kernel != "kernel_size":
         common[spelling.kernel] = common.pop("kernel_size")
+    if target == "tensorflow" and not transposed:
+        _spell_as_conv_nd(common, window)
     none: Pairs = ((0, 0),) * window.rank
     pad, crop = (none, missing) if transposed else (missing, none)
     flip = call.flipped and target != "jax"
     return Translation(name, common | spoken, pad, crop, flip, call.output_size)
+
+
+def _spell_as_conv_nd(common: dict[str, Any], window: Window) -> None:
+    """``tf.nn.conv1d`` says stride, and ``tf.nn.conv3d`` says it of all five axes."""
+    if window.rank == 1:
+        common["stride"] = common.pop("strides")
+    elif window.rank == 3:
+        for name in ("strides", "dilations"):
+            common[name] = (1, *common[name], 1)
 
 
 def _meaning(
@@ -772,7 +796,9 @@ def _write_torch(call: Call) -> list[dict[str, Any]]:
 def _write_tensorflow(call: Call) -> list[dict[str, Any]]:
     window, ends = call.window, call.ends
     numbers = [(0, 0), *((max(0, b), max(0, a)) for b, a in ends), (0, 0)]
-    explicit = [{"padding": [list(pair) for pair in numbers]}] if window.rank == 2 else []
+    # The transpose takes numbers only without dilation, on CPUs.
+    takes_numbers = window.rank == 2 and (not window.transposed or max(window.dilation) == 1)
+    explicit = [{"padding": [list(pair) for pair in numbers]}] if takes_numbers else []
     if not window.transposed:
         return [{"padding": "VALID"}, {"padding": "SAME"}, *explicit, {"padding": "VALID"}]
     size, wanted = call.size, call.output_size
