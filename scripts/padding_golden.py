@@ -100,6 +100,8 @@ def run_tensorflow(op: str, x: np.ndarray, w: np.ndarray, arguments: Arguments) 
         given["output_shape"] = [1, *given["output_shape"], 1]
     if op == "conv" and given["padding"] != "SAME":
         _check_reach(x, w, given)
+    if op == "conv" and x.ndim == 3:
+        _check_stride(x, w, given["strides"][1:-1])
     name = f"conv{x.ndim}d{'' if op == 'conv' else '_transpose'}"
     y = getattr(tf.nn, name)(x[None, ..., None], w[..., None, None], **given)
     return y.numpy()[0, ..., 0]
@@ -115,8 +117,17 @@ def _check_reach(x: np.ndarray, w: np.ndarray, given: Arguments) -> None:
         raise ValueError(f"a kernel that reaches {far} is longer than the operand {x.shape}")
 
 
+def _check_stride(x: np.ndarray, w: np.ndarray, strides: Any) -> None:
+    """TensorFlow 2.21 with oneDNN reads beyond the operand in some conv3d of strides longer than
+    the kernel: size (8, 6, 4), kernel (3, 2, 2), strides (1, 1, 3).  Without oneDNN it is right."""
+    if x.ndim == 3 and any(s > k for s, k in zip(strides, w.shape)):
+        raise ValueError(f"strides={strides} are longer than the kernel {w.shape}")
+
+
 def run_keras(op: str, x: np.ndarray, w: np.ndarray, arguments: Arguments) -> np.ndarray:
     keras = importlib.import_module("keras")
+    if op == "conv":
+        _check_stride(x, w, arguments["strides"])
     kind = getattr(keras.layers, f"Conv{x.ndim}D{'' if op == 'conv' else 'Transpose'}")
     layer = kind(1, use_bias=False, **arguments)
     layer.build((1, *x.shape, 1))
@@ -361,6 +372,9 @@ def check(seed: int, count: int, frameworks: list[str]) -> Counter[str]:
                 got: Any = applied(made, to, x, w)
             except Exception as error:
                 got = error
+                if "longer than" in str(error):
+                    seen[f"{label}: a fault of the framework, not run"] += 1
+                    continue
             if not np.array_equal(got, want):
                 seen["WRONG"] += 1
                 print(f"{label}: {arguments} of {size}: {made}\n  want {want}\n  got {got}")
