@@ -12,6 +12,8 @@ from .readers import read
 from .spelling import spelling_of
 from .writers import WRITERS
 
+Spoken = dict[str, Any]
+
 
 @dataclass(frozen=True)
 class Translation:
@@ -86,37 +88,40 @@ def translate(
     ('keras.layers.Conv1DTranspose', 'same', ((0, 0),))
     """
     call = read(source, op, size=size, **arguments)
-    transposed = call.window.transposed
-    spelling, _ = spelling_of(target, "conv_transpose" if transposed else "conv")
-    name = spelling.functions[transposed].format(rank=call.window.rank)
-    window = call.window
-    common: dict[str, Any] = {
-        "kernel_size": window.kernel,
+    window, transposed = call.window, call.window.transposed
+    to = "conv_transpose" if transposed else "conv"
+    spelling, _ = spelling_of(target, to)
+    name = spelling.functions[transposed].format(rank=window.rank)
+    steps: dict[str, Any] = {
         spelling.strides[transposed]: window.stride,
         spelling.dilation: window.dilation,
     }
-    to = "conv_transpose" if transposed else "conv"
-    spoken, missing = {}, call.ends
-    candidates = WRITERS[target](call)
-    for candidate in candidates:
-        meant = _meaning(target, to, call, common | candidate, candidate is candidates[-1])
-        if meant is None:
-            continue
-        spoken, missing = candidate, _difference(call, meant)
-        if not _any(missing):
-            break
+    spoken, missing = _chosen(call, target, to, {spelling.kernel: window.kernel, **steps})
     if _any(missing) and not around:
         raise fail(name, _no_single_call(call, spoken, missing))
-    if not spelling.states_kernel:
-        del common["kernel_size"]
-    elif spelling.kernel != "kernel_size":
-        common[spelling.kernel] = common.pop("kernel_size")
     if target == "tensorflow" and not transposed:
-        _spell_as_conv_nd(common, window)
+        _spell_as_conv_nd(steps, window)
+    stated = {spelling.kernel: window.kernel} if spelling.states_kernel else {}
     none: Pairs = ((0, 0),) * window.rank
     pad, crop = (none, missing) if transposed else (missing, none)
     flip = call.flipped and target != "jax"
-    return Translation(name, common | spoken, pad, crop, flip, call.output_size)
+    return Translation(name, stated | steps | spoken, pad, crop, flip, call.output_size)
+
+
+def _chosen(call: Call, target: str, op: str, stated: dict[str, Any]) -> tuple[Spoken, Pairs]:
+    """What to say of the border, and by how many rows that is not yet the call."""
+    candidates = WRITERS[target](call)
+    for candidate in candidates[:-1]:
+        try:
+            meant = read(target, op, size=call.size, **stated, **candidate)
+        except ValueError:
+            continue  # the target's rules do not allow this one
+        if not _any(_difference(call, meant)):
+            return candidate, ((0, 0),) * call.window.rank
+    # The operand of a convolution may yet grow: by what is missing.
+    size = call.size if call.window.transposed else None
+    last = read(target, op, size=size, **stated, **candidates[-1])
+    return candidates[-1], _difference(call, last)
 
 
 def _spell_as_conv_nd(common: dict[str, Any], window: Window) -> None:
@@ -126,21 +131,6 @@ def _spell_as_conv_nd(common: dict[str, Any], window: Window) -> None:
     elif window.rank == 3:
         for name in ("strides", "dilations"):
             common[name] = (1, *common[name], 1)
-
-
-def _meaning(
-    target: str, op: str, call: Call, arguments: dict[str, Any], is_last: bool
-) -> Call | None:
-    """What the target makes of these arguments; None of a candidate that it refuses."""
-    # A convolution's operand may have to be padded first, to a size that follows from the call.
-    try:
-        return read(target, op, size=call.size, **arguments)
-    except ValueError:
-        if not is_last:
-            return None
-        if call.window.transposed:
-            raise
-    return read(target, op, **arguments)
 
 
 def _any(pairs: Pairs) -> bool:

@@ -69,7 +69,7 @@ def _write_onnx(call: Call) -> list[dict[str, Any]]:
     window, ends = call.window, call.ends
     pads = (*(max(0, b) for b, _ in ends), *(max(0, a) for _, a in ends))
     if not window.transposed:
-        return [{"pads": pads}]
+        return [{"pads": pads}, {"pads": pads}]
     # onnxruntime refuses an output_padding between stride and dilation, which ONNX allows.
     extra = tuple(min(max(0, -a), s - 1) for (_, a), s in zip(ends, window.stride))
     return [{"pads": pads, "output_padding": extra}]
@@ -77,7 +77,7 @@ def _write_onnx(call: Call) -> list[dict[str, Any]]:
 
 def _write_jax(call: Call) -> list[dict[str, Any]]:
     if not call.window.transposed:
-        return [{"padding": call.ends}]
+        return [{"padding": call.ends}, {"padding": call.ends}]
     pairs = around_dilated(call.window, call.ends)
     return [{"padding": pairs, "transpose_kernel": not call.flipped}]
 
