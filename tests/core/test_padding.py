@@ -177,6 +177,21 @@ def test_pytorch_without_a_size(target: str, op: str, seed: int) -> None:
     assert found.output_size is None
 
 
+@pytest.mark.parametrize("target", SPELLINGS)
+@pytest.mark.parametrize("ends", [(9, -12), (-12, 9), (-3, -9), (0, -3), (12, -14)])
+def test_zeros_alone_and_zeros_on_either_side(ends: tuple[int, int], target: str) -> None:
+    """What JAX can ask for: a window of the full result that lies partly or wholly beside it."""
+    jax = dict(kernel_size=3, strides=2, padding=[(2 - ends[0], 2 - ends[1])])
+    call = read("jax", "conv_transpose", size=4, **jax)
+    assert call.ends == (ends,)
+    found = translate("jax", target, "conv_transpose", size=4, **jax)
+    x, w = frameworks.operands((4,), (3,))
+    meant = read(target, "conv_transpose", size=4, **({"kernel_size": 3} | found.arguments))
+    got = frameworks.defined(meant, x, np.flip(w) if found.flip_kernel else w)
+    got = frameworks.resized(got, [(-b, -a) for b, a in found.crop])
+    assert np.array_equal(got, frameworks.defined(call, x, w))
+
+
 def test_founding_report_4() -> None:
     """conv_transpose1d of PyTorch, output_padding included, by TensorFlow's conv1d_transpose."""
     layer = dict(kernel_size=16, stride=8, padding=4, output_padding=1)

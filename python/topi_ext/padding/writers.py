@@ -67,17 +67,24 @@ def _write_keras(call: Call) -> list[dict[str, Any]]:
 
 def _write_onnx(call: Call) -> list[dict[str, Any]]:
     window, ends = call.window, call.ends
-    pads = (*(max(0, b) for b, _ in ends), *(max(0, a) for _, a in ends))
+    before, after = ([max(0, end) for end in side] for side in zip(*ends))
     if not window.transposed:
-        return [{"pads": pads}, {"pads": pads}]
-    # onnxruntime refuses an output_padding between stride and dilation, which ONNX allows.
-    extra = tuple(min(max(0, -a), s - 1) for (_, a), s in zip(ends, window.stride))
-    return [{"pads": pads, "output_padding": extra}]
+        return [{"pads": (*before, *after)}] * 2
+    extra = []
+    for axis, ((b, a), far, stride) in enumerate(zip(ends, window.reach, window.stride)):
+        # onnxruntime refuses an output_padding between stride and dilation, which ONNX allows.
+        extra.append(min(max(0, -a), stride - 1))
+        # Where zeros follow on one side, the call itself may not lose all its rows on the other.
+        if a + extra[axis] < 0:
+            before[axis] = min(before[axis], far - 1)
+        if b < 0:
+            after[axis] = min(after[axis], far - 1)
+    return [{"pads": (*before, *after), "output_padding": tuple(extra)}]
 
 
 def _write_jax(call: Call) -> list[dict[str, Any]]:
     if not call.window.transposed:
-        return [{"padding": call.ends}, {"padding": call.ends}]
+        return [{"padding": call.ends}] * 2
     pairs = around_dilated(call.window, call.ends)
     return [{"padding": pairs, "transpose_kernel": not call.flipped}]
 
