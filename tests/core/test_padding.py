@@ -209,6 +209,24 @@ def test_founding_report_4() -> None:
     assert np.array_equal(full[4:-3], y[0, 0].numpy())
 
 
+def test_rows_behind_the_last_tap_are_tensorflows_output_shape() -> None:
+    """VALID may return up to stride - 1 of them: output_padding without padding is one call."""
+    layer = dict(kernel_size=256, stride=128, output_padding=127)
+    found = translate("torch", "tensorflow", "conv_transpose", size=10, around=False, **layer)
+    assert found.arguments["padding"] == "VALID"
+    assert found.arguments["output_shape"] == found.output_size == (1535,)
+
+
+def test_numbers_are_no_padding_of_tensorflows_dilated_transpose() -> None:
+    """TensorFlow refuses both together on CPUs."""
+    layer = dict(kernel_size=(3, 3), stride=2, padding=2, output_padding=1)
+    plain = translate("torch", "tensorflow", "conv_transpose", size=(5, 5), **layer)
+    assert plain.arguments["padding"] == [[0, 0], [2, 1], [2, 1], [0, 0]] and plain.is_one_call
+    layer["dilation"] = 3
+    dilated = translate("torch", "tensorflow", "conv_transpose", size=(5, 5), **layer)
+    assert (dilated.arguments["padding"], dilated.crop) == ("VALID", ((2, 1), (2, 1)))
+
+
 @pytest.mark.parametrize("kernel", range(1, 8))
 @pytest.mark.parametrize("stride", range(1, 5))
 def test_founding_reports_2_and_3(kernel: int, stride: int) -> None:
