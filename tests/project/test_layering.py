@@ -33,6 +33,7 @@ FLOOR = {
     "topi_ext.compute": 1,
     "topi_ext.problem": 1,
     "topi_ext.precision": 1,
+    "topi_ext.padding": 1,
     "topi_ext.nominal": 2,
     "topi_ext.emit": 2,
     "topi_ext.sizes": 2,
@@ -84,6 +85,7 @@ WITHOUT_TVM = {
     "topi_ext.cuda.registry",
     "topi_ext.nominal",
     "topi_ext.precision",
+    "topi_ext.padding",
 }
 STDLIB_ONLY = {"topi_ext.gather", "topi_ext.geometry"}
 ABOVE = {"scripts", "tests", "examples"}
