@@ -10,6 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from cuda_emulator.host import Launch
+from cuda_emulator.lowering import Lowered, lower
 from topi_ext.cuda import kernels
 from topi_ext.cuda.machine import WARP, GpuMachine
 from topi_ext.cuda.plan.base import Plan
@@ -17,8 +19,6 @@ from topi_ext.cuda.registry import KERNELS, kernel_of
 
 from . import shapes, toolchain
 from .accesses import accesses
-from .host import Launch
-from .lowering import Lowered, lower
 from .sass import Code, read
 
 Row = dict[str, Any]
@@ -79,7 +79,7 @@ def lowered(shape: shapes.Shape, face: str, plan: Plan, arch: str) -> Lowered:
 def rows_of(spot: Spot, *, with_code: bool = True) -> list[Row]:
     """One row for every launch: the kernel itself, and what packs weights or adds shares."""
     made = lowered(spot.shape, spot.face, spot.plan, spot.arch)
-    launches = made.launches(spot.shape.stored(spot.face)).launches
+    launches = made.plan(*spot.shape.stored(spot.face)).launches
     usage, code = compiled(made.source, spot.arch) if with_code else ({}, {})
     main = max(launches, key=lambda one: len(str(made.kernels[one.kernel].body)))
     rows = []
@@ -138,14 +138,14 @@ def _identity(spot: Spot, launch: Launch, part: str) -> Row:
 
 
 def _resources(spot: Spot, launch: Launch, usage: toolchain.Usage) -> Row:
-    shared = usage.shared + launch.shared
+    shared = usage.shared + launch.dynamic_shared
     held = resident(spot.machine, usage.registers, launch.block[0], shared)
     return {
         "registers": usage.registers,
         "spills": usage.spills,
         "stack": usage.stack,
         "shared_static": usage.shared,
-        "shared_dynamic": launch.shared,
+        "shared_dynamic": launch.dynamic_shared,
         "resident": held,
         "occupancy": held * launch.block[0] / spot.machine.threads,
     }
