@@ -19,6 +19,7 @@ from topi_ext.cuda.registry import KERNELS, kernel_of
 
 from . import shapes, toolchain
 from .accesses import accesses
+from .bundle import machine_of
 from .sass import Code, read
 
 Row = dict[str, Any]
@@ -42,16 +43,13 @@ class Spot:
     @property
     def machine(self) -> GpuMachine:
         """What the plan was chosen for."""
-        found = GpuMachine.of_arch(self.arch)
-        assert found is not None
-        return found
+        return machine_of(self.arch)
 
 
 def chosen_spots(archs: tuple[str, ...]) -> Iterator[Spot]:
     """What the backend takes for every shape, face and architecture."""
     for arch in archs:
-        machine = GpuMachine.of_arch(arch)
-        assert machine is not None
+        machine = machine_of(arch)
         for shape, face in shapes.spots():
             plan = shapes.chosen(shape, face, machine)
             if plan is not None and (machine.has_bfloat16 or shape.dtype != "bfloat16"):
@@ -61,8 +59,7 @@ def chosen_spots(archs: tuple[str, ...]) -> Iterator[Spot]:
 def tile_spots(archs: tuple[str, ...]) -> Iterator[Spot]:
     """Every tile of every kernel."""
     for arch in archs:
-        machine = GpuMachine.of_arch(arch)
-        assert machine is not None
+        machine = machine_of(arch)
         for kernel in KERNELS:
             if kernel.name.endswith("_mma") and not machine.has_mma:
                 continue
