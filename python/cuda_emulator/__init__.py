@@ -9,14 +9,16 @@ See docs/developer/cuda-emulator.md for what it finds, and for what it cannot se
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import compiler, host, process
 from .faults import Fault, Unsupported
-from .lowering import lower
 from .translate import translated
+
+if TYPE_CHECKING:
+    from .lowering import Lowered
 
 __all__ = ["Fault", "Kernel", "Run", "Unsupported", "build"]
 
@@ -35,41 +37,41 @@ class Kernel(NamedTuple):
 class Run:
     """A module made to run: call it with NumPy arrays, which are written in place."""
 
-    def __init__(self, lowered: Any, mode: str, name: str | None, edit: Callable | None) -> None:
+    def __init__(
+        self, lowered: Lowered, mode: str, name: str | None, edit: Callable | None
+    ) -> None:
         if mode not in compiler.MODES:
             raise ValueError(f"mode={mode!r} is none of {', '.join(compiler.MODES)}")
-        self.mode, self._hosts = mode, lowered.hosts
-        self.name = name if name is None else _chosen(lowered.hosts, name)
+        self.mode, self._lowered = mode, lowered
+        self.name = name if name is None else lowered.chosen(name)
         self.source: str = edit(lowered.source) if edit else lowered.source
-        self._kernels = lowered.kernels
         self._names = list(lowered.kernels)
         self._text = translated(self.source, self._names)
 
     @property
     def functions(self) -> list[str]:
         """Names of the functions that can be run."""
-        return list(self._hosts)
+        return list(self._lowered.hosts)
 
     @property
     def kernels(self) -> list[Kernel]:
         """The kernels of the module."""
-        return [_described(name, kernel) for name, kernel in self._kernels.items()]
+        return [_described(name, kernel) for name, kernel in self._lowered.kernels.items()]
 
     def parameters(self, name: str | None = None) -> list[Any]:
         """For each parameter its TIR buffer, or None for a scalar."""
-        return host.buffers_of(self._hosts[_chosen(self._hosts, name or self.name)])
+        return host.buffers_of(self._host(name))
 
     def declared(self, name: str | None = None) -> list[Any]:
         """The parameters themselves."""
-        return list(self._hosts[_chosen(self._hosts, name or self.name)].params)
+        return list(self._host(name).params)
+
+    def _host(self, name: str | None) -> Any:
+        return self._lowered.hosts[self._lowered.chosen(name or self.name)]
 
     def launches(self, *arrays: Any, name: str | None = None) -> list[host.Launch]:
-        """What a call with these arrays would launch."""
-        return self._plan(arrays, name).launches
-
-    def _plan(self, arrays: tuple[Any, ...], name: str | None) -> host.Plan:
-        name = _chosen(self._hosts, name or self.name)
-        return host.plan(name, self._hosts[name], self._kernels, arrays)
+        """What a call with these arrays, or arrays of these shapes, would launch."""
+        return list(self._lowered.plan(*arrays, name=name or self.name).launches)
 
     def __call__(
         self, *arrays: Any, order: int = 0, name: str | None = None, timeout: float = 600
@@ -92,17 +94,11 @@ class Run:
         ValueError
             Arrays that the function does not take.
         """
-        plan = self._plan(arrays, name)
+        if any(isinstance(value, tuple) for value in arrays):
+            raise ValueError("shapes have no elements: a call takes arrays")
+        plan = self._lowered.plan(*arrays, name=name or self.name)
         program = compiler.program(self._text, self.mode)
         process.run(program, plan, self._names, arrays, order, timeout)
-
-
-def _chosen(hosts: dict[str, Any], name: str | None) -> str:
-    if name is None:
-        name = next(iter(hosts)) if len(hosts) == 1 else "main"
-    if name not in hosts:
-        raise ValueError(f"name={name!r} is none of {', '.join(hosts)}")
-    return name
 
 
 def _constant(value: Any) -> int | None:
@@ -136,14 +132,8 @@ def _sum(a: int | None, b: int | None) -> int | None:
 
 
 def _bytes(buffer: Any) -> int | None:
-    bits = re.search(r"\d+", str(buffer.dtype))
-    size = max(int(bits[0]) // 8, 1) if bits else 1
-    for extent in buffer.shape:
-        constant = _constant(extent)
-        if constant is None:
-            return None
-        size *= constant
-    return size
+    sizes = [_constant(extent) for extent in buffer.shape]
+    return None if None in sizes else math.prod(sizes) * host.width_of(buffer.dtype)
 
 
 def build(
@@ -174,4 +164,6 @@ def build(
     Unsupported
         One line that names what the emulator does not know.
     """
+    from .lowering import lower  # the only part that needs TVM
+
     return Run(lower(mod, target), mode, name, edit)

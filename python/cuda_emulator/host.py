@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a host function does with arrays of given shapes: memory it asks for, kernels it launches.
 
-The function is read as TIR, after kernels are split off and before its arguments are packed.
+The function is read as TIR, after kernels are split off and before its arguments are packed.  TVM
+itself is not needed here: plans that were made elsewhere are read without it.
 """
 
 from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Union
 
@@ -15,7 +17,20 @@ import numpy as np
 
 from .faults import Unsupported
 
-__all__ = ["Launch", "Memory", "Plan", "buffers_of", "extent", "plan", "statements"]
+__all__ = [
+    "BINARY",
+    "CALLS",
+    "Address",
+    "Launch",
+    "Memory",
+    "Plan",
+    "buffers_of",
+    "extent",
+    "name_of",
+    "plan",
+    "statements",
+    "width_of",
+]
 
 Number = Union[int, float, bool]
 
@@ -36,23 +51,27 @@ class Address(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """One launch of a kernel; sizes of grid and block are x, y and z."""
+    """One launch of a kernel; sizes of grid and block are x, y and z.
+
+    Each of `types` is the dtype of an argument, or ``handle``.
+    """
 
     kernel: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     dynamic_shared: int
     arguments: tuple[Address | Number, ...]
+    types: tuple[str, ...]
 
 
 class Plan(NamedTuple):
     """What one call does."""
 
-    memory: list[Memory]
-    launches: list[Launch]
+    memory: tuple[Memory, ...]
+    launches: tuple[Launch, ...]
 
 
-_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "Add": operator.add,
     "Sub": operator.sub,
     "Mul": operator.mul,
@@ -68,14 +87,22 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "GE": operator.ge,
     "And": lambda a, b: a and b,
     "Or": lambda a, b: a or b,
+    "BitwiseAnd": operator.and_,
+    "BitwiseOr": operator.or_,
+    "BitwiseXor": operator.xor,
+    "LShift": operator.lshift,
+    "RShift": operator.rshift,
 }
-_CALLS: dict[str, Callable[[Any, Any], Any]] = {
-    "shift_left": operator.lshift,
-    "shift_right": operator.rshift,
-    "bitwise_and": operator.and_,
-    "bitwise_or": operator.or_,
-    "bitwise_xor": operator.xor,
+"""Expressions of two values, by the name of their class, but for those that round to zero."""
+
+CALLS = {
+    "bitwise_and": BINARY["BitwiseAnd"],
+    "bitwise_or": BINARY["BitwiseOr"],
+    "bitwise_xor": BINARY["BitwiseXor"],
+    "shift_left": BINARY["LShift"],
+    "shift_right": BINARY["RShift"],
 }
+"""What TVM before 0.27 has for some of them, by the name of the operator."""
 
 
 def _kind(node: Any) -> str:
@@ -84,7 +111,18 @@ def _kind(node: Any) -> str:
 
 def _dtype(node: Any) -> str:
     kind = getattr(node, "ty", None)
-    return str(getattr(kind, "dtype", None) or node.dtype)
+    return str(getattr(kind, "dtype", None) or getattr(node, "dtype", None) or kind)
+
+
+def _type_of(parameter: Any) -> str:
+    """Of a kernel's parameter: TVM 0.27 says more of a pointer than that it is one."""
+    dtype = _dtype(parameter)
+    return "handle" if "handle" in dtype else dtype
+
+
+def name_of(call: Any) -> str:
+    """Name of the operator that a call calls, without its dialect."""
+    return str(getattr(call.op, "name", call.op)).rpartition(".")[2]
 
 
 def _truncated(a: Number, b: Number) -> int:
@@ -93,7 +131,13 @@ def _truncated(a: Number, b: Number) -> int:
 
 
 def _bits(dtype: str) -> int:
-    return 8 if dtype == "bool" else int("".join(c for c in dtype if c.isdigit()) or 0)
+    found = re.search(r"\d+", dtype)
+    return int(found[0]) if found else 8
+
+
+def width_of(dtype: Any) -> int:
+    """Bytes of an element."""
+    return (_bits(str(dtype)) + 7) // 8
 
 
 def statements(node: Any) -> Iterator[Any]:
@@ -146,15 +190,9 @@ class _Reader:
             if buffer is None:
                 self.bind(parameter, value.item() if isinstance(value, np.generic) else value)
                 continue
-            shape, name = tuple(buffer.shape), str(buffer.name)
-            if not isinstance(value, np.ndarray) or value.ndim != len(shape):
-                raise ValueError(f"{self.name}: {name} is an array of {len(shape)} dimensions")
-            wanted = str(buffer.dtype)
-            if value.dtype.itemsize * 8 != _bits(wanted) or not _fits(str(value.dtype), wanted):
-                raise ValueError(f"{self.name}: {name} is {wanted}, {value.dtype} given")
-            self.bind_data(buffer, Address(len(self.memory), 0))
-            self.memory.append(Memory(name, place, value.nbytes))
-            tensors.append((name, shape, value.shape))
+            shape, name, sizes = tuple(buffer.shape), str(buffer.name), self._sizes(buffer, value)
+            self._remember(buffer, place, sizes)
+            tensors.append((name, shape, sizes))
         for _, shape, sizes in tensors:
             for dimension, size in zip(shape, sizes):
                 if _kind(dimension) == "Var" and hash(dimension) not in self.values:
@@ -163,6 +201,22 @@ class _Reader:
             expected = tuple(self.value(dimension) for dimension in shape)
             if expected != sizes:
                 raise ValueError(f"{self.name}: {name} has shape {sizes}, expected {expected}")
+
+    def _sizes(self, buffer: Any, value: Any) -> tuple[int, ...]:
+        """Those of an array that fits the buffer; a shape stands for any such array."""
+        name, wanted, rank = buffer.name, str(buffer.dtype), len(buffer.shape)
+        is_array = isinstance(value, np.ndarray)
+        sizes = value.shape if is_array else value
+        if not isinstance(sizes, tuple) or len(sizes) != rank:
+            raise ValueError(f"{self.name}: {name} is an array of {rank} dimensions")
+        if is_array and not _fits(value.dtype, wanted):
+            raise ValueError(f"{self.name}: {name} is {wanted}, {value.dtype} given")
+        return sizes
+
+    def _remember(self, buffer: Any, argument: int | None, sizes: Sequence[int]) -> None:
+        self.bind_data(buffer, Address(len(self.memory), 0))
+        size = math.prod(sizes) * width_of(buffer.dtype)
+        self.memory.append(Memory(str(buffer.name), argument, size))
 
     # ---- statements --------------------------------------------------------------------------
 
@@ -184,10 +238,7 @@ class _Reader:
 
     def _allocbuffer(self, node: Any) -> None:
         buffer = node.buffer
-        elements = math.prod(int(self.value(extent)) for extent in buffer.shape)
-        self.bind_data(buffer, Address(len(self.memory), 0))
-        size = elements * ((_bits(str(buffer.dtype)) + 7) // 8)
-        self.memory.append(Memory(str(buffer.name), None, size))
+        self._remember(buffer, None, [int(self.value(extent)) for extent in buffer.shape])
 
     def _declbuffer(self, node: Any) -> None:
         data = getattr(node, "data", None)
@@ -214,14 +265,14 @@ class _Reader:
         call = node.value
         if _kind(call) != "Call":
             return
-        name = str(getattr(call.op, "name", ""))
-        if name.endswith(("call_ffi_kernel", "tvm_call_packed")):
+        name = name_of(call)
+        if name in ("call_ffi_kernel", "tvm_call_packed"):
             kernel = str(call.args[0].value)
             if kernel not in self.kernels:
                 raise Unsupported(f"{self.name}: the host calls {kernel}, which is no kernel")
             self._launch(kernel, call.args[1:])
-        elif not name.endswith("ret"):
-            raise Unsupported(f"{self.name}: a host call of {name or call.op}")
+        elif name != "ret":
+            raise Unsupported(f"{self.name}: a host call of {name}")
 
     def _launch(self, kernel: str, given: Sequence[Any]) -> None:
         function = self.kernels[kernel]
@@ -238,7 +289,8 @@ class _Reader:
         dynamic = sizes.pop("tirx.use_dyn_shared_memory", 0)
         if sizes:
             raise Unsupported(f"{self.name}: {kernel} is launched with {', '.join(sizes)}")
-        self.launches.append(Launch(kernel, grid, block, dynamic, values[:count]))
+        types = tuple(_type_of(parameter) for parameter in function.params)
+        self.launches.append(Launch(kernel, grid, block, dynamic, values[:count], types))
 
     # ---- expressions -------------------------------------------------------------------------
 
@@ -250,8 +302,8 @@ class _Reader:
             return node.value
         if hash(node) in self.values:
             return self.values[hash(node)]
-        if kind in _BINARY:
-            return _BINARY[kind](self.value(node.a), self.value(node.b))
+        if kind in BINARY:
+            return BINARY[kind](self.value(node.a), self.value(node.b))
         if kind == "Not":
             return not self.value(node.a)
         if kind in {"Div", "Mod"}:
@@ -287,11 +339,11 @@ class _Reader:
         return float(value)
 
     def _call(self, node: Any) -> Any:
-        name = str(getattr(node.op, "name", node.op)).rpartition(".")[2]
+        name = name_of(node)
         if name in {"buffer_data", "likely"}:
             return self.value(node.args[0])
-        if name in _CALLS:
-            return _CALLS[name](self.value(node.args[0]), self.value(node.args[1]))
+        if name in CALLS:
+            return CALLS[name](self.value(node.args[0]), self.value(node.args[1]))
         if name == "if_then_else":
             return self.value(node.args[1 if self.value(node.args[0]) else 2])
         if name in {"reinterpret", "handle_add_byte_offset"}:
@@ -302,9 +354,10 @@ class _Reader:
         raise Unsupported(f"{self.name}: a host call of {name}")
 
 
-def _fits(given: str, wanted: str) -> bool:
+def _fits(given: np.dtype, wanted: str) -> bool:
     """Whether an array of dtype `given` may stand for `wanted`: NumPy itself has no bfloat16."""
-    return given == wanted or (wanted == "bfloat16" and given == "uint16")
+    same = str(given) == wanted or (wanted == "bfloat16" and str(given) == "uint16")
+    return same and given.itemsize * 8 == _bits(wanted)
 
 
 def extent(dimension: Any, sizes: dict[str, int], name: str) -> int:
@@ -328,7 +381,7 @@ class _Named(_Reader):
 
 
 def plan(name: str, host: Any, kernels: dict[str, Any], given: Sequence[Any]) -> Plan:
-    """What a call of this host function with `given` does.
+    """What a call of this host function with `given` does: arrays or their shapes, and numbers.
 
     Raises
     ------
@@ -340,4 +393,4 @@ def plan(name: str, host: Any, kernels: dict[str, Any], given: Sequence[Any]) ->
     reader = _Reader(name, kernels)
     reader.take_arguments(host, given)
     reader.statement(host.body)
-    return Plan(reader.memory, reader.launches)
+    return Plan(tuple(reader.memory), tuple(reader.launches))

@@ -9,6 +9,7 @@ import tvm
 from tvm import tirx
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
+from . import host
 from .faults import Unsupported
 
 __all__ = ["Lowered", "lower", "target_of"]
@@ -22,6 +23,19 @@ class Lowered(NamedTuple):
     source: str
     kernels: dict[str, Any]
     hosts: dict[str, Any]
+
+    def chosen(self, name: str | None) -> str:
+        """A function by its name, which may be left out where there is one, or a ``main``."""
+        if name is None:
+            name = next(iter(self.hosts)) if len(self.hosts) == 1 else "main"
+        if name not in self.hosts:
+            raise ValueError(f"name={name!r} is none of {', '.join(self.hosts)}")
+        return name
+
+    def plan(self, *given: Any, name: str | None = None) -> host.Plan:
+        """What a call does with arrays or their shapes, as tuples, and numbers."""
+        name = self.chosen(name)
+        return host.plan(name, self.hosts[name], self.kernels, given)
 
 
 @tvm.instrument.pass_instrument

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cuda_emulator.host import name_of, width_of
+
 from .banks import sectors, wavefronts
-from .host import width_of
-from .values import Value, Values, name_of
+from .values import Value, Values
 
 TURNS = 3
 """Of a loop at run time."""

@@ -11,22 +11,22 @@ from tvm import relax
 
 import relax_ext
 from benchmark import by_relax
+from cuda_emulator.host import Plan
+from cuda_emulator.lowering import Lowered, lower, target_of
 from topi_ext import compat
 from topi_ext.cuda import kernels
 from topi_ext.problem import Problem
 
 from .bundle import machine_of
-from .host import Launches
-from .lowering import Lowered, lower, target_of
 from .requests import Request
 
 
 @dataclass(frozen=True)
 class Built:
-    """CUDA, what is launched, how it was planned, and elements of packed weights if there are."""
+    """CUDA, what a call does, how it was planned, and elements of packed weights if there are."""
 
     source: str
-    launches: Launches
+    call: Plan
     plan: str
     packed: int = 0
 
@@ -42,7 +42,7 @@ def build(request: Request, arch: str) -> Built:
     shapes: list[Any] = [request.stored(role) for role in request.roles]
     if request.maker == "stock":
         made = _stock(request, arch)
-        return Built(made.source, made.launches(shapes), "dlight")
+        return Built(made.source, made.plan(*shapes), "dlight")
     plan, problem = request.plan(machine_of(arch)), request.problem
     packed = kernels.packed_weights(problem, plan)
     if request.maker == "prepacked" and packed is None:
@@ -50,7 +50,7 @@ def build(request: Request, arch: str) -> Built:
     if packed is not None:
         shapes[1] = (packed.elements,)
     made = lower(kernels.build(sized(request, problem), plan), arch)
-    return Built(made.source, made.launches(shapes), str(plan), packed.elements if packed else 0)
+    return Built(made.source, made.plan(*shapes), str(plan), packed.elements if packed else 0)
 
 
 def sized(request: Request, problem: Problem) -> Problem:

@@ -16,12 +16,12 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from cuda_emulator.host import Address, Launch, Memory, Plan
 from topi_ext.cuda.machine import GpuMachine
 
-from .host import Launch, Launches, Memory
 from .requests import Request
 
-NOTHING = Launches((), ())
+NOTHING = Plan((), ())
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class Prepared:
         What was built, or why nothing was.
     binary : bytes
         Machine code of all kernels.
-    launches : Launches
+    call : Plan
+        What a call launches, with the memory that it takes.
     packed : int
         Elements of packed weights, where the kernel is given such.
     """
@@ -45,7 +46,7 @@ class Prepared:
     plan: str = ""
     error: str = ""
     binary: bytes = b""
-    launches: Launches = NOTHING
+    call: Plan = NOTHING
     packed: int = 0
 
 
@@ -63,7 +64,7 @@ def prepare(request: Request, arch: str) -> Prepared:
     except Exception as error:
         lines = [line for line in str(error).splitlines() if line.strip()] or [""]
         return Prepared(request.key, error=f"{type(error).__name__}: {lines[-1].strip()[:200]}")
-    return Prepared(request.key, made.plan, "", code, made.launches, made.packed)
+    return Prepared(request.key, made.plan, "", code, made.call, made.packed)
 
 
 def prepare_all(requests: Iterable[Request], arch: str, jobs: int) -> Iterator[Prepared]:
@@ -126,8 +127,8 @@ class Bundle:
         if found is None:
             return None
         binary = b"" if found["error"] else self._file.read(f"{found['number']}.cubin")
-        launches = _launches(found["launches"])
-        return Prepared(key, found["plan"], found["error"], binary, launches, found["packed"])
+        call = _call(*found["call"])
+        return Prepared(key, found["plan"], found["error"], binary, call, found["packed"])
 
 
 def write(path: Path, header: dict[str, Any], prepared: Iterable[Prepared]) -> int:
@@ -146,16 +147,19 @@ def write(path: Path, header: dict[str, Any], prepared: Iterable[Prepared]) -> i
     return len(index)
 
 
-def _launches(found: dict[str, Any]) -> Launches:
-    launches = tuple(
-        Launch(
-            one["kernel"],
-            tuple(one["grid"]),
-            tuple(one["block"]),
-            one["shared"],
-            tuple(Memory(*a) if isinstance(a, list) else a for a in one["arguments"]),
-            tuple(one["types"]),
-        )
-        for one in found["launches"]
+def _call(memory: list[Any], launches: list[Any]) -> Plan:
+    """From what JSON makes of tuples."""
+    return Plan(
+        tuple(Memory(*one) for one in memory),
+        tuple(
+            Launch(
+                kernel,
+                tuple(grid),
+                tuple(block),
+                shared,
+                tuple(Address(*one) if isinstance(one, list) else one for one in arguments),
+                tuple(types),
+            )
+            for kernel, grid, block, shared, arguments, types in launches
+        ),
     )
-    return Launches(launches, tuple(found["workspaces"]))

@@ -10,11 +10,12 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
+from cuda_emulator.host import Address, Launch
+
 from .bundle import Prepared
-from .host import ARGUMENT, Launch, Memory
 
 _C_TYPES: dict[str, Any] = {
-    "pointer": ctypes.c_void_p,
+    "handle": ctypes.c_void_p,
     "int32": ctypes.c_int32,
     "int64": ctypes.c_int64,
 }
@@ -54,30 +55,30 @@ class Driver:
         found = ctypes.c_void_p()
         name = launch.kernel.encode()
         self._call("cuModuleGetFunction", ctypes.byref(found), module, name)
-        if launch.shared:
+        if launch.dynamic_shared:
             # Beside the static memory of a block, so that any of it may take more than 48 KiB.
-            self._call("cuFuncSetAttribute", found, _DYNAMIC_SHARED, launch.shared)
+            self._call("cuFuncSetAttribute", found, _DYNAMIC_SHARED, launch.dynamic_shared)
         return found
 
     def launch(self, function: Any, launch: Launch, arguments: Any, stream: int) -> None:
         """Launch it; `arguments` are what :func:`packed` gives."""
         at = ctypes.c_void_p(stream)
-        grid_and_block = (*launch.grid, *launch.block)
-        self._call("cuLaunchKernel", function, *grid_and_block, launch.shared, at, arguments, None)
+        sizes = (*launch.grid, *launch.block, launch.dynamic_shared)
+        self._call("cuLaunchKernel", function, *sizes, at, arguments, None)
 
 
-def values_of(launch: Launch, operands: Sequence[int], workspaces: Sequence[int]) -> list[int]:
-    """Arguments of a launch, with the addresses of operands and workspaces in their places."""
-    return [
-        (operands if value.kind == ARGUMENT else workspaces)[value.number]
-        if isinstance(value, Memory)
-        else value
+def packed(launch: Launch, memory: Sequence[int]) -> tuple[Any, list[Any]]:
+    """Arguments as the driver takes them: pointers to each; the second keeps them alive.
+
+    Parameters
+    ----------
+    memory : sequence of int
+        Where each memory of the launch's plan lies.
+    """
+    values = (
+        memory[value.number] + value.offset if isinstance(value, Address) else value
         for value in launch.arguments
-    ]
-
-
-def packed(launch: Launch, values: Sequence[int]) -> tuple[Any, list[Any]]:
-    """As the driver takes them: pointers to each; the second keeps them alive."""
+    )
     held = [_C_TYPES[kind](value) for kind, value in zip(launch.types, values)]
     pointers = (ctypes.c_void_p * max(1, len(held)))(
         *(ctypes.cast(ctypes.pointer(one), ctypes.c_void_p) for one in held)
@@ -86,28 +87,22 @@ def packed(launch: Launch, values: Sequence[int]) -> tuple[Any, list[Any]]:
 
 
 class Kernel:
-    """A prepared request on the device, bound to its operands."""
+    """A prepared request on the device, bound to its memory."""
 
-    def __init__(
-        self,
-        driver: Driver,
-        prepared: Prepared,
-        operands: Sequence[int],
-        workspaces: Sequence[int],
-    ) -> None:
+    def __init__(self, driver: Driver, prepared: Prepared, memory: Sequence[int]) -> None:
         """Load it.
 
         Parameters
         ----------
-        operands, workspaces : sequence of int
-            Their addresses; memory that its owner keeps.
+        memory : sequence of int
+            Where each memory of the call lies, which its owner keeps.
         """
         self._driver = driver
         self._module = driver.load(prepared.binary)
         self._calls = []
-        for launch in prepared.launches.launches:
+        for launch in prepared.call.launches:
             function = driver.function(self._module, launch)
-            arguments, held = packed(launch, values_of(launch, operands, workspaces))
+            arguments, held = packed(launch, memory)
             self._calls.append((function, launch, arguments, held))
 
     def __call__(self, stream: int) -> None:

@@ -82,11 +82,10 @@ class Bound:
             numbers = torch.randn(self.prepared.packed, device=device.name)
             data[1] = numbers.to(data[1].dtype)
         self.out = tensors.result(request, device.name)
-        rooms = tensors.workspaces(self.prepared.launches.workspaces, device.name)
-        self._device, self._alive = device, [*data, *rooms]
-        places = [one.data_ptr() for one in (*data, self.out)]
-        at = [one.data_ptr() for one in rooms]
-        self._kernel = Kernel(device.driver, self.prepared, places, at)
+        self._device = device
+        self._memory = tensors.memory_of(self.prepared.call.memory, (*data, self.out), device.name)
+        places = [one.data_ptr() for one in self._memory]
+        self._kernel = Kernel(device.driver, self.prepared, places)
 
     def __call__(self) -> None:
         """Launch it on PyTorch's stream."""

@@ -16,7 +16,7 @@ from topi_ext.geometry import Geometry
 from topi_ext.layout import Layouts
 from topi_ext.problem import OPERANDS, RESULT, Problem
 
-from .shapes import LAST
+from .layouts import layouts_of, stored_shape
 
 FACES = ("conv_transpose", "conv", "conv_weight_grad")
 
@@ -69,8 +69,7 @@ class Request:
     @property
     def layouts(self) -> Layouts:
         """In which x, w and y are stored."""
-        rank = self.geometry.rank
-        return Layouts(*LAST[rank]) if self.channels == "last" else Layouts.canonical(rank)
+        return layouts_of(self.geometry.rank, channels_last=self.channels == "last")
 
     @property
     def roles(self) -> str:
@@ -108,10 +107,7 @@ class Request:
 
     def stored(self, role: str) -> tuple[int, ...]:
         """Shape of x, w or y as it is stored."""
-        g = self.geometry
-        shape = {"x": g.x_shape(self.case.n), "w": g.w_shape, "y": g.y_shape(self.case.n)}[role]
-        letters = ("OI" if role == "w" else "NC") + "DHW"[3 - g.rank :]
-        return tuple(shape[letters.index(letter)] for letter in getattr(self.layouts, role))
+        return stored_shape(self.geometry, self.case.n, self.layouts, role)
 
     @property
     def moved(self) -> int:

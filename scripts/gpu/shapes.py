@@ -19,11 +19,11 @@ from topi_ext.geometry import Geometry
 from topi_ext.layout import Layouts
 from topi_ext.problem import OPERANDS, RESULT, Problem
 
+from .layouts import layouts_of, stored_shape
+
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 
 FACES = ("conv", "conv_transpose", "conv_weight_grad")
-
-LAST = {1: ("NWC", "OWI", "NWC"), 2: ("NHWC", "OHWI", "NHWC"), 3: ("NDHWC", "ODHWI", "NDHWC")}
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,7 @@ class Shape:
     @property
     def layouts(self) -> Layouts:
         """In which x, w and y are stored."""
-        rank = len(self.kernel)
-        return Layouts(*LAST[rank]) if self.channels_last else Layouts.canonical(rank)
+        return layouts_of(len(self.kernel), channels_last=self.channels_last)
 
     @property
     def dtypes(self) -> tuple[str, str, str]:
@@ -90,14 +89,8 @@ class Shape:
 
     def stored(self, face: str) -> list[tuple[int, ...]]:
         """Shapes of the operands and of the result of a face, as stored."""
-        g, n = self.geometry, self.x[0]
-        canonical = {"x": g.x_shape(n), "w": g.w_shape, "y": g.y_shape(n)}
-        letters = {"w": "OI" + "DHW"[3 - g.rank :]}
         return [
-            tuple(
-                canonical[role][letters.get(role, "NC" + "DHW"[3 - g.rank :]).index(letter)]
-                for letter in getattr(self.layouts, role)
-            )
+            stored_shape(self.geometry, self.x[0], self.layouts, role)
             for role in OPERANDS[face] + RESULT[face]
         ]
 

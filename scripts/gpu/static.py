@@ -10,6 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from cuda_emulator.host import Launch
+from cuda_emulator.lowering import Lowered, lower
 from topi_ext.cuda import kernels
 from topi_ext.cuda.machine import WARP, GpuMachine
 from topi_ext.cuda.plan.base import Plan
@@ -17,8 +19,7 @@ from topi_ext.cuda.registry import KERNELS, kernel_of
 
 from . import shapes, toolchain
 from .accesses import accesses
-from .host import Launch
-from .lowering import Lowered, lower
+from .bundle import machine_of
 from .sass import Code, read
 
 Row = dict[str, Any]
@@ -42,16 +43,13 @@ class Spot:
     @property
     def machine(self) -> GpuMachine:
         """What the plan was chosen for."""
-        found = GpuMachine.of_arch(self.arch)
-        assert found is not None
-        return found
+        return machine_of(self.arch)
 
 
 def chosen_spots(archs: tuple[str, ...]) -> Iterator[Spot]:
     """What the backend takes for every shape, face and architecture."""
     for arch in archs:
-        machine = GpuMachine.of_arch(arch)
-        assert machine is not None
+        machine = machine_of(arch)
         for shape, face in shapes.spots():
             plan = shapes.chosen(shape, face, machine)
             if plan is not None and (machine.has_bfloat16 or shape.dtype != "bfloat16"):
@@ -61,8 +59,7 @@ def chosen_spots(archs: tuple[str, ...]) -> Iterator[Spot]:
 def tile_spots(archs: tuple[str, ...]) -> Iterator[Spot]:
     """Every tile of every kernel."""
     for arch in archs:
-        machine = GpuMachine.of_arch(arch)
-        assert machine is not None
+        machine = machine_of(arch)
         for kernel in KERNELS:
             if kernel.name.endswith("_mma") and not machine.has_mma:
                 continue
@@ -79,7 +76,7 @@ def lowered(shape: shapes.Shape, face: str, plan: Plan, arch: str) -> Lowered:
 def rows_of(spot: Spot, *, with_code: bool = True) -> list[Row]:
     """One row for every launch: the kernel itself, and what packs weights or adds shares."""
     made = lowered(spot.shape, spot.face, spot.plan, spot.arch)
-    launches = made.launches(spot.shape.stored(spot.face)).launches
+    launches = made.plan(*spot.shape.stored(spot.face)).launches
     usage, code = compiled(made.source, spot.arch) if with_code else ({}, {})
     main = max(launches, key=lambda one: len(str(made.kernels[one.kernel].body)))
     rows = []
@@ -138,14 +135,14 @@ def _identity(spot: Spot, launch: Launch, part: str) -> Row:
 
 
 def _resources(spot: Spot, launch: Launch, usage: toolchain.Usage) -> Row:
-    shared = usage.shared + launch.shared
+    shared = usage.shared + launch.dynamic_shared
     held = resident(spot.machine, usage.registers, launch.block[0], shared)
     return {
         "registers": usage.registers,
         "spills": usage.spills,
         "stack": usage.stack,
         "shared_static": usage.shared,
-        "shared_dynamic": launch.shared,
+        "shared_dynamic": launch.dynamic_shared,
         "resident": held,
         "occupancy": held * launch.block[0] / spot.machine.threads,
     }

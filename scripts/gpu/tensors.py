@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from benchmark import by_torch
+from cuda_emulator.host import Memory
+from topi_ext.layout import Layouts, permuted
 
 from .requests import Request
 
@@ -34,9 +35,8 @@ def operands(request: Request, device: str) -> dict[str, Tensor]:
 
 def stored(request: Request, role: str, tensor: Tensor) -> Tensor:
     """The same memory, with the axes in the order in which ours is told that they are stored."""
-    letters = ("OI" if role == "w" else "NC") + "DHW"[3 - request.geometry.rank :]
-    order = getattr(request.layouts, role)
-    view = tensor.permute([letters.index(letter) for letter in order])
+    letters, order = _axes(request, role)
+    view = tensor.permute(permuted(order, letters, range(tensor.ndim)))
     # Where a size is 1, PyTorch may call any order of axes contiguous.
     return view if view.is_contiguous() else view.contiguous()
 
@@ -49,10 +49,14 @@ def result(request: Request, device: str) -> Tensor:
 
 def canonical(request: Request, out: Tensor) -> Tensor:
     """What ours has written, with the axes as PyTorch orders them."""
-    role = request.roles[2]
-    letters = ("OI" if role == "w" else "NC") + "DHW"[3 - request.geometry.rank :]
-    order = getattr(request.layouts, role)
-    return out.permute([order.index(letter) for letter in letters])
+    letters, order = _axes(request, request.roles[2])
+    return out.permute(permuted(letters, order, range(out.ndim)))
+
+
+def _axes(request: Request, role: str) -> tuple[str, str]:
+    """Those of x, w or y as PyTorch orders them, and as they are stored."""
+    canonical = Layouts.canonical(request.geometry.rank)
+    return getattr(canonical, role), getattr(request.layouts, role)
 
 
 def rivals(
@@ -82,6 +86,11 @@ def reference(request: Request, placed: Mapping[str, Tensor]) -> Tensor:
         return by_torch.reference(request.case, request.face, plain)
 
 
-def workspaces(sizes: Any, device: str) -> list[Tensor]:
-    """Memory of the device, of so many bytes each."""
-    return [torch.empty(max(1, size), dtype=torch.uint8, device=device) for size in sizes]
+def memory_of(memory: Iterable[Memory], arguments: Sequence[Tensor], device: str) -> list[Tensor]:
+    """The memory of a call: its arguments, and new room for its workspaces."""
+    return [
+        torch.empty(max(1, one.bytes), dtype=torch.uint8, device=device)
+        if one.argument is None
+        else arguments[one.argument]
+        for one in memory
+    ]

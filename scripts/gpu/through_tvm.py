@@ -16,11 +16,11 @@ import tvm
 import tvm_ffi
 
 from benchmark.errors import allowed, finite, one_line, relative_error
+from cuda_emulator.lowering import target_of
 from topi_ext.cuda import kernels
 
 from . import tensors
 from .bundle import machine_of
-from .lowering import target_of
 from .requests import Request
 
 

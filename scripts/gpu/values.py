@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from cuda_emulator.host import BINARY, CALLS, name_of
+
 Value = Any
 """A number, a truth value, an array of them; None of what no index depends on."""
 
@@ -24,71 +26,37 @@ def divided(a: Value, b: Value) -> Value:
 
 def remainder(a: Value, b: Value) -> Value:
     """What :func:`divided` leaves."""
-    b = np.where(b == 0, 1, b) if isinstance(b, np.ndarray) else b or 1
     return a - divided(a, b) * b
 
 
 _BINARY: dict[str, Callable[[Value, Value], Value]] = {
-    "Add": lambda a, b: a + b,
-    "Sub": lambda a, b: a - b,
-    "Mul": lambda a, b: a * b,
+    **BINARY,
     "Div": divided,
     "Mod": remainder,
-    "FloorDiv": lambda a, b: a // b,
-    "FloorMod": lambda a, b: a % b,
     "Min": np.minimum,
     "Max": np.maximum,
-    "EQ": lambda a, b: a == b,
-    "NE": lambda a, b: a != b,
-    "LT": lambda a, b: a < b,
-    "LE": lambda a, b: a <= b,
-    "GT": lambda a, b: a > b,
-    "GE": lambda a, b: a >= b,
     "And": np.logical_and,
     "Or": np.logical_or,
-    "BitwiseAnd": lambda a, b: a & b,
-    "BitwiseOr": lambda a, b: a | b,
-    "BitwiseXor": lambda a, b: a ^ b,
-    "LShift": lambda a, b: a << b,
-    "RShift": lambda a, b: a >> b,
 }
-
-_CALLS = {
-    "bitwise_and": "BitwiseAnd",
-    "bitwise_or": "BitwiseOr",
-    "bitwise_xor": "BitwiseXor",
-    "shift_left": "LShift",
-    "shift_right": "RShift",
-    "truncdiv": "Div",
-    "truncmod": "Mod",
-}
-
-
-def name_of(call: Any) -> str:
-    """Name of the operator that a call calls, without its dialect."""
-    return str(getattr(call.op, "name", call.op)).rpartition(".")[2]
 
 
 class Values:
-    """Evaluates expressions; a subclass says what loads and calls are worth."""
+    """Evaluates expressions; a subclass says what loads, calls and choices are worth."""
 
     def __init__(self) -> None:
         self.variables: dict[Any, Value] = {}
 
     def load(self, expr: Any) -> Value:
-        """What a buffer holds: nothing that is known, unless a subclass knows."""
-        return None
+        """What a buffer holds."""
+        raise NotImplementedError
 
     def call(self, name: str, expr: Any) -> Value:
         """What an operator gives that is no arithmetic."""
-        return None
+        raise NotImplementedError
 
     def chosen(self, condition: Value, expr: Any, other: Any) -> Value:
         """``expr if condition else other``."""
-        if isinstance(condition, np.ndarray):
-            a, b = self.of(expr), self.of(other)
-            return None if a is None or b is None else np.where(condition, a, b)
-        return self.of(expr if condition else other)
+        raise NotImplementedError
 
     def of(self, expr: Any) -> Value:
         """The value of an expression; None where it depends on what is not known."""
@@ -96,7 +64,7 @@ class Values:
             return expr
         kind = type(expr).__name__
         if kind in _BINARY:
-            return self._binary(kind, expr.a, expr.b)
+            return self._binary(_BINARY[kind], expr.a, expr.b)
         if kind in ("IntImm", "FloatImm"):
             return expr.value
         if kind in ("Var", "SizeVar"):
@@ -119,15 +87,15 @@ class Values:
             return self.of(expr.base if kind == "Ramp" else expr.value)
         return None
 
-    def _binary(self, kind: str, a: Any, b: Any) -> Value:
+    def _binary(self, operator: Callable[[Value, Value], Value], a: Any, b: Any) -> Value:
         first, second = self.of(a), self.of(b)
-        return None if first is None or second is None else _BINARY[kind](first, second)
+        return None if first is None or second is None else operator(first, second)
 
     def _call(self, expr: Any) -> Value:
         name = name_of(expr)
-        if name in _CALLS:
-            return self._binary(_CALLS[name], *expr.args)
-        if name in ("if_then_else", "Select"):
+        if name in CALLS:
+            return self._binary(CALLS[name], *expr.args)
+        if name == "if_then_else":
             condition, *both = expr.args
             return self.chosen(self.of(condition), *both)
         if name == "likely":

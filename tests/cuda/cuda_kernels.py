@@ -57,6 +57,15 @@ def total(x: T.handle, y: T.handle):
 
 
 @T.prim_func(s_tir=True)
+def pairs(x: T.handle, y: T.handle):
+    n = T.int64()
+    a = T.match_buffer(x, (n,), "float32")
+    b = T.match_buffer(y, (T.shift_right(n, T.int64(1)),), "float32")
+    bx = T.launch_thread("blockIdx.x", T.shift_right(n, T.int64(1)))
+    b[bx] = a[2 * bx] + a[2 * bx + 1]
+
+
+@T.prim_func(s_tir=True)
 def two_kernels(x: T.handle, y: T.handle, k: T.int64):
     n = T.int64()
     a = T.match_buffer(x, (n, 4), "float32")
@@ -77,50 +86,34 @@ def two_kernels(x: T.handle, y: T.handle, k: T.int64):
                 b[by] = T.float32(7) + T.Cast("float32", k)
 
 
-@T.prim_func(s_tir=True)
-def matrices(
-    a: T.Buffer((256,), "float16"),
-    b: T.Buffer((128,), "float16"),
-    c: T.Buffer((16, 8), "float32"),
-):
-    with T.launch_thread("blockIdx.x", 1):
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "pragma_import_c", COPIES_AND_MATRICES):
-            p = T.alloc_buffer((256,), "float16", scope="shared")
-            q = T.alloc_buffer((128,), "float16", scope="shared")
-            z = T.alloc_buffer((4,), "float32", scope="local")
-            for i in range(4):
-                z[i] = T.float32(0)
-            T.call_extern("void", "emu_test_copy", p.data, tx * 8, a.data, tx * 8)
-            if tx < 16:
-                T.call_extern("void", "emu_test_copy", q.data, tx * 8, b.data, tx * 8)
-            T.call_extern("void", "emu_test_wait")
-            T.evaluate(T.tvm_storage_sync("shared"))
-            T.call_extern("void", "emu_test_product", z.data, p.data, q.data, tx)
-            for i in range(4):
-                c[tx // 4 + i // 2 * 8, tx % 4 * 2 + i % 2] = z[i]
+def product(dtype: str, width: int):
+    """Of two matrices with rows of 32 bytes, by one mma for halves, whatever it makes of others.
 
+    `width` is the number of elements of 16 bytes, which a thread copies.
+    """
 
-@T.prim_func(s_tir=True)
-def rows_of_bytes(
-    a: T.Buffer((512,), "uint8"), b: T.Buffer((256,), "uint8"), c: T.Buffer((16, 8), "float32")
-):
-    """The same for rows of 32 bytes, whatever mma makes of them."""
-    tx = T.launch_thread("threadIdx.x", 32)
-    with T.attr(T.int32(0), "pragma_import_c", COPIES_AND_MATRICES):
-        p = T.alloc_buffer((512,), "uint8", scope="shared")
-        q = T.alloc_buffer((256,), "uint8", scope="shared")
-        z = T.alloc_buffer((4,), "float32", scope="local")
-        for i in range(4):
-            z[i] = T.float32(0)
-        T.call_extern("void", "emu_test_copy", p.data, tx * 16, a.data, tx * 16)
-        if tx < 16:
-            T.call_extern("void", "emu_test_copy", q.data, tx * 16, b.data, tx * 16)
-        T.call_extern("void", "emu_test_wait")
-        T.evaluate(T.tvm_storage_sync("shared"))
-        T.call_extern("void", "emu_test_product", z.data, p.data, q.data, tx)
-        for i in range(4):
-            c[tx // 4 + i // 2 * 8, tx % 4 * 2 + i % 2] = z[i]
+    @T.prim_func(s_tir=True)
+    def kernel(a_: T.handle, b_: T.handle, c: T.Buffer((16, 8), "float32")):
+        a = T.match_buffer(a_, (32 * width,), dtype)
+        b = T.match_buffer(b_, (16 * width,), dtype)
+        with T.launch_thread("blockIdx.x", 1):
+            tx = T.launch_thread("threadIdx.x", 32)
+            with T.attr(T.int32(0), "pragma_import_c", COPIES_AND_MATRICES):
+                p = T.alloc_buffer((32 * width,), dtype, scope="shared")
+                q = T.alloc_buffer((16 * width,), dtype, scope="shared")
+                z = T.alloc_buffer((4,), "float32", scope="local")
+                for i in range(4):
+                    z[i] = T.float32(0)
+                T.call_extern("void", "emu_test_copy", p.data, tx * width, a.data, tx * width)
+                if tx < 16:
+                    T.call_extern("void", "emu_test_copy", q.data, tx * width, b.data, tx * width)
+                T.call_extern("void", "emu_test_wait")
+                T.evaluate(T.tvm_storage_sync("shared"))
+                T.call_extern("void", "emu_test_product", z.data, p.data, q.data, tx)
+                for i in range(4):
+                    c[tx // 4 + i // 2 * 8, tx % 4 * 2 + i % 2] = z[i]
+
+    return kernel
 
 
 @T.prim_func(s_tir=True)
@@ -176,9 +169,10 @@ KERNELS = tvm.IRModule(
         name: function.with_attr("global_symbol", name)
         for name, function in {
             "total": total,
+            "pairs": pairs,
             "two_kernels": two_kernels,
-            "matrices": matrices,
-            "rows_of_bytes": rows_of_bytes,
+            "matrices": product("float16", 8),
+            "rows_of_bytes": product("uint8", 16),
             "halves": halves,
             "bfloats": bfloats,
             "dots": dots,

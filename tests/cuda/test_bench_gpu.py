@@ -21,6 +21,7 @@ sys.path.insert(0, str(SCRIPTS))
 
 import bench_gpu  # noqa: E402
 from benchmark.cases import Case  # noqa: E402
+from cuda_emulator.host import Address, Launch, Memory, Plan  # noqa: E402
 from gpu import (  # noqa: E402
     building,
     bundle,
@@ -32,7 +33,6 @@ from gpu import (  # noqa: E402
     tensors,
     through_tvm,
 )
-from gpu.host import ARGUMENT, WORKSPACE, Launch, Launches, Memory  # noqa: E402
 from gpu.requests import FACES, Request  # noqa: E402
 from topi_ext.cuda.machine import GpuMachine  # noqa: E402
 from topi_ext.cuda.plan.implicit_gemm import GemmPlan, Tile  # noqa: E402
@@ -90,13 +90,10 @@ class FakeClock:
 
 
 def prepared(request: Request) -> bundle.Prepared:
-    launch = Launch(
-        "main", (7, 1, 1), (64, 1, 1), 0, tuple(Memory(ARGUMENT, i) for i in range(3)), POINTERS
-    )
-    return bundle.Prepared(request.key, "GemmPlan(fake)", "", b"code", Launches((launch,), ()))
-
-
-POINTERS = ("pointer",) * 3
+    arguments = tuple(Address(number, 0) for number in range(3))
+    launch = Launch("main", (7, 1, 1), (64, 1, 1), 0, arguments, ("handle",) * 3)
+    memory = tuple(Memory(name, number, 0) for number, name in enumerate(request.roles))
+    return bundle.Prepared(request.key, "GemmPlan(fake)", "", b"code", Plan(memory, (launch,)))
 
 
 def device(cuda: FakeCuda) -> measure.Device:
@@ -115,36 +112,34 @@ def test_launches_of_any_batch(n: int) -> None:
     plan = GemmPlan(Tile(64, 64, 8, 2), 4, 4, packed=True)
     problem = building.sized(request, request.problem)
     made = building.lower(building.kernels.build(problem, plan), "sm_90")
-    found = made.launches([request.stored(role) for role in request.roles])
+    found = made.plan(*map(request.stored, request.roles))
     pack, multiply, add = found.launches
     rows = -(-n * 6 * 5 // 64)
     assert multiply.grid == (rows * 1 * 2, 1, 1)
     assert multiply.block == (256, 1, 1)
     assert pack.grid == (-(-16 * 24 * 64 // 256), 1, 1)
-    assert found.workspaces == (16 * 24 * 64 * 4, 2 * n * 40 * 30 * 4)
-    assert multiply.arguments[:3] == (
-        Memory(ARGUMENT, 0),
-        Memory(WORKSPACE, 0),
-        Memory(WORKSPACE, 1),
-    )
-    assert add.arguments[:2] == (Memory(WORKSPACE, 1), Memory(ARGUMENT, 2))
+    assert [one.argument for one in found.memory] == [0, 1, 2, None, None]
+    workspaces = [one.bytes for one in found.memory if one.argument is None]
+    assert workspaces == [16 * 24 * 64 * 4, 2 * n * 40 * 30 * 4]
+    assert multiply.arguments[:3] == (Address(0, 0), Address(3, 0), Address(4, 0))
+    assert add.arguments[:2] == (Address(4, 0), Address(2, 0))
     assert add.grid == (-(-n * 40 * 30 // 256), 1, 1)
-    assert set(multiply.types[:3]) == {"pointer"} and set(multiply.types[3:]) <= {"int64", "int32"}
+    assert set(multiply.types[:3]) == {"handle"} and set(multiply.types[3:]) <= {"int64", "int32"}
 
 
 def test_dynamic_shared_memory_is_asked_for() -> None:
     request = Request(CASE, "conv", "float16", "last")
     plan = MmaPlan(Tile(128, 128, 32), 2, 4, stages=4)
     made = building.lower(building.kernels.build(request.problem, plan), "sm_90")
-    found = made.launches([request.stored(role) for role in request.roles])
+    found = made.plan(*map(request.stored, request.roles))
     multiply = found.launches[-1]
-    assert multiply.shared == 4 * plan.stage_bytes
+    assert multiply.dynamic_shared == 4 * plan.stage_bytes
     cuda = FakeCuda()
     code = bundle.Prepared("", "", "", b"code", found)
-    kernel = driver.Kernel(driver.Driver(cuda), code, [256, 512, 768], [1024])
+    kernel = driver.Kernel(driver.Driver(cuda), code, [256, 512, 768, 1024])
     kernel(0)
-    assert cuda.attributes == [multiply.shared]
-    assert cuda.launches[-1] == (*multiply.grid, *multiply.block, multiply.shared)
+    assert cuda.attributes == [multiply.dynamic_shared]
+    assert cuda.launches[-1] == (*multiply.grid, *multiply.block, multiply.dynamic_shared)
 
 
 @pytest.mark.parametrize("face", FACES)
@@ -158,7 +153,7 @@ def test_what_is_built(face: str, maker: str) -> None:
         return
     made = building.build(request, "sm_90")
     assert "__global__" in made.source
-    assert made.launches.launches
+    assert made.call.launches
     assert (made.packed > 0) == (maker == "prepacked")
 
 
@@ -192,10 +187,9 @@ def test_case_files_are_read_and_the_benchmarks_come_first() -> None:
 
 
 def test_bundle_gives_back_what_was_put_in(tmp_path: Path) -> None:
-    launch = Launch(
-        "main", (3, 1, 1), (64, 1, 1), 9, (Memory(WORKSPACE, 0), 7), ("pointer", "int64")
-    )
-    good = bundle.Prepared("a/b", "plan", "", b"\x7fELF", Launches((launch,), (512,)), 40)
+    launch = Launch("main", (3, 1, 1), (64, 1, 1), 9, (Address(0, 8), 7), ("handle", "int64"))
+    call = Plan((Memory("w", None, 512),), (launch,))
+    good = bundle.Prepared("a/b", "plan", "", b"\x7fELF", call, 40)
     bad = bundle.Prepared("a/c", error="ValueError: no")
     path = tmp_path / "kernels.zip"
     assert bundle.write(path, {"arch": "sm_90"}, [good, bad]) == 2
@@ -204,6 +198,15 @@ def test_bundle_gives_back_what_was_put_in(tmp_path: Path) -> None:
     assert opened.get("a/d") is None and "a/d" not in opened and len(opened) == 2
     with pytest.raises(ValueError, match="--bundle"):
         bundle.Bundle(tmp_path / "absent.zip")
+    without_tvm = (
+        f"import sys; sys.path.insert(0, {str(SCRIPTS)!r}); sys.modules['tvm'] = None\n"
+        "from pathlib import Path\n"
+        "from gpu import bundle, driver, measure, session\n"
+        f"print(bundle.Bundle(Path({str(path)!r})).get('a/b'))"
+    )
+    command = [sys.executable, "-c", without_tvm]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == str(good), done.stderr
 
 
 # ---------------------------------------------------------------- results and times
