@@ -97,12 +97,12 @@ def _state() -> dict[str, Any]:
 
 def _open(name: str, module: ModuleType) -> None:
     door, state = DOORS[name], _state()
-    if missing := _missing(module, door.needs):
+    if unknown := _unknown(module, door.needs):
         if name not in state["refused"]:
             state["refused"].add(name)
             warnings.warn(
-                f"relax_ext: {name} has no {missing}: models of {door.models} are imported as "
-                "TVM does it",
+                f"relax_ext: {name} has {unknown}: models of {door.models} are imported as TVM "
+                "alone does it",
                 stacklevel=2,
             )
         return
@@ -122,14 +122,19 @@ def _find(module: ModuleType, path: str) -> tuple[Any, str]:
     return None, attribute
 
 
-def _missing(module: ModuleType, needs: Mapping[str, tuple[str, ...]]) -> str:
-    """The first function that is not there as we know it, ``""`` where all are."""
+def _unknown(module: ModuleType, needs: Mapping[str, tuple[str, ...]]) -> str:
+    """What of the module is not as we know it, ``""`` where nothing is."""
     for path, parameters in needs.items():
         owner, attribute = _find(module, path)
         function = owner and vars(owner)[attribute]
         function = getattr(function, "__func__", function)  # of a classmethod or staticmethod
         if not callable(function) or tuple(inspect.signature(function).parameters) != parameters:
-            return f"{path}({', '.join(parameters)})"
+            return f"no {path}({', '.join(parameters)})"
+        # ONNX: one converter per version of the standard, and TVM takes the newest that it has.
+        for other in vars(owner):
+            path = f"{owner.__name__}.{other}"
+            if other.startswith("_impl_v") and path not in needs:
+                return f"a {path}"
     return ""
 
 

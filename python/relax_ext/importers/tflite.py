@@ -51,7 +51,8 @@ def _two_dimensional(stock: Callable[[Any, Any], Any]) -> Callable[[Any, Any], A
         result = _resized(self, op, stock, options.Padding())
         if self.get_output_tensors(op)[0].qnn_params:
             return result  # the range of its numbers is that of the activation
-        # Older files have a schema without one: 0, which is none.
+        if not hasattr(options, "FusedActivationFunction"):
+            raise fail("TRANSPOSE_CONV", "needs the package tflite 2.18, which reads activations")
         return self.convert_fused_activation_function(result, options.FusedActivationFunction())
 
     return convert

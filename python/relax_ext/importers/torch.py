@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -33,18 +33,19 @@ FX_NEEDS = {
     ),
 }
 
-_CONV = {
-    **{"input": None, "weight": None, "bias": None},
-    **{"stride": 1, "padding": 0, "dilation": 1, "groups": 1},
-}
-"""Parameters of ``conv2d`` and their defaults, in order."""
-_CONV_TRANSPOSE = {
-    **{"input": None, "weight": None, "bias": None, "stride": 1, "padding": 0},
-    **{"output_padding": 0, "groups": 1, "dilation": 1},
-}
-_CONVOLUTION = {
-    **{"input": None, "weight": None, "bias": None, "stride": 1, "padding": 0, "dilation": 1},
-    **{"transposed": False, "output_padding": 0, "groups": 1},
+_CONV = "input weight bias stride padding dilation groups".split()
+"""Parameters of ``conv2d``, in order."""
+_CONV_TRANSPOSE = "input weight bias stride padding output_padding groups dilation".split()
+_CONVOLUTION = [*_CONV[:-1], "transposed", "output_padding", "groups"]
+_DEFAULTS = {
+    "bias": None,
+    "stride": 1,
+    "padding": 0,
+    "dilation": 1,
+    "groups": 1,
+    "transposed": False,
+    "output_padding": 0,
+    "output_size": None,
 }
 
 
@@ -79,38 +80,32 @@ def fx_corrections(module: ModuleType) -> dict[str, Any]:
     def create_convert_map(self: Any) -> dict[Any, Any]:
         return {**create(self), **_functions(self), **_modules(self)}
 
-    def with_parameters(self: Any, model: Any, input_info: Any, keep: bool, *rest: Any) -> Any:
-        if keep:
-            return from_fx(self, model, input_info, keep, *rest)
-        for _, parameter in model.named_parameters():
-            self.params[parameter] = self._convert_torch_tensor_to_relax(parameter)
-        return from_fx(self, _WithoutOthers(model), input_info, keep, *rest)
+    def with_parameters(
+        self: Any,
+        model: Any,
+        input_info: Any,
+        keep_params_as_input: bool,
+        unwrap_unit_return_tuple: bool,
+        no_bind_return_tuple: bool,
+        custom_convert_map: Any = None,
+    ) -> Any:
+        if not keep_params_as_input:
+            for _, parameter in model.named_parameters():
+                self.params[parameter] = self._convert_torch_tensor_to_relax(parameter)
+            model = _WithoutParameters(model)
+        rest = unwrap_unit_return_tuple, no_bind_return_tuple, custom_convert_map
+        return from_fx(self, model, input_info, keep_params_as_input, *rest)
 
     return {
         "TorchFXImporter.create_convert_map": create_convert_map,
-        "TorchFXImporter.from_fx": _same_signature(with_parameters, from_fx),
+        "TorchFXImporter.from_fx": with_parameters,
         "BaseFXGraphImporter._convert_torch_tensor_to_relax": staticmethod(
             partial(_constant, to_relax)
         ),
     }
 
 
-def _same_signature(function: Callable[..., Any], stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Calls by keyword too, as the stock function takes them."""
-    import inspect
-
-    signature = inspect.signature(stock)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        return function(*bound.args)
-
-    call.__signature__ = signature  # type: ignore[attr-defined]
-    return call
-
-
-class _WithoutOthers:
+class _WithoutParameters:
     """A model without its parameters: TVM's importer refuses those of float64 and bfloat16, and
     finds all of them converted already."""
 
@@ -165,35 +160,35 @@ def _modules(importer: Any) -> dict[Any, Any]:
     }
 
 
-def _arguments(importer: Any, node: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """All arguments of a call by name, wherever they stand."""
-    given = dict(zip(defaults, node.args)) | dict(node.kwargs)
-    return {**defaults, **{name: importer._retrieve_args(value) for name, value in given.items()}}
+def _arguments(importer: Any, node: Any, names: Sequence[str]) -> list[Any]:
+    """All arguments of a call in the order of `names`, wherever it gives them."""
+    given = {**dict(zip(names, node.args)), **node.kwargs}
+    return [importer._retrieve_args(given.get(name, _DEFAULTS.get(name))) for name in names]
 
 
 def _conv(importer: Any, node: Any) -> Any:
-    x, w, bias, *rest = _arguments(importer, node, _CONV).values()
+    x, w, bias, *rest = _arguments(importer, node, _CONV)
     return _emit(importer, x, w, bias, _Window(*rest))
 
 
 def _conv_transpose(importer: Any, node: Any) -> Any:
     x, w, bias, stride, padding, extra, groups, dilation = _arguments(
         importer, node, _CONV_TRANSPOSE
-    ).values()
+    )
     return _emit(importer, x, w, bias, _Window(stride, padding, dilation, groups, True, extra))
 
 
 def _convolution(importer: Any, node: Any) -> Any:
     x, w, bias, stride, padding, dilation, transposed, extra, groups = _arguments(
         importer, node, _CONVOLUTION
-    ).values()
+    )
     window = _Window(stride, padding, dilation, groups, transposed, extra)
     return _emit(importer, x, w, bias, window)
 
 
 def _conv_module(importer: Any, node: Any) -> Any:
     module = importer.named_modules[node.target]
-    x = _arguments(importer, node, {"input": None})["input"]
+    (x,) = _arguments(importer, node, ["input"])
     padding = module.padding
     if module.padding_mode != "zeros":
         x = _pad(importer, x, module)
@@ -204,10 +199,10 @@ def _conv_module(importer: Any, node: Any) -> Any:
 
 def _conv_transpose_module(importer: Any, node: Any) -> Any:
     module = importer.named_modules[node.target]
-    given = _arguments(importer, node, {"input": None, "output_size": None})
-    x, extra = given["input"], module.output_padding
-    if given["output_size"] is not None:
-        extra = _output_padding(importer, x, module, given["output_size"])
+    x, output_size = _arguments(importer, node, ["input", "output_size"])
+    extra = module.output_padding
+    if output_size is not None:
+        extra = _output_padding(importer, x, module, output_size)
     window = _Window(module.stride, module.padding, module.dilation, module.groups, True, extra)
     return _emit(importer, x, *_weights(importer, module), window)
 
