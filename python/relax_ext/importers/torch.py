@@ -33,9 +33,9 @@ FX_NEEDS = {
     ),
 }
 
-_CONV = "input weight bias stride padding dilation groups".split()
+_CONV = ["input", "weight", "bias", "stride", "padding", "dilation", "groups"]
 """Parameters of ``conv2d``, in order."""
-_CONV_TRANSPOSE = "input weight bias stride padding output_padding groups dilation".split()
+_CONV_TRANSPOSE = [*_CONV[:5], "output_padding", "groups", "dilation"]
 _CONVOLUTION = [*_CONV[:-1], "transposed", "output_padding", "groups"]
 _DEFAULTS = {
     "bias": None,
