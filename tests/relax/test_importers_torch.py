@@ -144,9 +144,7 @@ FORMS = {
     "float64, rank 3": Form(
         lambda: nn.ConvTranspose3d(2, 3, 2, 2, output_padding=1), (1, 2, 3, 3, 3), dtype="float64"
     ),
-    "free sizes": Form(
-        lambda: nn.ConvTranspose3d(2, 3, 3, 2, 1, 1), (3, 2, 3, 4, 3), free=(0, 3)
-    ),
+    "free sizes": Form(lambda: nn.ConvTranspose3d(2, 3, 3, 2, 1, 1), (3, 2, 3, 4, 3), free=(0, 3)),
 }
 
 
