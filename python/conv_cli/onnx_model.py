@@ -12,6 +12,7 @@ from .errors import CliError, need, one_line, quiet
 from .model import Model, check_names, given_input, random_input
 
 Convert = Callable[[Any, Mapping[str, tuple[int, ...]]], Any]
+Prepare = Callable[[Any, Mapping[str, tuple[int, ...]]], list[str]]
 
 
 def fixed_sizes(
@@ -68,77 +69,10 @@ def _shape(value: Any, given: Mapping[str, Any], sizes: Mapping[str, int]) -> tu
     return tuple(shape)
 
 
-def resolve_output_shape(proto: Any, shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """Turn ``output_shape`` of every ConvTranspose into ``pads`` and ``output_padding``, in place.
-
-    TVM's importer drops the attribute. The formula is that of the ONNX operator documentation;
-    where the wanted output is larger than the natural one, the rest is output padding.
-
-    Returns
-    -------
-    int
-        How many nodes were rewritten.
-    """
-    import onnx
-
-    nodes = [
-        n
-        for n in proto.graph.node
-        if n.op_type == "ConvTranspose" and any(a.name == "output_shape" for a in n.attribute)
-    ]
-    if not nodes:
-        return 0
-    for value in proto.graph.input:
-        for dim, size in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ())):
-            dim.dim_value = size
-    inferred = onnx.shape_inference.infer_shapes(proto).graph
-    known = {
-        v.name: [d.dim_value for d in v.type.tensor_type.shape.dim]
-        for v in [*inferred.input, *inferred.value_info]
-    }
-    known |= {t.name: list(t.dims) for t in proto.graph.initializer}
-    for node in nodes:
-        x, w = (known.get(name, []) for name in node.input[:2])
-        if not x or not w or not all(x[2:]):
-            raise CliError(
-                f"ConvTranspose {node.name or node.output[0]}: its input size is not in the file, "
-                "so its output_shape, which TVM's importer ignores, cannot become pads"
-            )
-        _rewrite(node, x[2:], w[2:])
-    return len(nodes)
-
-
-def _rewrite(node: Any, sizes: list[int], kernel: list[int]) -> None:
-    from onnx import helper
-
-    attrs = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    rank = len(sizes)
-    wanted = list(attrs.pop("output_shape"))[-rank:]
-    mode = attrs.pop("auto_pad", b"NOTSET").decode()
-    strides = attrs.get("strides", [1] * rank)
-    dilations = attrs.get("dilations", [1] * rank)
-    extra = list(attrs.get("output_padding", [0] * rank))
-    begin, end = [], []
-    for axis in range(rank):
-        total = (
-            (sizes[axis] - 1) * strides[axis]
-            + extra[axis]
-            + (kernel[axis] - 1) * dilations[axis]
-            + 1
-            - wanted[axis]
-        )
-        extra[axis] += max(-total, 0)
-        total = max(total, 0)
-        first = total // 2 if mode == "SAME_UPPER" else total - total // 2
-        begin.append(first)
-        end.append(total - first)
-    attrs["pads"], attrs["output_padding"] = begin + end, extra
-    del node.attribute[:]
-    node.attribute.extend(helper.make_attribute(k, v) for k, v in attrs.items())
-
-
-def load(path: Path, choices: Choices, convert: Convert) -> Model:
+def load(path: Path, choices: Choices, convert: Convert, prepare: Prepare | None = None) -> Model:
     """Load an ``.onnx`` file; ``convert(proto, shapes)`` gives the module of the adapter's IR.
+
+    ``prepare(proto, shapes)`` may change the model before, and says in notes what it changed.
 
     Raises
     ------
@@ -186,12 +120,7 @@ def load(path: Path, choices: Choices, convert: Convert) -> Model:
     except Exception as error:
         raise CliError(f"{path.name}: onnxruntime stopped: {one_line(error)}") from error
 
-    notes = []
-    if rewritten := resolve_output_shape(proto, shapes):
-        notes.append(
-            f"TVM's ONNX importer ignores output_shape; given to it as pads in {rewritten} "
-            "ConvTranspose"
-        )
+    notes = prepare(proto, shapes) if prepare else []
     try:
         with quiet():
             mod = convert(proto, shapes)

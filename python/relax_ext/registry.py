@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Putting our rules into TVM's operators, and TVM's own back, exactly.
+"""Putting our rules into TVM's operators and importers, and TVM's own back, exactly.
 
 Rules are attributes of TVM's operators, which belong to the process: ``register``, ``unregister``
 and ``stock`` are not thread-safe.
@@ -18,7 +18,7 @@ from tvm.script import relax as script
 from topi_ext.compat import infer_key, op_attr, own_op, replace_op_attr, set_op_attr
 from topi_ext.registration import Registration
 
-from . import ops
+from . import importers, ops
 from .attrs import CONV_TRANSPOSE, CONV_WEIGHT_GRAD, OWN, STOCK
 from .gradient import gradient
 from .infer import infer
@@ -34,14 +34,19 @@ class _Registry(Registration):
             if (op, key) not in self.replaced:
                 rule = partial(_RULES[key], stock=op_attr(op, key))
                 replace_op_attr(self.replaced, op, key, rule)
+        importers.correct()
         for op, (key, rule) in product(OWN, _own_rules().items()):
             set_op_attr(op, key, rule)
 
     def remove(self) -> None:
         super().remove()
+        importers.restore()
         for op in OWN:
             for key, rule in _refusals(op).items():
                 set_op_attr(op, key, rule)
+
+    def give_up(self) -> list[str]:
+        return super().give_up() + importers.give_up()
 
 
 _registry = _Registry("relax_ext")
@@ -50,13 +55,15 @@ _registry = _Registry("relax_ext")
 def register() -> None:
     """Make TVM's convolutions and transposed convolutions ours; ``import relax_ext`` does it.
 
+    TVM's importers of ONNX, PyTorch and TFLite make right ones from here on; none is imported.
+
     Registering twice is harmless.  Inside a :func:`stock` block it acts when the block ends.
     """
     _registry.register()
 
 
 def unregister() -> None:
-    """Give TVM's operators their own rules back, exactly.
+    """Give TVM's operators and importers their own rules back, exactly.
 
     The operators that this package added keep their names, and refuse to be used in one line.
     A rule that another package has set after ours stays; a warning names it.

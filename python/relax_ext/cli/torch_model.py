@@ -13,47 +13,14 @@ from conv_cli.errors import CliError, one_line, quiet
 from conv_cli.model import Model, check_names, given_input, random_input
 
 
-def convolution(node: Any, importer: Any) -> Any:
-    """Import ``aten.convolution``: every rank, transposed or not, in the dtype of its input.
-
-    TVM's own importer has no 3-D transposed convolution and makes every output float32.
-    """
-    from tvm import relax
-
-    x, w, bias, stride, padding, dilation, transposed, output_padding, groups = (
-        importer.retrieve_args(node)
-    )
-    rank = len(importer.shape_of(x)) - 2
-
-    def each(value: Any) -> tuple[int, ...]:
-        values = tuple(value) if isinstance(value, (list, tuple)) else (value,)
-        return values * rank if len(values) == 1 else values
-
-    attrs = dict(strides=each(stride), padding=each(padding), dilation=each(dilation))
-    name = f"conv{rank}d"
-    if transposed:
-        name += "_transpose"
-        attrs["output_padding"] = each(output_padding)
-    op = getattr(relax.op.nn, name)
-    emit = importer.block_builder.emit
-    y = emit(op(x, w, groups=groups, **attrs))
-    if bias is None:
-        return y
-    return emit(relax.op.add(y, relax.op.reshape(bias, (1, -1) + (1,) * rank)))
-
-
-CONVERT = {"convolution.default": convolution}
-
-
 def to_relax(exported: Any, *, keep_params: bool = False) -> Any:
-    """Relax module of an exported program, by TVM's importer with :data:`CONVERT`."""
+    """Relax module of an exported program, by TVM's importer with our corrections."""
     from tvm.relax.frontend.torch import from_exported_program
 
     return from_exported_program(
         exported,
         keep_params_as_input=keep_params,
         unwrap_unit_return_tuple=True,
-        custom_convert_map=CONVERT,
     )
 
 

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch: convolutions in every form in which torch.export and torch.fx hand them over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from topi_ext.compat import known_shape, relax, simplify
+from topi_ext.geometry import fail
+
+from .padding import natural, per_axis, split
+
+R = relax()
+RANKS = (1, 2, 3)
+
+_BASE_NEEDS = {
+    "BaseFXGraphImporter._retrieve_args": ("self", "node"),
+    "BaseFXGraphImporter._is_no_bias": ("bias",),
+    "BaseFXGraphImporter.shape_of": ("tensor",),
+}
+EXPORT_NEEDS = {**_BASE_NEEDS, "ExportedProgramImporter.create_convert_map": ("self",)}
+FX_NEEDS = {
+    **_BASE_NEEDS,
+    "BaseFXGraphImporter._convert_torch_tensor_to_relax": ("tensor",),
+    "TorchFXImporter.create_convert_map": ("self",),
+    "TorchFXImporter.from_fx": (
+        *("self", "model", "input_info", "keep_params_as_input"),
+        *("unwrap_unit_return_tuple", "no_bind_return_tuple", "custom_convert_map"),
+    ),
+}
+
+_CONV = ["input", "weight", "bias", "stride", "padding", "dilation", "groups"]
+"""Parameters of ``conv2d``, in order."""
+_CONV_TRANSPOSE = [*_CONV[:5], "output_padding", "groups", "dilation"]
+_CONVOLUTION = [*_CONV[:-1], "transposed", "output_padding", "groups"]
+_DEFAULTS = {
+    "bias": None,
+    "stride": 1,
+    "padding": 0,
+    "dilation": 1,
+    "groups": 1,
+    "transposed": False,
+    "output_padding": 0,
+    "output_size": None,
+}
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Attributes of one call, as PyTorch gives them."""
+
+    stride: Any
+    padding: Any
+    dilation: Any
+    groups: int
+    transposed: bool = False
+    output_padding: Any = 0
+
+
+def export_corrections(module: ModuleType) -> dict[str, Any]:
+    """Corrections of the importer of exported programs."""
+    stock = vars(module.ExportedProgramImporter)["create_convert_map"]
+
+    def create_convert_map(self: Any) -> dict[Any, Any]:
+        return {**stock(self), **_aten(self)}
+
+    return {"ExportedProgramImporter.create_convert_map": create_convert_map}
+
+
+def fx_corrections(module: ModuleType) -> dict[str, Any]:
+    """Corrections of the importer of traced graphs."""
+    stock = vars(module.TorchFXImporter)
+    create, from_fx = stock["create_convert_map"], stock["from_fx"]
+    to_relax = vars(module.BaseFXGraphImporter)["_convert_torch_tensor_to_relax"].__func__
+
+    def create_convert_map(self: Any) -> dict[Any, Any]:
+        return {**create(self), **_functions(self), **_modules(self)}
+
+    def with_parameters(
+        self: Any,
+        model: Any,
+        input_info: Any,
+        keep_params_as_input: bool,
+        unwrap_unit_return_tuple: bool,
+        no_bind_return_tuple: bool,
+        custom_convert_map: Any = None,
+    ) -> Any:
+        if not keep_params_as_input:
+            for _, parameter in model.named_parameters():
+                self.params[parameter] = self._convert_torch_tensor_to_relax(parameter)
+            model = _WithoutParameters(model)
+        rest = unwrap_unit_return_tuple, no_bind_return_tuple, custom_convert_map
+        return from_fx(self, model, input_info, keep_params_as_input, *rest)
+
+    return {
+        "TorchFXImporter.create_convert_map": create_convert_map,
+        "TorchFXImporter.from_fx": with_parameters,
+        "BaseFXGraphImporter._convert_torch_tensor_to_relax": staticmethod(
+            partial(_constant, to_relax)
+        ),
+    }
+
+
+class _WithoutParameters:
+    """A model without its parameters: TVM's importer refuses those of float64 and bfloat16, and
+    finds all of them converted already."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def named_parameters(self) -> tuple[()]:
+        return ()
+
+
+def _constant(stock: Callable[[Any], Any], tensor: Any) -> Any:
+    """A tensor as a constant; bfloat16 by DLPack, since NumPy has none."""
+    if str(tensor.dtype) != "torch.bfloat16":
+        return stock(tensor)
+    from tvm import runtime
+
+    return R.const(runtime.from_dlpack(tensor.detach().cpu().clone().contiguous()))
+
+
+# ---------------------------------------------------------------- forms of the call
+
+
+def _aten(importer: Any) -> dict[str, Any]:
+    found = {"convolution.default": partial(_convolution, importer)}
+    for rank in RANKS:
+        for overload in ("default", "padding"):
+            found[f"conv{rank}d.{overload}"] = partial(_conv, importer)
+        overload = "default" if rank == 1 else "input"
+        found[f"conv_transpose{rank}d.{overload}"] = partial(_conv_transpose, importer)
+    return found
+
+
+def _functions(importer: Any) -> dict[str, Any]:
+    return {
+        **{f"conv{rank}d": partial(_conv, importer) for rank in RANKS},
+        **{f"conv_transpose{rank}d": partial(_conv_transpose, importer) for rank in RANKS},
+    }
+
+
+def _modules(importer: Any) -> dict[Any, Any]:
+    from torch import nn
+
+    return {
+        **{getattr(nn, f"Conv{rank}d"): partial(_conv_module, importer) for rank in RANKS},
+        **{
+            getattr(nn, f"ConvTranspose{rank}d"): partial(_conv_transpose_module, importer)
+            for rank in RANKS
+        },
+    }
+
+
+def _arguments(importer: Any, node: Any, names: Sequence[str]) -> list[Any]:
+    """All arguments of a call in the order of `names`, wherever it gives them."""
+    given = {**dict(zip(names, node.args)), **node.kwargs}
+    return [importer._retrieve_args(given.get(name, _DEFAULTS.get(name))) for name in names]
+
+
+def _conv(importer: Any, node: Any) -> Any:
+    x, w, bias, *rest = _arguments(importer, node, _CONV)
+    return _emit(importer, x, w, bias, _Window(*rest))
+
+
+def _conv_transpose(importer: Any, node: Any) -> Any:
+    x, w, bias, stride, padding, extra, groups, dilation = _arguments(
+        importer, node, _CONV_TRANSPOSE
+    )
+    return _emit(importer, x, w, bias, _Window(stride, padding, dilation, groups, True, extra))
+
+
+def _convolution(importer: Any, node: Any) -> Any:
+    x, w, bias, stride, padding, dilation, transposed, extra, groups = _arguments(
+        importer, node, _CONVOLUTION
+    )
+    window = _Window(stride, padding, dilation, groups, transposed, extra)
+    return _emit(importer, x, w, bias, window)
+
+
+def _conv_module(importer: Any, node: Any) -> Any:
+    module = importer.named_modules[node.target]
+    (x,) = _arguments(importer, node, ["input"])
+    padding = module.padding
+    if module.padding_mode != "zeros":
+        x = _pad(importer, x, module)
+        padding = 0
+    window = _Window(module.stride, padding, module.dilation, module.groups)
+    return _emit(importer, x, *_weights(importer, module), window)
+
+
+def _conv_transpose_module(importer: Any, node: Any) -> Any:
+    module = importer.named_modules[node.target]
+    x, output_size = _arguments(importer, node, ["input", "output_size"])
+    extra = module.output_padding
+    if output_size is not None:
+        extra = _output_padding(importer, x, module, output_size)
+    window = _Window(module.stride, module.padding, module.dilation, module.groups, True, extra)
+    return _emit(importer, x, *_weights(importer, module), window)
+
+
+def _weights(importer: Any, module: Any) -> tuple[Any, Any]:
+    bias = None if module.bias is None else importer.params[module.bias]
+    return importer.params[module.weight], bias
+
+
+def _output_padding(importer: Any, x: Any, module: Any, output_size: Any) -> list[Any]:
+    """Output padding that gives the size that a call of the module asks for."""
+    rank = len(module.kernel_size)
+    sizes = known_shape(importer.shape_of(x))[-rank:]
+    wanted = [getattr(size, "value", size) for size in output_size][-rank:]
+    axes = zip(sizes, module.kernel_size, module.stride, module.dilation)
+    return [
+        simplify(size - natural(*axis) + 2 * padding)
+        for size, axis, padding in zip(wanted, axes, module.padding)
+    ]
+
+
+def _pad(importer: Any, x: Any, module: Any) -> Any:
+    """The data padded otherwise than by zeros, as the module does it before its convolution."""
+    last_first = list(module._reversed_padding_repeated_twice)
+    pairs = [last_first[i : i + 2] for i in range(0, len(last_first), 2)][::-1]
+    unpadded = [0, 0] * (len(importer.shape_of(x)) - len(pairs))
+    width = unpadded + [side for pair in pairs for side in pair]
+    return importer.block_builder.emit(R.op.nn.pad(x, width, module.padding_mode))
+
+
+# ---------------------------------------------------------------- the operator
+
+
+def _emit(importer: Any, x: Any, w: Any, bias: Any, window: _Window) -> Any:
+    """The convolution in the dtype of its operands, of its own rank, with or without a batch."""
+    emit = importer.block_builder.emit
+    kernel = known_shape(importer.shape_of(w))[2:]
+    rank = len(kernel)
+    name = f"conv{rank}d" + ("_transpose" if window.transposed else "")
+    is_single = len(importer.shape_of(x)) == rank + 1
+    if is_single:
+        x = emit(R.op.expand_dims(x, 0))
+    stride, dilation = per_axis(window.stride, rank), per_axis(window.dilation, rank)
+    attrs = {
+        "strides": stride,
+        "padding": _padding(name, kernel, window.padding, stride, dilation),
+        "dilation": dilation,
+        "groups": window.groups,
+    }
+    if window.transposed:
+        attrs["output_padding"] = per_axis(window.output_padding, rank)
+    for attribute, values in attrs.items():
+        if not all(isinstance(value, int) for value in per_axis(values, rank)):
+            raise fail(name, f"{attribute}={values} must be known at import")
+    y = emit(getattr(R.op.nn, name)(x, w, **attrs))
+    if not importer._is_no_bias(bias):
+        y = emit(R.op.add(y, R.op.reshape(bias, (1, -1) + (1,) * rank)))
+    return emit(R.op.squeeze(y, [0])) if is_single else y
+
+
+def _padding(
+    name: str, kernel: tuple[int, ...], padding: Any, stride: Any, dilation: Any
+) -> tuple[Any, ...]:
+    """Padding as numbers, an odd one larger after."""
+    rank = len(kernel)
+    if padding == "valid":
+        return (0,) * rank
+    if padding != "same":
+        return per_axis(padding, rank)
+    if any(step != 1 for step in stride):
+        raise fail(name, f"padding='same' needs stride 1, not {stride}")
+    before, after = zip(*(split(d * (k - 1), upper=True) for k, d in zip(kernel, dilation)))
+    return (*before, *after)

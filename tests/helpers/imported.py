@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an importer made, compiled and compared; and importers without our corrections."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from relax_ext import importers
+
+# Vectors of this processor take longer to compile, and are tested elsewhere.
+TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 1})
+RELATIVE = {"float32": 1e-4, "float64": 1e-10, "float16": 1e-2, "bfloat16": 4e-2}
+
+
+@contextlib.contextmanager
+def uncorrected() -> Iterator[None]:
+    """TVM's own importers before our operators: what a correction is seen to correct."""
+    importers.restore()
+    try:
+        yield
+    finally:
+        importers.correct()
+
+
+def runner(mod: tvm.IRModule) -> Callable[..., tvm.runtime.Tensor]:
+    """``run(*tensors)``: the one result of a module."""
+    vm = relax.VirtualMachine(tvm.compile(mod, TARGET), tvm.cpu())
+
+    def run(*tensors: Any) -> tvm.runtime.Tensor:
+        result = vm["main"](*tensors)
+        return result if isinstance(result, tvm.runtime.Tensor) else result[0]
+
+    return run
+
+
+def assert_close(got: np.ndarray, want: np.ndarray, dtype: str = "float32") -> None:
+    """The same shape and values, relative to the largest one."""
+    assert got.shape == want.shape
+    scale = np.abs(want).max(initial=1e-30)
+    assert np.abs(got.astype("float64") - want).max(initial=0) <= RELATIVE[dtype] * scale
+
+
+def is_right(check: Callable[[], None]) -> bool:
+    """Whether a check passes; importers raise whatever they like."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            check()
+        except Exception:
+            return False
+    return True

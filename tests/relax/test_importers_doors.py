@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Corrections of importers: put in when an importer is imported, taken out exactly, and refused
+where an importer is not the one that we know."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import textwrap
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import relax_ext
+from relax_ext.importers import doors
+
+ONNX = "tvm.relax.frontend.onnx.onnx_frontend"
+TFLITE = "tvm.relax.frontend.tflite.tflite_frontend"
+
+
+@pytest.fixture(autouse=True)
+def _registered_again() -> Iterator[None]:
+    yield
+    relax_ext.register()
+
+
+@pytest.fixture
+def conv() -> Iterator[type]:
+    """ONNX's converter of convolutions, TVM's own, given back at the end."""
+    converter = module(ONNX).Conv
+    relax_ext.unregister()
+    stock = vars(converter)["_impl_v11"]
+    yield converter
+    relax_ext.unregister()
+    converter._impl_v11 = stock
+    if "_impl_v22" in vars(converter):
+        del converter._impl_v22
+
+
+def module(name: str) -> Any:
+    framework = name.split(".")[3]
+    if framework == "torch":
+        pytest.importorskip("torch")
+    return importlib.import_module(name)
+
+
+def functions(name: str) -> dict[str, Any]:
+    """What a door replaces, as it is now."""
+    owners = {path: doors._find(module(name), path) for path in doors.DOORS[name].needs}
+    return {path: vars(owner)[attribute] for path, (owner, attribute) in owners.items()}
+
+
+def in_new_process(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("name", doors.DOORS)
+def test_this_release_is_known_and_gets_its_own_back(name: str) -> None:
+    module(name)
+    ours = functions(name)
+    with relax_ext.stock():
+        stock = functions(name)
+        assert doors._unknown(module(name), doors.DOORS[name].needs) == ""
+        with relax_ext.stock():
+            assert functions(name) == stock
+    replaced = set(doors.DOORS[name].corrections(module(name)))
+    assert {path for path in ours if ours[path] is not stock[path]} == replaced
+    relax_ext.unregister()
+    assert functions(name) == stock
+    relax_ext.register()
+    relax_ext.register()
+    again = functions(name)
+    assert {path for path in again if again[path] is not stock[path]} == replaced
+
+
+@pytest.mark.smoke
+def test_importing_imports_no_framework_and_no_importer() -> None:
+    said = in_new_process(
+        """
+        import sys, tvm
+        from tvm import relax
+        before = set(sys.modules)
+        import relax_ext
+        roots = ("torch", "onnx", "onnxruntime", "tflite")
+        new = set(sys.modules) - before
+        print([m for m in new if m.split(".")[0] in roots or m.startswith("tvm.relax.frontend")])
+        print(len([f for f in sys.meta_path if type(f).__name__ == "_Watcher"]))
+        relax_ext.unregister()
+        print(len([f for f in sys.meta_path if type(f).__name__ == "_Watcher"]))
+        """
+    )
+    assert said.split() == ["[]", "1", "0"]
+
+
+@pytest.mark.smoke
+def test_an_importer_imported_later_is_corrected_then() -> None:
+    """After the package, and in stock(), where it is corrected when the block ends; its loader is
+    its own, and a second import of the package takes the first one's out."""
+    said = in_new_process(
+        f"""
+        import sys, relax_ext
+        def ours():
+            converter = sys.modules[{TFLITE!r}].OperatorConverter
+            return converter.convert_transpose_conv.__module__.startswith("relax_ext")
+        with relax_ext.stock():
+            import {TFLITE} as module
+            print(ours())
+        print(ours())
+        del sys.modules[{TFLITE!r}]
+        import importlib
+        module = importlib.import_module({TFLITE!r})
+        print(ours(), type(module.__spec__.loader).__name__, type(module.__loader__).__name__)
+        for name in [n for n in sys.modules if n.split(".")[0] in ("relax_ext", "topi_ext")]:
+            del sys.modules[name]
+        import relax_ext
+        print(ours())
+        relax_ext.unregister()
+        print(ours())
+        """
+    )
+    loader = "SourceFileLoader"
+    assert said.split() == ["False", "True", "True", loader, loader, "True", "False"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda conv: setattr(conv, "_impl_v11", classmethod(lambda cls, bb, node: None)),
+            "has no Conv._impl_v11(cls, bb, inputs, attr, params)",
+        ),
+        (lambda conv: delattr(conv, "_impl_v11"), "has no Conv._impl_v11(cls, bb,"),
+        (
+            lambda conv: setattr(conv, "_impl_v22", classmethod(lambda cls: None)),
+            "has a Conv._impl_v22",
+        ),
+    ],
+    ids=["other parameters", "none", "a newer one"],
+)
+def test_an_unknown_importer_is_left_alone_with_one_warning(
+    change: Any, said: str, conv: type
+) -> None:
+    change(conv)
+    before = dict(vars(conv))
+    doors._state()["refused"].clear()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        relax_ext.register()
+        with relax_ext.stock():
+            pass
+    (line,) = [str(warning.message) for warning in caught]
+    assert line.startswith(f"relax_ext: {ONNX} {said}") and "\n" not in line
+    assert line.endswith("models of ONNX are imported as TVM alone does it")
+    assert dict(vars(conv)) == before
+
+
+def test_what_another_package_set_after_ours_stays(conv: type) -> None:
+    relax_ext.register()
+    theirs = classmethod(lambda cls, bb, inputs, attr, params: None)
+    conv._impl_v11 = theirs
+    with relax_ext.stock():
+        assert vars(conv)["_impl_v11"] is theirs
+    assert vars(conv)["_impl_v11"] is theirs
+    with pytest.warns(UserWarning, match=r"leaves what was set after ours: Conv\._impl_v11$"):
+        relax_ext.unregister()
+    assert vars(conv)["_impl_v11"] is theirs
