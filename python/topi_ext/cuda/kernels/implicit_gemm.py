@@ -20,7 +20,7 @@ im2col's matrix is ever stored.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ...emit.arguments import Packed, tap_number, weight_index
 from ...problem import Problem
@@ -65,8 +65,9 @@ def emit_body(problem: Problem, plan: GemmPlan, operands: Sequence[Operand]) -> 
         threads = Threads(opaque_value(thread), plan.threads)
         place = GatherBlock.emitted(problem, plan.tile, opaque_value(block))
         step = Step.emitted(problem, plan, place, threads, (data, source))
-        made = _products(step)
-        _write(step, made, shares, extra, out)
+        sums, arena = _products(step)
+        results = OutputTile.of(problem, place, plan.tile, threads, (shares, extra, out))
+        results.write(sums, arena, is_free=True)
     if shares:
         add_shares(problem, plan.tile, shares, extra, out)
 
@@ -302,20 +303,3 @@ def _products(step: Step) -> tuple[SimtTile, Array]:
 
     emit.loop(emit.ceil_div(count, 2), two)
     return sums, emit.shared(plan.kept_elements, dtype) if plan.kept_elements else stages[0]
-
-
-def _write(
-    step: Step,
-    made: tuple[SimtTile, Array],
-    shares: Operand | None,
-    extra: Sequence[Operand],
-    out: Operand,
-) -> None:
-    sums, arena = made
-    if shares is None:
-        tile = OutputTile(step.problem, step.block, step.plan.tile, step.threads, out, extra)
-    else:
-        plain = replace(step.problem, epilogue=())
-        share = emit.flat(step.block.split) * shares.strides["S"]
-        tile = OutputTile(plain, step.block, step.plan.tile, step.threads, shares, (), share)
-    tile.write(sums, arena, is_free=True)

@@ -21,7 +21,7 @@ registers: fetched before the products of a step, kept behind them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ...emit.arguments import Packed, tap_number
 from ...problem import Problem
@@ -72,13 +72,8 @@ def emit_body(problem: Problem, plan: WarpTiles, operands: Sequence[Operand]) ->
         arena = emit.shared(plan.arena_bytes // 4, "float32", SHARED)
         step = Step.emitted(problem, plan, place, threads, (data, source, arena))
         _products(step, sums)
-        if shares is None:
-            tile = OutputTile(problem, place, plan.tile, threads, out, extra)
-        else:
-            plain = replace(problem, epilogue=())
-            share = flat(place.split) * shares.strides["S"]
-            tile = OutputTile(plain, place, plan.tile, threads, shares, (), share)
-        tile.write(sums, arena, is_free=False)
+        results = OutputTile.of(problem, place, plan.tile, threads, (shares, extra, out))
+        results.write(sums, arena, is_free=False)
     if shares:
         add_shares(problem, plan.tile, shares, extra, out)
 

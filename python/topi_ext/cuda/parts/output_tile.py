@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
@@ -90,6 +90,23 @@ class OutputTile:
     result: Operand
     extra: Sequence[Operand]
     share: Expr = 0
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        block: GatherBlock,
+        tile: Tile,
+        threads: Threads,
+        results: tuple[Operand | None, Sequence[Operand], Operand],
+    ) -> OutputTile:
+        """That of the result, or where there are `shares`, of the block's own: of ``(shares,
+        operands of the epilogue, result)``."""
+        shares, extra, out = results
+        if shares is None:
+            return cls(problem, block, tile, threads, out, extra)
+        share = flat(block.split) * shares.strides["S"]
+        return cls(replace(problem, epilogue=()), block, tile, threads, shares, (), share)
 
     def write(self, fragment: Fragment, held: Array, *, is_free: bool) -> None:
         """Write all sums of the block by way of `held`, with room for what a plan states.

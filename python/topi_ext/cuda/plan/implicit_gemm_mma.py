@@ -17,6 +17,7 @@ from .implicit_gemm import (
     Tile,
     block_count,
     packing_time,
+    reads_channels,
     split_time,
     steps_of,
 )
@@ -85,8 +86,7 @@ def element_width(problem: Problem, machine: GpuMachine) -> int | None:
 
 def reads_chunks(problem: Problem, chunk: int) -> bool:
     """Whether so many channels of a position are neighbours that begin at a multiple of them."""
-    layout = problem.layouts.y if problem.transposed else problem.layouts.x
-    return layout.endswith("C") and problem.in_channels % chunk == 0
+    return reads_channels(problem) and problem.in_channels % chunk == 0
 
 
 def _time(problem: Problem, plan: MmaPlan, machine: GpuMachine) -> float | None:
