@@ -12,6 +12,25 @@ from typing import Any, NamedTuple
 
 import tvm
 
+from .cases import Case
+
+T, C = "conv_transpose", "conv"
+
+RANKS = [
+    Case(T, (9,), (4,), ins=8, outs=6, stride=(2,), padding=(1, 1)),
+    Case(T, (5, 6), (3, 4), ins=8, outs=6, groups=2, stride=(2, 2), padding=(1, 0, 1, 2)),
+    Case(T, (3, 4, 3), (2, 3, 2), ins=4, outs=3, stride=(2, 1, 2), dilation=(1, 2, 1)),
+    Case(C, (33,), (5,), ins=8, outs=6, stride=(2,), padding=(2, 2)),
+    Case(C, (8, 9), (3, 3), ins=8, outs=6, groups=2, padding=(1, 1, 0, 1), dilation=(1, 2)),
+    Case(C, (4, 5, 4), (2, 3, 2), ins=4, outs=3, stride=(1, 2, 1)),
+]
+GEMM = Case(C, (14, 14), (3, 3), n=4, ins=64, outs=64, padding=(1,) * 4)
+SPLIT = Case(C, (7, 7), (3, 3), n=1, ins=512, outs=512, padding=(1,) * 4)
+WIDE = Case(C, (28, 28), (3, 3), n=8, ins=128, outs=128, padding=(1,) * 4, data_layout="NHWC")
+UP = Case(T, (16, 16), (4, 4), n=1, ins=64, outs=32, stride=(2, 2), padding=(1,) * 4)
+DEPTHWISE = Case(C, (16, 16), (3, 3), ins=32, outs=32, groups=32, padding=(1,) * 4)
+"""Every rank, forward and transposed; and shapes that choose one kernel or another."""
+
 
 def target(arch: str = "sm_90") -> tvm.target.Target:
     """The target of GPUs of one architecture."""
