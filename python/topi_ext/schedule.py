@@ -14,6 +14,7 @@ On GPUs TVM has rules of its own, but for scalars: :func:`scalars_on_gpu`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -43,23 +44,34 @@ def parallelized(func: Any) -> Any:
         `func` itself where a schedule is there already, or where a block is more than loops around
         one statement.
     """
+    return _scheduled(func, _parallel)
+
+
+def _scheduled(func: Any, write: Callable[[Any, list[Any]], bool]) -> Any:
+    """`func`, scheduled by ``write(schedule, blocks)``; `func` itself where that says no, or fails,
+    or where there is a schedule."""
     attrs = func.attrs or {}
     if "tirx.is_scheduled" in attrs or "tirx.noalias" not in attrs:
         return func
     schedule = s_tir.Schedule(func, debug_mask="none")
     try:
-        blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
-        if any(_kinds(schedule, block) is None for block in blocks):
+        if not write(schedule, schedule.get_child_blocks(schedule.get_sblock("root"))):
             return func
-        for block in blocks:
-            readers = schedule.get_consumers(block)
-            if len(readers) == 1 and all(_is_spatial(schedule, b) for b in (block, *readers)):
-                schedule.compute_inline(block)
-            else:
-                _schedule(schedule, block)
     except s_tir.ScheduleError:
         return func  # as TVM would have it
     return schedule.mod["main"].with_attr("tirx.is_scheduled", True)
+
+
+def _parallel(schedule: Any, blocks: list[Any]) -> bool:
+    if any(_kinds(schedule, block) is None for block in blocks):
+        return False
+    for block in blocks:
+        readers = schedule.get_consumers(block)
+        if len(readers) == 1 and all(_is_spatial(schedule, b) for b in (block, *readers)):
+            schedule.compute_inline(block)
+        else:
+            _schedule(schedule, block)
+    return True
 
 
 _THREADS = 256
@@ -90,27 +102,23 @@ def scalars_on_gpu(func: Any) -> Any:
     PrimFunc
         `func` itself where TVM's rules do.
     """
-    attrs = func.attrs or {}
-    if "tirx.is_scheduled" in attrs or "tirx.noalias" not in attrs:
-        return func
-    schedule = s_tir.Schedule(func, debug_mask="none")
-    try:
-        blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
-        scalars = [block for block in blocks if not schedule.get_loops(block)]
-        for block in scalars:
-            schedule.add_unit_loop(block)
-        if any(_kinds(schedule, block) is None for block in blocks):
-            return func
-        if not scalars or all(_is_spatial(schedule, block) for block in blocks):
-            return func
-        for block in blocks:
-            if schedule.get_consumers(block) and _is_spatial(schedule, block):
-                schedule.compute_inline(block)
-            else:
-                _on_threads(schedule, block)
-    except s_tir.ScheduleError:
-        return func  # as TVM would have it
-    return schedule.mod["main"].with_attr("tirx.is_scheduled", True)
+    return _scheduled(func, _scalars)
+
+
+def _scalars(schedule: Any, blocks: list[Any]) -> bool:
+    scalars = [block for block in blocks if not schedule.get_loops(block)]
+    for block in scalars:
+        schedule.add_unit_loop(block)
+    if any(_kinds(schedule, block) is None for block in blocks):
+        return False
+    if not scalars or all(_is_spatial(schedule, block) for block in blocks):
+        return False
+    for block in blocks:
+        if schedule.get_consumers(block) and _is_spatial(schedule, block):
+            schedule.compute_inline(block)
+        else:
+            _on_threads(schedule, block)
+    return True
 
 
 def _on_threads(schedule: Any, block: Any) -> None:
