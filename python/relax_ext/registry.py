@@ -18,9 +18,10 @@ from tvm.script import relax as script
 from topi_ext.compat import infer_key, op_attr, own_op, replace_op_attr, set_op_attr
 from topi_ext.registration import Registration
 
-from . import importers, ops
+from . import ops
 from .attrs import CONV_TRANSPOSE, CONV_WEIGHT_GRAD, OWN, STOCK
 from .gradient import gradient
+from .importers import HOOKS
 from .infer import infer
 from .legalize import legalize
 from .mixed_precision import ALWAYS, with_out_dtype
@@ -34,19 +35,19 @@ class _Registry(Registration):
             if (op, key) not in self.replaced:
                 rule = partial(_RULES[key], stock=op_attr(op, key))
                 replace_op_attr(self.replaced, op, key, rule)
-        importers.correct()
+        HOOKS.install()
         for op, (key, rule) in product(OWN, _own_rules().items()):
             set_op_attr(op, key, rule)
 
     def remove(self) -> None:
         super().remove()
-        importers.restore()
+        HOOKS.remove()
         for op in OWN:
             for key, rule in _refusals(op).items():
                 set_op_attr(op, key, rule)
 
     def give_up(self) -> list[str]:
-        return super().give_up() + importers.give_up()
+        return super().give_up() + HOOKS.give_up()
 
 
 _registry = _Registry("relax_ext")

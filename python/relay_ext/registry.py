@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Putting our rules into Relay's operators, and Relay's own back, exactly.
+"""Putting our rules into Relay's operators and importers, and Relay's own back, exactly.
 
 Rules are attributes of TVM's operators, which belong to the process: ``register``, ``unregister``
 and ``stock`` are not thread-safe.
@@ -18,15 +18,15 @@ from tvm.target import override_native_generic_func
 from topi_ext.compat import op_attr, relay, replace_op_attr, set_op_attr
 from topi_ext.registration import Registration
 
-from . import frontend, ops
+from . import ops
 from .attrs import OWN, STOCK, short_name
 from .gradient import gradient
+from .importers import HOOKS
 from .relation import relate
 from .shape import shape_function
 from .strategy import strategy, unless_ours
 
 R = relay()
-_PYTORCH = R.frontend.pytorch.PyTorchOpConverter
 
 _LEVEL = 11
 """Above 10, that of TVM's own rules."""
@@ -58,10 +58,7 @@ class _Registry(Registration):
             for key, rule in _rules(op, {}).items():
                 set_op_attr(op, key, rule, _LEVEL)
             _set_relation(op, _OURS + op, partial(relate, op, None))
-        if "create_convert_map" not in self.state:
-            stock = _PYTORCH.create_convert_map
-            _PYTORCH.create_convert_map = ours = _with_ours(stock)
-            self.state["create_convert_map"] = stock, ours
+        HOOKS.install()
 
     def remove(self) -> None:
         super().remove()
@@ -74,19 +71,14 @@ class _Registry(Registration):
             for key in ("FTVMStrategy", "FPrimalGradient"):
                 set_op_attr(op, key, None)
             _set_relation(op, f"relay_ext.unregistered.{op}", refuse)
-        stock, ours = self.state.get("create_convert_map", (None, None))
-        if ours is not None and _PYTORCH.create_convert_map is ours:
-            _PYTORCH.create_convert_map = stock
-            del self.state["create_convert_map"]
+        HOOKS.remove()
         R.backend.te_compiler.get().clear()  # of what it built by the rules before
 
     def give_up(self) -> list[str]:
         names = super().give_up()
         names += [f"the type relation of {op}" for op in self.relations]
-        if self.state.pop("create_convert_map", None):
-            names.append("PyTorchOpConverter.create_convert_map")
         self.relations.clear()
-        return names
+        return names + HOOKS.give_up()
 
 
 _OURS = "relay_ext."
@@ -177,14 +169,6 @@ def _refusal(op: str) -> Callable[..., Any]:
         )
 
     return refuse
-
-
-def _with_ours(create_convert_map: Callable[[Any], None]) -> Callable[[Any], None]:
-    def create(converter: Any) -> None:
-        create_convert_map(converter)
-        converter.convert_map.update(frontend.convert_map(converter))
-
-    return create
 
 
 ops.add_own()

@@ -12,7 +12,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from relax_ext import importers
+from relax_ext.importers import HOOKS
 
 # Vectors of this processor take longer to compile, and are tested elsewhere.
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 1})
@@ -22,11 +22,11 @@ RELATIVE = {"float32": 1e-4, "float64": 1e-10, "float16": 1e-2, "bfloat16": 4e-2
 @contextlib.contextmanager
 def uncorrected() -> Iterator[None]:
     """TVM's own importers before our operators: what a correction is seen to correct."""
-    importers.restore()
+    HOOKS.remove()
     try:
         yield
     finally:
-        importers.correct()
+        HOOKS.install()
 
 
 def runner(mod: tvm.IRModule) -> Callable[..., tvm.runtime.Tensor]:

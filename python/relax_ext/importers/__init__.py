@@ -1,11 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """TVM's importers, corrected where a model would mean something else than in its framework.
 
-``doors`` puts corrections into TVM's importers and takes them out again; ``onnx``, ``torch`` and
-``tflite`` hold them; ``padding`` is how frameworks speak of padding.  None imports a framework:
-a door opens when TVM's importer is imported, which its user does.
+``onnx``, ``torch`` and ``tflite`` hold the corrections of one framework's importers each.
+None imports a framework: a correction is made when TVM's importer is imported, which its user does.
 """
 
-from .doors import correct, give_up, restore
+from __future__ import annotations
 
-__all__ = ["correct", "give_up", "restore"]
+from topi_ext.import_hooks import Importer, ImportHooks
+
+from . import onnx, tflite, torch
+
+__all__ = ["HOOKS"]
+
+_FRONTEND = "tvm.relax.frontend"
+
+HOOKS = ImportHooks(
+    "relax_ext",
+    {
+        f"{_FRONTEND}.onnx.onnx_frontend": Importer("ONNX", onnx.NEEDS, onnx.corrections),
+        f"{_FRONTEND}.torch.exported_program_translator": Importer(
+            "torch.export", torch.EXPORT_NEEDS, torch.export_corrections
+        ),
+        f"{_FRONTEND}.torch.fx_translator": Importer(
+            "torch.fx", torch.FX_NEEDS, torch.fx_corrections
+        ),
+        f"{_FRONTEND}.tflite.tflite_frontend": Importer("TFLite", tflite.NEEDS, tflite.corrections),
+    },
+)

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 import relax_ext
-from relax_ext.importers import doors
+from relax_ext.importers import HOOKS
+from topi_ext.import_hooks import find
 
 ONNX = "tvm.relax.frontend.onnx.onnx_frontend"
 TFLITE = "tvm.relax.frontend.tflite.tflite_frontend"
@@ -48,8 +49,8 @@ def module(name: str) -> Any:
 
 
 def functions(name: str) -> dict[str, Any]:
-    """What a door replaces, as it is now."""
-    owners = {path: doors._find(module(name), path) for path in doors.DOORS[name].needs}
+    """What the corrections replace, as it is now."""
+    owners = {path: find(module(name), path) for path in HOOKS.importers[name].needs}
     return {path: vars(owner)[attribute] for path, (owner, attribute) in owners.items()}
 
 
@@ -65,16 +66,16 @@ def in_new_process(code: str) -> str:
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize("name", doors.DOORS)
+@pytest.mark.parametrize("name", HOOKS.importers)
 def test_this_release_is_known_and_gets_its_own_back(name: str) -> None:
     module(name)
     ours = functions(name)
     with relax_ext.stock():
         stock = functions(name)
-        assert doors._unknown(module(name), doors.DOORS[name].needs) == ""
+        assert HOOKS.unknown(name, module(name)) == ""
         with relax_ext.stock():
             assert functions(name) == stock
-    replaced = set(doors.DOORS[name].corrections(module(name)))
+    replaced = set(HOOKS.importers[name].corrections(module(name)))
     assert {path for path in ours if ours[path] is not stock[path]} == replaced
     relax_ext.unregister()
     assert functions(name) == stock
@@ -95,9 +96,9 @@ def test_importing_imports_no_framework_and_no_importer() -> None:
         roots = ("torch", "onnx", "onnxruntime", "tflite")
         new = set(sys.modules) - before
         print([m for m in new if m.split(".")[0] in roots or m.startswith("tvm.relax.frontend")])
-        print(len([f for f in sys.meta_path if type(f).__name__ == "_Watcher"]))
+        print(len([f for f in sys.meta_path if type(f).__name__ == "_Finder"]))
         relax_ext.unregister()
-        print(len([f for f in sys.meta_path if type(f).__name__ == "_Watcher"]))
+        print(len([f for f in sys.meta_path if type(f).__name__ == "_Finder"]))
         """
     )
     assert said.split() == ["[]", "1", "0"]
@@ -153,7 +154,7 @@ def test_an_unknown_importer_is_left_alone_with_one_warning(
 ) -> None:
     change(conv)
     before = dict(vars(conv))
-    doors._state()["refused"].clear()
+    HOOKS.refused.clear()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         relax_ext.register()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 from topi_ext.compat import relay
@@ -12,8 +13,21 @@ from topi_ext.layout import SPATIAL
 
 R = relay()
 
+NEEDS = {"PyTorchOpConverter.create_convert_map": ("self",)}
 
-def convert_map(converter: Any) -> dict[str, Any]:
+
+def corrections(module: ModuleType) -> dict[str, Any]:
+    """A table of converters in which those of convolutions are ours."""
+    stock = vars(module.PyTorchOpConverter)["create_convert_map"]
+
+    def create_convert_map(self: Any) -> None:
+        stock(self)
+        self.convert_map.update(_convert_map(self))
+
+    return {"PyTorchOpConverter.create_convert_map": create_convert_map}
+
+
+def _convert_map(converter: Any) -> dict[str, Any]:
     """Converters ``(inputs, input_types) -> expression`` by the name of the PyTorch operator."""
 
     def traced(inputs: Sequence[Any], _: Any) -> Any:
