@@ -8,10 +8,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from topi_ext.compat import known_shape, type_of
+from topi_ext.compat import known_shape, simplify, tir, type_of
 from topi_ext.geometry import fail
-
-from .padding import fit, natural, same, split
+from topi_ext.padding import reach, read
 
 _CONVERTER = ("cls", "bb", "inputs", "attr", "params")
 NEEDS = {"Conv._impl_v11": _CONVERTER, "ConvTranspose._impl_v1": _CONVERTER}
@@ -39,24 +38,42 @@ def _after(step: Callable[..., None], module: ModuleType, path: str) -> Callable
 def _state_same(bb: Any, inputs: Any, attr: dict[str, Any]) -> None:
     """SAME of a convolution as ``pads``; where these depend on a size that only run time knows,
     the data is padded before.  TVM's own rule cannot calculate with such sizes."""
-    mode = _auto_pad(attr)
     sizes = known_shape(type_of(inputs[0]).shape)
     kernel = known_shape(type_of(inputs[1]).shape)
-    if not mode.startswith("SAME") or sizes is None or kernel is None:
+    is_same = attr.get("auto_pad") in (b"SAME_UPPER", b"SAME_LOWER", "SAME_UPPER", "SAME_LOWER")
+    if not is_same or sizes is None or kernel is None:
         return
-    strides, dilations = _windows(attr, len(kernel) - 2)
-    pads = [
-        split(same(*axis), mode == "SAME_UPPER")
-        for axis in zip(sizes[2:], kernel[2:], strides, dilations)
-    ]
-    before, after = map(list, zip(*pads))
-    if not all(isinstance(pad, int) for pad in before + after):
+    window = {name: attr[name] for name in ("strides", "dilations") if name in attr}
+    is_known = all(isinstance(size, int) for size in sizes[2:])
+    if is_known or max(window.get("strides", [1])) == 1:
+        size = sizes[2:] if is_known else None
+        call = read(
+            "onnx", "conv", size=size, kernel_size=kernel[2:], auto_pad=attr["auto_pad"], **window
+        )
+        attr["pads"] = list(call.attributes["padding"])
+    else:
         from tvm import topi
 
+        before, after = _pads_at_run_time(sizes[2:], kernel[2:], attr)
         inputs[0] = bb.emit_te(topi.nn.pad, inputs[0], [0, 0, *before], [0, 0, *after], 0.0)
-        before, after = [0] * len(before), [0] * len(after)
+        attr["pads"] = [0] * (2 * len(before))
     del attr["auto_pad"]
-    attr["pads"] = before + after
+
+
+def _pads_at_run_time(
+    sizes: Any, kernel: Any, attr: dict[str, Any]
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Padding before and after with which there are ``ceil(size / stride)`` results."""
+    rank = len(kernel)
+    strides, dilations = (attr.get(name, [1] * rank) for name in ("strides", "dilations"))
+    pairs = []
+    for n, stride, rows in zip(sizes, strides, reach(kernel, dilations)):
+        total = tir.max(simplify(((n + stride - 1) // stride - 1) * stride + rows - n), 0)
+        half = total // 2
+        is_upper = attr["auto_pad"] in (b"SAME_UPPER", "SAME_UPPER")
+        pairs.append((half, total - half) if is_upper else (total - half, half))
+    before, after = zip(*pairs)
+    return before, after
 
 
 def _state_output_shape(bb: Any, inputs: Any, attr: dict[str, Any]) -> None:
@@ -70,26 +87,10 @@ def _state_output_shape(bb: Any, inputs: Any, attr: dict[str, Any]) -> None:
         raise fail(
             "ConvTranspose", f"output_shape={attr['output_shape']} needs sizes known at import"
         )
-    rank = len(kernel) - 2
-    wanted = [int(size) for size in attr.pop("output_shape")][-rank:]
-    strides, dilations = _windows(attr, rank)
-    extra = attr.get("output_padding", [0] * rank)
-    mode = _auto_pad(attr)
-    attr.pop("auto_pad", None)
-    pads = []
-    for axis, target, more in zip(zip(shape[2:], kernel[2:], strides, dilations), wanted, extra):
-        result = natural(*axis)
-        # The standard's text: NOTSET is as SAME_LOWER here, and output padding counts as padded.
-        before, _ = split(max(result + more - target, 0), mode == "SAME_UPPER")
-        pads.append((before, *fit(result, target, before)))
-    before, after, attr["output_padding"] = map(list, zip(*pads))
-    attr["pads"] = before + after
-
-
-def _auto_pad(attr: dict[str, Any]) -> str:
-    mode = attr.get("auto_pad", b"NOTSET")
-    return mode.decode() if isinstance(mode, bytes) else mode
-
-
-def _windows(attr: dict[str, Any], rank: int) -> tuple[list[int], list[int]]:
-    return attr.get("strides", [1] * rank), attr.get("dilations", [1] * rank)
+    names = ("strides", "dilations", "output_padding", "output_shape", "auto_pad")
+    given = {name: attr[name] for name in names if name in attr}
+    call = read("onnx", "conv_transpose", size=shape[2:], kernel_size=kernel[2:], **given)
+    for name in ("output_shape", "auto_pad"):
+        attr.pop(name, None)
+    attr["pads"] = list(call.attributes["padding"])
+    attr["output_padding"] = list(call.attributes["output_padding"])

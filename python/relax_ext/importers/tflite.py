@@ -11,8 +11,7 @@ import numpy as np
 
 from topi_ext.compat import dtype_name, relax
 from topi_ext.geometry import fail
-
-from .padding import fit, natural
+from topi_ext.padding import Border, Call, Window
 
 R = relax()
 
@@ -126,20 +125,13 @@ def _restated(
         first = _restated(expr.args[0], sizes, kernel, wanted, is_same)
         return R.Call(expr.op, [first, *expr.args[1:]], expr.attrs)
     attrs = expr.attrs
-    before, after, extra = [], [], []
-    for *axis, target in zip(sizes, kernel, attrs.strides, attrs.dilation, wanted):
-        result = natural(*map(int, axis))
-        first = max(result - target, 0) // 2 if is_same else 0
-        last, more = fit(result, target, first)
-        before.append(first)
-        after.append(last)
-        extra.append(more)
+    steps = (tuple(map(int, values)) for values in (attrs.strides, attrs.dilation))
+    window = Window(tuple(kernel), *steps, transposed=True, op="TRANSPOSE_CONV")
+    rule = "same_upper" if is_same else "valid"
+    ends = Border(rule, output_size=tuple(wanted)).ends(window, sizes)
     return getattr(R.op.nn, name.rpartition(".")[2])(
         *expr.args,
-        strides=attrs.strides,
-        padding=before + after,
-        output_padding=extra,
-        dilation=attrs.dilation,
+        **Call(window, ends).attributes,
         groups=attrs.groups,
         data_layout=attrs.data_layout,
         kernel_layout=attrs.kernel_layout,

@@ -11,8 +11,7 @@ from typing import Any
 
 from topi_ext.compat import known_shape, relax, simplify
 from topi_ext.geometry import fail
-
-from .padding import natural, per_axis, split
+from topi_ext.padding import Window, read
 
 R = relax()
 RANKS = (1, 2, 3)
@@ -50,7 +49,7 @@ _DEFAULTS = {
 
 
 @dataclass(frozen=True)
-class _Window:
+class _Call:
     """Attributes of one call, as PyTorch gives them."""
 
     stride: Any
@@ -168,22 +167,22 @@ def _arguments(importer: Any, node: Any, names: Sequence[str]) -> list[Any]:
 
 def _conv(importer: Any, node: Any) -> Any:
     x, w, bias, *rest = _arguments(importer, node, _CONV)
-    return _emit(importer, x, w, bias, _Window(*rest))
+    return _emit(importer, x, w, bias, _Call(*rest))
 
 
 def _conv_transpose(importer: Any, node: Any) -> Any:
     x, w, bias, stride, padding, extra, groups, dilation = _arguments(
         importer, node, _CONV_TRANSPOSE
     )
-    return _emit(importer, x, w, bias, _Window(stride, padding, dilation, groups, True, extra))
+    return _emit(importer, x, w, bias, _Call(stride, padding, dilation, groups, True, extra))
 
 
 def _convolution(importer: Any, node: Any) -> Any:
     x, w, bias, stride, padding, dilation, transposed, extra, groups = _arguments(
         importer, node, _CONVOLUTION
     )
-    window = _Window(stride, padding, dilation, groups, transposed, extra)
-    return _emit(importer, x, w, bias, window)
+    call = _Call(stride, padding, dilation, groups, transposed, extra)
+    return _emit(importer, x, w, bias, call)
 
 
 def _conv_module(importer: Any, node: Any) -> Any:
@@ -193,8 +192,8 @@ def _conv_module(importer: Any, node: Any) -> Any:
     if module.padding_mode != "zeros":
         x = _pad(importer, x, module)
         padding = 0
-    window = _Window(module.stride, padding, module.dilation, module.groups)
-    return _emit(importer, x, *_weights(importer, module), window)
+    call = _Call(module.stride, padding, module.dilation, module.groups)
+    return _emit(importer, x, *_weights(importer, module), call)
 
 
 def _conv_transpose_module(importer: Any, node: Any) -> Any:
@@ -203,8 +202,8 @@ def _conv_transpose_module(importer: Any, node: Any) -> Any:
     extra = module.output_padding
     if output_size is not None:
         extra = _output_padding(importer, x, module, output_size)
-    window = _Window(module.stride, module.padding, module.dilation, module.groups, True, extra)
-    return _emit(importer, x, *_weights(importer, module), window)
+    call = _Call(module.stride, module.padding, module.dilation, module.groups, True, extra)
+    return _emit(importer, x, *_weights(importer, module), call)
 
 
 def _weights(importer: Any, module: Any) -> tuple[Any, Any]:
@@ -217,11 +216,9 @@ def _output_padding(importer: Any, x: Any, module: Any, output_size: Any) -> lis
     rank = len(module.kernel_size)
     sizes = known_shape(importer.shape_of(x))[-rank:]
     wanted = [getattr(size, "value", size) for size in output_size][-rank:]
-    axes = zip(sizes, module.kernel_size, module.stride, module.dilation)
-    return [
-        simplify(size - natural(*axis) + 2 * padding)
-        for size, axis, padding in zip(wanted, axes, module.padding)
-    ]
+    window = Window(module.kernel_size, module.stride, module.dilation, transposed=True)
+    full = window.full_size(sizes)
+    return [simplify(w - f + 2 * padding) for w, f, padding in zip(wanted, full, module.padding)]
 
 
 def _pad(importer: Any, x: Any, module: Any) -> Any:
@@ -236,26 +233,26 @@ def _pad(importer: Any, x: Any, module: Any) -> Any:
 # ---------------------------------------------------------------- the operator
 
 
-def _emit(importer: Any, x: Any, w: Any, bias: Any, window: _Window) -> Any:
+def _emit(importer: Any, x: Any, w: Any, bias: Any, call: _Call) -> Any:
     """The convolution in the dtype of its operands, of its own rank, with or without a batch."""
     emit = importer.block_builder.emit
     kernel = known_shape(importer.shape_of(w))[2:]
     rank = len(kernel)
-    name = f"conv{rank}d" + ("_transpose" if window.transposed else "")
+    name = f"conv{rank}d" + ("_transpose" if call.transposed else "")
     is_single = len(importer.shape_of(x)) == rank + 1
     if is_single:
         x = emit(R.op.expand_dims(x, 0))
-    stride, dilation = per_axis(window.stride, rank), per_axis(window.dilation, rank)
+    stride, dilation = _per_axis(call.stride, rank), _per_axis(call.dilation, rank)
     attrs = {
         "strides": stride,
-        "padding": _padding(name, kernel, window.padding, stride, dilation),
+        "padding": _padding(name, kernel, call.padding, stride, dilation),
         "dilation": dilation,
-        "groups": window.groups,
+        "groups": call.groups,
     }
-    if window.transposed:
-        attrs["output_padding"] = per_axis(window.output_padding, rank)
+    if call.transposed:
+        attrs["output_padding"] = _per_axis(call.output_padding, rank)
     for attribute, values in attrs.items():
-        if not all(isinstance(value, int) for value in per_axis(values, rank)):
+        if not all(isinstance(value, int) for value in _per_axis(values, rank)):
             raise fail(name, f"{attribute}={values} must be known at import")
     y = emit(getattr(R.op.nn, name)(x, w, **attrs))
     if not importer._is_no_bias(bias):
@@ -267,12 +264,13 @@ def _padding(
     name: str, kernel: tuple[int, ...], padding: Any, stride: Any, dilation: Any
 ) -> tuple[Any, ...]:
     """Padding as numbers, an odd one larger after."""
-    rank = len(kernel)
-    if padding == "valid":
-        return (0,) * rank
-    if padding != "same":
-        return per_axis(padding, rank)
-    if any(step != 1 for step in stride):
-        raise fail(name, f"padding='same' needs stride 1, not {stride}")
-    before, after = zip(*(split(d * (k - 1), upper=True) for k, d in zip(kernel, dilation)))
-    return (*before, *after)
+    if not isinstance(padding, str):
+        return _per_axis(padding, len(kernel))
+    window = dict(kernel_size=kernel, stride=stride, dilation=dilation)
+    return read("torch", "conv", padding=padding, **window).attributes["padding"]
+
+
+def _per_axis(values: Any, rank: int) -> tuple[Any, ...]:
+    """One value per axis, from one for all or one each."""
+    several = tuple(values) if isinstance(values, Sequence) else (values,)
+    return several * rank if len(several) == 1 else several
