@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """TVM's importers, corrected where a model would mean something else than in its framework.
 
-``onnx``, ``torch`` and ``tflite`` hold the corrections of one framework's importers each.
+``onnx``, ``onnx_quantized``, ``torch`` and ``tflite`` hold the corrections.
 None imports a framework: a correction is made when TVM's importer is imported, which its user does.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from topi_ext.import_hooks import Importer, ImportHooks
 
-from . import onnx, tflite, torch
+from . import onnx, onnx_quantized, tflite, torch
 
 __all__ = ["HOOKS"]
 
@@ -18,7 +18,11 @@ _FRONTEND = "tvm.relax.frontend"
 HOOKS = ImportHooks(
     "relax_ext",
     {
-        f"{_FRONTEND}.onnx.onnx_frontend": Importer("ONNX", onnx.NEEDS, onnx.corrections),
+        f"{_FRONTEND}.onnx.onnx_frontend": Importer(
+            "ONNX",
+            {**onnx.NEEDS, **onnx_quantized.NEEDS},
+            lambda module: {**onnx.corrections(module), **onnx_quantized.corrections(module)},
+        ),
         f"{_FRONTEND}.torch.exported_program_translator": Importer(
             "torch.export", torch.EXPORT_NEEDS, torch.export_corrections
         ),
