@@ -18,7 +18,7 @@ from tvm.script import relax as script
 from topi_ext.compat import infer_key, op_attr, own_op, replace_op_attr, set_op_attr
 from topi_ext.registration import Registration
 
-from . import ops
+from . import batch_norm, ops
 from .attrs import CONV_TRANSPOSE, CONV_WEIGHT_GRAD, OWN, STOCK
 from .gradient import gradient
 from .importers import HOOKS
@@ -35,6 +35,10 @@ class _Registry(Registration):
             if (op, key) not in self.replaced:
                 rule = partial(_RULES[key], stock=op_attr(op, key))
                 replace_op_attr(self.replaced, op, key, rule)
+        key = "FLegalize"
+        if (batch_norm.OP, key) not in self.replaced:
+            rule = partial(batch_norm.legalize, stock=op_attr(batch_norm.OP, key))
+            replace_op_attr(self.replaced, batch_norm.OP, key, rule)
         HOOKS.install()
         for op, (key, rule) in product(OWN, _own_rules().items()):
             set_op_attr(op, key, rule)

@@ -57,6 +57,23 @@ class Sized(nn.Module):
         return self.module(x, output_size=self.size)
 
 
+class Normed(nn.Module):
+    """A layer and a batch normalization that has seen other data than it is given."""
+
+    def __init__(self, layer: nn.Module, norm: nn.Module, functional: bool = False):
+        super().__init__()
+        self.layer, self.norm, self.functional = layer, norm, functional
+        for tensor in norm.state_dict().values():
+            if tensor.is_floating_point():
+                tensor.uniform_(0.5, 2)
+
+    def forward(self, x: Any) -> Any:
+        y, norm = self.layer(x), self.norm
+        if not self.functional:
+            return norm(y)
+        return F.batch_norm(y, norm.running_mean, norm.running_var, bias=norm.bias, eps=norm.eps)
+
+
 @dataclass(frozen=True)
 class Form:
     """A model, its input, and through which doors TVM alone gets it wrong."""
@@ -143,6 +160,30 @@ FORMS = {
     "float64": Form(lambda: nn.Conv1d(3, 2, 3), (2, 3, 8), dtype="float64"),
     "float64, rank 3": Form(
         lambda: nn.ConvTranspose3d(2, 3, 2, 2, output_padding=1), (1, 2, 3, 3, 3), dtype="float64"
+    ),
+    "batch norm": Form(
+        lambda: Normed(nn.ConvTranspose2d(2, 3, 3, 2), nn.BatchNorm2d(3, eps=0.1)),
+        (2, 2, 4, 5),
+        RAW_FX,
+    ),
+    "batch norm, rank 1, not learned": Form(
+        lambda: Normed(nn.Conv1d(2, 3, 3), nn.BatchNorm1d(3, affine=False)), (2, 2, 7), RAW_FX
+    ),
+    "batch norm, rank 3": Form(
+        lambda: Normed(nn.Conv3d(2, 3, 2), nn.BatchNorm3d(3)), (2, 2, 3, 4, 3), RAW_FX
+    ),
+    "batch norm, none tracked": Form(
+        lambda: Normed(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3, track_running_stats=False)),
+        (2, 2, 4, 5),
+        RAW_FX,
+    ),
+    "batch norm, called": Form(
+        lambda: Normed(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3, eps=0.1), functional=True),
+        (2, 2, 4, 5),
+        RAW_FX,
+    ),
+    "batch norm, bfloat16": Form(
+        lambda: Normed(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3)), (2, 2, 4, 5), dtype="bfloat16"
     ),
     "free sizes": Form(lambda: nn.ConvTranspose3d(2, 3, 3, 2, 1, 1), (3, 2, 3, 4, 3), free=(0, 3)),
 }

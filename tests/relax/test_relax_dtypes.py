@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tvm import relax
@@ -214,3 +215,29 @@ def test_behind_a_batch_norm(op: str, dtype: str, rng: np.random.Generator) -> N
     limit = size * {"float16": 1e-3, "bfloat16": 8e-3}[dtype]
     assert str(got.dtype) == dtype
     assert (np.abs(got.astype("float64") - want.numpy()) <= limit.numpy()).all()
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_batch_norm_keeps_its_dtype(dtype: str, training: bool, rng: np.random.Generator) -> None:
+    """As TVM infers it; its own lowering gives float32, which stock() still does."""
+    x = relax.Var("x", R.Tensor((2, 3, 4, 5), dtype))
+    stats = [relax.Var(name, R.Tensor((3,), dtype)) for name in ("gamma", "beta", "mean", "var")]
+    bb = relax.BlockBuilder()
+    with bb.function("main", [x, *stats]):
+        with bb.dataflow():
+            normed = bb.emit(relax.op.nn.batch_norm(x, *stats, 1, training=training))
+            y = bb.emit(relax.TupleGetItem(normed, 0))
+            result = bb.emit_output(relax.op.multiply(y, y))
+        bb.emit_func_output(result)
+    arrays = [rng.uniform(0.5, 2, shape).astype(dtype) for shape in ((2, 3, 4, 5), *[(3,)] * 4)]
+    (got,) = build.run(build.compiled(bb.get()), "main", *arrays)
+    assert str(got.dtype) == dtype
+    data, gamma, beta, mean, var = map(oracle.tensor, arrays)
+    want = torch.nn.functional.batch_norm(data, mean, var, gamma, beta, training) ** 2
+    # Rounded to half precision after the norm and after the product.
+    limit = {"float16": 2e-3, "bfloat16": 1.6e-2}[dtype]
+    np.testing.assert_allclose(got.astype("float64"), want.numpy(), rtol=limit, atol=limit)
+    with relax_ext.stock():
+        alone = relax.transform.LegalizeOps()(bb.get())["main"].script()
+    assert 'R.Tensor((2, 3, 4, 5), dtype="float32")' in alone

@@ -13,6 +13,8 @@ from topi_ext.compat import known_shape, relax, simplify
 from topi_ext.geometry import fail
 from topi_ext.padding import Window, read
 
+from . import torch_batch_norm
+
 R = relax()
 RANKS = (1, 2, 3)
 
@@ -65,7 +67,7 @@ def export_corrections(module: ModuleType) -> dict[str, Any]:
     stock = vars(module.ExportedProgramImporter)["create_convert_map"]
 
     def create_convert_map(self: Any) -> dict[Any, Any]:
-        return {**stock(self), **_aten(self)}
+        return {**stock(self), **_aten(self), **torch_batch_norm.exported(self)}
 
     return {"ExportedProgramImporter.create_convert_map": create_convert_map}
 
@@ -77,7 +79,8 @@ def fx_corrections(module: ModuleType) -> dict[str, Any]:
     to_relax = vars(module.BaseFXGraphImporter)["_convert_torch_tensor_to_relax"].__func__
 
     def create_convert_map(self: Any) -> dict[Any, Any]:
-        return {**create(self), **_functions(self), **_modules(self)}
+        ours = {**_functions(self), **_modules(self), **torch_batch_norm.traced(self)}
+        return {**create(self), **ours}
 
     def with_parameters(
         self: Any,
