@@ -16,6 +16,7 @@ from typing import Any
 
 from .adapter import Adapter, Choices
 from .args import threads_of
+from .errors import CliError, NotImportedError
 from .measure import MODEL_TOLERANCE, TOLERANCE, Protocol, Side, attempt, side, timed, timed_torch
 from .model import Model, imported_again, load
 from .operators import Operator, random_data, torch_apply
@@ -199,6 +200,10 @@ def check(
         list(model.notes),
     )
     report.notes.extend(busy)
+    if model.reference is None:
+        report.notes.extend(_not_imported(model, adapter))
+        if not found:
+            raise CliError(f"{model.name}: nothing to compare: no convolutions, and {model.lacks}")
     differentiated = [op for op in found if op.floating] if options.grad else []
     wholes = (1 + bool(adapter.pipeline)) * (model.reference is not None)
     progress.start(len(found) + wholes + len(differentiated) + (adjoint is not None))
@@ -220,6 +225,16 @@ def check(
         report.gradients.append(_whole_gradient_row(model, adjoint, protocol, options))
     report.seconds = time.perf_counter() - start
     return report
+
+
+def _not_imported(model: Model, adapter: Adapter) -> list[str]:
+    """A note where stock TVM does not import a model, of which the table has no row."""
+    try:
+        with adapter.stock():
+            imported_again(model.convert)
+    except NotImportedError as error:
+        return [f"stock: {error}"]
+    return []
 
 
 def _busy() -> list[str]:

@@ -69,10 +69,14 @@ def need(package: str, why: str, install: str = "") -> ModuleType:
         raise CliError(f"{why} needs {missing}: pip install {missing}") from error
 
 
+NOT_TELLING = ("File ", "at ", "[bt]", "Stack", "^", "#", "R.", "Offending call:")
+"""How lines of TVM's errors begin that quote code or its place."""
+
+
 def one_line(error: BaseException, width: int = 100) -> str:
     """The last telling line of an exception, e.g. of a long TVM stack, at most ``width`` long."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(("File ", "at ", "[bt]", "Stack", "^"))]
+    told = [line for line in lines if not line.startswith(NOT_TELLING)]
     text = (told or lines or [""])[-1]
     name = type(error).__name__
     if name == "NotImplementedError":

@@ -38,6 +38,8 @@ class Model:
         ``"torch"``, ``"onnxruntime"``, ``"LiteRT"`` or ``"TensorFlow"``.
     notes : list of str
         What there is to say of how it was loaded.
+    lacks : str
+        What is missing where there is no reference.
     is_quantized : bool
         Whether whole numbers that it returns are rounded ones.
     mod : tvm.IRModule
@@ -54,6 +56,7 @@ class Model:
     exact: Callable[[], list[Any]] | None
     framework: str
     notes: list[str] = field(default_factory=list)
+    lacks: str = ""
     is_quantized: bool = False
     exported: Any = None
     leaves: list[Any] = field(default_factory=list)

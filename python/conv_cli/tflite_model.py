@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,11 @@ from .model import Model, check_names, random_or_given, shape_of_input
 
 Convert = Callable[[Any, Mapping[str, Any]], Any]
 
-LITERT = ("ai_edge_litert.interpreter", "tensorflow.lite")
-"""Modules that have an ``Interpreter``, the first that is installed is used."""
+LITERT = {
+    "ai_edge_litert.interpreter": lambda module: module.Interpreter,
+    "tensorflow": lambda module: module.lite.Interpreter,
+}
+"""What has an interpreter, by module: the first that is installed is used."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +62,10 @@ def load(path: Path, choices: Choices, convert: Convert) -> Model:
     generator = torch.Generator().manual_seed(choices.seed)
     tensors = {t.name: _input(t, choices, generator) for t in inputs}
     notes = [note for t in inputs if (note := _about_free_sizes(t, choices))]
-    reference = None
+    reference, lacks = None, ""
     if session is None:
-        notes.append(
-            "whole model not compared, only its operators: that needs LiteRT: "
-            "pip install ai-edge-litert"
-        )
+        lacks = "comparing the whole model needs LiteRT: pip install ai-edge-litert"
+        notes.append(f"operators alone are compared: {lacks}")
     else:
         reference = _prepared(path.name, session, inputs, tensors)
     return Model(
@@ -74,6 +76,7 @@ def load(path: Path, choices: Choices, convert: Convert) -> Model:
         reference,
         "LiteRT",
         notes,
+        lacks,
         is_quantized=any(t.is_quantized for t in outputs),
     )
 
@@ -129,7 +132,8 @@ def _about_free_sizes(tensor: _Tensor, choices: Choices) -> str:
 
 def _interpreter(path: Path, content: bytes, threads: int | None) -> Any:
     """LiteRT with the model in it; None where it is not installed."""
-    for name in LITERT:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    for name, interpreter in LITERT.items():
         try:
             with no_output():
                 module = importlib.import_module(name)
@@ -137,7 +141,7 @@ def _interpreter(path: Path, content: bytes, threads: int | None) -> Any:
             continue
         try:
             with no_output():  # it tells of its delegates
-                return module.Interpreter(model_content=content, num_threads=threads or 1)
+                return interpreter(module)(model_content=content, num_threads=threads or 1)
         except Exception as error:
             raise CliError(f"{path}: LiteRT refuses it: {one_line(error)}") from error
     return None

@@ -24,19 +24,22 @@ from topi_ext.compat import relay
 from ..usage import USAGE
 from . import keras_model, operators, script_model, tensorflow_model
 from .bound import bound
+from .diagnostics import in_errors
 
 
 def from_onnx(proto: Any, shapes: Mapping[str, tuple[int, ...]]) -> Any:
     """Relay module of an ONNX model, by TVM's importer."""
-    mod, params = relay().frontend.from_onnx(proto, dict(shapes), freeze_params=True)
-    mod["main"] = relay().build_module.bind_params_by_name(mod["main"], params)
-    return relay().transform.DynamicToStatic()(mod)
+    with in_errors():
+        mod, params = relay().frontend.from_onnx(proto, dict(shapes), freeze_params=True)
+        mod["main"] = relay().build_module.bind_params_by_name(mod["main"], params)
+        return relay().transform.DynamicToStatic()(mod)
 
 
 def from_tflite(model: Any, inputs: Mapping[str, Any]) -> Any:
     """Relay module of a TFLite model, by TVM's importer."""
     shapes = {name: tuple(t.shape) for name, t in inputs.items()}
-    return bound(*relay().frontend.from_tflite(model, shapes), inputs)
+    with in_errors():
+        return bound(*relay().frontend.from_tflite(model, shapes), inputs)
 
 
 class _Dtypes(dict):
@@ -69,7 +72,7 @@ class RelayCompiled(Compiled):
 
         self.device = device(target)
         # Without a network, TVM warns five times for every build.
-        with tvm.transform.PassContext(opt_level=3), quiet(logging.WARNING):
+        with tvm.transform.PassContext(opt_level=3), quiet(logging.WARNING), in_errors():
             library = relay().build(mod, target)
         self.names = [param.name_hint for param in mod["main"].params]
         self.executor = graph_executor.GraphModule(library["default"](self.device))

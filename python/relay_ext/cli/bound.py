@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import tvm
+
 from topi_ext.compat import relay
 
 
@@ -39,5 +41,22 @@ def bound(mod: Any, params: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any
         or r.var(name, shape=tuple(t.shape), dtype=str(t.dtype).removeprefix("torch."))
         for name, t in inputs.items()
     ]
-    mod["main"] = r.Function(ordered, main.body, main.ret_type, main.type_params, main.attrs)
-    return mod
+    main = r.Function(ordered, main.body, main.ret_type, main.type_params, main.attrs)
+    if _calls_others(main):
+        mod["main"] = main
+        return mod
+    # TensorFlow's importer puts the whole Prelude beside main, which passes stumble over.
+    return tvm.IRModule.from_expr(main)
+
+
+def _calls_others(main: Any) -> bool:
+    """Whether a function uses others of its module, or types that it defines."""
+    r = relay()
+    found: list[Any] = []
+
+    def visit(expr: Any) -> None:
+        if isinstance(expr, (r.GlobalVar, tvm.ir.GlobalVar, r.Constructor, r.Match)):
+            found.append(expr)
+
+    r.analysis.post_order_visit(main, visit)
+    return bool(found)

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from conv_cli.adapter import Choices
-from conv_cli.errors import CliError, no_output, one_line, quiet
+from conv_cli.errors import CliError, need, no_output, one_line, quiet
 from conv_cli.model import Model, check_names, random_or_given, shape_of_input
 from topi_ext.compat import relay
 
 from .bound import bound
+from .diagnostics import in_errors
 from .tensorflow_model import PACKAGE, tensorflow, torch_dtype
 
 LAYOUTS = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
@@ -30,7 +31,7 @@ def load(path: Path, choices: Choices) -> Model:
     tf = tensorflow("reading .keras")
     import torch
 
-    keras = tf.keras
+    keras = need("keras", "reading .keras", PACKAGE)  # what TVM's importer imports
     if not keras.__version__.startswith("2."):
         raise CliError(
             f"reading .keras needs Keras 2, not {keras.__version__}: pip install {PACKAGE}"
@@ -68,4 +69,5 @@ def load(path: Path, choices: Choices) -> Model:
 def _to_relay(model: Any, inputs: Mapping[str, Any]) -> Any:
     shapes = {name: tuple(t.shape) for name, t in inputs.items()}
     layout = next((LAYOUTS[len(s)] for s in shapes.values() if len(s) in LAYOUTS), "NHWC")
-    return bound(*relay().frontend.from_keras(model, shapes, layout=layout), inputs)
+    with in_errors():
+        return bound(*relay().frontend.from_keras(model, shapes, layout=layout), inputs)

@@ -14,6 +14,7 @@ from conv_cli.model import Model, check_names, given_input, random_input
 from topi_ext.compat import relay
 
 from .bound import bound
+from .diagnostics import in_errors
 
 
 def load(path: Path, choices: Choices) -> Model:
@@ -62,7 +63,8 @@ def _to_relay(module: Any, inputs: Mapping[str, Any]) -> Any:
     shapes = [
         (key, (tuple(t.shape), str(t.dtype).removeprefix("torch."))) for key, t in inputs.items()
     ]
-    return bound(*relay().frontend.from_pytorch(module, shapes), inputs)
+    with in_errors():
+        return bound(*relay().frontend.from_pytorch(module, shapes), inputs)
 
 
 def _dtype(module: Any) -> Any:

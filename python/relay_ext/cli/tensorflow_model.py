@@ -14,6 +14,7 @@ from conv_cli.model import Model, check_names, random_or_given, shape_of_input
 from topi_ext.compat import relay
 
 from .bound import bound
+from .diagnostics import in_errors
 
 PACKAGE = "tensorflow-cpu==2.15.1"
 """What to install: the newest TensorFlow whose Keras is the one that TVM 0.17 reads."""
@@ -145,5 +146,6 @@ def _outputs(graph: Any, chosen: tuple[str, ...]) -> list[str]:
 
 def _to_relay(definition: Any, inputs: Mapping[str, Any], outputs: list[str]) -> Any:
     shapes = {name: tuple(t.shape) for name, t in inputs.items()}
-    mod, params = relay().frontend.from_tensorflow(definition, shape=shapes, outputs=outputs)
-    return relay().transform.DynamicToStatic()(bound(mod, params, inputs))
+    with in_errors():
+        mod, params = relay().frontend.from_tensorflow(definition, shape=shapes, outputs=outputs)
+        return relay().transform.DynamicToStatic()(bound(mod, params, inputs))
