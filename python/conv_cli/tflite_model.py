@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -50,14 +51,15 @@ def load(path: Path, choices: Choices, convert: Convert) -> Model:
     import torch
 
     content = path.read_bytes()
-    session = _interpreter(path, content, choices.threads)  # it verifies the file
     try:
         model = flatbuffer.Model.GetRootAsModel(content, 0)
+        _read_to_the_end(model)
         inputs, outputs = _ends(model.Subgraphs(0))
     except CliError:
         raise
     except Exception as error:  # whatever reading beyond the end of a buffer raises
-        raise CliError(f"{path}: not a TFLite file: {one_line(error)}") from error
+        raise CliError(f"{path}: not a TFLite file: it is cut short or damaged") from error
+    session = _interpreter(path, content, choices.threads)
     check_names(choices, [t.name for t in inputs])
     generator = torch.Generator().manual_seed(choices.seed)
     tensors = {t.name: _input(t, choices, generator) for t in inputs}
@@ -77,8 +79,21 @@ def load(path: Path, choices: Choices, convert: Convert) -> Model:
         "LiteRT",
         notes,
         lacks,
-        is_quantized=any(t.is_quantized for t in outputs),
+        steps=_steps(model.Subgraphs(0), outputs),
     )
+
+
+def _read_to_the_end(model: Any) -> None:
+    """Read what a file that is cut short lacks: TensorFlow's interpreter would end the process."""
+    for i in range(model.BuffersLength()):
+        buffer = model.Buffers(i)
+        if length := buffer.DataLength():
+            buffer.Data(length - 1)
+    for graph in map(model.Subgraphs, range(model.SubgraphsLength())):
+        for i in range(graph.TensorsLength()):
+            graph.Tensors(i).Name().decode()
+        for i in range(graph.OperatorsLength()):
+            model.OperatorCodes(graph.Operators(i).OpcodeIndex()).BuiltinCode()
 
 
 def _ends(subgraph: Any) -> tuple[list[_Tensor], list[_Tensor]]:
@@ -87,6 +102,16 @@ def _ends(subgraph: Any) -> tuple[list[_Tensor], list[_Tensor]]:
         [_tensor(subgraph, subgraph.Inputs(i)) for i in range(subgraph.InputsLength())],
         [_tensor(subgraph, subgraph.Outputs(i)) for i in range(subgraph.OutputsLength())],
     )
+
+
+def _steps(subgraph: Any, outputs: list[_Tensor]) -> float:
+    """By how many steps quantized outputs may differ.
+
+    Each operator rounds, LiteRT's own kernels not all alike: one step for one of them, and the
+    square root of n for n that do so independently.  Of 49 operators, 4 were measured.
+    """
+    is_quantized = any(tensor.is_quantized for tensor in outputs)
+    return max(1.0, math.sqrt(subgraph.OperatorsLength())) if is_quantized else 0.0
 
 
 def _tensor(subgraph: Any, index: int) -> _Tensor:
