@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -155,17 +156,20 @@ def _about_free_sizes(tensor: _Tensor, choices: Choices) -> str:
     return f"input {tensor.name} has free sizes, taken as {shape}; choose by --shape or --input"
 
 
+def is_installed(module: str) -> bool:
+    """Whether a module is there, without importing it."""
+    return importlib.util.find_spec(module.partition(".")[0]) is not None
+
+
 def _interpreter(path: Path, content: bytes, threads: int | None) -> Any:
     """LiteRT with the model in it; None where it is not installed."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     for name, interpreter in LITERT.items():
-        try:
-            with no_output():
-                module = importlib.import_module(name)
-        except ImportError:
+        if not is_installed(name):
             continue
         try:
             with no_output():  # it tells of its delegates
+                module = importlib.import_module(name)
                 return interpreter(module)(model_content=content, num_threads=threads or 1)
         except Exception as error:
             raise CliError(f"{path}: LiteRT refuses it: {one_line(error)}") from error
