@@ -35,7 +35,8 @@ class Importer:
     needs : mapping of str to tuple of str
         Parameters of the functions that corrections replace or call, by path.
     corrections : callable
-        ``corrections(module)``: new functions, by path.
+        ``corrections(module)``: new functions, by path, which may be that of an entry that a
+        mapping lacks.
     """
 
     models: str
@@ -114,9 +115,9 @@ class ImportHooks:
                 )
             return
         for path, after in importer.corrections(module).items():
-            owner, attribute = find(module, path)
+            owner, attribute = _place(module, path)
             if not any(put.owner is owner and put.name == attribute for put in self.put):
-                before = _namespace(owner)[attribute]
+                before = _namespace(owner).get(attribute, _ABSENT)
                 self.put.append(_Put(path, owner, attribute, before, after))
                 _set(owner, attribute, after)
 
@@ -157,12 +158,25 @@ def find(module: ModuleType, path: str) -> tuple[Any, str]:
     return None, attribute
 
 
+_ABSENT = object()
+"""Stands for what an entry was that a mapping lacked."""
+
+
+def _place(module: ModuleType, path: str) -> tuple[Any, str]:
+    """Where a correction goes: what :func:`find` finds, or the mapping that lacks the entry."""
+    owner, name = find(module, path)
+    table, is_entry, _ = path.partition("[")
+    return (getattr(module, table) if owner is None and is_entry else owner), name
+
+
 def _namespace(owner: Any) -> Mapping[str, Any]:
     return owner if isinstance(owner, Mapping) else vars(owner)
 
 
 def _set(owner: Any, name: str, value: Any) -> None:
-    if isinstance(owner, Mapping):
+    if value is _ABSENT:
+        del owner[name]
+    elif isinstance(owner, Mapping):
         owner[name] = value  # type: ignore[index]
     else:
         setattr(owner, name, value)
