@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keras's convolutions of one to three axes, and their transposes, as Relay operators.
-
-TVM's ``layout`` names one rank; here it says for layers of every rank where channels are.
-"""
+"""Keras's convolutions of one to three axes, and their transposes, as Relay operators."""
 
 from __future__ import annotations
 
@@ -14,8 +11,11 @@ import numpy as np
 
 from topi_ext.compat import relay
 from topi_ext.geometry import fail
+from topi_ext.layout import SPATIAL
 from topi_ext.padding import Call, read
 
+from .keras_layouts import FROM_KERAS
+from .keras_layouts import corrections as layouts
 from .tensorflow_operator import convolution, is_channels_first, weight_axes
 
 R = relay()
@@ -27,21 +27,22 @@ KINDS = {
     **{f"SeparableConv{rank}D": "separable" for rank in (1, 2)},
 }
 
-_ADDED = {"Conv1DTranspose", "DepthwiseConv1D", "SeparableConv1D"}
+_ADDED = ("Conv1DTranspose", "DepthwiseConv1D", "SeparableConv1D")
 """Layers that TVM's importer does not know."""
 
-_ACTIVATION = "_convert_map[Activation]"
-
-NEEDS = dict.fromkeys(
-    (_ACTIVATION, *(f"_convert_map[{name}]" for name in KINDS if name not in _ADDED)),
-    ("inexpr", "keras_layer", "etab", "data_layout", "input_shape"),
-)
+_CONVERTED = ("Activation", *(name for name in KINDS if name not in _ADDED))
+_CONVERTER = ("inexpr", "keras_layer", "etab", "data_layout", "input_shape")
+NEEDS = {
+    "from_keras": FROM_KERAS,
+    **{f"_convert_map[{name}]": _CONVERTER for name in _CONVERTED},
+}
 
 
 def corrections(module: ModuleType) -> dict[str, Any]:
     """Converters of our own, some of layers that TVM does not know."""
     activation = module._convert_map["Activation"]
-    return {f"_convert_map[{name}]": _converter(name, activation) for name in KINDS}
+    converters = {f"_convert_map[{name}]": _converter(name, activation) for name in KINDS}
+    return {**converters, **layouts(module)}
 
 
 def _converter(name: str, activation: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,6 +55,9 @@ def _converter(name: str, activation: Callable[..., Any]) -> Callable[..., Any]:
         layer, is_first = keras_layer, is_channels_first(data_layout)
         if layer.data_format != "channels_last":
             raise fail(name, f"data_format={layer.data_format!r} must be 'channels_last'")
+        if is_first and rank != 2:
+            known = f"N{SPATIAL[rank]}C or NC{SPATIAL[rank]}"
+            raise fail(name, f"layout={data_layout!r} must be {known}")
         weights = layer.get_weights()
         sizes = _sizes(layer, input_shape, inexpr, is_first)
         call = _call(kind, layer, weights[0].shape[:rank], sizes)
