@@ -96,6 +96,8 @@ def _call(kind: str, layer: Any, kernel: Sequence[int], sizes: Any) -> Call:
         dilation_rate=layer.dilation_rate,
         padding=layer.padding,
     )
+    if kind == "conv_transpose" and len(kernel) == 3:
+        arguments["dilation_rate"] = 1  # Keras 2, which TVM imports, ignores it
     if kind != "conv_transpose":
         return read("keras", "conv", size=sizes, **arguments)
     extra = layer.output_padding
