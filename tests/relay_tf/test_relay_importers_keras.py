@@ -80,7 +80,7 @@ def two(name: str) -> dict[str, Model]:
     asked = dict(layout=name)
     layer = "Conv2DTranspose"
     return {
-        f"{name}, same": model(layer, (3, 4), strides=(1, 3), padding="same", **asked),
+        f"{name}, same": model(layer, (3, 4), strides=(2, 3), padding="same", **asked),
         f"{name}, valid": model(layer, (3, 4), strides=2, activation="relu", is_wrong=False,
                                 **asked),
         f"{name}, same, kernel < stride": model(layer, (1, 2), strides=(2, 3), padding="same",
@@ -90,7 +90,7 @@ def two(name: str) -> dict[str, Model]:
                                                output_padding=(0, 1), **asked),
         f"{name}, valid, output_padding": model(layer, (3, 1), strides=(2, 3), is_wrong=False,
                                                 output_padding=(1, 2), **asked),
-        f"{name}, same, dilated": model(layer, (3, 2), padding="same", dilation_rate=(2, 3),
+        f"{name}, same, dilated": model(layer, (3, 2), padding="same", dilation_rate=2,
                                         use_bias=False, is_wrong=False, **asked),
         f"{name}, free sizes": model(layer, (3, 3), strides=2, padding="same", free=True,
                                      activation="elu", **asked),
@@ -113,7 +113,6 @@ TRANSPOSED = {
     "1-D, same, kernel < stride": model("Conv1DTranspose", 2, strides=3, padding="same"),
     "1-D, valid": model("Conv1DTranspose", 4, strides=3, use_bias=False),
     "1-D, output_padding": model("Conv1DTranspose", 3, strides=3, output_padding=2),
-    "1-D, dilated": model("Conv1DTranspose", 3, dilation_rate=2, padding="same"),
     "1-D, NCW": model("Conv1DTranspose", 3, "NCW", strides=2, padding="same"),
     "1-D beside 2-D": model("Conv1DTranspose", 3, "NHWC", strides=2, padding="same"),
     "3-D, same": model("Conv3DTranspose", (3, 1, 2), strides=(2, 3, 1), padding="same"),
@@ -141,7 +140,8 @@ CONVOLUTIONS = {
     "2-D, free sizes": model("Conv2D", 3, "NCHW", strides=2, padding="same", free=True),
     "depthwise": model("DepthwiseConv2D", (3, 2), strides=2, padding="same", depth_multiplier=2,
                        is_wrong=False),
-    "depthwise, NCHW": model("DepthwiseConv2D", (3, 2), "NCHW", strides=2, depth_multiplier=2),
+    "depthwise, NCHW": model("DepthwiseConv2D", (3, 2), "NCHW", strides=2, depth_multiplier=2,
+                             is_wrong=False),
     "separable": model("SeparableConv2D", 3, strides=2, padding="same", activation="relu",
                        is_wrong=False),
     "separable, dilated": model("SeparableConv2D", 3, padding="same", dilation_rate=2),
