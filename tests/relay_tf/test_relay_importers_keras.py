@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from tvm.relay.frontend import keras as importer
 
 import relay_ext
 from helpers.relay_imported import assert_close, is_right, results, uncorrected
+from relay_ext.importers import HOOKS
 
 layers = tf.keras.layers
 LAYOUTS = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
@@ -52,7 +54,8 @@ class Model:
         operand = layers.Input((*sizes, self.shape[-1]), batch_size=batch, name="x")
         model = tf.keras.Model(operand, self.make()(operand))
         random = np.random.default_rng(1)
-        model.set_weights([random.standard_normal(w.shape) for w in model.get_weights()])
+        drawn = [(w.name, random.standard_normal(w.shape)) for w in model.weights]
+        model.set_weights([np.abs(v) if "variance" in name else v for name, v in drawn])
         data = random.standard_normal(self.shape).astype("float32")
         want = model(data).numpy()
         if self.layout[1] == "C":
@@ -165,6 +168,21 @@ def test_convolution(name: str) -> None:
             assert not is_right(CONVOLUTIONS[name].check)
 
 
+def normalized(rank: int) -> Callable[[Any], Any]:
+    """As in a decoder, with as many channels as a stock importer might take for another axis."""
+    layer = getattr(layers, f"Conv{rank}D")((7, 0, 5)[rank - 1], 1)
+    norm, relu = layers.BatchNormalization(), layers.ReLU()
+    return lambda x: relu(norm(layer(x)))
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_batch_normalization_behind_layers_of_one_and_three_axes(rank: int) -> None:
+    made = Model(lambda: normalized(rank), SHAPES[rank], LAYOUTS[rank])
+    made.check()
+    with uncorrected():
+        assert not is_right(made.check)
+
+
 def test_what_cannot_be_is_refused_in_one_line() -> None:
     operand = layers.Input((4, 4), batch_size=1, name="x")
     made = tf.keras.Model(operand, layers.Conv1DTranspose(3, 2)(operand))
@@ -178,6 +196,8 @@ def test_what_cannot_be_is_refused_in_one_line() -> None:
 def test_stock_has_its_own_table_and_function() -> None:
     """An entry that TVM's table lacks is gone again."""
     relay_ext.unregister()
+    for name in HOOKS.importers:
+        assert HOOKS.unknown(name, sys.modules[name]) == ""
     stock = dict(importer._convert_map), importer.from_keras, relay.frontend.from_keras
     assert "Conv1DTranspose" not in stock[0] and stock[1] is stock[2]
     relay_ext.register()

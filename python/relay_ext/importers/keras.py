@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keras's convolutions of one to three axes, and their transposes, as Relay operators."""
+"""Keras's convolutions of one to three axes, and their transposes, as Relay operators.
+
+Also batch normalization behind those of one and three axes, which TVM counts channels wrongly of.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ KINDS = {
 _ADDED = ("Conv1DTranspose", "DepthwiseConv1D", "SeparableConv1D")
 """Layers that TVM's importer does not know."""
 
-_CONVERTED = ("Activation", *(name for name in KINDS if name not in _ADDED))
+_NORMALIZATION = "_convert_map[BatchNormalization]"
+_CONVERTED = ("Activation", "BatchNormalization", *(name for name in KINDS if name not in _ADDED))
 _CONVERTER = ("inexpr", "keras_layer", "etab", "data_layout", "input_shape")
 NEEDS = {
     "from_keras": FROM_KERAS,
@@ -42,7 +46,8 @@ def corrections(module: ModuleType) -> dict[str, Any]:
     """Converters of our own, some of layers that TVM does not know."""
     activation = module._convert_map["Activation"]
     converters = {f"_convert_map[{name}]": _converter(name, activation) for name in KINDS}
-    return {**converters, **layouts(module)}
+    stock = module._convert_map["BatchNormalization"]
+    return {**converters, _NORMALIZATION: _batch_norm(stock), **layouts(module)}
 
 
 def _converter(name: str, activation: Callable[..., Any]) -> Callable[..., Any]:
@@ -113,3 +118,20 @@ def _operator(
         weight = weight.reshape(shape[0], 1, -1)
     stored = etab.new_const(np.transpose(weight, weight_axes(kind, rank, channels_first)))
     return convolution(call, data, stored, weight.shape, kind, groups, channels_first)
+
+
+def _batch_norm(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """TVM's converter takes axis 1 of three and axis 3 of five, whatever the layout."""
+
+    def convert(
+        inexpr: Any, keras_layer: Any, etab: Any, data_layout: str, input_shape: Any = None
+    ) -> Any:
+        result = stock(inexpr, keras_layer, etab, data_layout, input_shape)
+        axes = len(input_shape or keras_layer.input_shape)
+        if axes not in (3, 5) or is_channels_first(data_layout):
+            return result
+        call = result.tuple_value
+        stated = {name: getattr(call.attrs, name) for name in ("epsilon", "center", "scale")}
+        return R.nn.batch_norm(*call.args, axis=axes - 1, **stated)[0]
+
+    return convert
