@@ -68,14 +68,16 @@ def model(
     name: str, kernel: Any, layout: str = "", *, free: bool = False, is_wrong: bool = True,
     **arguments: Any,
 ) -> Model:  # fmt: skip
-    """A layer, of three filters where it has filters."""
+    """A layer, of three filters where it has filters, and an operand of four channels."""
+    channels = arguments.pop("channels", 4)
     rank = int(name.partition("Conv")[2][0])
     filters = () if name.startswith("Depthwise") else (arguments.pop("filters", 3),)
 
     def make() -> Callable[[Any], Any]:
         return getattr(layers, name)(*filters, kernel, **arguments)
 
-    return Model(make, SHAPES[rank], layout or LAYOUTS[rank], free, is_wrong)
+    shape = (*SHAPES[rank][:-1], channels)
+    return Model(make, shape, layout or LAYOUTS[rank], free, is_wrong)
 
 
 def two(name: str) -> dict[str, Model]:
@@ -145,6 +147,7 @@ CONVOLUTIONS = {
                        is_wrong=False),
     "depthwise, NCHW": model("DepthwiseConv2D", (3, 2), "NCHW", strides=2, depth_multiplier=2,
                              is_wrong=False),
+    "depthwise of one channel": model("DepthwiseConv2D", 3, depth_multiplier=2, channels=1),
     "separable": model("SeparableConv2D", 3, strides=2, padding="same", activation="relu",
                        is_wrong=False),
     "separable, dilated": model("SeparableConv2D", 3, padding="same", dilation_rate=2),

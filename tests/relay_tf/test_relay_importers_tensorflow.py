@@ -208,17 +208,20 @@ def convolution(kernel: Sequence[int], strides: Any, padding: Any, **how: Any) -
     return Model(build, shape, **how)
 
 
-def depthwise(kernel: Sequence[int], stride: int, padding: Any, **how: Any) -> Model:
+def depthwise(
+    kernel: Sequence[int], stride: int, padding: Any, channels: int = 4, **how: Any
+) -> Model:
     dilations, steps = how.pop("dilations", (1, 1)), [1, stride, stride, 1]
 
     def build(x: Any, constant: Any) -> Any:
         given = dict(strides=steps, padding=padding, dilations=[1, *dilations, 1])
-        return RAW.DepthwiseConv2dNative(input=x, filter=constant(*kernel, 4, 2), **given)
+        return RAW.DepthwiseConv2dNative(input=x, filter=constant(*kernel, channels, 2), **given)
 
     def by_batch(x: Any, constant: Any) -> Any:
-        return tf.nn.depthwise_conv2d(x, constant(*kernel, 4, 2), steps, padding, None, dilations)
+        weight = constant(*kernel, channels, 2)
+        return tf.nn.depthwise_conv2d(x, weight, steps, padding, None, dilations)
 
-    return Model(build, (2, 8, 9, 4), by_batch, **how)
+    return Model(build, (2, 8, 9, channels), by_batch, **how)
 
 
 def grouped(x: Any, constant: Any) -> Any:
@@ -244,6 +247,9 @@ CONVOLUTIONS = {
     "depthwise": depthwise((3, 2), 2, "SAME", is_wrong=False),
     "depthwise, dilated, NCHW wanted": depthwise((3, 2), 1, "SAME", dilations=[2, 3],
                                                  layout="NCHW"),
+    "depthwise of one channel": depthwise((3, 2), 2, "VALID", channels=1),
+    "depthwise of one channel, NCHW wanted": depthwise((3, 2), 2, "VALID", channels=1,
+                                                       layout="NCHW"),
     "1-D, SAME": convolution((4,), 3, "SAME", dilations=1, is_wrong=False),
     "3-D, SAME": convolution((3, 2, 2), (2, 1, 2), "SAME", is_wrong=False),
     "3-D, VALID, NCDHW wanted": convolution((3, 2, 2), (2, 1, 2), "VALID", layout="NCDHW",

@@ -19,7 +19,7 @@ from topi_ext.padding import Call, read
 
 from .keras_layouts import FROM_KERAS
 from .keras_layouts import corrections as layouts
-from .tensorflow_operator import convolution, is_channels_first, weight_axes
+from .tensorflow_operator import convolution, is_channels_first, simplest, weight_axes
 
 R = relay()
 
@@ -112,7 +112,7 @@ def _call(kind: str, layer: Any, kernel: Sequence[int], sizes: Any) -> Call:
 def _operator(
     call: Call, data: Any, weight: Any, kind: str, groups: int, channels_first: bool, etab: Any
 ) -> Any:
-    rank, shape = call.window.rank, weight.shape
+    rank, shape, kind = call.window.rank, weight.shape, simplest(kind, weight.shape)
     if kind == "depthwise" and rank == 1:  # its weight has a form of its own for two axes only
         kind, groups = "conv", shape[1]
         weight = weight.reshape(shape[0], 1, -1)

@@ -9,9 +9,15 @@ from typing import Any, Optional
 
 from topi_ext.compat import relay
 from topi_ext.geometry import fail
-from topi_ext.padding import read
+from topi_ext.padding import Call, read
 
-from .tensorflow_operator import convolution, data_layout, is_channels_first, weight_axes
+from .tensorflow_operator import (
+    convolution,
+    data_layout,
+    is_channels_first,
+    simplest,
+    weight_axes,
+)
 
 R = relay()
 
@@ -37,55 +43,65 @@ def corrections(module: ModuleType) -> dict[str, Any]:
 
 def _converter(name: str) -> Callable[..., Any]:
     """A converter ``(inputs, attributes, parameters, module) -> expression``."""
-    kind, rank = KINDS[name], 3 if "3D" in name else 2
-    is_transposed = kind == "conv_transpose"
+    rank, is_transposed = 3 if "3D" in name else 2, KINDS[name] == "conv_transpose"
 
     def convert(inputs: Sequence[Any], attr: dict[str, Any], params: Any, mod: Any) -> Any:
         data, weight = inputs[2] if is_transposed else inputs[0], inputs[1]
         layout = (attr.get("data_format") or b"").decode() or data_layout(rank, False)
-        was_first = is_channels_first(layout)
-        spatial = slice(2, None) if was_first else slice(1, -1)
-        shape, filters = _shape(data, mod), _shape(weight, mod)
+        is_first = is_channels_first(layout)
+        filters = _shape(weight, mod)
         if None in filters:
             raise fail(name, f"filter shape {filters} must be known at import")
-        arguments = {
-            "kernel_size": filters[:rank],
-            "strides": attr["strides"][spatial],
-            "dilations": (attr.get("dilations") or [1] * (rank + 2))[spatial],
-            "padding": _padding(attr, spatial),
-        }
-        sizes, channels = shape[spatial], shape[1 if was_first else -1]
+        shape = _channels_last(_shape(data, mod), is_first)
+        wanted: Sizes = ()
         if is_transposed:
-            wanted = _output_shape(name, inputs[0], attr, params, mod)
-            arguments["output_shape"] = wanted if len(wanted) == rank else wanted[spatial]
-            if None in arguments["output_shape"]:
+            wanted = _output_shape(inputs[0], attr, params, mod)
+            if len(wanted) == rank:  # the spatial part alone
+                wanted = (None, *wanted, None)
+            else:
+                wanted = _channels_last(wanted, is_first)
+            if None in wanted[1:-1]:
                 raise fail(
                     name, f"output shape {wanted} must be known at import, but for the batch"
                 )
-            channels = None if len(wanted) == rank else wanted[1 if was_first else -1]
-        else:
-            sizes = _without_free(sizes, arguments["strides"])
-        call = read(
-            "tensorflow",
-            "conv_transpose" if is_transposed else "conv",
-            size=None if None in sizes else sizes,
-            **arguments,
+        call = _call(attr, filters[:rank], shape[1:-1], wanted[1:-1], is_first)
+        channels = (wanted or shape)[-1]
+        groups = 1 if channels is None else channels // filters[rank]
+        kind = simplest(KINDS[name], filters)
+        inward, outward = _moves(rank, is_first, attr.get("_target_layout") or "")
+        is_first = is_first or outward != tuple(range(rank + 2))
+        return _transposed(
+            convolution(
+                call,
+                _transposed(data, inward),
+                _transposed(weight, weight_axes(kind, rank, is_first)),
+                filters,
+                kind,
+                groups,
+                is_first,
+            ),
+            outward,
         )
-        is_first = was_first or attr.get("_target_layout") == data_layout(rank, True)
-        inward, outward = _moves(rank, is_first and not was_first)
-        axes = weight_axes(kind, rank, is_first)
-        result = convolution(
-            call,
-            _transposed(data, inward),
-            _transposed(weight, axes),
-            filters,
-            kind,
-            1 if channels is None else channels // filters[rank],
-            is_first,
-        )
-        return _transposed(result, outward)
 
     return convert
+
+
+def _call(attr: dict[str, Any], kernel: Sizes, sizes: Sizes, wanted: Sizes, is_first: bool) -> Call:
+    """What a node means; an output size is that of a transposed convolution."""
+    ones = [1] * (len(kernel) + 2)
+    strides = _channels_last(attr["strides"], is_first)[1:-1]
+    arguments: dict[str, Any] = {
+        "kernel_size": kernel,
+        "strides": strides,
+        "dilations": _channels_last(attr.get("dilations") or ones, is_first)[1:-1],
+        "padding": _padding(attr, is_first),
+    }
+    if wanted:
+        arguments["output_shape"] = wanted
+    else:
+        sizes = _without_free(sizes, strides)
+    size = None if None in sizes else sizes
+    return read("tensorflow", "conv_transpose" if wanted else "conv", size=size, **arguments)
 
 
 def _shape(expr: Any, mod: Any) -> Sizes:
@@ -94,14 +110,18 @@ def _shape(expr: Any, mod: Any) -> Sizes:
     return tuple(int(size) if isinstance(size, int) else None for size in found)
 
 
-def _padding(attr: dict[str, Any], spatial: slice) -> Any:
+def _channels_last(values: Sequence[Any], is_first: bool) -> tuple[Any, ...]:
+    """Values of all axes in that order."""
+    return (values[0], *values[2:], values[1]) if is_first else tuple(values)
+
+
+def _padding(attr: dict[str, Any], is_first: bool) -> Any:
     """SAME, VALID, or pairs of all axes, channels last."""
     padding = attr["padding"].decode()
     if padding != "EXPLICIT":
         return padding
     values = attr["explicit_paddings"]
-    pairs = list(zip(values[::2], values[1::2]))
-    return [(0, 0), *pairs[spatial], (0, 0)]
+    return _channels_last(list(zip(values[::2], values[1::2])), is_first)
 
 
 _LARGE = 1 << 20
@@ -112,9 +132,9 @@ def _without_free(sizes: Sizes, strides: Sequence[int]) -> Sizes:
     return tuple(_LARGE if n is None and s == 1 else n for n, s in zip(sizes, strides))
 
 
-def _moves(rank: int, is_needed: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The axes that put channels first, and back."""
-    if not is_needed:
+def _moves(rank: int, is_first: bool, target: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The axes that put channels first where the user asks for it, and back."""
+    if is_first or target != data_layout(rank, True):
         return (tuple(range(rank + 2)),) * 2
     return (0, rank + 1, *range(1, rank + 1)), (0, *range(2, rank + 2), 1)
 
@@ -126,7 +146,7 @@ def _transposed(expr: Any, axes: Sequence[int]) -> Any:
 # ------------------------------------------------------------------- output shapes
 
 
-def _output_shape(name: str, expr: Any, attr: dict[str, Any], params: Any, mod: Any) -> Sizes:
+def _output_shape(expr: Any, attr: dict[str, Any], params: Any, mod: Any) -> Sizes:
     """The output shape that a node is given, where the graph states or computes it; else what
     TensorFlow noted of it.  It may also be the spatial part alone."""
     computed = _values(expr, params, mod)

@@ -35,6 +35,12 @@ def data_layout(rank: int, channels_first: bool) -> str:
     return "NC" + SPATIAL[rank] if channels_first else f"N{SPATIAL[rank]}C"
 
 
+def simplest(kind: str, shape: Sequence[int]) -> str:
+    """The kind of a weight: a depthwise convolution of one channel is a convolution, and TVM, which
+    tells them apart by groups, takes it as no other."""
+    return "conv" if kind == "depthwise" and shape[-2] == 1 else kind
+
+
 def weight_axes(kind: str, rank: int, channels_first: bool) -> tuple[int, ...]:
     """The axes of a stored weight in the order that the operator takes.
 
