@@ -20,6 +20,10 @@ TVM_025 := "apache-tvm==0.25.0.post1" "apache-tvm-ffi==0.1.12"
 # The last TVM with Relay that can be installed: a whole 0.17 inside this wheel. Its own needs are heavy and not ours.
 TVM_RELAY := "bitblas==0.1.0.post1"
 RELAY_NEEDS := attrs cloudpickle decorator ml_dtypes psutil scipy tornado typing_extensions
+# The last TensorFlow with the Keras 2 that this TVM imports, what it was built with, and what `import tensorflow` needs;
+# TensorBoard and the rest of its list are not imported.
+TENSORFLOW := "tensorflow-cpu==2.15.1" "keras==2.15.0" "numpy==1.26.4" "protobuf==4.25.9" "ml-dtypes==0.3.2"
+TENSORFLOW_NEEDS := absl-py astunparse flatbuffers gast google-pasta "h5py<3.17" opt-einsum six termcolor "wrapt<1.15"
 # The oracle, pinned: what the tolerances were measured against.
 TORCH := "torch==2.13.0"
 
@@ -33,7 +37,7 @@ unexport PYTHONPATH
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo docs env env-all env-relay test test-fast test-full test-relay test-tvm025 test-tvm026 lint types format fuzz bench growth clean
+.PHONY: help demo docs env env-all env-relay env-relay-tf test test-fast test-full test-relay test-relay-tf test-tvm025 test-tvm026 lint types format fuzz bench growth clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## */  \1\t/' | expand -t 16
@@ -46,12 +50,14 @@ docs: .venv/.docs  ## build the documents as a site, out/docs/index.html; fails 
 
 env: .venv/.ready  ## make .venv: this package, editable, with all that the tests and the demo need
 
-env-all: env .venv-tvm026/.ready .venv-tvm025/.ready  ## the environments of the older TVM releases too
+env-all: env .venv-tvm026/.ready .venv-tvm025/.ready env-relay env-relay-tf  ## every environment that `make test` uses
 
 env-relay: .venv-relay/.ready  ## make .venv-relay: TVM 0.17 with Relay, all else shared with .venv
 
+env-relay-tf: .venv-relay-tf/.ready  ## make .venv-relay-tf: TensorFlow and Keras beside Relay, all else shared with .venv-relay
+
 # The long run comes last, so that its summary is the last thing printed.
-test: lint types docs test-tvm025 test-tvm026 test-relay test-full  ## lint, types, docs, smoke tests on TVM 0.25 and 0.26, all on Relay and 0.27
+test: lint types docs test-tvm025 test-tvm026 test-relay test-relay-tf test-full  ## lint, types, docs, smoke tests on TVM 0.25 and 0.26, all on Relay and 0.27
 
 FAST := tests/core tests/cpu/test_plans.py tests/cpu/test_cpu_registry.py tests/project/test_layering.py tests/project/test_source_rules.py
 
@@ -64,6 +70,13 @@ test-full: env  ## all tests on TVM 0.27
 
 test-relay: env-relay  ## all tests of the Relay adapter, on TVM 0.17
 	.venv-relay/bin/python $(PYTEST) tests/relay
+
+# Of the padding rules, what TensorFlow and Keras compute here.
+COMPUTED := tests/core/test_padding.py::test_a_call_means_what_its_framework_computes_here
+
+test-relay-tf: env-relay-tf  ## Relay's importers of TensorFlow and Keras, and paddings, against both
+	.venv-relay-tf/bin/python $(PYTEST) tests/relay_tf \
+	  $(foreach framework,tensorflow keras,$(foreach op,conv conv_transpose,"$(COMPUTED)[$(framework)-$(op)]"))
 
 test-tvm026: .venv-tvm026/.ready  ## smoke tests on TVM 0.26
 	EXPECT_TVM=0.26 .venv-tvm026/bin/python $(PYTEST) -m smoke
@@ -96,7 +109,7 @@ growth: env  ## time the faces as sizes grow, against torch and the machine's li
 	$(PY) scripts/growth.py
 
 clean:  ## remove environments, caches and what the targets wrote
-	rm -rf .venv .venv-tvm026 .venv-tvm025 .venv-relay build dist out report python/*.egg-info
+	rm -rf .venv .venv-tvm026 .venv-tvm025 .venv-relay .venv-relay-tf build dist out report python/*.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -137,4 +150,17 @@ clean:  ## remove environments, caches and what the targets wrote
 	  $(PY) -c "import sysconfig; print(sysconfig.get_path('purelib')); print('$(CURDIR)/python')" > "$$site/shared.pth" && \
 	  $(PY) python/relay_ext/boot.py > "$$site/relay.pth"
 	$(@D)/bin/python -c "import tvm, tvm.relay; print('Relay of TVM', tvm.__version__)"
+	@touch $@
+
+# Once more, on top of .venv-relay: TensorFlow 2.15 wants a NumPy and a protobuf of its own.
+.venv-relay-tf/.ready: .venv-relay/.ready
+	@rm -f $@
+	@echo "installing TensorFlow into .venv-relay-tf: about 1 GB"
+	$(PY) -m venv --clear --without-pip $(@D)
+	$(PIP) --python $(@D)/bin/python install --quiet --no-deps $(TENSORFLOW) $(TENSORFLOW_NEEDS)
+	site=$$($(@D)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))") && \
+	  for below in .venv-relay .venv; do $$below/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"; done \
+	    > "$$site/shared.pth" && echo "$(CURDIR)/python" >> "$$site/shared.pth" && \
+	  $(PY) python/relay_ext/boot.py > "$$site/relay.pth"
+	TF_CPP_MIN_LOG_LEVEL=3 $(@D)/bin/python -c "import tensorflow, tvm.relay; print('TensorFlow', tensorflow.__version__)"
 	@touch $@

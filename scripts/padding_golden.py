@@ -129,6 +129,9 @@ def _check_stride(x: np.ndarray, w: np.ndarray, strides: Any) -> None:
 
 def run_keras(op: str, x: np.ndarray, w: np.ndarray, arguments: Arguments) -> np.ndarray:
     keras = importlib.import_module("keras")
+    is_old = keras.__version__ < "3"
+    if is_old and op == "conv_transpose" and x.ndim == 3 and max(arguments["dilation_rate"]) > 1:
+        raise ValueError("Keras 2 ignores the dilation of Conv3DTranspose")
     if op == "conv":
         _check_stride(x, w, arguments["strides"])
     kind = getattr(keras.layers, f"Conv{x.ndim}D{'' if op == 'conv' else 'Transpose'}")

@@ -51,8 +51,12 @@ def _release(package: str) -> str:
         return "absent"
 
 
-# Relax and Relay are two TVMs, in two environments.
-collect_ignore = ["relay"] if _release("bitblas") == "absent" else []
+# Relax and Relay are two TVMs, in two environments; that of TensorFlow is a third.
+collect_ignore = [
+    folder
+    for folder, package in (("relay", "bitblas"), ("relay_tf", "tensorflow-cpu"))
+    if "absent" in (_release("bitblas"), _release(package))
+]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -78,7 +82,7 @@ def pytest_configure_node(node: Any) -> None:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say what ran where, and how to replay it."""
-    packages = ("apache-tvm", "apache-tvm-ffi", "torch", "numpy", "onnxruntime")
+    packages = ("apache-tvm", "apache-tvm-ffi", "torch", "numpy", "onnxruntime", "tensorflow-cpu")
     threads = f"{os.environ['TVM_NUM_THREADS']} TVM threads, {os.environ['OMP_NUM_THREADS']} OpenMP"
     return [
         "packages: " + ", ".join(f"{name} {_release(name)}" for name in packages),

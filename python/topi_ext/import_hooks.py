@@ -35,7 +35,8 @@ class Importer:
     needs : mapping of str to tuple of str
         Parameters of the functions that corrections replace or call, by path.
     corrections : callable
-        ``corrections(module)``: new functions, by path.
+        ``corrections(module)``: new functions, by path, which may be that of an entry that a
+        mapping lacks.
     """
 
     models: str
@@ -52,6 +53,8 @@ class _Put:
     name: str
     before: Any
     after: Any
+    is_new: bool
+    """Whether the mapping had no such entry before."""
 
     def is_in_place(self) -> bool:
         return _namespace(self.owner).get(self.name) is self.after
@@ -92,7 +95,10 @@ class ImportHooks:
         if finder in sys.meta_path:
             sys.meta_path.remove(finder)
         for put in [p for p in self.put if p.is_in_place()]:
-            _set(put.owner, put.name, put.before)
+            if put.is_new:
+                del put.owner[put.name]
+            else:
+                _set(put.owner, put.name, put.before)
             self.put.remove(put)
 
     def give_up(self) -> list[str]:
@@ -114,10 +120,11 @@ class ImportHooks:
                 )
             return
         for path, after in importer.corrections(module).items():
-            owner, attribute = find(module, path)
+            owner, attribute = _place(module, path)
             if not any(put.owner is owner and put.name == attribute for put in self.put):
-                before = _namespace(owner)[attribute]
-                self.put.append(_Put(path, owner, attribute, before, after))
+                space = _namespace(owner)
+                before, is_new = space.get(attribute), attribute not in space
+                self.put.append(_Put(path, owner, attribute, before, after, is_new))
                 _set(owner, attribute, after)
 
     def unknown(self, name: str, module: ModuleType) -> str:
@@ -155,6 +162,13 @@ def find(module: ModuleType, path: str) -> tuple[Any, str]:
         if attribute in vars(owner):
             return owner, attribute
     return None, attribute
+
+
+def _place(module: ModuleType, path: str) -> tuple[Any, str]:
+    """Where a correction goes: what :func:`find` finds, or the mapping that lacks the entry."""
+    owner, name = find(module, path)
+    table, is_entry, _ = path.partition("[")
+    return (getattr(module, table) if owner is None and is_entry else owner), name
 
 
 def _namespace(owner: Any) -> Mapping[str, Any]:

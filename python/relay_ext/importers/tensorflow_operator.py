@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Relay's convolutions of weights that are stored as TensorFlow and Keras store them.
+
+====================  ====================================  ==============
+operator              weight                                kind
+====================  ====================================  ==============
+convolution           (\\*kernel, in / groups, out)          conv
+its transpose         (\\*kernel, out / groups, in)          conv_transpose
+depthwise             (\\*kernel, channels, multiplier)      depthwise
+====================  ====================================  ==============
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from topi_ext.compat import relay
+from topi_ext.layout import SPATIAL
+from topi_ext.padding import Call
+
+R = relay()
+
+_LETTERS = {"conv": "IO", "conv_transpose": "OI", "depthwise": "OI"}
+"""What the last two axes of a weight are to Relay's operator; of a depthwise weight, to TVM."""
+
+
+def is_channels_first(layout: str) -> bool:
+    """Whether a layout of data, such as ``"NCHW"``, has its channels before the spatial axes."""
+    return layout[1] == "C"
+
+
+def data_layout(rank: int, channels_first: bool) -> str:
+    """The layout of data, e.g. ``"NCHW"``, ``"NWC"``."""
+    return "NC" + SPATIAL[rank] if channels_first else f"N{SPATIAL[rank]}C"
+
+
+def simplest(kind: str, shape: Sequence[int]) -> str:
+    """The kind of a weight: a depthwise convolution of one channel is a convolution, and TVM, which
+    tells them apart by groups, takes it as no other."""
+    return "conv" if kind == "depthwise" and shape[-2] == 1 else kind
+
+
+def weight_axes(kind: str, rank: int, channels_first: bool) -> tuple[int, ...]:
+    """The axes of a stored weight in the order that the operator takes.
+
+    Beside data with channels last, that is the stored order; else channels come first, and the
+    order is that which TVM's own kernels for such data know.
+    """
+    if not channels_first:
+        return tuple(range(rank + 2))
+    pair = (rank, rank + 1) if kind == "depthwise" else (rank + 1, rank)
+    return (*pair, *range(rank))
+
+
+def convolution(
+    call: Call,
+    data: Any,
+    weight: Any,
+    shape: Sequence[int],
+    kind: str = "conv",
+    groups: int = 1,
+    channels_first: bool = False,
+) -> Any:
+    """The operator of a call.
+
+    Parameters
+    ----------
+    data : relay.Expr
+        In :func:`data_layout`.
+    weight : relay.Expr
+        With the axes of :func:`weight_axes`.
+    shape : sequence of int
+        Of the weight as it is stored.
+    groups : int
+        Of a convolution or transposed convolution.
+    """
+    rank, letters = call.window.rank, _LETTERS[kind]
+    stored = SPATIAL[rank] + letters
+    axes = weight_axes(kind, rank, channels_first)
+    channels = shape[rank + letters.index("O")] * (groups if kind == "conv_transpose" else 1)
+    if kind == "depthwise":
+        channels, groups = shape[rank] * shape[rank + 1], shape[rank]
+    return getattr(R.nn, f"conv{rank}d" + "_transpose" * call.window.transposed)(
+        data,
+        weight,
+        channels=channels,
+        kernel_size=call.window.kernel,
+        groups=groups,
+        data_layout=data_layout(rank, channels_first),
+        kernel_layout="".join(stored[axis] for axis in axes),
+        **call.attributes,
+    )
