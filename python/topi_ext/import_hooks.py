@@ -25,7 +25,8 @@ from .compat import process_state
 class Importer:
     """One module of TVM that holds an importer.
 
-    What it has is named by paths: ``CLASS.FUNCTION``, or ``TABLE[KEY]`` for an entry of a mapping.
+    What it has is named by paths: ``CLASS.FUNCTION``, ``TABLE[KEY]`` for an entry of a mapping, or
+    ``FUNCTION`` of the module.
 
     Attributes
     ----------
@@ -140,14 +141,17 @@ class ImportHooks:
 
 
 def find(module: ModuleType, path: str) -> tuple[Any, str]:
-    """What of a module holds a path, and under which name: a mapping, or the class that defines
-    the function, which is the one named or a base of it; None where nothing does."""
+    """What of a module holds a path, and under which name: a mapping, the module itself, or the
+    class that defines the function, which is the one named or a base of it; None where nothing
+    does."""
     table, is_entry, key = path.partition("[")
     if is_entry:
         name = key.rstrip("]")
         entries = getattr(module, table, {})
         return (entries if name in entries else None), name
-    class_name, _, attribute = path.partition(".")
+    class_name, is_method, attribute = path.partition(".")
+    if not is_method:
+        return (module if path in vars(module) else None), path
     for owner in getattr(getattr(module, class_name, None), "__mro__", ()):
         if attribute in vars(owner):
             return owner, attribute
