@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from topi_ext.import_hooks import Importer, ImportHooks
 
-from . import onnx, torch
+from . import onnx, tflite, torch
 
 __all__ = ["HOOKS"]
 
@@ -19,6 +19,7 @@ HOOKS = ImportHooks(
     "relay_ext",
     {
         f"{_FRONTEND}.onnx": Importer("ONNX", onnx.NEEDS, onnx.corrections),
+        f"{_FRONTEND}.tflite": Importer("TFLite", tflite.NEEDS, tflite.corrections),
         f"{_FRONTEND}.pytorch": Importer("PyTorch", torch.NEEDS, torch.corrections),
     },
 )
