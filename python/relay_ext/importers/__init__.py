@@ -21,5 +21,6 @@ HOOKS = ImportHooks(
         f"{_FRONTEND}.onnx": Importer("ONNX", onnx.NEEDS, onnx.corrections),
         f"{_FRONTEND}.tflite": Importer("TFLite", tflite.NEEDS, tflite.corrections),
         f"{_FRONTEND}.pytorch": Importer("PyTorch", torch.NEEDS, torch.corrections),
+        _FRONTEND: Importer("PyTorch", torch.PACKAGE_NEEDS, torch.package_corrections),
     },
 )
