@@ -25,8 +25,8 @@ from .compat import process_state
 class Importer:
     """One module of TVM that holds an importer.
 
-    What it has is named by paths: ``CLASS.FUNCTION``, ``TABLE[KEY]`` for an entry of a mapping, or
-    ``FUNCTION`` of the module.
+    What it has is named by paths: ``FUNCTION``, ``CLASS.FUNCTION``, or ``TABLE[KEY]`` for an entry
+    of a mapping.
 
     Attributes
     ----------
@@ -141,9 +141,8 @@ class ImportHooks:
 
 
 def find(module: ModuleType, path: str) -> tuple[Any, str]:
-    """What of a module holds a path, and under which name: a mapping, the module itself, or the
-    class that defines the function, which is the one named or a base of it; None where nothing
-    does."""
+    """What of a module holds a path, and under which name: the module, a mapping, or the class
+    that defines the function, which is the one named or a base; None where nothing does."""
     table, is_entry, key = path.partition("[")
     if is_entry:
         name = key.rstrip("]")

@@ -112,15 +112,15 @@ def _none(graph: Any) -> Any:
     return graph.prependNode(node).output()
 
 
-_READS = ("aten::__getitem__", "aten::len", "aten::format", "aten::append")
+_READS = ("aten::__getitem__", "aten::len", "aten::slice", "aten::format")
 
 
 def _extend_appended_lists(graph: Any) -> None:
-    """``append`` to a list that is only read otherwise: from there on a longer list."""
+    """``append`` to a list that was only read before: from there on a longer list."""
     for node in [n for n in graph.nodes() if n.kind() == "aten::append"]:
         old, item = node.inputs()
         if old.node().kind() != "prim::ListConstruct" or any(
-            use.user.kind() not in _READS for use in old.uses()
+            use.user.isBefore(node) and use.user.kind() not in _READS for use in old.uses()
         ):
             continue
         longer = graph.create("prim::ListConstruct", [*old.node().inputs(), item])
