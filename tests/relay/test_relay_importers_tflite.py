@@ -73,3 +73,20 @@ def test_output_shape_that_is_free_but_for_the_batch_is_refused_in_one_line(
     monkeypatch.setattr(tflite.Tensor, "ShapeSignatureAsNumpy", lambda self: free)
     with pytest.raises(ValueError, match=r"^TRANSPOSE_CONV: output shape .* but for the batch$"):
         imported(name)
+
+
+def test_quantized_convolutions_of_three_axes_are_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    converter = relay.frontend.tflite.OperatorConverter
+    operands = converter.get_input_tensors
+
+    def quantized(self: object, op: object) -> list:
+        tensors = operands(self, op)
+        for tensor in tensors:
+            tensor.qnn_params = {"scale": 1.0}
+        return tensors
+
+    monkeypatch.setattr(converter, "get_input_tensors", quantized)
+    with pytest.raises(ValueError, match=r"^CONV_3D: quantized operands must be dequantized"):
+        imported(next(name for name in NAMES if name.startswith("CONV_3D ")))

@@ -2,8 +2,7 @@
 """``python -m relay_ext MODEL``: stock Relay beside ours beside the model's own framework.
 
 ``adapter`` is what Relay adds to :mod:`conv_cli`; ``script_model`` loads TorchScript files,
-``operators`` finds, builds and differentiates convolutions, ``onnx_output_shape`` gives Relay's
-importer as padding what it would drop.
+``operators`` finds, builds and differentiates convolutions.
 """
 
 from __future__ import annotations

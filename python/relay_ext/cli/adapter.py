@@ -23,7 +23,6 @@ from topi_ext.compat import relay
 
 from ..usage import USAGE
 from . import operators, script_model
-from .onnx_output_shape import resolve_output_shape
 
 
 def from_onnx(proto: Any, shapes: Mapping[str, tuple[int, ...]]) -> Any:
@@ -95,7 +94,7 @@ class RelayAdapter(Adapter):
     loaders = {  # noqa: RUF012 (never changed)
         ".pt": script_model.load,
         ".ts": script_model.load,
-        ".onnx": partial(onnx_model.load, convert=from_onnx, prepare=resolve_output_shape),
+        ".onnx": partial(onnx_model.load, convert=from_onnx),
     }
 
     def host_target(self, threads: int) -> Any:

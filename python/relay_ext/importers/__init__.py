@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """TVM's importers, corrected where a model would mean something else than in its framework.
 
-``onnx``, ``tflite`` and ``torch`` hold the corrections of one framework's importers each.
-None imports a framework.
+``onnx``, ``tflite`` and ``torch`` hold the corrections of one framework's importers each;
+``torch_script`` simplifies scripted modules before.  None imports a framework.
 """
 
 from __future__ import annotations

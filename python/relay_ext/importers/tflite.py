@@ -82,14 +82,14 @@ def _transpose_conv(stock: Callable[[Any, Any], Any]) -> Callable[[Any, Any], An
 
 
 def _with_three_axes(stock: Callable[..., None]) -> Callable[..., None]:
-    def __init__(self: Any, model: Any, subgraph: Any, exp_tab: Any) -> None:
+    def initialize(self: Any, model: Any, subgraph: Any, exp_tab: Any) -> None:
         stock(self, model, subgraph, exp_tab)
         self.convert_map.setdefault("CONV_3D", lambda op: _conv_3d(self, op))
         self.convert_map.setdefault(
             "CONV_3D_TRANSPOSE", lambda op: _conv_3d(self, op, is_transposed=True)
         )
 
-    return __init__
+    return initialize
 
 
 def _conv_3d(self: Any, op: Any, is_transposed: bool = False) -> Any:
@@ -174,6 +174,7 @@ def _restated(expr: Any, border: dict[str, tuple[int, ...]]) -> Any:
     if expr.op.name not in ("nn.conv2d_transpose", "qnn.conv2d_transpose"):
         first = _restated(expr.args[0], border)
         return R.Call(expr.op, [first, *expr.args[1:]], expr.attrs, expr.type_args)
-    attrs = {str(key): expr.attrs[key] for key in expr.attrs.keys()} | border
+    names = [str(field.name) for field in expr.attrs.list_field_info()]
+    attrs = {name: expr.attrs[name] for name in names} | border
     made = tvm.ir.make_node("relay.attrs.Conv2DTransposeAttrs", **attrs)
     return R.Call(expr.op, list(expr.args), made, expr.type_args)

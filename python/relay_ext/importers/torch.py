@@ -179,16 +179,14 @@ def _circular(converter: Any, data: Any, pads: Sequence[Any]) -> Any:
     for which, (before, after) in enumerate(zip(sides[::2], sides[1::2]), 1):
         axis = len(shape) - which
         size = int(shape[axis])
-
-        def rows(first: int, last: int, axis: int = axis) -> Any:
-            return R.strided_slice(data, [first], [last], axes=[axis])
-
-        pieces = [data]
-        if before:
-            pieces.insert(0, rows(size - before, size))
-        if after:
-            pieces.append(rows(0, after))
-        data = R.concatenate(pieces, axis)
+        spans = ((size - before, size), (0, size), (0, after))
+        if before or after:
+            rows = (
+                R.strided_slice(data, [first], [last], axes=[axis])
+                for first, last in spans
+                if first < last
+            )
+            data = R.concatenate(list(rows), axis)
     return data
 
 

@@ -8,11 +8,8 @@ shapes of the inputs all of it is known at import.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
 from typing import Any
-
-_ROUNDS = 16
-"""Each makes more of a graph constant; a few are enough."""
 
 
 def simplified(module: Any, input_infos: Any) -> Any:
@@ -52,17 +49,15 @@ def simplified(module: Any, input_infos: Any) -> Any:
     for value, example in zip(inputs, examples):
         value.inferTypeFrom(example)
     _drop_optional_inputs(graph, 1 + len(examples))
-    _drop_missing_attributes(graph, made)
-    before = ""
-    for _ in range(_ROUNDS):
-        passes._jit_pass_propagate_shapes_on_graph(graph)
+    _read_attributes(graph, made)
+    before = None
+    while before != (before := str(graph)):  # each decided branch may show the next one's shapes
+        _infer_types(graph)
         passes._jit_pass_peephole(graph, False)
         passes._jit_pass_constant_propagation(graph)
         passes._jit_pass_constant_loop_unrolling(graph)
         _extend_appended_lists(graph)
         passes._jit_pass_dce(graph)
-        if before == (before := str(graph)):
-            break
     return made
 
 
@@ -90,18 +85,57 @@ def _drop_optional_inputs(graph: Any, first: int) -> None:
             graph.eraseInput(at)
 
 
-def _drop_missing_attributes(graph: Any, module: Any) -> None:
-    """Attributes that are None, such as a bias that a layer lacks, as constants."""
+def _read_attributes(graph: Any, module: Any) -> None:
+    """Types of parameters; attributes that are None, such as a bias that a layer lacks, become
+    constants."""
+    import torch
+
     for node in graph.findAllNodes("prim::GetAttr", recurse=True):
         path, at = [], node
         while at.kind() == "prim::GetAttr":
             path.append(at.s("name"))
             at = at.inputsAt(0).node()
-        value = module
-        for name in reversed(path):
-            value = getattr(value, name)
+        value = functools.reduce(getattr, reversed(path), module)
         if value is None:
             node.output().replaceAllUsesWith(_none(graph))
+        elif isinstance(value, torch.Tensor):
+            node.output().inferTypeFrom(value)
+
+
+def _infer_types(graph: Any) -> None:
+    """Types of what operators make of operands of known types: PyTorch tells, without numbers."""
+    import torch
+
+    for node in graph.nodes():
+        kind, outputs = node.kind(), list(node.outputs())
+        if not kind.startswith("aten::") or [v.type().kind() for v in outputs] != ["TensorType"]:
+            continue
+        arguments = torch._C.parse_schema(node.schema()).arguments
+        try:
+            values = [_without_numbers(value) for value in node.inputs()]
+            result = getattr(torch.ops.aten, kind.removeprefix("aten::"))(
+                *(v for a, v in zip(arguments, values) if not a.kwarg_only),
+                **{a.name: v for a, v in zip(arguments, values) if a.kwarg_only},
+            )
+        except (LookupError, RuntimeError, NotImplementedError):  # not known yet, or never
+            continue
+        if isinstance(result, torch.Tensor):
+            outputs[0].inferTypeFrom(result)
+
+
+def _without_numbers(value: Any) -> Any:
+    """A constant, a list, or a tensor without memory."""
+    import torch
+
+    node = value.node()
+    if node.kind() == "prim::ListConstruct":
+        return [_without_numbers(item) for item in node.inputs()]
+    if node.kind() == "prim::Constant":
+        constant = value.toIValue()
+        return constant.to("meta") if isinstance(constant, torch.Tensor) else constant
+    if not value.isCompleteTensor():
+        raise LookupError(value.debugName())
+    return torch.empty(value.type().sizes(), dtype=value.type().dtype(), device="meta")
 
 
 def _none(graph: Any) -> Any:
