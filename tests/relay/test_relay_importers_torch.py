@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's modules, traced, through relay.frontend.from_pytorch."""
+"""PyTorch's modules, traced, scripted and frozen, through relay.frontend.from_pytorch."""
 
 from __future__ import annotations
+
+import copy
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from tvm import relay
 
 import relay_ext
 from helpers.relay import target
+from helpers.relay_imported import TARGET, is_right, uncorrected
 
 
 def imported(model: nn.Module, shape: tuple[int, ...]) -> tuple[tvm.IRModule, dict, np.ndarray]:
@@ -85,3 +88,125 @@ def test_stock_has_its_own_converters() -> None:
         assert convolution(mod).op.name == "nn.conv2d"
     mod, _ = imported(model, (1, 4, 9))
     assert convolution(mod).op.name == "nn.conv1d"
+
+
+# ------------------------------------------------------------------- each way to a TorchScript
+
+TRACED, SCRIPTED, FROZEN = "traced", "scripted", "frozen"
+EVERY_WAY = (TRACED, SCRIPTED, FROZEN)
+TOLERANCE = {"float64": 1e-10, "float32": 1e-4, "float16": 2e-3, "bfloat16": 1.6e-2}
+"""Relative to the largest value: some rounding of sums, and half an ulp, or two where both a
+convolution and its bias round."""
+
+
+def script_of(model: nn.Module, data: torch.Tensor, way: str) -> torch.jit.ScriptModule:
+    if way == TRACED:
+        return torch.jit.trace(model, data)
+    scripted = torch.jit.script(model)
+    return torch.jit.freeze(scripted) if way == FROZEN else scripted
+
+
+def check(model: nn.Module, shape: tuple[int, ...], way: str, dtype: str = "float32") -> None:
+    """Shape, dtype and values of PyTorch, in float64."""
+    torch.manual_seed(0)
+    model = model.eval().to(getattr(torch, dtype))
+    data = torch.randn(shape).to(getattr(torch, dtype))
+    script = script_of(model, data, way)
+    want = copy.deepcopy(model).double()(data.double()).detach()
+    mod, params = relay.frontend.from_pytorch(script, [("data", (shape, dtype))])
+    assert tuple(map(int, relay.transform.InferType()(mod)["main"].ret_type.shape)) == want.shape
+    with tvm.transform.PassContext(opt_level=3):
+        library = relay.build(mod, target=TARGET, params=params)
+    runner = tvm.contrib.graph_executor.GraphModule(library["default"](tvm.cpu()))
+    # A copy: TVM wants tensors aligned to 64 bytes.
+    runner.set_input("data", tvm.nd.from_dlpack(data.clone()).copyto(tvm.cpu()))
+    runner.run()
+    got = torch.from_dlpack(runner.get_output(0))
+    assert str(got.dtype) == f"torch.{dtype}"
+    assert (got.double() - want).abs().max() <= TOLERANCE[dtype] * want.abs().max()
+
+
+class Sized(nn.Module):
+    """A transposed convolution of a wanted size, given or computed."""
+
+    def __init__(self, layer: nn.Module, size: list[int] | None = None) -> None:
+        super().__init__()
+        self.layer, self.size = layer, size
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        size = self.size
+        if size is None:
+            return self.layer(x, output_size=[2 * rows for rows in x.shape[2:]])
+        return self.layer(x, output_size=size)
+
+
+class Branching(nn.Module):
+    """Control flow that shapes decide, and a parameter that two layers share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.ConvTranspose1d(3, 3, 4, stride=2, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(x.shape[-1] - 4):
+            x = torch.relu(self.up(x))
+        return x if x.dim() == 3 else x[0]
+
+
+@pytest.mark.parametrize("way", EVERY_WAY)
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        (nn.Conv1d(2, 3, 3, padding=2, padding_mode="circular"), (2, 2, 6)),
+        (nn.Conv3d(1, 2, 2, padding="same", padding_mode="circular"), (1, 1, 4, 3, 5)),
+        (nn.Conv2d(2, 3, 3, padding=1, padding_mode="reflect"), (1, 2, 5, 6)),
+        (nn.Conv2d(2, 3, 3, padding="same", padding_mode="replicate"), (1, 2, 5, 6)),
+        (nn.Conv1d(4, 2, 4, padding="same", dilation=2, groups=2, bias=False), (1, 4, 9)),
+        (nn.Sequential(nn.ConvTranspose2d(4, 6, 3, stride=2, groups=2, bias=False), nn.ReLU()),
+         (1, 4, 5, 6)),
+        (nn.ConvTranspose3d(2, 3, (3, 2, 1), stride=2, output_padding=1), (2, 3, 2, 4)),
+        (Sized(nn.ConvTranspose2d(2, 3, 3, stride=2, padding=1), [10, 11]), (2, 2, 5, 6)),
+        (Sized(nn.ConvTranspose1d(2, 3, 4, stride=3), [2, 3, 15]), (2, 2, 4)),
+        (Sized(nn.ConvTranspose3d(1, 2, 3, stride=2, padding=1)), (1, 1, 3, 2, 4)),
+        (Branching(), (2, 3, 6)),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_every_way_to_a_script(model: nn.Module, shape: tuple[int, ...], way: str) -> None:
+    check(model, shape, way)
+    mode, padding = (getattr(model, name, None) for name in ("padding_mode", "padding"))
+    if way != TRACED or mode == "circular" or (mode == "zeros" and isinstance(padding, str)):
+        with uncorrected():
+            assert not is_right(lambda: check(model, shape, way))
+
+
+@pytest.mark.parametrize("way", EVERY_WAY)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_dtypes(dtype: str, way: str) -> None:
+    up = nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1, groups=2)
+    check(nn.Sequential(up, nn.ReLU()), (1, 4, 5, 6), way, dtype)
+    if way != TRACED or dtype == "bfloat16":
+        with uncorrected():
+            assert not is_right(lambda: check(up, (1, 4, 5, 6), way, dtype))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_scripted_module_keeps_its_parameters_and_is_left_alone() -> None:
+    model = torch.jit.script(nn.Sequential(nn.Conv1d(2, 3, 3), nn.ConvTranspose1d(3, 2, 3)).eval())
+    before = str(model.graph)
+    mod, params = relay.frontend.from_pytorch(model, [("data", (1, 2, 7))])
+    assert sorted(tuple(p.shape) for p in params.values()) == [(2,), (3,), (3, 2, 3), (3, 2, 3)]
+    assert mod["main"].params[0].name_hint == "data"
+    assert str(model.graph) == before
+
+
+def test_circular_padding_that_crops_is_refused_in_one_line() -> None:
+    class Cropped(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.pad(x, [-1, 2], mode="circular")
+
+    with pytest.raises(ValueError, match=r"^aten::pad: pad=\[-1, 2\] must be at least 0"):
+        imported(Cropped(), (1, 2, 5))
