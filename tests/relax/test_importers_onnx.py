@@ -19,6 +19,7 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from tvm.relax.frontend.onnx import from_onnx  # noqa: E402
 
 from helpers.imported import assert_close, is_right, runner, uncorrected  # noqa: E402
+from helpers.onnx_node_tests import node_tests  # noqa: E402
 
 FREE = ("N", "H", "W", "D")
 
@@ -130,18 +131,6 @@ def test_same_is_padding_of_the_convolution_where_it_can_be() -> None:
         model("Conv", (1, 2, "H", "W"), (3, 2, 3, 3), **same),
     ):
         assert "call_tir" not in from_onnx(proto)["main"].script()
-
-
-def node_tests() -> list[Any]:
-    """ONNX's own tests of the two operators."""
-    from onnx.backend.test.case.node import collect_testcases
-
-    return [
-        case
-        for op in ("Conv", "ConvTranspose")
-        for case in collect_testcases(op)
-        if [node.op_type for node in case.model.graph.node] == [op]
-    ]
 
 
 @pytest.mark.parametrize("case", node_tests(), ids=lambda case: case.name)

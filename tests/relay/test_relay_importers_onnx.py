@@ -21,6 +21,7 @@ ort = pytest.importorskip("onnxruntime")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 import relay_ext  # noqa: E402
+from helpers.onnx_node_tests import node_tests  # noqa: E402
 from helpers.relay_imported import (  # noqa: E402
     assert_close,
     results,
@@ -257,20 +258,6 @@ def test_stock_takes_integers_of_two_axes_only(make: Any) -> None:
 
 
 # ------------------------------------------------------------- the standard's own tests, dtypes
-
-
-def node_tests() -> list[Any]:
-    """ONNX's own tests of the operators, made when these modules are imported."""
-    from onnx.backend.test.case import node
-    from onnx.backend.test.case.node import conv, convinteger, convtranspose, qlinearconv
-
-    assert all((conv, convinteger, convtranspose, qlinearconv))
-    ours = ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv")
-    return [
-        case
-        for case in node._NodeTestCases
-        if len(case.model.graph.node) == 1 and case.model.graph.node[0].op_type in ours
-    ]
 
 
 @pytest.mark.parametrize("case", node_tests(), ids=lambda case: case.name)
