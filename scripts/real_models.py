@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of transformers, diffusers and others through TVM's importer of torch.export: who is right.
+
+::
+
+    python scripts/real_models.py --only "SpeechT5HifiGan" "AutoencoderKL" --json out/models.json
+
+Each model, with random weights, is exported, imported, compiled and compared with PyTorch in
+float64 in three ways: by TVM alone, by ``tvm.compile`` after ``import relax_ext``, and by
+``relax_ext.pipeline``. ``make env-models`` installs the packages. Nothing is downloaded.
+
+Exit status: 0 when no result is wrong, 1 when one is. A model that a stage refuses is no wrong
+result: the table says which stage, the JSON why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TVM_NUM_THREADS", "1")
+os.environ.setdefault("TVM_BIND_THREADS", "0")
+
+from rich import box  # noqa: E402 (after the threads are set)
+from rich.console import Console  # noqa: E402
+from rich.progress import Progress, TextColumn  # noqa: E402
+from rich.table import Table  # noqa: E402
+
+from zoo import catalog, page, stages  # noqa: E402
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    made.add_argument("--only", nargs="+", metavar="NAME", help="only these models")
+    made.add_argument(
+        "--ways",
+        nargs="+",
+        choices=stages.WAYS,
+        default=stages.WAYS,
+        help="how to compile; all if absent",
+    )
+    made.add_argument(
+        "--stock", action="store_const", dest="ways", const=("stock",), help="TVM alone"
+    )
+    made.add_argument("--list", action="store_true", help="print the names")
+    made.add_argument("--repeat", type=int, default=0, help="time the median of so many runs")
+    made.add_argument("--json", type=Path, help="write everything there")
+    made.add_argument("--markdown", type=Path, help="write the table of the page there")
+    return made
+
+
+def main() -> int:
+    """Check the models that were asked for."""
+    options = parser().parse_args()
+    found = catalog.entries()
+    if options.list:
+        print("\n".join(found))
+        return 0
+    unknown = set(options.only or ()) - set(found)
+    if unknown:
+        parser().error(f"no model is called {', '.join(sorted(unknown))}: see --list")
+    import relax_ext
+
+    target = relax_ext.host_target()
+    chosen = [entry for name, entry in found.items() if not options.only or name in options.only]
+    rows = _check_all(chosen, options, target)
+    Console().print(_table(rows, tuple(options.ways)))
+    if options.json:
+        report = {"versions": catalog.versions(), "target": str(target)}
+        report["rows"] = [row.as_json() for row in rows]
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    if options.markdown:
+        options.markdown.write_text(page.table(rows) + "\n")
+    return int(any(_is_wrong(row) for row in rows))
+
+
+def _is_wrong(row: stages.Row) -> bool:
+    return any(
+        outcome.stage == "values" for way, outcome in row.outcomes.items() if way != "stock"
+    )
+
+
+def _check_all(entries: list[catalog.Entry], options: Any, target: Any) -> list[stages.Row]:
+    """Every row, behind a progress bar; where there is no terminal, a line for each."""
+    console = Console(stderr=True)
+    columns = (*Progress.get_default_columns(), TextColumn("{task.fields[what]}"))
+    rows = []
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("models", total=len(entries), what="")
+        for entry in entries:
+
+            def step(what: str, name: str = entry.name) -> None:
+                bar.update(task, what=f"{name}: {what}")
+
+            rows.append(stages.check(entry, tuple(options.ways), target, options.repeat, step))
+            said = ", ".join(f"{way} {out.stage}" for way, out in rows[-1].outcomes.items())
+            console.print(f"[dim]{entry.name}: {said}[/dim]", highlight=False)
+            bar.advance(task)
+    return rows
+
+
+def _table(rows: list[stages.Row], ways: tuple[str, ...]) -> Table:
+    made = Table(box=box.SIMPLE)
+    for title in ("model", "package", "convolutions"):
+        made.add_column(title)
+    for way in ways:
+        made.add_column(way)
+    made.add_column("seconds to compile", justify="right")
+    made.add_column("ms", justify="right")
+    for row in rows:
+        outs = [row.outcomes[way] for way in ways]
+        made.add_row(
+            row.name,
+            row.package,
+            page.convolutions(row.convolutions),
+            *(_cell(out) for out in outs),
+            " ".join(f"{out.seconds.get('compile', float('nan')):.1f}" for out in outs),
+            " ".join("-" if out.ms is None else f"{out.ms:.2f}" for out in outs),
+        )
+    return made
+
+
+def _cell(outcome: stages.Outcome) -> str:
+    if outcome.stage == "right":
+        return f"[green]right[/green] {outcome.error:.0e}"
+    return f"[red]{page.STAGES[outcome.stage]}[/red]"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torchvision: segmentation, the heads of Mask R-CNN and Keypoint R-CNN, video."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torchvision.models import segmentation, video
+from torchvision.models.detection.keypoint_rcnn import KeypointRCNNHeads, KeypointRCNNPredictor
+from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
+
+from .weights import Call, Catalog
+
+MODELS = Catalog()
+Made = tuple[nn.Module, tuple[Tensor, ...]]
+
+
+def _segmentation(name: str, size: int) -> Made:
+    model = getattr(segmentation, name)(weights=None, weights_backbone=None, num_classes=5)
+    return Call(model, lambda model, x: model(x)["out"]), (torch.randn(1, 3, size, size),)
+
+
+@MODELS.model("FCN, ResNet-50")
+def fcn() -> Made:
+    return _segmentation("fcn_resnet50", 32)
+
+
+@MODELS.model("DeepLabV3, MobileNetV3")
+def deeplab() -> Made:
+    return _segmentation("deeplabv3_mobilenet_v3_large", 64)
+
+
+@MODELS.model("LR-ASPP, MobileNetV3")
+def lraspp() -> Made:
+    return _segmentation("lraspp_mobilenet_v3_large", 64)
+
+
+@MODELS.model("Mask R-CNN, mask head")
+def mask_head() -> Made:
+    head = nn.Sequential(MaskRCNNHeads(32, (32, 32), 1), MaskRCNNPredictor(32, 32, 5))
+    return head, (torch.randn(2, 32, 14, 14),)
+
+
+@MODELS.model("Keypoint R-CNN, head")
+def keypoint_head() -> Made:
+    head = nn.Sequential(KeypointRCNNHeads(16, (32, 32)), KeypointRCNNPredictor(32, 17))
+    return head, (torch.randn(2, 16, 14, 14),)
+
+
+@MODELS.model("R3D-18")
+def r3d() -> Made:
+    return video.r3d_18(weights=None, num_classes=7), (torch.randn(1, 3, 4, 32, 32),)

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One model through torch.export, TVM's importer and compiler, and what came out.
+
+The exact result is PyTorch's in float64, of the same weights and inputs. Errors are the largest
+difference divided by the largest exact result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import re
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+import tvm
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from tvm import relax
+from tvm.relax.frontend.torch import from_exported_program
+
+import relax_ext
+
+from .catalog import Entry
+from .weights import draw
+
+WAYS = ("stock", "plain", "pipeline")
+"""TVM alone; ``tvm.compile`` after ``import relax_ext``; the same with ``relax_ext.pipeline``."""
+
+ROUNDING = {"float64": 1e-12, "float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}
+"""A dozen roundings or more of each dtype: the least error that is called wrong."""
+TIMES_TORCH = 8
+"""An error is not called wrong either while it is this many times PyTorch's own in that dtype:
+deep models amplify roundings, and both sum in orders of their own."""
+
+CONVOLUTION = re.compile(r"aten\.(conv(?:_transpose)?\dd)\.")
+
+
+@dataclass
+class Outcome:
+    """How far one way came: ``right``, or the stage that failed and why; error and seconds."""
+
+    stage: str
+    reason: str = ""
+    error: float | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    ms: float | None = None
+
+
+@dataclass
+class Row:
+    """All about one model."""
+
+    name: str
+    package: str
+    dtype: str
+    convolutions: dict[str, int] = field(default_factory=dict)
+    torch_error: float | None = None
+    limit: float | None = None
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Failed(Exception):
+    """A stage failed: `args` are its name and the reason."""
+
+
+@contextlib.contextmanager
+def stage(name: str, seconds: dict[str, float]) -> Iterator[None]:
+    """Take the time of a stage; whatever it raises is why it failed."""
+    start = time.perf_counter()
+    try:
+        yield
+    except Failed:
+        raise
+    except Exception as error:
+        raise Failed(name, f"{type(error).__name__}: {error}".strip()) from error
+    finally:
+        seconds[name] = time.perf_counter() - start
+
+
+def check(
+    entry: Entry,
+    ways: tuple[str, ...],
+    target: Any,
+    repeat: int = 0,
+    step: Callable[[str], None] = lambda _: None,
+) -> Row:
+    """Take a model through every way; time `repeat` runs of it where that is asked for."""
+    row = Row(entry.name, entry.package, entry.dtype)
+    step("export")
+    try:
+        model, inputs = prepare(entry)
+        program = _export(model, inputs)
+    except Failed as failed:
+        row.outcomes = {way: Outcome(*failed.args) for way in ways}
+        return row
+    names = (CONVOLUTION.match(str(node.target)) for node in program.graph.nodes)
+    row.convolutions = dict(sorted(Counter(name.group(1) for name in names if name).items()))
+    want = exact(model, inputs)
+    with torch.no_grad():
+        row.torch_error = _error(_tensors(model(*inputs)), want)
+    row.limit = max(ROUNDING[entry.dtype], TIMES_TORCH * row.torch_error)
+    for way in ways:
+        step(way)
+        with relax_ext.stock() if way == "stock" else contextlib.nullcontext():
+            row.outcomes[way] = _take(way, program, inputs, target, repeat)
+        _judge(row.outcomes[way], want, row.limit)
+    return row
+
+
+def prepare(entry: Entry) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """The model with its random weights, and its inputs: the same in every run."""
+    torch.manual_seed(0)
+    with stage("construct", {}):
+        model, inputs = entry.make()
+    draw(model)
+    dtype = getattr(torch, entry.dtype)
+    model = model.eval().requires_grad_(False).to(dtype)
+    return model, tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs)
+
+
+def _export(model: nn.Module, inputs: tuple[Tensor, ...]) -> torch.export.ExportedProgram:
+    with stage("export", {}), torch.no_grad():
+        return torch.export.export(model, inputs)
+
+
+def exact(model: nn.Module, inputs: tuple[Tensor, ...]) -> list[Tensor]:
+    """PyTorch's results in float64; constants that a model makes when it runs are float64 too."""
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.no_grad():
+            wide = [x.double() if x.is_floating_point() else x for x in inputs]
+            return _tensors(copy.deepcopy(model).double()(*wide))
+    finally:
+        torch.set_default_dtype(default)
+
+
+def _tensors(results: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(results) if isinstance(leaf, Tensor)]
+
+
+def _error(got: list[Tensor], want: list[Tensor]) -> float:
+    """The largest difference over the largest exact number, of the worst result."""
+    return max(
+        float((g.double() - w).abs().max() / w.abs().max().clamp_min(1e-300))
+        for g, w in zip(got, want)
+    )
+
+
+@dataclass
+class _Ran(Outcome):
+    results: list[Tensor] = field(default_factory=list)
+
+
+def _take(
+    way: str,
+    program: torch.export.ExportedProgram,
+    inputs: tuple[Tensor, ...],
+    target: Any,
+    repeat: int,
+) -> _Ran:
+    """Import, compile and run."""
+    ran = _Ran("values")
+    try:
+        with stage("import", ran.seconds):
+            module = from_exported_program(program)
+        with stage("compile", ran.seconds):
+            passes = relax_ext.pipeline(target) if way == "pipeline" else "default"
+            executable = tvm.compile(module, target, relax_pipeline=passes)
+        with stage("run", ran.seconds):
+            machine = relax.VirtualMachine(executable, tvm.cpu())
+            tensors = [tvm.runtime.from_dlpack(x.contiguous()) for x in inputs]
+            results = machine["main"](*tensors)
+            ran.results = [torch.from_dlpack(result).clone() for result in results]
+        if repeat:
+            ran.ms = _median_ms(lambda: machine["main"](*tensors), repeat)
+    except Failed as failed:
+        ran.stage, ran.reason = failed.args
+    return ran
+
+
+def _median_ms(run: Callable[[], Any], repeat: int) -> float:
+    times = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        run()
+        times.append(1000 * (time.perf_counter() - start))
+    return statistics.median(times)
+
+
+def _judge(ran: _Ran, want: list[Tensor], limit: float) -> None:
+    """Compare what ran with the exact results: shapes, dtypes, values."""
+    got, ran.results = ran.results, []
+    if ran.stage != "values":
+        return
+    shapes = [[tuple(x.shape) for x in results] for results in (got, want)]
+    if shapes[0] != shapes[1]:
+        ran.reason = f"shapes {shapes[0]}, not {shapes[1]}"
+        return
+    ran.error = _error(got, want)
+    if ran.error <= limit:
+        ran.stage = "right"
+    else:
+        ran.reason = f"error {ran.error:.1e}"
