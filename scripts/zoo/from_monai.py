@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MONAI: networks of medical images, in three dimensions, whose decoders are ConvTranspose3d."""
+"""MONAI: networks of medical images, most in three dimensions, with ConvTranspose3d in their decoders."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from monai.networks import nets
 from torch import Tensor, nn
 
-from .weights import Catalog
+from .weights import Call, Catalog
 
 MODELS = Catalog()
 Made = tuple[nn.Module, tuple[Tensor, ...]]
@@ -56,7 +56,10 @@ def unetr() -> Made:
 
 @MODELS.model("SwinUNETR")
 def swin_unetr() -> Made:
-    return nets.SwinUNETR(1, 2, feature_size=12, num_heads=(1, 2, 2, 4)), _volume(32)
+    model = nets.SwinUNETR(
+        1, 2, feature_size=12, depths=(1,) * 4, num_heads=(1, 2, 2, 4), spatial_dims=2
+    )
+    return model, (torch.randn(1, 1, 64, 64),)
 
 
 @MODELS.model("AutoEncoder")
@@ -64,7 +67,7 @@ def autoencoder() -> Made:
     return nets.AutoEncoder(3, 1, 1, (4, 8), (2, 2)), _volume(16)
 
 
-@MODELS.model("VQVAE")
+@MODELS.model("VQVAE, encoder and decoder")
 def vqvae() -> Made:
     model = nets.VQVAE(
         *(3, 1, 1),
@@ -75,4 +78,4 @@ def vqvae() -> Made:
         upsample_parameters=((2, 4, 1, 1, 0),) * 2,
         embedding_dim=8,
     )
-    return model, _volume(16)
+    return Call(model, lambda model, x: model.decode(model.encode(x))), _volume(16)

@@ -19,7 +19,8 @@ DECODERS = (
 
 def _segmentation(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
     model = getattr(smp, name)("resnet18", encoder_weights=None, classes=3)
-    return model, (torch.randn(1, 3, 64, 64),)
+    size = 128 if name == "PAN" else 64  # it pools three times more
+    return model, (torch.randn(1, 3, size, size),)
 
 
 MODELS: dict[str, Make] = {name: partial(_segmentation, name) for name in DECODERS}

@@ -20,16 +20,25 @@ EAGER: dict[str, Any] = {"attn_implementation": "eager"}
 
 # ---------------------------------------------------------------- vocoders
 
+HIFI_GAN: dict[str, Any] = {
+    "upsample_initial_channel": 32,
+    "upsample_rates": [4, 4],
+    "upsample_kernel_sizes": [8, 8],
+    "resblock_kernel_sizes": [3, 7],
+    "resblock_dilation_sizes": [[1, 3], [1, 3]],
+}
+"""Two levels of two residual blocks, where the published ones have four of three."""
+
 
 @MODELS.model("SpeechT5HifiGan")
 def speech_t5() -> Made:
-    config = hf.SpeechT5HifiGanConfig(upsample_initial_channel=64)
+    config = hf.SpeechT5HifiGanConfig(**HIFI_GAN)
     return hf.SpeechT5HifiGan(config), (torch.randn(1, 8, 80),)
 
 
 @MODELS.model("FastSpeech2ConformerHifiGan")
 def fast_speech_2() -> Made:
-    config = hf.FastSpeech2ConformerHifiGanConfig(upsample_initial_channel=64)
+    config = hf.FastSpeech2ConformerHifiGanConfig(**HIFI_GAN)
     return hf.FastSpeech2ConformerHifiGan(config), (torch.randn(1, 4, 80),)
 
 
@@ -39,9 +48,9 @@ def _vits() -> nn.Module:
         num_hidden_layers=1,
         ffn_dim=32,
         flow_size=32,
-        upsample_initial_channel=64,
         spectrogram_bins=33,
         prior_encoder_num_flows=1,
+        **HIFI_GAN,
     )
     return hf.VitsModel(config)
 
@@ -59,7 +68,7 @@ def vits_decoder() -> Made:
 @MODELS.model("UnivNetModel")
 def univnet() -> Made:
     config = hf.UnivNetConfig(
-        model_in_channels=16, model_hidden_channels=8, kernel_predictor_hidden_channels=8
+        model_in_channels=16, model_hidden_channels=8, kernel_predictor_hidden_channels=16
     )
     inputs = torch.randn(1, 4, 100), torch.randn(1, 4, 16)
     return Call(hf.UnivNetModel(config), lambda model, *x: model(*x).waveforms), inputs
@@ -95,13 +104,20 @@ def _extra_padding(layer: Any, states: Tensor) -> int:
 
 
 def _encodec() -> nn.Module:
-    config = hf.EncodecConfig(num_filters=8, hidden_size=32, codebook_dim=32, codebook_size=64)
+    config = hf.EncodecConfig(
+        num_filters=8,
+        hidden_size=32,
+        codebook_dim=32,
+        codebook_size=64,
+        upsampling_ratios=[4, 2],
+        num_lstm_layers=1,
+    )
     return hf.EncodecModel(config)
 
 
 @MODELS.model("EncodecModel")
 def encodec() -> Made:
-    model = Call(_encodec(), lambda model, x: model(x, bandwidth=24.0).audio_values)
+    model = Call(_encodec(), lambda model, x: model(x, bandwidth=None).audio_values)
     return model, (torch.randn(1, 1, 640),)
 
 
@@ -118,8 +134,10 @@ def encodec_decoder() -> Made:
 def _dac() -> nn.Module:
     config = hf.DacConfig(
         encoder_hidden_size=8,
-        decoder_hidden_size=64,
-        hidden_size=128,
+        decoder_hidden_size=32,
+        downsampling_ratios=[2, 4],
+        upsampling_ratios=[4, 2],
+        hidden_size=32,
         codebook_size=64,
         codebook_dim=8,
         n_codebooks=3,
@@ -129,17 +147,17 @@ def _dac() -> nn.Module:
 
 @MODELS.model("DacModel")
 def dac() -> Made:
-    return field(_dac(), "audio_values"), (torch.randn(1, 1, 1024),)
+    return field(_dac(), "audio_values"), (torch.randn(1, 1, 256),)
 
 
 @MODELS.model("DacModel, encoder")
 def dac_encoder() -> Made:
-    return _dac().encoder, (torch.randn(1, 1, 1024),)
+    return _dac().encoder, (torch.randn(1, 1, 256),)
 
 
 @MODELS.model("DacModel, decoder")
 def dac_decoder() -> Made:
-    return _dac().decoder, (torch.randn(1, 128, 4),)
+    return _dac().decoder, (torch.randn(1, 32, 8),)
 
 
 def _mimi() -> nn.Module:

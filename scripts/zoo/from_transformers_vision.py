@@ -107,7 +107,9 @@ def upernet() -> Made:
 
 @MODELS.model("MaskFormer, pixel decoder")
 def maskformer() -> Made:
-    model = MaskFormerPixelDecoder(32, feature_size=32, mask_feature_size=16, lateral_widths=[8, 16, 24])
+    model = MaskFormerPixelDecoder(
+        32, feature_size=32, mask_feature_size=16, lateral_widths=[8, 16, 24]
+    )
     sizes = zip(WIDTHS, (32, 16, 8, 4))
     features = tuple(_image(size, channels) for channels, size in sizes)
     return Call(model, lambda model, *maps: model(list(maps)).last_hidden_state), features
