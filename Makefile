@@ -61,7 +61,7 @@ models: env-models  ## export, import, compile and compare models of other packa
 	.venv-models/bin/python scripts/real_models.py --portable --json out/models.json --markdown out/models.md $(ARGS)
 
 # The long run comes last, so that its summary is the last thing printed.
-test: lint types docs test-tvm025 test-tvm026 test-relay test-full  ## lint, types, docs, smoke tests on TVM 0.25 and 0.26, all on Relay and 0.27
+test: lint types docs test-tvm025 test-tvm026 test-relay test-models test-full  ## lint, types, docs, smoke tests on TVM 0.25 and 0.26, all on Relay and 0.27
 
 FAST := tests/core tests/cpu/test_plans.py tests/cpu/test_cpu_registry.py tests/project/test_layering.py tests/project/test_source_rules.py
 
@@ -74,6 +74,9 @@ test-full: env  ## all tests on TVM 0.27
 
 test-relay: env-relay  ## all tests of the Relay adapter, on TVM 0.17
 	.venv-relay/bin/python $(PYTEST) tests/relay
+
+test-models: env-models  ## a few models of transformers, diffusers and others
+	.venv-models/bin/python $(PYTEST) -m "not slow" tests/models
 
 test-tvm026: .venv-tvm026/.ready  ## smoke tests on TVM 0.26
 	EXPECT_TVM=0.26 .venv-tvm026/bin/python $(PYTEST) -m smoke

@@ -55,7 +55,9 @@ def parser() -> argparse.ArgumentParser:
         help="without the instructions of this processor: faster to compile, slower to run",
     )
     made.add_argument("--list", action="store_true", help="print the names")
-    made.add_argument("--repeat", type=int, default=0, help="time the median of so many runs")
+    made.add_argument(
+        "--repeat", type=int, default=0, help="processor time: the median of so many runs"
+    )
     made.add_argument("--json", type=Path, help="write everything there")
     made.add_argument("--markdown", type=Path, help="write the table of the page there")
     return made

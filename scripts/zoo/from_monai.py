@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MONAI: networks of medical images, most in three dimensions, with ConvTranspose3d in their decoders."""
+"""MONAI: networks of medical images, with ConvTranspose3d in their decoders."""
 
 from __future__ import annotations
 

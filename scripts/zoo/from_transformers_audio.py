@@ -50,6 +50,8 @@ def _vits() -> nn.Module:
         flow_size=32,
         spectrogram_bins=33,
         prior_encoder_num_flows=1,
+        noise_scale=0.0,
+        noise_scale_duration=0.0,
         **HIFI_GAN,
     )
     return hf.VitsModel(config)

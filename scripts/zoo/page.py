@@ -21,7 +21,7 @@ WAYS = ("stock", "plain", "pipeline")
 
 def convolutions(counted: dict[str, int]) -> str:
     """How many of which kind, in the words of torch."""
-    return ", ".join(f"{count} {name}" for name, count in counted.items())
+    return ", ".join(f"{count} {name}" for name, count in counted.items()) or "-"
 
 
 def table(rows: list[Any]) -> str:
@@ -58,4 +58,25 @@ def blocked(text: str) -> dict[str, list[str]]:
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if len(cells) == 3 and cells[0] not in {"model", "---"}:
             found[cells[0]] = re.findall(r"`([^`]+)`", cells[1])
+    return found
+
+
+def differences(row: Any, text: str) -> list[str]:
+    """Where a row is not as the page says, a line each."""
+    said = read(text).get(row.name)
+    if said is None:
+        return [f"{row.name}: no row"]
+    is_so = {"convolutions": convolutions(row.convolutions)}
+    is_so |= {way: STAGES[outcome.stage] for way, outcome in row.outcomes.items()}
+    found = [
+        f"{row.name}, {column}: {value!r}, and the page says {said[column]!r}"
+        for column, value in is_so.items()
+        if value != said[column]
+    ]
+    reason = row.outcomes["plain"].reason if "plain" in row.outcomes else ""
+    found += [
+        f"{row.name}: `{span}` does not block it: {reason}"
+        for span in blocked(text).get(row.name, ())
+        if reason and span not in reason
+    ]
     return found
