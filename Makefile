@@ -76,7 +76,7 @@ test-relay: env-relay  ## all tests of the Relay adapter, on TVM 0.17
 	.venv-relay/bin/python $(PYTEST) tests/relay
 
 test-models: env-models  ## a few models of transformers, diffusers and others
-	.venv-models/bin/python $(PYTEST) -m "not slow" tests/models
+	.venv-models/bin/python $(PYTEST) -m "not slow" tests/zoo
 
 test-tvm026: .venv-tvm026/.ready  ## smoke tests on TVM 0.26
 	EXPECT_TVM=0.26 .venv-tvm026/bin/python $(PYTEST) -m smoke

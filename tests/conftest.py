@@ -54,7 +54,7 @@ def _release(package: str) -> str:
 # Relax and Relay are two TVMs, in two environments.
 collect_ignore = ["relay"] if _release("bitblas") == "absent" else []
 # Models of other packages, in a third.
-collect_ignore += ["models"] if _release("monai") == "absent" else []
+collect_ignore += ["zoo"] if _release("monai") == "absent" else []
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -11,10 +11,7 @@ from torch import Tensor, nn
 
 from .weights import Make
 
-DECODERS = (
-    *("Unet", "UnetPlusPlus", "MAnet", "Linknet", "FPN", "PSPNet", "PAN"),
-    *("DeepLabV3", "DeepLabV3Plus", "UPerNet"),
-)
+DECODERS = ("Unet", "Linknet", "MAnet", "FPN", "PAN", "DeepLabV3Plus")
 
 
 def _segmentation(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:

@@ -15,24 +15,10 @@ MODELS = Catalog()
 Made = tuple[nn.Module, tuple[Tensor, ...]]
 
 
-def _segmentation(name: str, size: int) -> Made:
-    model = getattr(segmentation, name)(weights=None, weights_backbone=None, num_classes=5)
-    return Call(model, lambda model, x: model(x)["out"]), (torch.randn(1, 3, size, size),)
-
-
 @MODELS.model("FCN, ResNet-50")
 def fcn() -> Made:
-    return _segmentation("fcn_resnet50", 32)
-
-
-@MODELS.model("DeepLabV3, MobileNetV3")
-def deeplab() -> Made:
-    return _segmentation("deeplabv3_mobilenet_v3_large", 64)
-
-
-@MODELS.model("LR-ASPP, MobileNetV3")
-def lraspp() -> Made:
-    return _segmentation("lraspp_mobilenet_v3_large", 64)
+    model = segmentation.fcn_resnet50(weights=None, weights_backbone=None, num_classes=5)
+    return Call(model, lambda model, x: model(x)["out"]), (torch.randn(1, 3, 32, 32),)
 
 
 @MODELS.model("Mask R-CNN, mask head")
