@@ -74,6 +74,8 @@ def main() -> int:
     unknown = set(options.only or ()) - set(found)
     if unknown:
         parser().error(f"no model is called {', '.join(sorted(unknown))}: see --list")
+    if options.markdown and not set(page.WAYS) <= set(options.ways):
+        parser().error(f"--markdown needs --ways {' '.join(page.WAYS)}")
     import tvm
 
     import relax_ext

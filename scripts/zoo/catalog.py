@@ -26,9 +26,9 @@ PACKAGES = {
 
 OTHER_DTYPES = {
     "SpeechT5HifiGan": "float16",
-    "DacModel, decoder": "bfloat16",
     "Linknet": "float64",
     "AutoencoderKL": "bfloat16",
+    "Mask R-CNN, mask head": "bfloat16",
     "VNet": "float16",
 }
 """Models that are tried in a dtype beside float32 too."""

@@ -147,11 +147,6 @@ def _dac() -> nn.Module:
     return hf.DacModel(config)
 
 
-@MODELS.model("DacModel")
-def dac() -> Made:
-    return field(_dac(), "audio_values"), (torch.randn(1, 1, 256),)
-
-
 @MODELS.model("DacModel, encoder")
 def dac_encoder() -> Made:
     return _dac().encoder, (torch.randn(1, 1, 256),)

@@ -32,7 +32,7 @@ QUICK = {
     "Mask R-CNN, mask head": "rank 2",
     "UNet": "rank 3, which TVM alone refuses",
     "KUpsample2D": "weights that are computed",
-    "AutoencoderKL, bfloat16": "bfloat16",
+    "Mask R-CNN, mask head, bfloat16": "bfloat16, which TVM alone refuses",
 }
 """A row for each kind of model."""
 
