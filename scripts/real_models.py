@@ -9,8 +9,8 @@ Each model, with random weights, is exported, imported, compiled and compared wi
 float64: by TVM alone, by ``tvm.compile`` after ``import relax_ext``, and, where ``--ways`` says so,
 by ``relax_ext.pipeline``. ``make env-models`` installs the packages. No weights are downloaded.
 
-Exit status: 0 when no result of ours is wrong and all is as docs/how-to/real-models.md says, else
-1. A model that a stage refuses is no wrong result: the table says which stage, the JSON why.
+Exit status: 0 when all is as docs/how-to/real-models.md says, else 1. The JSON says why a stage
+failed.
 """
 
 from __future__ import annotations
@@ -90,11 +90,7 @@ def main() -> int:
     changed = [line for row in rows for line in page.differences(row, text)]
     if changed:
         print(f"{PAGE.name} is to be changed:", *changed, sep="\n")
-    return int(bool(changed) or any(_is_wrong(row) for row in rows))
-
-
-def _is_wrong(row: stages.Row) -> bool:
-    return any(outcome.stage == "values" for way, outcome in row.outcomes.items() if way != "stock")
+    return int(bool(changed))
 
 
 def _check_all(entries: list[catalog.Entry], options: Any, target: Any) -> list[stages.Row]:
