@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""diffusers: autoencoders of images, sound and video, and denoising U-Nets."""
+"""diffusers: autoencoders of images and video, and denoising U-Nets."""
 
 from __future__ import annotations
 
@@ -80,19 +80,6 @@ def autoencoder_dc() -> Made:
 @MODELS.model("VQModel")
 def vq_model() -> Made:
     return first(diffusers.VQModel(**LEVELS, **WIDTHS, num_vq_embeddings=32)), (_image(32),)
-
-
-@MODELS.model("AutoencoderOobleck")
-def oobleck() -> Made:
-    model = diffusers.AutoencoderOobleck(
-        encoder_hidden_size=8,
-        downsampling_ratios=[2, 4],
-        channel_multiples=[1, 2],
-        decoder_channels=8,
-        decoder_input_channels=4,
-        audio_channels=1,
-    )
-    return first(model), (torch.randn(1, 1, 256),)
 
 
 @MODELS.model("AutoencoderKLTemporalDecoder")
