@@ -27,6 +27,10 @@ TENSORFLOW_NEEDS := absl-py astunparse flatbuffers gast google-pasta "h5py<3.17"
 # The oracle, pinned: what the tolerances were measured against.
 TORCH := "torch==2.13.0"
 
+# Whose models scripts/real_models.py compiles. Another release may write another graph; torchvision's belongs to torch's.
+MODELS := transformers==5.24.0 diffusers==0.42.1 segmentation-models-pytorch==0.6.0 timm==1.0.31 \
+  torchvision==0.28.0 monai==1.6.0 einops==0.8.2
+
 PY := .venv/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 PYTEST := -m pytest -n $(WORKERS) --maxprocesses 8 $(ARGS)
@@ -37,7 +41,7 @@ unexport PYTHONPATH
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo docs env env-all env-relay env-relay-tf test test-fast test-full test-relay test-relay-tf test-tvm025 test-tvm026 lint types format fuzz bench growth clean
+.PHONY: help demo docs env env-all env-models env-relay env-relay-tf models test test-models test-fast test-full test-relay test-relay-tf test-tvm025 test-tvm026 lint types format fuzz bench growth clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## */  \1\t/' | expand -t 16
@@ -50,14 +54,20 @@ docs: .venv/.docs  ## build the documents as a site, out/docs/index.html; fails 
 
 env: .venv/.ready  ## make .venv: this package, editable, with all that the tests and the demo need
 
-env-all: env .venv-tvm026/.ready .venv-tvm025/.ready env-relay env-relay-tf  ## every environment that `make test` uses
+env-all: env .venv-tvm026/.ready .venv-tvm025/.ready env-relay env-relay-tf env-models  ## every environment that `make test` uses
 
 env-relay: .venv-relay/.ready  ## make .venv-relay: TVM 0.17 with Relay, all else shared with .venv
 
 env-relay-tf: .venv-relay-tf/.ready  ## make .venv-relay-tf: TensorFlow and Keras beside Relay, all else shared with .venv-relay
 
+env-models: .venv-models/.ready  ## make .venv-models: transformers, diffusers and others, all else shared with .venv
+
+models: env-models  ## export, import, compile and compare models of other packages, write out/models.json and .md
+	mkdir -p out
+	.venv-models/bin/python scripts/real_models.py --portable --json out/models.json --markdown out/models.md $(ARGS)
+
 # The long run comes last, so that its summary is the last thing printed.
-test: lint types docs test-tvm025 test-tvm026 test-relay test-relay-tf test-full  ## lint, types, docs, smoke tests on TVM 0.25 and 0.26, all on Relay and 0.27
+test: lint types docs test-tvm025 test-tvm026 test-relay test-relay-tf test-models test-full  ## lint, types, docs, smoke tests on TVM 0.25 and 0.26, all on Relay and 0.27
 
 FAST := tests/core tests/cpu/test_plans.py tests/cpu/test_cpu_registry.py tests/project/test_layering.py tests/project/test_source_rules.py
 
@@ -77,6 +87,9 @@ COMPUTED := tests/core/test_padding.py::test_a_call_means_what_its_framework_com
 test-relay-tf: env-relay-tf  ## Relay's importers of TensorFlow and Keras, and paddings, against both
 	.venv-relay-tf/bin/python $(PYTEST) tests/relay_tf \
 	  $(foreach framework,tensorflow keras,$(foreach op,conv conv_transpose,"$(COMPUTED)[$(framework)-$(op)]"))
+
+test-models: env-models  ## a few models of transformers, diffusers and others
+	.venv-models/bin/python $(PYTEST) -m "not slow" tests/zoo
 
 test-tvm026: .venv-tvm026/.ready  ## smoke tests on TVM 0.26
 	EXPECT_TVM=0.26 .venv-tvm026/bin/python $(PYTEST) -m smoke
@@ -109,7 +122,7 @@ growth: env  ## time the faces as sizes grow, against torch and the machine's li
 	$(PY) scripts/growth.py
 
 clean:  ## remove environments, caches and what the targets wrote
-	rm -rf .venv .venv-tvm026 .venv-tvm025 .venv-relay .venv-relay-tf build dist out report python/*.egg-info
+	rm -rf .venv .venv-models .venv-tvm026 .venv-tvm025 .venv-relay .venv-relay-tf build dist out report python/*.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -137,6 +150,15 @@ clean:  ## remove environments, caches and what the targets wrote
 	$(PIP) --python $(@D)/bin/python install --quiet --no-deps $(PINS)
 	$(PY) -c "import sysconfig; print(sysconfig.get_path('purelib')); print('$(CURDIR)/python')" \
 	  > "$$($(@D)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/shared.pth"
+	@touch $@
+
+# The same trick: pip sees torch and NumPy as they are, and adds what is missing.
+.venv-models/.ready: .venv/.ready
+	@rm -f $@
+	$(PY) -m venv --clear --without-pip $(@D)
+	$(PY) -c "import sysconfig; print(sysconfig.get_path('purelib')); print('$(CURDIR)/python')" \
+	  > "$$($(@D)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/shared.pth"
+	$(PIP) --python $(@D)/bin/python install --quiet $(MODELS)
 	@touch $@
 
 # The same trick. `import tvm` finds the TVM inside the wheel by a finder that relay.pth starts; it compiles stand-ins

@@ -51,11 +51,15 @@ def _release(package: str) -> str:
         return "absent"
 
 
-# Relax and Relay are two TVMs, in two environments; that of TensorFlow is a third.
+# Relax and Relay are two TVMs, in two environments; TensorFlow and models of others have their own.
 collect_ignore = [
     folder
-    for folder, package in (("relay", "bitblas"), ("relay_tf", "tensorflow-cpu"))
-    if "absent" in (_release("bitblas"), _release(package))
+    for folder, packages in (
+        ("relay", ["bitblas"]),
+        ("relay_tf", ["bitblas", "tensorflow-cpu"]),
+        ("zoo", ["monai"]),
+    )
+    if "absent" in map(_release, packages)
 ]
 
 
