@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels in C: emitted, compiled into a program that runs them on files, and compared."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from topi_ext.deploy import c_source, kernel
+from topi_ext.deploy.command import RUNTIME
+from topi_ext.deploy.kernel import Kernel
+from topi_ext.deploy.request import Request, Words, read
+from topi_ext.dtypes import byte_width
+
+from . import compare
+from .cases import numbers
+from .faces import FaceCase
+
+HERE = Path(__file__).parent
+TOLERANCE = {"float64": 1e-12, "float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
+"""Behind an epilogue, of the largest result: the rounding of the sums and of functions, as the
+command line allows a single operator."""
+
+EPILOGUE: dict[str, Callable[..., np.ndarray]] = {
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": np.divide,
+    "relu": lambda x: np.maximum(x, 0),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "tanh": np.tanh,
+}
+
+
+@dataclass(frozen=True)
+class CKernel:
+    """A request and what was built for it."""
+
+    request: Request
+    built: Kernel
+
+    @property
+    def name(self) -> str:
+        return self.request.words.name
+
+    @property
+    def case(self) -> FaceCase:
+        r = self.request
+        return FaceCase(r.face, r.geometry, r.n, r.layouts, r.dtypes)
+
+    def write(self, folder: Path) -> None:
+        """The files that the command writes."""
+        (folder / f"{self.name}.o").write_bytes(self.built.object_file)
+        header = c_source.header(self.request, self.built.packed, "tests")
+        (folder / f"{self.name}.h").write_text(header)
+        text = c_source.source(self.request, self.built.packed, copies=self.built.copies)
+        (folder / f"{self.name}.c").write_text(text)
+
+    def row(self) -> tuple[str, str]:
+        """What calls it in the driver, and its row of the table."""
+        given = [f"p[{i}]" for i in range(len(self.request.arguments))]
+        body = f"return {self.name}({', '.join(given)});"
+        if self.built.packed:
+            size = prod(self.built.packed.shape) * byte_width(self.built.packed.dtype)
+            given[1] = "packed"
+            body = (
+                f"void* packed = malloc({size});\n"
+                f"  int status = {self.name}_pack(p[1], packed);\n"
+                f"  if (!status) status = {self.name}({', '.join(given)});\n"
+                "  free(packed);\n  return status;"
+            )
+        function = f"static int call_{self.name}(void* const* p) {{\n  {body}\n}}\n"
+        sizes = [
+            f"{{{prod(a.shape) * byte_width(a.dtype)}, {byte_width(a.dtype)}}}"
+            for a in self.request.arguments
+        ]
+        row = f'{{"{self.name}", call_{self.name}, {len(sizes)}, {{{", ".join(sizes)}}}}}'
+        return function, row
+
+    def operands(self, rng: np.random.Generator) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Canonical operands in the order of the face, and all arguments but the result."""
+        values = self.case.arrays(rng)
+        stored = [self.case.stored(r, v) for r, v in zip(self.case.roles, values)]
+        if self.request.swapped:
+            stored.reverse()
+        extra = [numbers(rng, a.shape, a.dtype) for a in self.request.arguments[2:-1]]
+        return values, stored + extra
+
+    def check(
+        self, got: np.ndarray, values: Sequence[np.ndarray], extra: Sequence[np.ndarray]
+    ) -> None:
+        """Compare a result with PyTorch's in float64."""
+        if not self.request.epilogue:
+            self.case.check(got, *values, tiled=True)
+            return
+        layout = getattr(self.request.layouts, self.case.roles[2])
+        want = self.case.stored(self.case.roles[2], self.case.want(*values))
+        operands = iter(extra)
+        for step in self.request.epilogue:
+            if step.op == "leaky_relu":
+                want = np.where(want < 0, step.value * want, want)
+            elif step.op in ("relu", "sigmoid", "silu", "tanh"):
+                want = EPILOGUE[step.op](want)
+            elif step.order:
+                shape = [n if a in step.order else 1 for a, n in zip(layout, want.shape)]
+                other = next(operands).astype(np.float64).reshape(shape)
+                want = EPILOGUE[step.op](want, other)
+            else:
+                want = EPILOGUE[step.op](want, step.value)
+        error = np.abs(got.astype(np.float64) - want).max() / np.abs(want).max()
+        assert error < TOLERANCE[self.case.dtypes[2]], f"{self.request.words}: error {error:.2g}"
+
+
+def emitted(words: Sequence[Words], target: object) -> list[CKernel]:
+    """Kernels, built in this process."""
+    requests = [read(one) for one in words]
+    return [CKernel(request, kernel.build(request, target)) for request in requests]
+
+
+def compiled(
+    source: Path,
+    folder: Path,
+    kernels: Sequence[CKernel],
+    threads: str,
+    flags: Sequence[str] = (),
+    compiler: str = "cc",
+) -> Path:
+    """A program in C with these kernels, threads of this kind, compiled with these flags."""
+    folder.mkdir(exist_ok=True)
+    for one in kernels:
+        one.write(folder)
+    made = folder / source.stem
+    parts = [folder / f"{one.name}{end}" for one in kernels for end in (".c", ".o")]
+    command = [
+        compiler, "-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden",
+        *("-D_GNU_SOURCE", f"-DCONV_KERNELS_{threads}", f"-I{RUNTIME}", f"-I{folder}"),
+        *(("-fopenmp",) if threads == "OPENMP" else ()), *flags,
+        source, RUNTIME / "conv_kernels.c", *parts, "-o", made, "-lm", "-pthread",
+    ]  # fmt: skip
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return made
+
+
+def driver(
+    folder: Path,
+    kernels: Sequence[CKernel],
+    threads: str,
+    flags: Sequence[str] = (),
+    compiler: str = "cc",
+) -> Path:
+    """The program that runs them on files."""
+    folder.mkdir(exist_ok=True)
+    functions, rows = zip(*(one.row() for one in kernels))
+    headers = "".join(f'#include "{one.name}.h"\n' for one in kernels)
+    table = f"static const Case cases[] = {{\n{chr(10).join(f'  {row},' for row in rows)}\n}};\n"
+    (folder / "cases.h").write_text(headers + "".join(functions) + table)
+    return compiled(HERE / "c_driver.c", folder, kernels, threads, flags, compiler)
+
+
+def check_all(
+    made: Path,
+    kernels: Sequence[CKernel],
+    rng: np.random.Generator,
+    *,
+    callers: int = 2,
+    emulator: Sequence[str] = (),
+    **env: str,
+) -> None:
+    """Run the program and compare every result."""
+    folder, values, extra = made.parent, {}, {}
+    for one in kernels:
+        values[one.name], arrays = one.operands(rng)
+        extra[one.name] = arrays[2:]
+        for number, array in enumerate(arrays):
+            array.tofile(folder / f"{one.name}_{number}.bin")
+    done = subprocess.run(
+        [*emulator, str(made), str(folder), str(callers)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=env or None,
+    )
+    assert done.returncode == 0 and not done.stderr, done.stderr[-4000:]
+    for one in kernels:
+        result = one.request.arguments[-1]
+        file = folder / f"{one.name}_{len(one.request.arguments) - 1}.bin"
+        got = np.fromfile(file, compare.numpy_dtype(result.dtype)).reshape(result.shape)
+        one.check(got, values[one.name], extra[one.name])
