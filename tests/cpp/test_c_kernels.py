@@ -67,7 +67,7 @@ def test_values(threads: str, tmp_path: Path, rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("sanitizer", SANITIZED)
 def test_sanitizers(sanitizer: str, tmp_path: Path, rng: np.random.Generator) -> None:
-    """Four callers at once, on threads of the runtime's own; OpenMP's library is not instrumented."""
+    """Four callers at once, on the runtime's own threads: OpenMP's library is not instrumented."""
     made = driver(tmp_path, kernels(), "PTHREADS", SANITIZED[sanitizer])
     check_all(made, kernels(), rng, callers=4)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import prod
 
 from ..dtypes import byte_width
-from .request import Argument, Request
+from .request import Argument, Request, Words
 
 TYPES = {
     "float16": "conv_float16",
@@ -133,8 +133,8 @@ def _described(request: Request) -> str:
     """The operator and its attributes."""
     words = request.words
     parts = [words.op]
-    for attribute, usual in (("stride", "1"), ("padding", "0"), ("dilation", "1"), ("output_padding", "0")):
-        if getattr(words, attribute) != usual:
+    for attribute in ("stride", "padding", "dilation", "output_padding"):
+        if getattr(words, attribute) != getattr(Words, attribute):
             parts.append(f"{attribute} {getattr(words, attribute)}")
     if words.groups != 1:
         parts.append(f"groups {words.groups}")

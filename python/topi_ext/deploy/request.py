@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite, nan
 
 from ..dtypes import FLOATS, accumulator
 from ..epilogue import BINARY, UNARY, Epilogue, PostOp
@@ -25,14 +26,16 @@ SHORT = {"bias": "add:C", "scale": "multiply:C"}
 MOST_OPERANDS = 12
 """Of an epilogue."""
 
-_RESERVED = frozenset(
-    "alignas alignof and asm auto bitand bitor bool break case catch char class compl concept const "
-    "constexpr continue decltype default delete do double else enum explicit export extern false "
-    "float for friend goto if inline int long main mutable namespace new noexcept not nullptr "
-    "operator or private protected public register requires restrict return short signed sizeof "
-    "static struct switch template this throw true try typedef typeid typename union unsigned using "
-    "virtual void volatile while xor".split()
-)
+_RESERVED = {
+    "alignas", "alignof", "and", "asm", "auto", "bitand", "bitor", "bool", "break", "case",
+    "catch", "char", "class", "compl", "concept", "const", "constexpr", "continue", "decltype",
+    "default", "delete", "do", "double", "else", "enum", "explicit", "export", "extern", "false",
+    "float", "for", "friend", "goto", "if", "inline", "int", "long", "main", "mutable",
+    "namespace", "new", "noexcept", "not", "nullptr", "operator", "or", "private", "protected",
+    "public", "register", "requires", "restrict", "return", "short", "signed", "sizeof", "static",
+    "struct", "switch", "template", "this", "throw", "true", "try", "typedef", "typeid",
+    "typename", "union", "unsigned", "using", "virtual", "void", "volatile", "while", "xor",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,8 @@ def read(words: Words) -> Request:
         raise ValueError(f"operator {op!r} must be one of {', '.join(OPERATORS)}")
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", words.name) or words.name in _RESERVED:
         raise fail(op, f"name {words.name!r} must be an identifier of C and C++")
+    if words.name.startswith("conv_"):
+        raise fail(op, f"name {words.name!r} must not begin with conv_, as names of the runtime do")
     is_gradient, transposed = op.endswith("_weight_grad"), "_transpose" in op
     rank = int(op[len("conv")])
     face = "conv_weight_grad" if is_gradient else "conv_transpose" if transposed else "conv"
@@ -243,9 +248,12 @@ def _step(op: str, text: str, out: Layout) -> PostOp:
         order = "".join(letter for letter in out.order if letter in value)
         return PostOp(name, order, order)
     try:
-        return PostOp(name, value=float(value) if value else 0.0)
+        number = float(value) if value else 0.0
     except ValueError:
-        raise fail(op, f"epilogue {text!r} must end with a number or with axes") from None
+        number = nan
+    if not isfinite(number):
+        raise fail(op, f"epilogue {text!r} must end with a finite number or with axes")
+    return PostOp(name, value=number)
 
 
 def _check_options(words: Words, is_gradient: bool, result: str, epilogue: Epilogue) -> None:
@@ -284,9 +292,12 @@ def _arguments(
     result = stored("result", last, out, dtypes[2], "")
     sizes = dict(zip(out.order, result.shape))
     operands = [
-        Argument(f"operand{i}", tuple(sizes[a] for a in step.order), dtypes[2], f"{step.order}: {step.op}")
+        Argument(
+            f"operand{i}",
+            tuple(sizes[a] for a in step.order),
+            dtypes[2],
+            f"{step.order}: {step.op}",
+        )
         for i, step in enumerate(step for step in epilogue if step.order)
     ]
     return (taken, weight, *operands, result)
-
-

@@ -16,9 +16,8 @@
 
 find_package(Python COMPONENTS Interpreter REQUIRED)
 
-set(_CONV_KERNELS_DIR ${CMAKE_CURRENT_LIST_DIR})
-get_filename_component(_CONV_KERNELS_RUNTIME ${CMAKE_CURRENT_LIST_DIR}/../runtime ABSOLUTE)
-get_filename_component(_CONV_KERNELS_PACKAGE ${CMAKE_CURRENT_LIST_DIR}/../.. ABSOLUTE)
+# Functions are called from other folders than this file is found from, where variables are others.
+set_property(GLOBAL PROPERTY CONV_KERNELS_PYTHON ${Python_EXECUTABLE})
 
 function(_conv_kernels_threads library wanted)
   if(NOT wanted MATCHES "^(OPENMP|PTHREADS|SERIAL)?$")
@@ -59,8 +58,9 @@ function(add_conv_kernels library)
   if(NOT "C" IN_LIST languages)
     message(FATAL_ERROR "add_conv_kernels: the project must enable the language C")
   endif()
+  get_filename_component(runtime ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../runtime ABSOLUTE)
   set(folder ${CMAKE_CURRENT_BINARY_DIR}/${library})
-  add_library(${library} STATIC ${_CONV_KERNELS_RUNTIME}/conv_kernels.c)
+  add_library(${library} STATIC ${runtime}/conv_kernels.c)
   set_target_properties(${library} PROPERTIES
     CONV_KERNELS_TARGET "${arg_TARGET}"
     CONV_KERNELS_NAMES ""
@@ -68,7 +68,7 @@ function(add_conv_kernels library)
     C_STANDARD 11
     C_STANDARD_REQUIRED ON
     POSITION_INDEPENDENT_CODE ON)
-  target_include_directories(${library} PUBLIC ${folder} ${_CONV_KERNELS_RUNTIME})
+  target_include_directories(${library} PUBLIC ${folder} ${runtime})
   _conv_kernels_threads(${library} "${arg_THREADS}")
   find_library(CONV_KERNELS_MATH m)
   if(CONV_KERNELS_MATH)
@@ -104,6 +104,9 @@ function(add_conv_kernel library name operator input weight)
   if(arg_EPILOGUE)
     list(APPEND options --epilogue ${arg_EPILOGUE})
   endif()
+  if(name STREQUAL library)
+    message(FATAL_ERROR "add_conv_kernel: ${name} is the name of the library and of its header")
+  endif()
   get_target_property(target ${library} CONV_KERNELS_TARGET)
   if(target)
     list(APPEND options "--target=${target}")
@@ -111,11 +114,14 @@ function(add_conv_kernel library name operator input weight)
   get_target_property(folder ${library} BINARY_DIR)
   set(folder ${folder}/${library})
   set(made ${folder}/${name}.o ${folder}/${name}.c ${folder}/${name}.h)
-  file(GLOB_RECURSE package CONFIGURE_DEPENDS ${_CONV_KERNELS_PACKAGE}/*.py)
+  get_property(python GLOBAL PROPERTY CONV_KERNELS_PYTHON)
+  get_filename_component(packages ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../../.. ABSOLUTE)
+  file(GLOB_RECURSE package CONFIGURE_DEPENDS ${packages}/topi_ext/*.py)
   add_custom_command(
     OUTPUT ${made}
-    COMMAND ${Python_EXECUTABLE} -m topi_ext.emit
+    COMMAND ${python} -m topi_ext.emit
       ${name} ${operator} ${input} ${weight} --out ${folder} ${options}
+    WORKING_DIRECTORY ${packages} # where Python looks first: the package that this file belongs to
     DEPENDS ${package}
     COMMENT "Compiling kernel ${name}"
     VERBATIM)
