@@ -14,39 +14,12 @@ import pytest
 import tvm
 from tvm_ffi import libinfo
 
-from helpers.c_kernels import HERE, CKernel, check_all, compiled, driver, emitted
+from helpers.c_kernels import HERE, WORDS, CKernel, check_all, compiled, driver, emitted
 from topi_ext import backend, compat
 from topi_ext.deploy.command import RUNTIME
-from topi_ext.deploy.request import Words
 
 if not shutil.which("cc"):
     pytest.skip("no C compiler", allow_module_level=True)
-
-NHWC = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
-WORDS = [
-    Words("conv", "conv2d", "2x9x14x13", "20x9x3x3", padding="1"),
-    Words("up", "conv2d_transpose", "1x32x8x8", "32x16x4x4", stride="2", padding="1",
-          epilogue=("bias", "leaky_relu:0.2"), packed=True),
-    Words("vocoder", "conv1d_transpose", "1x16x12", "16x8x16", stride="8", padding="4",
-          dtype="float16", epilogue=("bias", "silu")),
-    Words("volume", "conv3d", "1x3x5x6x7", "4x3x2x3x2", stride="1,2,1", dtype="float64",
-          epilogue=("sigmoid",)),
-    Words("last", "conv2d", "1x16x8x9", "3x3x16x24", padding="1,0,2,1", dtype="bfloat16",
-          packed=True, epilogue=("scale", "bias", "relu"), **{**NHWC, "data_layout": "NCHW"}),
-    Words("bytes", "conv2d", "1x9x10x8", "3x3x8x12", dtype="int8", out_dtype="int32", **NHWC),
-    Words("depthwise", "conv1d", "2x6x40", "6x1x5", groups=6, dilation="2", packed=True,
-          dtype="uint8", out_dtype="int32"),
-    Words("turned", "conv3d_transpose", "1x4x3x4x3", "4x6x3x2x3", stride="2", output_padding="1",
-          epilogue=("add:NCDHW", "subtract:0.25", "multiply:DW", "tanh")),
-    Words("pooled", "conv2d", "1x64x1x1", "40x64x1x1", out_layout="NHWC", packed=True,
-          epilogue=("divide:C",)),
-    Words("grad", "conv2d_weight_grad", "2x8x12x11", "10x8x3x3", stride="2", padding="1"),
-    Words("narrow", "conv2d_weight_grad", "1x8x12x11", "8x1x3x3", groups=8, padding="1",
-          dtype="bfloat16", out_dtype="float32"),
-    Words("upgrad", "conv1d_transpose_weight_grad", "2x6x13", "6x4x3", stride="2", padding="1",
-          groups=2, output_padding="1"),
-]  # fmt: skip
-"""All faces, ranks, steps, packed weights, layouts and dtypes."""
 
 
 @cache

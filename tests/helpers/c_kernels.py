@@ -11,11 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
+from topi_ext.cpu.backend import CpuBackend
+from topi_ext.cpu.registry import KERNELS
 from topi_ext.deploy import c_source, kernel
 from topi_ext.deploy.command import RUNTIME
 from topi_ext.deploy.kernel import Kernel
 from topi_ext.deploy.request import Request, Words, read
 from topi_ext.dtypes import byte_width
+from topi_ext.problem import Problem
 
 from . import compare
 from .cases import numbers
@@ -36,6 +39,33 @@ EPILOGUE: dict[str, Callable[..., np.ndarray]] = {
     "silu": lambda x: x / (1 + np.exp(-x)),
     "tanh": np.tanh,
 }
+
+
+NHWC = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
+WORDS = [
+    Words("conv", "conv2d", "2x9x14x13", "20x9x3x3", padding="1"),
+    Words("up", "conv2d_transpose", "1x32x8x8", "32x16x4x4", stride="2", padding="1",
+          epilogue=("bias", "leaky_relu:0.2"), packed=True),
+    Words("vocoder", "conv1d_transpose", "1x16x12", "16x8x16", stride="8", padding="4",
+          dtype="float16", epilogue=("bias", "silu")),
+    Words("volume", "conv3d", "1x3x5x6x7", "4x3x2x3x2", stride="1,2,1", dtype="float64",
+          epilogue=("sigmoid",)),
+    Words("last", "conv2d", "1x16x8x9", "3x3x16x24", padding="1,0,2,1", dtype="bfloat16",
+          packed=True, epilogue=("scale", "bias", "relu"), **{**NHWC, "data_layout": "NCHW"}),
+    Words("bytes", "conv2d", "1x9x10x8", "3x3x8x12", dtype="int8", out_dtype="int32", **NHWC),
+    Words("depthwise", "conv1d", "2x6x40", "6x1x5", groups=6, dilation="2", packed=True,
+          dtype="uint8", out_dtype="int32"),
+    Words("turned", "conv3d_transpose", "1x4x3x4x3", "4x6x3x2x3", stride="2", output_padding="1",
+          epilogue=("add:NCDHW", "subtract:0.25", "multiply:DW", "tanh")),
+    Words("pooled", "conv2d", "1x64x1x1", "40x64x1x1", out_layout="NHWC", packed=True,
+          epilogue=("divide:C",)),
+    Words("grad", "conv2d_weight_grad", "2x8x12x11", "10x8x3x3", stride="2", padding="1"),
+    Words("narrow", "conv2d_weight_grad", "1x8x12x11", "8x1x3x3", groups=8, padding="1",
+          dtype="bfloat16", out_dtype="float32"),
+    Words("upgrad", "conv1d_transpose_weight_grad", "2x6x13", "6x4x3", stride="2", padding="1",
+          groups=2, output_padding="1"),
+]  # fmt: skip
+"""All faces, ranks, steps, packed weights, layouts and dtypes."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +151,22 @@ def emitted(words: Sequence[Words], target: object) -> list[CKernel]:
     """Kernels, built in this process."""
     requests = [read(one) for one in words]
     return [CKernel(request, kernel.build(request, target)) for request in requests]
+
+
+def of_family(words: Words, family: str, target: object) -> CKernel | None:
+    """One with the fastest plan of this row of the registry; None where it does not serve."""
+    request = read(words)
+    machine = CpuBackend.of(target).machine
+    problem = Problem(
+        request.face, request.geometry.as_rank3(), request.layouts, request.n, request.dtypes
+    )
+    row = next(row for row in KERNELS if row.name == family)
+    found = row.propose(problem, machine) if request.face in row.faces else None
+    if not found:
+        return None
+    func = CpuBackend(machine).build(problem, found[1])
+    code = kernel.object_file({words.name: func}, target)
+    return CKernel(request, Kernel(code, None, copies=False))
 
 
 def compiled(

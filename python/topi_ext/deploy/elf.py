@@ -11,14 +11,20 @@ Format, version 1.5.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
-_SYMBOL_TABLE, _HIDDEN, _LOCAL, _UNDEFINED = 2, 2, 0, 0
+_SYMBOL_TABLE, _HIDDEN, _LOCAL, _GLOBAL, _UNDEFINED = 2, 2, 0, 1, 0
+_RISCV = 243
 
 
-def isolated(data: bytes, renamed: Mapping[str, str]) -> bytes:
+def is_riscv(data: bytes) -> bool:
+    """Whether an object file is one for RISC-V."""
+    return data[18:20] == _RISCV.to_bytes(2, "little")
+
+
+def isolated(data: bytes, renamed: Mapping[str, str], undefined: Collection[str] = ()) -> bytes:
     """The object file `data` with symbols renamed, and hidden where they are renamed or defined.
 
     Parameters
@@ -27,6 +33,8 @@ def isolated(data: bytes, renamed: Mapping[str, str]) -> bytes:
         A relocatable file of ELF, 64 bits, little-endian.
     renamed : mapping of str to str
         Names and what takes their place, which must not be longer.
+    undefined : collection of str
+        Those of them whose definition is taken away: another file has it.
 
     Raises
     ------
@@ -48,6 +56,8 @@ def isolated(data: bytes, renamed: Mapping[str, str]) -> bytes:
                 if len(shorter) > len(text):
                     raise ValueError(f"{shorter} is longer than {text}")
                 made[start : start + len(text)] = shorter.encode().ljust(len(text), b"\0")
+            if text in undefined:
+                info, section, value, size = _GLOBAL << 4, _UNDEFINED, 0, 0
             if shorter is not None or section != _UNDEFINED:
                 _SYMBOL.pack_into(made, place, name, info, other | _HIDDEN, section, value, size)
     return bytes(made)

@@ -15,15 +15,16 @@ from ..backend import Unsupported, of_target, prepacked, prim_func
 from . import elf
 from .request import Argument, Request
 
+CONVERSIONS = {"__truncsfhf2": "conv_narrow", "__extendhfsf2": "conv_widen"}
+"""Of float16, which TVM puts into every module."""
+
 RENAMED = {
     "__TVMBackendParallelLaunch": "conv_kernels_launch",
     "__TVMBackendAllocWorkspace": "conv_kernels_allocate",
     "__TVMBackendFreeWorkspace": "conv_kernels_release",
     "TVMFFIErrorSetRaisedFromCStrParts": "conv_kernels_set_error",
     "__tvm_ffi_main": "conv_kernels__",
-    # Conversions of float16 that TVM puts into every module.
-    "__truncsfhf2": "conv_narrow",
-    "__extendhfsf2": "conv_widen",
+    **CONVERSIONS,
 }
 """What TVM calls, and what it is called in `runtime/conv_kernels.c`."""
 
@@ -91,21 +92,24 @@ def build(request: Request, target: Any) -> Kernel:
         request.epilogue,
     )  # fmt: skip
     if not request.words.packed:
-        return Kernel(_object_file({name: prim_func(*asked)}, target), None, copies=False)
+        return Kernel(object_file({name: prim_func(*asked)}, target), None, copies=False)
     packing, func = prepacked(*asked)
     if packing is None:
         weight = request.arguments[1]
         packed = Argument("packed", weight.shape, weight.dtype, "the weights as they are")
-        return Kernel(_object_file({name: func}, target), packed, copies=True)
+        return Kernel(object_file({name: func}, target), packed, copies=True)
     packed = Argument("packed", (packing.elements,), packing.dtype, f"made by {name}_pack()")
     functions = {name: func, f"{name}_pack": packing.func}
-    return Kernel(_object_file(functions, target), packed, copies=False)
+    return Kernel(object_file(functions, target), packed, copies=False)
 
 
-def _object_file(functions: dict[str, Any], target: Any) -> bytes:
+def object_file(functions: dict[str, Any], target: Any) -> bytes:
+    """The code of PrimFuncs by name, whose other names are the runtime's, and hidden."""
     named = {name: func.with_attr("global_symbol", name) for name, func in functions.items()}
     module = tvm.compile(tvm.IRModule(named), target).mod
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.o"
         module.write_to_file(str(path))
-        return elf.isolated(path.read_bytes(), RENAMED)
+        data = path.read_bytes()
+    # TVM's conversions for RISC-V take float16 in another register than what calls them has it in.
+    return elf.isolated(data, RENAMED, CONVERSIONS if elf.is_riscv(data) else ())

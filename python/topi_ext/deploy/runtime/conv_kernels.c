@@ -230,6 +230,47 @@ int (*conv_kernels_launch)(Task, void*, int) = launch;
 void* (*conv_kernels_allocate)(int, int, uint64_t, int, int) = allocate;
 int (*conv_kernels_release)(int, int, void*) = release;
 
+/* ------------------------------------------------------------------ float16 */
+
+#if defined(__riscv)
+/* Processors of RISC-V without float16 convert it by calls, for which it lies in the lower half of
+   a register of float32, all other bits set. */
+
+static uint32_t bits_of(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+static float of_bits(uint32_t bits) {
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+float conv_widen(float held) {
+  uint32_t bits = bits_of(held) & 0xffff, rest = bits & 0x7fff, sign = (bits ^ rest) << 16;
+  if (rest >= 0x7c00) return of_bits(sign | 0x7f800000 | (rest & 0x3ff) << 13);
+  if (rest >= 0x400) return of_bits(sign | ((rest << 13) + 0x38000000));
+  return of_bits(sign | bits_of((float)rest * 0x1p-24f));
+}
+
+float conv_narrow(float value) {
+  uint32_t bits = bits_of(value), rest = bits & 0x7fffffff, sign = (bits ^ rest) >> 16, half;
+  if (rest > 0x7f800000) {
+    half = 0x7e00; /* not a number */
+  } else if (rest >= 0x477ff000) {
+    half = 0x7c00; /* halfway behind the largest number, or more: infinity */
+  } else if (rest < 0x38800000) {
+    /* Below the normal range: the sum is rounded to multiples of 2^-24, to the nearest. */
+    half = bits_of(of_bits(rest) + 0.5f) - 0x3f000000;
+  } else {
+    half = (rest + 0xfff + (rest >> 13 & 1) - 0x38000000) >> 13;
+  }
+  return of_bits(0xffff0000 | sign | half);
+}
+#endif
+
 /* ------------------------------------------------------------------ calls */
 
 /* DLTensor of DLPack 1, and TVMFFIAny of apache-tvm-ffi 0.1. */

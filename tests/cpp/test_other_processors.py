@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels in C for Arm and RISC-V, cross-compiled here and run by qemu."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+
+from helpers.c_kernels import HERE, WORDS, check_all, compiled, driver, emitted, of_family
+from topi_ext.cpu.registry import KERNELS
+from topi_ext.deploy.request import Words
+
+TARGETS = {
+    "cortex-a72": {"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72"},
+    "neoverse-n1": {"mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-n1"},
+    "riscv64": {
+        "mtriple": "riscv64-linux-gnu",
+        "mcpu": "generic-rv64",
+        "mattr": ["+m", "+a", "+f", "+d", "+c"],
+        "mabi": "lp64d",
+    },
+}
+
+
+UP, GRAD = "conv2d_transpose", "conv2d_weight_grad"
+FAMILIES = {
+    "direct": Words("direct", "conv2d", "2x9x9x11", "12x9x3x3", stride="2", padding="1"),
+    "winograd": Words("winograd", UP, "1x16x8x9", "16x20x4x4", stride="2", padding="1"),
+    "dot_product": Words("dot_product", "conv2d", "1x64x2x2", "40x64x2x2"),
+    "gemm_col2im": Words("gemm_col2im", UP, "1x32x2x3", "32x16x4x4", stride="2", padding="1"),
+    "phase_lanes": Words("phase_lanes", "conv1d_transpose", "1x16x21", "16x8x16", stride="8"),
+    "valid_taps": Words(
+        "valid_taps", "conv2d", "1x16x12x12", "20x16x3x3", dilation="6", padding="6"
+    ),
+    "wgrad_positions": Words(
+        "wgrad_positions", GRAD, "1x12x13x11", "12x1x3x3", groups=12, padding="1"
+    ),
+    "wgrad_channels": Words("wgrad_channels", GRAD, "2x12x9x9", "20x12x3x3", padding="1"),
+    "wgrad_im2col": Words("wgrad_im2col", GRAD, "2x12x4x4", "20x12x3x3", padding="1"),
+    "wgrad_winograd": Words("wgrad_winograd", GRAD, "2x12x9x9", "20x12x3x3", padding="1"),
+}
+"""Of each row of the registry that is not for instructions of x86, or for symbolic sizes."""
+
+
+def tools(name: str) -> tuple[str, list[str]]:
+    triple = TARGETS[name]["mtriple"]
+    machine = triple.split("-")[0]
+    compiler = shutil.which(f"{triple}-gcc")
+    qemu = shutil.which(f"qemu-{machine}-static") or shutil.which(f"qemu-{machine}")
+    if not compiler or not qemu:
+        pytest.skip(f"apt-get install qemu-user-static gcc-{triple} g++-{triple}")
+    # Of these processors' own instructions, not of all that qemu knows.
+    processor = [] if machine == "riscv64" else ["-cpu", name]
+    return compiler, [qemu, "-L", f"/usr/{triple}", *processor]
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_values(name: str, tmp_path: Path, rng: np.random.Generator) -> None:
+    compiler, qemu = tools(name)
+    target = tvm.target.Target({"kind": "llvm", "num-cores": 2, **TARGETS[name]})
+    kernels = emitted(WORDS, target)
+    for family, words in FAMILIES.items():
+        found = of_family(words, family, target)
+        assert found, f"{family} does not serve {words}"
+        kernels.append(found)
+    made = driver(tmp_path, kernels, "PTHREADS", (), compiler)
+    check_all(made, kernels, rng, emulator=qemu)
+
+
+def test_every_family_is_there() -> None:
+    elsewhere = {"direct_amx", "direct_dot_bf16", "runtime_dispatch"}
+    assert {row.name for row in KERNELS} == FAMILIES.keys() | elsewhere
+
+
+def test_float16_of_riscv(tmp_path: Path) -> None:
+    """The runtime's conversions, of all numbers, and of what lies half-way between two."""
+    compiler, qemu = tools("riscv64")
+    made = compiled(HERE / "c_float16.c", tmp_path, [], "SERIAL", (), compiler)
+    done = subprocess.run([*qemu, made], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
