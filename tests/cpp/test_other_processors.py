@@ -12,6 +12,7 @@ import pytest
 import tvm
 
 from helpers.c_kernels import HERE, WORDS, check_all, compiled, driver, emitted, of_family
+from topi_ext.cpu.backend import CpuBackend
 from topi_ext.cpu.registry import KERNELS
 from topi_ext.deploy.request import Words
 
@@ -25,6 +26,14 @@ TARGETS = {
         "mabi": "lp64d",
     },
 }
+TARGETS["riscv64 with vectors"] = {
+    **TARGETS["riscv64"],
+    "mattr": [*TARGETS["riscv64"]["mattr"], "+v"],
+}
+PROCESSORS = {"riscv64": "rv64", "riscv64 with vectors": "rv64,v=true,vlen=128"}
+"""What qemu calls them, if not as LLVM: of their own instructions, not of all that it knows."""
+SHORT = ("neoverse-n1", "riscv64 with vectors")
+"""Of their instruction set another one runs all."""
 
 
 UP, GRAD = "conv2d_transpose", "conv2d_weight_grad"
@@ -54,22 +63,28 @@ def tools(name: str) -> tuple[str, list[str]]:
     qemu = shutil.which(f"qemu-{machine}-static") or shutil.which(f"qemu-{machine}")
     if not compiler or not qemu:
         pytest.skip(f"apt-get install qemu-user-static gcc-{triple} g++-{triple}")
-    # Of these processors' own instructions, not of all that qemu knows.
-    processor = [] if machine == "riscv64" else ["-cpu", name]
-    return compiler, [qemu, "-L", f"/usr/{triple}", *processor]
+    return compiler, [qemu, "-L", f"/usr/{triple}", "-cpu", PROCESSORS.get(name, name)]
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_values(name: str, tmp_path: Path, rng: np.random.Generator) -> None:
     compiler, qemu = tools(name)
     target = tvm.target.Target({"kind": "llvm", "num-cores": 2, **TARGETS[name]})
-    kernels = emitted(WORDS, target)
+    kernels = emitted([] if name in SHORT else WORDS, target)
     for family, words in FAMILIES.items():
         found = of_family(words, family, target)
         assert found, f"{family} does not serve {words}"
         kernels.append(found)
     made = driver(tmp_path, kernels, "PTHREADS", (), compiler)
     check_all(made, kernels, rng, emulator=qemu)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_registers(name: str) -> None:
+    """Plans are made for NEON's, for RISC-V's vectors, or for its 32 numbers."""
+    machine = CpuBackend.of(tvm.target.Target({"kind": "llvm", **TARGETS[name]})).machine
+    assert machine.vector_bytes == 16
+    assert machine.registers == (8 if name == "riscv64" else 32)
 
 
 def test_every_family_is_there() -> None:

@@ -233,7 +233,9 @@ def check_all(
         check=False,
         env=env or None,
     )
-    assert done.returncode == 0 and not done.stderr, done.stderr[-4000:]
+    # qemu 7 says which version of RISC-V's vectors it takes.
+    said = [line for line in done.stderr.splitlines() if "vector version" not in line]
+    assert done.returncode == 0 and not said, done.stderr[-4000:]
     for one in kernels:
         result = one.request.arguments[-1]
         file = folder / f"{one.name}_{len(one.request.arguments) - 1}.bin"
