@@ -33,7 +33,7 @@ unexport PYTHONPATH
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo docs env env-all env-relay test test-fast test-full test-relay test-tvm025 test-tvm026 lint types format fuzz bench growth clean
+.PHONY: help demo docs env env-all env-relay env-aarch64 test test-fast test-full test-relay test-tvm025 test-tvm026 lint types format fuzz bench growth clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## */  \1\t/' | expand -t 16
@@ -50,8 +50,14 @@ env-all: env .venv-tvm026/.ready .venv-tvm025/.ready  ## the environments of the
 
 env-relay: .venv-relay/.ready  ## make .venv-relay: TVM 0.17 with Relay, all else shared with .venv
 
+# Two programs that Debian has: qemu-user-static and g++-aarch64-linux-gnu.
+ARM := $(and $(shell command -v qemu-aarch64-static),$(shell command -v aarch64-linux-gnu-g++))
+
+env-aarch64: $(if $(ARM),.venv-aarch64/.ready)  ## TVM's runtime for Arm, to run a whole model by qemu; nothing where qemu or g++ for Arm is missing
+	@$(if $(ARM),,echo "no runtime for Arm: apt-get install qemu-user-static g++-aarch64-linux-gnu")
+
 # The long run comes last, so that its summary is the last thing printed.
-test: lint types docs test-tvm025 test-tvm026 test-relay test-full  ## lint, types, docs, smoke tests on TVM 0.25 and 0.26, all on Relay and 0.27
+test: lint types docs env-aarch64 test-tvm025 test-tvm026 test-relay test-full  ## lint, types, docs, smoke tests on TVM 0.25 and 0.26, all on Relay and 0.27
 
 FAST := tests/core tests/cpu/test_plans.py tests/cpu/test_cpu_registry.py tests/project/test_layering.py tests/project/test_source_rules.py
 
@@ -96,7 +102,7 @@ growth: env  ## time the faces as sizes grow, against torch and the machine's li
 	$(PY) scripts/growth.py
 
 clean:  ## remove environments, caches and what the targets wrote
-	rm -rf .venv .venv-tvm026 .venv-tvm025 .venv-relay build dist out report python/*.egg-info
+	rm -rf .venv .venv-tvm026 .venv-tvm025 .venv-relay .venv-aarch64 build dist out report python/*.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -137,4 +143,13 @@ clean:  ## remove environments, caches and what the targets wrote
 	  $(PY) -c "import sysconfig; print(sysconfig.get_path('purelib')); print('$(CURDIR)/python')" > "$$site/shared.pth" && \
 	  $(PY) python/relay_ext/boot.py > "$$site/relay.pth"
 	$(@D)/bin/python -c "import tvm, tvm.relay; print('Relay of TVM', tvm.__version__)"
+	@touch $@
+
+# No environment, but what the wheels for Arm hold; of their libraries, those of the runtime.
+.venv-aarch64/.ready: .venv/.ready
+	@rm -rf $(@D)
+	$(PIP) download --quiet --no-deps --only-binary=:all: --platform manylinux_2_28_aarch64 \
+	  --python-version 3.11 --dest $(@D)/wheels $(TVM_027)
+	for wheel in $(@D)/wheels/*.whl; do $(PY) -m zipfile -e $$wheel $(@D); done
+	rm -r $(@D)/wheels $(@D)/tvm/lib/libtvm_compiler.so
 	@touch $@

@@ -3,20 +3,15 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
 
+from helpers.cmake import CMAKE, CTEST, build, configure, run, run_project
 from helpers.documents import ROOT
-
-BIN = Path(sys.executable).parent
-PATH = f"{BIN}{os.pathsep}{os.environ['PATH']}"
-CMAKE, CTEST = (shutil.which(name, path=PATH) for name in ("cmake", "ctest"))
 
 if not CMAKE or not CTEST:
     pytest.skip("no cmake: pip install cmake", allow_module_level=True)
@@ -24,38 +19,12 @@ if not shutil.which("c++"):
     pytest.skip("no C++ compiler", allow_module_level=True)
 
 
-def run(*command: object, **env: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        list(map(str, command)),
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "python"), **env},
-    )
-
-
-def configure(source: Path, build: Path, *options: str, **env: str) -> subprocess.CompletedProcess:
-    return run(
-        CMAKE, "-S", source, "-B", build, f"-DPython_EXECUTABLE={sys.executable}", *options, **env
-    )
-
-
-def build(folder: Path, **env: str) -> None:
-    done = run(CMAKE, "--build", folder, **env)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def test_the_examples(tmp_path: Path) -> None:
     """DCGAN from C++ equals PyTorch, also where there is no Python; kernels in C equal loops."""
-    made = configure(ROOT, tmp_path)
-    assert made.returncode == 0, made.stderr
-    build(tmp_path)
-    tested = run(CTEST, "--test-dir", tmp_path, "--verbose")
-    assert tested.returncode == 0, tested.stdout
-    assert "100% tests passed, 0 tests failed out of 3" in tested.stdout
-    assert tested.stdout.count("of the largest value") == 3
-    refused = "the root cannot be changed here" in tested.stdout
-    assert refused or "its root: the program" in tested.stdout
+    tested = run_project(ROOT, tmp_path)
+    assert "100% tests passed, 0 tests failed out of 3" in tested
+    assert tested.count("of the largest value") == 3
+    assert "the root cannot be changed here" in tested or "its root: the program" in tested
 
 
 PROJECT = """\

@@ -3,18 +3,25 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tvm
 
+from helpers import cmake
 from helpers.c_kernels import HERE, WORDS, check_all, compiled, driver, emitted, of_family
+from helpers.cmake import CMAKE
+from helpers.documents import ROOT
 from topi_ext.cpu.backend import CpuBackend
 from topi_ext.cpu.registry import KERNELS
 from topi_ext.deploy.request import Words
+
+ARM = ROOT / ".venv-aarch64"
 
 TARGETS = {
     "cortex-a72": {"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72"},
@@ -85,6 +92,34 @@ def test_registers(name: str) -> None:
     machine = CpuBackend.of(tvm.target.Target({"kind": "llvm", **TARGETS[name]})).machine
     assert machine.vector_bytes == 16
     assert machine.registers == (8 if name == "riscv64" else 32)
+
+
+@pytest.mark.parametrize("name", ["cortex-a72", "riscv64"])
+def test_the_examples(name: str, tmp_path: Path) -> None:
+    """Kernels in C, and on Arm a whole model, by CMake's toolchain files.
+
+    There is no wheel of apache-tvm for RISC-V, and so no runtime that could run a model.
+    """
+    tools(name)
+    if not CMAKE:
+        pytest.skip("no cmake: pip install cmake")
+    machine = TARGETS[name]["mtriple"].split("-")[0]
+    runtime = [ARM / "tvm/lib/libtvm_runtime.so", ARM / "tvm_ffi/lib/libtvm_ffi.so"]
+    if name == "cortex-a72" and not all(map(Path.exists, runtime)):
+        pytest.skip("no TVM runtime for Arm: make env-aarch64")
+    options = {
+        "Python_EXECUTABLE": sys.executable,
+        "CMAKE_TOOLCHAIN_FILE": ROOT / "examples" / "toolchains" / f"{machine}.cmake",
+        "CONV_EXT_TARGET": json.dumps({"kind": "llvm", "num-cores": 2, **TARGETS[name]}),
+        "CONV_EXT_MODEL": "ON" if name == "cortex-a72" else "OFF",
+        "TVM_RUNTIME": runtime[0],
+        "TVM_FFI": runtime[1],
+    }
+    given = [f"-D{option}={value}" for option, value in options.items()]
+    tested = cmake.run_project(ROOT, tmp_path, *given)
+    count = 2 if name == "cortex-a72" else 1
+    assert f"100% tests passed, 0 tests failed out of {count}" in tested
+    assert "qemu" in tested and tested.count("of the largest value") == count
 
 
 def test_every_family_is_there() -> None:
