@@ -3,7 +3,7 @@
 #
 #   add_conv_kernels(<library> [TARGET <json or processor>] [THREADS OPENMP|PTHREADS|SERIAL])
 #     Makes a static library. TARGET is what kernels are built for: this machine if left out, which
-#     cross-compiling refuses. THREADS: the first of OPENMP, PTHREADS and SERIAL that there is.
+#     cross-compiling refuses. THREADS: PTHREADS where there are some, else SERIAL, if left out.
 #
 #   add_conv_kernel(<library> <name> <operator> <input shape> <weight shape>
 #     [STRIDE n] [PADDING n] [DILATION n] [OUTPUT_PADDING n] [GROUPS n]
@@ -23,15 +23,11 @@ function(_conv_kernels_threads library wanted)
   if(NOT wanted MATCHES "^(OPENMP|PTHREADS|SERIAL)?$")
     message(FATAL_ERROR "add_conv_kernels: THREADS ${wanted} must be OPENMP, PTHREADS or SERIAL")
   endif()
-  if(wanted STREQUAL "" OR wanted STREQUAL "OPENMP")
-    find_package(OpenMP QUIET COMPONENTS C)
-    if(OpenMP_C_FOUND)
-      target_link_libraries(${library} PUBLIC OpenMP::OpenMP_C)
-      target_compile_definitions(${library} PRIVATE CONV_KERNELS_OPENMP)
-      return()
-    elseif(wanted)
-      message(FATAL_ERROR "add_conv_kernels: THREADS OPENMP: the C compiler has no OpenMP")
-    endif()
+  if(wanted STREQUAL "OPENMP")
+    find_package(OpenMP REQUIRED COMPONENTS C)
+    target_link_libraries(${library} PUBLIC OpenMP::OpenMP_C)
+    target_compile_definitions(${library} PRIVATE CONV_KERNELS_OPENMP)
+    return()
   endif()
   if(wanted STREQUAL "" OR wanted STREQUAL "PTHREADS")
     find_package(Threads QUIET)
