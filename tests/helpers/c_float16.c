@@ -9,6 +9,7 @@
 
 float conv_widen(float held);
 float conv_narrow(float value);
+float conv_narrowd(double value);
 
 static float widened(uint32_t half) {
   float held;
@@ -19,6 +20,13 @@ static float widened(uint32_t half) {
 
 static uint32_t narrowed(float value) {
   float held = conv_narrow(value);
+  uint32_t bits;
+  memcpy(&bits, &held, 4);
+  return bits >> 16 == 0xffff ? bits & 0xffff : ~0u;
+}
+
+static uint32_t narrowedd(double value) {
+  float held = conv_narrowd(value);
   uint32_t bits;
   memcpy(&bits, &held, 4);
   return bits >> 16 == 0xffff ? bits & 0xffff : ~0u;
@@ -41,7 +49,15 @@ int main(void) {
     right &= is(narrowed(between) == half + (half & 1), "half-way", half);
     right &= is(narrowed(nextafterf(between, value)) == half, "below half-way", half);
     right &= is(narrowed(nextafterf(between, next)) == half + 1, "above half-way", half);
+    double middle = between; /* less than float32 can tell from it, on either side */
+    right &= is(narrowedd(middle) == half + (half & 1), "half-way of float64", half);
+    right &= is(narrowedd(nextafter(middle, value)) == half, "below half-way of float64", half);
+    right &= is(narrowedd(nextafter(middle, next)) == half + 1, "above half-way of float64", half);
+    right &= is(narrowedd(-nextafter(middle, value)) == (half | 0x8000), "negative", half);
   }
+  right &= is(narrowedd(1e300) == 0x7c00 && narrowedd(-INFINITY) == 0xfc00, "infinity", 0x7c00);
+  right &= is(narrowedd(1e-300) == 0 && narrowedd(-1e-300) == 0x8000, "tiny", 0);
+  right &= is((narrowedd(NAN) & 0x7fff) > 0x7c00, "not a number", 0x7e00);
   right &= is(widened(0x7c00) == INFINITY && widened(0xfc00) == -INFINITY, "infinity", 0x7c00);
   right &= is(narrowed(INFINITY) == 0x7c00 && narrowed(-1e30f) == 0xfc00, "infinity", 0x7c00);
   right &= is(isnan(widened(0x7e01)) && (narrowed(NAN) & 0x7fff) > 0x7c00, "not a number", 0x7e00);

@@ -62,6 +62,7 @@ WORDS = [
     Words("grad", "conv2d_weight_grad", "2x8x12x11", "10x8x3x3", stride="2", padding="1"),
     Words("narrow", "conv2d_weight_grad", "1x8x12x11", "8x1x3x3", groups=8, padding="1",
           dtype="bfloat16", out_dtype="float32"),
+    Words("rounded", "conv2d", "1x4x6x7", "5x4x3x3", dtype="float64", out_dtype="float16"),
     Words("upgrad", "conv1d_transpose_weight_grad", "2x6x13", "6x4x3", stride="2", padding="1",
           groups=2, output_padding="1"),
 ]  # fmt: skip

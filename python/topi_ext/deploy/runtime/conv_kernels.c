@@ -269,6 +269,19 @@ float conv_narrow(float value) {
   }
   return of_bits(0xffff0000 | sign | half);
 }
+
+/* By way of float32, which is rounded to odd: so that what is lost shows in the last bit, and the
+   second rounding is as if it were the only one. */
+float conv_narrowd(double value) {
+  float nearest = (float)value;
+  uint32_t bits = bits_of(nearest);
+  if (nearest == nearest && (double)nearest != value) {
+    double size = nearest < 0 ? -(double)nearest : (double)nearest;
+    bits -= size > (value < 0 ? -value : value); /* towards zero */
+    bits |= 1;
+  }
+  return conv_narrow(of_bits(bits));
+}
 #endif
 
 /* ------------------------------------------------------------------ calls */
