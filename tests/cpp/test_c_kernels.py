@@ -45,6 +45,14 @@ def test_sanitizers(sanitizer: str, tmp_path: Path, rng: np.random.Generator) ->
     check_all(made, kernels(), rng, callers=4)
 
 
+@pytest.mark.parametrize("sanitizer", SANITIZED)
+def test_threads_of_the_runtime(sanitizer: str, tmp_path: Path) -> None:
+    """Every task runs exactly once, and a task that fails is told, whoever else calls meanwhile."""
+    made = compiled(HERE / "c_pool.c", tmp_path, [], "PTHREADS", SANITIZED[sanitizer])
+    done = subprocess.run([made], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "right\n", "")
+
+
 FAULTS = """\
 1 up: data must not be a null pointer
 1 up: result must not be a null pointer
