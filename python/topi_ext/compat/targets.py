@@ -71,6 +71,20 @@ def gathers_elements(target: Any) -> bool:
     return "avx512f" in features and not {name[1:] for name in _NO_GATHERS} <= features
 
 
+def compiled(functions: dict[str, Any], target: Any) -> Any:
+    """The module of PrimFuncs by name, whose object file a program in C can call.
+
+    Raises
+    ------
+    ValueError
+        For a TVM whose functions are called otherwise.
+    """
+    if LETS_ARE_FRAMES:
+        raise ValueError(f"kernels in C need TVM 0.25 or later; found {tvm.__version__}")
+    named = {name: func.with_attr("global_symbol", name) for name, func in functions.items()}
+    return tvm.compile(tvm.IRModule(named), target).mod
+
+
 def is_cpu(target: Any) -> bool:
     """Whether a target's loops can be parallel."""
     return "cpu" in target.keys

@@ -105,8 +105,7 @@ def build(request: Request, target: Any) -> Kernel:
 
 def object_file(functions: dict[str, Any], target: Any) -> bytes:
     """The code of PrimFuncs by name, whose other names are the runtime's, and hidden."""
-    named = {name: func.with_attr("global_symbol", name) for name, func in functions.items()}
-    module = tvm.compile(tvm.IRModule(named), target).mod
+    module = compat.compiled(functions, target)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.o"
         module.write_to_file(str(path))
