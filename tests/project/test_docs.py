@@ -55,7 +55,6 @@ def dead_links(page: Path) -> list[str]:
 
 
 TOOLS = {
-    "c++ ": ("c++",),
     "cmake ": ("cmake", "cc", "c++"),
     "aarch64": ("aarch64-linux-gnu-gcc", "qemu-aarch64-static"),
 }
