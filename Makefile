@@ -41,7 +41,7 @@ unexport PYTHONPATH
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo docs env env-all env-models env-relay env-relay-tf models test test-models test-fast test-full test-relay test-relay-tf test-tvm025 test-tvm026 lint types format fuzz bench growth clean
+.PHONY: help demo docs env env-aarch64 env-all env-models env-relay env-relay-tf models test test-models test-fast test-full test-relay test-relay-tf test-tvm025 test-tvm026 lint types format fuzz bench growth clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## */  \1\t/' | expand -t 16
@@ -66,8 +66,14 @@ models: env-models  ## export, import, compile and compare models of other packa
 	mkdir -p out
 	.venv-models/bin/python scripts/real_models.py --portable --json out/models.json --markdown out/models.md $(ARGS)
 
+# Two programs that Debian has: qemu-user-static and g++-aarch64-linux-gnu.
+ARM := $(and $(shell command -v qemu-aarch64-static),$(shell command -v aarch64-linux-gnu-g++))
+
+env-aarch64: $(if $(ARM),.venv-aarch64/.ready)  ## TVM's runtime for Arm, to run a whole model by qemu; nothing where qemu or g++ for Arm is missing
+	@$(if $(ARM),,echo "no runtime for Arm: apt-get install qemu-user-static g++-aarch64-linux-gnu")
+
 # The long run comes last, so that its summary is the last thing printed.
-test: lint types docs test-tvm025 test-tvm026 test-relay test-relay-tf test-models test-full  ## lint, types, docs, smoke tests on TVM 0.25 and 0.26, all on Relay and 0.27
+test: lint types docs env-aarch64 test-tvm025 test-tvm026 test-relay test-relay-tf test-models test-full  ## lint, types, docs, smoke tests on TVM 0.25 and 0.26, all on Relay and 0.27
 
 FAST := tests/core tests/cpu/test_plans.py tests/cpu/test_cpu_registry.py tests/project/test_layering.py tests/project/test_source_rules.py
 
@@ -122,7 +128,7 @@ growth: env  ## time the faces as sizes grow, against torch and the machine's li
 	$(PY) scripts/growth.py
 
 clean:  ## remove environments, caches and what the targets wrote
-	rm -rf .venv .venv-models .venv-tvm026 .venv-tvm025 .venv-relay .venv-relay-tf build dist out report python/*.egg-info
+	rm -rf .venv .venv-models .venv-tvm026 .venv-tvm025 .venv-relay .venv-relay-tf .venv-aarch64 build dist out report python/*.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -185,4 +191,13 @@ clean:  ## remove environments, caches and what the targets wrote
 	    > "$$site/shared.pth" && echo "$(CURDIR)/python" >> "$$site/shared.pth" && \
 	  $(PY) python/relay_ext/boot.py > "$$site/relay.pth"
 	TF_CPP_MIN_LOG_LEVEL=3 $(@D)/bin/python -c "import tensorflow, tvm.relay; print('TensorFlow', tensorflow.__version__)"
+	@touch $@
+
+# No environment, but what the wheels for Arm hold; of their libraries, those of the runtime.
+.venv-aarch64/.ready: .venv/.ready
+	@rm -rf $(@D)
+	$(PIP) download --quiet --no-deps --only-binary=:all: --platform manylinux_2_28_aarch64 \
+	  --python-version 3.11 --dest $(@D)/wheels $(TVM_027)
+	for wheel in $(@D)/wheels/*.whl; do $(PY) -m zipfile -e $$wheel $(@D); done
+	rm -r $(@D)/wheels $(@D)/tvm/lib/libtvm_compiler.so
 	@touch $@

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 PYTHON = Path(__file__).parents[1] / "python"
-MARK = re.compile(r"^<!-- help: (\w+) -->$", re.MULTILINE)
+MARK = re.compile(r"^<!-- help: ([\w.]+) -->$", re.MULTILINE)
+EMIT = "topi_ext.emit"
 ROLE = re.compile(r":(?:func|mod|class|meth|attr|data|exc):<code>(.*?)</code>")
 
 
@@ -27,6 +28,10 @@ def help_of(package: str) -> str:
     try:
         from conv_cli.args import parser
 
+        if package == EMIT:
+            from topi_ext.deploy.command import parser as emit_parser
+
+            return emit_parser().format_help()
         spec = importlib.util.spec_from_file_location(
             f"{package}_usage", PYTHON / package / "usage.py"
         )

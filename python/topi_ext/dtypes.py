@@ -8,6 +8,8 @@ from .geometry import fail
 _FLOATS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 _INTS = {"int8": 1, "uint8": 1, "int16": 2, "int32": 4, "int64": 8}
 
+FLOATS = tuple(_FLOATS)
+
 SUPPORTED = (*_FLOATS, *_INTS)
 
 

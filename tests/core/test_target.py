@@ -107,6 +107,24 @@ def test_more_than_the_name_of_the_processor_promises(
     assert after == replace(before, amx=granted, dots=0.5)
 
 
+@pytest.mark.parametrize("known", ["neoverse-n1", "generic"])
+def test_the_processor_of_an_arm_machine(known: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named; where LLVM has no name for it, by what it has beyond the least of them."""
+    asked = "tvm.codegen.llvm.GetHostCPUFeatures"
+    has = dict.fromkeys(("neon", "fp-armv8", "dotprod", "fullfp16", "crc", "sve"), 1)
+    function, features = tvm.get_global_func, tvm.target.codegen.llvm_get_cpu_features
+    monkeypatch.setattr(
+        tvm, "get_global_func", lambda name: (lambda: has) if name == asked else function(name)
+    )
+    monkeypatch.setattr(tvm.target.codegen, "llvm_get_system_cpu", lambda: known)
+    arm = tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": known})
+    monkeypatch.setattr(tvm.target.codegen, "llvm_get_cpu_features", lambda _: features(arm))
+    host = relax_ext.host_target(4)
+    assert (host.attrs["mcpu"], int(host.attrs["num-cores"])) == (known, 4)
+    more = {} if known == "neoverse-n1" else {"+dotprod", "+fullfp16"}
+    assert set(map(str, host.attrs.get("mattr", ()))) == set(more)
+
+
 def convolution() -> tvm.IRModule:
     x = relax.Var("x", compat.tensor_type((1, 4, 8, 8), "float32", 4))
     w = relax.Var("w", compat.tensor_type((4, 4, 3, 3), "float32", 4))

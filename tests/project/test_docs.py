@@ -54,6 +54,21 @@ def dead_links(page: Path) -> list[str]:
     return dead
 
 
+TOOLS = {
+    "cmake ": ("cmake", "cc", "c++"),
+    "aarch64": ("aarch64-linux-gnu-gcc", "qemu-aarch64-static"),
+}
+"""What commands need that a machine may not have, by what they name."""
+
+PATH = os.pathsep.join((os.environ["PATH"], str(Path(sys.executable).parent)))
+"""Where CMake is that was installed into this environment too."""
+
+
+def missing_tools(text: str) -> list[str]:
+    needed = [tool for name, tools in TOOLS.items() if name in text for tool in tools]
+    return [tool for tool in needed if not shutil.which(tool, path=PATH)]
+
+
 def run_shell(text: str, where: Path) -> None:
     """Commands of a page, by the Python that runs the tests."""
     (where / "bin").mkdir(exist_ok=True)
@@ -62,7 +77,7 @@ def run_shell(text: str, where: Path) -> None:
     python.chmod(0o755)
     env = {
         **os.environ,
-        "PATH": f"{where / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "PATH": f"{where / 'bin'}{os.pathsep}{PATH}",
         "PYTHONPATH": str(ROOT / "python"),
     }
     done = subprocess.run(
@@ -87,8 +102,8 @@ def test_code_runs(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         if file and language != "python":
             (tmp_path / file).write_text(text)
         elif language == "sh":
-            if "c++ " in text and not shutil.which("c++"):
-                pytest.skip("no C++ compiler")
+            if missing_tools(text):
+                pytest.skip(f"no {', '.join(missing_tools(text))}")
             run_shell(text, tmp_path)
         elif language == "python" and not file and ">>>" not in text:
             exec(compile("\n" * line + text, str(page), "exec"), names)

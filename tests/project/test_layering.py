@@ -61,6 +61,8 @@ FLOOR = {
     "topi_ext.cuda.backend": 3,
     "topi_ext.cuda": 3,
     "topi_ext.backend": 4,
+    "topi_ext.deploy": 5,
+    "topi_ext.emit.__main__": 5,  # a command: what it runs stands above its package
     "topi_ext": 5,  # the façade: __init__.py
     "conv_cli": 5,
     "relax_ext": 6,
@@ -102,6 +104,8 @@ def room_of(module: str) -> str:
     parts = module.split(".")
     if parts[0] != "topi_ext":
         return parts[0]
+    if parts[-1] == "__main__":
+        return module
     return ".".join(parts[: 3 if parts[1:2] in (["cpu"], ["cuda"]) else 2])
 
 

@@ -57,3 +57,12 @@ def test_topi_ext_registers_nothing() -> None:
         "assert op.get_attr('FPrimalGradient') is not None\n"
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_kernels_in_c_need_another_tvm() -> None:
+    done = run(
+        "import sys\nfrom topi_ext.deploy.command import main\n"
+        "sys.exit(main(['a', 'conv2d', '1x3x8x8', '4x3x3x3']))"
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("topi_ext.emit: kernels in C need TVM 0.25")

@@ -58,6 +58,7 @@ from .operators import (
     set_op_attr,
 )
 from .targets import (
+    compiled,
     gathers_elements,
     host_target,
     is_cpu,
@@ -90,6 +91,7 @@ __all__ = [
     "bind",
     "building",
     "call_attr",
+    "compiled",
     "constant_value",
     "converts_vectors",
     "dtype_name",

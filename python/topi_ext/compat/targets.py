@@ -23,8 +23,9 @@ def host_target(num_cores: int | None = None) -> Any:
         "num-cores": num_cores or len(os.sched_getaffinity(0)),
     }
     # A virtual machine may hide vector units that the processor's name promises, or have more than
-    # it promises: there, and where an LLVM is older than the processor, the name is another's.
-    vector = ("avx", "amx", "fma", "f16c", "sse", "bmi")
+    # it promises: there, and where an LLVM is older than the processor, the name is another's. Of
+    # Arm's, SVE is left out: plans count vectors of NEON.
+    vector = ("avx", "amx", "fma", "f16c", "sse", "bmi", *_ARM)
     found = dict(tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")())
     has = {name: bool(there) for name, there in found.items() if name.startswith(vector)}
     promised = set(map(str, llvm.llvm_get_cpu_features(tvm.target.Target(options))))
@@ -44,6 +45,7 @@ def host_target(num_cores: int | None = None) -> Any:
     return tvm.target.Target(named)
 
 
+_ARM = ("neon", "fp-armv8", "fullfp16", "dotprod", "i8mm", "bf16")
 _ARCH_PRCTL, _SUPPORTED, _TILE_DATA = 158, 0x1021, 18
 
 
@@ -67,6 +69,20 @@ def gathers_elements(target: Any) -> bool:
         return False
     features = set(map(str, llvm.llvm_get_cpu_features(target)))
     return "avx512f" in features and not {name[1:] for name in _NO_GATHERS} <= features
+
+
+def compiled(functions: dict[str, Any], target: Any) -> Any:
+    """The module of PrimFuncs by name, whose object file a program in C can call.
+
+    Raises
+    ------
+    ValueError
+        For a TVM whose functions are called otherwise.
+    """
+    if LETS_ARE_FRAMES:
+        raise ValueError(f"kernels in C need TVM 0.25 or later; found {tvm.__version__}")
+    named = {name: func.with_attr("global_symbol", name) for name, func in functions.items()}
+    return tvm.compile(tvm.IRModule(named), target).mod
 
 
 def is_cpu(target: Any) -> bool:

@@ -69,8 +69,10 @@ class Machine:
             return replace(known, l1=l1, l2=l2, dots=dots / 2, family="emerald_rapids")
         if "avx2" in features:
             return cls(vector_bytes=32, registers=16, threads=threads, streams=streams)
-        if "neon" in features:
+        if "neon" in features or "v" in features:  # Arm, and RISC-V with vectors
             return cls(vector_bytes=16, registers=32, threads=threads)
+        if "zicsr" in features:  # RISC-V without: 32 numbers, which hold 8 vectors of float32
+            return cls(vector_bytes=16, registers=8, threads=threads)
         return cls(threads=threads)
 
     def lanes(self, dtype: str) -> int:
