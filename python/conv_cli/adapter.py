@@ -31,6 +31,8 @@ class Choices:
         Free sizes of an ``.onnx`` model.
     shapes : mapping of str to tuple of int
         Shapes of inputs, for files that do not state them.
+    outputs : tuple of str
+        Names of the outputs of a graph that does not state them.
     seed : int
     threads : int or None
         Threads of the reference.
@@ -39,6 +41,7 @@ class Choices:
     given: Mapping[str, Any] = field(default_factory=dict)
     dims: Mapping[str, int] = field(default_factory=dict)
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
     seed: int = 0
     threads: int | None = None
 

@@ -14,8 +14,9 @@ from . import files
 from .errors import CliError
 
 DESCRIPTION = """\
-Compile a model twice, with stock TVM and with {package}, run both, and compare them with
-PyTorch or onnxruntime: is it right, and how fast is it?
+Import and compile a model twice, with stock TVM and with {package}, run both, and compare them
+with the model's own framework, {frameworks}:
+is it right, and how fast is it?
 
 Every different convolution and transposed convolution of the model is also compiled alone and
 compared with PyTorch in float64."""
@@ -50,19 +51,22 @@ class Usage:
         Its name, e.g. ``"relax_ext"``.
     extensions : tuple of str
         Of the files that it reads.
+    frameworks : str
+        What models are compared with.
     examples : str
         For ``--help``.
     gradients : str
         What ``--grad`` does.
-    takes_shapes : bool
-        Whether some files do not state the shapes of their inputs.
+    takes_outputs : bool
+        Whether some files do not state their outputs.
     """
 
     package: str
     extensions: tuple[str, ...]
+    frameworks: str
     examples: str
     gradients: str
-    takes_shapes: bool = False
+    takes_outputs: bool = False
 
 
 def _named(text: str) -> tuple[str, str]:
@@ -129,15 +133,14 @@ class _Parser(argparse.ArgumentParser):
 
 def parser(usage: Usage) -> argparse.ArgumentParser:
     """The argument parser of ``python -m PACKAGE``."""
-    extensions = " or ".join(usage.extensions)
     p = _Parser(
         prog=f"python -m {usage.package}",
-        description=DESCRIPTION.format(package=usage.package),
+        description=DESCRIPTION.format(package=usage.package, frameworks=usage.frameworks),
         epilog=EPILOG.format(package=usage.package, examples=usage.examples),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = p.add_argument
-    add("model", type=Path, metavar="MODEL", help=f"a {extensions} file")
+    add("model", type=Path, metavar="MODEL", help=f"a {files.listed(usage.extensions)} file")
     add(
         "--input",
         type=_named,
@@ -154,14 +157,21 @@ def parser(usage: Usage) -> argparse.ArgumentParser:
         metavar="NAME=SIZE",
         help="value of a free size of an .onnx model (repeatable)",
     )
-    if usage.takes_shapes:
+    add(
+        "--shape",
+        type=_shape,
+        action="append",
+        default=[],
+        metavar="NAME=N,C,H,W",
+        help="shape of an input that the file does not state, or not all of (repeatable)",
+    )
+    if usage.takes_outputs:
         add(
-            "--shape",
-            type=_shape,
+            "--output",
             action="append",
             default=[],
-            metavar="NAME=N,C,H,W",
-            help="shape of an input that the file does not state (repeatable)",
+            metavar="NAME",
+            help="output of a .pb graph (repeatable; default: every node that no other reads)",
         )
     add("--grad", action="store_true", help=usage.gradients)
     add(
@@ -207,12 +217,15 @@ def read(usage: Usage, argv: Sequence[str]) -> argparse.Namespace:
     """
     chosen = parser(usage).parse_args(argv)
     chosen.dim = _by_name("--dim", chosen.dim)
-    chosen.shape = _by_name("--shape", chosen.shape if usage.takes_shapes else [])
+    chosen.shape = _by_name("--shape", chosen.shape)
+    chosen.output = chosen.output if usage.takes_outputs else []
     paths = _by_name("--input", chosen.input)
     chosen.threads = threads_of(chosen.threads)
     if chosen.json is not None:
         files.check_output("--json", chosen.json)
     files.check_model(chosen.model, usage.extensions)
+    if chosen.output and chosen.model.suffix.lower() != ".pb":
+        raise CliError("--output is for .pb graphs; other files state their outputs")
     chosen.input = {name: files.read_array(name, file) for name, file in paths.items()}
     for name in chosen.shape:
         if name in chosen.input:

@@ -15,7 +15,10 @@ from topi_ext.target import threads
 from .adapter import Adapter
 
 WIDE = ("amx-bf16", "avx512bf16", "avx512f", "avx2", "fma", "f16c", "neon", "sve")
-PACKAGES = ("torch", "onnx", "onnxruntime", "numpy")
+PACKAGES = (
+    *("torch", "onnx", "onnxruntime", "tflite", "ai-edge-litert", "tensorflow", "tensorflow-cpu"),
+    *("keras", "numpy"),
+)
 
 
 def findings(adapter: Adapter) -> list[tuple[str, str, str]]:

@@ -43,7 +43,14 @@ def main(adapter: Adapter, argv: Sequence[str] | None = None) -> int:
 
         threads = set_threads(chosen.threads)
         options = Options(
-            choices=Choices(chosen.input, chosen.dim, chosen.shape, chosen.seed, threads),
+            choices=Choices(
+                given=chosen.input,
+                dims=chosen.dim,
+                shapes=chosen.shape,
+                outputs=tuple(chosen.output),
+                seed=chosen.seed,
+                threads=threads,
+            ),
             grad=chosen.grad,
             target=chosen.target,
             threads=threads,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -21,6 +22,10 @@ def tell(package: str, error: CliError) -> None:
     print(f"{package}: {' '.join(str(error).splitlines())}", file=sys.stderr)
 
 
+class NotImportedError(Exception):
+    """A gap of an importer of stock TVM: a few words for its column of the table."""
+
+
 @contextmanager
 def quiet(level: int = logging.CRITICAL) -> Iterator[None]:
     """No warnings and no log lines up to ``level`` inside the block."""
@@ -34,20 +39,44 @@ def quiet(level: int = logging.CRITICAL) -> Iterator[None]:
         logging.disable(before)
 
 
-def need(package: str, why: str) -> ModuleType:
-    """Import an optional package, or say in one line how to get it."""
+@contextmanager
+def no_output() -> Iterator[None]:
+    """Nothing on standard error inside the block, not from C++ either."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # closed, as by 2>&-
+        yield
+        return
+    sys.stderr.flush()
+    try:
+        with open(os.devnull, "w") as nothing:
+            os.dup2(nothing.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def need(package: str, why: str, install: str = "") -> ModuleType:
+    """Import an optional package, or say in one line how to get it: ``pip install`` what."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
         top = package.split(".")[0]
         missing = getattr(error, "name", None) or top
+        if missing == top and install:
+            missing = install
         raise CliError(f"{why} needs {missing}: pip install {missing}") from error
+
+
+NOT_TELLING = ("File ", "at ", "[bt]", "Stack", "^", "#", "R.", "Offending call:")
+"""How lines of TVM's errors begin that quote code or its place."""
 
 
 def one_line(error: BaseException, width: int = 100) -> str:
     """The last telling line of an exception, e.g. of a long TVM stack, at most ``width`` long."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(("File ", "at ", "[bt]", "Stack", "^"))]
+    told = [line for line in lines if not line.startswith(NOT_TELLING)]
     text = (told or lines or [""])[-1]
     name = type(error).__name__
     if name == "NotImplementedError":

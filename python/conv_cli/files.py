@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import tempfile
 import zipfile
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,8 +27,9 @@ def check_model(path: Path, extensions: Collection[str]) -> None:
             raise CliError(f"{path}: no such file")
         suffix = path.suffix.lower()
         if suffix not in extensions:
-            expected = " or ".join(extensions)
-            raise CliError(f"{path}: unknown extension {suffix!r}, expected {expected}")
+            raise CliError(
+                f"{path}: unknown extension {suffix!r}, expected {listed(list(extensions))}"
+            )
         kind = KINDS[suffix]
         found = _what_it_is(path)
     except OSError as error:
@@ -38,17 +39,36 @@ def check_model(path: Path, extensions: Collection[str]) -> None:
 
 
 EXPORTED, SCRIPT, ONNX = "a torch.export file", "a TorchScript file", "an ONNX file"
-KINDS = {".pt2": EXPORTED, ".pt": SCRIPT, ".ts": SCRIPT, ".onnx": ONNX}
+TFLITE, GRAPH, KERAS = "a TFLite file", "a frozen TensorFlow graph", "a Keras file"
+KINDS = {
+    ".pt2": EXPORTED,
+    ".pt": SCRIPT,
+    ".ts": SCRIPT,
+    ".onnx": ONNX,
+    ".tflite": TFLITE,
+    ".pb": GRAPH,
+    ".keras": KERAS,
+}
+UNKNOWN = "no model of a kind known here"
+
+
+def listed(words: Sequence[str]) -> str:
+    """``a, b or c``."""
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def _what_it_is(path: Path) -> str:
-    """One of the three kinds, or in a few words what else."""
+    """One of the kinds, or in a few words what else."""
     with path.open("rb") as file:
-        start = file.read(4)
+        start = file.read(8)
         if not start:
             return "empty"
-        if start == b"PK\x03\x04":
+        if start[:4] == b"PK\x03\x04":
             return _archive(file)
+        if start[4:] == b"TFL3":
+            return TFLITE
+        if start == b"\x89HDF\r\n\x1a\n":
+            return "an HDF5 file: save the model as .keras"
         return _protobuf(file, path.stat().st_size)
 
 
@@ -66,24 +86,41 @@ def _archive(file: BinaryIO) -> str:
         return SCRIPT
     if any(n.endswith("data.pkl") for n in names):
         return "what torch.save writes, without a program"
+    if {"config.json", "metadata.json"} <= set(names):
+        return KERAS
     return "a zip archive of something else"
 
 
 def _protobuf(file: BinaryIO, size: int) -> str:
-    """What a file is that may be the protocol buffer of an ONNX model, by its outermost fields."""
-    unknown, cut = "neither a zip archive nor an ONNX model", "an ONNX model that is cut short"
+    """What a file is that may be a protocol buffer, by its outermost fields.
+
+    A graph of ONNX is field 7. Of TensorFlow, nodes are field 1, beside the last field 4; of a
+    SavedModel, field 1 is its version.
+    """
     file.seek(0)
-    graph = False
+    found: set[tuple[int, int]] = set()
     while file.tell() < size:
         key = _varint(file)
         field, wire = key >> 3, key & 7
-        if not 1 <= field <= ONNX_FIELDS or wire not in (0, 1, 2, 5):
-            return cut if graph else unknown
-        value = {1: 8, 5: 4}.get(wire) or _varint(file)
-        graph = graph or (field == ONNX_GRAPH and wire == 2)
+        known = 1 <= field <= ONNX_FIELDS and wire in (0, 1, 2, 5)
+        value = ({1: 8, 5: 4}.get(wire) or _varint(file)) if known else -1
         if value < 0 or (wire and file.seek(value, 1) > size):
-            return cut if graph else unknown
-    return ONNX if graph else unknown
+            # ONNX writes nearly all of a model as one field, TensorFlow one for each node.
+            cut = _kind_of_fields(found | {(ONNX_GRAPH, 2)} if field == ONNX_GRAPH else found)
+            return f"{cut} that is cut short" if cut in (ONNX, GRAPH) else UNKNOWN
+        found.add((field, wire))
+    return _kind_of_fields(found)
+
+
+def _kind_of_fields(found: set[tuple[int, int]]) -> str:
+    """What a protocol buffer is that has these fields, by number and wire type."""
+    if (ONNX_GRAPH, 2) in found:
+        return ONNX
+    if (1, 2) in found and found <= {(1, 2), (2, 2), (3, 0), (4, 2), (5, 2)}:
+        return GRAPH
+    if {(1, 0), (2, 2)} == found:
+        return "a SavedModel: freeze its graph"
+    return UNKNOWN
 
 
 ONNX_GRAPH = 7

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .errors import CliError, one_line
+from .errors import CliError, NotImportedError, one_line
 
 if TYPE_CHECKING:
     from .adapter import Adapter
@@ -103,13 +103,13 @@ def timed_torch(run: Callable[[], Any], protocol: Protocol) -> float:
 
 
 def attempt(
-    make: Callable[[], Any],
+    makes: tuple[Callable[[], Any], Callable[[], Any]],
     tensors: list[Any],
     expected: list[Any],
     protocol: Protocol,
     **options: Any,
 ) -> list[Side]:
-    """What stock TVM and ours make of ``make()``; see :func:`side`.
+    """What stock TVM and ours make of the modules that ``makes`` give; see :func:`side`.
 
     Returns
     -------
@@ -119,7 +119,7 @@ def attempt(
     adapter = protocol.adapter
     return [
         side(adapter.compile, implementation, make, tensors, expected, protocol, **options)
-        for implementation in (adapter.stock(), nullcontext())
+        for implementation, make in zip((adapter.stock(), nullcontext()), makes)
     ]
 
 
@@ -134,6 +134,7 @@ def side(
     function: str = "main",
     take: Callable[[Any], Any] | None = None,
     compare: Callable[[Any, Any], float] | None = None,
+    dtypes: Sequence[Any] = (),
 ) -> Side:
     """Compile, run, compare and time.
 
@@ -153,6 +154,8 @@ def side(
         The part of the function's result that is compared; all of it unless given.
     compare : callable, optional
         ``compare(result, expected)``; :func:`max_error` unless given.
+    dtypes : sequence of torch.dtype, optional
+        What the results must have: that of what is expected is wider.
     """
     try:
         with implementation:
@@ -162,20 +165,29 @@ def side(
         got = compiled.get(take(result) if take else result)
     except CliError:
         raise
+    except NotImportedError as error:
+        return Side(note=str(error))
     except Exception as error:
         return Side(note=one_line(error))
-    return _compared(got, expected, ms, compare or max_error)
+    if difference := _different_kind(got, expected, dtypes):
+        return Side(ms=ms, note=difference)
+    compare = compare or max_error
+    return Side(max((compare(g, e) for g, e in zip(got, expected)), default=0.0), ms)
 
 
-def _compared(
-    got: list[Any], expected: list[Any], ms: float, compare: Callable[[Any, Any], float]
-) -> Side:
+def _different_kind(got: list[Any], expected: list[Any], dtypes: Sequence[Any]) -> str:
+    """In what results differ from the expected ones before any value is compared."""
     if len(got) != len(expected):
-        return Side(ms=ms, note=f"{len(got)} outputs, not {len(expected)}")
+        return f"{len(got)} outputs, not {len(expected)}"
     for g, e in zip(got, expected):
         if tuple(g.shape) != tuple(e.shape):
-            return Side(ms=ms, note=f"wrong shape {tuple(g.shape)}, not {tuple(e.shape)}")
-    return Side(max((compare(g, e) for g, e in zip(got, expected)), default=0.0), ms)
+            return f"wrong shape {tuple(g.shape)}, not {tuple(e.shape)}"
+    for g, dtype in zip(got, dtypes):
+        if g.dtype != dtype:
+            return "wrong dtype {}, not {}".format(
+                *(str(d).removeprefix("torch.") for d in (g.dtype, dtype))
+            )
+    return ""
 
 
 def max_error(got: Any, expected: Any) -> float:

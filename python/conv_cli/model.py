@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .adapter import Choices
-from .errors import CliError, need
+from .errors import CliError, NotImportedError, need, no_output, one_line, quiet
 from .files import check_model
 from .operators import random_tensor
 
@@ -24,32 +25,69 @@ class Model:
     ----------
     name : str
         File name.
-    mod : tvm.IRModule
-        Module of the adapter's IR, weights bound; ``main`` takes ``inputs``, in order.
+    convert : callable
+        ``convert() -> tvm.IRModule``: what TVM's public importer makes of the model as it is
+        registered now, weights bound; ``main`` takes ``inputs``, in order.
     inputs : dict of str to torch.Tensor
-    reference : callable
+    reference : callable or None
         ``reference() -> list of torch.Tensor``: the outputs of the model's own framework, in its
-        own dtype. This is what is timed.
-    exact : callable
+        own dtype. This is what is timed. None where the framework is not installed.
+    exact : callable or None
         The same in float64 where the framework can, else in the model's dtype.
     framework : str
-        ``"torch"`` or ``"onnxruntime"``.
+        ``"torch"``, ``"onnxruntime"``, ``"LiteRT"`` or ``"TensorFlow"``.
     notes : list of str
-        What loading had to work around.
+        What there is to say of how it was loaded.
+    lacks : str
+        What is missing where there is no reference.
+    is_quantized : bool
+        Whether whole numbers that it returns are rounded ones.
+    mod : tvm.IRModule
+        What ``convert`` made with the adapter registered.
     exported : torch.export.ExportedProgram, optional
     leaves : list, optional
         All arguments of the exported program, flat: for gradients.
     """
 
     name: str
-    mod: Any
+    convert: Callable[[], Any]
     inputs: dict[str, Any]
-    reference: Callable[[], list[Any]]
-    exact: Callable[[], list[Any]]
+    reference: Callable[[], list[Any]] | None
+    exact: Callable[[], list[Any]] | None
     framework: str
     notes: list[str] = field(default_factory=list)
+    lacks: str = ""
+    is_quantized: bool = False
     exported: Any = None
     leaves: list[Any] = field(default_factory=list)
+    mod: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        try:
+            with quiet(), no_output():
+                self.mod = self.convert()
+        except CliError:
+            raise
+        except Exception as error:
+            raise CliError(f"{self.name}: TVM's importer stopped: {one_line(error)}") from error
+
+
+def imported_again(convert: Callable[[], Any]) -> Any:
+    """What an importer makes of a model now, inside an adapter's ``stock()``.
+
+    Raises
+    ------
+    NotImportedError
+        It stopped.
+    """
+    with quiet(), no_output():
+        try:
+            return convert()
+        except Exception as error:
+            reason = one_line(error)
+        # Not in the handler: TVM complains of what it drops half made, and drops it with the error.
+        gc.collect()
+    raise NotImportedError(f"not imported: {reason}")
 
 
 def load(
@@ -66,15 +104,81 @@ def load(
     need("torch", "the command line")
     suffix = path.suffix.lower()
     if choices.dims and suffix != ".onnx":
-        raise CliError(f"--dim is for .onnx models; the inputs of a {suffix} decide its sizes")
+        raise CliError(f"--dim is for .onnx models; of a {suffix}, give the shapes of its inputs")
     return loaders[suffix](path, choices)
 
 
-def check_names(given: Mapping[str, Any], known: list[str]) -> None:
+def check_names(choices: Choices, known: list[str]) -> None:
     """Refuse an input that the model does not have."""
-    for name in given:
-        if name not in known:
-            raise CliError(f"--input {name}: the model's inputs are {', '.join(known)}")
+    for option, names in (("--input", choices.given), ("--shape", choices.shapes)):
+        for name in names:
+            if name not in known:
+                raise CliError(f"{option} {name}: the model's inputs are {', '.join(known)}")
+
+
+def chosen_shape(
+    name: str, stated: Sequence[Any] | None, choices: Choices
+) -> tuple[int, ...] | None:
+    """Shape of what ``--input`` or ``--shape`` gives for an input, None where neither does.
+
+    ``stated`` is the shape in the file: what is no number in it is free; None if it states none.
+
+    Raises
+    ------
+    CliError
+        The shape does not fit what the file states.
+    """
+    if name in choices.given:
+        option, shape = "--input", tuple(int(size) for size in choices.given[name].shape)
+    elif name in choices.shapes:
+        option, shape = "--shape", choices.shapes[name]
+    else:
+        return None
+    if stated is not None and not (
+        len(shape) == len(stated)
+        and all(not isinstance(s, int) or s == size for s, size in zip(stated, shape))
+    ):
+        raise CliError(
+            f"{option} {name}: shape {shape} does not fit the model's {shown_shape(stated)}"
+        )
+    return shape
+
+
+def shape_of_input(name: str, stated: Sequence[Any] | None, choices: Choices) -> tuple[int, ...]:
+    """Shape of an input: that of the file, whose free sizes ``--input`` or ``--shape`` choose.
+
+    Raises
+    ------
+    CliError
+        The shape that is given does not fit, or none is and the file's has free sizes.
+    """
+    shape = chosen_shape(name, stated, choices)
+    if shape is not None:
+        return shape
+    if stated is None:
+        raise CliError(f"input {name}: the file states no shape, give --shape {name}=1,64,64,3")
+    if all(isinstance(size, int) for size in stated):
+        return tuple(stated)
+    sizes = [1] + [64] * (len(stated) - 1)
+    example = ",".join(str(s if isinstance(s, int) else like) for s, like in zip(stated, sizes))
+    raise CliError(
+        f"input {name}: shape {shown_shape(stated)} has free sizes, "
+        f"choose them as in --shape {name}={example}"
+    )
+
+
+def shown_shape(stated: Sequence[Any]) -> str:
+    """A shape as errors show it, free sizes by their names or as ?."""
+    return "(" + ", ".join("?" if size is None else str(size) for size in stated) + ")"
+
+
+def random_or_given(
+    name: str, shape: tuple[int, ...], dtype: Any, choices: Choices, generator: Any
+) -> Any:
+    """An input of a model: the array that is given, or random numbers."""
+    if name in choices.given:
+        return given_input(name, choices.given[name], dtype)
+    return random_input(name, shape, dtype, generator)
 
 
 def given_input(name: str, array: Any, dtype: Any) -> Any:

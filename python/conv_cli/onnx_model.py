@@ -8,17 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from .adapter import Choices
-from .errors import CliError, need, one_line, quiet
-from .model import Model, check_names, given_input, random_input
+from .errors import CliError, need, one_line
+from .model import Model, check_names, chosen_shape, random_or_given
 
 Convert = Callable[[Any, Mapping[str, tuple[int, ...]]], Any]
-Prepare = Callable[[Any, Mapping[str, tuple[int, ...]]], list[str]]
 
 
-def fixed_sizes(
-    proto: Any, given: Mapping[str, Any], dims: Mapping[str, int]
-) -> dict[str, tuple[int, ...]]:
-    """Shape of every input, by name: from the file, the given arrays and ``--dim``.
+def fixed_sizes(proto: Any, choices: Choices) -> dict[str, tuple[int, ...]]:
+    """Shape of every input, by name: from the file, the given arrays, ``--shape`` and ``--dim``.
 
     Raises
     ------
@@ -27,52 +24,51 @@ def fixed_sizes(
     """
     constants = {t.name for t in proto.graph.initializer}
     inputs = [v for v in proto.graph.input if v.name not in constants]
-    check_names(given, [v.name for v in inputs])
-    sizes = dict(dims)
+    check_names(choices, [v.name for v in inputs])
+    sizes = dict(choices.dims)
     free = {d.dim_param for v in inputs for d in v.type.tensor_type.shape.dim if d.dim_param}
-    for name in dims:
+    for name in choices.dims:
         if name not in free:
             known = ", ".join(sorted(free)) or "none"
             raise CliError(f"--dim {name}: the model's free sizes are: {known}")
+    shapes = {v.name: chosen_shape(v.name, _stated(v), choices) for v in inputs}
     for value in inputs:
-        if value.name not in given:
-            continue
-        shape, wanted = given[value.name].shape, value.type.tensor_type.shape.dim
-        shown = f"({', '.join(d.dim_param or str(d.dim_value) for d in wanted)})"
-        fits = len(shape) == len(wanted)
-        for dim, size in zip(wanted, shape):
-            if dim.dim_param:
-                fits = fits and sizes.setdefault(dim.dim_param, size) == size
-            else:
-                fits = fits and dim.dim_value in (0, size)
-        if not fits:
-            raise CliError(f"--input {value.name}: shape {shape} does not fit the model's {shown}")
-    return {v.name: _shape(v, given, sizes) for v in inputs}
-
-
-def _shape(value: Any, given: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple[int, ...]:
-    if value.name in given:
-        return tuple(int(d) for d in given[value.name].shape)
-    shape = []
-    for dim in value.type.tensor_type.shape.dim:
-        if dim.dim_param:
-            if dim.dim_param not in sizes:
+        for dim, size in zip(value.type.tensor_type.shape.dim, shapes[value.name] or ()):
+            if dim.dim_param and sizes.setdefault(dim.dim_param, size) != size:
                 raise CliError(
-                    f"input {value.name}: size {dim.dim_param!r} is free, "
-                    f"choose it with --dim {dim.dim_param}=SIZE"
+                    f"input {value.name}: size {dim.dim_param!r} is {size} here, "
+                    f"{sizes[dim.dim_param]} elsewhere"
                 )
-            shape.append(sizes[dim.dim_param])
-        elif dim.dim_value:
-            shape.append(dim.dim_value)
-        else:
+    return {v.name: shapes[v.name] or _shape(v, sizes) for v in inputs}
+
+
+def _stated(value: Any) -> list[int | str | None]:
+    """The shape of an input in the file: numbers, names of free sizes, None for nameless ones."""
+    return [d.dim_param or d.dim_value or None for d in value.type.tensor_type.shape.dim]
+
+
+def _shape(value: Any, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    shape = []
+    for size in _stated(value):
+        if size is None:
             raise CliError(f"input {value.name}: a size is unknown, give --input {value.name}=FILE")
+        if isinstance(size, str) and size not in sizes:
+            raise CliError(
+                f"input {value.name}: size {size!r} is free, choose it with --dim {size}=SIZE"
+            )
+        shape.append(sizes[size] if isinstance(size, str) else size)
     return tuple(shape)
 
 
-def load(path: Path, choices: Choices, convert: Convert, prepare: Prepare | None = None) -> Model:
+def load(
+    path: Path,
+    choices: Choices,
+    convert: Convert,
+    prepare: Callable[[], list[str]] | None = None,
+) -> Model:
     """Load an ``.onnx`` file; ``convert(proto, shapes)`` gives the module of the adapter's IR.
 
-    ``prepare(proto, shapes)`` may change the model before, and says in notes what it changed.
+    ``prepare()`` makes TVM's importer usable, and says in notes what it needed.
 
     Raises
     ------
@@ -87,7 +83,7 @@ def load(path: Path, choices: Choices, convert: Convert, prepare: Prepare | None
         proto = onnx.load(str(path))
     except Exception as error:
         raise CliError(f"{path}: not an ONNX file: {one_line(error)}") from error
-    shapes = fixed_sizes(proto, choices.given, choices.dims)
+    shapes = fixed_sizes(proto, choices)
 
     settings = ort.SessionOptions()
     settings.log_severity_level = 4
@@ -105,10 +101,8 @@ def load(path: Path, choices: Choices, convert: Convert, prepare: Prepare | None
             continue
         np_dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         dtype = torch.from_numpy(_empty(np_dtype, value.name)).dtype
-        if value.name in choices.given:
-            inputs[value.name] = given_input(value.name, choices.given[value.name], dtype)
-        else:
-            inputs[value.name] = random_input(value.name, shapes[value.name], dtype, generator)
+        shape = shapes[value.name]
+        inputs[value.name] = random_or_given(value.name, shape, dtype, choices, generator)
 
     fed = {name: tensor.numpy() for name, tensor in inputs.items()}
 
@@ -120,13 +114,15 @@ def load(path: Path, choices: Choices, convert: Convert, prepare: Prepare | None
     except Exception as error:
         raise CliError(f"{path.name}: onnxruntime stopped: {one_line(error)}") from error
 
-    notes = prepare(proto, shapes) if prepare else []
-    try:
-        with quiet():
-            mod = convert(proto, shapes)
-    except Exception as error:
-        raise CliError(f"{path.name}: TVM's importer stopped: {one_line(error)}") from error
-    return Model(path.name, mod, inputs, reference, reference, "onnxruntime", notes)
+    return Model(
+        path.name,
+        lambda: convert(proto, shapes),
+        inputs,
+        reference,
+        reference,
+        "onnxruntime",
+        prepare() if prepare else [],
+    )
 
 
 def _empty(np_dtype: Any, name: str) -> Any:

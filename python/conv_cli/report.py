@@ -73,7 +73,8 @@ def show(report: Report, console: Console | None = None) -> None:
 
 def _legend(report: Report) -> str:
     limits = " or ".join(f"{limit:.0e}" for limit in sorted({row.tolerance for row in report.rows}))
-    whole = "" if report.framework == "torch" else f", for the whole model {report.framework}"
+    other = report.whole is not None and report.framework != "torch"
+    whole = f", for the whole model {report.framework}" if other else ""
     return (
         f"ms: best run. ref: torch, the better of {report.threads} threads and 1{whole}. "
         "speed-up: stock / ours.\n"
@@ -133,7 +134,7 @@ def _error(side: Side, tolerance: float, style: str) -> Text:
     return Text(shown, style=style if side.wrong(tolerance) else "")
 
 
-def _few_words(note: str, width: int = 60) -> str:
+def _few_words(note: str, width: int = 110) -> str:
     return note if len(note) <= width else note[: width - 1] + "…"
 
 

@@ -9,6 +9,7 @@ examples:
   python -m relax_ext decoder.pt2 --grad             check the gradients too
   python -m relax_ext net.onnx --input x=photo.npy   on an input of your own
   python -m relax_ext net.onnx --dim batch=4         choose a free size
+  python -m relax_ext net.tflite --shape x=4,32,32,3 choose the shape of an input
   python -m relax_ext net.onnx --threads 4 --json report.json
 
 how to get a .pt2:
@@ -16,7 +17,8 @@ how to get a .pt2:
 
 USAGE = Usage(
     package="relax_ext",
-    extensions=(".pt2", ".onnx"),
+    extensions=(".pt2", ".onnx", ".tflite"),
+    frameworks="PyTorch, onnxruntime or LiteRT",
     examples=EXAMPLES,
     gradients="check gradients with torch.autograd too (.pt2 only)",
 )

@@ -205,9 +205,9 @@ def test_tolerance(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_refused_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "nothing.pt2: no such file" in refusal(capsys, tmp_path / "nothing.pt2")
     for name, line in (
-        ("model.h5", "unknown extension '.h5', expected .pt2 or .onnx"),
-        ("model.pt2", "not a torch.export file: it is neither a zip archive nor an ONNX model"),
-        ("model.onnx", "not an ONNX file: it is neither a zip archive nor an ONNX model"),
+        ("model.h5", "unknown extension '.h5', expected .pt2, .onnx or .tflite"),
+        ("model.pt2", "not a torch.export file: it is no model of a kind known here"),
+        ("model.onnx", "not an ONNX file: it is no model of a kind known here"),
     ):
         (tmp_path / name).write_bytes(b"not a model")
         assert line in refusal(capsys, tmp_path / name)
@@ -280,7 +280,7 @@ def test_refused_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     whole = onnx_file(tmp_path / "up.onnx", ["n", 3, 5, 4]).read_bytes()
     (tmp_path / "cut.onnx").write_bytes(whole[:-30])
     line = refusal(capsys, tmp_path / "cut.onnx")
-    assert line.endswith("cut.onnx: not an ONNX file: it is an ONNX model that is cut short")
+    assert line.endswith("cut.onnx: not an ONNX file: it is an ONNX file that is cut short")
     line = refusal(capsys, tmp_path / "up.onnx", "--dim", "n=99999999999")
     assert "input x: 48000 GB for shape (99999999999, 3, 5, 4), this machine has " in line
 

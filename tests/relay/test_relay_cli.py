@@ -142,14 +142,14 @@ def test_refused(script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "states no shapes, give --shape x=1,3,64,64 or --input x=FILE.npy" in refusal(
         capsys, script
     )
-    assert "input y: the model's inputs are x" in refusal(capsys, script, "--shape", "y=1,2")
+    assert "--shape y: the model's inputs are x" in refusal(capsys, script, "--shape", "y=1,2")
     assert "PyTorch stopped" in refusal(capsys, script, "--shape", "x=1,3,5,6")
     assert "--dim is for .onnx" in refusal(capsys, script, "--dim", "n=2")
     assert "no such file" in refusal(capsys, tmp_path / "nothing.pt")
     for name, line in (
-        ("model.pt2", "unknown extension '.pt2', expected .pt or .ts or .onnx"),
-        ("model.pt", "not a TorchScript file: it is neither a zip archive nor an ONNX model"),
-        ("model.onnx", "not an ONNX file: it is neither a zip archive nor an ONNX model"),
+        ("model.pt2", "unknown extension '.pt2', expected .pt, .ts, .onnx, .tflite, .pb or .keras"),
+        ("model.pt", "not a TorchScript file: it is no model of a kind known here"),
+        ("model.onnx", "not an ONNX file: it is no model of a kind known here"),
     ):
         (tmp_path / name).write_bytes(b"not a model")
         assert line in refusal(capsys, tmp_path / name)

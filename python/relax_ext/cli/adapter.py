@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from conv_cli import onnx_model
+from conv_cli import onnx_model, tflite_model
 from conv_cli.adapter import Adapter, Compiled
 from conv_cli.measure import Protocol, Side, device
 from conv_cli.model import Model
@@ -24,6 +24,18 @@ def from_onnx(proto: Any, shapes: Mapping[str, tuple[int, ...]]) -> Any:
     from tvm.relax.frontend.onnx import from_onnx as convert
 
     return convert(proto, shape_dict={name: list(shape) for name, shape in shapes.items()})
+
+
+def from_tflite(model: Any, inputs: Mapping[str, Any]) -> Any:
+    """Relax module of a TFLite model, by TVM's importer."""
+    from tvm import relax
+    from tvm.relax.frontend.tflite import from_tflite as convert
+
+    mod = convert(model, shape_dict={name: tuple(t.shape) for name, t in inputs.items()})
+    main = mod["main"]
+    # Weights that the importer keeps out of the module come behind the inputs.
+    weights = [param.name_hint for param in main.params[len(inputs) :]]
+    return relax.transform.BindParams("main", dict(zip(weights, main.attrs["params"])))(mod)
 
 
 class RelaxCompiled(Compiled):
@@ -72,6 +84,7 @@ class RelaxAdapter(Adapter):
     loaders = {  # noqa: RUF012 (never changed)
         ".pt2": torch_model.load,
         ".onnx": partial(onnx_model.load, convert=from_onnx),
+        ".tflite": partial(tflite_model.load, convert=from_tflite),
     }
 
     def host_target(self, threads: int) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 from conv_cli.errors import CliError
 from conv_cli.measure import Protocol, Side, attempt, norm_error, timed_torch
-from conv_cli.model import Model
+from conv_cli.model import Model, imported_again
 from conv_cli.operators import Operator, gradients_by_torch, random_tensor, with_cotangent
 from topi_ext import compat
 
@@ -143,7 +143,7 @@ def check_operator(op: Operator, protocol: Protocol, seed: int = 0) -> tuple[Sid
 
     expected = gradients_by_torch(op, [t.double() for t in tensors])
     of_stock, of_ours = attempt(
-        make, tensors, expected, protocol, function=ADJOINT, take=_gradients
+        (make, make), tensors, expected, protocol, function=ADJOINT, take=_gradients
     )
     return of_stock, of_ours, timed_torch(lambda: gradients_by_torch(op, tensors), protocol)
 
@@ -161,7 +161,7 @@ def prepare(model: Model) -> Any:
             f"--grad: {model.name} has no autograd to compare with; "
             "save the PyTorch model as a .pt2 with torch.export and check that"
         )
-    mod = differentiable(bind_sizes(to_relax(model.exported, keep_params=True), model.inputs))
+    mod = _imported(model)
     if _computes_in(mod, "bfloat16"):
         raise CliError("--grad: TVM's Gradient does not take bfloat16")
     if missing := without_gradient(mod):
@@ -169,6 +169,10 @@ def prepare(model: Model) -> Any:
     if any(not is_floating(y) for y in model.reference()):
         raise CliError(f"--grad: {model.name} has outputs that are not floating point")
     return mod
+
+
+def _imported(model: Model) -> Any:
+    return differentiable(bind_sizes(to_relax(model.exported, keep_params=True), model.inputs))
 
 
 def check_model(
@@ -212,11 +216,21 @@ def check_model(
         expected = by_torch(module, flat, dys)
     tensors = [*(values[n] for n in names), *dys]
 
-    def make() -> Any:
+    def theirs() -> Any:
+        return differentiate(imported_again(lambda: _imported(model)), types, wanted)
+
+    def ours() -> Any:
         return differentiate(mod, types, wanted)
 
     of_stock, of_ours = attempt(
-        make, tensors, expected, protocol, function=ADJOINT, take=_gradients, compare=norm_error
+        (theirs, ours),
+        tensors,
+        expected,
+        protocol,
+        function=ADJOINT,
+        take=_gradients,
+        compare=norm_error,
+        dtypes=[values[n].dtype for n in wanted],
     )
     return of_stock, of_ours, timed_torch(lambda: by_torch(module, flat, dys), protocol)
 

@@ -4,17 +4,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from conv_cli.adapter import Choices
 from conv_cli.errors import CliError, one_line, quiet
-from conv_cli.model import Model, check_names, given_input, random_input
+from conv_cli.model import Model, check_names, chosen_shape, given_input, random_input
 
 
 def to_relax(exported: Any, *, keep_params: bool = False) -> Any:
-    """Relax module of an exported program, by TVM's importer with our corrections."""
+    """Relax module of an exported program, by TVM's importer as it is registered now."""
     from tvm.relax.frontend.torch import from_exported_program
 
     return from_exported_program(
@@ -50,42 +49,33 @@ def example_leaves(exported: Any) -> list[Any]:
     ]
 
 
-def choose_inputs(exported: Any, given: Mapping[str, Any], seed: int) -> tuple[dict, list]:
+def choose_inputs(exported: Any, choices: Choices) -> tuple[dict, list]:
     """Inputs by name (tensors alone), and all user inputs as the flat list that the model takes."""
     import torch
 
     names = list(exported.graph_signature.user_inputs)
     leaves = example_leaves(exported)
-    check_names(given, [str(n) for n, v in zip(names, leaves) if is_tensor(v)])
+    check_names(choices, [str(n) for n, v in zip(names, leaves) if is_tensor(v)])
     metas = {n.name: n.meta.get("val") for n in exported.graph.nodes if n.op == "placeholder"}
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(choices.seed)
     tensors: dict[str, Any] = {}
     flat: list[Any] = []
     for name, leaf in zip(names, leaves):
         if not is_tensor(leaf):
             flat.append(leaf)
             continue
-        if name in given:
-            value = _given(name, given[name], leaf, metas.get(name))
-        elif leaf.dtype.is_floating_point or not hasattr(leaf, "clone"):
-            shape = tuple(int(d) for d in leaf.shape)
+        meta = metas.get(name)
+        shape = chosen_shape(name, (leaf if meta is None else meta).shape, choices)
+        if name in choices.given:
+            value = given_input(name, choices.given[name], leaf.dtype)
+        elif shape or leaf.dtype.is_floating_point or not hasattr(leaf, "clone"):
+            shape = shape or tuple(int(d) for d in leaf.shape)
             value = random_input(name, shape, leaf.dtype, generator)
         else:
             value = leaf  # integers may be indices: only the saved example is known to be valid
         tensors[name] = value
         flat.append(value)
     return tensors, flat
-
-
-def _given(name: str, array: Any, leaf: Any, meta: Any) -> Any:
-    wanted = tuple(meta.shape if meta is not None else leaf.shape)
-    fits = len(wanted) == array.ndim and all(
-        not isinstance(w, int) or w == g for w, g in zip(wanted, array.shape)
-    )
-    if not fits:
-        shown = ", ".join(str(w) for w in wanted)
-        raise CliError(f"--input {name}: shape {array.shape} does not fit the model's ({shown})")
-    return given_input(name, array, leaf.dtype)
 
 
 def load(path: Path, choices: Choices) -> Model:
@@ -97,19 +87,13 @@ def load(path: Path, choices: Choices) -> Model:
         In one line: not such a file, wrong input, gap of the importer.
     """
     exported = read(path)
-    inputs, flat = choose_inputs(exported, choices.given, choices.seed)
+    inputs, flat = choose_inputs(exported, choices)
     return from_exported(exported, inputs, flat, path.name)
 
 
 def from_exported(exported: Any, inputs: dict, flat: list, name: str) -> Model:
     """A model from an exported program and its inputs (by name, and as a flat list)."""
     import torch
-
-    try:
-        with quiet():
-            mod = to_relax(exported)
-    except Exception as error:
-        raise CliError(f"{name}: TVM's importer stopped: {one_line(error)}") from error
 
     module = exported.module()
 
@@ -129,7 +113,16 @@ def from_exported(exported: Any, inputs: dict, flat: list, name: str) -> Model:
         reference()
     except Exception as error:
         raise CliError(f"{name}: PyTorch stopped: {one_line(error)}") from error
-    return Model(name, mod, inputs, reference, exact, "torch", exported=exported, leaves=flat)
+    return Model(
+        name,
+        lambda: to_relax(exported),
+        inputs,
+        reference,
+        exact,
+        "torch",
+        exported=exported,
+        leaves=flat,
+    )
 
 
 def call(module: Any, exported: Any, leaves: list[Any]) -> list[Any]:

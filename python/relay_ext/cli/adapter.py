@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from conv_cli import onnx_model
+from conv_cli import onnx_model, tflite_model
 from conv_cli.adapter import Adapter, Compiled
 from conv_cli.errors import quiet
 from conv_cli.measure import Protocol, Side, attempt, device, timed_torch
@@ -22,16 +22,24 @@ from conv_cli.operators import Operator, gradients_by_torch, with_cotangent
 from topi_ext.compat import relay
 
 from ..usage import USAGE
-from . import operators, script_model
-from .onnx_output_shape import resolve_output_shape
+from . import keras_model, operators, script_model, tensorflow_model
+from .bound import bound
+from .diagnostics import in_errors
 
 
 def from_onnx(proto: Any, shapes: Mapping[str, tuple[int, ...]]) -> Any:
     """Relay module of an ONNX model, by TVM's importer."""
-    _keep_onnx_mapping()
-    mod, params = relay().frontend.from_onnx(proto, dict(shapes), freeze_params=True)
-    mod["main"] = relay().build_module.bind_params_by_name(mod["main"], params)
-    return relay().transform.DynamicToStatic()(mod)
+    with in_errors():
+        mod, params = relay().frontend.from_onnx(proto, dict(shapes), freeze_params=True)
+        mod["main"] = relay().build_module.bind_params_by_name(mod["main"], params)
+        return relay().transform.DynamicToStatic()(mod)
+
+
+def from_tflite(model: Any, inputs: Mapping[str, Any]) -> Any:
+    """Relay module of a TFLite model, by TVM's importer."""
+    shapes = {name: tuple(t.shape) for name, t in inputs.items()}
+    with in_errors():
+        return bound(*relay().frontend.from_tflite(model, shapes), inputs)
 
 
 class _Dtypes(dict):
@@ -43,14 +51,16 @@ class _Dtypes(dict):
         return tensor_dtype_to_np_dtype(number)
 
 
-def _keep_onnx_mapping() -> None:
-    """Give TVM's importer the table that ONNX had as a module up to 1.18."""
+def keep_onnx_mapping() -> list[str]:
+    """Give TVM's importer the table that ONNX had as a module up to 1.18; a note if it needs it."""
     try:
         importlib.import_module("onnx.mapping")
     except ImportError:
         module = types.ModuleType("onnx.mapping")
         module.TENSOR_TYPE_TO_NP_TYPE = _Dtypes()
         sys.modules["onnx.mapping"] = module
+        return ["onnx has no onnx.mapping any more, which both sides' importer was given"]
+    return []
 
 
 class RelayCompiled(Compiled):
@@ -62,7 +72,7 @@ class RelayCompiled(Compiled):
 
         self.device = device(target)
         # Without a network, TVM warns five times for every build.
-        with tvm.transform.PassContext(opt_level=3), quiet(logging.WARNING):
+        with tvm.transform.PassContext(opt_level=3), quiet(logging.WARNING), in_errors():
             library = relay().build(mod, target)
         self.names = [param.name_hint for param in mod["main"].params]
         self.executor = graph_executor.GraphModule(library["default"](self.device))
@@ -72,6 +82,8 @@ class RelayCompiled(Compiled):
         import tvm
 
         for name, tensor in zip(self.names, tensors):
+            if self.executor.get_input_index(name) < 0:
+                continue  # TVM drops what the model does not use
             self.executor.set_input(name, tvm.nd.from_dlpack(tensor.detach().clone().contiguous()))
 
     def run(self, arguments: Any) -> Any:
@@ -95,7 +107,10 @@ class RelayAdapter(Adapter):
     loaders = {  # noqa: RUF012 (never changed)
         ".pt": script_model.load,
         ".ts": script_model.load,
-        ".onnx": partial(onnx_model.load, convert=from_onnx, prepare=resolve_output_shape),
+        ".onnx": partial(onnx_model.load, convert=from_onnx, prepare=keep_onnx_mapping),
+        ".tflite": partial(tflite_model.load, convert=from_tflite),
+        ".pb": tensorflow_model.load,
+        ".keras": keras_model.load,
     }
 
     def host_target(self, threads: int) -> Any:
@@ -135,8 +150,9 @@ class RelayAdapter(Adapter):
         """Both gradients of an operator alone: stock, ours, and PyTorch's milliseconds."""
         tensors = with_cotangent(op, seed)
         expected = gradients_by_torch(op, [t.double() for t in tensors])
+        differentiate = partial(operators.differentiated, op)
         stock, ours = attempt(
-            lambda: operators.differentiated(op),
+            (differentiate, differentiate),
             tensors,
             expected,
             protocol,

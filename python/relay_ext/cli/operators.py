@@ -13,7 +13,10 @@ NAMES = frozenset(f"nn.conv{r}d{t}" for r in (1, 2, 3) for t in ("", "_transpose
 
 
 def find(mod: Any) -> Counter[Operator]:
-    """Every different convolution of a module with static shapes, and how often it occurs."""
+    """Every different convolution of a module with static shapes, and how often it occurs.
+
+    Quantized ones are those of whole numbers that TVM makes of them.
+    """
     import tvm
 
     found: Counter[Operator] = Counter()
@@ -23,7 +26,10 @@ def find(mod: Any) -> Counter[Operator]:
         if called and expr.op.name in NAMES:
             found[_operator(expr)] += 1
 
-    for function in relay().transform.InferType()(mod).functions.values():
+    qnn, infer = relay().qnn.transform, relay().transform.InferType()
+    for step in (infer, qnn.Legalize(), infer, qnn.CanonicalizeOps(), infer):
+        mod = step(mod)
+    for function in mod.functions.values():
         relay().analysis.post_order_visit(function, visit)
     return found
 

@@ -13,6 +13,9 @@ from conv_cli.errors import CliError, one_line, quiet
 from conv_cli.model import Model, check_names, given_input, random_input
 from topi_ext.compat import relay
 
+from .bound import bound
+from .diagnostics import in_errors
+
 
 def load(path: Path, choices: Choices) -> Model:
     """Load a TorchScript file: its inputs have names, but no shapes.
@@ -48,8 +51,7 @@ def load(path: Path, choices: Choices) -> Model:
         reference()
     except Exception as error:
         raise CliError(f"{path.name}: PyTorch stopped: {one_line(error)}") from error
-    mod = _to_relay(module, inputs, path.name)
-    return Model(path.name, mod, inputs, reference, exact, "torch")
+    return Model(path.name, lambda: _to_relay(module, inputs), inputs, reference, exact, "torch")
 
 
 def input_names(module: Any) -> list[str]:
@@ -57,18 +59,12 @@ def input_names(module: Any) -> list[str]:
     return [i.debugName().split(".")[0] for i in list(module.graph.inputs())[1:]]
 
 
-def _to_relay(module: Any, inputs: Mapping[str, Any], name: str) -> Any:
-    frontend = relay().frontend
+def _to_relay(module: Any, inputs: Mapping[str, Any]) -> Any:
     shapes = [
         (key, (tuple(t.shape), str(t.dtype).removeprefix("torch."))) for key, t in inputs.items()
     ]
-    try:
-        with quiet():
-            mod, params = frontend.from_pytorch(module, shapes)
-    except Exception as error:
-        raise CliError(f"{name}: TVM's importer stopped: {one_line(error)}") from error
-    mod["main"] = relay().build_module.bind_params_by_name(mod["main"], params)
-    return mod
+    with in_errors():
+        return bound(*relay().frontend.from_pytorch(module, shapes), inputs)
 
 
 def _dtype(module: Any) -> Any:
@@ -82,7 +78,7 @@ def _inputs(names: list[str], dtype: Any, choices: Choices) -> dict[str, Any]:
     """A tensor for each input: what is given, or random numbers of the shape that is stated."""
     import torch
 
-    check_names({**choices.given, **choices.shapes}, names)
+    check_names(choices, names)
     generator = torch.Generator().manual_seed(choices.seed)
     found: dict[str, Any] = {}
     for name in names:

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads ``.keras`` files, written by ``model.save`` of Keras 2; Keras tells what is right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from conv_cli.adapter import Choices
+from conv_cli.errors import CliError, need, no_output, one_line, quiet
+from conv_cli.model import Model, check_names, random_or_given, shape_of_input
+from topi_ext.compat import relay
+
+from .bound import bound
+from .diagnostics import in_errors
+from .tensorflow_model import PACKAGE, tensorflow, torch_dtype
+
+LAYOUTS = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
+"""Channels last, as Keras has them, by the rank of an input."""
+
+
+def load(path: Path, choices: Choices) -> Model:
+    """Load a model of Keras, whose inputs stay channels last.
+
+    Raises
+    ------
+    CliError
+        In one line: not such a file, another Keras, a shape is missing, gap of the importer.
+    """
+    tf = tensorflow("reading .keras")
+    import torch
+
+    keras = need("keras", "reading .keras", PACKAGE)  # what TVM's importer imports
+    if not keras.__version__.startswith("2."):
+        raise CliError(
+            f"reading .keras needs Keras 2, not {keras.__version__}: pip install {PACKAGE}"
+        )
+    try:
+        with quiet(), no_output():
+            model = keras.models.load_model(path, compile=False)
+    except Exception as error:
+        raise CliError(f"{path}: Keras {keras.__version__} refuses it: {one_line(error)}") from (
+            error
+        )
+    check_names(choices, list(model.input_names))
+    generator = torch.Generator().manual_seed(choices.seed)
+    inputs = {}
+    for name, tensor in zip(model.input_names, model.inputs):
+        shape = shape_of_input(name, list(tensor.shape), choices)
+        dtype = torch_dtype(name, tensor.dtype)
+        inputs[name] = random_or_given(name, shape, dtype, choices, generator)
+    fed = [tf.constant(tensor.numpy()) for tensor in inputs.values()]
+
+    def reference() -> list[Any]:
+        result = model(fed[0] if len(fed) == 1 else fed, training=False)
+        return [torch.from_numpy(y.numpy()) for y in tf.nest.flatten(result)]
+
+    try:
+        with quiet(), no_output():
+            reference()
+    except Exception as error:
+        raise CliError(f"{path.name}: Keras stopped: {one_line(error)}") from error
+    return Model(
+        path.name, lambda: _to_relay(model, inputs), inputs, reference, reference, "TensorFlow"
+    )
+
+
+def _to_relay(model: Any, inputs: Mapping[str, Any]) -> Any:
+    shapes = {name: tuple(t.shape) for name, t in inputs.items()}
+    layout = next((LAYOUTS[len(s)] for s in shapes.values() if len(s) in LAYOUTS), "NHWC")
+    with in_errors():
+        return bound(*relay().frontend.from_keras(model, shapes, layout=layout), inputs)
