@@ -16,6 +16,7 @@ from typing import Any
 
 from .adapter import Adapter, Choices
 from .args import threads_of
+from .boards import Board
 from .errors import CliError, NotImportedError
 from .measure import MODEL_TOLERANCE, TOLERANCE, Protocol, Side, attempt, side, timed, timed_torch
 from .model import Model, imported_again, load
@@ -37,6 +38,7 @@ class Options:
     budget: float = 2.0
     seed: int = 0
     tolerance: float = 1.0
+    board: Board | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ class Report:
     pipeline: Row | None = None
     gradients: list[Row] = field(default_factory=list)
     seconds: float = 0.0
+    board: str = ""
 
     @property
     def rows(self) -> list[Row]:
@@ -185,7 +188,11 @@ def check(
     """
     options, progress = options or Options(), progress or Progress()
     start, busy = time.perf_counter(), _busy()
-    target = parse_target(options.target, options.threads, adapter.host_target)
+    board = options.board
+    target = parse_target(options.target, options.threads, adapter.host_target, here=board is None)
+    if board:
+        adapter = adapter.on(board)
+        _check_board(board, target)
     protocol = Protocol(adapter, target, options.repeat, options.budget)
     if isinstance(model, Path):
         model = load(model, adapter.loaders, options.choices)
@@ -198,6 +205,7 @@ def check(
         _target_text(target),
         options.threads,
         list(model.notes),
+        board=f"{board.key} ({board.tracker})" if board else "",
     )
     report.notes.extend(busy)
     if model.reference is None:
@@ -225,6 +233,15 @@ def check(
         report.gradients.append(_whole_gradient_row(model, adjoint, protocol, options))
     report.seconds = time.perf_counter() - start
     return report
+
+
+def _check_board(board: Board, target: Any) -> None:
+    """Refuse a board before anything is compiled for it."""
+    session = board.connect()
+    try:
+        session.check_target(target)
+    finally:
+        session.close()
 
 
 def _not_imported(model: Model, adapter: Adapter) -> list[str]:
