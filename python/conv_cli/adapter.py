@@ -66,7 +66,7 @@ class Compiled(ABC):
         """A result, and the milliseconds of the best run; see :func:`conv_cli.measure.timed`."""
         return timed(lambda: self.run(arguments), protocol)
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (most occupy nothing)
         """Give back what it occupies."""
 
 

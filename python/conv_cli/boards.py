@@ -17,8 +17,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from topi_ext import compat
-
 from .errors import CliError, one_line
 
 GRACE = 5.0
@@ -250,6 +248,8 @@ class Session:
         ------
         CliError
         """
+        from topi_ext import compat
+
         kind = str(target.kind.name)
         host = target if kind == "llvm" else target.host
         who = f"--key {self.board.key}: the server at {self.address}"
@@ -273,14 +273,25 @@ class Session:
         if missing := compat.missing_vectors(host, has):
             raise CliError(f"{who} has no {', '.join(missing)}, which --target uses")
 
+    def planned(self, target: Any) -> Any:
+        """An llvm target that names no ``num-cores``, with as many threads as the server uses;
+        kernels would be planned for those of this machine."""
+        import tvm
+
+        number = self.board.threads or self._ask("runtime.NumThreads")
+        if target.kind.name != "llvm" or target.attrs.get("num-cores") or not number:
+            return target
+        return tvm.target.Target({**dict(target.export()), "num-cores": int(number)})
+
 
 def _refusal(error: Exception) -> str:
     """Why a server takes no session."""
-    import tvm
+    from topi_ext import compat
 
     said = one_line(error, 200)
     if "pending_request_bytes_" in said or "version" in said.lower():
-        return f"runs a TVM whose RPC is not that of TVM {tvm.__version__} here: install the same"
+        release = compat.release().partition(",")[0]
+        return f"runs a TVM whose RPC is not that of TVM {release} here: install the same"
     return f"takes no session: {said}"
 
 

@@ -8,7 +8,7 @@ import os
 import platform
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -192,7 +192,7 @@ def check(
     target = parse_target(options.target, options.threads, adapter.host_target, here=board is None)
     if board:
         adapter = adapter.on(board)
-        _check_board(board, target)
+        target = _for_board(board, target)
     protocol = Protocol(adapter, target, options.repeat, options.budget)
     if isinstance(model, Path):
         model = load(model, adapter.loaders, options.choices)
@@ -235,13 +235,11 @@ def check(
     return report
 
 
-def _check_board(board: Board, target: Any) -> None:
-    """Refuse a board before anything is compiled for it."""
-    session = board.connect()
-    try:
+def _for_board(board: Board, target: Any) -> Any:
+    """The target as it is compiled for a board, which is refused before that."""
+    with closing(board.connect()) as session:
         session.check_target(target)
-    finally:
-        session.close()
+        return session.planned(target)
 
 
 def _not_imported(model: Model, adapter: Adapter) -> list[str]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Union
@@ -20,6 +22,8 @@ from .check import Options, Progress, Report, check, set_threads
 from .errors import CliError, one_line
 
 Outcome = Union[Report, CliError]
+SECONDS_TO_END = 10
+"""What a process has to end by itself once it has sent what it found."""
 
 
 def check_each(
@@ -42,7 +46,8 @@ def check_each(
         for number, options in enumerate(choices):
             receive, send = context.Pipe(duplex=False)
             worker = context.Process(target=_run, args=(send, model, adapter, options), daemon=True)
-            worker.start()
+            with _ignoring_interrupts():
+                worker.start()
             send.close()
             workers.append(worker)
             waiting[receive] = number
@@ -52,11 +57,26 @@ def check_each(
                 found[number] = _received(ready, choices[number])
                 left = (choices[n].board for n in waiting.values())
                 progress.step(", ".join(board.key for board in left if board))
+                workers[number].join(SECONDS_TO_END)
     finally:
         for worker in workers:
             worker.terminate()
             worker.join()
     return [found[number] for number in range(len(choices))]
+
+
+@contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    """Processes started inside the block ignore Ctrl-C: they end with this one, which answers it
+    in one line."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _received(receive: Connection, options: Options) -> Outcome:

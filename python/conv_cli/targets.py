@@ -8,7 +8,7 @@ import platform
 from collections.abc import Callable
 from typing import Any
 
-from .errors import CliError, one_line
+from .errors import CliError, no_output, one_line
 
 
 def parse_target(
@@ -50,10 +50,11 @@ def _no_target(target: Any) -> str:
     if cores is not None and int(cores) < 1:
         return f"num-cores={int(cores)} must be positive"
     triple, processor = (str(target.attrs.get(key, "")) for key in ("mtriple", "mcpu"))
-    if not compat.knows_triple(triple):
-        return f"mtriple={triple} is no architecture that LLVM knows"
-    if processor and processor not in compat.processors(triple):
-        return f"mcpu={processor} is no processor that LLVM knows"
+    with no_output():  # LLVM says it too
+        if not compat.knows_triple(triple):
+            return f"mtriple={triple} is no architecture that LLVM knows"
+        if processor and processor not in compat.processors(triple):
+            return f"mcpu={processor} is no processor that LLVM knows"
     return ""
 
 
