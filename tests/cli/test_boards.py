@@ -92,10 +92,13 @@ def end_of(process: subprocess.Popen) -> tuple[int, str, list[str]]:
     """Status, output, and lines of standard error without warnings; nothing of it may be left."""
     try:
         output, errors = process.communicate(timeout=LIMIT)
+        until = time.monotonic() + 10  # Python's own resource tracker ends a moment later
+        while left := rpc.processes_of_session(process.pid):
+            assert time.monotonic() < until, f"left behind: {left}"
+            time.sleep(0.05)
     finally:
         for pid in rpc.processes_of_session(process.pid):
             os.kill(pid, signal.SIGKILL)
-            pytest.fail(f"left behind: {pid}")
     said = [line for line in errors.splitlines() if line.startswith("relax_ext:")]
     assert "Traceback" not in errors, errors
     return process.returncode, output, said
