@@ -15,6 +15,7 @@ import argparse
 import copy
 import importlib
 import json
+import math
 import os
 import sys
 import tempfile
@@ -181,6 +182,7 @@ def train(
 
     session, workers = collectives.session, collectives.session.num_workers
     mod, names, state = autoencoder.training_module(model, data[0][::workers], parts=workers)
+    mod, length = with_flat_gradients(mod)
     item = session.get_global_func("ffi.ArrayGetItem")
     together = session.get_global_func("ffi.Array")
     with tempfile.TemporaryDirectory() as directory:
@@ -188,28 +190,66 @@ def train(
         compile_step(mod, target, library)
         step = collectives.load(library)
         session.sync_worker_0()
-        gradients_of, update = step["main_adjoint"], step["update"]
+        gradients_of, flatten, split, update = map(
+            step.__getitem__, ("main_adjoint", "flatten", "split", "update")
+        )
         values = dict(model.named_parameters())
-        shapes = [tuple(values[n].shape) for n in names]
-        weights = [collectives.broadcast(values[n].detach().numpy()) for n in names]
+        weights = together(*(collectives.broadcast(values[n].detach().numpy()) for n in names))
         state = together(*(collectives.broadcast(s.numpy()) for s in state))
         losses = []
         for batch in data:
             parts = batch.numpy().reshape(workers, -1, *batch.shape[1:])
-            result = gradients_of(collectives.scatter(parts), *weights)
-            mine = item(result, 1)
-            sums = [collectives.sum(item(mine, i), s) for i, s in enumerate(shapes)]
-            updated = update(together(*weights), together(*sums), state)
-            weights, state = (
-                [item(item(updated, 0), i) for i in range(len(names))],
-                item(updated, 1),
-            )
-            losses.append(float(collectives.fetch(collectives.sum(item(result, 0), ()), ())))
+            each = (item(weights, i) for i in range(len(names)))
+            mine = flatten(gradients_of(collectives.scatter(parts), *each))
+            total = split(collectives.sum(mine, (length,)))
+            updated = update(weights, item(total, 1), state)
+            weights, state = item(updated, 0), item(updated, 1)
+            losses.append(float(collectives.fetch(item(total, 0), ())))
             tick()
         with torch.no_grad():
-            for name, weight, shape in zip(names, weights, shapes):
-                values[name].copy_(torch.from_numpy(collectives.fetch(weight, shape)))
+            for i, value in enumerate(values[name] for name in names):
+                weight = collectives.fetch(item(weights, i), tuple(value.shape))
+                value.copy_(torch.from_numpy(weight))
     return np.array(losses)
+
+
+def with_flat_gradients(module: Any) -> tuple[Any, int]:
+    """The training module, with two more functions, and how long one vector of all numbers is.
+
+    ``flatten(main_adjoint(...))`` puts the loss and all gradients into one vector, so that they are
+    summed at once; ``split(vector)`` gives the loss and the tuple of gradients back.
+    """
+    from tvm import relax
+
+    from topi_ext import compat
+
+    result = compat.type_of(module["main_adjoint"].body)
+    shapes = [
+        compat.known_shape(leaf.shape) for leaf in (result.fields[0], *result.fields[1].fields)
+    ]
+    ends = [0]
+    for shape in shapes:
+        ends.append(ends[-1] + math.prod(shape))
+    bb = relax.BlockBuilder(module)
+    pair = relax.Var("pair", result)
+    with bb.function("flatten", [pair]):
+        with bb.dataflow():
+            loss, gradients = (bb.emit(relax.TupleGetItem(pair, i)) for i in range(2))
+            leaves = [loss, *(relax.TupleGetItem(gradients, i) for i in range(len(shapes) - 1))]
+            flat = [bb.emit(relax.op.reshape(bb.emit(leaf), (-1,))) for leaf in leaves]
+            vector = bb.emit_output(relax.op.concat(flat, axis=0))
+        bb.emit_func_output(vector)
+    whole = relax.Var("whole", compat.tensor_type((ends[-1],), "float32", 1))
+    with bb.function("split", [whole]):
+        with bb.dataflow():
+            cut = bb.emit(relax.op.split(whole, ends[1:-1], axis=0))
+            leaves = [
+                bb.emit(relax.op.reshape(bb.emit(relax.TupleGetItem(cut, i)), shape))
+                for i, shape in enumerate(shapes)
+            ]
+            both = bb.emit_output(relax.Tuple([leaves[0], relax.Tuple(leaves[1:])]))
+        bb.emit_func_output(both)
+    return bb.finalize(), ends[-1]
 
 
 def compile_step(module: Any, target: Any, library: Path) -> None:
