@@ -16,8 +16,7 @@ from .errors import CliError
 
 DESCRIPTION = """\
 Import and compile a model twice, with stock TVM and with {package}, run both, and compare them
-with the model's own framework, {frameworks}:
-is it right, and how fast is it?
+with the model's own framework: is it right, and how fast is it?  Frameworks are {frameworks}.
 
 Every different convolution and transposed convolution of the model is also compiled alone and
 compared with PyTorch in float64."""
@@ -35,7 +34,8 @@ exit status:
 
 error, as printed: max |result - reference| / max |reference|. A float32 operator is right below
 1e-5, a whole model below 1e-4 (float64 1e-12 and 1e-10, float16 2e-3 and 2e-2, bfloat16 1.6e-2
-and 8e-2); --tolerance multiplies these."""
+and 8e-2), quantized outputs up to a step of rounding, more where operators follow each other;
+--tolerance multiplies these."""
 
 LARGEST_SIZE = 2**63 - 1
 LARGEST_PORT = 2**16 - 1

@@ -287,7 +287,7 @@ def _whole_row(model: Model, expected: Expected, protocol: Protocol, options: Op
         ms = timed_torch(model.reference, protocol)
     else:
         ms = timed(model.reference, protocol)[1]
-    tolerance = _model_tolerance(expected.returned, model.is_quantized) * options.tolerance
+    tolerance = _model_tolerance(expected.returned, model.steps) * options.tolerance
     return Row("whole model", model.name, 1, tolerance, *sides, ms)
 
 
@@ -322,20 +322,15 @@ def _tolerance(table: Mapping[str, float], dtype: str) -> float:
     return table.get(dtype, 0.0)  # integers are exact
 
 
-def _model_tolerance(outputs: list[Any], is_quantized: bool = False) -> float:
-    return max(
-        (
-            _tolerance(MODEL_TOLERANCE, str(y.dtype).removeprefix("torch."))
-            or (_rounding(y) if is_quantized else 0.0)
-            for y in outputs
-        ),
-        default=0.0,
-    )
-
-
-def _rounding(output: Any) -> float:
-    """What one step more or less is of quantized numbers, as an error is measured."""
-    return 1.0 / max(output.double().abs().max().item(), 1.0) if output.numel() else 0.0
+def _model_tolerance(outputs: list[Any], steps: float = 0.0) -> float:
+    """The largest of the outputs; of whole numbers, so many steps, as an error is measured."""
+    limits = [0.0]
+    for y in outputs:
+        limit = _tolerance(MODEL_TOLERANCE, str(y.dtype).removeprefix("torch."))
+        if not limit and y.numel():
+            limit = steps / max(y.double().abs().max().item(), 1.0)
+        limits.append(limit)
+    return max(limits)
 
 
 def _target_text(target: Any) -> str:

@@ -64,9 +64,8 @@ def need(package: str, why: str, install: str = "") -> ModuleType:
     except ImportError as error:
         top = package.split(".")[0]
         missing = getattr(error, "name", None) or top
-        if missing == top and install:
-            missing = install
-        raise CliError(f"{why} needs {missing}: pip install {missing}") from error
+        pip = install if missing == top and install else missing
+        raise CliError(f"{why} needs {missing}: pip install {pip}") from error
 
 
 NOT_TELLING = ("File ", "at ", "[bt]", "Stack", "^", "#", "R.", "Offending call:")

@@ -40,8 +40,8 @@ class Model:
         What there is to say of how it was loaded.
     lacks : str
         What is missing where there is no reference.
-    is_quantized : bool
-        Whether whole numbers that it returns are rounded ones.
+    steps : float
+        By how much whole numbers that it returns may differ: they are rounded ones if not 0.
     mod : tvm.IRModule
         What ``convert`` made with the adapter registered.
     exported : torch.export.ExportedProgram, optional
@@ -57,7 +57,7 @@ class Model:
     framework: str
     notes: list[str] = field(default_factory=list)
     lacks: str = ""
-    is_quantized: bool = False
+    steps: float = 0.0
     exported: Any = None
     leaves: list[Any] = field(default_factory=list)
     mod: Any = field(init=False)

@@ -60,15 +60,8 @@ def _shape(value: Any, sizes: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def load(
-    path: Path,
-    choices: Choices,
-    convert: Convert,
-    prepare: Callable[[], list[str]] | None = None,
-) -> Model:
+def load(path: Path, choices: Choices, convert: Convert) -> Model:
     """Load an ``.onnx`` file; ``convert(proto, shapes)`` gives the module of the adapter's IR.
-
-    ``prepare()`` makes TVM's importer usable, and says in notes what it needed.
 
     Raises
     ------
@@ -121,7 +114,6 @@ def load(
         reference,
         reference,
         "onnxruntime",
-        prepare() if prepare else [],
     )
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m relay_ext MODEL``: stock Relay beside ours beside the model's own framework.
 
-``adapter`` is what Relay adds to :mod:`conv_cli`; ``script_model`` loads TorchScript files,
-``operators`` finds, builds and differentiates convolutions, ``onnx_output_shape`` gives Relay's
-importer as padding what it would drop.
+``adapter`` is what Relay adds to :mod:`conv_cli`; ``script_model``, ``tensorflow_model`` and
+``keras_model`` load files, ``bound`` and ``diagnostics`` make modules of what importers give,
+``operators`` finds, builds and differentiates convolutions.
 """
 
 from __future__ import annotations

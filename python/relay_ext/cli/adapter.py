@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
-import sys
-import types
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -40,27 +37,6 @@ def from_tflite(model: Any, inputs: Mapping[str, Any]) -> Any:
     shapes = {name: tuple(t.shape) for name, t in inputs.items()}
     with in_errors():
         return bound(*relay().frontend.from_tflite(model, shapes), inputs)
-
-
-class _Dtypes(dict):
-    """NumPy's dtype for the number of an ONNX one."""
-
-    def __missing__(self, number: int) -> Any:
-        from onnx.helper import tensor_dtype_to_np_dtype
-
-        return tensor_dtype_to_np_dtype(number)
-
-
-def keep_onnx_mapping() -> list[str]:
-    """Give TVM's importer the table that ONNX had as a module up to 1.18; a note if it needs it."""
-    try:
-        importlib.import_module("onnx.mapping")
-    except ImportError:
-        module = types.ModuleType("onnx.mapping")
-        module.TENSOR_TYPE_TO_NP_TYPE = _Dtypes()
-        sys.modules["onnx.mapping"] = module
-        return ["onnx has no onnx.mapping any more, which both sides' importer was given"]
-    return []
 
 
 class RelayCompiled(Compiled):
@@ -107,7 +83,7 @@ class RelayAdapter(Adapter):
     loaders = {  # noqa: RUF012 (never changed)
         ".pt": script_model.load,
         ".ts": script_model.load,
-        ".onnx": partial(onnx_model.load, convert=from_onnx, prepare=keep_onnx_mapping),
+        ".onnx": partial(onnx_model.load, convert=from_onnx),
         ".tflite": partial(tflite_model.load, convert=from_tflite),
         ".pb": tensorflow_model.load,
         ".keras": keras_model.load,
