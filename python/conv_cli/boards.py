@@ -55,6 +55,11 @@ class Board:
         """``HOST:PORT``, as given."""
         return f"{self.host}:{self.port}"
 
+    @property
+    def shown(self) -> str:
+        """What reports call it."""
+        return f"{self.key} ({self.tracker})"
+
     def connect(self) -> Session:
         """A session with a free server under the key.
 
@@ -121,6 +126,8 @@ class _Tracker:
             self._base.sendjson(self._socket, [code, *arguments])
             status, *value = self._base.recvjson(self._socket)
         except TimeoutError:
+            if code != self._base.TrackerCode.REQUEST:
+                raise CliError(f"--rpc {board.tracker}: the tracker does not answer") from None
             raise CliError(
                 f"--key {board.key}: no free server within {board.timeout:g} s (--rpc-timeout)"
             ) from None

@@ -188,11 +188,7 @@ def check(
     """
     options, progress = options or Options(), progress or Progress()
     start, busy = time.perf_counter(), _busy()
-    board = options.board
-    target = parse_target(options.target, options.threads, adapter.host_target, here=board is None)
-    if board:
-        adapter = adapter.on(board)
-        target = _for_board(board, target)
+    adapter, target = _placed(adapter, options)
     protocol = Protocol(adapter, target, options.repeat, options.budget)
     if isinstance(model, Path):
         model = load(model, adapter.loaders, options.choices)
@@ -205,9 +201,9 @@ def check(
         _target_text(target),
         options.threads,
         list(model.notes),
-        board=f"{board.key} ({board.tracker})" if board else "",
+        board=options.board.shown if options.board else "",
     )
-    report.notes.extend(busy)
+    report.notes.extend([*busy, *_baseline(options.board, target)])
     if model.reference is None:
         report.notes.extend(_not_imported(model, adapter))
         if not found:
@@ -235,11 +231,23 @@ def check(
     return report
 
 
-def _for_board(board: Board, target: Any) -> Any:
-    """The target as it is compiled for a board, which is refused before that."""
+def _placed(adapter: Adapter, options: Options) -> tuple[Adapter, Any]:
+    """The adapter and the target of where models run; a board is refused before anything is
+    compiled for it."""
+    board = options.board
+    target = parse_target(options.target, options.threads, adapter.host_target, here=board is None)
+    if board is None:
+        return adapter, target
     with closing(board.connect()) as session:
         session.check_target(target)
-        return session.planned(target)
+        return adapter.on(board), session.planned(target)
+
+
+def _baseline(board: Board | None, target: Any) -> list[str]:
+    """A note where the target of a board leaves the processor open."""
+    if board is None or target.kind.name != "llvm" or target.attrs.get("mcpu"):
+        return []
+    return ["--target names no mcpu, so code is for a baseline processor"]
 
 
 def _not_imported(model: Model, adapter: Adapter) -> list[str]:

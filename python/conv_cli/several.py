@@ -89,6 +89,8 @@ def _received(receive: Connection, options: Options) -> Outcome:
 
 def _run(send: Connection, model: Path, adapter: Adapter, options: Options) -> None:
     """In a process of its own: check, and send what came out."""
+    # Locks of tqdm would be told to Python's resource tracker, which complains of them at Ctrl-C.
+    multiprocessing.set_start_method(None, force=True)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     warnings.filterwarnings("ignore")  # shown once is enough: by a run with one board
     set_threads(options.threads)

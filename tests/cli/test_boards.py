@@ -121,7 +121,7 @@ def test_two_boards_at_the_same_time(tracker: rpc.Service, servers: list, tmp_pa
         assert [row["wrong"] for row in rows] == [False] * 3
         for row in rows:
             assert 0 < row["ours"]["ms"] < 1e3 and row["ours"]["error"] < 1e-5
-    for service in servers:  # the check of the board, three functions of ours, and two of stock
+    for service in servers:  # three functions of ours, and two of stock
         assert service.log.read_text().count("load_module") == 5
 
 
@@ -143,6 +143,20 @@ def test_a_server_that_is_killed_in_the_middle(tracker: rpc.Service, tmp_path: P
     assert (status, output) == (2, "")
     assert line.startswith(f"relax_ext: --key victim: the server at 127.0.0.1:{victim.port} died")
     assert line.endswith("--target has instructions that its processor lacks")
+
+
+def test_an_interrupt_ends_all_processes(
+    tracker: rpc.Service, servers: list, tmp_path: Path
+) -> None:
+    """Ctrl-C while two boards work; `end_of` looks who is left."""
+    left, _ = servers
+    before = left.log.read_text().count("load_module")
+    arguments = ["--key", "left", "--key", "right", "--target", PLAIN]
+    process = start(tracker, save(tmp_path / "layer.pt2", 4, 5), *arguments)
+    left.says("load_module", before + 1)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    status, output, said = end_of(process)
+    assert (status, output, said) == (130, "", ["relax_ext: interrupted"])
 
 
 def test_what_is_refused_before_anything_is_compiled(tracker: rpc.Service, servers: list) -> None:
@@ -171,8 +185,11 @@ def test_what_is_refused_before_anything_is_compiled(tracker: rpc.Service, serve
         )
 
 
-def test_a_server_that_is_silent(tracker: rpc.Service, servers: list) -> None:
+def test_a_server_that_is_silent(
+    tracker: rpc.Service, servers: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Stopped, as where the network is gone: the end comes in time."""
+    monkeypatch.setattr(boards, "GRACE", 0.0)
     left, _ = servers
     session = board(tracker, "left", timeout=1).connect()
     left.signal(signal.SIGSTOP)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,10 @@ class RemoteCompiled(Compiled):
         from tvm import relax
 
         self.function = function
-        executable = tvm.compile(mod, target, **options)
+        with warnings.catch_warnings():
+            # What this package advises of targets and threads is about this machine.
+            warnings.filterwarnings("ignore", message="relax_ext: ", category=UserWarning)
+            executable = tvm.compile(mod, target, **options)
         with tempfile.TemporaryDirectory() as directory:
             library = Path(directory) / LIBRARY
             export(executable, board, target, library)
