@@ -4,7 +4,6 @@
 PYTHON ?= python3.11
 # Tests compile on one thread each, so one worker per core is what saves time. `make test WORKERS=0` runs in one process.
 WORKERS ?= auto
-# Tests of one xdist_group share a worker, and so what they have started.
 # More for pytest: make test-full ARGS="-k geometry --hypothesis-seed=42"
 ARGS ?=
 
@@ -26,7 +25,7 @@ TORCH := "torch==2.13.0"
 
 PY := .venv/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
-PYTEST := -m pytest -n $(WORKERS) --dist loadgroup --maxprocesses 8 $(ARGS)
+PYTEST := -m pytest -n $(WORKERS) --maxprocesses 8 $(ARGS)
 
 # Another TVM on the caller's path must not get in front of the pinned ones.
 unexport PYTHONPATH

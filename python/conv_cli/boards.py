@@ -162,7 +162,7 @@ class Session:
         )
         self._sockets = [socket.socket(fileno=os.dup(fd)) for fd in _sockets() - before]
         # TVM's client itself waits for ever.
-        limit = struct.pack("ll", int(seconds + GRACE), 0)
+        limit = struct.pack("ll", int(seconds + GRACE), int((seconds + GRACE) % 1 * 1e6))
         for connection in self._sockets:
             for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
                 connection.setsockopt(socket.SOL_SOCKET, option, limit)

@@ -34,38 +34,28 @@ def parse_target(
     except Exception as error:
         raise CliError(f"--target {text}: {one_line(error)}") from error
     host = target if target.kind.name == "llvm" else target.host
-    reason = _no_target(host) if host is not None else ""
-    if not reason and here and target.kind.name == "llvm":
-        reason = _cannot_run(target)
-    if reason:
+    runs_here = here and host is target
+    if host is not None and (reason := _reason(host, runs_here)):
         raise CliError(f"--target {text}: {reason}")
     return target
 
 
-def _no_target(target: Any) -> str:
-    """Why LLVM cannot compile for an llvm target, or an empty string."""
+def _reason(target: Any, here: bool) -> str:
+    """Why LLVM cannot compile for an llvm target, or its code not run here, or an empty string."""
     from topi_ext import compat
 
     cores = target.attrs.get("num-cores")
     if cores is not None and int(cores) < 1:
         return f"num-cores={int(cores)} must be positive"
     triple, processor = (str(target.attrs.get(key, "")) for key in ("mtriple", "mcpu"))
+    of_this_system = platform.system().lower() in triple or "-" not in triple
+    if here and not (compat.is_for_this_machine(target) and of_this_system):
+        return f"mtriple={triple} is not of this machine, {compat.system_triple()}"
     with no_output():  # LLVM says it too
         if not compat.knows_triple(triple):
             return f"mtriple={triple} is no architecture that LLVM knows"
         if processor and processor not in compat.processors(triple):
             return f"mcpu={processor} is no processor that LLVM knows"
-    return ""
-
-
-def _cannot_run(target: Any) -> str:
-    """Why code for an llvm target does not run on this machine, or an empty string."""
-    from topi_ext import compat
-
-    triple = str(target.attrs.get("mtriple", ""))
-    of_this_system = platform.system().lower() in triple or "-" not in triple
-    if not (compat.is_for_this_machine(target) and of_this_system):
-        return f"mtriple={triple} is not of this machine, {compat.system_triple()}"
-    if missing := compat.missing_vectors(target):
+    if here and (missing := compat.missing_vectors(target)):
         return f"this processor has no {', '.join(missing)}"
     return ""

@@ -29,7 +29,6 @@ from conv_cli.errors import CliError  # noqa: E402
 from helpers import rpc  # noqa: E402
 
 PLAIN = '{"kind": "llvm", "mcpu": "generic"}'
-pytestmark = pytest.mark.xdist_group("boards")  # one tracker and its servers for all
 LIMIT = 120
 """Seconds after which a test says that something hangs, on a machine however busy."""
 
