@@ -8,6 +8,7 @@ free. Whatever a board or the network does, nothing here waits longer than it wa
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 import threading
@@ -21,6 +22,11 @@ from .errors import CliError, one_line
 
 GRACE = 5.0
 """Seconds that a server has beyond a session's own limit to say that it is over."""
+PATIENCE = 2.0
+"""Seconds that an interrupted process waits for servers to finish what they run."""
+
+_open: list[Session] = []
+_leaving = threading.Event()
 
 
 @dataclass(frozen=True)
@@ -166,6 +172,7 @@ class Session:
         for connection in self._sockets:
             for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
                 connection.setsockopt(socket.SOL_SOCKET, option, limit)
+        _open.append(self)
         if board.threads:
             self._ask("runtime.config_threadpool", 0, board.threads)
 
@@ -191,6 +198,8 @@ class Session:
 
     def close(self) -> None:
         """End the session; whatever still refers to arrays there is of no use any more."""
+        if self in _open:
+            _open.remove(self)
         for connection in self._sockets:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -211,6 +220,8 @@ class Session:
         except CliError:
             raise
         except Exception as error:
+            if _leaving.is_set():
+                threading.Event().wait()  # for the end of this process
             seconds, limit = time.monotonic() - start, self.board.timeout
             who = f"--key {self.board.key}: the server at {self.address}"
             if "RPCSessionTimeoutError" in str(error) or seconds >= limit:
@@ -223,6 +234,17 @@ class Session:
                 f"{who} died while it {what}: killed, out of memory, or --target has "
                 "instructions that its processor lacks"
             ) from error
+
+    def hang_up(self, until: float) -> None:
+        """Say no more, and take what the server still sends until it ends the session."""
+        for connection in self._sockets:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_WR)
+                while (left := until - time.monotonic()) > 0:
+                    # Not by a timeout of the socket, which TVM's client reads too.
+                    ready, _, _ = select.select([connection], [], [], left)
+                    if ready and not connection.recv(2**16, socket.MSG_DONTWAIT):
+                        break
 
     def _is_open(self) -> bool:
         """Whether the server still holds its end of every connection."""
@@ -289,6 +311,18 @@ class Session:
         if target.kind.name != "llvm" or target.attrs.get("num-cores") or not number:
             return target
         return tvm.target.Target({**dict(target.export()), "num-cores": int(number)})
+
+
+def hang_up() -> None:
+    """End all sessions before this process ends in the middle of something.
+
+    TVM's server dies with a session whose client vanishes while it runs: the board would be lost
+    to everyone until somebody starts it again.
+    """
+    _leaving.set()
+    until = time.monotonic() + PATIENCE
+    for session in list(_open):
+        session.hang_up(until)
 
 
 def _refusal(error: Exception) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Union
 
 from .adapter import Adapter
+from .boards import hang_up
 from .check import Options, Progress, Report, check, set_threads
 from .errors import CliError, one_line
 
@@ -110,4 +111,5 @@ def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])
+    hang_up()
     os._exit(1)
