@@ -27,6 +27,7 @@ from conv_cli import boards  # noqa: E402
 from conv_cli.boards import Board  # noqa: E402
 from conv_cli.errors import CliError  # noqa: E402
 from helpers import rpc  # noqa: E402
+from topi_ext import compat  # noqa: E402
 
 PLAIN = '{"kind": "llvm", "mcpu": "generic"}'
 LIMIT = 120
@@ -218,6 +219,29 @@ def test_instructions_that_the_board_lacks(
     with closing(board(tracker, "right").connect()) as session:
         with pytest.raises(CliError, match=r"has no avx, avx2, f16c, fma, which --target uses"):
             session.check_target(tvm.target.Target({"kind": "llvm", "mcpu": "haswell"}))
+
+
+def test_a_library_that_the_board_does_not_take(
+    tracker: rpc.Service, servers: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Written where there is no folder, as where there is no room. The board is free again."""
+    from tvm import relax
+
+    from relax_ext.cli.adapter import RelaxAdapter
+
+    upload = tvm.rpc.RPCSession.upload
+    monkeypatch.setattr(
+        tvm.rpc.RPCSession, "upload", lambda self, data: upload(self, data, "missing/model.so")
+    )
+    left = board(tracker, "left", timeout=10)
+    adapter = RelaxAdapter().on(left)
+    bb = relax.BlockBuilder()
+    x = relax.Var("x", compat.tensor_type((2,), "float32", 1))
+    with bb.function("main", [x]):
+        bb.emit_func_output(bb.emit(relax.op.add(x, x)))
+    with pytest.raises(CliError, match=r"does not take a library of \d+\.\d MB: "):
+        adapter.compile(bb.get(), tvm.target.Target("llvm"), "main")
+    left.connect().close()
 
 
 def test_another_tvm() -> None:
