@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import torch
 from torch import nn
 
 from conv_cli import tflite_model
+from conv_cli.measure import Protocol, side
 from helpers.command_line import (
     one_conv_transpose,
     refused,
@@ -87,6 +90,32 @@ def test_onnx_output_shape_that_stock_ignores(tmp_path: Path) -> None:
         note for note in found["notes"] if "busy" in note
     ]
     assert found["whole"]["stock"]["note"] == "wrong shape (2, 4, 12, 9), not (2, 4, 11, 10)"
+
+
+@pytest.mark.parametrize(
+    ("got", "wanted", "note"),
+    [
+        ("float32", "float16", "wrong dtype float32, not float16"),
+        ("float32", "int8", "wrong dtype float32, not int8"),
+        ("int32", "int64", ""),
+        ("float64", "float64", ""),
+    ],
+)
+def test_dtypes_of_results(got: str, wanted: str, note: str) -> None:
+    result = [torch.ones(2, dtype=getattr(torch, got))]
+    compiled = SimpleNamespace(
+        put=lambda tensors: tensors, run=lambda _: result, get=lambda tensors: tensors
+    )
+    found = side(
+        lambda *_: compiled,
+        nullcontext(),
+        lambda: None,
+        [],
+        [torch.ones(2).double()],
+        Protocol(RelaxAdapter(), None, repeat=1),
+        dtypes=[getattr(torch, wanted)],
+    )
+    assert found.note == note and found.error == (None if note else 0.0)
 
 
 def test_shapes_by_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
