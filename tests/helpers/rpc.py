@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import cached_property
 from pathlib import Path
 
 SECONDS = 120
@@ -20,7 +21,6 @@ class Service:
 
     Attributes
     ----------
-    port : int
     log : pathlib.Path
         What it has said.
     """
@@ -36,7 +36,11 @@ class Service:
                 env=environment,
                 start_new_session=True,
             )
-        (self.port,) = map(int, self.says(r"bind to 127\.0\.0\.1:(\d+)"))
+
+    @cached_property
+    def port(self) -> int:
+        """Where it listens, once it does."""
+        return int(self.says(r"bind to 127\.0\.0\.1:(\d+)")[0])
 
     def says(self, pattern: str, times: int = 1) -> list[str]:
         """Wait until it has said this so many times; the groups of the last."""
