@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .args import Usage
-from .measure import Protocol, Side
+from .boards import Board
+from .measure import Protocol, Side, timed
 from .operators import Operator
 
 if TYPE_CHECKING:
@@ -61,6 +62,13 @@ class Compiled(ABC):
     def get(self, result: Any) -> list[Any]:
         """The tensors of a result, in order, as torch tensors."""
 
+    def timed(self, arguments: Any, protocol: Protocol) -> tuple[Any, float]:
+        """A result, and the milliseconds of the best run; see :func:`conv_cli.measure.timed`."""
+        return timed(lambda: self.run(arguments), protocol)
+
+    def close(self) -> None:  # noqa: B027 (most occupy nothing)
+        """Give back what it occupies."""
+
 
 class Adapter(ABC):
     """One adapter.
@@ -105,6 +113,10 @@ class Adapter(ABC):
 
     def compile_whole(self, module: Any, target: Any, function: str) -> Compiled:
         """Compile a whole model by the adapter's own pipeline."""
+        raise NotImplementedError
+
+    def on(self, board: Board) -> Adapter:
+        """An adapter like this one whose functions run on a board."""
         raise NotImplementedError
 
     @abstractmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,7 @@ and 8e-2), quantized outputs up to a step of rounding, more where operators foll
 --tolerance multiplies these."""
 
 LARGEST_SIZE = 2**63 - 1
+LARGEST_PORT = 2**16 - 1
 LARGEST_SEED = 2**63 - 2  # gradients draw with the next one too
 THREADS_PER_CORE = 8  # more gain nothing, and very many crash TVM
 
@@ -59,6 +61,8 @@ class Usage:
         What ``--grad`` does.
     takes_outputs : bool
         Whether some files do not state their outputs.
+    takes_boards : bool
+        Whether models can run on boards behind TVM's RPC tracker.
     """
 
     package: str
@@ -67,6 +71,7 @@ class Usage:
     examples: str
     gradients: str
     takes_outputs: bool = False
+    takes_boards: bool = False
 
 
 def _named(text: str) -> tuple[str, str]:
@@ -106,6 +111,14 @@ def _positive(text: str) -> int:
     if value is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive 64-bit integer")
     return value
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, sep, digits = text.rpartition(":")
+    port = _whole(digits, 1, LARGEST_PORT)
+    if not (host and sep) or port is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form HOST:PORT")
+    return host.strip("[]"), port
 
 
 def _seed(text: str) -> int:
@@ -176,10 +189,15 @@ def parser(usage: Usage) -> argparse.ArgumentParser:
     add("--grad", action="store_true", help=usage.gradients)
     add(
         "--target",
+        action="append",
+        default=[],
         metavar="TARGET",
         help='TVM target, a kind or a JSON dict such as \'{"kind": "llvm", "mcpu": "znver3"}\' '
-        "(default: this machine)",
+        "(default: this machine"
+        + ("; one for all boards, or one for each --key)" if usage.takes_boards else ")"),
     )
+    if usage.takes_boards:
+        _add_boards(add)
     add("--threads", type=_positive, metavar="N", help="threads (default: all cores)")
     add(
         "--repeat",
@@ -207,6 +225,36 @@ def parser(usage: Usage) -> argparse.ArgumentParser:
     return p
 
 
+def _add_boards(add: Any) -> None:
+    """The options of boards behind a tracker."""
+    add(
+        "--rpc",
+        type=_address,
+        metavar="HOST:PORT",
+        help="compile here, run and time on boards behind this RPC tracker of TVM",
+    )
+    add(
+        "--key",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="kind of board, as its servers were registered (repeatable: all at the same time)",
+    )
+    add(
+        "--cc",
+        metavar="COMPILER",
+        help="what links libraries for the boards (default: by --target's mtriple)",
+    )
+    add(
+        "--rpc-timeout",
+        type=_positive,
+        default=60,
+        metavar="SECONDS",
+        help="wait so long for a free board, and as long for one function on it "
+        "(default: %(default)s)",
+    )
+
+
 def read(usage: Usage, argv: Sequence[str]) -> argparse.Namespace:
     """What the command line chooses; ``dim``, ``shape`` and ``input`` by name, inputs as arrays.
 
@@ -220,7 +268,9 @@ def read(usage: Usage, argv: Sequence[str]) -> argparse.Namespace:
     chosen.shape = _by_name("--shape", chosen.shape)
     chosen.output = chosen.output if usage.takes_outputs else []
     paths = _by_name("--input", chosen.input)
+    chosen.board_threads = chosen.threads
     chosen.threads = threads_of(chosen.threads)
+    _check_boards(chosen, usage.takes_boards)
     if chosen.json is not None:
         files.check_output("--json", chosen.json)
     files.check_model(chosen.model, usage.extensions)
@@ -231,6 +281,25 @@ def read(usage: Usage, argv: Sequence[str]) -> argparse.Namespace:
         if name in chosen.input:
             raise CliError(f"--shape {name}: --input {name} has a shape")
     return chosen
+
+
+def _check_boards(chosen: argparse.Namespace, takes_boards: bool) -> None:
+    """Refuse options of boards that do not go together."""
+    keys = chosen.key if takes_boards else []
+    if len(chosen.target) > max(1, len(keys)):
+        raise CliError("--target: given more often than " + ("--key" if keys else "once"))
+    if not takes_boards or not (chosen.rpc or keys or chosen.cc):
+        return
+    if not chosen.rpc:
+        raise CliError(f"--{'key' if keys else 'cc'}: is for boards behind --rpc HOST:PORT")
+    if not keys:
+        raise CliError("--rpc: say which kind of board by --key KEY")
+    if len(set(keys)) < len(keys):
+        raise CliError(f"--key: {', '.join(keys)}: each kind of board once")
+    if len(chosen.target) not in (1, len(keys)):
+        raise CliError("--rpc: give one --target for all boards, or one for each --key, in order")
+    if chosen.cc and not shutil.which(chosen.cc):
+        raise CliError(f"--cc {chosen.cc}: no such program")
 
 
 def _by_name(option: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

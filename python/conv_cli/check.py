@@ -8,7 +8,7 @@ import os
 import platform
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 from .adapter import Adapter, Choices
 from .args import threads_of
+from .boards import Board
 from .errors import CliError, NotImportedError
 from .measure import MODEL_TOLERANCE, TOLERANCE, Protocol, Side, attempt, side, timed, timed_torch
 from .model import Model, imported_again, load
@@ -37,6 +38,7 @@ class Options:
     budget: float = 2.0
     seed: int = 0
     tolerance: float = 1.0
+    board: Board | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ class Report:
     pipeline: Row | None = None
     gradients: list[Row] = field(default_factory=list)
     seconds: float = 0.0
+    board: str = ""
 
     @property
     def rows(self) -> list[Row]:
@@ -185,7 +188,7 @@ def check(
     """
     options, progress = options or Options(), progress or Progress()
     start, busy = time.perf_counter(), _busy()
-    target = parse_target(options.target, options.threads, adapter.host_target)
+    adapter, target = _placed(adapter, options)
     protocol = Protocol(adapter, target, options.repeat, options.budget)
     if isinstance(model, Path):
         model = load(model, adapter.loaders, options.choices)
@@ -198,8 +201,9 @@ def check(
         _target_text(target),
         options.threads,
         list(model.notes),
+        board=options.board.shown if options.board else "",
     )
-    report.notes.extend(busy)
+    report.notes.extend([*busy, *_baseline(options.board, target)])
     if model.reference is None:
         report.notes.extend(_not_imported(model, adapter))
         if not found:
@@ -225,6 +229,25 @@ def check(
         report.gradients.append(_whole_gradient_row(model, adjoint, protocol, options))
     report.seconds = time.perf_counter() - start
     return report
+
+
+def _placed(adapter: Adapter, options: Options) -> tuple[Adapter, Any]:
+    """The adapter and the target of where models run; a board is refused before anything is
+    compiled for it."""
+    board = options.board
+    target = parse_target(options.target, options.threads, adapter.host_target, here=board is None)
+    if board is None:
+        return adapter, target
+    with closing(board.connect()) as session:
+        session.check_target(target)
+        return adapter.on(board), session.planned(target)
+
+
+def _baseline(board: Board | None, target: Any) -> list[str]:
+    """A note where the target of a board leaves the processor open."""
+    if board is None or target.kind.name != "llvm" or target.attrs.get("mcpu"):
+        return []
+    return ["--target names no mcpu, so code is for a baseline processor"]
 
 
 def _not_imported(model: Model, adapter: Adapter) -> list[str]:

@@ -6,13 +6,19 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from . import args as cli_args
 from . import doctor
 from .adapter import Adapter, Choices
-from .check import Options, check, set_threads
+from .boards import Board
+from .check import Options, Report, check, set_threads
 from .errors import CliError, need, one_line, tell
+from .several import Outcome, check_each
 
 
 def main(adapter: Adapter, argv: Sequence[str] | None = None) -> int:
@@ -41,33 +47,60 @@ def main(adapter: Adapter, argv: Sequence[str] | None = None) -> int:
         need("rich", "printing the table")
         from . import report as printed
 
-        threads = set_threads(chosen.threads)
-        options = Options(
-            choices=Choices(
-                given=chosen.input,
-                dims=chosen.dim,
-                shapes=chosen.shape,
-                outputs=tuple(chosen.output),
-                seed=chosen.seed,
-                threads=threads,
-            ),
-            grad=chosen.grad,
-            target=chosen.target,
-            threads=threads,
-            repeat=chosen.repeat,
-            budget=chosen.budget,
-            seed=chosen.seed,
-            tolerance=chosen.tolerance,
-        )
+        choices = _options(chosen)
         with printed.Bar() as bar:
-            result = check(chosen.model, adapter, options, bar)
-        printed.show(result)
+            if len(choices) == 1:
+                outcomes: list[Outcome] = [check(chosen.model, adapter, choices[0], bar)]
+            else:
+                outcomes = check_each(chosen.model, adapter, choices, bar)
+        reports = [outcome for outcome in outcomes if isinstance(outcome, Report)]
+        for report in reports:
+            printed.show(report)
         if chosen.json:
-            try:
-                chosen.json.write_text(json.dumps(result.to_json(), indent=2) + "\n")
-            except OSError as error:
-                raise CliError(f"--json {chosen.json}: {one_line(error)}") from error
+            _write_json(chosen.json, [report.to_json() for report in reports], len(choices) > 1)
     except CliError as error:
         tell(adapter.package, error)
         return 2
-    return 0 if result.ok else 1
+    failures = [outcome for outcome in outcomes if isinstance(outcome, CliError)]
+    for failure in failures:
+        tell(adapter.package, failure)
+    return 2 if failures else 0 if all(report.ok for report in reports) else 1
+
+
+def _options(chosen: Namespace) -> list[Options]:
+    """What the command line chooses: once, or for each kind of board."""
+    threads = set_threads(chosen.threads)
+    options = Options(
+        choices=Choices(
+            given=chosen.input,
+            dims=chosen.dim,
+            shapes=chosen.shape,
+            outputs=tuple(chosen.output),
+            seed=chosen.seed,
+            threads=threads,
+        ),
+        grad=chosen.grad,
+        target=chosen.target[0] if chosen.target else None,
+        threads=threads,
+        repeat=chosen.repeat,
+        budget=chosen.budget,
+        seed=chosen.seed,
+        tolerance=chosen.tolerance,
+    )
+    keys = getattr(chosen, "key", [])
+    targets = chosen.target if len(chosen.target) > 1 else chosen.target * len(keys)
+    return [
+        replace(
+            options,
+            target=target,
+            board=Board(*chosen.rpc, key, chosen.cc, chosen.rpc_timeout, chosen.board_threads),
+        )
+        for key, target in zip(keys, targets)
+    ] or [options]
+
+
+def _write_json(path: Path, reports: list[Any], several: bool) -> None:
+    try:
+        path.write_text(json.dumps(reports if several else reports[0], indent=2) + "\n")
+    except OSError as error:
+        raise CliError(f"--json {path}: {one_line(error)}") from error

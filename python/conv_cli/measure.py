@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -160,9 +160,9 @@ def side(
     try:
         with implementation:
             compiled = compiler(make(), protocol.target, function)
-        arguments = compiled.put(tensors)
-        result, ms = timed(lambda: compiled.run(arguments), protocol)
-        got = compiled.get(take(result) if take else result)
+        with closing(compiled):
+            result, ms = compiled.timed(compiled.put(tensors), protocol)
+            got = compiled.get(take(result) if take else result)
     except CliError:
         raise
     except NotImportedError as error:

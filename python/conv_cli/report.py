@@ -51,11 +51,13 @@ def show(report: Report, console: Console | None = None) -> None:
     """Print the tables and the verdict."""
     console = console or Console(highlight=False)
     say = console.print
-    say(f"[bold]{report.model}[/bold] on {report.target}")
+    where = f"{report.board}, {report.target}" if report.board else report.target
+    say(f"[bold]{report.model}[/bold] on {where}", soft_wrap=True)
     n = report.threads
-    say(
-        f"[dim]{n} threads each: set TVM_NUM_THREADS={n}, TVM alone would take half the cores[/dim]"
-    )
+    said = f"{n} threads each: set TVM_NUM_THREADS={n}, TVM alone would take half the cores"
+    if report.board:
+        said = f"stock and ours ran on the board, ref on this machine with {n} threads"
+    say(f"[dim]{said}[/dim]")
     for note in report.notes:
         say(f"[dim]note: {note}[/dim]")
     say(_table(report.forward, "forward"))

@@ -75,6 +75,8 @@ def answer_interrupts(package: str) -> None:
         while os.read(heard, 1) != bytes([signal.SIGINT]):
             pass
         os.write(2, line.encode())
+        if boards := sys.modules.get("conv_cli.boards"):
+            boards.hang_up()
         os._exit(130)
 
     threading.Thread(target=stop, daemon=True).start()

@@ -8,11 +8,15 @@ import platform
 from collections.abc import Callable
 from typing import Any
 
-from .errors import CliError, one_line
+from .errors import CliError, no_output, one_line
 
 
-def parse_target(text: str | None, threads: int, host_target: Callable[[int], Any]) -> Any:
+def parse_target(
+    text: str | None, threads: int, host_target: Callable[[int], Any], here: bool = True
+) -> Any:
     """The target of ``--target``: a kind, a JSON dict, or this machine.
+
+    Unless it is to run ``here``, it may be another machine's.
 
     Raises
     ------
@@ -29,25 +33,29 @@ def parse_target(text: str | None, threads: int, host_target: Callable[[int], An
         target = tvm.target.Target(spec)
     except Exception as error:
         raise CliError(f"--target {text}: {one_line(error)}") from error
-    if target.kind.name == "llvm" and (reason := _cannot_run(target)):
+    host = target if target.kind.name == "llvm" else target.host
+    runs_here = here and host is target
+    if host is not None and (reason := _reason(host, runs_here)):
         raise CliError(f"--target {text}: {reason}")
     return target
 
 
-def _cannot_run(target: Any) -> str:
-    """Why code for an llvm target does not run on this machine, or an empty string."""
+def _reason(target: Any, here: bool) -> str:
+    """Why LLVM cannot compile for an llvm target, or its code not run here, or an empty string."""
     from topi_ext import compat
 
     cores = target.attrs.get("num-cores")
     if cores is not None and int(cores) < 1:
         return f"num-cores={int(cores)} must be positive"
-    triple = str(target.attrs.get("mtriple", ""))
+    triple, processor = (str(target.attrs.get(key, "")) for key in ("mtriple", "mcpu"))
     of_this_system = platform.system().lower() in triple or "-" not in triple
-    if not (compat.is_for_this_machine(target) and of_this_system):
+    if here and not (compat.is_for_this_machine(target) and of_this_system):
         return f"mtriple={triple} is not of this machine, {compat.system_triple()}"
-    processor = target.attrs.get("mcpu")
-    if processor is not None and str(processor) not in compat.processors():
-        return f"mcpu={processor} is no processor that LLVM knows"
-    if missing := compat.missing_vectors(target):
+    with no_output():  # LLVM says it too
+        if not compat.knows_triple(triple):
+            return f"mtriple={triple} is no architecture that LLVM knows"
+        if processor and processor not in compat.processors(triple):
+            return f"mcpu={processor} is no processor that LLVM knows"
+    if here and (missing := compat.missing_vectors(target)):
         return f"this processor has no {', '.join(missing)}"
     return ""

@@ -11,12 +11,14 @@ from typing import Any
 
 from conv_cli import onnx_model, tflite_model
 from conv_cli.adapter import Adapter, Compiled
+from conv_cli.boards import Board
 from conv_cli.measure import Protocol, Side, device
 from conv_cli.model import Model
 from conv_cli.operators import Operator
 
 from ..usage import USAGE
 from . import gradcheck, operators, torch_model
+from .remote import RemoteCompiled
 
 
 def from_onnx(proto: Any, shapes: Mapping[str, tuple[int, ...]]) -> Any:
@@ -87,6 +89,13 @@ class RelaxAdapter(Adapter):
         ".tflite": partial(tflite_model.load, convert=from_tflite),
     }
 
+    def __init__(self, board: Board | None = None) -> None:
+        self.board = board
+
+    def on(self, board: Board) -> RelaxAdapter:
+        """An adapter like this one whose functions run on a board."""
+        return RelaxAdapter(board)
+
     def host_target(self, threads: int) -> Any:
         """The target of this machine."""
         import relax_ext
@@ -107,14 +116,19 @@ class RelaxAdapter(Adapter):
 
     def compile(self, module: Any, target: Any, function: str) -> Compiled:
         """Compile a module as its user would."""
-        return RelaxCompiled(module, target, function)
+        return self._compiled(module, target, function)
 
     def compile_whole(self, module: Any, target: Any, function: str) -> Compiled:
         """Compile with constant weights packed, and what follows a convolution fused."""
         import relax_ext
 
         pipeline = relax_ext.pipeline(target)
-        return RelaxCompiled(module, target, function, relax_pipeline=pipeline)
+        return self._compiled(module, target, function, relax_pipeline=pipeline)
+
+    def _compiled(self, *arguments: Any, **options: Any) -> Compiled:
+        if self.board:
+            return RemoteCompiled(*arguments, self.board, **options)
+        return RelaxCompiled(*arguments, **options)
 
     def find(self, model: Model) -> Counter[Operator]:
         """Every different convolution of a model, and how often it occurs."""

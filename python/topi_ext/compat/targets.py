@@ -7,6 +7,7 @@ import ctypes
 import os
 import platform
 import sys
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -106,18 +107,25 @@ def system_triple() -> str:
     return str(tvm.target.codegen.llvm_get_system_triple())
 
 
-def processors() -> set[str]:
-    """The processors that LLVM knows of this machine's architecture."""
-    plain = tvm.target.Target({"kind": "llvm"})
+def processors(triple: str = "") -> set[str]:
+    """The processors that LLVM knows of this machine's architecture, or of a triple's."""
+    named = {"mtriple": triple} if triple else {}
+    plain = tvm.target.Target({"kind": "llvm", **named})
     return set(map(str, tvm.target.codegen.llvm_get_cpu_archlist(plain)))
 
 
-def missing_vectors(target: Any) -> list[str]:
-    """The vector instructions that an llvm target uses and this processor has not."""
-    here = dict(tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")())
+def missing_vectors(target: Any, has: Callable[[str], bool] | None = None) -> list[str]:
+    """The vector instructions that an llvm target uses and a processor has not: this machine's, or
+    that of which ``has(feature)`` tells."""
+    if has is None:
+        here = dict(tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")())
+
+        def has(name: str) -> bool:
+            return bool(here.get(name, True))
+
     wanted = map(str, tvm.target.codegen.llvm_get_cpu_features(target))
     vector = ("avx", "amx", "fma", "f16c")
-    return sorted(n for n in wanted if n.startswith(vector) and not here.get(n, True))
+    return sorted(name for name in wanted if name.startswith(vector) and not has(name))
 
 
 def llvm_features(target: Any) -> tuple[frozenset[str], int] | None:
@@ -131,7 +139,7 @@ def llvm_features(target: Any) -> tuple[frozenset[str], int] | None:
         return None
     llvm = tvm.target.codegen
     triple = str(target.attrs.get("mtriple", "") or llvm.llvm_get_system_triple())
-    if not _knows_triple(triple):
+    if not knows_triple(triple):
         return None
     cores = int(target.attrs.get("num-cores", 0))  # TVM takes 0 and less, and plans nothing by it
     threads = cores if cores > 0 else tvm.runtime.num_threads()
@@ -146,11 +154,13 @@ def llvm_features(target: Any) -> tuple[frozenset[str], int] | None:
 
 
 @cache
-def _knows_triple(triple: str) -> bool:
+def knows_triple(triple: str) -> bool:
     """Whether LLVM compiles for a triple. Asked for the features of another it ends the process;
     left alone, TVM says so when it compiles."""
     ask = getattr(tvm.target.codegen, "llvm_get_vector_width", None)
-    if ask is None:  # TVM 0.17: nothing there refuses, and its own build ends the process too
+    if (
+        not triple or ask is None
+    ):  # TVM 0.17: nothing there refuses, and its own build ends the process too
         return True
     try:
         ask(tvm.target.Target({"kind": "llvm", "mtriple": triple}))

@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Boards behind TVM's RPC tracker: asked for, watched while they work, given back.
+
+A *key* names a kind of board; servers under one key are alike, and the tracker gives whichever is
+free. Whatever a board or the network does, nothing here waits longer than it was told to.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import CliError, one_line
+
+GRACE = 5.0
+"""Seconds that a server has beyond a session's own limit to say that it is over."""
+PATIENCE = 2.0
+"""Seconds that an interrupted process waits for servers to finish what they run."""
+
+_open: list[Session] = []
+_leaving = threading.Event()
+
+
+@dataclass(frozen=True)
+class Board:
+    """A kind of board, as the command line names it.
+
+    Attributes
+    ----------
+    host : str
+    port : int
+        Of the tracker.
+    key : str
+        Under which its servers are registered.
+    compiler : str or None
+        What links libraries for it, e.g. ``aarch64-linux-gnu-g++``; chosen by the target's triple
+        unless given.
+    timeout : float
+        Seconds to wait for a free board, and the most that one compiled function has there.
+    threads : int or None
+        Threads on the board; as its server was started unless given.
+    """
+
+    host: str
+    port: int
+    key: str
+    compiler: str | None = None
+    timeout: float = 60.0
+    threads: int | None = None
+
+    @property
+    def tracker(self) -> str:
+        """``HOST:PORT``, as given."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def shown(self) -> str:
+        """What reports call it."""
+        return f"{self.key} ({self.tracker})"
+
+    def connect(self) -> Session:
+        """A session with a free server under the key.
+
+        Raises
+        ------
+        CliError
+            In one line: no tracker, no such key, none free in time, not this TVM.
+        """
+        until = time.monotonic() + self.timeout
+        with _Tracker(self) as tracker:
+            known = tracker.keys()
+            if self.key not in known:
+                others = ", ".join(known) or "none"
+                raise CliError(f"--key {self.key}: not at {self.tracker}, whose keys are: {others}")
+            host, port, match = tracker.request(until)
+        return Session(self, (host, port), match)
+
+
+class _Tracker:
+    """A connection with the tracker, by the messages of ``tvm.rpc.base``.
+
+    TVM's own client waits for a free board without end, and for a minute for a tracker.
+    """
+
+    def __init__(self, board: Board) -> None:
+        from tvm.rpc import base
+
+        self._board, self._base = board, base
+        try:
+            self._socket = socket.create_connection((board.host, board.port), board.timeout)
+        except OSError as error:
+            reason = error.strerror or one_line(error)
+            raise CliError(f"--rpc {board.tracker}: no tracker: {reason}") from error
+
+    def __enter__(self) -> _Tracker:
+        magic = struct.pack("<i", self._base.RPC_TRACKER_MAGIC)
+        try:
+            self._socket.sendall(magic)
+            answer = self._base.recvall(self._socket, len(magic))
+        except OSError:
+            answer = b""
+        if answer != magic:
+            self._socket.close()
+            raise CliError(f"--rpc {self._board.tracker}: no TVM tracker answers there")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def keys(self) -> list[str]:
+        """The keys under which servers are registered, free or not."""
+        found = self._ask(self._base.TrackerCode.SUMMARY)["server_info"]
+        return sorted({str(server["key"]).partition(":")[2] for server in found})
+
+    def request(self, until: float) -> tuple[str, int, str]:
+        """Address of a free server, and the key that opens it once."""
+        self._socket.settimeout(max(until - time.monotonic(), 0.1))
+        host, port, match = self._ask(self._base.TrackerCode.REQUEST, self._board.key, "", 1)
+        return host, int(port), match
+
+    def _ask(self, code: int, *arguments: Any) -> Any:
+        board = self._board
+        try:
+            self._base.sendjson(self._socket, [code, *arguments])
+            status, *value = self._base.recvjson(self._socket)
+        except TimeoutError:
+            if code != self._base.TrackerCode.REQUEST:
+                raise CliError(f"--rpc {board.tracker}: the tracker does not answer") from None
+            raise CliError(
+                f"--key {board.key}: no free server within {board.timeout:g} s (--rpc-timeout)"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise CliError(
+                f"--rpc {board.tracker}: the tracker went away: {one_line(error)}"
+            ) from error
+        if status != self._base.TrackerCode.SUCCESS:
+            raise CliError(f"--rpc {board.tracker}: the tracker refused: {value}")
+        return value[0]
+
+
+class Session:
+    """A session with one server, its only one until :meth:`close`.
+
+    Attributes
+    ----------
+    board : Board
+    address : str
+        ``HOST:PORT`` of the server.
+    remote : tvm.rpc.RPCSession
+    """
+
+    def __init__(self, board: Board, address: tuple[str, int], match: str) -> None:
+        from tvm import rpc
+
+        self.board, self.address = board, "{}:{}".format(*address)
+        before = _sockets()
+        seconds = board.timeout
+        self.remote = self._connected(
+            lambda: rpc.connect(*address, match, session_timeout=seconds), seconds
+        )
+        self._sockets = [socket.socket(fileno=os.dup(fd)) for fd in _sockets() - before]
+        # TVM's client itself waits for ever.
+        limit = struct.pack("ll", int(seconds + GRACE), int((seconds + GRACE) % 1 * 1e6))
+        for connection in self._sockets:
+            for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                connection.setsockopt(socket.SOL_SOCKET, option, limit)
+        _open.append(self)
+        if board.threads:
+            self._ask("runtime.config_threadpool", 0, board.threads)
+
+    def _connected(self, connect: Callable[[], Any], seconds: float) -> Any:
+        """What ``connect()`` gives within so many seconds; TVM cannot be told to hurry."""
+        found: list[Any] = []
+
+        def run() -> None:
+            try:
+                found.append(connect())
+            except Exception as error:
+                found.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(seconds)
+        who = f"--key {self.board.key}: the server at {self.address}"
+        if not found:
+            raise CliError(f"{who} cannot be reached within {seconds:g} s: is it behind a router?")
+        if isinstance(found[0], Exception):
+            raise CliError(f"{who} {_refusal(found[0])}") from found[0]
+        return found[0]
+
+    def close(self) -> None:
+        """End the session; whatever still refers to arrays there is of no use any more."""
+        if self in _open:
+            _open.remove(self)
+        for connection in self._sockets:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+
+    @contextmanager
+    def doing(self, what: str) -> Iterator[None]:
+        """Tell an end of the connection inside the block in one line; other errors pass.
+
+        Raises
+        ------
+        CliError
+            The server died, or was silent for too long.
+        """
+        start = time.monotonic()
+        try:
+            yield
+        except CliError:
+            raise
+        except Exception as error:
+            if _leaving.is_set():
+                threading.Event().wait()  # for the end of this process
+            seconds, limit = time.monotonic() - start, self.board.timeout
+            who = f"--key {self.board.key}: the server at {self.address}"
+            if "RPCSessionTimeoutError" in str(error) or seconds >= limit:
+                raise CliError(
+                    f"{who} was not done within {limit:g} s while it {what} (--rpc-timeout)"
+                ) from error
+            if self._is_open():
+                raise
+            raise CliError(
+                f"{who} died while it {what}: killed, out of memory, or --target has "
+                "instructions that its processor lacks"
+            ) from error
+
+    def hang_up(self, until: float) -> None:
+        """Say no more, and take what the server still sends until it ends the session."""
+        for connection in self._sockets:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_WR)
+                while (left := until - time.monotonic()) > 0:
+                    # Not by a timeout of the socket, which TVM's client reads too.
+                    ready, _, _ = select.select([connection], [], [], left)
+                    if ready and not connection.recv(2**16, socket.MSG_DONTWAIT):
+                        break
+
+    def _is_open(self) -> bool:
+        """Whether the server still holds its end of every connection."""
+        for connection in self._sockets:
+            try:
+                if not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+                    return False
+            except BlockingIOError:
+                continue
+            except OSError:
+                return False
+        return True
+
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        """Call a function of the server's TVM; None where it has no such function."""
+        with self.doing("was asked what it is"):
+            try:
+                function = self.remote.get_function(name)
+            except AttributeError:
+                return None
+            return function(*arguments)
+
+    def check_target(self, target: Any) -> None:
+        """Refuse a target whose device the server lacks, or whose code its processor cannot run.
+
+        A server without a compiler does not know its processor: there a wrong target is found
+        when it dies.
+
+        Raises
+        ------
+        CliError
+        """
+        from topi_ext import compat
+
+        kind = str(target.kind.name)
+        host = target if kind == "llvm" else target.host
+        who = f"--key {self.board.key}: the server at {self.address}"
+        with self.doing("was asked for its devices"):
+            if host is not target and not self.remote.device(kind, 0).exist:
+                raise CliError(f"{who} has no device {kind}")
+        triple = self._ask("target.llvm_get_system_triple")
+        if host is None or triple is None:
+            return
+        wanted = str(host.attrs.get("mtriple", "") or compat.system_triple())
+        if wanted.split("-")[0] != str(triple).split("-")[0]:
+            raise CliError(f"{who} is {triple}, --target is for {wanted}")
+        there = self._ask("tvm.codegen.llvm.GetHostCPUFeatures")
+        if there is None:
+            return
+
+        def has(feature: str) -> bool:
+            known = self._ask("ffi.MapCount", there, feature)
+            return not known or bool(self._ask("ffi.MapGetItem", there, feature))
+
+        if missing := compat.missing_vectors(host, has):
+            raise CliError(f"{who} has no {', '.join(missing)}, which --target uses")
+
+    def planned(self, target: Any) -> Any:
+        """An llvm target that names no ``num-cores``, with as many threads as the server uses;
+        kernels would be planned for those of this machine."""
+        import tvm
+
+        number = self.board.threads or self._ask("runtime.NumThreads")
+        if target.kind.name != "llvm" or target.attrs.get("num-cores") or not number:
+            return target
+        return tvm.target.Target({**dict(target.export()), "num-cores": int(number)})
+
+
+def hang_up() -> None:
+    """End all sessions before this process ends in the middle of something.
+
+    TVM's server dies with a session whose client vanishes while it runs: the board would be lost
+    to everyone until somebody starts it again.
+    """
+    _leaving.set()
+    until = time.monotonic() + PATIENCE
+    for session in list(_open):
+        session.hang_up(until)
+
+
+def _refusal(error: Exception) -> str:
+    """Why a server takes no session."""
+    from topi_ext import compat
+
+    said = one_line(error, 200)
+    if "pending_request_bytes_" in said or "version" in said.lower():
+        release = compat.release().partition(",")[0]
+        return f"runs a TVM whose RPC is not that of TVM {release} here: install the same"
+    return f"takes no session: {said}"
+
+
+def _sockets() -> set[int]:
+    """File descriptors of this process that are connected sockets."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                found.add(int(name))
+    return found

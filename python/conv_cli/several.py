@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One model on several kinds of boards at the same time: a process for each.
+
+What stock TVM is and what ours is are registered for a whole process, so threads would not do.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Union
+
+from .adapter import Adapter
+from .boards import hang_up
+from .check import Options, Progress, Report, check, set_threads
+from .errors import CliError, one_line
+
+Outcome = Union[Report, CliError]
+SECONDS_TO_END = 10
+"""What a process has to end by itself once it has sent what it found."""
+
+
+def check_each(
+    model: Path, adapter: Adapter, choices: Sequence[Options], progress: Progress
+) -> list[Outcome]:
+    """What :func:`conv_cli.check.check` finds for each of several options.
+
+    Returns
+    -------
+    list of Report or CliError
+        In the order of the options: one board that fails does not end the others.
+    """
+    context = multiprocessing.get_context("spawn")
+    found: dict[int, Outcome] = {}
+    waiting: dict[Connection, int] = {}
+    workers = []
+    progress.start(len(choices))
+    progress.step(", ".join(o.board.key for o in choices if o.board))
+    try:
+        for number, options in enumerate(choices):
+            receive, send = context.Pipe(duplex=False)
+            worker = context.Process(target=_run, args=(send, model, adapter, options), daemon=True)
+            with _ignoring_interrupts():
+                worker.start()
+            send.close()
+            workers.append(worker)
+            waiting[receive] = number
+        while waiting:
+            for ready in wait(list(waiting)):
+                number = waiting.pop(ready)
+                found[number] = _received(ready, choices[number])
+                left = (choices[n].board for n in waiting.values())
+                progress.step(", ".join(board.key for board in left if board))
+                workers[number].join(SECONDS_TO_END)
+    finally:
+        for worker in workers:
+            worker.terminate()
+            worker.join()
+    return [found[number] for number in range(len(choices))]
+
+
+@contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    """Processes started inside the block ignore Ctrl-C: they end with this one, which answers it
+    in one line."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _received(receive: Connection, options: Options) -> Outcome:
+    try:
+        return receive.recv()
+    except EOFError:
+        key = options.board.key if options.board else ""
+        return CliError(f"--key {key}: the process that checked it died: out of memory?")
+
+
+def _run(send: Connection, model: Path, adapter: Adapter, options: Options) -> None:
+    """In a process of its own: check, and send what came out."""
+    # Locks of tqdm would be told to Python's resource tracker, which complains of them at Ctrl-C.
+    multiprocessing.set_start_method(None, force=True)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    warnings.filterwarnings("ignore")  # shown once is enough: by a run with one board
+    set_threads(options.threads)
+    outcome: Outcome
+    try:
+        outcome = check(model, adapter, options)
+    except CliError as error:
+        outcome = CliError(str(error))
+    except Exception as error:
+        key = options.board.key if options.board else ""
+        outcome = CliError(f"--key {key}: {one_line(error)}")
+    send.send(outcome)
+    send.close()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+    hang_up()
+    os._exit(1)

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Relax functions on a board: compiled and linked here, run and timed there.
+
+One compiled function is one session: while the next one is compiled here, the board is free for
+others. Its time is that of TVM's ``time_evaluator``, which measures on the board; the network is
+not in it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+from conv_cli.adapter import Compiled
+from conv_cli.boards import Board
+from conv_cli.errors import CliError, one_line
+from conv_cli.measure import Protocol
+from topi_ext import compat
+
+LIBRARY = "model.so"
+MOST_RUNS = 1000
+SHORTEST = 0.1
+"""Seconds of timed runs, where the budget allows."""
+
+
+def linker(board: Board, target: Any) -> str | None:
+    """What links a library for a target; None for this machine's own compiler.
+
+    Raises
+    ------
+    CliError
+        There is none for the target's triple.
+    """
+    host = target if target.kind.name == "llvm" else target.host
+    if board.compiler or host is None or compat.is_for_this_machine(host):
+        return board.compiler
+    triple = str(host.attrs["mtriple"])
+    names = dict.fromkeys(
+        f"{t}-{c}" for t in (triple, _without_vendor(triple)) for c in ("g++", "gcc", "clang")
+    )
+    if found := next(filter(shutil.which, names), None):
+        return found
+    raise CliError(
+        f"--target: nothing links for {triple}: install {next(iter(names))}, or say --cc"
+    )
+
+
+def _without_vendor(triple: str) -> str:
+    """``aarch64-linux-gnu`` of ``aarch64-unknown-linux-gnu``, as compilers are called."""
+    parts = triple.split("-")
+    return "-".join(parts[:1] + parts[2:]) if len(parts) == 4 else triple
+
+
+def export(executable: Any, board: Board, target: Any, library: Path) -> None:
+    """Link a compiled module for a board into a shared library.
+
+    Raises
+    ------
+    CliError
+        The linker fails.
+    """
+    compiler = linker(board, target)
+    try:
+        executable.export_library(str(library), **({"cc": compiler} if compiler else {}))
+    except Exception as error:
+        name = compiler or "this machine's compiler"
+        raise CliError(f"--key {board.key}: {name} cannot link: {one_line(error)}") from error
+
+
+class RemoteCompiled(Compiled):
+    """A function of the virtual machine on a board; see :class:`conv_cli.adapter.Compiled`."""
+
+    def __init__(self, mod: Any, target: Any, function: str, board: Board, **options: Any) -> None:
+        import tvm
+        from tvm import relax
+
+        self.function = function
+        with warnings.catch_warnings():
+            # What this package advises of targets and threads is about this machine.
+            warnings.filterwarnings("ignore", message="relax_ext: ", category=UserWarning)
+            executable = tvm.compile(mod, target, **options)
+        with tempfile.TemporaryDirectory() as directory:
+            library = Path(directory) / LIBRARY
+            export(executable, board, target, library)
+            self.session = session = board.connect()
+            try:
+                self._upload(library)
+                with session.doing("loaded a library"):
+                    kind = str(target.kind.name)
+                    self.device = session.remote.device("cpu" if kind == "llvm" else kind, 0)
+                    module = session.remote.load_module(LIBRARY)
+                    self.vm = relax.VirtualMachine(module, self.device)
+            except BaseException:
+                session.close()
+                raise
+
+    def _upload(self, library: Path) -> None:
+        session = self.session
+        try:
+            with session.doing("was sent a library"):
+                session.remote.upload(str(library))
+        except CliError:
+            raise
+        except Exception as error:
+            what = f"a library of {library.stat().st_size / 1e6:.1f} MB"
+            raise CliError(
+                f"--key {session.board.key}: the server at {session.address} does not take "
+                f"{what}: {one_line(error)}"
+            ) from error
+
+    def put(self, tensors: list[Any]) -> list[Any]:
+        """Arguments on the board."""
+        import tvm
+
+        with self.session.doing("was sent the inputs"):
+            arrays = [
+                tvm.runtime.from_dlpack(t.detach().clone().contiguous()).copyto(self.device)
+                for t in tensors
+            ]
+            self.vm.set_input(self.function, *arrays)
+        return arrays
+
+    def run(self, arguments: list[Any]) -> Any:
+        """One run, finished when this returns."""
+        with self.session.doing("ran a function"):
+            self.vm.invoke_stateful(self.function)
+            self.device.sync()
+            return self.vm.get_outputs(self.function)
+
+    def timed(self, arguments: list[Any], protocol: Protocol) -> tuple[Any, float]:
+        """A result, and the milliseconds of the best run there."""
+        result = self.run(arguments)
+        with self.session.doing("ran a function"):
+            first = self._seconds(1)
+            if first > protocol.budget:
+                return result, first * 1e3
+            wanted = max(protocol.repeat, SHORTEST / first)
+            runs = int(min(wanted, protocol.budget / first, MOST_RUNS))
+            return result, min(first, self._seconds(max(runs, 1))) * 1e3
+
+    def _seconds(self, runs: int) -> float:
+        """The shortest of so many runs."""
+        evaluator = self.vm.time_evaluator("invoke_stateful", self.device, number=1, repeat=runs)
+        return float(min(evaluator(self.function).results))
+
+    def get(self, result: Any) -> list[Any]:
+        """The tensors of a result, nested tuples flattened."""
+        import torch
+        import tvm
+
+        if not isinstance(result, tvm.runtime.Tensor):
+            return [t for item in result for t in self.get(item)]
+        with self.session.doing("sent the results"):
+            return [torch.from_dlpack(result.copyto(tvm.cpu()))]
+
+    def close(self) -> None:
+        """Give the board back."""
+        self.session.close()
