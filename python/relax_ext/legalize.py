@@ -8,7 +8,8 @@ from typing import Any
 
 from topi_ext import backend
 from topi_ext.compat import dtype_name, relax, tensor_type_of
-from topi_ext.compute import FACES
+from topi_ext.compute import FACES, transposed
+from topi_ext.conv_transpose import ConvTranspose
 from topi_ext.dtypes import accumulator
 from topi_ext.geometry import fail
 from topi_ext.problem import OPERANDS
@@ -44,14 +45,41 @@ def legalize(bb: Any, call: Any, stock: Any) -> Any:
 
 
 def _by_definition(bb: Any, conv: Conv, operands: list[Any]) -> Any:
-    # The sizes travel as arguments: call_te renames the variables in them as in the tensors.
+    if conv.face == "conv_transpose" and max(conv.geometry.stride) > 1:
+        return _by_phases(bb, conv, operands)
+
     def define(first: Any, second: Any, x_size: Any, y_size: Any) -> Any:
         geometry = replace(conv.geometry, x_size=tuple(x_size), y_size=tuple(y_size))
         out_dtype = conv.dtypes[conv.result]
         return FACES[conv.face](first, second, geometry, conv.plain, out_dtype)
 
-    sizes = [list(conv.geometry.x_size), list(conv.geometry.y_size)]
-    return bb.call_te(define, *operands, *sizes, primfunc_name_hint=conv.op)
+    return bb.call_te(define, *operands, *_sizes(conv), primfunc_name_hint=conv.op)
+
+
+def _by_phases(bb: Any, conv: Conv, operands: list[Any]) -> Any:
+    """The steps of a transposed convolution as functions: TVM's rule for matrix products fails
+    where it can't take in what follows one, and it can't interleave."""
+    out_dtype = conv.dtypes["x"]
+    acc = accumulator(conv.op, conv.dtypes["y"], conv.dtypes["w"], out_dtype)
+
+    def plan(x_size: Any, y_size: Any) -> ConvTranspose:
+        geometry = replace(conv.geometry, x_size=tuple(x_size), y_size=tuple(y_size))
+        return transposed(geometry, conv.plain)
+
+    def sums(y: Any, w: Any, x_size: Any, y_size: Any) -> Any:
+        return plan(x_size, y_size).phases(y, w, acc)
+
+    def result(phases: Any, x_size: Any, y_size: Any) -> Any:
+        return plan(x_size, y_size).interleave(phases, out_dtype)
+
+    hint = f"{conv.op}_phases"
+    phases = bb.emit(bb.call_te(sums, *operands, *_sizes(conv), primfunc_name_hint=hint))
+    return bb.call_te(result, phases, *_sizes(conv), primfunc_name_hint=conv.op)
+
+
+def _sizes(conv: Conv) -> list[list[Any]]:
+    """Of x and y, as arguments: call_te renames the variables in them as in the tensors."""
+    return [list(conv.geometry.x_size), list(conv.geometry.y_size)]
 
 
 def _unblocked(call: Any, conv: Conv) -> Any:
