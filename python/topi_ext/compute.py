@@ -10,6 +10,7 @@ fast on a CPU.  Sizes may be symbolic.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tvm import te
@@ -85,6 +86,29 @@ def transposed(geometry: Geometry, layouts: Layouts) -> ConvTranspose:
     axes = tuple(map(PhaseAxis, *window, geometry.x_size))
     kernel_layout = swap_kernel_letters(layouts.w)
     return ConvTranspose(axes, geometry.groups, layouts.y, kernel_layout, layouts.x)
+
+
+def conv_transpose_of_zeros(
+    y: Tensor, w: Tensor, geometry: Geometry, layouts: Layouts, out_dtype: str
+) -> Tensor:
+    """:func:`conv_transpose` as one reduction over y with zeros between its elements.
+
+    Slower by the product of the strides, but what follows sees no interleaving.
+    """
+    letters = _Letters(geometry.rank)
+    y_size = tuple((p - 1) * s + 1 for p, s in zip(geometry.y_size, geometry.stride))
+
+    def element(*stored):
+        n, k, *j = permuted(letters.data, layouts.y, stored)
+        tests = [tir.floormod(i, s) == 0 for i, s in zip(j, geometry.stride) if s > 1]
+        p = [tir.floordiv(i, s) for i, s in zip(j, geometry.stride)]
+        value = y(*permuted(layouts.y, letters.data, (n, k, *p)))
+        return te.if_then_else(te.all(*tests), value, tir.const(0, y.dtype))
+
+    shape = (letters.at(y, layouts.y, "N"), geometry.k, *y_size)
+    spread = te.compute(permuted(layouts.y, letters.data, shape), element, name="spread")
+    dense = replace(geometry, stride=(1,) * geometry.rank, y_size=y_size)
+    return conv_transpose(spread, w, dense, layouts, out_dtype)
 
 
 def conv_weight_grad(

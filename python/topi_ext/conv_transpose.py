@@ -76,18 +76,9 @@ def conv_transpose(
     output : te.Tensor
         ``[batch, out_channel, *out_size]`` in the order of `out_layout`.
     """
-    plan = ConvTranspose.of(
-        data.shape,
-        weight.shape,
-        strides,
-        padding,
-        output_padding,
-        dilation,
-        groups,
-        data_layout,
-        kernel_layout,
-        out_layout,
-    )
+    window = strides, padding, output_padding, dilation, groups
+    layouts = data_layout, kernel_layout, out_layout
+    plan = ConvTranspose.of(data.shape, weight.shape, *window, *layouts)
     out_dtype = str(out_dtype or data.dtype)
     acc_dtype = "float32" if out_dtype in ("float16", "bfloat16") else out_dtype
     return plan.interleave(plan.phases(data, weight, acc_dtype), out_dtype)
@@ -214,8 +205,19 @@ class ConvTranspose:
             axes.append(PhaseAxis(kernel, stride, int(dilation[i]), int(before[i]), size))
         return cls(tuple(axes), int(groups), data_layout, kernel_layout, out_layout or data_layout)
 
-    def phases(self, data: te.Tensor, weight: te.Tensor, acc_dtype: str) -> te.Tensor:
+    def phases(
+        self,
+        data: te.Tensor,
+        weight: te.Tensor,
+        acc_dtype: str,
+        extents: Sequence[Any] | None = None,
+    ) -> te.Tensor:
         """The first step: all products and sums.
+
+        Parameters
+        ----------
+        extents : sequence, optional
+            :meth:`extents` in another form: variables in place of sums.
 
         Returns
         -------
@@ -223,18 +225,18 @@ class ConvTranspose:
             Of dtype `acc_dtype`, with the axes of `out_layout`.  A spatial axis is followed by that
             of its phases, or holds them side by side: see `_are_apart`.
         """
-        axes, apart = self._axis_of, self._are_apart(weight)
-        data, weight = self._window(data), self._whole_phases(weight)
+        axes = self._axis_of
         in_channels = self._sized(weight, self.kernel_layout, "I") // self.groups
         out_channels = self._sized(weight, self.kernel_layout, "O")
+        apart = self._are_apart(out_channels)
+        extents = extents or self.extents(out_channels)
+        data, weight = self._window(data), self._whole_phases(weight)
         shape = {
             "N": [self._sized(data, self.data_layout, "N")],
             "C": [out_channels * self.groups],
             **{
-                letter: [axis.count, axis.phases]
-                if apart and axis.phases > 1
-                else [axis.count * axis.phases]
-                for letter, axis in axes.items()
+                letter: [extent, axis.phases] if apart and axis.phases > 1 else [extent]
+                for extent, (letter, axis) in zip(extents, axes.items())
             },
         }
         k = te.reduce_axis((0, in_channels), "k")
@@ -260,6 +262,17 @@ class ConvTranspose:
         sizes = [size for letter in self.out_layout for size in shape[letter]]
         name = f"conv{len(self.axes)}d_transpose"
         return te.compute(sizes, element, name=name, tag=f"{name}_phases")
+
+    def extents(self, out_channels: Any) -> list[Any]:
+        """Extents of the spatial axes of :meth:`phases`, those of phases left out.
+
+        Parameters
+        ----------
+        out_channels : int or symbolic
+            Of a group.
+        """
+        apart = self._are_apart(out_channels)
+        return [axis.count if apart else axis.count * axis.phases for axis in self.axes]
 
     def interleave(self, phases: te.Tensor, out_dtype: str) -> te.Tensor:
         """The second step: each phase at its positions, zeros where no tap meets, the dtype.
@@ -307,13 +320,12 @@ class ConvTranspose:
     def _axis_of(self) -> dict[str, PhaseAxis]:
         return dict(zip(_spatial(self.data_layout), self.axes))
 
-    def _are_apart(self, weight: te.Tensor) -> bool:
+    def _are_apart(self, out_channels: Any) -> bool:
         """Whether phases have axes of their own, so that rules for GPUs see a matrix product.
 
         Its columns are output channels and phases.  Of one channel of a group they are so few that
         most of a tile would be empty: side by side with the positions they make no product.
         """
-        out_channels = self._sized(weight, self.kernel_layout, "O")
         return self.groups == 1 and not (isinstance(out_channels, int) and out_channels == 1)
 
     def _window(self, data: te.Tensor) -> te.Tensor:
