@@ -126,6 +126,18 @@ class PhaseAxis:
         return -(-self.kernel // self.step)
 
     @property
+    def is_uneven(self) -> bool:
+        """Whether some phases miss the last term."""
+        return self.kernel % self.step != 0 and self.terms > 1
+
+    def misses(self, phase: Any, term: Any) -> Any:
+        """Of an uneven axis 1 where `phase` has no such `term`, else 0."""
+        last = self.terms - 1
+        is_last = term if last == 1 else te.floordiv(term, last)
+        whole = self.kernel - self.step * last
+        return te.floordiv(phase + self.step - whole, self.step) * is_last
+
+    @property
     def reach(self) -> int:
         """How far apart the first and the last term of a phase read."""
         return self.spread * (self.terms - 1)
@@ -154,7 +166,9 @@ class PhaseAxis:
         first = te.floormod(v * inverse, self.step)
         if self.phases < self.step:
             conditions.append(first < self.phases)
-        m = te.floordiv(v - first * self.spread, self.step)
+        # The division takes the remainder off by itself.
+        whole = v if self.spread == 1 else v - first * self.spread
+        m = te.floordiv(whole, self.step)
         return m - self.low, first, conditions
 
 
@@ -230,7 +244,6 @@ class ConvTranspose:
         out_channels = self._sized(weight, self.kernel_layout, "O")
         apart = self._are_apart(out_channels)
         extents = extents or self.extents(out_channels)
-        data, weight = self._window(data), self._whole_phases(weight)
         shape = {
             "N": [self._sized(data, self.data_layout, "N")],
             "C": [out_channels * self.groups],
@@ -239,6 +252,7 @@ class ConvTranspose:
                 for extent, (letter, axis) in zip(extents, axes.items())
             },
         }
+        window, taps = self._window(data), self._whole_phases(weight)
         k = te.reduce_axis((0, in_channels), "k")
         t = {x: te.reduce_axis((0, axis.terms), f"t{x.lower()}") for x, axis in axes.items()}
 
@@ -249,13 +263,17 @@ class ConvTranspose:
             first = c // out_channels * in_channels if self.groups > 1 else 0
             read = {"N": n, "C": first + k}
             tap = {"I": first + k, "O": c % out_channels if self.groups > 1 else c}
+            missing: list[Any] = []
             for letter, axis in axes.items():
                 m, phase = _apart(at[letter], axis.phases)
                 read[letter] = m + axis.reach - t[letter] * axis.spread
                 tap[letter] = phase + t[letter] * axis.step
+                if axis.is_uneven:
+                    missing.append(axis.misses(phase, t[letter]))
+            plane = [sum(missing)] if missing else []
             return te.sum(
-                data(*(read[x] for x in self.data_layout)).astype(acc_dtype)
-                * weight(*(tap[x] for x in self.kernel_layout)).astype(acc_dtype),
+                window(*plane, *(read[x] for x in self.data_layout)).astype(acc_dtype)
+                * taps(*(tap[x] for x in self.kernel_layout)).astype(acc_dtype),
                 axis=[k, *t.values()],
             )
 
@@ -329,38 +347,45 @@ class ConvTranspose:
         return self.groups == 1 and not (isinstance(out_channels, int) and out_channels == 1)
 
     def _window(self, data: te.Tensor) -> te.Tensor:
-        """The data as far as it is read, with zeros around it."""
+        """The data as far as it is read, with zeros around it.
+
+        Where some phases miss a term, also planes of zeros for it to read: times the zero in place
+        of the weight, an infinite element of the data would give NaN.
+        """
         axes = self._axis_of
+        uneven = sum(axis.is_uneven for axis in self.axes)
+        planes = [uneven + 1] if uneven else []
         shape = [
             axes[x].count + axes[x].reach if x in axes else _size(size)
             for x, size in zip(self.data_layout, data.shape)
         ]
 
         def element(*indices: Any) -> Any:
-            where, inside = [], []
-            for letter, index, size in zip(self.data_layout, indices, data.shape):
+            where, inside = [], [plane < 1 for plane in indices[: len(planes)]]
+            for letter, index, size in zip(self.data_layout, indices[len(planes) :], data.shape):
                 if letter in axes:
                     index = index + axes[letter].low - axes[letter].reach
                     inside += [index >= 0, index < size]
                 where.append(index)
             return te.if_then_else(te.all(*inside), data(*where), te.const(0, data.dtype))
 
-        return te.compute(shape, element, name="data_window", tag="injective,pad")
+        return te.compute(planes + shape, element, name="data_window", tag="injective,pad")
 
     def _whole_phases(self, weight: te.Tensor) -> te.Tensor:
         """The weight with as many taps in each phase, those that are missing zero."""
         axes = self._axis_of
-        taps = {x: axis.terms * axis.step if axis.terms > 1 else axis.kernel
-                for x, axis in axes.items()}  # fmt: skip
-        if all(taps[x] == axis.kernel for x, axis in axes.items()):
+        if not any(axis.is_uneven for axis in self.axes):
             return weight
+        taps = {
+            x: axis.terms * axis.step if axis.is_uneven else axis.kernel for x, axis in axes.items()
+        }
         shape = [taps.get(x, _size(size)) for x, size in zip(self.kernel_layout, weight.shape)]
 
         def element(*indices: Any) -> Any:
             given = [
                 index < axes[x].kernel
                 for x, index in zip(self.kernel_layout, indices)
-                if x in axes and taps[x] > axes[x].kernel
+                if x in axes and axes[x].is_uneven
             ]
             return te.if_then_else(te.all(*given), weight(*indices), te.const(0, weight.dtype))
 

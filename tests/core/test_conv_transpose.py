@@ -90,6 +90,25 @@ def test_half_precision_is_summed_in_float32(dtype: str, limit: float) -> None:
     run_all([call], np.random.default_rng(1), dtype, limit)
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+def test_nan_reaches_what_meets_it(groups: int) -> None:
+    """No zero in place of a missing tap is multiplied: kernel 3 and 5, stride 2 and 3."""
+    rng = np.random.default_rng(2)
+    x, w = rng.standard_normal((1, 4, 5, 5)), rng.standard_normal((4, 2, 3, 5))
+    x[0, 1, 2, 3], x[0, 3, 0, 0] = np.nan, np.inf
+    window = ((2, 3), (1, 2), (1, 0), (1, 1), groups)
+    y = torch.nn.functional.conv_transpose2d(
+        torch.tensor(x), torch.tensor(w), None, *window[:3], groups, 1
+    ).numpy()
+    ins = [te.placeholder(a.shape, "float64") for a in (x, w)]
+    out = conv_transpose(*ins, *window, "NCHW", "IOHW")
+    built = tvm.compile(te.create_prim_func([*ins, out]), tvm.target.Target({"kind": "llvm"}))
+    result = tvm.runtime.tensor(np.zeros_like(y))
+    built(tvm.runtime.tensor(x), tvm.runtime.tensor(w), result)
+    assert not np.isfinite(y).all()
+    np.testing.assert_array_equal(np.isfinite(result.numpy()), np.isfinite(y))
+
+
 def test_reduction_is_over_the_taps_that_meet() -> None:
     """Stride 2, 3, 4 and dilation 2: 4 of 4x4, 1 of 3x3, 1 of 3 taps, 9 with a dilation alone."""
 
