@@ -134,6 +134,7 @@ kernel_layout, out_layout, out_dtype)`
     weight_shape = _conv_sizes(weight, kernel_layout, "OI" + spatial)
     out_size = _conv_sizes(orig_var, out_layout, spatial)
     batch = _get_shape(data)[data_layout.index("N")]
+    out_dtype = str(orig_var.ty.dtype)
 
     # The sizes of y do not tell by how much x is longer than the shortest that gives them.
     output_padding = [
@@ -149,7 +150,7 @@ kernel_layout, out_layout, out_dtype)`
         )
     ]
     exchanged = kernel_layout.translate(str.maketrans("IO", "OI"))
-    grad, wide_weight = _widened(output_grad, weight, attrs.out_dtype)
+    grad, wide_weight = _widened(output_grad, weight, out_dtype)
     data_grad = {1: conv1d_transpose, 2: conv2d_transpose, 3: conv3d_transpose}[rank](
         grad,
         wide_weight,
@@ -163,7 +164,7 @@ kernel_layout, out_layout, out_dtype)`
         data_layout,
         attrs.out_dtype,
     )
-    grad, wide_data = _widened(output_grad, data, attrs.out_dtype)
+    grad, wide_data = _widened(output_grad, data, out_dtype)
     weight_grad = _conv_weight_grad(
         _conv_to_layout(wide_data, data_layout, "NC" + spatial),
         _conv_to_layout(grad, out_layout, "NC" + spatial),
@@ -172,7 +173,7 @@ kernel_layout, out_layout, out_dtype)`
         batch,
     )
     weight_grad = _conv_to_layout(weight_grad, "OI" + spatial, kernel_layout)
-    return _conv_grads_like(orig_call, data_grad, weight_grad)
+    return _conv_grads_like(orig_call, data_grad, weight_grad, out_dtype)
 
 
 def _conv_transpose_grad(orig_var: Var, orig_call: Call, output_grad: Var, rank: int) -> list[Expr]:
@@ -194,9 +195,10 @@ groups, data_layout, kernel_layout, out_layout, out_dtype)`
     weight_shape = _conv_sizes(weight, kernel_layout, "IO" + spatial)
     out_shape = _conv_sizes(orig_var, out_layout, "C" + spatial)
     batch = _get_shape(data)[data_layout.index("N")]
+    out_dtype = str(orig_var.ty.dtype)
 
     exchanged = kernel_layout.translate(str.maketrans("IO", "OI"))
-    grad, wide_weight = _widened(output_grad, weight, attrs.out_dtype)
+    grad, wide_weight = _widened(output_grad, weight, out_dtype)
     data_grad = {1: conv1d, 2: conv2d, 3: conv3d}[rank](
         grad,
         wide_weight,
@@ -217,7 +219,7 @@ groups, data_layout, kernel_layout, out_layout, out_dtype)`
             begin=[0] * rank,
             end=data_shape[1:],
         )
-    grad, wide_data = _widened(output_grad, data, attrs.out_dtype)
+    grad, wide_data = _widened(output_grad, data, out_dtype)
     weight_grad = _conv_weight_grad(
         _conv_to_layout(grad, out_layout, "NC" + spatial),
         _conv_to_layout(wide_data, data_layout, "NC" + spatial),
@@ -226,13 +228,13 @@ groups, data_layout, kernel_layout, out_layout, out_dtype)`
         batch,
     )
     weight_grad = _conv_to_layout(weight_grad, "IO" + spatial, kernel_layout)
-    return _conv_grads_like(orig_call, data_grad, weight_grad)
+    return _conv_grads_like(orig_call, data_grad, weight_grad, out_dtype)
 
 
-def _conv_grads_like(call: Call, data_grad: Expr, weight_grad: Expr) -> list[Expr]:
+def _conv_grads_like(call: Call, data_grad: Expr, weight_grad: Expr, out_dtype: str) -> list[Expr]:
     """Gradients in the dtypes of the operands, where the output has another."""
     return [
-        grad if call.attrs.out_dtype in ("", str(arg.ty.dtype)) else astype(grad, str(arg.ty.dtype))
+        grad if out_dtype == str(arg.ty.dtype) else astype(grad, str(arg.ty.dtype))
         for grad, arg in zip((data_grad, weight_grad), call.args)
     ]
 

@@ -49,7 +49,7 @@ def test_from_exported_program(model):
 
 @pytest.mark.parametrize("model", MODELS[:2])
 def test_from_fx(model):
-    data = _data(model)
+    data, model = _data(model), nn.Sequential(model)
     mod = from_fx(torch.fx.symbolic_trace(model.eval()), [(tuple(data.shape), "float32")])
     _compare(mod, model, data)
 

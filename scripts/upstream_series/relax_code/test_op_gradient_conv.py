@@ -25,6 +25,7 @@ CASES = [
         (3, 3, 4, 6),
         {"strides": 2, "padding": 1, "data_layout": "NHWC", "kernel_layout": "HWIO"},
     ),
+    ("conv2d", (2, 4, 7, 8), (6, 4, 3, 3), {"dtype": "float16", "out_dtype": "float32"}),
     ("conv3d", (1, 3, 5, 6, 7), (4, 3, 3, 2, 3), {"strides": (1, 2, 2), "padding": 1}),
     ("conv1d_transpose", (2, 4, 7), (4, 6, 4), {"strides": 2, "padding": 1}),
     (
@@ -65,10 +66,11 @@ def test_gradient(case):
     for key, count in (("strides", 1), ("dilation", 1), ("padding", 2), ("output_padding", 1)):
         if isinstance(attrs.get(key), int):
             attrs[key] = (attrs[key],) * (rank * count)
+    dtype = attrs.pop("dtype", "float32")
     op = getattr(relax.op.nn, name)
 
-    x = relax.Var("x", R.Tensor(data_shape, "float32"))
-    w = relax.Var("w", R.Tensor(weight_shape, "float32"))
+    x = relax.Var("x", R.Tensor(data_shape, dtype))
+    w = relax.Var("w", R.Tensor(weight_shape, dtype))
     bb = relax.BlockBuilder()
     out = bb.normalize(op(x, w, **attrs))
     out_shape = [int(extent) for extent in out.ty.shape]
@@ -81,23 +83,33 @@ def test_gradient(case):
     mod = relax.transform.Gradient("main", require_grads=[x, w])(bb.get())
     vm = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
 
-    def random(shape):
-        return rng.standard_normal(shape).astype("float32")
+    def random(shape, dtype=dtype):
+        return rng.standard_normal(shape).astype(dtype)
 
     def run(func, *arrays):
         return vm[func](*(tvm.runtime.tensor(array) for array in arrays))
 
-    data, weight, output_grad = random(data_shape), random(weight_shape), random(out_shape)
+    data, weight, output_grad = (
+        random(data_shape),
+        random(weight_shape),
+        random(out_shape, "float32"),
+    )
     _, (data_grad, weight_grad) = run("main_adjoint", data, weight, output_grad)
     assert data_grad.numpy().shape == data.shape
     assert weight_grad.numpy().shape == weight.shape
+
+    def dot(grad, v):
+        return (grad.numpy().astype("float64") * v).sum()
+
+    # gradients in float16 are rounded to 11 bits
+    rtol, atol = (1e-2, 0.5) if dtype == "float16" else (1e-3, 1e-2)
     for _ in range(3):
         v = random(data_shape)
         expected = run("main", v, weight, output_grad).numpy()
-        tvm.testing.assert_allclose((data_grad.numpy() * v).sum(), expected, rtol=1e-3, atol=1e-2)
+        tvm.testing.assert_allclose(dot(data_grad, v), expected, rtol=rtol, atol=atol)
         v = random(weight_shape)
         expected = run("main", data, v, output_grad).numpy()
-        tvm.testing.assert_allclose((weight_grad.numpy() * v).sum(), expected, rtol=1e-3, atol=1e-2)
+        tvm.testing.assert_allclose(dot(weight_grad, v), expected, rtol=rtol, atol=atol)
 
 
 def test_gradient_of_channel_chunks_is_refused():
