@@ -44,7 +44,7 @@ def place(base: str) -> Path:
 
 
 def patched(base: str, scratch: Path, some: Sequence[Path]) -> Path:
-    """A directory with the package ``tvm`` of a base and `some` patches applied.
+    """A directory with the package ``tvm`` of a base and `some` patches applied, as ``PYTHONPATH``.
 
     Files that no patch touches are links.
     """
@@ -56,6 +56,9 @@ def patched(base: str, scratch: Path, some: Sequence[Path]) -> Path:
         if line.startswith("diff --git a/python/")
     }
     _link(place(base), copy, "tvm", touched)
+    build = place(base).parent / "build"
+    if base.startswith("relay"):
+        (scratch / "build").symlink_to(build)  # where TVM 0.17 looks for its library
     for patch in some:
         command = ["git", "apply", "-p2", "--include=tvm/*", str(patch)]
         subprocess.run(command, cwd=copy, check=True)
@@ -82,11 +85,17 @@ def run(base: str, copy: Path, *arguments: str, cwd: Path) -> subprocess.Complet
     """Run Python where ``import tvm`` finds a copy."""
     environment = {
         **os.environ,
-        "PYTHONPATH": str(copy),
+        "PYTHONPATH": f"{copy}{os.pathsep}{ROOT / 'tests'}",
         "TVM_NUM_THREADS": "1",
         "TOPHUB_LOCATION": "NONE",
     }
     python = ROOT / PYTHONS[base] / "bin" / "python"
+    if base.startswith("relay"):
+        # Stand-ins for the libraries of CUDA are made when the bundled TVM is first imported.
+        subprocess.run([str(python), "-c", "import tvm"], check=True, capture_output=True)
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tvm-conv-ext"
+        paths = [os.environ.get("LD_LIBRARY_PATH", ""), str(cache)]
+        environment["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, paths))
     command = [str(python), "-P", *arguments]
     return subprocess.run(
         command, cwd=cwd, env=environment, capture_output=True, text=True, check=False
