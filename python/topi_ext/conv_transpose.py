@@ -278,8 +278,7 @@ class ConvTranspose:
             )
 
         sizes = [size for letter in self.out_layout for size in shape[letter]]
-        name = f"conv{len(self.axes)}d_transpose"
-        return te.compute(sizes, element, name=name, tag=f"{name}_phases")
+        return te.compute(sizes, element, name=f"conv{len(self.axes)}d_transpose")
 
     def extents(self, out_channels: Any) -> list[Any]:
         """Extents of the spatial axes of :meth:`phases`, those of phases left out.
