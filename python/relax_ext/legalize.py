@@ -3,14 +3,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from topi_ext import backend
-from topi_ext.compat import dtype_name, relax, tensor_type_of
-from topi_ext.compute import FACES
+from topi_ext.compat import (
+    dtype_name,
+    is_gpu,
+    relax,
+    same_size,
+    shape_type,
+    simplify,
+    size_var,
+    tensor_type_of,
+    tir,
+)
+from topi_ext.compute import FACES, conv_transpose_of_zeros, transposed
+from topi_ext.conv_transpose import ConvTranspose
 from topi_ext.dtypes import accumulator
-from topi_ext.geometry import fail
+from topi_ext.geometry import Geometry, fail
 from topi_ext.problem import OPERANDS
 from topi_ext.target import advise
 
@@ -40,18 +52,78 @@ def legalize(bb: Any, call: Any, stock: Any) -> Any:
     func = backend.prim_func(conv.face, conv.geometry, conv.plain, conv.n, dtypes, target)
     if func is not None:
         return R.call_tir(bb.add_func(func, conv.op), operands, found)
-    return _by_definition(bb, conv, operands)
+    return _by_definition(bb, conv, operands, target)
 
 
-def _by_definition(bb: Any, conv: Conv, operands: list[Any]) -> Any:
-    # The sizes travel as arguments: call_te renames the variables in them as in the tensors.
+def _by_definition(bb: Any, conv: Conv, operands: list[Any], target: Any) -> Any:
+    face = FACES[conv.face]
+    if conv.face == "conv_transpose" and max(conv.geometry.stride) > 1:
+        if target is None or not is_gpu(target) or not _has_odd_rows(conv.geometry):
+            return _by_phases(bb, conv, operands)
+        face = conv_transpose_of_zeros
+
     def define(first: Any, second: Any, x_size: Any, y_size: Any) -> Any:
         geometry = replace(conv.geometry, x_size=tuple(x_size), y_size=tuple(y_size))
-        out_dtype = conv.dtypes[conv.result]
-        return FACES[conv.face](first, second, geometry, conv.plain, out_dtype)
+        return face(first, second, geometry, conv.plain, conv.dtypes[conv.result])
 
-    sizes = [list(conv.geometry.x_size), list(conv.geometry.y_size)]
-    return bb.call_te(define, *operands, *sizes, primfunc_name_hint=conv.op)
+    return bb.call_te(define, *operands, *_sizes(conv), primfunc_name_hint=conv.op)
+
+
+def _has_odd_rows(geometry: Geometry) -> bool:
+    """Whether TVM's rules for GPUs can't share the loops of an interleaving among threads.
+
+    They prove that blocks divide, and of sums such as ``2*h - 1`` rows they can't.  Where they see
+    a matrix product they ask for no proof.
+    """
+    return geometry.groups == 1 and any(_is_sum(simplify(size)) for size in geometry.x_size)
+
+
+def _is_sum(size: Any) -> bool:
+    return not isinstance(size, (int, tir.Var, tir.Mul))
+
+
+def _by_phases(bb: Any, conv: Conv, operands: list[Any]) -> Any:
+    """The steps of a transposed convolution as functions: TVM's rule for matrix products fails
+    where it can't take in what follows one, and it can't interleave."""
+    out_dtype = conv.dtypes["x"]
+    acc = accumulator(conv.op, conv.dtypes["y"], conv.dtypes["w"], out_dtype)
+
+    def plan(x_size: Any, y_size: Any) -> ConvTranspose:
+        geometry = replace(conv.geometry, x_size=tuple(x_size), y_size=tuple(y_size))
+        return transposed(geometry, conv.plain)
+
+    def sums(y: Any, w: Any, x_size: Any, y_size: Any, extents: Any) -> Any:
+        return plan(x_size, y_size).phases(y, w, acc, extents)
+
+    def result(phases: Any, x_size: Any, y_size: Any) -> Any:
+        return plan(x_size, y_size).interleave(phases, out_dtype)
+
+    sizes = _sizes(conv)
+    stated = plan(*sizes).extents(conv.geometry.c_per_group)
+    extents = _variables(bb, stated, conv.geometry.x_size)
+    hint = f"{conv.op}_phases"
+    phases = bb.emit(bb.call_te(sums, *operands, *sizes, extents, primfunc_name_hint=hint))
+    return bb.call_te(result, phases, *sizes, primfunc_name_hint=conv.op)
+
+
+def _variables(bb: Any, sizes: Sequence[Any], x_size: Sequence[Any]) -> list[Any]:
+    """The same sizes, a variable for each that is a sum: rules can divide loops over those.
+
+    A size of x stays: then TVM may fuse the steps, and can't where it has another name for one.
+    """
+    sizes = [simplify(size) for size in sizes]
+    names = [
+        size_var("extent") if _is_sum(size) and not same_size(size, x) else size
+        for size, x in zip(sizes, x_size)
+    ]
+    if any(name is not size for name, size in zip(names, sizes)):
+        bb.match_cast(R.ShapeExpr(sizes), shape_type(names))
+    return names
+
+
+def _sizes(conv: Conv) -> list[list[Any]]:
+    """Of x and y, as arguments: call_te renames the variables in them as in the tensors."""
+    return [list(conv.geometry.x_size), list(conv.geometry.y_size)]
 
 
 def _unblocked(call: Any, conv: Conv) -> Any:

@@ -2,21 +2,24 @@
 """TE definitions of the three faces: the specification that every kernel is tested against.
 
 Each face is a padded input, one plain reduction and, where the accumulator is wider than the
-output, a cast.  The reductions have no condition in them, so that the default GPU rules recognise
-them; nothing here is meant to be fast on a CPU.  Sizes may be symbolic.
+output, a cast; of ``conv_transpose`` :mod:`topi_ext.conv_transpose` is the text.  The reductions
+have no condition in them, so that the default GPU rules recognise them; nothing here is meant to be
+fast on a CPU.  Sizes may be symbolic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tvm import te
 
 from .compat import tir
+from .conv_transpose import ConvTranspose, PhaseAxis
 from .dtypes import accumulator
 from .geometry import Geometry
-from .layout import SPATIAL, Layouts, permuted
+from .layout import SPATIAL, Layouts, permuted, swap_kernel_letters
 
 Tensor = Any
 
@@ -58,8 +61,7 @@ def conv_transpose(
 ) -> Tensor:
     """Transposed convolution: x from y and w, the adjoint of :func:`conv` in x.
 
-    y is spread by the stride with zeros between its elements, then correlated with the kernel
-    reversed.  The size of x is the geometry's: rows of output padding are computed like any other.
+    The size of x is the geometry's: rows of output padding are computed like any other.
 
     Parameters
     ----------
@@ -74,36 +76,39 @@ def conv_transpose(
         x, ``(n, c, *x_size)`` stored in the order of ``layouts.x``, of dtype `out_dtype`.
     """
     acc = accumulator("conv_transpose", y.dtype, w.dtype, out_dtype)
+    plan = transposed(geometry, layouts)
+    return plan.interleave(plan.phases(y, w, acc), out_dtype)
+
+
+def transposed(geometry: Geometry, layouts: Layouts) -> ConvTranspose:
+    """:func:`conv_transpose` as its two steps, which may be functions of their own."""
+    window = geometry.kernel, geometry.stride, geometry.dilation, geometry.pad_before
+    axes = tuple(map(PhaseAxis, *window, geometry.x_size))
+    kernel_layout = swap_kernel_letters(layouts.w)
+    return ConvTranspose(axes, geometry.groups, layouts.y, kernel_layout, layouts.x)
+
+
+def conv_transpose_of_zeros(
+    y: Tensor, w: Tensor, geometry: Geometry, layouts: Layouts, out_dtype: str
+) -> Tensor:
+    """:func:`conv_transpose` as one reduction over y with zeros between its elements.
+
+    Slower by the product of the strides, but what follows sees no interleaving.
+    """
     letters = _Letters(geometry.rank)
-    n_size = letters.at(y, layouts.y, "N")
-    reach = [d * (r - 1) for d, r in zip(geometry.dilation, geometry.kernel)]
-
-    def spread_element(n, k, *j):
-        offset = [i + b - a for i, b, a in zip(j, geometry.pad_before, reach)]
-        inside = [
-            test
-            for o, s, size in zip(offset, geometry.stride, geometry.y_size)
-            for test in (o >= 0, o < (size - 1) * s + 1, *((tir.floormod(o, s) == 0,) * (s > 1)))
-        ]
-        p = [tir.floordiv(o, s) for o, s in zip(offset, geometry.stride)]
-        value = y(*permuted(layouts.y, letters.data, (n, k, *p)))
-        return te.if_then_else(te.all(*inside), value, tir.const(0, y.dtype))
-
-    spread_size = tuple(x + a for x, a in zip(geometry.x_size, reach))
-    spread = te.compute((n_size, geometry.k, *spread_size), spread_element, name="spread")
+    y_size = tuple((p - 1) * s + 1 for p, s in zip(geometry.y_size, geometry.stride))
 
     def element(*stored):
-        n, c, *o = permuted(letters.data, layouts.x, stored)
-        k = te.reduce_axis((0, geometry.k_per_group), "k")
-        taps = [te.reduce_axis((0, r), name) for r, name in zip(geometry.kernel, _TAP_NAMES)]
-        channel = _first_channel(geometry, c, geometry.c_per_group, geometry.k_per_group) + k
-        where = [i + a - d * r for i, a, d, r in zip(o, reach, geometry.dilation, taps)]
-        c_in_group = c if geometry.groups == 1 else c % geometry.c_per_group
-        weight = w(*permuted(layouts.w, letters.kernel, (channel, c_in_group, *taps)))
-        return _sum(spread(n, channel, *where), weight, acc, (k, *taps))
+        n, k, *j = permuted(letters.data, layouts.y, stored)
+        tests = [tir.floormod(i, s) == 0 for i, s in zip(j, geometry.stride) if s > 1]
+        p = [tir.floordiv(i, s) for i, s in zip(j, geometry.stride)]
+        value = y(*permuted(layouts.y, letters.data, (n, k, *p)))
+        return te.if_then_else(te.all(*tests), value, tir.const(0, y.dtype))
 
-    shape = geometry.x_shape(n_size)
-    return _stored(shape, element, letters.data, layouts.x, "conv_transpose", out_dtype)
+    shape = (letters.at(y, layouts.y, "N"), geometry.k, *y_size)
+    spread = te.compute(permuted(layouts.y, letters.data, shape), element, name="spread")
+    dense = replace(geometry, stride=(1,) * geometry.rank, y_size=y_size)
+    return conv_transpose(spread, w, dense, layouts, out_dtype)
 
 
 def conv_weight_grad(

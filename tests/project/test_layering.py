@@ -30,6 +30,7 @@ FLOOR = {
     "topi_ext.epilogue": 1,
     "topi_ext.gradients": 1,
     "topi_ext.reference": 1,
+    "topi_ext.conv_transpose": 1,
     "topi_ext.compute": 1,
     "topi_ext.problem": 1,
     "topi_ext.precision": 1,

@@ -323,3 +323,26 @@ def test_definitions_are_bound_to_threads(kind: str) -> None:
     computed = [f for f in funcs if "tirx.is_scheduled" in (f.attrs or {})]
     assert len(computed) > len(cases)
     assert [unbound(f.body) for f in computed if unbound(f.body)] == []
+
+
+SYMBOLIC = {
+    "even": UP,
+    "odd": Case(T, (16, 16), (3, 3), n=1, ins=64, outs=32, stride=(2, 2), padding=(1,) * 4),
+    "groups": Case(T, (16, 16), (4, 4), ins=8, outs=8, groups=4, stride=(2, 2), padding=(1,) * 4),
+    "one channel": Case(T, (16, 16), (2, 2), ins=8, outs=1, stride=(2, 2)),
+}
+"""Twice as many rows, one less, no matrix product, and one position for each product."""
+
+
+@pytest.mark.parametrize("name", SYMBOLIC)
+def test_symbolic_definitions_are_bound_to_threads(name: str) -> None:
+    """TVM's rules divide loops over symbolic rows where one variable says how many there are."""
+    on = tvm.target.Target({"kind": "opencl"}, host={"kind": "llvm"})
+    letters = "H" if name == "odd" else "NH"
+    sizes = {letter: tir.Var(letter.lower(), "int64") for letter in letters}
+    mod = relax.get_default_pipeline(on)(build.forward_module([SYMBOLIC[name]], sizes))
+    funcs = [f for _, f in mod.functions_items() if isinstance(f, tir.PrimFunc)]
+    computed = [f for f in funcs if "tirx.is_scheduled" in (f.attrs or {})]
+    assert computed and [unbound(f.body) for f in computed if unbound(f.body)] == []
+    if name in ("even", "odd"):  # as TVM's rule for matrix products makes it
+        assert any('scope="shared"' in f.script() for f in computed)

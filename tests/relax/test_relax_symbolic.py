@@ -13,6 +13,7 @@ import relax_ext
 from helpers import build
 from helpers.cases import SPATIAL, Case
 from helpers.profile import FUZZ
+from relax_ext import legalize
 from topi_ext.compat import tir
 
 T, C = "conv_transpose", "conv"
@@ -104,6 +105,22 @@ def test_without_a_target_the_definition_is_emitted(rng: np.random.Generator) ->
         vm = build.compiled(mod)
         for number, case in runs(spatial):
             build.run_forward(vm, f"f{number}", case, rng)
+
+
+def test_inserted_zeros_where_rules_of_gpus_need_them(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The definition of odd rows on GPUs, run by a processor."""
+    monkeypatch.setattr(legalize, "is_gpu", lambda _: True)
+    monkeypatch.setattr(legalize.backend, "prim_func", lambda *_: None)
+    some = {name: case for name, case in CASES.items() if case.op == T and case.groups == 1}
+    mod = module(build.forward_module, True, some)
+    with build.target():
+        mod = relax.transform.LegalizeOps()(mod)
+    assert "spread" in str(mod)
+    vm = build.compiled(mod)
+    for number, case in runs(True, some):
+        build.run_forward(vm, f"f{number}", case, rng)
 
 
 @pytest.mark.parametrize("spatial", [False, True], ids=["batch", "batch and sizes"])

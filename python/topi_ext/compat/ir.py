@@ -51,6 +51,11 @@ def tensor_type(shape: Any, dtype: str, ndim: int, vdevice: Any = None) -> Any:
     return _tensor_type_class()(shape, dtype or unknown, vdevice, **rank)
 
 
+def shape_type(sizes: Any) -> Any:
+    """Type of a shape expression of these sizes."""
+    return (getattr(relax(), "ShapeStructInfo", None) or relax().ShapeType)(sizes)
+
+
 def type_of(expr: Any) -> Any:
     """Type of a normalized Relax expression."""
     return expr.struct_info if infer_key() == "FInferStructInfo" else expr.ty
