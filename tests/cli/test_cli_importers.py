@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ import torch
 from torch import nn
 
 from conv_cli import tflite_model
+from conv_cli.adapter import Compiled
 from conv_cli.measure import Protocol, side
 from helpers.command_line import (
     one_conv_transpose,
@@ -92,6 +92,22 @@ def test_onnx_output_shape_that_stock_ignores(tmp_path: Path) -> None:
     assert found["whole"]["stock"]["note"] == "wrong shape (2, 4, 12, 9), not (2, 4, 11, 10)"
 
 
+class Constant(Compiled):
+    """A compiled function with the same result each time."""
+
+    def __init__(self, result: list[torch.Tensor]) -> None:
+        self.result = result
+
+    def put(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        return tensors
+
+    def run(self, arguments: list[torch.Tensor]) -> list[torch.Tensor]:
+        return self.result
+
+    def get(self, result: list[torch.Tensor]) -> list[torch.Tensor]:
+        return result
+
+
 @pytest.mark.parametrize(
     ("got", "wanted", "note"),
     [
@@ -102,12 +118,8 @@ def test_onnx_output_shape_that_stock_ignores(tmp_path: Path) -> None:
     ],
 )
 def test_dtypes_of_results(got: str, wanted: str, note: str) -> None:
-    result = [torch.ones(2, dtype=getattr(torch, got))]
-    compiled = SimpleNamespace(
-        put=lambda tensors: tensors, run=lambda _: result, get=lambda tensors: tensors
-    )
     found = side(
-        lambda *_: compiled,
+        lambda *_: Constant([torch.ones(2, dtype=getattr(torch, got))]),
         nullcontext(),
         lambda: None,
         [],
