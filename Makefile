@@ -23,7 +23,7 @@ RELAY_NEEDS := attrs cloudpickle decorator ml_dtypes psutil scipy tornado typing
 # The last TensorFlow with the Keras 2 that this TVM imports, what it was built with, and what `import tensorflow` needs;
 # TensorBoard and the rest of its list are not imported.
 TENSORFLOW := "tensorflow-cpu==2.15.1" "keras==2.15.0" "numpy==1.26.4" "protobuf==4.25.9" "ml-dtypes==0.3.2"
-TENSORFLOW_NEEDS := absl-py astunparse flatbuffers gast google-pasta "h5py<3.17" opt-einsum six termcolor "wrapt<1.15"
+TENSORFLOW_NEEDS := absl-py astunparse flatbuffers gast google-pasta "h5py<3.17" opt-einsum six termcolor "wrapt<1.15" requests urllib3 certifi idna charset-normalizer
 # The oracle, pinned: what the tolerances were measured against.
 TORCH := "torch==2.13.0"
 

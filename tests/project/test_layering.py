@@ -43,6 +43,7 @@ FLOOR = {
     "topi_ext.target": 2,
     "topi_ext.registration": 2,
     "topi_ext.import_hooks": 2,
+    "topi_ext.tflite_node": 2,
     "topi_ext.cpu.machine": 3,
     "topi_ext.cpu.plan": 3,
     "topi_ext.cpu.registry": 3,
