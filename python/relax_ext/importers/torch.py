@@ -13,7 +13,7 @@ from topi_ext.compat import known_shape, relax, simplify
 from topi_ext.geometry import fail
 from topi_ext.padding import Window, read
 
-from . import torch_batch_norm
+from . import torch_batch_norm, torch_promotion
 
 R = relax()
 RANKS = (1, 2, 3)
@@ -67,7 +67,9 @@ def export_corrections(module: ModuleType) -> dict[str, Any]:
     stock = vars(module.ExportedProgramImporter)["create_convert_map"]
 
     def create_convert_map(self: Any) -> dict[Any, Any]:
-        return {**stock(self), **_aten(self), **torch_batch_norm.exported(self)}
+        found = stock(self)
+        ours = {**_aten(self), **torch_batch_norm.exported(self)}
+        return {**found, **torch_promotion.promoted(self, found), **ours}
 
     return {"ExportedProgramImporter.create_convert_map": create_convert_map}
 

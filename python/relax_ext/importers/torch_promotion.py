@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch: arithmetic in the dtype that PyTorch promotes its operands to, for exported programs.
+
+TVM takes a number as one of the tensor's dtype: ``image / 255.`` of bytes divides by 255 in bytes,
+silently.  That stands before the first convolution of many models.
+
+Source of the rule: PyTorch's *Tensor Attributes*, type promotion; a node of an exported program
+states the dtype of its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from topi_ext.compat import relax
+
+R = relax()
+
+_ARITHMETIC = frozenset(
+    ("add", "sub", "rsub", "mul", "div", "floor_divide", "remainder", "fmod", "pow", "cumsum")
+)
+_COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
+
+
+def promoted(importer: Any, stock: Mapping[Any, Callable[[Any], Any]]) -> dict[Any, Any]:
+    """Converters of arithmetic and comparisons that promote operands, then call TVM's."""
+    return {
+        name: partial(_convert, importer, convert)
+        for name, convert in stock.items()
+        if isinstance(name, str) and name.partition(".")[0] in _ARITHMETIC | _COMPARISONS
+    }
+
+
+def _convert(importer: Any, stock: Callable[[Any], Any], node: Any) -> Any:
+    wanted = _dtype(node)
+    before = {
+        operand: importer.env[operand]
+        for operand in node.args[:2]
+        if wanted is not None and _is_narrower(operand, wanted)
+    }
+    name = str(wanted).removeprefix("torch.")
+    for operand, value in before.items():
+        importer.env[operand] = importer.block_builder.emit(R.op.astype(value, name))
+    try:
+        return stock(node)
+    finally:
+        importer.env.update(before)  # others read it as it is
+
+
+def _dtype(node: Any) -> Any:
+    """The dtype in which a node calculates, None where it is no node of tensors."""
+    import torch
+
+    result = node.meta.get("val")
+    if not isinstance(result, torch.Tensor):
+        return None
+    if result.dtype is not torch.bool:
+        return result.dtype
+    operands = [getattr(operand, "meta", {}).get("val", operand) for operand in node.args[:2]]
+    return torch.result_type(*operands) if len(operands) == 2 else None
+
+
+def _is_narrower(operand: Any, wanted: Any) -> bool:
+    """Whether an operand is a tensor of integers or truth values of another dtype than `wanted`."""
+    import torch
+
+    value = getattr(operand, "meta", {}).get("val")
+    if not isinstance(value, torch.Tensor):
+        return False
+    return not value.dtype.is_floating_point and value.dtype is not wanted
