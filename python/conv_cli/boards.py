@@ -173,8 +173,12 @@ class Session:
             for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
                 connection.setsockopt(socket.SOL_SOCKET, option, limit)
         _open.append(self)
-        if board.threads:
-            self._ask("runtime.config_threadpool", 0, board.threads)
+        try:
+            if board.threads:
+                self._ask("runtime.config_threadpool", 0, board.threads)
+        except BaseException:
+            self.close()  # else nobody could, and the server would wait for this process
+            raise
 
     def _connected(self, connect: Callable[[], Any], seconds: float) -> Any:
         """What ``connect()`` gives within so many seconds; TVM cannot be told to hurry."""

@@ -101,6 +101,10 @@ class ImportHooks:
                 _set(put.owner, put.name, put.before)
             self.put.remove(put)
 
+    def forget_reloaded(self, module: ModuleType) -> None:
+        """Forget what loading `module` a second time has replaced in it."""
+        self.put[:] = [p for p in self.put if p.owner is not module or p.is_in_place()]
+
     def give_up(self) -> list[str]:
         """Forget what is not ours any more; its names."""
         names = [put.path for put in self.put]
@@ -218,4 +222,5 @@ class _Corrected(Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self.loader
         self.loader.exec_module(module)
+        self.hooks.forget_reloaded(module)
         self.hooks.correct(module.__name__, module)

@@ -7,7 +7,7 @@ that converts one node; the package ``tflite`` is imported when a node is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,10 +22,15 @@ NEEDS = {
     "OperatorConverter.get_output_tensors": _OPERATOR,
     "OperatorConverter.get_tensor_shape": ("self", "tensor_wrapper"),
     "OperatorConverter.get_tensor_value": ("self", "tensor_wrapper", "is_sparse"),
+    "OperatorConverter.get_expr": ("self", "input_tensor_idx"),
     "OperatorConverter.has_expr": ("self", "input_tensor_idx"),
     "OperatorConverter.convert_fused_activation_function": (
         *("self", "in_expr", "fused_activation_fn"),
     ),
+    "OperatorConverter.convert_qnn_fused_activation_function": (
+        *("self", "expr", "fused_activation_fn", "scale", "zero_point", "dtype"),
+    ),
+    "OperatorConverter.get_tensor_type_str": ("self", "tensor_type"),
 }
 """Parameters of the functions that this module calls, as :class:`.import_hooks.Importer` has it."""
 
@@ -37,8 +42,35 @@ def filled(op: Any, options: Any) -> Any:
     return options
 
 
+def with_stated_sizes(
+    stock: Callable[[Any, Any], Any], sizes_of: Callable[[Any, Any], Sequence[Any]]
+) -> Callable[[Any, Any], Any]:
+    """``get_tensor_shape`` that knows the sizes which the file leaves free and the importer's
+    caller states.  TVM takes 1 for them, and pads SAME for that.
+
+    Parameters
+    ----------
+    stock : callable
+        TVM's own.
+    sizes_of : callable
+        ``sizes_of(converter, expression)``: the sizes of an operand that is made already.
+    """
+
+    def get_tensor_shape(self: Any, tensor_wrapper: Any) -> Any:
+        shape = stock(self, tensor_wrapper)
+        signature = tensor_wrapper.tensor.ShapeSignatureAsNumpy()
+        is_free = not isinstance(signature, int) and any(size < 0 for size in signature)
+        if not is_free or not self.has_expr(tensor_wrapper.tensor_idx):
+            return shape
+        sizes = sizes_of(self, self.get_expr(tensor_wrapper.tensor_idx))
+        is_known = len(sizes) == len(shape) and all(isinstance(size, int) for size in sizes)
+        return np.array(sizes, "int32") if is_known else shape
+
+    return get_tensor_shape
+
+
 def shape_of(converter: Any, tensor: Any) -> list[int]:
-    """The shape of a tensor; a free size is 1 in it."""
+    """The shape of a tensor; a size that nobody states is 1 in it."""
     return [int(size) for size in converter.get_tensor_shape(tensor)]
 
 
@@ -95,10 +127,21 @@ def border(padding: int, **stated: Any) -> dict[str, tuple[int, ...]]:
     return read("tensorflow", op, padding=word, **stated).attributes
 
 
-def activated(converter: Any, op: Any, result: Any, options: Any) -> Any:
-    """`result` of TRANSPOSE_CONV behind the activation that is fused into it."""
-    if converter.get_output_tensors(op)[0].qnn_params:
-        return result  # the range of its numbers is that of the activation
+def activated(
+    converter: Any, op: Any, result: Any, options: Any, number: Callable[[Any], float]
+) -> Any:
+    """`result` of TRANSPOSE_CONV behind the activation that is fused into it; ``number(constant)``
+    is the value of a scalar of the IR."""
     if not hasattr(options, "FusedActivationFunction"):
         raise fail("TRANSPOSE_CONV", "needs the package tflite 2.18, which reads activations")
-    return converter.convert_fused_activation_function(result, options.FusedActivationFunction())
+    function = options.FusedActivationFunction()
+    output = converter.get_output_tensors(op)[0]
+    if not output.qnn_params:
+        return converter.convert_fused_activation_function(result, function)
+    return converter.convert_qnn_fused_activation_function(
+        expr=result,
+        fused_activation_fn=function,
+        scale=number(output.qnn_params["scale"]),
+        zero_point=int(number(output.qnn_params["zero_point"])),
+        dtype=converter.get_tensor_type_str(output.tensor.Type()),
+    )

@@ -188,6 +188,20 @@ def test_what_is_refused_before_anything_is_compiled(tracker: rpc.Service, serve
         )
 
 
+def test_a_board_is_free_again_where_a_session_fails_to_begin(
+    tracker: rpc.Service, servers: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(*_: object) -> None:
+        raise CliError("no answer")
+
+    of = Board("127.0.0.1", tracker.port, "left", timeout=5, threads=2)
+    with monkeypatch.context() as patched:
+        patched.setattr(boards.Session, "_ask", ask)
+        with pytest.raises(CliError, match="no answer"):
+            of.connect()
+    board(tracker, "left", timeout=5).connect().close()
+
+
 def test_a_server_that_is_silent(
     tracker: rpc.Service, servers: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:

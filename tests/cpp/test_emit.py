@@ -20,6 +20,8 @@ REFUSED = {
     "a conv9d 1 1": "operator 'conv9d' must be one of conv1d, conv2d",
     "int conv2d 1x3x8x8 4x3x3x3": "conv2d: name 'int' must be an identifier of C and C++",
     "9 conv2d 1x3x8x8 4x3x3x3": "conv2d: name '9' must be an identifier of C and C++",
+    "malloc conv2d 1x3x8x8 4x3x3x3": "conv2d: name 'malloc' must not be that of a function that",
+    "omp_x conv2d 1x3x8x8 4x3x3x3": "conv2d: name 'omp_x' must not be that of a function that",
     "conv_a conv2d 1x3x8x8 4x3x3x3": "conv2d: name 'conv_a' must not begin with conv_",
     "a conv2d 1x3x8x8 4x3x3": "conv2d: weight 4x3x3 must have 4 axes, OIHW",
     "a conv2d 1x3x8x8 4x3x3xK": "conv2d: weight '4x3x3xK' must be a shape such as 1x64x32x32",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -118,7 +119,7 @@ def test_the_examples(name: str, tmp_path: Path) -> None:
     given = [f"-D{option}={value}" for option, value in options.items()]
     tested = cmake.run_project(ROOT, tmp_path, *given)
     count = 2 if name == "cortex-a72" else 1
-    assert f"100% tests passed, 0 tests failed out of {count}" in tested
+    assert re.search(rf"100% tests passed.* out of {count}$", tested, re.MULTILINE)
     assert "qemu" in tested and tested.count("of the largest value") == count
 
 

@@ -134,6 +134,25 @@ def test_an_importer_imported_later_is_corrected_then() -> None:
     assert said.split() == ["False", "True", "True", loader, loader, "True", "False"]
 
 
+def test_an_importer_that_is_loaded_again_is_corrected_again() -> None:
+    """Its classes are new then, and its functions have other values in the same module."""
+    said = in_new_process(
+        f"""
+        import importlib, warnings
+        import {ONNX} as module
+        stock = module._get_convert_map
+        import relax_ext
+        module = importlib.reload(module)
+        print("ConvInteger" in module._get_convert_map())
+        warnings.simplefilter("error")
+        relax_ext.unregister()
+        print("ConvInteger" in module._get_convert_map())
+        print(module._get_convert_map.__module__)
+        """
+    )
+    assert said.split() == ["True", "False", ONNX]
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -240,6 +240,19 @@ def test_parameters_of_other_layers_and_parameters_as_inputs() -> None:
     assert_close(free(tvm.runtime.tensor(x.numpy()), *params).numpy(), want)
 
 
+@pytest.mark.parametrize("door", DOORS)
+def test_batch_norm_of_data_narrower_than_what_it_has_learned(door: str) -> None:
+    """As autocast makes it."""
+    model = nn.Sequential(nn.BatchNorm2d(3)).eval()
+    model[0].running_mean.uniform_(0.5, 2)
+    x = torch.randn(2, 3, 4, 5).bfloat16()
+    run = runner(imported(model, Form(lambda: model, x.shape, dtype="bfloat16"), door, x))
+    got = torch.from_dlpack(run(tvm.runtime.from_dlpack(x)))
+    want = model(x).detach()
+    assert got.dtype is want.dtype is torch.bfloat16
+    assert_close(got.double().numpy(), want.double().numpy(), "bfloat16")
+
+
 def test_refusals_are_one_line() -> None:
     strided = Keywords(F.conv2d, (3, 2, 2, 3), stride=2, padding="same")
     graph = torch.fx.symbolic_trace(strided)

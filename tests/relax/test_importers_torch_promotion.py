@@ -33,9 +33,21 @@ WRONG = {
     "ints != 0.5": (lambda x: x != 0.5, INTS),
     "cumsum of truths": (lambda x: torch.cumsum(x, 0), TRUTHS),
     "cumsum of small ints": (lambda x: torch.cumsum(x, 0), torch.full((40,), 9, dtype=torch.int8)),
+    "ints / 2, truncated": (lambda x: torch.div(x, 2, rounding_mode="trunc"), INTS),
+    "floats / 0.7, truncated": (
+        lambda x: torch.div(x, 0.7, rounding_mode="trunc"),
+        FLOATS.double(),
+    ),
     "one operand twice": (lambda x: x / 255.0 + x * 2, BYTES),
 }
 RIGHT = {
+    "ints // 2": (lambda x: x // 2, INTS),
+    "floats // 2": (lambda x: x // 2, FLOATS),
+    "ints / ints, floor": (
+        lambda x, y: torch.div(x, y, rounding_mode="floor"),
+        INTS,
+        INTS.abs() + 2,
+    ),
     "ints + floats": (lambda x, y: x + y, INTS, FLOATS),
     "ints * halves": (lambda x, y: x * y, INTS, FLOATS.half()),
     "two widths": (lambda x, y: x - y, INTS.int(), INTS),

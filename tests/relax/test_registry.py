@@ -175,7 +175,8 @@ def test_identical_geometries_are_built_once(scheduled: bool) -> None:
     mod = build.forward_module([CASE, CASE, CASE.with_(n=CASE.n), CASE.with_(outs=5)])
     with build.target() if scheduled else tvm.transform.PassContext():
         lowered = relax.transform.LegalizeOps()(mod)
-    assert len(prim_funcs(lowered)) == 2
+    # Without a target there is no kernel: the definition has two steps, each a function.
+    assert len(prim_funcs(lowered)) == (2 if scheduled else 4)
 
 
 def test_exported_library_runs_without_this_package(

@@ -210,3 +210,37 @@ def test_circular_padding_that_crops_is_refused_in_one_line() -> None:
 
     with pytest.raises(ValueError, match=r"^aten::pad: pad=\[-1, 2\] must be at least 0"):
         imported(Cropped(), (1, 2, 5))
+
+
+class Changed(nn.Module):
+    """What is read after it was changed in place, and once more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.relu = nn.Conv2d(2, 3, 3), nn.ReLU(inplace=True)
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        result = self.conv(data)
+        other = self.relu(result)
+        result.add_(1.0)
+        return other + result
+
+
+@pytest.mark.parametrize("way", [SCRIPTED, FROZEN])
+def test_operators_in_place(way: str) -> None:
+    check(Changed(), (1, 2, 6, 5), way)
+
+
+class Indexed(nn.Module):
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        result = torch.relu(data)
+        result[:, 0] = 0.0
+        return result
+
+
+def test_what_cannot_be_simplified_is_refused_as_tvm_refuses_it() -> None:
+    script = torch.jit.script(Indexed().eval())
+    with pytest.raises(Exception, match="are not implemented") as stock, relay_ext.stock():
+        relay.frontend.from_pytorch(script, [("data", (1, 2, 3))])
+    with pytest.raises(type(stock.value), match="are not implemented"):
+        relay.frontend.from_pytorch(script, [("data", (1, 2, 3))])

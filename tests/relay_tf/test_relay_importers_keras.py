@@ -186,6 +186,11 @@ def test_batch_normalization_behind_layers_of_one_and_three_axes(rank: int) -> N
         assert not is_right(made.check)
 
 
+def test_batch_normalization_of_an_axis_that_is_stated() -> None:
+    made = Model(lambda: layers.BatchNormalization(axis=1), (2, 4, 4), "NWC", is_wrong=False)
+    made.check()
+
+
 def test_what_cannot_be_is_refused_in_one_line() -> None:
     operand = layers.Input((4, 4), batch_size=1, name="x")
     made = tf.keras.Model(operand, layers.Conv1DTranspose(3, 2)(operand))

@@ -74,6 +74,9 @@ def _convolution(
     names = ("auto_pad", "pads", "strides", "dilations")
     given = {name: attr[name] for name in names if name in attr}
     is_known = all(isinstance(size, int) for size in sizes[2:])
+    is_same = given.get("auto_pad", b"NOTSET") in (b"SAME_UPPER", b"SAME_LOWER")
+    if is_same and not is_known and max(given.get("strides", [1])) > 1:
+        raise fail(op, f"auto_pad=SAME with strides={given['strides']} needs sizes known at import")
     size = sizes[2:] if is_known else None
     window = read("onnx", "conv", size=size, kernel_size=kernel[2:], **given).attributes
     data = _less(bb, data, data_zero, (1,) * (rank + 2))

@@ -3,14 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
 from topi_ext import tflite_node
-from topi_ext.compat import dtype_name, relax
+from topi_ext.compat import constant_value, dtype_name, known_shape, relax, type_of
 from topi_ext.geometry import fail
-from topi_ext.tflite_node import activated, border, filled, output_shape, shape_known, shape_of
+from topi_ext.tflite_node import (
+    activated,
+    border,
+    filled,
+    output_shape,
+    shape_known,
+    shape_of,
+    with_stated_sizes,
+)
 
 R = relax()
 
@@ -25,6 +33,7 @@ def corrections(module: ModuleType) -> dict[str, Any]:
     """Converters that call TVM's and restate the padding of the convolution in its result."""
     stock = vars(module.OperatorConverter)
     return {
+        "OperatorConverter.get_tensor_shape": with_stated_sizes(stock["get_tensor_shape"], _sizes),
         "OperatorConverter.convert_transpose_conv": _two_dimensional(
             stock["convert_transpose_conv"]
         ),
@@ -40,7 +49,7 @@ def _two_dimensional(stock: Callable[[Any, Any], Any]) -> Callable[[Any, Any], A
 
         options = filled(op, TransposeConvOptions())
         result = _resized(self, op, stock, options.Padding(), "TRANSPOSE_CONV")
-        return activated(self, op, result, options)
+        return activated(self, op, result, options, lambda one: constant_value(one).numpy().item())
 
     return convert
 
@@ -67,6 +76,10 @@ def _resized(self: Any, op: Any, stock: Callable[[Any, Any], Any], padding: int,
     return _restated(
         result, name, kernel_size=kernel, size=sizes, padding=padding, output_shape=wanted
     )
+
+
+def _sizes(converter: Any, expr: Any) -> Sequence[Any]:
+    return known_shape(type_of(converter.bb.normalize(expr)).shape) or ()
 
 
 def _restated(expr: Any, name: str, **stated: Any) -> Any:

@@ -20,6 +20,7 @@ from topi_ext.geometry import fail
 R = relax()
 
 _ATEN = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
+_NO_TRAINING = tuple(name for name in _ATEN if name != "training")
 _FUNCTION = (
     "input",
     "running_mean",
@@ -49,7 +50,11 @@ class _Call:
 
 def exported(importer: Any) -> dict[str, Callable[[Any], Any]]:
     """Converters of calls in exported programs."""
-    return {"batch_norm.default": partial(_called, importer, _ATEN)}
+    return {
+        "batch_norm.default": partial(_called, importer, _ATEN),
+        # Of three results; TVM's importer knows this one by the first alone.
+        "_native_batch_norm_legit_no_training.default": partial(_called, importer, _NO_TRAINING),
+    }
 
 
 def traced(importer: Any) -> dict[Any, Callable[[Any], Any]]:
@@ -92,13 +97,17 @@ def _emit(importer: Any, call: _Call) -> Any:
         raise fail("batch_norm", f"channels={channels} must be known at import")
     if not call.training and (call.mean is None or call.var is None):
         raise fail("batch_norm", "training=False needs running_mean and running_var")
-    dtype = dtype_name(type_of(call.x).dtype)
+    stated = dtype_name(type_of(call.x).dtype)
+    others = [t for t in (call.weight, call.bias, call.mean, call.var) if t is not None]
+    # Under autocast the data is narrower than what is learned.
+    dtype = dtype_name(type_of(others[0]).dtype) if others else stated
+    x = call.x if dtype == stated else emit(R.op.astype(call.x, dtype))
 
     def filled(tensor: Any, value: float) -> Any:
         return R.const(np.full(channels, value), dtype) if tensor is None else tensor
 
     normed = R.op.nn.batch_norm(
-        call.x,
+        x,
         filled(call.weight, 1),
         filled(call.bias, 0),
         filled(call.mean, 0),
@@ -108,4 +117,5 @@ def _emit(importer: Any, call: _Call) -> Any:
         momentum=0.1 if call.momentum is None else call.momentum,
         training=bool(call.training),
     )
-    return emit(R.TupleGetItem(emit(normed), 0))
+    result = emit(R.TupleGetItem(emit(normed), 0))
+    return result if dtype == stated else emit(R.op.astype(result, stated))

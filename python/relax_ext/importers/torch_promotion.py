@@ -26,11 +26,12 @@ _COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 
 def promoted(importer: Any, stock: Mapping[Any, Callable[[Any], Any]]) -> dict[Any, Any]:
     """Converters of arithmetic and comparisons that promote operands, then call TVM's."""
-    return {
+    ours = {
         name: partial(_convert, importer, convert)
         for name, convert in stock.items()
         if isinstance(name, str) and name.partition(".")[0] in _ARITHMETIC | _COMPARISONS
     }
+    return {**ours, "div.Tensor_mode": partial(_rounded_division, importer)}
 
 
 def _convert(importer: Any, stock: Callable[[Any], Any], node: Any) -> Any:
@@ -47,6 +48,23 @@ def _convert(importer: Any, stock: Callable[[Any], Any], node: Any) -> Any:
         return stock(node)
     finally:
         importer.env.update(before)  # others read it as it is
+
+
+def _rounded_division(importer: Any, node: Any) -> Any:
+    """``x // y``, and ``div`` with a rounding mode; TVM's own takes a number in a dtype of its."""
+    emit = importer.block_builder.emit
+    wanted = _dtype(node)
+    name = str(wanted).removeprefix("torch.")
+    given = importer._retrieve_args(node.args)
+    x, y = (
+        emit(R.op.astype(one, name)) if isinstance(one, R.Expr) else R.const(one, name)
+        for one in given[:2]
+    )
+    mode = given[2] if len(given) > 2 else node.kwargs.get("rounding_mode")
+    if mode == "floor":
+        return emit(R.op.floor_divide(x, y))
+    quotient = emit(R.op.divide(x, y))  # of integers: towards zero
+    return emit(R.op.trunc(quotient)) if mode and wanted.is_floating_point else quotient
 
 
 def _dtype(node: Any) -> Any:

@@ -130,8 +130,10 @@ def _batch_norm(stock: Callable[..., Any]) -> Callable[..., Any]:
         axes = len(input_shape or keras_layer.input_shape)
         if axes not in (3, 5) or is_channels_first(data_layout):
             return result
+        given = keras_layer.axis
+        axis = given if isinstance(given, int) else given[0]
         call = result.tuple_value
         stated = {name: getattr(call.attrs, name) for name in ("epsilon", "center", "scale")}
-        return R.nn.batch_norm(*call.args, axis=axes - 1, **stated)[0]
+        return R.nn.batch_norm(*call.args, axis=axis % axes, **stated)[0]
 
     return convert

@@ -13,7 +13,15 @@ import tvm
 from topi_ext import tflite_node
 from topi_ext.compat import relay
 from topi_ext.geometry import fail
-from topi_ext.tflite_node import activated, border, filled, output_shape, shape_known, shape_of
+from topi_ext.tflite_node import (
+    activated,
+    border,
+    filled,
+    output_shape,
+    shape_known,
+    shape_of,
+    with_stated_sizes,
+)
 
 R = relay()
 
@@ -31,6 +39,7 @@ def corrections(module: ModuleType) -> dict[str, Any]:
     stock = vars(module.OperatorConverter)
     return {
         "OperatorConverter.__init__": _with_three_axes(stock["__init__"]),
+        "OperatorConverter.get_tensor_shape": with_stated_sizes(stock["get_tensor_shape"], _sizes),
         "OperatorConverter.convert_transpose_conv": _transpose_conv(
             stock["convert_transpose_conv"]
         ),
@@ -53,7 +62,9 @@ def _transpose_conv(stock: Callable[[Any, Any], Any]) -> Callable[[Any, Any], An
             padding=options.Padding(),
             output_shape=wanted,
         )
-        return activated(self, op, _restated(result, attributes), options)
+        return activated(
+            self, op, _restated(result, attributes), options, lambda one: one.data.numpy().item()
+        )
 
     return convert
 
@@ -110,6 +121,11 @@ def _conv_3d(self: Any, op: Any, is_transposed: bool = False) -> Any:
     if bias and bias[0].tensor_idx >= 0:
         result = R.nn.bias_add(result, self.get_tensor_expr(bias[0]), axis=4)
     return self.convert_fused_activation_function(result, options.FusedActivationFunction())
+
+
+def _sizes(converter: Any, expr: Any) -> list[Any]:
+    del converter
+    return [getattr(size, "value", size) for size in R.frontend.common.infer_shape(expr)]
 
 
 def _restated(expr: Any, stated: dict[str, tuple[int, ...]]) -> Any:

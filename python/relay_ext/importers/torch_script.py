@@ -11,6 +11,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from topi_ext.geometry import fail
+
 
 def simplified(module: Any, input_infos: Any) -> Any:
     """A copy of a scripted module, its control flow decided for inputs of these shapes.
@@ -50,6 +52,19 @@ def simplified(module: Any, input_infos: Any) -> Any:
         value.inferTypeFrom(example)
     _drop_optional_inputs(graph, 1 + len(examples))
     _read_attributes(graph, made)
+    try:
+        _simplify(graph)
+    except RuntimeError:
+        return module  # which TVM refuses by the name of what it does not know
+    _refuse_mutation(graph)
+    return made
+
+
+def _simplify(graph: Any) -> None:
+    import torch
+
+    passes = torch._C
+
     before = None
     while before != (before := str(graph)):  # each decided branch may show the next one's shapes
         _infer_types(graph)
@@ -57,8 +72,16 @@ def simplified(module: Any, input_infos: Any) -> Any:
         passes._jit_pass_constant_propagation(graph)
         passes._jit_pass_constant_loop_unrolling(graph)
         _extend_appended_lists(graph)
+        # TVM's converters of operators in place give a new value, and leave the old one to others.
+        passes._jit_pass_remove_mutation(graph)
         passes._jit_pass_dce(graph)
-    return made
+
+
+def _refuse_mutation(graph: Any) -> None:
+    for node in graph.nodes():
+        kind = node.kind()
+        if kind.startswith("aten::") and kind.endswith("_") and not kind.endswith("__"):
+            raise fail(kind, "must not change its operand in a scripted module: trace it")
 
 
 def _examples(input_infos: Any) -> list[Any] | None:

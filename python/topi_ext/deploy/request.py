@@ -37,6 +37,14 @@ _RESERVED = {
     "typename", "union", "unsigned", "using", "virtual", "void", "volatile", "while", "xor",
 }  # fmt: skip
 
+# What kernels and their runtime call: a function of that name would be called instead.
+_CALLED = {
+    "abort", "aligned_alloc", "calloc", "exit", "free", "malloc", "memcmp", "memcpy", "memmove",
+    "memset", "printf", "realloc", "sched_getaffinity", "snprintf", "sysconf", "vsnprintf",
+}  # fmt: skip
+_CALLED |= {f + end for f in ("exp", "floor", "round", "tanh", "trunc") for end in ("", "f")}
+_CALLED_PREFIXES = ("pthread_", "omp_", "GOMP_")
+
 
 @dataclass(frozen=True)
 class Words:
@@ -150,6 +158,8 @@ def read(words: Words) -> Request:
         raise fail(op, f"name {words.name!r} must be an identifier of C and C++")
     if words.name.startswith("conv_"):
         raise fail(op, f"name {words.name!r} must not begin with conv_, as names of the runtime do")
+    if words.name in _CALLED or words.name.startswith(_CALLED_PREFIXES):
+        raise fail(op, f"name {words.name!r} must not be that of a function that kernels call")
     is_gradient, transposed = op.endswith("_weight_grad"), "_transpose" in op
     rank = int(op[len("conv")])
     face = "conv_weight_grad" if is_gradient else "conv_transpose" if transposed else "conv"
