@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,19 +13,18 @@ from tvm import relax
 
 from relax_ext.importers import HOOKS
 
+from .corrections import is_right, without
+
+__all__ = ["RELATIVE", "TARGET", "assert_close", "is_right", "runner", "uncorrected"]
+
 # Vectors of this processor take longer to compile, and are tested elsewhere.
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 1})
 RELATIVE = {"float32": 1e-4, "float64": 1e-10, "float16": 1e-2, "bfloat16": 4e-2}
 
 
-@contextlib.contextmanager
-def uncorrected() -> Iterator[None]:
+def uncorrected() -> contextlib.AbstractContextManager[None]:
     """TVM's own importers before our operators: what a correction is seen to correct."""
-    HOOKS.remove()
-    try:
-        yield
-    finally:
-        HOOKS.install()
+    return without(HOOKS)
 
 
 def runner(mod: tvm.IRModule) -> Callable[..., tvm.runtime.Tensor]:
@@ -45,14 +43,3 @@ def assert_close(got: np.ndarray, want: np.ndarray, dtype: str = "float32") -> N
     assert got.shape == want.shape
     scale = np.abs(want).max(initial=1e-30)
     assert np.abs(got.astype("float64") - want).max(initial=0) <= RELATIVE[dtype] * scale
-
-
-def is_right(check: Callable[[], None]) -> bool:
-    """Whether a check passes; importers raise whatever they like."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            check()
-        except Exception:
-            return False
-    return True

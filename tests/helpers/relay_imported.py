@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,18 @@ from tvm import relay
 
 from relay_ext.importers import HOOKS
 
+from .corrections import is_right, without
 from .relay import flattened
+
+__all__ = [
+    "TARGET",
+    "TOLERANCE",
+    "assert_close",
+    "is_right",
+    "results",
+    "results_of_free_sizes",
+    "uncorrected",
+]
 
 # Vectors of this processor take longer to compile, and are tested elsewhere.
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 1})
@@ -23,14 +34,9 @@ TOLERANCE = 1e-4
 of their own, of which each may round by 6e-8, and what these tests are about errs by about 1."""
 
 
-@contextlib.contextmanager
-def uncorrected() -> Iterator[None]:
+def uncorrected() -> contextlib.AbstractContextManager[None]:
     """TVM's own importers before our operators: what a correction is seen to correct."""
-    HOOKS.remove()
-    try:
-        yield
-    finally:
-        HOOKS.install()
+    return without(HOOKS)
 
 
 def results(
@@ -63,12 +69,3 @@ def assert_close(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> None:
         assert one.dtype == other.dtype
         limit = TOLERANCE * np.abs(other).max(initial=1e-30)
         assert np.abs(one - other).max(initial=0) <= limit
-
-
-def is_right(check: Callable[[], None]) -> bool:
-    """Whether a check passes; importers raise whatever they like."""
-    try:
-        check()
-    except Exception:
-        return False
-    return True

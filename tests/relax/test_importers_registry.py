@@ -8,13 +8,13 @@ import importlib
 import subprocess
 import sys
 import textwrap
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import relax_ext
+from helpers.corrections import assert_left_alone
 from relax_ext.importers import HOOKS
 from topi_ext.import_hooks import find
 
@@ -172,17 +172,7 @@ def test_an_unknown_importer_is_left_alone_with_one_warning(
     change: Any, said: str, conv: type
 ) -> None:
     change(conv)
-    before = dict(vars(conv))
-    HOOKS.refused.clear()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        relax_ext.register()
-        with relax_ext.stock():
-            pass
-    (line,) = [str(warning.message) for warning in caught]
-    assert line.startswith(f"relax_ext: {ONNX} {said}") and "\n" not in line
-    assert line.endswith("models of ONNX are imported as TVM alone does it")
-    assert dict(vars(conv)) == before
+    assert_left_alone(relax_ext, HOOKS, ONNX, conv, said)
 
 
 def test_what_another_package_set_after_ours_stays(conv: type) -> None:

@@ -8,7 +8,6 @@ import importlib
 import subprocess
 import sys
 import textwrap
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 from tvm import relay
 
 import relay_ext
+from helpers.corrections import assert_left_alone
 from relay_ext.importers import HOOKS
 from topi_ext.import_hooks import find
 
@@ -122,14 +122,4 @@ def test_an_unknown_importer_is_left_alone_with_one_warning(
     change: Any, said: str, conv: type
 ) -> None:
     change(conv)
-    before = dict(vars(conv))
-    HOOKS.refused.clear()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        relay_ext.register()
-        with relay_ext.stock():
-            pass
-    (line,) = [str(warning.message) for warning in caught]
-    assert line.startswith(f"relay_ext: {ONNX} {said}") and "\n" not in line
-    assert line.endswith("models of ONNX are imported as TVM alone does it")
-    assert dict(vars(conv)) == before
+    assert_left_alone(relay_ext, HOOKS, ONNX, conv, said)
