@@ -98,7 +98,7 @@ def row(case: Case, face: str, variant: Variant, target: Any) -> dict[str, Any]:
         letters = "DHW"[3 - rank :]
         layouts = Layouts(f"N{letters}C", layouts.w, f"N{letters}C")
     dtypes = (variant.dtype,) * 3
-    request = face, sized, layouts, n, dtypes, target, _epilogue(variant, face, layouts)
+    request = face, sized, layouts, n, dtypes, target, _fused(variant, face, layouts)
     packing = None
     if variant.weights == "packed":
         packing, func = backend.prepacked(*request)
@@ -112,13 +112,13 @@ def row(case: Case, face: str, variant: Variant, target: Any) -> dict[str, Any]:
     }
 
 
-def _epilogue(variant: Variant, face: str, layouts: Any) -> Any:
-    from topi_ext.epilogue import PostOp
+def _fused(variant: Variant, face: str, layouts: Any) -> Any:
+    from topi_ext.epilogue import UNFUSED, Fused, PostOp
 
     if variant.epilogue == "none":
-        return ()
+        return UNFUSED
     order = layouts.x if face == "conv_transpose" else layouts.y
-    return PostOp("add", order, "C"), PostOp("add", order, order), PostOp("relu")
+    return Fused((PostOp("add", order, "C"), PostOp("add", order, order), PostOp("relu")))
 
 
 def _plan(request: Any, variant: Variant) -> Any:
@@ -126,9 +126,9 @@ def _plan(request: Any, variant: Variant) -> Any:
     from topi_ext.cpu.plan.choose import choose
     from topi_ext.problem import Problem
 
-    face, g, layouts, n, dtypes, target, epilogue = request
+    face, g, layouts, n, dtypes, target, fused = request
     packed = variant.weights == "packed"
-    problem = Problem(face, g.as_rank3(), layouts, n, dtypes, epilogue, packed)
+    problem = Problem(face, g.as_rank3(), layouts, n, dtypes, fused.epilogue, packed)
     return choose(problem, of_target(target).machine)
 
 

@@ -24,7 +24,7 @@ from topi_ext.compat import (
     tensor_type,
     tensor_type_of,
 )
-from topi_ext.epilogue import PostOp
+from topi_ext.epilogue import Fused, PostOp
 from topi_ext.problem import OPERANDS
 from topi_ext.target import advise
 
@@ -100,7 +100,7 @@ class _Fuser(R.PyExprMutator):
         advise("relax_ext", target)
         dtypes = tuple(conv.dtypes[role] for role in OPERANDS[conv.face] + conv.result)
         request = (
-            conv.face, conv.geometry, conv.plain, conv.n, dtypes, target, tuple(chain.steps),
+            conv.face, conv.geometry, conv.plain, conv.n, dtypes, target, Fused(tuple(chain.steps)),
         )  # fmt: skip
         data, weight = (self.visit_expr(arg) for arg in chain.call.args[:2])
         packing = None

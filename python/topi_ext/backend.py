@@ -15,7 +15,7 @@ from . import compat
 from .cpu.backend import CpuBackend
 from .cuda.backend import CudaBackend
 from .emit import SCRATCH_BYTES
-from .epilogue import Epilogue
+from .epilogue import UNFUSED, Fused
 from .geometry import Geometry, Size
 from .layout import Layouts
 from .problem import Problem
@@ -93,9 +93,9 @@ def prim_func(
     n: Size,
     dtypes: tuple[str, str, str],
     target: Any,
-    epilogue: Epilogue = (),
+    fused: Fused = UNFUSED,
 ) -> Any:
-    """The scheduled PrimFunc of one operator, or None where `target` has no kernel of ours.
+    """The scheduled PrimFunc of one operator, or None where `target` has no kernel of ours for it.
 
     Parameters
     ----------
@@ -108,8 +108,8 @@ def prim_func(
     dtypes : tuple of str
         Of the first operand, of the second, of the result.
     target : tvm.target.Target or None
-    epilogue : tuple of PostOp
-        What is done to the result; not for ``conv_weight_grad``.
+    fused : Fused
+        Zero points, and what is done to the result; not for ``conv_weight_grad``.
 
     Returns
     -------
@@ -118,9 +118,9 @@ def prim_func(
         become variables of the function.  Equal requests give the same object.
     """
     found = of_target(target)
-    if isinstance(found, Unsupported):
+    if isinstance(found, Unsupported) or not found.fuses(fused):
         return None
-    return _build(_Request.of(face, geometry, layouts, n, dtypes, found, epilogue))
+    return _build(_Request.of(face, geometry, layouts, n, dtypes, found, fused))
 
 
 def prepacked(
@@ -130,7 +130,7 @@ def prepacked(
     n: Size,
     dtypes: tuple[str, str, str],
     target: Any,
-    epilogue: Epilogue = (),
+    fused: Fused = UNFUSED,
 ) -> tuple[Packing | None, Any]:
     """The same in two, for weights that are known before the operator runs.
 
@@ -142,9 +142,9 @@ def prepacked(
         As :func:`prim_func` returns it, but with `packed` in place of the weight.
     """
     found = of_target(target)
-    if isinstance(found, Unsupported):
+    if isinstance(found, Unsupported) or not found.fuses(fused):
         return None, None
-    request = _Request.of(face, geometry, layouts, n, dtypes, found, epilogue, prepacked=True)
+    request = _Request.of(face, geometry, layouts, n, dtypes, found, fused, prepacked=True)
     return _build_packing(request), _build(request)
 
 
@@ -169,7 +169,7 @@ class _Request:
     layouts: Layouts
     dtypes: tuple[str, str, str]
     backend: Backend
-    epilogue: Epilogue
+    fused: Fused
     prepacked: bool
 
     @classmethod
@@ -181,14 +181,14 @@ class _Request:
         n: Size,
         dtypes: tuple[str, str, str],
         backend: Backend,
-        epilogue: Epilogue,
+        fused: Fused,
         *,
         prepacked: bool = False,
     ) -> _Request:
         sizes = (n, *geometry.x_size, *geometry.y_size)
         known = tuple(size if isinstance(size, int) else None for size in sizes)
         sizeless = replace(geometry, x_size=(), y_size=())
-        return cls(face, sizeless, known, layouts, dtypes, backend, epilogue, prepacked)
+        return cls(face, sizeless, known, layouts, dtypes, backend, fused, prepacked)
 
     def sized(self) -> tuple[Size, Geometry]:
         """Batch and geometry, with a fresh variable for each unknown size."""
@@ -203,7 +203,7 @@ class _Request:
     def problem(self, n: Size, geometry: Geometry) -> Problem:
         """The problem of these sizes."""
         rank3 = geometry.as_rank3()
-        options = self.epilogue, self.prepacked
+        options = self.fused.epilogue, self.prepacked, self.fused.zero_points
         return Problem(self.face, rank3, self.layouts, n, self.dtypes, *options)
 
 

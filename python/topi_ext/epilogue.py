@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kernel does to its sums before it writes them: bias, scale, residual, activation.
+"""What a kernel does beside its sums of products.
 
-Element-wise steps behind an operator that would each be a pass over memory of their own.  They are
-computed in the dtype of the sums; one rounding to the dtype of the result comes last.
+Before them, zero points are subtracted from what is multiplied.  Behind them come bias, scale,
+residual and activation: element-wise steps behind an operator that would each be a pass over memory
+of their own.  They are computed in the dtype of the sums; one rounding to the dtype of the result
+comes last.
 """
 
 from __future__ import annotations
@@ -43,3 +45,30 @@ class PostOp:
 
 Epilogue = tuple[PostOp, ...]
 """Steps, first to last."""
+
+ZeroPoints = tuple[int, int]
+"""Of the first and of the second operand."""
+
+NO_ZERO_POINTS: ZeroPoints = (0, 0)
+
+
+@dataclass(frozen=True)
+class Fused:
+    """What a kernel does beside its sums of products.
+
+    Attributes
+    ----------
+    epilogue : tuple of PostOp
+        What is done to the sums before they are written.
+    zero_points : tuple of int
+        What is subtracted from every element of the first and of the second operand, which are of
+        int8 or uint8, before it is multiplied.  Padding contributes nothing: it stands for the
+        zero point.  As ONNX (QLinearConv) and TFLite define it.
+    """
+
+    epilogue: Epilogue = ()
+    zero_points: ZeroPoints = NO_ZERO_POINTS
+
+
+UNFUSED = Fused()
+"""Nothing but sums."""

@@ -8,9 +8,9 @@ from functools import cached_property
 from math import prod
 
 from .dtypes import accumulator
-from .epilogue import Epilogue
+from .epilogue import NO_ZERO_POINTS, Epilogue, ZeroPoints
 from .gather import Gather
-from .geometry import Geometry, Size
+from .geometry import Geometry, Size, fail
 from .layout import Layouts
 
 OPERANDS = {"conv": "xw", "conv_transpose": "yw", "conv_weight_grad": "xy"}
@@ -23,6 +23,9 @@ DATA = "NDHW"
 
 TAPS = "DHW"
 """The axes of a kernel beside its channels O and I."""
+
+QUANTIZED = {"int8": (-128, 127), "uint8": (0, 255)}
+"""Dtypes that have zero points, and which these may be."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,13 @@ class Problem:
         What is done to the sums before they are written.
     prepacked : bool
         Whether a kernel that packs its weights may find them packed.
+    zero_points : tuple of int
+        What is subtracted from elements of both operands before they are multiplied.
+
+    Raises
+    ------
+    ValueError
+        For zero points of a gradient, of dtypes other than int8 and uint8, and beyond their range.
     """
 
     face: str
@@ -57,6 +67,10 @@ class Problem:
     dtypes: tuple[str, str, str]
     epilogue: Epilogue = ()
     prepacked: bool = False
+    zero_points: ZeroPoints = NO_ZERO_POINTS
+
+    def __post_init__(self) -> None:
+        check_zero_points(self.face, self.dtypes, self.zero_points)
 
     @property
     def transposed(self) -> bool:
@@ -199,3 +213,17 @@ class Problem:
         """Whether all but the batch are."""
         sizes = (*self.geometry.x_size, *self.geometry.y_size)
         return all(isinstance(size, int) for size in sizes)
+
+
+def check_zero_points(face: str, dtypes: tuple[str, str, str], zero_points: ZeroPoints) -> None:
+    """Raise a ValueError, of one line, for those that are none."""
+    for dtype, zero in zip(dtypes, zero_points):
+        if not zero:
+            continue
+        if face == "conv_weight_grad":
+            raise fail(face, "a gradient has no zero points")
+        if dtype not in QUANTIZED:
+            raise fail(face, f"zero point {zero} needs an operand of int8 or uint8, not {dtype}")
+        low, high = QUANTIZED[dtype]
+        if not low <= zero <= high:
+            raise fail(face, f"zero point {zero} of {dtype} must be from {low} to {high}")

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .epilogue import NO_ZERO_POINTS, ZeroPoints
 from .geometry import Geometry
 from .layout import SPATIAL, Layouts
 
@@ -36,13 +37,16 @@ class Reference:
     layouts : Layouts, optional
         How x, w and y are stored, operands and results alike; NCHW, OIHW and NCHW (or their like)
         if left out.
+    zero_points : tuple of int
+        What is subtracted from elements of the first and of the second operand, not from padding.
     """
 
     layouts: Layouts | None = None
+    zero_points: ZeroPoints = NO_ZERO_POINTS
 
     def conv(self, x: Array, w: Array, geometry: Geometry) -> Array:
         """Convolution: y, ``(n, k, *y_size)``, from x ``(n, c, *x_size)`` and w."""
-        x, w = self._opened("x", x, geometry), self._opened("w", w, geometry)
+        x, w = self._both("xw", x, w, geometry)
         y = np.zeros((*geometry.y_size, x.shape[-2], geometry.k), np.result_type(x, w))
         for p, r, i in meetings(geometry):
             for cs, ks in groups(geometry):
@@ -51,7 +55,7 @@ class Reference:
 
     def conv_transpose(self, y: Array, w: Array, geometry: Geometry) -> Array:
         """Transposed convolution: x, ``(n, c, *x_size)``, from y ``(n, k, *y_size)`` and w."""
-        y, w = self._opened("y", y, geometry), self._opened("w", w, geometry)
+        y, w = self._both("yw", y, w, geometry)
         x = np.zeros((*geometry.x_size, y.shape[-2], geometry.c), np.result_type(y, w))
         for p, r, i in meetings(geometry):
             for cs, ks in groups(geometry):
@@ -60,12 +64,17 @@ class Reference:
 
     def conv_weight_grad(self, x: Array, y: Array, geometry: Geometry) -> Array:
         """Weight gradient: w, ``(k, c // groups, *kernel)``, from x and y."""
-        x, y = self._opened("x", x, geometry), self._opened("y", y, geometry)
+        x, y = self._both("xy", x, y, geometry)
         w = np.zeros((*geometry.kernel, geometry.k, geometry.c_per_group), np.result_type(x, y))
         for p, r, i in meetings(geometry):
             for cs, ks in groups(geometry):
                 w[r][ks] += y[p][:, ks].T @ x[i][:, cs]
         return self._closed("w", w, geometry)
+
+    def _both(self, roles: str, a: Array, b: Array, geometry: Geometry) -> tuple[Array, Array]:
+        """Both operands less their zero points, opened."""
+        a, b = (self._opened(role, array, geometry) for role, array in zip(roles, (a, b)))
+        return a - self.zero_points[0], b - self.zero_points[1]
 
     def _opened(self, role: str, array: Array, geometry: Geometry) -> Array:
         """The tensor `role`, wide, spatial axes first: ``array[position]`` is a matrix."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import compat
 from ..emit.arguments import Packed
+from ..epilogue import Fused
 from ..problem import Problem
 from ..sizes import Rule
 from . import kernels
@@ -40,6 +41,11 @@ class CpuBackend:
         """
         plan = choose(problem, self.machine) if plan is None else plan
         return kernels.build(problem, plan)
+
+    @staticmethod
+    def fuses(_: Fused) -> bool:
+        """Whether kernels do that beside their sums: all of it."""
+        return True
 
     @staticmethod
     def rules(_: Problem) -> list[Rule]:

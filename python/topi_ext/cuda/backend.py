@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from ..emit.arguments import Packed
+from ..epilogue import Fused
 from ..precision import may_use_tf32
 from ..problem import Problem
 from ..sizes import Rule
@@ -51,6 +52,11 @@ class CudaBackend:
                 raise ValueError(line)
         plan = choose(problem, self.machine) if plan is None else plan
         return kernels.build(problem, plan)
+
+    @staticmethod
+    def fuses(fused: Fused) -> bool:
+        """Whether kernels do that beside their sums: they have no zero points."""
+        return not any(fused.zero_points)
 
     @staticmethod
     def rules(problem: Problem) -> list[Rule]:

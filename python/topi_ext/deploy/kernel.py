@@ -12,6 +12,7 @@ import tvm
 
 from .. import compat
 from ..backend import Unsupported, of_target, prepacked, prim_func
+from ..epilogue import Fused
 from . import elf
 from .request import Argument, Request
 
@@ -89,7 +90,7 @@ def build(request: Request, target: Any) -> Kernel:
     name = request.words.name
     asked = (
         request.face, request.geometry, request.layouts, request.n, request.dtypes, target,
-        request.epilogue,
+        Fused(request.epilogue),
     )  # fmt: skip
     if not request.words.packed:
         return Kernel(object_file({name: prim_func(*asked)}, target), None, copies=False)

@@ -49,11 +49,20 @@ class Functions:
     def build(self, problem: Problem, plan: Any) -> Any:
         """The PrimFunc ``(data, weight, *operands of the epilogue, out)``, of a weight gradient
         ``(x, y, out)``, scheduled by `plan`."""
+        packed = None
         if problem.face == "conv_weight_grad":
             arguments = partial(weight_grad_arguments, problem)
         else:
-            arguments = partial(conv_arguments, problem, self.packed_weights(problem, plan))
-        return self._prim_func(arguments, partial(self.emit_body, problem, plan))
+            packed = self.packed_weights(problem, plan)
+            arguments = partial(conv_arguments, problem, packed)
+
+        def emit_it(operands: Sequence[Operand]) -> None:
+            operands[0].zero, weight_zero = problem.zero_points
+            if not packed:  # those are less it
+                operands[1].zero = weight_zero
+            self.emit_body(problem, plan, operands)
+
+        return self._prim_func(arguments, emit_it)
 
     def build_packing(self, problem: Problem, plan: Any) -> Any:
         """The PrimFunc ``(weight, packed)`` that packs weights for the kernel of the same plan.
@@ -62,10 +71,12 @@ class Functions:
         GPU: TVM may run it on the processor while it compiles.
         """
         packed, pack = self.packed_weights(problem, plan), self.module_of(plan).pack_weights
-        return self._prim_func(
-            lambda: [stored_weight(problem), packed_weight(packed)],
-            lambda operands: pack(problem, plan, *operands),
-        )
+
+        def emit_it(operands: Sequence[Operand]) -> None:
+            operands[0].zero = problem.zero_points[1]
+            pack(problem, plan, *operands)
+
+        return self._prim_func(lambda: [stored_weight(problem), packed_weight(packed)], emit_it)
 
     def packed_weights(self, problem: Problem, plan: Any) -> Packed | None:
         """What the kernel finds in place of its weights; None where it reads them as they are."""

@@ -7,11 +7,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..compat import script
-from .expressions import Expr, cast, wide
+from .expressions import Expr, broadcast, cast, constant, converted, wide
 
 
 class Array:
-    """A flat buffer; ``array[i]`` loads one element, ``array[lanes_of(i, n)]`` a vector."""
+    """A flat buffer; ``array[i]`` loads one element, ``array[lanes_of(i, n)]`` a vector.
+
+    Attributes
+    ----------
+    zero : int
+        The zero point: what elements and vectors are less, in a wider dtype.
+    """
+
+    zero = 0
 
     def __init__(self, buffer: Any, dtype: str):
         self.buffer = buffer
@@ -21,8 +29,14 @@ class Array:
         return self.buffer[wide(index)]
 
     def load(self, index: Expr, dtype: str) -> Expr:
-        """One element as `dtype`."""
-        return cast(self[index], self.dtype, dtype)
+        """One element as `dtype`, less the zero point."""
+        value = cast(self[index], self.dtype, dtype)
+        return value - constant(self.zero, dtype) if self.zero else value
+
+    def converted(self, vector: Expr, dtype: str, lanes: int) -> Expr:
+        """A vector of elements in another dtype, less the zero point."""
+        value = converted(vector, dtype, lanes)
+        return value - broadcast(constant(self.zero, dtype), lanes) if self.zero else value
 
 
 class Operand(Array):

@@ -219,7 +219,7 @@ class DotProduct:
             value, dtype = widening.widened(source, start, lanes), "float32"
         else:
             value, dtype = source[emit.lanes_of(start, lanes)], source.dtype
-        return value if dtype == self.dtype else emit.converted(value, self.dtype, lanes)
+        return value if dtype == self.dtype else source.converted(value, self.dtype, lanes)
 
     def _added(self, vector: Expr) -> Expr:
         """The sum of all lanes, half by half."""

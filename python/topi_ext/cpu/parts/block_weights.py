@@ -119,7 +119,7 @@ class BlockWeights:
         # As in emit.via_memory.
         ((register, index),) = emit.registers(1, size, self.dtype)
         if compat.converts_vectors(self.weight.dtype):
-            emit.store(register, index, emit.converted(value, self.dtype, size))
+            emit.store(register, index, self.weight.converted(value, self.dtype, size))
         else:
             for i in range(size):
                 emit.store(register, i, self.weight.load(start + i, self.dtype))

@@ -31,7 +31,7 @@ def copy(
     def vector(first: Expr, lanes: int) -> None:
         value = every(source, emit.let(start + first * step), step, lanes)
         if source.dtype != into.dtype:
-            value = emit.converted(value, into.dtype, lanes)
+            value = source.converted(value, into.dtype, lanes)
         emit.store(into, emit.lanes_of(at + first, lanes), value)
 
     # Not every release of TVM converts vectors of bfloat16.

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Zero points of quantized operands: every kernel that serves integers, against float64 sums of
+operands from which they were subtracted, which are exact."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import cycle
+
+import numpy as np
+import pytest
+import tvm
+from tvm import te
+
+from helpers.cases import Case, geometry_of
+from helpers.faces import FaceCase
+from helpers.kernels import HOST, built, free, problem_of
+from helpers.quantized import OPERANDS, run
+from topi_ext import backend, compute
+from topi_ext.cpu import kernels
+from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.registry import kernels_of
+from topi_ext.epilogue import Fused
+from topi_ext.layout import Layouts
+from topi_ext.reference import Reference
+
+MACHINE = Machine(vector_bytes=32, registers=16)
+
+NHWC = Layouts("NHWC", "HWIO", "NHWC")
+
+CASES = [
+    Case("conv", (12, 11), (3, 3), 1, ins=8, outs=16, stride=(1, 2), padding=(1, 2, 0, 1)),
+    Case("conv", (3, 2), (2, 2), 1, ins=21, outs=37, padding=(1,) * 4),
+    Case("conv", (5, 6, 7), (3, 2, 3), 1, ins=6, outs=33, padding=(3, 1, 2) * 2,
+         dilation=(3, 2, 2)),
+    Case("conv_transpose", (2, 2), (3, 3), 1, ins=64, outs=32, stride=(2, 2),
+         output_padding=(1, 0)),
+    Case("conv_transpose", (40,), (16,), 1, ins=8, outs=2, stride=(8,), padding=(4, 4)),
+    Case("conv_transpose", (5, 9), (3, 3), ins=4, outs=6, groups=2, stride=(2, 1),
+         dilation=(1, 2)),
+]  # fmt: skip
+
+
+def test_each_kernel() -> None:
+    """By a plan of each row that serves the case."""
+    made, chosen, seen, operands = [], [], set(), cycle(OPERANDS)
+    for case, row in ((c, r) for c in CASES for r in kernels_of(c.op)):
+        layouts = NHWC if case in CASES[::5] else None
+        dtypes, zero_points = next(operands)
+        face = FaceCase(case.op, geometry_of(case), case.n, layouts, dtypes)
+        problem = replace(problem_of(face), zero_points=zero_points)
+        found = row.propose(problem, MACHINE) if row.propose else None
+        if found:
+            seen.add(row.name)
+            made.append(kernels.build(problem, found[1]))
+            chosen.append((face, zero_points))
+    assert {"direct", "dot_product", "gemm_col2im", "phase_lanes", "valid_taps"} <= seen
+    functions, rng = built(made), np.random.default_rng(0)
+    for number, one in enumerate(chosen):
+        run(functions[f"f{number}"], *one, rng)
+
+
+@pytest.mark.parametrize("known", ["when compiled", "when run"])
+def test_as_an_adapter_asks(known: str) -> None:
+    """Weights that are packed ahead, or not."""
+    made, packings = [], []
+    cases = CASES if known == "when compiled" else CASES[::3]
+    for case, (dtypes, zero_points) in zip(cases, OPERANDS):
+        face = FaceCase(case.op, geometry_of(case), case.n, None, dtypes)
+        problem = problem_of(face) if known == "when compiled" else free(face)
+        sizes = (face.geometry, face.n)
+        if known == "when run":
+            rank = case.rank
+            g = problem.geometry
+            sizes = (replace(face.geometry, x_size=g.x_size[-rank:], y_size=g.y_size[-rank:]),
+                     problem.n)  # fmt: skip
+        asked = face.face, sizes[0], face.orders, sizes[1], dtypes, HOST, Fused((), zero_points)
+        made.append(backend.prim_func(*asked))
+        packing, kernel = backend.prepacked(*asked)
+        packings.append(packing)
+        made.append(kernel)
+    functions = built(made)
+    packers = built([packing.func for packing in packings if packing])
+    numbers = iter(range(len(packings)))
+    rng = np.random.default_rng(0)
+    for i, (case, packing, (dtypes, zeros)) in enumerate(zip(cases, packings, OPERANDS)):
+        face = FaceCase(case.op, geometry_of(case), case.n, None, dtypes)
+        run(functions[f"f{2 * i}"], face, zeros, rng)
+        packer = packers[f"f{next(numbers)}"] if packing else None
+        run(functions[f"f{2 * i + 1}"], face, zeros, rng, packing and (packer, packing))
+
+
+def test_reference_and_definition() -> None:
+    """The NumPy loops, and the TE definitions of centred operands."""
+    rng = np.random.default_rng(0)
+    for case, (dtypes, zero_points) in zip(CASES[1::2], OPERANDS):
+        face = FaceCase(case.op, geometry_of(case), case.n, None, dtypes)
+        a, b = face.arrays(rng)
+        want = face.want(*(v.astype("float64") - zero for v, zero in zip((a, b), zero_points)))
+        got = getattr(Reference(None, zero_points), case.op)(a, b, face.geometry)
+        np.testing.assert_array_equal(got, want)
+        places = [te.placeholder(v.shape, v.dtype.name) for v in (a, b)]
+        centred = [compute.centred(p, z, "int32") for p, z in zip(places, zero_points)]
+        out = compute.FACES[case.op](*centred, face.geometry, face.orders, "int32")
+        func = te.create_prim_func([*places, out]).with_attr("global_symbol", "f0")
+        run(tvm.compile(tvm.IRModule({"f0": func}), HOST)["f0"], face, zero_points, rng)
+
+
+@pytest.mark.parametrize(
+    ("face", "dtypes", "zeros", "line"),
+    [
+        ("conv_weight_grad", ("int8", "int8", "int32"), (1, 0), "a gradient has no zero points"),
+        ("conv", ("int8", "int8", "int32"), (0, 128), "zero point 128 of int8 must be from -128"),
+        ("conv", ("uint8", "int8", "int32"), (-1, 0), "zero point -1 of uint8 must be from 0"),
+        ("conv", ("float32",) * 3, (1, 0), "needs an operand of int8 or uint8, not float32"),
+    ],
+)
+def test_what_is_no_zero_point(face: str, dtypes: tuple, zeros: tuple, line: str) -> None:
+    case = FaceCase(face, geometry_of(CASES[0]), 1, None, dtypes)
+    with pytest.raises(ValueError, match=line):
+        replace(problem_of(case), zero_points=zeros)
+
+
+def test_no_kernel_for_cuda_has_them() -> None:
+    """Callers ask, and get none."""
+    case = FaceCase("conv", geometry_of(CASES[0]), 1, None, ("uint8", "int8", "int32"))
+    target = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
+    asked = case.face, case.geometry, case.orders, case.n, case.dtypes, target
+    assert backend.prim_func(*asked) is not None
+    assert backend.prim_func(*asked, Fused((), (3, 0))) is None
+    assert backend.prepacked(*asked, Fused((), (3, 0))) == (None, None)
