@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from .operators import Operator
 
 if TYPE_CHECKING:
     from .model import Model
+    from .profiling import Ran
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,17 @@ class Compiled(ABC):
         """Give back what it occupies."""
 
 
+class Observed(Compiled):
+    """A compiled function whose calls can be timed one by one."""
+
+    @abstractmethod
+    def observed(
+        self, arguments: Any, protocol: Protocol
+    ) -> tuple[list[list[Ran]], Collection[str]]:
+        """The calls of several runs, behind one that is left out, and the names of functions that
+        are kernels of the package."""
+
+
 class Adapter(ABC):
     """One adapter.
 
@@ -113,6 +125,10 @@ class Adapter(ABC):
 
     def compile_whole(self, module: Any, target: Any, function: str) -> Compiled:
         """Compile a whole model by the adapter's own pipeline."""
+        raise NotImplementedError
+
+    def compile_observed(self, module: Any, target: Any, function: str) -> Observed:
+        """The same, to be profiled."""
         raise NotImplementedError
 
     def on(self, board: Board) -> Adapter:

@@ -63,6 +63,8 @@ class Usage:
         Whether some files do not state their outputs.
     takes_boards : bool
         Whether models can run on boards behind TVM's RPC tracker.
+    takes_profile : bool
+        Whether the calls of a model can be timed one by one.
     """
 
     package: str
@@ -72,6 +74,7 @@ class Usage:
     gradients: str
     takes_outputs: bool = False
     takes_boards: bool = False
+    takes_profile: bool = False
 
 
 def _named(text: str) -> tuple[str, str]:
@@ -187,6 +190,13 @@ def parser(usage: Usage) -> argparse.ArgumentParser:
             help="output of a .pb graph (repeatable; default: every node that no other reads)",
         )
     add("--grad", action="store_true", help=usage.gradients)
+    if usage.takes_profile:
+        add(
+            "--profile",
+            action="store_true",
+            help=f"compile by {usage.package}.pipeline alone, and show which operators take the "
+            "time, instead of comparing",
+        )
     add(
         "--target",
         action="append",
@@ -267,10 +277,13 @@ def read(usage: Usage, argv: Sequence[str]) -> argparse.Namespace:
     chosen.dim = _by_name("--dim", chosen.dim)
     chosen.shape = _by_name("--shape", chosen.shape)
     chosen.output = chosen.output if usage.takes_outputs else []
+    chosen.profile = usage.takes_profile and chosen.profile
     paths = _by_name("--input", chosen.input)
     chosen.board_threads = chosen.threads
     chosen.threads = threads_of(chosen.threads)
     _check_boards(chosen, usage.takes_boards)
+    if chosen.profile and (chosen.grad or chosen.rpc):
+        raise CliError(f"--profile: not with --{'grad' if chosen.grad else 'rpc'}")
     if chosen.json is not None:
         files.check_output("--json", chosen.json)
     files.check_model(chosen.model, usage.extensions)

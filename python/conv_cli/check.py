@@ -198,7 +198,7 @@ def check(
         adapter.package,
         model.name,
         model.framework,
-        _target_text(target),
+        target_text(target),
         options.threads,
         list(model.notes),
         board=options.board.shown if options.board else "",
@@ -341,7 +341,8 @@ def _model_tolerance(outputs: list[Any], steps: float = 0.0) -> float:
     return max(limits)
 
 
-def _target_text(target: Any) -> str:
+def target_text(target: Any) -> str:
+    """A target in a few words."""
     export = getattr(target, "export", None)
     attrs = dict(export()) if export else {}
     shown = [str(attrs.pop("kind", target.kind.name))]

@@ -18,6 +18,7 @@ from .adapter import Adapter, Choices
 from .boards import Board
 from .check import Options, Report, check, set_threads
 from .errors import CliError, need, one_line, tell
+from .profiling import profile
 from .several import Outcome, check_each
 
 
@@ -48,6 +49,9 @@ def main(adapter: Adapter, argv: Sequence[str] | None = None) -> int:
         from . import report as printed
 
         choices = _options(chosen)
+        if chosen.profile:
+            _profile(adapter, chosen, choices[0])
+            return 0
         with printed.Bar() as bar:
             if len(choices) == 1:
                 outcomes: list[Outcome] = [check(chosen.model, adapter, choices[0], bar)]
@@ -57,7 +61,9 @@ def main(adapter: Adapter, argv: Sequence[str] | None = None) -> int:
         for report in reports:
             printed.show(report)
         if chosen.json:
-            _write_json(chosen.json, [report.to_json() for report in reports], len(choices) > 1)
+            _write_json(
+                chosen.json, [report.to_json() for report in reports], several=len(choices) > 1
+            )
     except CliError as error:
         tell(adapter.package, error)
         return 2
@@ -65,6 +71,18 @@ def main(adapter: Adapter, argv: Sequence[str] | None = None) -> int:
     for failure in failures:
         tell(adapter.package, failure)
     return 2 if failures else 0 if all(report.ok for report in reports) else 1
+
+
+def _profile(adapter: Adapter, chosen: Namespace, options: Options) -> None:
+    """Show where the time goes."""
+    from . import profile_report
+    from .report import Bar
+
+    with Bar() as bar:
+        found = profile(chosen.model, adapter, options, bar)
+    profile_report.show(found)
+    if chosen.json:
+        _write_json(chosen.json, [found.to_json()], several=False)
 
 
 def _options(chosen: Namespace) -> list[Options]:
@@ -99,7 +117,7 @@ def _options(chosen: Namespace) -> list[Options]:
     ] or [options]
 
 
-def _write_json(path: Path, reports: list[Any], several: bool) -> None:
+def _write_json(path: Path, reports: list[Any], *, several: bool) -> None:
     try:
         path.write_text(json.dumps(reports if several else reports[0], indent=2) + "\n")
     except OSError as error:

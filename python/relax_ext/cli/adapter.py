@@ -4,20 +4,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 from conv_cli import onnx_model, tflite_model
-from conv_cli.adapter import Adapter, Compiled
+from conv_cli.adapter import Adapter, Compiled, Observed
 from conv_cli.boards import Board
-from conv_cli.measure import Protocol, Side, device
+from conv_cli.measure import Protocol, Side, device, timed
 from conv_cli.model import Model
 from conv_cli.operators import Operator
+from conv_cli.profiling import Ran
 
 from ..usage import USAGE
 from . import gradcheck, operators, torch_model
+from .instrument import KernelNames, calls_of
 from .remote import RemoteCompiled
 
 
@@ -50,7 +52,8 @@ class RelaxCompiled(Compiled):
         self.device = device(target)
         self.on_cpu = self.device.dlpack_device_type() == tvm.cpu().dlpack_device_type()
         executable = tvm.compile(mod, target, **options)
-        self.function = relax.VirtualMachine(executable, self.device)[function]
+        self.machine = relax.VirtualMachine(executable, self.device)
+        self.function = self.machine[function]
 
     def put(self, tensors: list[Any]) -> list[Any]:
         """Arguments on the device, copied: TVM wants the 64-byte alignment of torch's own data."""
@@ -75,6 +78,29 @@ class RelaxCompiled(Compiled):
         if not isinstance(result, tvm.runtime.Tensor):
             return [t for item in result for t in self.get(item)]
         return [torch.from_dlpack(result if self.on_cpu else result.copyto(tvm.cpu()))]
+
+
+class RelaxObserved(RelaxCompiled, Observed):
+    """A function of the virtual machine, compiled by our pipeline, that tells of its calls."""
+
+    def __init__(self, mod: Any, target: Any, function: str) -> None:
+        recorded = KernelNames(target)
+        super().__init__(mod, target, function, relax_pipeline=recorded.pipeline)
+        self.kernels = recorded.names
+
+    def observed(
+        self, arguments: list[Any], protocol: Protocol
+    ) -> tuple[list[list[Ran]], Collection[str]]:
+        """The calls of several runs, and the names of kernels of ours."""
+        runs: list[list[Ran]] = []
+
+        def run() -> None:
+            with calls_of(self.machine, self.device) as calls:
+                self.run(arguments)
+            runs.append(calls)
+
+        timed(run, protocol)
+        return runs[1:] or runs, self.kernels
 
 
 class RelaxAdapter(Adapter):
@@ -124,6 +150,10 @@ class RelaxAdapter(Adapter):
 
         pipeline = relax_ext.pipeline(target)
         return self._compiled(module, target, function, relax_pipeline=pipeline)
+
+    def compile_observed(self, module: Any, target: Any, function: str) -> Observed:
+        """The same, to be profiled."""
+        return RelaxObserved(module, target, function)
 
     def _compiled(self, *arguments: Any, **options: Any) -> Compiled:
         if self.board:
