@@ -12,7 +12,7 @@ import tvm
 
 from conv_cli.profiling import Ran
 from topi_ext.compat import tir
-from topi_ext.emit.builder import ATTRIBUTES
+from topi_ext.emit import is_kernel
 
 from ..pipeline import pipeline
 
@@ -36,7 +36,7 @@ class KernelNames:
         def run(module: Any, _: Any) -> Any:
             module = passes(module)
             for name, func in module.functions_items():
-                if isinstance(func, tir.PrimFunc) and set(ATTRIBUTES) <= set(func.attrs.keys()):
+                if isinstance(func, tir.PrimFunc) and is_kernel(func):
                     self.names.add(name.name_hint)
             return module
 

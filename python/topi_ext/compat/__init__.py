@@ -58,6 +58,7 @@ from .operators import (
     restore_op_attrs,
     set_op_attr,
 )
+from .rewrite import importing_llvm, intrinsic_name, scalar_dtype, with_calls_replaced
 from .targets import (
     compiled,
     gathers_elements,
@@ -104,7 +105,9 @@ __all__ = [
     "host_target",
     "imported_c",
     "imported_llvm",
+    "importing_llvm",
     "infer_key",
+    "intrinsic_name",
     "is_cpu",
     "is_for_this_machine",
     "is_gpu",
@@ -132,6 +135,7 @@ __all__ = [
     "root_block",
     "s_tir",
     "same_size",
+    "scalar_dtype",
     "scoped",
     "script",
     "set_op_attr",
@@ -147,4 +151,5 @@ __all__ = [
     "type_of",
     "unrolled_by_compiler",
     "uses_var",
+    "with_calls_replaced",
 ]

@@ -32,6 +32,11 @@ ATTRIBUTES = {
 """Attributes of every kernel."""
 
 
+def is_kernel(func: Any) -> bool:
+    """Whether a PrimFunc is one of ours."""
+    return func.attrs is not None and set(ATTRIBUTES) <= set(func.attrs.keys())
+
+
 class Workspace:
     """Bytes that a kernel allocates: together with all tasks, and for each task that runs.
 

@@ -114,11 +114,11 @@ def tanh(x: Expr, dtype: str) -> Expr:
     """
     if dtype != "float32":
         return function("tanh", x)
-    limit = constant(7.90531110763549805, dtype)
+    limit = constant(TANH_LIMIT, dtype)
     x = let(select(x > limit, limit, x))
     x = let(select(x < -limit, -limit, x))
     square = let(x * x)
-    above, below = (_polynomial(square, part, dtype) for part in (_TANH_ABOVE, _TANH_BELOW))
+    above, below = (_polynomial(square, part, dtype) for part in TANH)
     return x * (above / below)
 
 
@@ -132,16 +132,16 @@ def exp(x: Expr, dtype: str) -> Expr:
     """
     if dtype != "float32":
         return function("exp", x)
-    low, high = (constant(limit, dtype) for limit in (-104.0, 89.0))
+    low, high = (constant(limit, dtype) for limit in EXP_LIMITS)
     x = let(select(x < low, low, x))
     x = let(select(x > high, high, x))
-    shifted = x * constant(1.44269504088896341, dtype) + constant(_SHIFT, dtype)
+    shifted = x * constant(LOG2_E, dtype) + constant(SHIFT, dtype)
     # By way of the bits: TVM would take `shifted - shift` apart again.
-    n = let(bits(shifted, "int32") - constant(_SHIFT_BITS, "int32"))
+    n = let(bits(shifted, "int32") - constant(SHIFT_BITS, "int32"))
     whole = cast(n, "int32", dtype)
-    rest = x - whole * constant(0.693359375, dtype)
-    rest = let(rest - whole * constant(-2.12194440e-4, dtype))
-    series = _polynomial(rest, _EXP, dtype) * rest * rest + rest + constant(1, dtype)
+    rest = x - whole * constant(LOG_2[0], dtype)
+    rest = let(rest - whole * constant(LOG_2[1], dtype))
+    series = _polynomial(rest, EXP, dtype) * rest * rest + rest + constant(1, dtype)
     half = let(n >> 1)
     return series * _power_of_two(half, dtype) * _power_of_two(n - half, dtype)
 
@@ -158,19 +158,34 @@ def _polynomial(x: Expr, coefficients: Sequence[float], dtype: str) -> Expr:
     return result
 
 
-_SHIFT = 12582912.0
+SHIFT = 12582912.0
 """1.5 * 2**23: a sum with it has no fraction, and the rounded number in its last bits."""
 
-_SHIFT_BITS = 0x4B400000
+SHIFT_BITS = 0x4B400000
+"""Of that number."""
 
-_TANH_ABOVE = (
-    -2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08,
-    1.48572235717979e-05, 6.37261928875436e-04, 4.89352455891786e-03,
+LOG2_E = 1.44269504088896341
+
+LOG_2 = (0.693359375, -2.12194440e-4)
+"""In two parts: products of the first with whole numbers are exact."""
+
+EXP_LIMITS = (-104.0, 89.0)
+"""Beyond these exp is 0, and infinite."""
+
+TANH_LIMIT = 7.90531110763549805
+"""Beyond it tanh is 1."""
+
+TANH = (
+    (
+        -2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08,
+        1.48572235717979e-05, 6.37261928875436e-04, 4.89352455891786e-03,
+    ),
+    (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03),
 )  # fmt: skip
-_TANH_BELOW = (
-    1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03,
-)  # fmt: skip
-_EXP = (
+"""Numerator and denominator, the highest power of x^2 first."""
+
+EXP = (
     1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1,
     5.0000001201e-1,
 )  # fmt: skip
+"""Of (exp(r) - 1 - r) / r^2."""
