@@ -8,6 +8,7 @@ TVM's own rules, and by ours where those fail.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
 
@@ -16,6 +17,7 @@ import tvm
 from topi_ext.backend import has_kernels
 from topi_ext.compat import call_attr, relax, tir
 from topi_ext.emit import is_kernel
+from topi_ext.plan_database import AnyPath, using
 from topi_ext.schedule import parallelized, scalars_on_gpu
 from topi_ext.vector_math import vectorized_math
 
@@ -27,7 +29,7 @@ _PASSES = {"llvm": "cpu_generic", "cuda": "cuda"}
 """Of the kinds of target with kernels of ours: where TVM keeps the passes around them."""
 
 
-def pipeline(target: Any) -> Any:
+def pipeline(target: Any, database: AnyPath | None = None) -> Any:
     """The passes of ``tvm.compile`` for models with convolutions, as ``relax_pipeline``.
 
     Beyond what ``import relax_ext`` does: batch norms of inference become arithmetic; bias, scale,
@@ -41,6 +43,10 @@ def pipeline(target: Any) -> Any:
     Parameters
     ----------
     target : str, dict or tvm.target.Target
+    database : str or path, optional
+        A file that :func:`relax_ext.tune` wrote: its plans are taken before those that are fastest
+        by estimate.  It is read when the pipeline runs; entries for another machine, or of another
+        version, are ignored.  Left out, it is what ``TVM_CONV_PLANS`` of the environment names.
 
     Returns
     -------
@@ -72,7 +78,7 @@ def pipeline(target: Any) -> Any:
             *([_pass(_scheduled(on_processors))] if kind == "llvm" else []),
             *of.finalize_passes(target),
         ]
-        with target:
+        with target, nullcontext() if database is None else using(database):
             return tvm.transform.Sequential(passes)(module)
 
     return run

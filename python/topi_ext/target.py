@@ -6,12 +6,10 @@ from __future__ import annotations
 import os
 import platform
 import re
-import sys
-import warnings
-from functools import cache
 from typing import Any
 
 from . import compat
+from .notices import warn_once
 
 
 def host_target(num_cores: int | None = None) -> Any:
@@ -54,29 +52,18 @@ def advise(package: str, target: Any) -> None:
     if target is None or target.kind.name != "llvm" or not compat.is_for_this_machine(target):
         return
     if not (target.attrs.get("mcpu") or target.attrs.get("mattr")):
-        _warn(
+        warn_once(
             f"{package}: the llvm target names no mcpu, so code is built for a baseline processor; "
             f"{package}.host_target() names this one"
         )
     elif compat.gathers_elements(target):
-        _warn(
+        warn_once(
             f"{package}: the llvm target lets LLVM copy by gathers and scatters, slower than one "
             f"by one; {package}.host_target() adds mattr prefer-no-gather and prefer-no-scatter"
         )
     started, usable = threads()
     if started < usable:
-        _warn(
+        warn_once(
             f"{package}: TVM will run on {started} of {usable} processors; "
             f"TVM_NUM_THREADS={usable}, set before the first run, says otherwise"
         )
-
-
-@cache
-def _warn(text: str) -> None:
-    try:
-        warnings.warn(text, stacklevel=3)
-    except UserWarning:
-        # Made an error, as by `python -W error`, it would end a compile half-way, from inside one
-        # of TVM's passes, and the next compile too. Nothing is wrong with what is compiled, so
-        # whoever wants to see every warning sees this one.
-        print(text, file=sys.stderr)

@@ -14,7 +14,7 @@ from tvm import relax
 
 import relax_ext
 from relax_ext.cli import main
-from topi_ext import compat, target
+from topi_ext import compat, notices, target
 from topi_ext.cpu.isa import amx
 from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.plan.costs import costs_of
@@ -22,7 +22,7 @@ from topi_ext.cpu.plan.costs import costs_of
 
 @pytest.fixture(autouse=True)
 def _anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    target._warn.cache_clear()
+    notices.warn_once.cache_clear()
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     for name in ("TVM_NUM_THREADS", "OMP_NUM_THREADS"):

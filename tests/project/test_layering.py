@@ -24,6 +24,7 @@ PYTHON = Path(__file__).parents[2] / "python"
 FLOOR = {
     "topi_ext.gather": 0,
     "topi_ext.geometry": 0,
+    "topi_ext.notices": 0,
     "topi_ext.filtering": 1,
     "topi_ext.layout": 1,
     "topi_ext.dtypes": 1,
@@ -35,6 +36,7 @@ FLOOR = {
     "topi_ext.problem": 1,
     "topi_ext.precision": 1,
     "topi_ext.padding": 1,
+    "topi_ext.plan_database": 2,
     "topi_ext.nominal": 2,
     "topi_ext.emit": 2,
     "topi_ext.sizes": 2,
@@ -48,6 +50,7 @@ FLOOR = {
     "topi_ext.cpu.machine": 3,
     "topi_ext.cpu.plan": 3,
     "topi_ext.cpu.registry": 3,
+    "topi_ext.cpu.measured": 3,
     "topi_ext.cpu.emit": 3,
     "topi_ext.cpu.isa": 3,
     "topi_ext.cpu.parts": 3,
@@ -74,6 +77,9 @@ FLOOR = {
 }
 COMPAT = "topi_ext.compat"
 WITHOUT_TVM = {
+    "topi_ext.notices",
+    "topi_ext.plan_database",
+    "topi_ext.cpu.measured",
     "topi_ext.gather",
     "topi_ext.geometry",
     "topi_ext.filtering",
@@ -93,7 +99,7 @@ WITHOUT_TVM = {
     "topi_ext.precision",
     "topi_ext.padding",
 }
-STDLIB_ONLY = {"topi_ext.gather", "topi_ext.geometry"}
+STDLIB_ONLY = {"topi_ext.gather", "topi_ext.geometry", "topi_ext.notices"}
 ABOVE = {"scripts", "tests", "examples"}
 TARGETS = {"topi_ext.cpu", "topi_ext.cuda"}
 ADAPTERS = {"relax_ext": "relax", "relay_ext": "relay"}

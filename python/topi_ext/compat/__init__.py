@@ -69,6 +69,7 @@ from .targets import (
     knows_triple,
     llvm_features,
     missing_vectors,
+    processor,
     processors,
     system_triple,
 )
@@ -124,6 +125,7 @@ __all__ = [
     "prefetch",
     "prim_func",
     "process_state",
+    "processor",
     "processors",
     "reads_llvm",
     "reinterpret",

@@ -86,6 +86,11 @@ def compiled(functions: dict[str, Any], target: Any) -> Any:
     return tvm.compile(tvm.IRModule(named), target).mod
 
 
+def processor(target: Any) -> str:
+    """The processor that an llvm target names; empty where it names none."""
+    return str(target.attrs.get("mcpu", "") or "")
+
+
 def is_cpu(target: Any) -> bool:
     """Whether a target's loops can be parallel."""
     return "cpu" in target.keys

@@ -9,10 +9,12 @@ from typing import Any
 from .. import compat
 from ..emit.arguments import Packed
 from ..epilogue import Fused
+from ..plan_database import Database, current
 from ..problem import Problem
 from ..sizes import Rule
 from . import kernels
 from .machine import Machine
+from .measured import measured
 from .plan.choose import choose
 from .plan.window import Plan
 
@@ -24,22 +26,35 @@ class CpuBackend:
     Attributes
     ----------
     machine : Machine
+    processor : str
+        Its name, as the target has it.
+    database : Database, optional
+        Plans that were measured: taken before those that are fastest by estimate.
     """
 
     machine: Machine
+    processor: str = ""
+    database: Database | None = None
 
     @classmethod
     def of(cls, target: Any) -> CpuBackend | None:
         """That of an llvm target; None where LLVM does not know its triple."""
         features = compat.llvm_features(target)
-        return None if features is None else cls(Machine.of_features(*features))
+        if features is None:
+            return None
+        return cls(Machine.of_features(*features), compat.processor(target), current())
+
+    def plan(self, problem: Problem) -> Plan:
+        """That which was measured to be the fastest; where none was, by estimate."""
+        found = measured(problem, self.machine, self.processor, self.database)
+        return found or choose(problem, self.machine)
 
     def build(self, problem: Problem, plan: Plan | None = None) -> Any:
-        """The PrimFunc of the kernel with this `plan`; of the fastest one, by estimate, without.
+        """The PrimFunc of the kernel with this `plan`; of the fastest one without.
 
         Any plan that :func:`topi_ext.cpu.plan.choose.candidates` gives for the problem is right.
         """
-        plan = choose(problem, self.machine) if plan is None else plan
+        plan = self.plan(problem) if plan is None else plan
         return kernels.build(problem, plan)
 
     @staticmethod
@@ -55,6 +70,6 @@ class CpuBackend:
     def build_packing(self, problem: Problem) -> tuple[Any, Packed] | None:
         """The PrimFunc that packs the weights of that kernel, and what it writes; None where the
         kernel reads weights as they are."""
-        plan = choose(problem, self.machine)
+        plan = self.plan(problem)
         packed = kernels.packed_weights(problem, plan)
         return packed and (kernels.build_packing(problem, plan), packed)

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of a database: which one was the fastest where it was measured."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from ..notices import warn_once
+from ..plan_database import Database, Entry, machine_name, plain, problem_name
+from ..problem import Problem
+from .machine import Machine
+from .plan.choose import candidates
+from .plan.window import Plan
+from .registry import kernel_of
+
+
+def entry(plan: Plan, ms: float, estimate_ms: float) -> Entry:
+    """A plan and its times as a database has them."""
+    times = {"ms": round(ms, 5), "estimate_ms": round(estimate_ms, 5)}
+    return {"kernel": kernel_of(plan).name, "plan": plain(plan), **times}
+
+
+@lru_cache(maxsize=1024)
+def measured(
+    problem: Problem, machine: Machine, processor: str, database: Database | None
+) -> Plan | None:
+    """The plan that a database has for a problem; None without one.
+
+    An entry that is none of the plans that there are is ignored, which is said once for a file.
+    """
+    if database is None or not problem.is_static:
+        return None
+    found = database.find(machine_name(processor, machine), problem_name(problem))
+    if found is None:
+        return None
+    kernel, fields = found.get("kernel"), found.get("plan")
+    for _, plan in candidates(problem, machine):
+        if kernel_of(plan).name == kernel and plain(plan) == fields:
+            return plan
+    warn_once(f"{database.path}: plans that this version has not are ignored, tune again")
+    return None

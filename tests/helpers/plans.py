@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of measured plans, made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from topi_ext.backend import of_target
+from topi_ext.cpu import backend as cpu_backend
+from topi_ext.cpu.measured import entry
+from topi_ext.cpu.plan.choose import candidates, choose
+from topi_ext.cpu.plan.direct import DirectPlan
+from topi_ext.cpu.plan.window import Plan
+from topi_ext.geometry import Geometry
+from topi_ext.layout import Layouts
+from topi_ext.plan_database import machine_name, merge, problem_name
+from topi_ext.problem import Problem
+
+X, W, PADDING = (1, 8, 12, 12), (8, 8, 3, 3), (1, 1)
+
+
+def problem(prepacked: bool = False) -> Problem:
+    """A convolution of `X` and `W`."""
+    geometry = Geometry.of_conv("conv2d", X, W, padding=PADDING)
+    layouts, dtypes = Layouts.canonical(2), ("float32",) * 3
+    return Problem("conv", geometry.as_rank3(), layouts, 1, dtypes, prepacked=prepacked)
+
+
+def plant(path: Path, target: Any, one: Problem) -> Plan:
+    """Write a file that says that the slowest of `direct`, by estimate, was the fastest."""
+    found = of_target(target)
+    rated = (each for each in candidates(one, found.machine) if isinstance(each[1], DirectPlan))
+    plan = max(rated, key=lambda each: each[0])[1]
+    assert plan != choose(one, found.machine)
+    machine = machine_name(found.processor, found.machine)
+    merge(path, {machine: {problem_name(one): entry(plan, 1.0, 2.0)}})
+    return plan
+
+
+@contextmanager
+def built() -> Iterator[list[Plan]]:
+    """The plans of kernels that are built inside the block."""
+    plans: list[Plan] = []
+    build = cpu_backend.kernels.build
+
+    def spy(problem: Problem, plan: Plan) -> Any:
+        plans.append(plan)
+        return build(problem, plan)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu_backend.kernels, "build", spy)
+        yield plans
