@@ -78,7 +78,9 @@ def test_qlinear_conv(
     channels = weight[0]
     scale = rng.uniform(0.005, 0.02, channels if per_channel else ()).astype("float32")
     zero = np.zeros(channels if per_channel else (), "int8")
-    inputs = [None, np.float32(0.03), np.dtype(dtype).type(5), values("int8", weight, rank)]
+    # Of seven bits: without VNNI, onnxruntime adds pairs of products in 16 bits, which saturate.
+    narrow = values("int8", weight, rank) // 2
+    inputs = [None, np.float32(0.03), np.dtype(dtype).type(5), narrow]
     inputs += [scale, zero, np.float32(0.4), np.dtype(dtype).type(-3 if dtype == "int8" else 120)]
     if bias:
         inputs.append(rng.integers(-2000, 2000, channels).astype("int32"))
