@@ -26,6 +26,7 @@ from topi_ext.target import host_target  # noqa: E402
 from .ops import conv_transpose, conv_weight_grad  # noqa: E402
 from .pipeline import pipeline  # noqa: E402
 from .registry import register, stock, unregister  # noqa: E402
+from .tune import tune  # noqa: E402
 
 __all__ = [
     "conv_transpose",
@@ -35,6 +36,7 @@ __all__ = [
     "pipeline",
     "register",
     "stock",
+    "tune",
     "unregister",
 ]
 

@@ -66,10 +66,7 @@ def pipeline(target: Any, database: AnyPath | None = None) -> Any:
     @tvm.transform.module_pass(opt_level=0, name="relax_ext.pipeline")
     def run(module: Any, _: Any) -> Any:
         passes = [
-            *([] if _trains(module) else [R.transform.DecomposeOpsForInference()]),
-            R.transform.CanonicalizeBindings(),
-            R.transform.DeadCodeElimination(),
-            _pass(fuse_convolutions),
+            *first_passes(module),
             R.transform.FoldConstant(),
             *of.library_dispatch_passes(target),
             *_legalize_passes(of.legalize_passes(target)),
@@ -82,6 +79,16 @@ def pipeline(target: Any, database: AnyPath | None = None) -> Any:
             return tvm.transform.Sequential(passes)(module)
 
     return run
+
+
+def first_passes(module: Any) -> list[Any]:
+    """The passes until convolutions are kernels with epilogues, and weights are packed by calls."""
+    return [
+        *([] if _trains(module) else [R.transform.DecomposeOpsForInference()]),
+        R.transform.CanonicalizeBindings(),
+        R.transform.DeadCodeElimination(),
+        _pass(fuse_convolutions),
+    ]
 
 
 def on_processors(func: Any) -> Any:

@@ -6,7 +6,9 @@ One backend per kind of target builds kernels; what each has to know of a proble
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import lru_cache, wraps
 from typing import Any, NamedTuple, Union
@@ -207,11 +209,37 @@ class _Request:
         return Problem(self.face, rank3, self.layouts, n, self.dtypes, *options)
 
 
+class Work(NamedTuple):
+    """A kernel that was asked for: what it computes, and who builds it."""
+
+    problem: Problem
+    backend: Backend
+
+
+_recorded: ContextVar[dict[_Request, None] | None] = ContextVar("recorded", default=None)
+
+
+@contextmanager
+def recording() -> Iterator[list[Work]]:
+    """What is asked of backends inside the block, in this thread, each once; full at its end."""
+    requests: dict[_Request, None] = {}
+    works: list[Work] = []
+    before = _recorded.set(requests)
+    try:
+        yield works
+    finally:
+        _recorded.reset(before)
+        works += (Work(one.problem(*one.sized()), one.backend) for one in requests)
+
+
 def _one_at_a_time(cached: Callable[[_Request], Any]) -> Callable[[_Request], Any]:
     """`cached`, asked by one thread at a time: what one has built, the next finds."""
 
     @wraps(cached)
     def ask(request: _Request) -> Any:
+        recorded = _recorded.get()
+        if recorded is not None:
+            recorded[request] = None
         with compat.building:
             return cached(request)
 

@@ -25,6 +25,7 @@ FLOOR = {
     "topi_ext.gather": 0,
     "topi_ext.geometry": 0,
     "topi_ext.notices": 0,
+    "topi_ext.race": 0,
     "topi_ext.filtering": 1,
     "topi_ext.layout": 1,
     "topi_ext.dtypes": 1,
@@ -78,6 +79,7 @@ FLOOR = {
 COMPAT = "topi_ext.compat"
 WITHOUT_TVM = {
     "topi_ext.notices",
+    "topi_ext.race",
     "topi_ext.plan_database",
     "topi_ext.cpu.measured",
     "topi_ext.gather",
@@ -99,7 +101,7 @@ WITHOUT_TVM = {
     "topi_ext.precision",
     "topi_ext.padding",
 }
-STDLIB_ONLY = {"topi_ext.gather", "topi_ext.geometry", "topi_ext.notices"}
+STDLIB_ONLY = {"topi_ext.gather", "topi_ext.geometry", "topi_ext.notices", "topi_ext.race"}
 ABOVE = {"scripts", "tests", "examples"}
 TARGETS = {"topi_ext.cpu", "topi_ext.cuda"}
 ADAPTERS = {"relax_ext": "relax", "relay_ext": "relay"}

@@ -82,3 +82,11 @@ def known_shape(shape: Any) -> Any:
     stated = shape if isinstance(shape, relax().ShapeExpr) else type_of(shape)
     sizes = getattr(stated, "values", None)
     return None if sizes is None else tuple(as_size(size) for size in sizes)
+
+
+def parameters_of(func: Any) -> list[tuple[tuple[int, ...], str]]:
+    """Shapes and dtypes of the arrays that a PrimFunc of known sizes takes."""
+    buffers = func.params
+    if hasattr(func, "buffer_map"):  # they are handles
+        buffers = [func.buffer_map[param] for param in buffers]
+    return [(tuple(map(int, one.shape)), dtype_name(one.dtype)) for one in buffers]

@@ -67,9 +67,11 @@ class CpuBackend:
         """What is asked of sizes, beyond what every kernel asks: nothing."""
         return []
 
-    def build_packing(self, problem: Problem) -> tuple[Any, Packed] | None:
+    def build_packing(
+        self, problem: Problem, plan: Plan | None = None
+    ) -> tuple[Any, Packed] | None:
         """The PrimFunc that packs the weights of that kernel, and what it writes; None where the
         kernel reads weights as they are."""
-        plan = self.plan(problem)
+        plan = self.plan(problem) if plan is None else plan
         packed = kernels.packed_weights(problem, plan)
         return packed and (kernels.build_packing(problem, plan), packed)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which plans are worth a measurement: few of thousands, and unlike each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...plan_database import plain
+from ...problem import Problem
+from ..machine import Machine
+from ..registry import kernel_of
+from .choose import candidates, choose
+from .window import Plan
+
+WITHIN = 4.0
+"""Times the least estimate, beyond which the best of a kernel is not measured."""
+
+NEAR = 1.6
+"""The same for more plans of a kernel."""
+
+CONSIDERED = 300
+"""Of these the best by estimate."""
+
+
+def shortlist(problem: Problem, machine: Machine, most: int) -> list[Plan]:
+    """At most so many plans of a problem of known sizes, none twice.
+
+    The one that is built without a measurement comes first, then the best of each kernel, then
+    those that differ in most fields from all before, the faster ones by estimate first.
+    """
+    taken = [choose(problem, machine)]
+    rated = sorted(candidates(problem, machine), key=lambda one: one[0])
+    least = rated[0][0]
+    kernels = {kernel_of(taken[0]).name}
+    for cycles, plan in rated:
+        name = kernel_of(plan).name
+        if cycles <= WITHIN * least and name not in kernels:
+            kernels.add(name)
+            taken.append(plan)
+    near = [plan for cycles, plan in rated[:CONSIDERED] if cycles <= NEAR * least]
+    leaves = {plan: _leaves(plan) for plan in (*taken, *near)}
+    for apart in (4, 3, 2, 1):
+        for plan in near:
+            if len(taken) >= most:
+                break
+            if all(_distance(leaves[plan], leaves[one]) >= apart for one in taken):
+                taken.append(plan)
+    return taken[:most]
+
+
+def _distance(one: dict[str, object], other: dict[str, object]) -> int:
+    """In how many fields two plans differ; all of them if they are of two kernels."""
+    return sum(one.get(name) != other.get(name) for name in one.keys() | other.keys())
+
+
+def _leaves(plan: Plan) -> dict[str, object]:
+    return dict(_flat(kernel_of(plan).name, plain(plan)))
+
+
+def _flat(name: str, value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from _flat(f"{name}.{key}", one)
+    else:
+        yield name, value

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Races of functions whose times are made up."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+
+from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.plan.choose import candidates, choose
+from topi_ext.cpu.plan.shortlist import shortlist
+from topi_ext.cpu.registry import kernel_of
+from topi_ext.geometry import Geometry
+from topi_ext.layout import Layouts
+from topi_ext.problem import Problem
+from topi_ext.race import race
+
+RACES = {
+    "the fastest": ({0: 1.0, 1: 0.5, 2: 0.8}, 1),
+    "the first of equals": ({0: 1.0, 1: 1.0}, 0),
+    "the first if the gain is noise": ({0: 1.0, 1: 0.99, 2: 3.0}, 0),
+    "alone": ({3: 1.0}, 3),
+}
+
+
+@pytest.mark.parametrize(("seconds", "wins"), RACES.values(), ids=RACES)
+def test_who_wins(seconds: dict[int, float], wins: int) -> None:
+    """Every call of one in eight takes ten times as long: a neighbour's doing."""
+    slow = itertools.cycle([1, 1, 1, 1, 1, 1, 1, 10])
+    best, found = race({
+        number: lambda _, one=one: one * next(slow) for number, one in seconds.items()
+    })  # fmt: skip
+    assert best == wins
+    assert found == pytest.approx(seconds)
+
+
+def test_clear_losers_are_left_out() -> None:
+    calls: Counter[int] = Counter()
+
+    def timed(number: int, seconds: float) -> object:
+        def run(times: int) -> float:
+            calls[number] += 1
+            return seconds
+
+        return run
+
+    best, found = race({number: timed(number, 1.0 + number) for number in range(5)})
+    assert best == 0
+    assert set(found) == set(range(5))
+    assert calls[4] == 2  # one to see how long it takes
+    assert calls[0] == 8
+
+
+def test_the_shortlist_begins_with_the_choice_and_has_every_kernel_near_it() -> None:
+    machine = Machine(vector_bytes=32, threads=2)
+    geometry = Geometry.of_conv("conv2d", (1, 64, 28, 28), (64, 64, 3, 3), padding=1)
+    for face in ("conv", "conv_transpose", "conv_weight_grad"):
+        problem = Problem(face, geometry.as_rank3(), Layouts.canonical(2), 1, ("float32",) * 3)
+        plans = shortlist(problem, machine, 10)
+        assert plans[0] == choose(problem, machine)
+        assert len(set(plans)) == len(plans) == 10
+        assert set(plans) <= {plan for _, plan in candidates(problem, machine)}
+        assert len({kernel_of(plan).name for plan in plans}) > 1
+        assert shortlist(problem, machine, 1) == plans[:1]
