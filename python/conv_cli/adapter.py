@@ -131,6 +131,18 @@ class Adapter(ABC):
         """The same, to be profiled."""
         raise NotImplementedError
 
+    def tune(
+        self, module: Any, target: Any, database: Path, say: Callable[[str], None]
+    ) -> list[Any]:
+        """Measure plans of a model's convolutions here, and keep the fastest in a file.
+
+        Returns
+        -------
+        list
+            By kernel; each has ``ms``, ``estimate_ms`` and ``_asdict``.
+        """
+        raise NotImplementedError
+
     def on(self, board: Board) -> Adapter:
         """An adapter like this one whose functions run on a board."""
         raise NotImplementedError

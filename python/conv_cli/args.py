@@ -24,7 +24,7 @@ compared with PyTorch in float64."""
 EPILOG = """\
 {examples}
 
-  python -m {package} doctor
+{tuning}  python -m {package} doctor
       prints versions, processor, vector instructions, threads, and what is registered
 
 exit status:
@@ -36,6 +36,12 @@ error, as printed: max |result - reference| / max |reference|. A float32 operato
 1e-5, a whole model below 1e-4 (float64 1e-12 and 1e-10, float16 2e-3 and 2e-2, bfloat16 1.6e-2
 and 8e-2), quantized outputs up to a step of rounding, more where operators follow each other;
 --tolerance multiplies these."""
+
+TUNING = """\
+  python -m {package} tune MODEL --database PLANS.json
+      measures plans of its convolutions here, and keeps the fastest of each
+
+"""
 
 LARGEST_SIZE = 2**63 - 1
 LARGEST_PORT = 2**16 - 1
@@ -65,6 +71,8 @@ class Usage:
         Whether models can run on boards behind TVM's RPC tracker.
     takes_profile : bool
         Whether the calls of a model can be timed one by one.
+    takes_database : bool
+        Whether plans can be measured, and taken from a file.
     """
 
     package: str
@@ -75,6 +83,7 @@ class Usage:
     takes_outputs: bool = False
     takes_boards: bool = False
     takes_profile: bool = False
+    takes_database: bool = False
 
 
 def _named(text: str) -> tuple[str, str]:
@@ -152,7 +161,11 @@ def parser(usage: Usage) -> argparse.ArgumentParser:
     p = _Parser(
         prog=f"python -m {usage.package}",
         description=DESCRIPTION.format(package=usage.package, frameworks=usage.frameworks),
-        epilog=EPILOG.format(package=usage.package, examples=usage.examples),
+        epilog=EPILOG.format(
+            package=usage.package,
+            examples=usage.examples,
+            tuning=TUNING.format(package=usage.package) if usage.takes_database else "",
+        ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = p.add_argument
@@ -196,6 +209,13 @@ def parser(usage: Usage) -> argparse.ArgumentParser:
             action="store_true",
             help=f"compile by {usage.package}.pipeline alone, and show which operators take the "
             "time, instead of comparing",
+        )
+    if usage.takes_database:
+        add(
+            "--database",
+            type=Path,
+            metavar="PLANS.json",
+            help="take plans that `tune` measured from this file, or write them to it",
         )
     add(
         "--target",
@@ -273,7 +293,9 @@ def read(usage: Usage, argv: Sequence[str]) -> argparse.Namespace:
     CliError
         Whatever of it can be refused without TVM and the model's framework.
     """
-    chosen = parser(usage).parse_args(argv)
+    tunes = usage.takes_database and list(argv[:1]) == ["tune"]
+    chosen = parser(usage).parse_args(argv[1:] if tunes else argv)
+    chosen.tune = tunes
     chosen.dim = _by_name("--dim", chosen.dim)
     chosen.shape = _by_name("--shape", chosen.shape)
     chosen.output = chosen.output if usage.takes_outputs else []
@@ -284,6 +306,7 @@ def read(usage: Usage, argv: Sequence[str]) -> argparse.Namespace:
     _check_boards(chosen, usage.takes_boards)
     if chosen.profile and (chosen.grad or chosen.rpc):
         raise CliError(f"--profile: not with --{'grad' if chosen.grad else 'rpc'}")
+    _check_database(chosen, usage.takes_database)
     if chosen.json is not None:
         files.check_output("--json", chosen.json)
     files.check_model(chosen.model, usage.extensions)
@@ -313,6 +336,20 @@ def _check_boards(chosen: argparse.Namespace, takes_boards: bool) -> None:
         raise CliError("--rpc: give one --target for all boards, or one for each --key, in order")
     if chosen.cc and not shutil.which(chosen.cc):
         raise CliError(f"--cc {chosen.cc}: no such program")
+
+
+def _check_database(chosen: argparse.Namespace, takes_database: bool) -> None:
+    """Refuse a file of plans that can't be read, or written by `tune`."""
+    chosen.database = chosen.database if takes_database else None
+    if chosen.tune:
+        if chosen.database is None:
+            raise CliError("tune: say by --database PLANS.json which file takes the plans")
+        for option in ("grad", "rpc", "profile"):
+            if getattr(chosen, option, None):
+                raise CliError(f"--{option}: not with tune")
+        files.check_output("--database", chosen.database)
+    elif chosen.database is not None and not chosen.database.is_file():
+        raise CliError(f"--database {chosen.database}: no such file")
 
 
 def _by_name(option: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

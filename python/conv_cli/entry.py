@@ -20,6 +20,7 @@ from .check import Options, Report, check, set_threads
 from .errors import CliError, need, one_line, tell
 from .profiling import profile
 from .several import Outcome, check_each
+from .tuning import taking_plans, told, tune
 
 
 def main(adapter: Adapter, argv: Sequence[str] | None = None) -> int:
@@ -49,10 +50,14 @@ def main(adapter: Adapter, argv: Sequence[str] | None = None) -> int:
         from . import report as printed
 
         choices = _options(chosen)
-        if chosen.profile:
-            _profile(adapter, chosen, choices[0])
+        if chosen.tune:
+            _tune(adapter, chosen, choices[0])
             return 0
-        with printed.Bar() as bar:
+        if chosen.profile:
+            with taking_plans(chosen.database):
+                _profile(adapter, chosen, choices[0])
+            return 0
+        with taking_plans(chosen.database), printed.Bar() as bar:
             if len(choices) == 1:
                 outcomes: list[Outcome] = [check(chosen.model, adapter, choices[0], bar)]
             else:
@@ -83,6 +88,14 @@ def _profile(adapter: Adapter, chosen: Namespace, options: Options) -> None:
     profile_report.show(found)
     if chosen.json:
         _write_json(chosen.json, [found.to_json()], several=False)
+
+
+def _tune(adapter: Adapter, chosen: Namespace, options: Options) -> None:
+    """Measure plans, and say what they gain."""
+    found = tune(chosen.model, adapter, options, chosen.database, print)
+    print(f"{adapter.package}: {told(found)}; plans are in {chosen.database}")
+    if chosen.json:
+        _write_json(chosen.json, [one._asdict() for one in found], several=True)
 
 
 def _options(chosen: Namespace) -> list[Options]:

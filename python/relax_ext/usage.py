@@ -12,6 +12,9 @@ examples:
   python -m relax_ext net.tflite --shape x=4,32,32,3 choose the shape of an input
   python -m relax_ext net.onnx --threads 4 --json report.json
   python -m relax_ext decoder.pt2 --profile          which operators take the time
+  python -m relax_ext tune decoder.pt2 --database plans.json
+  python -m relax_ext decoder.pt2 --database plans.json
+                                                     plans measured here, and by them
   python -m relax_ext net.onnx --rpc 10.0.0.2:9190 --key pi4 --target \
     '{"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72"}'
                                                      run on a board behind TVM's RPC tracker
@@ -27,4 +30,5 @@ USAGE = Usage(
     gradients="check gradients with torch.autograd too (.pt2 only)",
     takes_boards=True,
     takes_profile=True,
+    takes_database=True,
 )

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from conv_cli import onnx_model, tflite_model
@@ -154,6 +155,14 @@ class RelaxAdapter(Adapter):
     def compile_observed(self, module: Any, target: Any, function: str) -> Observed:
         """The same, to be profiled."""
         return RelaxObserved(module, target, function)
+
+    def tune(
+        self, module: Any, target: Any, database: Path, say: Callable[[str], None]
+    ) -> list[Any]:
+        """Measure plans of a model's convolutions here, and keep the fastest in a file."""
+        import relax_ext
+
+        return relax_ext.tune(module, target, database, say=say)
 
     def _compiled(self, *arguments: Any, **options: Any) -> Compiled:
         if self.board:

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``tune MODEL --database PLANS.json``, and what is compiled by such a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+from .adapter import Adapter
+from .check import Options
+from .errors import CliError, one_line
+from .model import load
+from .targets import parse_target
+
+
+def tune(
+    path: Path, adapter: Adapter, options: Options, database: Path, say: Callable[[str], None]
+) -> list[Any]:
+    """Measure plans of a model's convolutions.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        A file that the adapter reads.
+    database : pathlib.Path
+        What takes the plans.
+    say : callable
+        Takes a line for each kernel.
+
+    Returns
+    -------
+    list
+        As :meth:`Adapter.tune` has it.
+
+    Raises
+    ------
+    CliError
+        What the user can put right, in one line.
+    """
+    target = parse_target(options.target, options.threads, adapter.host_target)
+    model = load(path, adapter.loaders, options.choices)
+    try:
+        return adapter.tune(model.mod, target, database, say)
+    except (ValueError, OSError) as error:
+        ours = isinstance(error, ValueError) and "\n" not in str(error)
+        raise CliError(str(error) if ours else one_line(error)) from error
+
+
+def told(found: Sequence[Any]) -> str:
+    """What measuring has gained, in words."""
+    if not found:
+        return "nothing to measure"
+    gain = geometric_mean(one.estimate_ms / one.ms for one in found)
+    faster = sum(one.ms < one.estimate_ms for one in found)
+    return (
+        f"{len(found)} measured, {faster} faster than by the estimate; "
+        f"{gain:.2f} times as fast in geometric mean"
+    )
+
+
+@contextmanager
+def taking_plans(database: Path | None) -> Iterator[None]:
+    """What is compiled inside, in processes that are started there too, takes plans from a file.
+
+    Raises
+    ------
+    CliError
+        It is none.
+    """
+    if database is None:
+        yield
+        return
+    from topi_ext.plan_database import VARIABLE, DatabaseError, read
+
+    try:
+        read(database)
+    except DatabaseError as error:
+        raise CliError(f"--database {error}") from error
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = str(database)
+    try:
+        yield
+    finally:
+        del os.environ[VARIABLE]
+        if before is not None:
+            os.environ[VARIABLE] = before
