@@ -22,6 +22,7 @@ from .plan.dot_product import (
     dot_product_of_any_size,
     plan_dot_product,
 )
+from .plan.gemm import GemmPlan, gemm_candidates, gemm_of_any_size, plan_gemm
 from .plan.gemm_col2im import (
     Col2imPlan,
     gemm_col2im_candidates,
@@ -130,6 +131,10 @@ KERNELS = (
     Kernel(
         "valid_taps", ValidTapsPlan, GATHERS, plan_valid_taps, valid_taps_candidates,
         prepacks=True, limited=True,
+    ),
+    Kernel(
+        "gemm", GemmPlan, ("conv", "matmul"), plan_gemm, gemm_candidates,
+        many=gemm_of_any_size, prepacks=True,
     ),
     Kernel(
         "direct_amx", DirectAmxPlan, GATHERS, plan_direct_amx, direct_amx_candidates,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ..problem import DATA, TAPS, Problem
+from ..product import Product
 from .builder import argument, nest
 from .expressions import Expr
 from .operands import Operand, Part
@@ -45,8 +46,21 @@ def weight_grad_arguments(problem: Problem) -> list[tuple[Any, ...]]:
     return [x, y, _argument("out", layouts.w, _weight_sizes(problem), problem.dtypes[2])]
 
 
-def stored_weight(problem: Problem) -> tuple[Any, ...]:
+def product_arguments(product: Product, packed: Packed | None = None) -> list[tuple[Any, ...]]:
+    """Both operands, those of the epilogue, and the result, of a matrix product; see
+    :func:`conv_arguments`."""
+    sizes, (of_x, _, of_y) = product.size, product.dtypes
+    x = _argument("x", product.x, sizes, of_x)
+    w = packed_weight(packed) if packed else stored_weight(product)
+    behind = (step.order for step in product.epilogue if step.order)
+    extra = [_argument(f"operand{i}", order, sizes, of_y) for i, order in enumerate(behind)]
+    return [x, w, *extra, _argument("out", product.y, sizes, of_y)]
+
+
+def stored_weight(problem: Problem | Product) -> tuple[Any, ...]:
     """The weight, as the user stores it."""
+    if isinstance(problem, Product):
+        return _argument("w", problem.w, problem.size, problem.dtypes[1])
     return _argument("weight", problem.layouts.w, _weight_sizes(problem), problem.dtypes[1])
 
 

@@ -16,7 +16,15 @@ from importlib import import_module
 from typing import Any
 
 from ..problem import Problem
-from .arguments import Packed, conv_arguments, packed_weight, stored_weight, weight_grad_arguments
+from ..product import Product
+from .arguments import (
+    Packed,
+    conv_arguments,
+    packed_weight,
+    product_arguments,
+    stored_weight,
+    weight_grad_arguments,
+)
 from .builder import ATTRIBUTES, kernel
 from .operands import Operand
 
@@ -40,18 +48,21 @@ class Functions:
     package: str
     kernel_of: Callable[[Any], Any]
     body: Callable[..., AbstractContextManager[list[Operand]]]
-    emit_body: Callable[[Problem, Any, Sequence[Operand]], None]
+    emit_body: Callable[[Any, Any, Sequence[Operand]], None]
 
     def module_of(self, plan: Any) -> Any:
         """The module of the kernel that `plan` is one of."""
         return import_module(f"{self.package}.{self.kernel_of(plan).name}")
 
-    def build(self, problem: Problem, plan: Any) -> Any:
+    def build(self, problem: Problem | Product, plan: Any) -> Any:
         """The PrimFunc ``(data, weight, *operands of the epilogue, out)``, of a weight gradient
         ``(x, y, out)``, scheduled by `plan`."""
         packed = None
         if problem.face == "conv_weight_grad":
             arguments = partial(weight_grad_arguments, problem)
+        elif isinstance(problem, Product):
+            packed = self.packed_weights(problem, plan)
+            arguments = partial(product_arguments, problem, packed)
         else:
             packed = self.packed_weights(problem, plan)
             arguments = partial(conv_arguments, problem, packed)
@@ -64,7 +75,7 @@ class Functions:
 
         return self._prim_func(arguments, emit_it)
 
-    def build_packing(self, problem: Problem, plan: Any) -> Any:
+    def build_packing(self, problem: Problem | Product, plan: Any) -> Any:
         """The PrimFunc ``(weight, packed)`` that packs weights for the kernel of the same plan.
 
         Of a problem and a plan that have :meth:`packed_weights`.  It has loops, not threads of a
@@ -78,7 +89,7 @@ class Functions:
 
         return self._prim_func(lambda: [stored_weight(problem), packed_weight(packed)], emit_it)
 
-    def packed_weights(self, problem: Problem, plan: Any) -> Packed | None:
+    def packed_weights(self, problem: Problem | Product, plan: Any) -> Packed | None:
         """What the kernel finds in place of its weights; None where it reads them as they are."""
         if not (problem.prepacked and self.kernel_of(plan).prepacks):
             return None

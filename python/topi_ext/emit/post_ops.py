@@ -42,14 +42,25 @@ class RowEpilogue(NamedTuple):
         cls, problem: Problem, operands: Sequence[Operand], channel: Expr, outer: Sequence[Expr]
     ) -> RowEpilogue:
         """That of a channel's row, at this place along all axes but its own."""
+        where = dict(zip("C" + DATA, (channel, *outer, 0)))
+        return cls.along(problem.epilogue, problem.acc_dtype, operands, where, DATA[-1])
+
+    @classmethod
+    def along(
+        cls,
+        steps: Sequence[PostOp],
+        dtype: str,
+        operands: Sequence[Operand],
+        where: dict[str, Expr],
+        row: str,
+    ) -> RowEpilogue:
+        """That of elements along the axis `row`, of which the first is at this place."""
         sources = []
-        for step, operand in zip((step for step in problem.epilogue if step.order), operands):
-            where = dict(zip("C" + DATA[:-1], (channel, *outer)))
-            along = [letter for letter in step.varies if letter != DATA[-1]]
-            start = operand.at("".join(along), *(where[letter] for letter in along))
-            stride = operand.strides[DATA[-1]] if DATA[-1] in step.varies else 0
+        for step, operand in zip((step for step in steps if step.order), operands):
+            start = operand.at(step.varies, *(where[letter] for letter in step.varies))
+            stride = operand.strides[row] if row and row in step.varies else 0
             sources.append((operand, opaque_base(start), stride))
-        return cls(problem.epilogue, problem.acc_dtype, sources)
+        return cls(steps, dtype, sources)
 
     def __call__(self, value: Expr, position: Expr) -> Expr:
         """What becomes of `value`, the sum at `position` along the row."""

@@ -41,6 +41,8 @@ class Runs(NamedTuple):
         How many there are.
     length, longest : Expr
         Positions, and the most that they can be.
+    apart : Expr, optional
+        How far channels are apart, if not as the axis C of `source` is stored.
     """
 
     source: Operand
@@ -49,6 +51,7 @@ class Runs(NamedTuple):
     channels: Expr
     length: Expr
     longest: Expr
+    apart: Expr = None
 
 
 def transpose(rows: Pitched, runs: Runs, lanes: int) -> None:
@@ -56,8 +59,9 @@ def transpose(rows: Pitched, runs: Runs, lanes: int) -> None:
 
     Of the channels, `lanes` have room; what else is written to a row repeats the last.
     """
-    source, start, step, channels, length, longest = runs
-    apart = source.strides["C"]
+    source, start, step, channels, length, longest, apart = runs
+    if apart is None:
+        apart = source.strides["C"]
     known = isinstance(longest, int)
     sides = [square_side(longest, lanes)] if known else sorted({lanes, min(lanes, NARROW)})
     may = are_near(step) and source.dtype == rows.array.dtype

@@ -14,6 +14,7 @@ from math import prod
 
 from ...dtypes import byte_width
 from ...problem import Problem
+from ...product import Product
 from ..machine import CACHE_LINE, Machine
 from ..registry import kernels_of
 from .any_size import plan_for_any_size, plan_weights_of_any_size
@@ -90,7 +91,7 @@ def _streamed(problem: Problem, plan: Plan, machine: Machine) -> Plan:
 
 def _fastest(problem: Problem, machine: Machine) -> Plan:
     """The one of fewest cycles, whose result stays in the caches."""
-    if problem.is_static:
+    if problem.is_static or isinstance(problem, Product):
         return min(_proposed(problem, machine), key=lambda one: one[0])[1]
     if problem.face == "conv_weight_grad":
         return plan_weights_of_any_size(problem, machine)
@@ -101,7 +102,8 @@ def _fastest(problem: Problem, machine: Machine) -> Plan:
 def _proposed(problem: Problem, machine: Machine) -> Iterator[tuple[float, Plan]]:
     """The fastest plan of each kernel that serves `problem`, and its cycles."""
     for kernel in kernels_of(problem.face):
-        if kernel.propose and (problem.is_static or kernel.symbolic):
+        serves = problem.is_static or kernel.symbolic or isinstance(problem, Product)
+        if kernel.propose and serves:
             found = kernel.propose(problem, machine)
             if found:
                 yield found

@@ -485,6 +485,32 @@ class ValidTapsCosts:
 
 
 @dataclass(frozen=True)
+class GemmCosts:
+    """Of `gemm`."""
+
+    task: float = 300.0
+    """To begin a task."""
+    panel_far: float = 1.1
+    """Times, of products whose panel of columns does not stay in the first cache."""
+    sum_vector: float = 2.0
+    """To take up and lay down a vector of sums."""
+    line: float = 0.5
+    """To read a cache line from the second cache."""
+    line_far: float = 2.5
+    """The same from what cores share."""
+    line_memory: float = 6.0
+    """The same from memory."""
+    copy: float = 0.2
+    """To copy an element beside its neighbours."""
+    turn: float = 0.6
+    """To copy an element by squares that are transposed in registers."""
+    out_row: float = 6.0
+    """To begin a row of the result."""
+    out_element: float = 0.15
+    """To write an element of the result."""
+
+
+@dataclass(frozen=True)
 class Costs:
     """The numbers of one family of processors.
 
@@ -506,6 +532,7 @@ class Costs:
     gemm_col2im: Col2imCosts = Col2imCosts()
     phase_lanes: PhaseLanesCosts = PhaseLanesCosts()
     valid_taps: ValidTapsCosts = ValidTapsCosts()
+    gemm: GemmCosts = GemmCosts()
     wgrad_positions: WgradPositionsCosts = WgradPositionsCosts()
     wgrad_channels: WgradChannelsCosts = WgradChannelsCosts()
     wgrad_im2col: WgradIm2colCosts = WgradIm2colCosts()

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of :mod:`topi_ext.cpu.kernels.gemm`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+from typing import Union
+
+from ...dtypes import byte_width
+from ...geometry import Size
+from ...problem import Problem
+from ...product import Product
+from ..machine import CACHE_LINE, Machine
+from .cost import (
+    PARALLEL_CYCLES,
+    SHARED_CACHES,
+    candidate_splits,
+    cheapest,
+    most_of,
+    tile_cycles,
+    usable_registers,
+    widening_cycles,
+)
+from .costs import GemmCosts, costs_of
+from .vectors import odd_vectors
+from .window import Plan
+
+
+@dataclass(frozen=True)
+class GemmPlan(Plan):
+    """Plan of the kernel of matrix products.
+
+    Attributes
+    ----------
+    lanes : int
+        Elements per vector.
+    vectors, m_tile : int
+        Register tile: vectors of columns by rows.
+    depth : int
+        Terms that are summed at a time.
+    rows : int
+        Rows of a task, a multiple of `m_tile`.
+    splits : int
+        Into how many tasks the columns of one block of rows are divided.
+    copies_x, copies_w : bool
+        Whether a task copies its rows of x, and each panel of w, or reads them as they are.
+    parallel : bool
+        Whether threads share the tasks.
+    """
+
+    lanes: int
+    vectors: int
+    m_tile: int
+    depth: int
+    rows: int
+    splits: int
+    copies_x: bool
+    copies_w: bool
+    parallel: bool = True
+
+    @property
+    def width(self) -> int:
+        """Columns of a panel."""
+        return self.vectors * self.lanes
+
+    def pitch(self, terms: Size) -> Size:
+        """Distance of two rows of x that are copied: never a power of two of cache lines."""
+        vectors = (terms + self.lanes - 1) // self.lanes
+        return (odd_vectors(vectors) if isinstance(vectors, int) else vectors + 1) * self.lanes
+
+
+MOST_ROWS = 14
+"""Of a register tile."""
+
+MOST_VECTORS = 6
+"""Of a register tile."""
+
+DEPTHS = (1 << 30, 512, 384, 256, 192, 128)
+"""Candidates: terms that are summed at a time."""
+
+PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Candidates: into how many blocks of rows, about equal ones, a product is divided."""
+
+MOST_OF_BLOCK = 768
+"""Rows of a task at most."""
+
+NOMINAL = 256
+"""What symbolic sizes are taken for."""
+
+
+def plan_gemm(
+    problem: Union[Problem, Product], machine: Machine
+) -> tuple[float, GemmPlan] | None:
+    """Lanes over columns: the plan of kernels/gemm.py, and its cycles.
+
+    None for a convolution that is no matrix product, and where results of a row are apart.
+    """
+    return cheapest(gemm_candidates(problem, machine))
+
+
+def gemm_candidates(
+    problem: Union[Problem, Product], machine: Machine
+) -> Iterator[tuple[float, GemmPlan]]:
+    """Of what :func:`plan_gemm` chooses."""
+    found = product_of(problem)
+    if found is None or (isinstance(problem, Problem) and not _is_served(found, machine)):
+        return
+    known = _known(found)
+    for plan in _candidates(known, machine):
+        if not found.is_static:
+            plan = replace(plan, rows=min(plan.rows, 96 // plan.m_tile * plan.m_tile))
+        cycles, of_tasks = _cycles(known, plan, machine)
+        parallel = of_tasks >= PARALLEL_CYCLES or not found.is_static
+        yield cycles, replace(plan, parallel=parallel)
+
+
+def gemm_of_any_size(
+    problem: Problem, known: Sequence[Problem], machine: Machine
+) -> Iterator[tuple[GemmPlan, list[float]]]:
+    """Of symbolic sizes, the plan, and its cycles for all `known` sizes."""
+    found = plan_gemm(problem, machine)
+    products = [product_of(one) for one in known]
+    if found and all(products):
+        yield found[1], [_cycles(_known(one), found[1], machine)[0] for one in products if one]
+
+
+@lru_cache(maxsize=256)
+def product_of(problem: Union[Problem, Product]) -> Product | None:
+    """The product that a problem is."""
+    return problem if isinstance(problem, Product) else Product.of(problem)
+
+
+def _is_served(found: Product, machine: Machine) -> bool:
+    """Whether lanes over output channels pay: where these are neighbours in the result."""
+    return (
+        found.step("y", found.column) == 1
+        and len(found.inner) <= 1
+        and machine.lanes(found.acc_dtype) > 1
+        and 0 not in found.size.values()
+    )
+
+
+def _known(found: Product) -> Product:
+    """The product with sizes that are numbers, none of them 0."""
+    sizes = tuple(
+        (a, max(1, size) if isinstance(size, int) else NOMINAL) for a, size in found.sizes
+    )
+    return replace(found, sizes=sizes)
+
+
+def _candidates(found: Product, machine: Machine) -> Iterator[GemmPlan]:
+    """Without saying whether threads share the tasks."""
+    lanes = machine.lanes(found.acc_dtype)
+    columns, rows, terms = map(found.extent, (found.column, found.row, found.inner))
+    copies_x = found.dtypes[0] != found.acc_dtype or found.step("x", found.inner) != 1
+    copies_w = not found.prepacked
+    outer: int = found.extent(found.outer)
+    depths = sorted({min(depth, terms) for depth in DEPTHS})
+    for vectors in range(1, min(-(-columns // lanes), MOST_VECTORS) + 1):
+        m_tile = _m_tile(rows, vectors, machine)
+        panels = -(-columns // (vectors * lanes))
+        for depth, block in product(depths, _blocks(rows, m_tile)):
+            if depth < terms and depth * vectors * machine.vector_bytes > machine.l2 // 2:
+                continue
+            tasks = outer * -(-rows // block)
+            for splits in candidate_splits(tasks, panels, machine):
+                yield GemmPlan(
+                    lanes, vectors, m_tile, depth, block, splits, copies_x, copies_w
+                )
+
+
+def _blocks(rows: int, m_tile: int) -> list[int]:
+    """Candidates: rows of a task, whole tiles."""
+    least = -(-rows // MOST_OF_BLOCK)
+    parts = (-(-rows // (least * part)) for part in PARTS)
+    return sorted({-(-part // m_tile) * m_tile for part in parts})
+
+
+@lru_cache(maxsize=1024)
+def _m_tile(rows: int, vectors: int, machine: Machine) -> int:
+    """Rows of the register tile of fewest cycles."""
+    most = max(1, min((usable_registers(machine) - 1 - vectors) // vectors, MOST_ROWS, rows))
+    return min(range(most, 0, -1), key=lambda m_tile: _rows_cycles(rows, m_tile, vectors, machine))
+
+
+def _rows_cycles(rows: int, m_tile: int, vectors: int, machine: Machine) -> float:
+    """Of a term of so many rows."""
+    full, tail = divmod(rows, m_tile)
+    cycles = full * tile_cycles(m_tile, vectors, machine)
+    return cycles + (tile_cycles(tail, vectors, machine) if tail else 0.0)
+
+
+def _cycles(found: Product, plan: GemmPlan, machine: Machine) -> tuple[float, float]:
+    """Estimated cycles until the kernel is done, and of all its tasks."""
+    costs = costs_of(machine).gemm
+    columns, rows, terms = map(found.extent, (found.column, found.row, found.inner))
+    blocks, panels = -(-rows // plan.rows), -(-columns // plan.width)
+    tasks: int = found.extent(found.outer) * blocks * plan.splits
+    block = min(plan.rows, rows)
+    one = _panel_cycles(found, plan, block, machine)
+    copied = 0.0
+    if plan.copies_x:
+        each = costs.copy if found.step("x", found.inner) == 1 else costs.turn
+        widening = widening_cycles(found.dtypes[0], found.acc_dtype, costs_of(machine).common)
+        copied = block * terms * (each + widening)
+    task = costs.task + copied + -(-panels // plan.splits) * one
+    return -(-tasks // machine.threads) * task, tasks * task
+
+
+def _panel_cycles(found: Product, plan: GemmPlan, block: int, machine: Machine) -> float:
+    """Of one panel of columns and a block of rows."""
+    costs, common, width = costs_of(machine).gemm, costs_of(machine).common, plan.width
+    terms: int = found.extent(found.inner)
+    each, of_w = byte_width(found.acc_dtype), byte_width(found.dtypes[1])
+    products = terms * _rows_cycles(block, plan.m_tile, plan.vectors, machine)
+    if plan.depth * width * each > most_of(machine.l1):
+        products *= costs.panel_far
+    chunks = -(-terms // plan.depth)
+    sums = chunks * block * plan.vectors * costs.sum_vector
+    rows_bytes = block * terms * each
+    lines = rows_bytes / CACHE_LINE * _line(rows_bytes, costs, machine)
+    panel_lines = terms * width * of_w / CACHE_LINE
+    all_of_w = found.extent(found.w) * of_w
+    lines += panel_lines * _line(all_of_w, costs, machine)
+    packed = 0.0
+    if plan.copies_w:
+        turned = found.step("w", found.column) != 1
+        packed = terms * width * (costs.turn if turned else costs.copy)
+        packed += terms * width * widening_cycles(found.dtypes[1], found.acc_dtype, common)
+    written = block * (costs.out_row + width * (costs.out_element + len(found.epilogue) * 0.1))
+    return max(products, lines) + sums + 0.25 * min(products, lines) + packed + written
+
+
+def _line(held: int, costs: GemmCosts, machine: Machine) -> float:
+    """Of a cache line, by how much of its like is read."""
+    if held <= machine.l1 // 2:
+        return 0.0
+    if held <= most_of(machine.l2):
+        return costs.line
+    return costs.line_far if held <= SHARED_CACHES * machine.l2 else costs.line_memory
