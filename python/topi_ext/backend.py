@@ -21,6 +21,7 @@ from .epilogue import UNFUSED, Fused
 from .geometry import Geometry, Size
 from .layout import Layouts
 from .problem import Problem
+from .product import Product
 from .sizes import Rule, rules, unknown
 
 Backend = Union[CpuBackend, CudaBackend]
@@ -150,6 +151,31 @@ def prepacked(
     return _build_packing(request), _build(request)
 
 
+def multiplies(target: Any) -> bool:
+    """Whether a target has kernels of ours for matrix products."""
+    return isinstance(of_target(target), CpuBackend)
+
+
+def product_func(product: Product, target: Any) -> Any:
+    """The scheduled PrimFunc ``(x, w, *operands of the epilogue, y)`` of a matrix product.
+
+    Parameters
+    ----------
+    product : Product
+        Merged, and one that :attr:`~topi_ext.product.Product.is_matrix_product`; operands have the
+        shapes of its letters.
+    target : tvm.target.Target
+        One that :func:`multiplies`.
+    """
+    return _build(_ProductRequest.of(product, of_target(target)))
+
+
+def prepacked_product(product: Product, target: Any) -> tuple[Packing | None, Any]:
+    """The same in two, for w that is known before the operator runs; see :func:`prepacked`."""
+    request = _ProductRequest.of(replace(product, prepacked=True), of_target(target))
+    return _build_packing(request), _build(request)
+
+
 def workspace_bytes(func: Any, threads: int) -> int | None:
     """Memory that a kernel of ours allocates while `threads` run it, at most.
 
@@ -192,7 +218,14 @@ class _Request:
         sizeless = replace(geometry, x_size=(), y_size=())
         return cls(face, sizeless, known, layouts, dtypes, backend, fused, prepacked)
 
-    def sized(self) -> tuple[Size, Geometry]:
+    def asked(self) -> tuple[Problem, list[Rule]]:
+        """The problem, and what is asked of its sizes when it runs."""
+        n, geometry = self._sized()
+        problem = self._problem(n, geometry)
+        more = unknown(self.backend.rules(problem))
+        return problem, [*rules(self.face, geometry), *more]
+
+    def _sized(self) -> tuple[Size, Geometry]:
         """Batch and geometry, with a fresh variable for each unknown size."""
         rank = self.geometry.rank
         names = ["n", *(f"{side}{axis}" for side in "xy" for axis in range(rank))]
@@ -202,11 +235,36 @@ class _Request:
         x_size, y_size = tuple(sizes[:rank]), tuple(sizes[rank:])
         return n, replace(self.geometry, x_size=x_size, y_size=y_size)
 
-    def problem(self, n: Size, geometry: Geometry) -> Problem:
+    def _problem(self, n: Size, geometry: Geometry) -> Problem:
         """The problem of these sizes."""
         rank3 = geometry.as_rank3()
         options = self.fused.epilogue, self.prepacked, self.fused.zero_points
         return Problem(self.face, rank3, self.layouts, n, self.dtypes, *options)
+
+
+@dataclass(frozen=True)
+class _ProductRequest:
+    """The same of a matrix product, whose symbolic sizes are None."""
+
+    product: Product
+    backend: CpuBackend
+
+    @classmethod
+    def of(cls, product: Product, backend: Any) -> _ProductRequest:
+        known = ((a, size if isinstance(size, int) else None) for a, size in product.sizes)
+        return cls(replace(product, sizes=tuple(known)), backend)
+
+    def asked(self) -> tuple[Problem | Product, list[Rule]]:
+        """As of a convolution; nothing is asked of sizes."""
+        sizes = (
+            (a, compat.size_var(f"size_{a}") if size is None else size)
+            for a, size in self.product.sizes
+        )
+        product = replace(self.product, sizes=tuple(sizes))
+        return product.as_conv() or product, []
+
+
+_AnyRequest = Union[_Request, _ProductRequest]
 
 
 class Work(NamedTuple):
@@ -216,27 +274,29 @@ class Work(NamedTuple):
     backend: Backend
 
 
-_recorded: ContextVar[dict[_Request, None] | None] = ContextVar("recorded", default=None)
+_recorded: ContextVar[dict[_AnyRequest, None] | None] = ContextVar("recorded", default=None)
 
 
 @contextmanager
 def recording() -> Iterator[list[Work]]:
     """What is asked of backends inside the block, in this thread, each once; full at its end."""
-    requests: dict[_Request, None] = {}
+    requests: dict[_AnyRequest, None] = {}
     works: list[Work] = []
     before = _recorded.set(requests)
     try:
         yield works
     finally:
         _recorded.reset(before)
-        works += (Work(one.problem(*one.sized()), one.backend) for one in requests)
+        asked = ((one.asked()[0], one.backend) for one in requests)
+        # Of products, those that are convolutions.
+        works += (Work(what, by) for what, by in asked if isinstance(what, Problem))
 
 
-def _one_at_a_time(cached: Callable[[_Request], Any]) -> Callable[[_Request], Any]:
+def _one_at_a_time(cached: Callable[[_AnyRequest], Any]) -> Callable[[_AnyRequest], Any]:
     """`cached`, asked by one thread at a time: what one has built, the next finds."""
 
     @wraps(cached)
-    def ask(request: _Request) -> Any:
+    def ask(request: _AnyRequest) -> Any:
         recorded = _recorded.get()
         if recorded is not None:
             recorded[request] = None
@@ -252,18 +312,15 @@ _REMEMBERED = 256
 
 @_one_at_a_time
 @lru_cache(maxsize=_REMEMBERED)
-def _build(request: _Request) -> Any:
-    n, geometry = request.sized()
-    problem = request.problem(n, geometry)
-    func = request.backend.build(problem)
-    more = unknown(request.backend.rules(problem))
-    return compat.asserting(func, [*rules(request.face, geometry), *more])
+def _build(request: _AnyRequest) -> Any:
+    problem, asked = request.asked()
+    return compat.asserting(request.backend.build(problem), asked)
 
 
 @_one_at_a_time
 @lru_cache(maxsize=_REMEMBERED)
-def _build_packing(request: _Request) -> Packing | None:
-    packing = request.backend.build_packing(request.problem(*request.sized()))
+def _build_packing(request: _AnyRequest) -> Packing | None:
+    packing = request.backend.build_packing(request.asked()[0])
     if packing is None:
         return None
     func, packed = packing

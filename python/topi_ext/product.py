@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
+from string import ascii_letters
 from typing import ClassVar
 
 from .dtypes import accumulator
@@ -157,12 +158,15 @@ class Product:
         return self.extent(behind) if found else 0
 
     def merged(self) -> Product:
-        """The same with as few letters as can be: none of size 1, neighbours everywhere as one."""
+        """The same with as few letters as can be: none of size 1, neighbours everywhere as one.
+
+        There is a letter for rows in any case: a single one has size 1.
+        """
         made = self._without("".join(a for a, size in self.sizes if _is_one(size)))
         while True:
             pair = made._pair()
             if pair is None:
-                return made
+                return made if made.rows else made._with_row()
             first, second = pair
             size = made.size[first] * made.size[second]
             made = made._without(second, {**made.size, first: size})
@@ -179,6 +183,13 @@ class Product:
                 if one == other == both:
                     return first, second
         return None
+
+    def _with_row(self) -> Product:
+        """The same with a letter for its only row."""
+        letter = next(a for a in ascii_letters if a not in self.size)
+        return replace(
+            self, sizes=((letter, 1), *self.sizes), x=letter + self.x, y=letter + self.y
+        )
 
     def _without(self, letters: str, sizes: dict[str, Size] | None = None) -> Product:
         """The same without some letters."""
@@ -200,8 +211,9 @@ class Product:
         rows, columns = self.rows, self.columns
         if not self.is_static or set(self.outer) - set(rows) or len(rows) > len(DATA):
             return None
+        if not (rows and columns and self.inner):
+            return None
         axes = dict(zip(reversed(rows), reversed(DATA)))
-        one = "" if rows else DATA[-1]  # a row's axis
         of_data = {**axes, **dict.fromkeys(columns, "C")}
         sizes = {axes[a]: self.size[a] for a in rows}
         spatial = tuple(sizes.get(axis, 1) for axis in DATA[1:])
@@ -209,9 +221,9 @@ class Product:
         if 0 in (*spatial, sizes.get("N", 1), inner, outputs):
             return None
         layouts = Layouts(
-            one + _renamed(self.x, {**axes, **dict.fromkeys(self.inner, "C")}),
+            _renamed(self.x, {**axes, **dict.fromkeys(self.inner, "C")}),
             _renamed(self.w, {**dict.fromkeys(self.inner, "I"), **dict.fromkeys(columns, "O")}),
-            one + _renamed(self.y, of_data),
+            _renamed(self.y, of_data),
         )
         ones, zeros = (1,) * 3, (0,) * 3
         geometry = Geometry(
