@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pass that puts what follows a convolution into its kernel, and packs constant weights.
+"""The pass that puts what follows a convolution or a matrix product into its kernel, and packs
+constant weights.
 
-A chain begins at a convolution or transposed convolution and goes on while the result so far has
-one reader, and that reader is a step that kernels know: a bias, a scale, a residual, an activation.
+A chain begins at a convolution, a transposed convolution or a matrix product and goes on while the
+result so far has one reader, and that reader is a step that kernels know: a bias, a scale, a
+residual, an activation; behind a matrix product also a reshape.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import tvm
@@ -21,14 +25,15 @@ from topi_ext.compat import (
     known_shape,
     relax,
     same_size,
-    tensor_type,
     tensor_type_of,
 )
-from topi_ext.epilogue import Fused, PostOp
-from topi_ext.problem import OPERANDS
+from topi_ext.epilogue import PostOp
 from topi_ext.target import advise
 
-from .attrs import STOCK, Conv, read
+from .anchor import Anchor, ConvAnchor
+from .attrs import STOCK, read
+from .matmul import MATMUL
+from .matmul import read as read_product
 from .target import target_of
 
 R = relax()
@@ -46,16 +51,16 @@ _UNARY = {
 
 @dataclass
 class _Chain:
-    """A convolution and the steps behind it."""
+    """A convolution or a matrix product, and the steps behind it."""
 
-    call: Any
-    conv: Conv
+    anchor: Anchor
     steps: list[PostOp] = field(default_factory=list)
     operands: list[Any] = field(default_factory=list)
 
 
-def fuse_convolutions(module: Any) -> Any:
-    """Lower convolutions of `module` together with the element-wise operators behind them.
+def fuse_kernels(module: Any) -> Any:
+    """Lower convolutions and matrix products of `module` together with the element-wise operators
+    behind them.
 
     Constant weights are packed by a call whose operands are constants, which ``FoldConstant``
     computes at compile time.  What has no kernel of ours is left as it is.
@@ -95,26 +100,9 @@ class _Fuser(R.PyExprMutator):
         chain = self.chains.get(call)
         if chain is None:
             return super().visit_call_(call)
-        conv, found = chain.conv, tensor_type_of(call)
-        target = target_of(found)
-        advise("relax_ext", target)
-        dtypes = tuple(conv.dtypes[role] for role in OPERANDS[conv.face] + conv.result)
-        request = (
-            conv.face, conv.geometry, conv.plain, conv.n, dtypes, target, Fused(tuple(chain.steps)),
-        )  # fmt: skip
-        data, weight = (self.visit_expr(arg) for arg in chain.call.args[:2])
-        packing = None
-        if constant_value(weight) is not None:
-            packing, kernel = backend.prepacked(*request)
-        else:
-            kernel = backend.prim_func(*request)
-        if packing is not None:
-            packed = tensor_type([packing.elements], packing.dtype, 1)
-            packer = self.builder_.add_func(packing.func, f"{conv.op}_pack")
-            weight = self.builder_.emit(R.call_tir(packer, [weight], packed))
-        operands = [data, weight, *map(self.visit_expr, chain.operands)]
-        name = "_".join([conv.op, *(step.op for step in chain.steps)])
-        return R.call_tir(self.builder_.add_func(kernel, name), operands, found)
+        advise("relax_ext", target_of(tensor_type_of(call)))
+        operands = [self.visit_expr(operand) for operand in chain.operands]
+        return chain.anchor.lowered(self, chain.steps, operands)
 
 
 def _chains(func: Any) -> dict[Any, _Chain]:
@@ -131,9 +119,9 @@ def _chains(func: Any) -> dict[Any, _Chain]:
         for used in R.analysis.free_vars(value):
             readers[used] += 1
             reader[used] = (var, value)
-    found = {}
+    found, values = {}, dict(bindings)
     for var, value in bindings:
-        chain = _begun(value)
+        chain = _begun(value, values.get)
         if chain is None:
             continue
         last = value
@@ -146,9 +134,12 @@ def _chains(func: Any) -> dict[Any, _Chain]:
     return found
 
 
-def _begun(value: Any) -> _Chain | None:
-    """The chain that a convolution begins, where a kernel of ours can end it."""
+def _begun(value: Any, lookup: Callable[[Any], Any]) -> _Chain | None:
+    """The chain that a call begins, where a kernel of ours can end it."""
     is_call = isinstance(value, R.Call) and isinstance(value.op, tvm.ir.Op)
+    if is_call and value.op.name == MATMUL:
+        product = read_product(value, lookup)
+        return product and _Chain(product)
     if not (is_call and value.op.name in STOCK):
         return None
     conv = read(value)
@@ -158,17 +149,18 @@ def _begun(value: Any) -> _Chain | None:
         return None  # legalization refuses it
     found = tensor_type_of(value)
     is_empty = 0 in conv.shape(conv.result) or conv.n == 0
-    if is_empty or not backend.has_kernels(target_of(found)):
+    target = target_of(found)
+    if is_empty or not backend.has_kernels(target):
         return None
-    return _Chain(value, conv)
+    return _Chain(ConvAnchor(value, conv, target, found))
 
 
 def _extend(chain: _Chain, var: Any, call: Any) -> bool:
     """Add `call`, which reads `var`, to the chain; whether it could be."""
     if not (isinstance(call, R.Call) and isinstance(call.op, tvm.ir.Op)):
         return False
-    conv, found = chain.conv, tensor_type_of(call)
-    dtype = conv.dtypes[conv.result]
+    anchor, found = chain.anchor, tensor_type_of(call)
+    dtype = anchor.dtype
     if (
         found is None
         or dtype_name(found.dtype) != dtype
@@ -180,6 +172,9 @@ def _extend(chain: _Chain, var: Any, call: Any) -> bool:
         slope = float(call_attr(call, "alpha")) if name == "relax.nn.leakyrelu" else 0.0
         chain.steps.append(PostOp(_UNARY[name], value=slope))
         return True
+    if name == "relax.reshape":
+        shape = known_shape(found.shape)
+        return shape is not None and anchor.view(shape)
     if name not in _BINARY:
         return False
     left, right = call.args
@@ -187,7 +182,7 @@ def _extend(chain: _Chain, var: Any, call: Any) -> bool:
         left, right = right, left
     if not left.same_as(var) or right.same_as(var):
         return False
-    step = _binary(_BINARY[name], conv, right)
+    step = _binary(_BINARY[name], anchor, right)
     if step is None:
         return False
     chain.steps.append(step)
@@ -196,24 +191,22 @@ def _extend(chain: _Chain, var: Any, call: Any) -> bool:
     return True
 
 
-def _binary(op: str, conv: Conv, operand: Any) -> PostOp | None:
+def _binary(op: str, anchor: Anchor, operand: Any) -> PostOp | None:
     """The step with this operand, which may be broadcast, but must not broadcast the result."""
     found = tensor_type_of(operand)
     shape = None if found is None else known_shape(found.shape)
-    layout = conv.layouts[conv.result]
-    if shape is None or len(shape) > len(layout.order):
+    if shape is None or len(shape) > len(anchor.axes):
         return None
     constant = constant_value(operand)
     if constant is not None and all(size == 1 for size in shape):
         return PostOp(op, value=float(constant.numpy().reshape(())))
     if not shape:
         return None
-    order = layout.order[len(layout.order) - len(shape) :]
-    whole = dict(zip(layout.letters, conv.shape(conv.result)))
+    axes = anchor.axes[len(anchor.axes) - len(shape) :]
     varies = ""
-    for letter, size in zip(order, shape):
-        if same_size(size, whole[letter]):
-            varies += letter
+    for letters, size in zip(axes, shape):
+        if same_size(size, prod((anchor.sizes[a] for a in letters), start=1)):
+            varies += letters
         elif not same_size(size, 1):
             return None
-    return PostOp(op, order, varies)
+    return PostOp(op, "".join(axes), varies) if varies or not anchor.needs_axes else None

@@ -21,7 +21,7 @@ from topi_ext.plan_database import AnyPath, using
 from topi_ext.schedule import parallelized, scalars_on_gpu
 from topi_ext.vector_math import vectorized_math
 
-from .fuse import fuse_convolutions
+from .fuse import fuse_kernels
 
 R = relax()
 
@@ -87,7 +87,7 @@ def first_passes(module: Any) -> list[Any]:
         *([] if _trains(module) else [R.transform.DecomposeOpsForInference()]),
         R.transform.CanonicalizeBindings(),
         R.transform.DeadCodeElimination(),
-        _pass(fuse_convolutions),
+        _pass(fuse_kernels),
     ]
 
 

@@ -80,9 +80,7 @@ class Product:
         steps_behind = tuple(
             replace(step, order=varies, varies=varies)
             for step in problem.epilogue
-            for varies in [
-                "".join(a for a in step.order if a in step.varies).replace("C", "F")
-            ]
+            for varies in ["".join(a for a in step.order if a in step.varies).replace("C", "F")]
         )
         return cls(sizes, x, w, y, problem.dtypes, steps_behind, problem.prepacked).merged()
 
@@ -187,9 +185,7 @@ class Product:
     def _with_row(self) -> Product:
         """The same with a letter for its only row."""
         letter = next(a for a in ascii_letters if a not in self.size)
-        return replace(
-            self, sizes=((letter, 1), *self.sizes), x=letter + self.x, y=letter + self.y
-        )
+        return replace(self, sizes=((letter, 1), *self.sizes), x=letter + self.x, y=letter + self.y)
 
     def _without(self, letters: str, sizes: dict[str, Size] | None = None) -> Product:
         """The same without some letters."""
@@ -230,8 +226,9 @@ class Product:
             inner, outputs, 1, ones, ones, ones, zeros, zeros, x_size=spatial, y_size=spatial
         )
         steps = tuple(
-            replace(step, order=_renamed(step.order, of_data), varies=_renamed(step.varies, of_data))
+            replace(step, order=order, varies=order)
             for step in self.epilogue
+            for order in [_renamed(step.order, of_data)]
         )
         n = sizes.get("N", 1)
         return Problem(

@@ -17,7 +17,7 @@ from tvm.script import relax as R
 import relax_ext
 from helpers import build, compare, oracle
 from helpers.cases import Case, numbers
-from relax_ext.fuse import fuse_convolutions
+from relax_ext.fuse import fuse_kernels
 from topi_ext.compat import tensor_type_of
 
 T = "conv_transpose"
@@ -136,7 +136,7 @@ def module(case: Case, body: Body, axes: Sequence[str], weight: np.ndarray | Non
 
 def fused(mod: tvm.IRModule) -> tvm.IRModule:
     with build.target():
-        return fuse_convolutions(mod)
+        return fuse_kernels(mod)
 
 
 def calls(mod: tvm.IRModule) -> list[str]:
@@ -365,7 +365,7 @@ def test_other_targets_get_their_own_pipeline() -> None:
     metal = tvm.target.Target({"kind": "metal"})
     assert relax_ext.pipeline(metal) is not None
     with metal:
-        mod = fuse_convolutions(module(*_bias_relu()))
+        mod = fuse_kernels(module(*_bias_relu()))
     assert calls(mod) == ["conv2d", "add", "relu"]
 
 

@@ -167,9 +167,7 @@ class Gemm:
             left = emit.let(emit.least(present - v * self.plan.lanes, self.plan.lanes))
             runs = Runs(w, source, 1, left, count, self.depth, step)
             at = emit.opaque_base(place + v * self.plan.lanes)
-            emit.when(
-                left > 0, lambda: transpose(Pitched(into, at, width), runs, self.plan.lanes)
-            )
+            emit.when(left > 0, lambda: transpose(Pitched(into, at, width), runs, self.plan.lanes))
 
         emit.loop(self.plan.vectors, vector)
 
@@ -223,8 +221,9 @@ class Gemm:
 
     def _goes_at_once(self, out: Operand) -> bool:
         """Whether tiles are written to the result as they are summed."""
-        step, is_same = out.strides.get(self.product.column, 1), out.dtype == self.dtype
-        return self.is_fresh and self.is_whole and is_same and step == 1 and not self.product.epilogue
+        is_plain = out.dtype == self.dtype and not self.product.epilogue
+        step = out.strides.get(self.product.column, 1)
+        return self.is_fresh and self.is_whole and is_plain and step == 1
 
     def _place(self, task: _Task, out: Operand, row: Expr, column: Expr) -> Expr:
         """Where in the result the elements of a row of the task begin."""
@@ -298,9 +297,7 @@ class Gemm:
             into = emit.opaque_base(sums.start + m * sums.pitch)
             add_products(
                 (count,),
-                Matrix(
-                    rows.array, lambda o, k: read + (o * rows.pitch + k * rows.step), steps[0]
-                ),
+                Matrix(rows.array, lambda o, k: read + (o * rows.pitch + k * rows.step), steps[0]),
                 Matrix(array, lambda k: place + k * width, steps[1]),
                 RegisterTile(
                     sums.array,
@@ -371,6 +368,4 @@ class Gemm:
         present: Expr = plan.width
         if not self.is_whole:
             present = emit.let(emit.least(self.columns - column, plan.width))
-        emit.when(
-            present >= plan.width, lambda: columns(plan.width), lambda: columns(present)
-        )
+        emit.when(present >= plan.width, lambda: columns(plan.width), lambda: columns(present))

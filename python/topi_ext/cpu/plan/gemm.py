@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from typing import Union
 
 from ...dtypes import byte_width
 from ...geometry import Size
@@ -91,9 +90,7 @@ NOMINAL = 256
 """What symbolic sizes are taken for."""
 
 
-def plan_gemm(
-    problem: Union[Problem, Product], machine: Machine
-) -> tuple[float, GemmPlan] | None:
+def plan_gemm(problem: Problem | Product, machine: Machine) -> tuple[float, GemmPlan] | None:
     """Lanes over columns: the plan of kernels/gemm.py, and its cycles.
 
     None for a convolution that is no matrix product, and where results of a row are apart.
@@ -102,7 +99,7 @@ def plan_gemm(
 
 
 def gemm_candidates(
-    problem: Union[Problem, Product], machine: Machine
+    problem: Problem | Product, machine: Machine
 ) -> Iterator[tuple[float, GemmPlan]]:
     """Of what :func:`plan_gemm` chooses."""
     found = product_of(problem)
@@ -128,7 +125,7 @@ def gemm_of_any_size(
 
 
 @lru_cache(maxsize=256)
-def product_of(problem: Union[Problem, Product]) -> Product | None:
+def product_of(problem: Problem | Product) -> Product | None:
     """The product that a problem is."""
     return problem if isinstance(problem, Product) else Product.of(problem)
 
@@ -167,9 +164,7 @@ def _candidates(found: Product, machine: Machine) -> Iterator[GemmPlan]:
                 continue
             tasks = outer * -(-rows // block)
             for splits in candidate_splits(tasks, panels, machine):
-                yield GemmPlan(
-                    lanes, vectors, m_tile, depth, block, splits, copies_x, copies_w
-                )
+                yield GemmPlan(lanes, vectors, m_tile, depth, block, splits, copies_x, copies_w)
 
 
 def _blocks(rows: int, m_tile: int) -> list[int]:

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a chain of fused operators begins with: a convolution, or a matrix product."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from topi_ext import backend
+from topi_ext.compat import constant_value, relax, tensor_type
+from topi_ext.epilogue import Fused, PostOp
+from topi_ext.problem import OPERANDS
+
+from .attrs import Conv
+
+R = relax()
+
+
+class Anchor(ABC):
+    """A call that a kernel of ours computes together with steps behind it.
+
+    Attributes
+    ----------
+    name : str
+        Of the operator, for the kernel.
+    dtype : str
+        Of its result.
+    axes : sequence of str
+        The letters of each axis of the result, as it is stored: one, or more where it is a view.
+    sizes : mapping
+        Of letters.
+    needs_axes : bool
+        Whether the operand of a step must vary along some axis.
+    """
+
+    name: str
+    dtype: str
+    axes: Sequence[str]
+    sizes: Mapping[str, Any]
+    needs_axes = False
+
+    def view(self, shape: Sequence[Any]) -> bool:
+        """Have the result in another shape from here on; whether that can be."""
+        del shape
+        return False
+
+    @abstractmethod
+    def lowered(self, fuser: Any, steps: Sequence[PostOp], operands: Sequence[Any]) -> Any:
+        """The call of the kernel.
+
+        Parameters
+        ----------
+        fuser : relax.PyExprMutator
+            That visits operands, and has a builder.
+        steps : sequence of PostOp
+        operands : sequence of relax.Expr
+            Of those steps that have one, visited.
+        """
+
+
+class ConvAnchor(Anchor):
+    """A convolution or transposed convolution.
+
+    Parameters
+    ----------
+    call, conv
+        The call, as it was, and as it was read.
+    target : tvm.target.Target
+    found : type
+        Of the result.
+    """
+
+    def __init__(self, call: Any, conv: Conv, target: Any, found: Any) -> None:
+        self.call, self.conv, self.target, self.found = call, conv, target, found
+        layout = conv.layouts[conv.result]
+        self.name, self.dtype = conv.op, conv.dtypes[conv.result]
+        self.axes = tuple(layout.order)
+        self.sizes = dict(zip(layout.letters, conv.shape(conv.result)))
+
+    def lowered(self, fuser: Any, steps: Sequence[PostOp], operands: Sequence[Any]) -> Any:
+        """See :class:`Anchor`."""
+        conv = self.conv
+        dtypes = tuple(conv.dtypes[role] for role in OPERANDS[conv.face] + conv.result)
+        request = (
+            conv.face, conv.geometry, conv.plain, conv.n, dtypes, self.target, Fused(tuple(steps)),
+        )  # fmt: skip
+        data, weight = (fuser.visit_expr(arg) for arg in self.call.args[:2])
+        packing = None
+        if constant_value(weight) is not None:
+            packing, kernel = backend.prepacked(*request)
+        else:
+            kernel = backend.prim_func(*request)
+        if packing is not None:
+            weight = packed(fuser, packing, weight, self.name)
+        name = kernel_name(self.name, steps)
+        return R.call_tir(
+            fuser.builder_.add_func(kernel, name), [data, weight, *operands], self.found
+        )
+
+
+def packed(fuser: Any, packing: Any, weight: Any, name: str) -> Any:
+    """The packed weight, which ``FoldConstant`` computes at compile time."""
+    kind = tensor_type([packing.elements], packing.dtype, 1)
+    packer = fuser.builder_.add_func(packing.func, f"{name}_pack")
+    return fuser.builder_.emit(R.call_tir(packer, [weight], kind))
+
+
+def kernel_name(name: str, steps: Sequence[PostOp]) -> str:
+    """Name of a kernel that does all of that."""
+    return "_".join([name, *(step.op for step in steps)])
