@@ -11,6 +11,7 @@ from ..emit.arguments import Packed
 from ..epilogue import Fused
 from ..plan_database import Database, current
 from ..problem import Problem
+from ..product import Product
 from ..sizes import Rule
 from . import kernels
 from .machine import Machine
@@ -44,12 +45,14 @@ class CpuBackend:
             return None
         return cls(Machine.of_features(*features), compat.processor(target), current())
 
-    def plan(self, problem: Problem) -> Plan:
+    def plan(self, problem: Problem | Product) -> Plan:
         """That which was measured to be the fastest; where none was, by estimate."""
+        if isinstance(problem, Product):
+            return choose(problem, self.machine)
         found = measured(problem, self.machine, self.processor, self.database)
         return found or choose(problem, self.machine)
 
-    def build(self, problem: Problem, plan: Plan | None = None) -> Any:
+    def build(self, problem: Problem | Product, plan: Plan | None = None) -> Any:
         """The PrimFunc of the kernel with this `plan`; of the fastest one without.
 
         Any plan that :func:`topi_ext.cpu.plan.choose.candidates` gives for the problem is right.
@@ -68,7 +71,7 @@ class CpuBackend:
         return []
 
     def build_packing(
-        self, problem: Problem, plan: Plan | None = None
+        self, problem: Problem | Product, plan: Plan | None = None
     ) -> tuple[Any, Packed] | None:
         """The PrimFunc that packs the weights of that kernel, and what it writes; None where the
         kernel reads weights as they are."""

@@ -23,6 +23,7 @@ hold zeros, or what is not used.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
@@ -64,7 +65,9 @@ def pack_weights(
 ) -> None:
     """Pack them."""
     product = product_of(problem)
-    gemm = Gemm(product, plan)
+    # Of the other sizes, which may be symbolic, packed weights know nothing.
+    known = ((a, size if a in product.w else 1) for a, size in product.sizes)
+    gemm = Gemm(replace(product, sizes=tuple(known)), plan)
     gemm.pack(gemm.viewed(weight, product.w), packed)
 
 
@@ -145,7 +148,7 @@ class Gemm:
         """The panel that begins at a column: from a term on, so many of them."""
         width, product = self.plan.width, self.product
         first, count = terms
-        apart, step = w.strides.get(product.inner, 0), w.strides.get(product.column, 0)
+        apart, step = w.strides.get(product.inner, 0), w.strides.get(product.column, 1)
         present = width if self.is_whole else emit.let(emit.least(self.columns - column, width))
         begin = emit.opaque_base(start + first * apart + column * step)
         if not self.is_whole:
@@ -252,7 +255,7 @@ class Gemm:
     def _rows_of(self, task: _Task, x: Operand) -> _Rows:
         """The rows of a task, copied if need be."""
         product, plan, terms = self.product, self.plan, self.terms
-        apart, step = x.strides.get(product.row, 0), x.strides.get(product.inner, 0)
+        apart, step = x.strides.get(product.row, 0), x.strides.get(product.inner, 1)
         start = x.at("".join(task.where), *task.where.values()) + task.row * apart
         start = emit.opaque_base(start)
         if not plan.copies_x:

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrix products of whole models in the pipeline, against PyTorch in float64."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import tvm
+from torch import Tensor, nn
+from tvm import relax
+from tvm.relax.frontend.torch import from_exported_program
+
+import relax_ext
+from topi_ext.compat import tensor_type, tir
+from topi_ext.emit import is_kernel
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+TARGET = relax_ext.host_target(num_cores=2)
+TOLERANCE = 2e-6
+"""Of the largest value: sums of at most 48 products of float32, and softmax."""
+
+
+class Function(nn.Module):
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.function(*inputs)
+
+
+def compiled(mod: Any) -> tuple[Any, Any]:
+    """A virtual machine's function, and the module that it was made of."""
+    passes, seen = relax_ext.pipeline(TARGET), []
+
+    @tvm.transform.module_pass(opt_level=0)
+    def keep(module: Any, _: Any) -> Any:
+        seen.append(passes(module))
+        return seen[-1]
+
+    executable = tvm.compile(mod, TARGET, relax_pipeline=keep)
+    return relax.VirtualMachine(executable, tvm.cpu())["main"], seen[-1]
+
+
+def ours(mod: Any) -> list[str]:
+    """Names of kernels of ours."""
+    return sorted(
+        name.name_hint
+        for name, func in mod.functions_items()
+        if isinstance(func, tir.PrimFunc) and is_kernel(func)
+    )
+
+
+def check(model: nn.Module, *inputs: Tensor) -> list[str]:
+    """Compare with PyTorch, and return the names of kernels of ours."""
+    model = model.eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mod = from_exported_program(torch.export.export(model, inputs))
+    run, module = compiled(mod)
+    result = run(*(tvm.runtime.tensor(x.contiguous().numpy()) for x in inputs))
+    result = result if isinstance(result, tvm.runtime.Tensor) else result[0]
+    want = model.double()(*(x.double() for x in inputs))
+    want = (want[0] if isinstance(want, tuple) else want).detach().numpy()
+    limit = TOLERANCE * np.abs(want).max()
+    np.testing.assert_allclose(result.numpy(), want, rtol=0, atol=limit)
+    return ours(module)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """As frameworks store heads: between positions and channels."""
+    q, k, v = (one.permute(0, 2, 1, 3) for one in (q, k, v))
+    return nn.functional.scaled_dot_product_attention(q, k, v).permute(0, 2, 1, 3)
+
+
+MODELS = {
+    "linear": (nn.Linear(24, 40), [(2, 7, 24)], ["matmul_add", "matmul_pack"]),
+    "one row": (nn.Linear(24, 40), [(1, 24)], None),
+    "one column": (nn.Linear(24, 1), [(6, 24)], None),
+    "activations behind a view": (
+        nn.Sequential(nn.Linear(24, 40), nn.ReLU(), nn.Linear(40, 13), nn.Tanh()),
+        [(3, 7, 24)],
+        ["matmul_add_relu", "matmul_add_tanh", "matmul_pack", "matmul_pack1"],
+    ),
+    "variable": (Function(torch.matmul), [(5, 24), (24, 11)], ["matmul"]),
+    "batched": (Function(torch.bmm), [(3, 5, 24), (3, 24, 11)], ["matmul"]),
+    "broadcast": (Function(torch.matmul), [(2, 1, 5, 24), (3, 24, 11)], ["matmul"]),
+    "broadcast left": (Function(torch.matmul), [(5, 24), (2, 3, 24, 11)], ["matmul"]),
+    "transposed": (
+        Function(lambda a, b: a.transpose(1, 2) @ b.transpose(1, 2)),
+        [(3, 24, 5), (3, 11, 24)],
+        ["matmul"],
+    ),
+    "vector": (Function(torch.matmul), [(24,), (24, 11)], None),
+    "residual": (
+        Function(lambda a, b, c: a @ b + c),
+        [(2, 5, 24), (24, 11), (2, 5, 11)],
+        ["matmul_add"],
+    ),
+    "residual of a batch": (
+        Function(lambda a, b, c: a @ b + c),
+        [(4, 5, 24), (24, 11), (4, 1, 11)],
+        ["matmul_add"],
+    ),
+    "residual of one": (Function(lambda a, b, c: a @ b * c), [(5, 24), (24, 11), (1, 1)], None),
+    "attention": (Function(attention), [(2, 9, 3, 16)] * 3, ["matmul", "matmul1"]),
+    "encoder": (
+        nn.TransformerEncoderLayer(24, 4, 48, batch_first=True, activation="gelu"),
+        [(2, 7, 24)],
+        None,
+    ),
+    "lstm": (nn.LSTM(8, 12, batch_first=True), [(2, 4, 8)], None),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_values(name: str) -> None:
+    """Right, and by kernels of ours, with what follows in them and weights packed."""
+    torch.manual_seed(0)
+    model, shapes, names = MODELS[name]
+    found = check(model, *(torch.randn(shape) for shape in shapes))
+    # A weight is packed when the model is compiled: its function is gone then.
+    assert names is None or found == [one for one in names if "pack" not in one]
+
+
+def test_no_transpose_is_left() -> None:
+    """Of heads, neither of a batch that is put together with them."""
+    shape = (2, 9, 3, 16)
+    scores = Function(lambda q, k: q.permute(0, 2, 1, 3) @ k.permute(0, 2, 3, 1))
+    mod = from_exported_program(torch.export.export(scores, (torch.randn(shape),) * 2))
+    _, module = compiled(mod)
+    names = [name.name_hint for name, _ in module.functions_items()]
+    assert "matmul" in names and not any("transpose" in name for name in names)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_dtypes(dtype: str) -> None:
+    """Sums of float16 and bfloat16 are float32: as near as one rounding."""
+    rng = np.random.default_rng(0)
+    import ml_dtypes
+
+    kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+    a, b = (rng.standard_normal(s).astype(kind) for s in ((3, 5, 64), (64, 33)))
+    x = relax.Var("x", tensor_type(list(a.shape), dtype, 3))
+    w = relax.Var("w", tensor_type(list(b.shape), dtype, 2))
+    bb = relax.BlockBuilder()
+    with bb.function("main", [x, w]):
+        with bb.dataflow():
+            out = bb.emit_output(relax.op.nn.relu(bb.emit(relax.op.matmul(x, w))))
+        bb.emit_func_output(out)
+    run, module = compiled(bb.get())
+    assert ours(module) == ["matmul_relu"]
+    got = run(tvm.runtime.tensor(a), tvm.runtime.tensor(b)).numpy().astype("float64")
+    want = np.maximum(a.astype("float64") @ b.astype("float64"), 0)
+    limit = {"float64": 1e-14, "float16": 1e-3, "bfloat16": 8e-3}[dtype]
+    np.testing.assert_allclose(got, want, rtol=limit, atol=limit)
+
+
+@pytest.mark.parametrize("is_constant", [False, True], ids=["variable", "constant"])
+def test_symbolic_sizes(is_constant: bool) -> None:
+    """Batch, rows, columns and terms that are known when it runs."""
+    rng = np.random.default_rng(1)
+    n, m, k, f = (tir.Var(name, "int64") for name in "nmkf")
+    terms, columns = (24, 17) if is_constant else (k, f)
+    x = relax.Var("x", tensor_type([n, m, terms], "float32", 3))
+    w = relax.Var("w", tensor_type([n, columns, terms], "float32", 3))
+    weight = rng.standard_normal((17, 24)).astype("float32")
+    bb = relax.BlockBuilder()
+    with bb.function("main", [x] if is_constant else [x, w]):
+        with bb.dataflow():
+            right = relax.const(weight) if is_constant else w
+            right = bb.emit(relax.op.permute_dims(right, [1, 0] if is_constant else [0, 2, 1]))
+            out = bb.emit_output(relax.op.nn.relu(bb.emit(relax.op.matmul(x, right))))
+        bb.emit_func_output(out)
+    run, module = compiled(bb.get())
+    assert ours(module) == ["matmul_relu"]
+    for sizes in ((1, 1, 24, 17), (3, 50, 24, 17), (2, 7, 24, 17), (2, 13, 301, 5), (4, 0, 3, 9)):
+        if is_constant and sizes[2:] != (24, 17):
+            continue
+        a = rng.standard_normal(sizes[:3]).astype("float32")
+        b = rng.standard_normal((sizes[0], sizes[3], sizes[2])).astype("float32")
+        given = [tvm.runtime.tensor(a)] + ([] if is_constant else [tvm.runtime.tensor(b)])
+        got = run(*given).numpy()
+        of = weight if is_constant else b
+        want = np.maximum(a.astype("float64") @ np.swapaxes(of, -1, -2), 0)
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-4)
+
+
+def test_what_is_left_to_tvm() -> None:
+    """Integers, and products without elements."""
+    for dtype, shapes in (("int32", ((5, 6), (6, 7))), ("float32", ((5, 0), (0, 7)))):
+        x, w = (relax.Var(n, tensor_type(list(s), dtype, 2)) for n, s in zip("xw", shapes))
+        bb = relax.BlockBuilder()
+        with bb.function("main", [x, w]):
+            with bb.dataflow():
+                out = bb.emit_output(relax.op.matmul(x, w))
+            bb.emit_func_output(out)
+        run, module = compiled(bb.get())
+        assert ours(module) == []
+        a, b = (np.arange(np.prod(s)).reshape(s).astype(dtype) for s in shapes)
+        got = run(tvm.runtime.tensor(a), tvm.runtime.tensor(b)).numpy()
+        np.testing.assert_array_equal(got, a @ b)
