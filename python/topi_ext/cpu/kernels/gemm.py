@@ -15,6 +15,9 @@ Lanes run over columns, values of x are broadcast::
 
 Sums of one chunk, of whole panels without an epilogue, go to `out` at once.
 
+Of the matrix product, M are rows, N columns, K terms.  Left, rows of x, each value broadcast;
+right, panels of w.
+
 A panel is ``[term][columns]``: a chunk of it stays in the first cache while all rows pass by.  All
 panels of a matrix follow each other, and of packed w all matrices.  Beyond the last column panels
 hold zeros, or what is not used.
@@ -43,7 +46,7 @@ from ..plan.gemm import GemmPlan, product_of
 def emit_body(problem: Problem | Product, plan: GemmPlan, operands: Sequence[Operand]) -> None:
     """What ``(x, w, *operands of the epilogue, out)`` does, scheduled by `plan`."""
     product = product_of(problem)
-    gemm = Gemm(product, plan)
+    gemm = Gemm(product, plan, _Sizes.emitted(product, plan))
     x, w, *extra, out = operands
     w = gemm.viewed(w, product.w) if not product.prepacked else w
     behind = [step.order for step in product.epilogue if step.order]
@@ -67,8 +70,24 @@ def pack_weights(
     product = product_of(problem)
     # Of the other sizes, which may be symbolic, packed weights know nothing.
     known = ((a, size if a in product.w else 1) for a, size in product.sizes)
-    gemm = Gemm(replace(product, sizes=tuple(known)), plan)
+    product = replace(product, sizes=tuple(known))
+    gemm = Gemm(product, plan, _Sizes.emitted(product, plan))
     gemm.pack(gemm.viewed(weight, product.w), packed)
+
+
+class _Sizes(NamedTuple):
+    """Sizes of letters, and how panels of columns are divided; of symbolic sizes known at run time."""
+
+    of: dict[str, Expr]
+    splits: Splits
+
+    @classmethod
+    def emitted(cls, product: Product, plan: GemmPlan) -> _Sizes:
+        """Those of a product."""
+        sizes = {a: emit.opaque_value(size) for a, size in product.sizes}
+        panels = emit.ceil_div(sizes.get(product.column, 1), plan.width)
+        per_split = emit.opaque_value(emit.ceil_div(panels, plan.splits))
+        return cls(sizes, Splits(panels, plan.splits, per_split))
 
 
 class _Task(NamedTuple):
@@ -102,16 +121,13 @@ class _Rows(NamedTuple):
 class Gemm:
     """One kernel while it is being emitted."""
 
-    def __init__(self, product: Product, plan: GemmPlan):
+    def __init__(self, product: Product, plan: GemmPlan, sizes: _Sizes):
         self.product, self.plan, self.dtype = product, plan, product.acc_dtype
         self.number_of = emit.let if product.is_static else emit.opaque_value
-        self.size = {a: emit.opaque_value(size) for a, size in product.sizes}
+        self.size, self.splits = sizes
         self.columns, self.terms, self.rows = (
             self.size.get(letter, 1) for letter in (product.column, product.inner, product.row)
         )
-        panels = emit.ceil_div(self.columns, plan.width)
-        per_split = emit.opaque_value(emit.ceil_div(panels, plan.splits))
-        self.splits = Splits(panels, plan.splits, per_split)
         known = isinstance(self.terms, int)
         self.depth = min(plan.depth, self.terms) if known else plan.depth
         self.is_whole = isinstance(self.columns, int) and self.columns % plan.width == 0
