@@ -15,7 +15,7 @@ import pytest
 import tvm
 
 from helpers import cmake
-from helpers.c_kernels import HERE, WORDS, check_all, compiled, driver, emitted, of_family
+from helpers.c_kernels import HERE, NHWC, WORDS, check_all, compiled, driver, emitted, of_family
 from helpers.cmake import CMAKE
 from helpers.documents import ROOT
 from topi_ext.cpu.backend import CpuBackend
@@ -49,6 +49,7 @@ FAMILIES = {
     "direct": Words("direct", "conv2d", "2x9x9x11", "12x9x3x3", stride="2", padding="1"),
     "winograd": Words("winograd", UP, "1x16x8x9", "16x20x4x4", stride="2", padding="1"),
     "dot_product": Words("dot_product", "conv2d", "1x64x2x2", "40x64x2x2"),
+    "gemm": Words("gemm", "conv2d", "2x5x6x24", "1x1x24x40", **NHWC),
     "gemm_col2im": Words("gemm_col2im", UP, "1x32x2x3", "32x16x4x4", stride="2", padding="1"),
     "phase_lanes": Words("phase_lanes", "conv1d_transpose", "1x16x21", "16x8x16", stride="8"),
     "valid_taps": Words(

@@ -19,6 +19,7 @@ from topi_ext.cpu.plan.direct_dot_bf16 import DirectDotPlan
 from topi_ext.cpu.plan.gemm_col2im import Col2imPlan
 from topi_ext.cpu.plan.runtime_dispatch import DispatchPlan
 from topi_ext.cpu.registry import KERNELS
+from topi_ext.layout import Layouts
 
 MACHINE = Machine(vector_bytes=32, registers=16)
 
@@ -39,13 +40,17 @@ TILES = FaceCase(
 )
 """Whose weight gradient has fewer products."""
 
+PIXELS = geometry_of(Case("conv", (5, 6), (1, 1), 2, ins=24, outs=40))
+"""Of channels-last images a matrix product."""
+
 
 def in_dtype(dtype: str) -> list[FaceCase]:
     """All faces of the cases; sums of integers are not narrowed, so that each counts."""
     dtypes = (dtype, dtype, "int32" if dtype == "int8" else dtype)
     shapes = [(face, geometry_of(case), case.n) for case in CASES for face in OPERANDS]
     shapes.append((TILES.face, TILES.geometry, TILES.n))
-    return [FaceCase(*shape, None, dtypes) for shape in shapes]
+    last = FaceCase("conv", PIXELS, 2, Layouts("NHWC", "HWIO", "NHWC"), dtypes)
+    return [*(FaceCase(*shape, None, dtypes) for shape in shapes), last]
 
 
 def kinds(plan: object) -> set[type]:
