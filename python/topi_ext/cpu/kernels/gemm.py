@@ -76,7 +76,7 @@ def pack_weights(
 
 
 class _Sizes(NamedTuple):
-    """Sizes of letters, and how panels of columns are divided; of symbolic sizes known at run time."""
+    """Sizes of letters, and how panels of columns are divided; symbolic ones known at run time."""
 
     of: dict[str, Expr]
     splits: Splits
