@@ -27,6 +27,9 @@ TENSORFLOW_NEEDS := absl-py astunparse flatbuffers gast google-pasta "h5py<3.17"
 # The oracle, pinned: what the tolerances were measured against.
 TORCH := "torch==2.13.0"
 
+# Rivals of scripts/bench.py that the tests do not need.
+OPENVINO := "openvino>=2026.4,<2026.5"
+
 # Whose models scripts/real_models.py compiles. Another release may write another graph; torchvision's belongs to torch's.
 MODELS := transformers==5.24.0 diffusers==0.42.1 segmentation-models-pytorch==0.6.0 timm==1.0.31 \
   torchvision==0.28.0 monai==1.6.0 einops==0.8.2
@@ -41,7 +44,7 @@ unexport PYTHONPATH
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo docs env env-aarch64 env-all env-models env-relay env-relay-tf models test test-models test-fast test-full test-relay test-relay-tf test-tvm025 test-tvm026 lint types format fuzz bench growth clean
+.PHONY: help demo docs env env-aarch64 env-all env-models env-relay env-relay-tf env-rivals models test test-models test-fast test-full test-relay test-relay-tf test-tvm025 test-tvm026 lint types format fuzz bench growth clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## */  \1\t/' | expand -t 16
@@ -61,6 +64,8 @@ env-relay: .venv-relay/.ready  ## make .venv-relay: TVM 0.17 with Relay, all els
 env-relay-tf: .venv-relay-tf/.ready  ## make .venv-relay-tf: TensorFlow and Keras beside Relay, all else shared with .venv-relay
 
 env-models: .venv-models/.ready  ## make .venv-models: transformers, diffusers and others, all else shared with .venv
+
+env-rivals: .venv-rivals/.ready  ## make .venv-rivals: OpenVINO, for scripts/bench.py --rivals, all else shared with .venv
 
 models: env-models  ## export, import, compile and compare models of other packages, write out/models.json and .md
 	mkdir -p out
@@ -94,7 +99,9 @@ test-relay-tf: env-relay-tf  ## Relay's importers of TensorFlow and Keras, and p
 	.venv-relay-tf/bin/python $(PYTEST) tests/relay_tf \
 	  $(foreach framework,tensorflow keras,$(foreach op,conv conv_transpose,"$(COMPUTED)[$(framework)-$(op)]"))
 
-test-models: env-models  ## a few models of transformers, diffusers and others
+test-env-rivals: .venv-rivals/.ready  ## make .venv-rivals: OpenVINO, for scripts/bench.py --rivals, all else shared with .venv
+
+models: env-models  ## a few models of transformers, diffusers and others
 	.venv-models/bin/python $(PYTEST) -m "not slow" tests/zoo
 
 test-tvm026: .venv-tvm026/.ready  ## smoke tests on TVM 0.26
@@ -128,7 +135,7 @@ growth: env  ## time the faces as sizes grow, against torch and the machine's li
 	$(PY) scripts/growth.py
 
 clean:  ## remove environments, caches and what the targets wrote
-	rm -rf .venv .venv-models .venv-tvm026 .venv-tvm025 .venv-relay .venv-relay-tf .venv-aarch64 build dist out report python/*.egg-info
+	rm -rf .venv .venv-models .venv-rivals .venv-tvm026 .venv-tvm025 .venv-relay .venv-relay-tf .venv-aarch64 build dist out report python/*.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -165,6 +172,14 @@ clean:  ## remove environments, caches and what the targets wrote
 	$(PY) -c "import sysconfig; print(sysconfig.get_path('purelib')); print('$(CURDIR)/python')" \
 	  > "$$($(@D)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/shared.pth"
 	$(PIP) --python $(@D)/bin/python install --quiet $(MODELS)
+	@touch $@
+
+.venv-rivals/.ready: .venv/.ready
+	@rm -f $@
+	$(PY) -m venv --clear --without-pip $(@D)
+	$(PY) -c "import sysconfig; print(sysconfig.get_path('purelib')); print('$(CURDIR)/python')" \
+	  > "$$($(@D)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/shared.pth"
+	$(PIP) --python $(@D)/bin/python install --quiet $(OPENVINO)
 	@touch $@
 
 # The same trick. `import tvm` finds the TVM inside the wheel by a finder that relay.pth starts; it compiles stand-ins

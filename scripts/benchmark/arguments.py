@@ -10,7 +10,10 @@ from pathlib import Path
 
 from .cases import FACES, Case, read_cases
 
-RIVALS = ("torch", "stock", "symbolic")
+PACKED_RIVALS = ("onnxruntime", "openvino", "inductor")
+"""They know the weight when they are built, and are compared to ours with packed weights."""
+
+RIVALS = ("torch", "stock", "symbolic", *PACKED_RIVALS)
 """``symbolic`` is ours again, for sizes that are known when it runs."""
 
 IRS = ("relax", "relay")
@@ -57,7 +60,8 @@ def parse(argv: Sequence[str] | None = None) -> Options:
         type=_names,
         default=("torch", "stock"),
         metavar="NAME,...",
-        help="torch, stock, symbolic: ours for any sizes (default: torch,stock)",
+        help="torch, stock, symbolic: ours for any sizes; with constant weights onnxruntime, "
+        "openvino, inductor: torch.compile (default: torch,stock)",
     )
     parser.add_argument("--threads", type=count, default=2, metavar="N", help="default: 2")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="default: float32")

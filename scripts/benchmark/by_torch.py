@@ -38,22 +38,30 @@ def states(case: Case, face: str) -> bool:
 def rival(case: Case, face: str, tensors: Mapping[str, Tensor]) -> Callable[[], Tensor]:
     """The call of PyTorch that a user of the case's operator would make."""
     x, w, y = (tensors[role] for role in "xwy")
+    if face != "conv_weight_grad":
+        call, data = forward(case, face), x if face == "conv" else y
+        return lambda: call(data, w)
     g = case.geometry
-    stride, padding, dilation = list(g.stride), list(g.pad_before), list(g.dilation)
-    extra = list(g.output_padding)
-    if face == "conv":
-        conv = _CONV[g.rank]
-        return lambda: conv(x, w, None, stride, padding, dilation, g.groups)
-    if face == "conv_transpose":
-        conv_transpose = _CONV_TRANSPOSE[g.rank]
-        return lambda: conv_transpose(y, w, None, stride, padding, extra, g.groups, dilation)
     transposed = case.op == "conv_transpose"
     dout, data = (x, y) if transposed else (y, x)
-    extra = extra if transposed else [0] * g.rank
+    extra = list(g.output_padding) if transposed else [0] * g.rank
+    window = list(g.stride), list(g.pad_before), list(g.dilation)
     backward = torch.ops.aten.convolution_backward
     return lambda: backward(
-        dout, data, w, None, stride, padding, dilation, transposed, extra, g.groups, _WEIGHT_ONLY
+        dout, data, w, None, *window, transposed, extra, g.groups, _WEIGHT_ONLY
     )[1]
+
+
+def forward(case: Case, face: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """The function of PyTorch that computes a forward face of data and weight."""
+    g = case.geometry
+    stride, padding, dilation = list(g.stride), list(g.pad_before), list(g.dilation)
+    if face == "conv":
+        conv = _CONV[g.rank]
+        return lambda x, w: conv(x, w, None, stride, padding, dilation, g.groups)
+    extra = list(g.output_padding)
+    conv_transpose = _CONV_TRANSPOSE[g.rank]
+    return lambda y, w: conv_transpose(y, w, None, stride, padding, extra, g.groups, dilation)
 
 
 def reference(case: Case, face: str, tensors: Mapping[str, Tensor]) -> Tensor:

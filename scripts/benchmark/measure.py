@@ -4,21 +4,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from torch import Tensor
+
 from topi_ext import backend
 from topi_ext.layout import Layouts
 
-from . import by_torch
-from .arguments import RIVALS, Options
+from . import by_torch, rivals
+from .arguments import PACKED_RIVALS, RIVALS, Options
 from .cases import Case
 from .default_malloc import TorchByDefault
 from .engines import Built, UnavailableError
 from .errors import allowed, finite, one_line, relative_error
 from .peaks import Peaks
+from .rivals import Call
 from .timing import Neighbours, interleaved, timed
 
 Row = dict[str, Any]
@@ -35,6 +38,79 @@ class Bench:
     by_default: TorchByDefault | None = None
 
 
+class _Made:
+    """Implementations of one face, as far as they could be built.
+
+    Attributes
+    ----------
+    runs, first, errors, builds : dict
+        By name: a call, seconds of its first, its error, seconds of building it.
+    notes : list of str
+        Why there is none, or what is wrong with it.
+    """
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Callable[[], Any]] = {}
+        self.first: dict[str, float] = {}
+        self.errors: dict[str, float | None] = {}
+        self.builds: dict[str, float] = {}
+        self.notes: list[str] = []
+
+    def add(self, name: str, make: Callable[[], Call], want: Tensor, tolerance: float) -> None:
+        """Build one, call it once, and compare what it gives."""
+        try:
+            made = make()
+            found, self.first[name] = timed(made.run)
+            got = made.read(found)
+            self.errors[name] = error = relative_error(got, want)
+        except UnavailableError as reason:
+            if name in RIVALS:
+                self.notes.append(str(reason))
+            return
+        except Exception as failure:  # a rival that fails is a result
+            self.notes.append(f"{name} fails: {one_line(failure)}")
+            return
+        if error is None:
+            self.notes.append(f"{name} has shape {tuple(got.shape)}, want {tuple(want.shape)}")
+            return
+        self.runs[name] = made.run
+        if not error <= tolerance:
+            self.notes.append(f"{name} is off by {error:.1e}")
+
+
+def _makers(
+    case: Case,
+    face: str,
+    bench: Bench,
+    tensors: Mapping[str, Tensor],
+    builds: dict[str, float],
+) -> dict[str, Callable[[], Call]]:
+    """By name, what builds an implementation; TVM's say in `builds` how long they took."""
+    options, tvm, target = bench.options, bench.tvm, bench.target
+
+    def by_tvm(name: str, build: Callable[..., Built]) -> Call:
+        built = build(case, face, options.dtype, target)
+        builds[name] = built.seconds
+        return Call(built.bound(tensors), tvm.as_torch)
+
+    def by_pytorch() -> Call:
+        if not by_torch.states(case, face):
+            raise UnavailableError("torch cannot state this padding: it checks, but is not timed")
+        return Call(by_torch.rival(case, face, tensors), lambda found: found)
+
+    return {
+        "ours": lambda: by_tvm("ours", tvm.build_ours),
+        "prepacked": lambda: by_tvm("prepacked", partial(tvm.build_prepacked, weight=tensors["w"])),
+        "torch": by_pytorch,
+        "stock": lambda: by_tvm("stock", tvm.build_stock),
+        "symbolic": lambda: by_tvm("symbolic", tvm.build_symbolic),
+        **{
+            name: partial(rivals.call, name, case, face, tensors, options.threads)
+            for name in PACKED_RIVALS
+        },
+    }
+
+
 def measure(case: Case, face: str, bench: Bench) -> Row:
     """Measure ours and the rivals.
 
@@ -45,59 +121,22 @@ def measure(case: Case, face: str, bench: Bench) -> Row:
         None for what there is none of, for a reason that ``notes`` says.  ``wrong`` says whether
         ours failed or its error is above ``tolerance``.  ``share_*`` are of the machine's peaks.
     """
-    options, tvm, target = bench.options, bench.tvm, bench.target
+    options, target = bench.options, bench.target
     dtype = options.dtype
     tensors = by_torch.operands(case, dtype)
     want = by_torch.reference(case, face, tensors)
-    notes: list[str] = []
-    runs: dict[str, Callable[[], Any]] = {}
-    first: dict[str, float] = {}
-    errors: dict[str, float | None] = {}
-    builds: dict[str, float] = {}
-
-    def tvm_run(build: Callable[..., Built]) -> Callable[[], Any]:
-        built = build(case, face, dtype, target)
-        builds[name] = built.seconds
-        return built.bound(tensors)
-
-    makers = {
-        "ours": lambda: tvm_run(tvm.build_ours),
-        "prepacked": lambda: tvm_run(partial(tvm.build_prepacked, weight=tensors["w"])),
-        "torch": lambda: by_torch.rival(case, face, tensors),
-        "stock": lambda: tvm_run(tvm.build_stock),
-        "symbolic": lambda: tvm_run(tvm.build_symbolic),
-    }
     tolerance = allowed(case.terms(face), dtype)
-    for name, make in makers.items():
-        if name in RIVALS and name not in options.rivals:
-            continue
-        if name == "torch" and not by_torch.states(case, face):
-            notes.append("torch cannot state this padding: it checks, but is not timed")
-            continue
-        try:
-            run = make()
-            found, first[name] = timed(run)
-            got = found if name == "torch" else tvm.as_torch(found)
-            errors[name] = error = relative_error(got, want)
-        except UnavailableError as reason:
-            if name in RIVALS:
-                notes.append(str(reason))
-        except Exception as failure:  # a rival that fails is a result
-            notes.append(f"{name} fails: {one_line(failure)}")
-        else:
-            if error is None:
-                notes.append(f"{name} has shape {tuple(got.shape)}, want {tuple(want.shape)}")
-                continue
-            runs[name] = run
-            if not error <= tolerance:
-                notes.append(f"{name} is off by {error:.1e}")
-
+    made = _Made()
+    for name, make in _makers(case, face, bench, tensors, made.builds).items():
+        if name not in RIVALS or name in options.rivals:
+            made.add(name, make, want, tolerance)
+    runs, first, errors, builds = made.runs, made.first, made.errors, made.builds
     with Neighbours() as neighbours:
         times = interleaved(runs, first, options.time_budget)
     ms = {name: found.ms for name, found in times.items()}
     if "torch" in ms and bench.by_default:
         ms["torch_default"] = bench.by_default.ms(case, face, dtype)
-    ours, error = ms.get("ours"), errors.get("ours")
+    ours, packed, error = ms.get("ours"), ms.get("prepacked"), errors.get("ours")
     found_errors = [error, errors.get("prepacked", 0.0), errors.get("symbolic", 0.0)]
     flops = 2 * case.products
     moved = sum(math.prod(case.shape(role)) for role in "xwy") * tensors["w"].element_size()
@@ -110,14 +149,15 @@ def measure(case: Case, face: str, bench: Bench) -> Row:
         "torch_ms": ms.get("torch"),
         "torch_default_ms": ms.get("torch_default"),
         "ours_ms": ours,
-        "ours_prepacked_ms": ms.get("prepacked"),
+        "ours_prepacked_ms": packed,
         "stock_ms": ms.get("stock"),
         "symbolic_ms": ms.get("symbolic"),
         "ratio_torch": ratio(ms.get("torch"), ours),
-        "ratio_torch_prepacked": ratio(ms.get("torch"), ms.get("prepacked")),
+        "ratio_torch_prepacked": ratio(ms.get("torch"), packed),
         "ratio_torch_default": ratio(ms.get("torch_default"), ours),
         "ratio_stock": ratio(ms.get("stock"), ours),
         "ratio_symbolic": ratio(ms.get("symbolic"), ours),
+        **against_packed(ms, packed),
         "torch_best_ms": times["torch"].best_ms if "torch" in times else None,
         "ours_best_ms": times["ours"].best_ms if "ours" in times else None,
         "max_rel_error": finite(error),
@@ -135,7 +175,22 @@ def measure(case: Case, face: str, bench: Bench) -> Row:
         "symbolic_build_s": builds.get("symbolic"),
         "others_cores": neighbours.cores,
         "reference": str(want.dtype).removeprefix("torch."),
-        "notes": notes,
+        "notes": made.notes,
+    }
+
+
+def against_packed(ms: Mapping[str, float], packed: float | None) -> Row:
+    """Rivals with constant weights beside ours with packed ones, and of each row the best rival.
+
+    PyTorch is one of those that the best is chosen from, and nothing is, without another.
+    """
+    found = {name: ms[name] for name in ("torch", *PACKED_RIVALS) if name in ms}
+    best = min(found, key=lambda name: found[name]) if set(found) - {"torch"} else None
+    return {
+        **{f"{name}_ms": ms.get(name) for name in PACKED_RIVALS},
+        **{f"ratio_{name}": ratio(ms.get(name), packed) for name in PACKED_RIVALS},
+        "best_rival": best,
+        "ratio_best": None if best is None else ratio(found[best], packed),
     }
 
 

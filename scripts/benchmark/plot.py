@@ -10,8 +10,15 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-_RIVALS = {"stock": ("stock TVM", "#b8c0cc"), "torch": ("PyTorch", "#2a6f97")}
-_BAR = 0.38
+_RIVALS = {
+    "stock": ("stock TVM", "#b8c0cc"),
+    "torch": ("PyTorch", "#2a6f97"),
+    "onnxruntime": ("ONNX Runtime", "#e09f3e"),
+    "openvino": ("OpenVINO", "#7b5ea7"),
+    "inductor": ("torch.compile", "#5aa469"),
+}
+_BARS = 0.76  # of a row, shared by its rivals
+_PER_BAR = 0.17  # inches
 
 
 def draw(rows: Sequence[dict[str, Any]], header: dict[str, Any], path: Path) -> None:
@@ -21,13 +28,15 @@ def draw(rows: Sequence[dict[str, Any]], header: dict[str, Any], path: Path) -> 
     by_face = {face: [row for row in rows if row["face"] == face] for face in faces}
     sizes = [len(found) + 2 for found in by_face.values()]
     mpl.rcParams["font.size"] = 9
-    figure = Figure(figsize=(8, 0.34 * sum(sizes) + 1.2), layout="constrained")
+    figure = Figure(
+        figsize=(8, _PER_BAR * max(2, len(rivals)) * sum(sizes) + 1.2), layout="constrained"
+    )
     panels = figure.subplots(len(faces), 1, squeeze=False, sharex=True, height_ratios=sizes)[:, 0]
     for panel, (face, found) in zip(panels, by_face.items()):
         _panel(panel, face, found, rivals)
     panels[-1].set_xlabel("times as fast: rival / ours, more is better")
     figure.legend(
-        *panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=2, frameon=False
+        *panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=3, frameon=False
     )
     figure.suptitle(
         f"{rows[0]['dtype']}, threads {header['threads']}, {header['cpu']}",
@@ -40,13 +49,14 @@ def draw(rows: Sequence[dict[str, Any]], header: dict[str, Any], path: Path) -> 
 
 
 def _panel(panel: Any, face: str, rows: list[dict[str, Any]], rivals: list[str]) -> None:
+    bar = _BARS / max(2, len(rivals))
     for number, rival in enumerate(rivals):
         label, colour = _RIVALS[rival]
-        at = [place + (number - (len(rivals) - 1) / 2) * _BAR for place in range(len(rows))]
+        at = [place + (number - (len(rivals) - 1) / 2) * bar for place in range(len(rows))]
         values = [row[f"ratio_{rival}"] or 1 for row in rows]
         # A bar starts at 1, so that what is slower than the rival points to the left.
         bars = panel.barh(
-            at, [value - 1 for value in values], _BAR, left=1, color=colour, label=label
+            at, [value - 1 for value in values], bar, left=1, color=colour, label=label
         )
         shown = [_times(row[f"ratio_{rival}"]) for row in rows]
         panel.bar_label(bars, shown, padding=3, fontsize=7, color="#444444")

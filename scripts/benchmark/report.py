@@ -12,18 +12,23 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from .arguments import PACKED_RIVALS
+
 RATIOS = {
     "torch / ours": "torch",
     "torch / ours with packed weights": "torch_prepacked",
     "torch by default malloc / ours": "torch_default",
     "stock / ours": "stock",
     "sizes known when it runs / known when it is built": "symbolic",
+    **{f"{name} / ours, both with packed weights": name for name in PACKED_RIVALS},
+    "the best rival of each case / ours, both with packed weights": "best",
 }
 """What the summary says, and its keys."""
 
 _WIDTH = 132  # of what is not a terminal
+_PACKED_WIDTH = 16  # more for a rival with packed weights
 _NOISE = 0.1  # cores
-_COLUMNS = (
+_COLUMNS = (  # and of each rival with packed weights
     "torch\nms",
     "stock\nms",
     "ours\nms",
@@ -77,7 +82,8 @@ def show_face(out: Console, face: str, rows: Sequence[dict[str, Any]]) -> None:
     table = Table(title=face, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("case", no_wrap=True)
     table.add_column("configuration", overflow="fold")
-    for name in _COLUMNS:
+    packed = [name for name in PACKED_RIVALS if any(row[f"{name}_ms"] for row in rows)]
+    for name in (*_COLUMNS, *(f"{name}\n/packed" for name in packed)):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         error = row["max_rel_error"]
@@ -91,8 +97,9 @@ def show_face(out: Console, face: str, rows: Sequence[dict[str, Any]]) -> None:
             ),
             *(_share(row[key]) for key in ("share_of_peak", "share_of_bandwidth")),
             number(row["build_s"]),
+            *(_ratio(row[f"ratio_{name}"]) for name in packed),
         )
-    out.print(table)
+    out.print(table, width=None if out.is_terminal else _WIDTH + _PACKED_WIDTH * len(packed))
     for row in rows:
         if row["notes"]:
             note = f"  {row['name']}: {'; '.join(row['notes'])}"

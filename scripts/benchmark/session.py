@@ -20,6 +20,7 @@ from .environment import describe, is_malloc_set
 from .measure import Bench, measure
 from .peaks import Peaks
 from .peaks import measure as measure_peaks
+from .rivals import require
 from .summary import summarize
 from .timing import ROUNDS
 
@@ -30,14 +31,16 @@ def run(options: Options) -> int:
     Raises
     ------
     ValueError
-        One line: this environment does not have the IR that is asked for.
+        One line: this environment does not have the IR or a rival that is asked for.
     """
+    versions = require(options.rivals, options.dtype)
     tvm = engine(options.ir)
     torch.set_num_threads(options.threads)
     target = tvm.host_target(options.threads)
     tvm.warm_up(target)
     peaks = measure_peaks(tvm, target, options.threads)
     header = _header(options, tvm, target, peaks)
+    header["versions"] |= versions
     out = report.console()
     report.show_header(out, header)
     rows: list[dict[str, Any]] = []

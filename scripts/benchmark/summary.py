@@ -8,6 +8,19 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
+from .arguments import PACKED_RIVALS
+
+RATIOS = (
+    "torch",
+    "torch_prepacked",
+    "torch_default",
+    "stock",
+    "symbolic",
+    *PACKED_RIVALS,
+    "best",
+)
+"""Keys of rows are ``ratio_`` and one of these."""
+
 
 def summarize(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Per face: counts, geometric means of the ratios, the worst cases, build times."""
@@ -23,10 +36,7 @@ def _face(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "cases": len(rows),
         "wrong": [row["name"] for row in rows if row["wrong"]],
-        **{
-            rival: _rival(rows, f"ratio_{rival}")
-            for rival in ("torch", "torch_prepacked", "torch_default", "stock", "symbolic")
-        },
+        **{rival: _rival(rows, f"ratio_{rival}") for rival in RATIOS},
         "worst_error": _named(worst, "max_rel_error"),
         "build_s_median": median(builds) if builds else None,
         "build_s_max": max(builds, default=None),

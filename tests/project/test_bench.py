@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import os
@@ -23,9 +24,10 @@ from helpers import oracle
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
-from benchmark import by_relax, by_torch, measure, session, summary, timing  # noqa: E402
+from benchmark import by_relax, by_torch, measure, rivals, session, summary, timing  # noqa: E402
 from benchmark.arguments import parse  # noqa: E402
 from benchmark.cases import FACES, Case, read_cases  # noqa: E402
+from benchmark.engines import UnavailableError  # noqa: E402
 from topi_ext.problem import RESULT  # noqa: E402
 
 # What readers of the JSON rely on.
@@ -44,6 +46,12 @@ KEYS = {
     "ratio_torch_default",
     "ratio_stock",
     "ratio_symbolic",
+    "onnxruntime_ms",
+    "ratio_onnxruntime",
+    "openvino_ms",
+    "inductor_ms",
+    "best_rival",
+    "ratio_best",
     "max_rel_error",
     "build_s",
     "workspace_bytes",
@@ -116,7 +124,14 @@ def test_command_line(tmp_path: Path) -> None:
     out, plot = tmp_path / "out" / "rows.json", tmp_path / "plot.png"
     command = [sys.executable, str(SCRIPTS / "bench.py"), "--face", "all", "--threads", "1"]
     command += ["--cases", str(written(tmp_path, SMALL)), "--time-budget", "0.001"]
-    command += ["--json", str(out), "--plot", str(plot), "--rivals", "torch,stock,symbolic"]
+    command += [
+        "--json",
+        str(out),
+        "--plot",
+        str(plot),
+        "--rivals",
+        "torch,stock,symbolic,onnxruntime",
+    ]
     environment = {key: value for key, value in os.environ.items() if "TUNABLES" not in key}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
@@ -135,20 +150,30 @@ def test_command_line(tmp_path: Path) -> None:
         assert (row["ours_prepacked_ms"] is None) == (row["face"] == "conv_weight_grad")
         assert (row["torch_default_ms"] is None) == (row["torch_ms"] is None)
         assert 0 < row["share_of_peak"] < 1 and 0 < row["share_of_bandwidth"] < 1
+        packed, theirs = row["ours_prepacked_ms"], row["onnxruntime_ms"]
+        assert (theirs is None) == (row["ratio_best"] is None) == (row["best_rival"] is None)
+        if theirs:
+            assert row["ratio_onnxruntime"] == pytest.approx(theirs / packed)
+            assert row["ratio_best"] <= row["ratio_onnxruntime"]
     by_name = {(row["name"], row["face"]): row for row in rows}
     for face in FACES:
         up, lopsided = by_name["up1d", face], by_name["lopsided", face]
         assert up["ratio_torch"] == pytest.approx(up["torch_ms"] / up["ours_ms"])
         assert lopsided["torch_ms"] is None
+        assert (up["onnxruntime_ms"] is None) == (face == "conv_weight_grad")
+        assert lopsided["onnxruntime_ms"] is None
         assert any("cannot state" in note for note in lopsided["notes"])
     assert by_name["up1d", "conv_transpose"]["stock_ms"] > 0
     assert by_name["up1d", "conv_weight_grad"]["stock_ms"] is None
-    assert by_name["up1d", "conv_weight_grad"]["notes"] == ["stock has no gradient of conv1d"]
+    assert by_name["up1d", "conv_weight_grad"]["notes"] == [
+        "stock has no gradient of conv1d",
+        "ONNX has no weight gradient",
+    ]
 
     assert set(found["summary"]) == set(FACES)
     assert found["header"]["threads"] == 1
     assert "mmap_threshold" in found["header"]["malloc"]
-    assert {"apache-tvm", "torch", "numpy"} <= set(found["header"]["versions"])
+    assert {"apache-tvm", "torch", "numpy", "onnxruntime"} <= set(found["header"]["versions"])
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", found["header"]["date"])
     tables = subprocess.run(
         [sys.executable, str(SCRIPTS / "tables.py"), str(out)],
@@ -238,6 +263,67 @@ def test_reference_and_rival_compute_the_face(face: str, tmp_path: Path) -> None
     assert timed >= 4
 
 
+PACKED = {
+    "onnxruntime": (),
+    "openvino": pytest.mark.skipif(
+        importlib.util.find_spec("openvino") is None, reason="OpenVINO is in .venv-rivals only"
+    ),
+    "inductor": pytest.mark.skipif(
+        os.environ.get("HYPOTHESIS_PROFILE") != "fuzz", reason="compiles C++: in make fuzz only"
+    ),
+}
+
+
+@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.parametrize(
+    "rival", [pytest.param(name, marks=marks) for name, marks in PACKED.items()]
+)
+def test_rivals_with_packed_weights_compute_the_face(rival: str, tmp_path: Path) -> None:
+    """Against the tests' own oracle, wherever the rival can state the case."""
+    torch.set_num_threads(1)
+    timed = 0
+    entries = SMALL + (MORE if rival != "inductor" else [])
+    for case in read_cases(written(tmp_path, entries)):
+        for face in FACES:
+            tensors = by_torch.operands(case, "float32")
+            try:
+                made = rivals.call(rival, case, face, tensors, threads=1)
+            except UnavailableError:
+                continue
+            want = by_oracle(case, face, by_torch.operands(case, "float64"))
+            # Sums of at most 100 products of magnitude 1 in float32.
+            np.testing.assert_allclose(made.read(made.run()), want, atol=2e-5)
+            timed += 1
+    assert timed >= (2 if rival == "inductor" else 8)
+
+
+def test_a_rival_that_is_missing_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_spec(_: str) -> None:
+        return None
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+    said = r"--rivals openvino: this Python has no openvino; make env-rivals .*"
+    with pytest.raises(ValueError, match=said) as raised:
+        session.run(options(tmp_path, "--rivals", "openvino"))
+    assert "\n" not in str(raised.value)
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="--rivals onnxruntime: --dtype float16 must be float32"):
+        session.run(options(tmp_path, "--rivals", "onnxruntime", "--dtype", "float16"))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ValueError, match=r"--rivals inductor: .* no-such-compiler is not here"):
+        session.run(options(tmp_path, "--rivals", "inductor"))
+
+
+def test_the_best_rival() -> None:
+    """Of a row, among those with packed weights and PyTorch; none where only PyTorch ran."""
+    found = measure.against_packed({"torch": 2.0, "openvino": 3.0, "inductor": 4.0}, 1.0)
+    assert (found["best_rival"], found["ratio_best"]) == ("torch", 2.0)
+    assert (found["ratio_openvino"], found["ratio_onnxruntime"]) == (3.0, None)
+    assert measure.against_packed({"torch": 2.0}, 1.0)["best_rival"] is None
+
+
 def by_oracle(case: Case, face: str, tensors: dict[str, torch.Tensor]) -> np.ndarray:
     g, (x, w, y) = case.geometry, (tensors[role] for role in "xwy")
     if face == "conv_transpose":
@@ -267,8 +353,7 @@ def test_relative_error() -> None:
 
 def test_summary() -> None:
     base = {"face": "conv", "wrong": False, "max_rel_error": 0.0, "tolerance": 1.0, "build_s": 1.0}
-    rivals = ("torch_prepacked", "torch_default", "stock", "symbolic")
-    base |= dict.fromkeys([*(f"ratio_{rival}" for rival in rivals), "others_cores"])
+    base |= dict.fromkeys([*(f"ratio_{rival}" for rival in summary.RATIOS), "others_cores"])
     base |= {"workspace_bytes": 50, "operand_bytes": 100}
     rows = [
         {**base, "name": "a", "ratio_torch": 4.0},
