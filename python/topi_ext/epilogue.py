@@ -4,17 +4,28 @@
 Before them, zero points are subtracted from what is multiplied.  Behind them come bias, scale,
 residual and activation: element-wise steps behind an operator that would each be a pass over memory
 of their own.  They are computed in the dtype of the sums; one rounding to the dtype of the result
-comes last.
+comes last.  Behind the step ``cast`` values are float32, and behind ``quantize`` integers again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-BINARY = ("add", "subtract", "multiply", "divide")
+BINARY = ("add", "subtract", "multiply", "divide", "minimum", "maximum")
 """The value so far on the left, a constant or an operand on the right."""
 
 UNARY = ("relu", "leaky_relu", "sigmoid", "silu", "tanh")
+
+CONVERSIONS = ("cast", "quantize")
+"""From integers to float32; from float32 to an integer of few bits, by a zero point."""
+
+QUANTIZED = {
+    "int8": (-128, 127),
+    "uint8": (0, 255),
+    "int16": (-32768, 32767),
+}
+"""What ``quantize`` gives, and between which numbers it saturates."""
 
 
 @dataclass(frozen=True)
@@ -24,23 +35,40 @@ class PostOp:
     Attributes
     ----------
     op : str
-        One of `BINARY` or `UNARY`.
+        One of `BINARY`, `UNARY` or `CONVERSIONS`.
     order : str
         The axes, in memory order, of the operand on the right; empty without one.
     varies : str
         Those of them along which the operand varies; its size along the others is one.
     value : float
-        The constant on the right where there is no operand; the slope of ``leaky_relu``.
+        The constant on the right where there is no operand; the slope of ``leaky_relu``; the zero
+        point of ``quantize``.
+    dtype : str
+        That of the operand, where it is not that of the result; what ``quantize`` gives.
+    scale, zero_point : float, int
+        An operand of integers stands for ``scale * (operand - zero_point)``, in float32.
     """
 
     op: str
     order: str = ""
     varies: str = ""
     value: float = 0.0
+    dtype: str = ""
+    scale: float = 1.0
+    zero_point: int = 0
 
     def __post_init__(self) -> None:
-        if self.op not in (*BINARY, *UNARY):
-            raise ValueError(f"epilogue: step {self.op!r} must be one of {(*BINARY, *UNARY)}")
+        known: tuple[str, ...] = (*BINARY, *UNARY, *CONVERSIONS)
+        if self.op not in known:
+            raise ValueError(f"epilogue: step {self.op!r} must be one of {known}")
+        if self.op == "quantize" and self.dtype not in QUANTIZED:
+            known = tuple(QUANTIZED)
+            raise ValueError(f"epilogue: quantize to {self.dtype!r} must be to one of {known}")
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether the operand stands for fractions."""
+        return self.scale != 1.0 or self.zero_point != 0
 
 
 Epilogue = tuple[PostOp, ...]
@@ -72,3 +100,21 @@ class Fused:
 
 UNFUSED = Fused()
 """Nothing but sums."""
+
+
+def step_dtypes(epilogue: Epilogue, sums: str) -> Iterator[str]:
+    """The dtype in front of each step, and behind the last, of sums of this dtype."""
+    dtype = sums
+    yield dtype
+    for step in epilogue:
+        if step.op == "cast":
+            dtype = "float32"
+        elif step.op == "quantize":
+            dtype = "int32"
+        yield dtype
+
+
+def finished(epilogue: Epilogue, sums: str) -> str:
+    """The dtype behind the last step, of sums of this dtype."""
+    *_, last = step_dtypes(epilogue, sums)
+    return last

@@ -8,7 +8,7 @@ from functools import cached_property
 from math import prod
 
 from .dtypes import accumulator
-from .epilogue import NO_ZERO_POINTS, Epilogue, ZeroPoints
+from .epilogue import NO_ZERO_POINTS, Epilogue, ZeroPoints, finished
 from .gather import Gather
 from .geometry import Geometry, Size, fail
 from .layout import Layouts
@@ -81,6 +81,11 @@ class Problem:
     def acc_dtype(self) -> str:
         """Dtype of the accumulators."""
         return accumulator(self.face, *self.dtypes)
+
+    @cached_property
+    def finished_dtype(self) -> str:
+        """Dtype of what the epilogue makes of them, before it is that of the result."""
+        return finished(self.epilogue, self.acc_dtype)
 
     @cached_property
     def gathers(self) -> tuple[Gather, ...]:

@@ -25,7 +25,7 @@ from string import ascii_letters
 from typing import ClassVar
 
 from .dtypes import accumulator
-from .epilogue import NO_ZERO_POINTS, Epilogue, ZeroPoints
+from .epilogue import NO_ZERO_POINTS, Epilogue, ZeroPoints, finished
 from .geometry import Geometry, Size
 from .layout import Layouts
 from .problem import DATA, Problem
@@ -93,6 +93,11 @@ class Product:
     def acc_dtype(self) -> str:
         """Dtype of the accumulators."""
         return accumulator("matmul", *self.dtypes)
+
+    @cached_property
+    def finished_dtype(self) -> str:
+        """Dtype of what the epilogue makes of them, before it is that of the result."""
+        return finished(self.epilogue, self.acc_dtype)
 
     @property
     def rows(self) -> str:

@@ -12,6 +12,7 @@ import tvm
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers import quantized
 from helpers.cases import Case, any_case, geometry_of
 from helpers.compare import numpy_dtype
 from helpers.emulated import BACKEND, ORDERS, check, emulated, problem_of, result_of
@@ -309,6 +310,48 @@ def test_epilogues(plan: object, is_last: bool) -> None:
         limit = 2e-3 if dtype == "float16" else 2e-5
         close = finished(want, [one.astype(np.float64) for one in extra])
         np.testing.assert_allclose(got.astype(np.float64), close, rtol=limit, atol=limit)
+
+
+REQUANTIZED = (
+    PostOp("add", "NCHW", "C", dtype="int32"),
+    PostOp("cast"),
+    PostOp("multiply", "NCHW", "C", dtype="float32"),
+    PostOp("add", "NCHW", "NCHW", dtype="uint8", scale=0.37, zero_point=131),
+    PostOp("relu"),
+    PostOp("quantize", value=-3, dtype="int8"),
+)
+
+
+@pytest.mark.parametrize(
+    ("plan", "is_last"),
+    [
+        (DirectPlan(4, 2), True),
+        (GemmPlan(Tile(32, 32, 8), 4, 2), False),
+        (GemmPlan(Tile(64, 16, 64, 2), 4, 2, packed=True, word=4), True),
+    ],
+    ids=str,
+)
+def test_requantized(plan: object, is_last: bool, rng: np.random.Generator) -> None:
+    """Integer sums become float32, then bytes, in the epilogue."""
+    for face in GATHERS:
+        layouts, dtypes = channels_last(2) if is_last else None, ("uint8", "int8", "int8")
+        case = FaceCase(face, geometry_of(CASES["tails"]), 2, layouts, dtypes)
+        a, b = case.arrays(rng)
+        sums, order = case.want(a, b), case.orders.x
+        channels = (1, sums.shape[1], 1, 1)
+        extra = [
+            rng.integers(-999, 999, channels).astype("int32"),
+            rng.uniform(0.0005, 0.002, channels).astype("float32"),
+            rng.integers(0, 255, sums.shape).astype("uint8"),
+        ]
+        steps = tuple(replace(step, order=order) if step.order else step for step in REQUANTIZED)
+        run = emulated(BACKEND.build(problem_of(case, epilogue=steps), plan))
+        stored = [case.stored(case.roles[2], one) for one in extra]
+        operands = [case.stored(role, array) for role, array in zip(case.roles, (a, b))]
+        got = case.opened(case.roles[2], result_of(run, case, [*operands, *stored]))
+        want = quantized.finished(sums, REQUANTIZED, extra)
+        # Half a step where a product and a sum are rounded once, not twice.
+        np.testing.assert_allclose(got.astype(int), want, rtol=0, atol=1)
 
 
 # ------------------------------------------------------------------------------ packing

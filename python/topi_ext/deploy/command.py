@@ -28,8 +28,8 @@ operators: {", ".join(OPERATORS[:6])};
   the output, and of the other attributes of the operator; WEIGHT is then the shape of the result.
 
 steps of --epilogue, in order: bias and scale (add, multiply by one number for each channel);
-  add, subtract, multiply, divide :AXES (an operand that varies along them, as in add:NCHW) or
-  :NUMBER; relu, leaky_relu:SLOPE, sigmoid, silu, tanh.
+  add, subtract, multiply, divide, minimum, maximum :AXES (an operand that varies along them, as in
+  add:NCHW) or :NUMBER; relu, leaky_relu:SLOPE, sigmoid, silu, tanh.
 
 example:
   python -m topi_ext.emit up conv2d_transpose 1x128x16x16 128x64x4x4 --stride 2 --padding 1 \\

@@ -52,8 +52,11 @@ def product_arguments(product: Product, packed: Packed | None = None) -> list[tu
     sizes, (of_x, _, of_y) = product.size, product.dtypes
     x = _argument("x", product.x, sizes, of_x)
     w = packed_weight(packed) if packed else stored_weight(product)
-    behind = (step.order for step in product.epilogue if step.order)
-    extra = [_argument(f"operand{i}", order, sizes, of_y) for i, order in enumerate(behind)]
+    behind = (step for step in product.epilogue if step.order)
+    extra = [
+        _argument(f"operand{i}", step.order, sizes, step.dtype or of_y)
+        for i, step in enumerate(behind)
+    ]
     return [x, w, *extra, _argument("out", product.y, sizes, of_y)]
 
 
@@ -119,7 +122,7 @@ def _epilogue_arguments(problem: Problem) -> list[tuple[Any, ...]]:
             f"operand{number}",
             step.order,
             {letter: sizes[letter] if letter in step.varies else 1 for letter in step.order},
-            problem.dtypes[2],
+            step.dtype or problem.dtypes[2],
         )
         for number, step in enumerate(step for step in problem.epilogue if step.order)
     ]

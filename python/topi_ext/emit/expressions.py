@@ -63,6 +63,11 @@ def select(condition: Expr, value: Expr, other: Expr) -> Expr:
     return tir.Select(condition, value, other)
 
 
+def limited(value: Expr, low: Expr, high: Expr) -> Expr:
+    """`value` between two others of its dtype; NaN becomes `low`."""
+    return tir.min(tir.max(value, low), high)
+
+
 def both(*conditions: Expr) -> Expr:
     """Conjunction; Python booleans fold."""
     result: Expr = True

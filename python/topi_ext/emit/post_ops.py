@@ -10,10 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ..epilogue import UNARY, PostOp
+from ..epilogue import QUANTIZED, PostOp, step_dtypes
 from ..problem import DATA, Problem
 from .builder import via_memory
-from .expressions import Expr, bits, cast, constant, function, let, opaque_base, select
+from .expressions import (
+    Expr,
+    bits,
+    cast,
+    constant,
+    function,
+    let,
+    limited,
+    opaque_base,
+    select,
+)
 from .operands import Operand
 
 
@@ -24,7 +34,7 @@ class RowEpilogue(NamedTuple):
     ----------
     steps : tuple of PostOp
     dtype : str
-        In which they are computed.
+        Of the sums.
     sources : list
         For each step with an operand, that operand, where the row begins in it, and how far the
         row's elements are apart there.
@@ -66,23 +76,34 @@ class RowEpilogue(NamedTuple):
         """What becomes of `value`, the sum at `position` along the row."""
         sources = iter(self.sources)
         is_function = False
-        for step in self.steps:
-            if step.op in UNARY:
+        for step, dtype in zip(self.steps, step_dtypes(tuple(self.steps), self.dtype)):
+            if step.op in _BINARY:
+                if step.order:
+                    other = self._operand(step, next(sources), position, dtype)
+                else:
+                    other = constant(step.value, dtype)
+                value = _BINARY[step.op](value, other)
+            elif step.op == "cast":
+                value = cast(value, dtype, "float32")
+            else:
                 if is_function:
                     # TVM puts what a variable holds into each of its uses: of a function of a
                     # function it would simplify for minutes. It does not look into memory.
-                    value = self.kept(value, self.dtype)
-                value, is_function = _unary(step)(let(value), self.dtype), True
-                continue
-            if step.order:
-                operand, start, stride = next(sources)
-                other = operand.load(start + position * stride, self.dtype)
-                if operand.dtype != self.dtype:
-                    other = self.kept(other, self.dtype)
-            else:
-                other = constant(step.value, self.dtype)
-            value = _BINARY[step.op](value, other)
+                    value = self.kept(value, dtype)
+                value, is_function = _unary(step)(let(value), dtype), True
         return value
+
+    def _operand(
+        self, step: PostOp, source: tuple[Operand, Expr, Expr], position: Expr, dtype: str
+    ) -> Expr:
+        """The operand of a step at `position`, in the dtype of the step."""
+        operand, start, stride = source
+        place = start + position * stride
+        if step.is_quantized:
+            whole = operand.load(place, "int32") - constant(step.zero_point, "int32")
+            return self.kept(cast(whole, "int32", dtype), dtype) * constant(step.scale, dtype)
+        other = operand.load(place, dtype)
+        return other if operand.dtype == dtype else self.kept(other, dtype)
 
 
 _BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
@@ -90,6 +111,9 @@ _BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
     "subtract": lambda a, b: a - b,
     "multiply": lambda a, b: a * b,
     "divide": lambda a, b: a / b,
+    # NaN stays NaN.
+    "minimum": lambda a, b: select(a > b, b, a),
+    "maximum": lambda a, b: select(a < b, b, a),
 }
 
 
@@ -100,6 +124,7 @@ def _unary(step: PostOp) -> Callable[[Expr, str], Expr]:
         "sigmoid": sigmoid,
         "silu": lambda x, dtype: x * sigmoid(x, dtype),
         "tanh": tanh,
+        "quantize": lambda x, dtype: quantized(x, dtype, step.dtype, int(step.value)),
     }
     return functions[step.op]
 
@@ -109,6 +134,17 @@ def leaky_relu(x: Expr, dtype: str, slope: float) -> Expr:
     zero = constant(0, dtype)
     below = x * constant(slope, dtype) if slope else zero
     return select(x < zero, below, x)
+
+
+def quantized(x: Expr, dtype: str, wanted: str, zero_point: int) -> Expr:
+    """``saturate(round(x) + zero_point)`` as int32: halves to the even number, and NaN to the
+    smallest number that `wanted` has.
+
+    `x` is clamped first: a number below 2**22 is rounded by the sum with a large one.
+    """
+    low, high = (constant(limit - zero_point, dtype) for limit in QUANTIZED[wanted])
+    shifted = limited(x, low, high) + constant(SHIFT, dtype)
+    return bits(shifted, "int32") - constant(SHIFT_BITS - zero_point, "int32")
 
 
 def sigmoid(x: Expr, dtype: str) -> Expr:

@@ -374,7 +374,7 @@ class Gemm:
 
                 def element(n: Expr) -> None:
                     value = epilogue(acc[source + n], n)
-                    value = emit.cast(value, self.dtype, out.dtype)
+                    value = emit.cast(value, product.finished_dtype, out.dtype)
                     emit.store(out, into + n * step, value)
 
                 if product.epilogue or step != 1:

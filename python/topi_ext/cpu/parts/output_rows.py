@@ -44,7 +44,7 @@ class Result:
 
     def __init__(self, problem: Problem, out: Operand, extra: Sequence[Operand], streamed: int = 0):
         self.problem, self.out, self.extra = problem, out, extra
-        self.dtype = problem.acc_dtype
+        self.dtype = problem.finished_dtype
         # Of vectors of the result, which have as many bytes.
         self.lanes = streamed * emit.byte_width(self.dtype) // emit.byte_width(out.dtype)
         self.stride = out.strides[DATA[-1]]

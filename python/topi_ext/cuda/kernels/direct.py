@@ -202,7 +202,7 @@ class _Work:
 
                 def finish(i: int) -> None:
                     value = epilogue(sums[number * run + i], flat(start) + i)
-                    store(finished, i, emit.cast(value, problem.acc_dtype, out.dtype))
+                    store(finished, i, emit.cast(value, problem.finished_dtype, out.dtype))
 
                 reads = any(step.order for step in problem.epilogue)
                 for i in range(run):

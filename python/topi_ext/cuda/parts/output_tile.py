@@ -201,9 +201,10 @@ class OutputTile:
                 in_all = channel + self.block.group * problem.out_channels
                 numbered = channel if one.alike else in_all
                 sources.append((one.operand, first + flat(numbered) * one.channel_stride, 0))
-            acc = problem.acc_dtype
-            epilogue = RowEpilogue(problem.epilogue, acc, sources, emit.via_register)
+            epilogue = RowEpilogue(problem.epilogue, problem.acc_dtype, sources, emit.via_register)
             index = start + flat(channel) * along(result, "C")
-            store(result, index, emit.cast(epilogue(value, 0), acc, result.dtype))
+            store(
+                result, index, emit.cast(epilogue(value, 0), problem.finished_dtype, result.dtype)
+            )
 
         when(both(start >= 0, is_whole or channel < problem.out_channels), finish)

@@ -50,7 +50,7 @@ def add_shares(
 
             emit.unrolled(tile.splits - 1, add)
             value = _finished(problem, extra, out, number, total[0])
-            store(out, number, emit.cast(value, problem.acc_dtype, out.dtype))
+            store(out, number, emit.cast(value, problem.finished_dtype, out.dtype))
 
         known = isinstance(elements, int) and elements % THREADS == 0
         when(known or number < elements, one)
