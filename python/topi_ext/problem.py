@@ -98,12 +98,13 @@ class Problem:
         """Whether operands are bfloat16, with an even number of input channels: pairs of them."""
         return self.dtypes[:2] == ("bfloat16",) * 2 and self.in_channels % 2 == 0
 
-    @property
-    def in_pairs(self) -> Problem:
-        """The same with pairs of input channels in the place of channels, whose number is even."""
+    def in_steps(self, size: int) -> Problem:
+        """The same with steps of so many input channels in the place of channels; in the last step
+        of a group some may be missing."""
         g = self.geometry
-        halved = replace(g, k=g.k // 2) if self.transposed else replace(g, c=g.c // 2)
-        return replace(self, geometry=halved)
+        steps = g.groups * -(-self.in_channels // size)
+        fewer = replace(g, k=steps) if self.transposed else replace(g, c=steps)
+        return replace(self, geometry=fewer)
 
     @property
     def x_sizes(self) -> tuple[Size, ...]:

@@ -191,6 +191,11 @@ def llvm_call(name: str, *arguments: Any) -> None:
     script.evaluate(tir.call_llvm_intrin("void", name, *arguments))
 
 
+def llvm_value(dtype: str, name: str, *arguments: Any) -> Any:
+    """What one of LLVM's intrinsics, without side effects, returns."""
+    return tir.call_llvm_pure_intrin(dtype, name, *arguments)
+
+
 def prefetch(buffer: Any, index: Any) -> None:
     """Ask for the cache line of an element of an argument; nothing is read."""
     if str(buffer.dtype) == "bfloat16" and not ADDRESSES_HAVE_TYPES:

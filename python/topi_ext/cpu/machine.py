@@ -33,6 +33,10 @@ class Machine:
         Vectors of pairs of bfloat16 that are multiplied, and both products added, in a cycle; 0
         without an instruction for it.  As measured, 1 on Zen 4, and 1/2 on Emerald Rapids, which
         multiplies twice as many numbers of float32; taken for the same on all of AMD and of Intel.
+    int_dots : tuple
+        Instructions that multiply integers and add products within lanes of 32 bits, by the names
+        of :mod:`topi_ext.cpu.plan.direct_dot_int8`, and how many vectors of them, added to sums, in
+        a cycle.  Measured on Zen 3; elsewhere by data sheets.
     streams : bool
         Whether vectors can be written past the caches.
     family : str
@@ -48,6 +52,7 @@ class Machine:
     l2: int = 512 << 10
     amx: bool = False
     dots: float = 0.0
+    int_dots: tuple[tuple[str, float], ...] = ()
     streams: bool = False
     family: str = ""
 
@@ -57,6 +62,12 @@ class Machine:
         streams = "non-temporal-stores" in features
         if {"amx-tile", "amx-bf16"} <= features:
             return replace(cls.of_features(features - {"amx-tile"}, threads), amx=True)
+        machine = cls._of_vectors(features, threads, streams)
+        return replace(machine, int_dots=_int_dots(features, machine.fmas))
+
+    @classmethod
+    def _of_vectors(cls, features: frozenset[str], threads: int, streams: bool) -> Machine:
+        """The same without instructions that only some dtypes have."""
         if "avx512f" in features:
             known = cls(vector_bytes=64, registers=32, threads=threads, streams=streams)
             dots = float("avx512bf16" in features)
@@ -78,6 +89,24 @@ class Machine:
     def lanes(self, dtype: str) -> int:
         """Elements of a vector of this dtype."""
         return max(1, self.vector_bytes // byte_width(dtype))
+
+
+def _int_dots(features: frozenset[str], fmas: float) -> tuple[tuple[str, float], ...]:
+    """The instructions for products of integers that `features` name, of the widest vectors."""
+    if "neon" in features:
+        # Of equally fast ones the first is taken.
+        names = [*(("usdot",) if "i8mm" in features else ())]
+        names += ["sdot", "udot"] if "dotprod" in features else []
+        return tuple((name, fmas) for name in names)
+    wide = "avx512f" in features
+    quads = {"avx512vnni"} if wide else {"avxvnni", "avx512vnni"}
+    found = (("vpdpbusd", fmas),) if quads & features else ()
+    if wide:
+        # The multiplication takes the place of one of float32, the addition sometimes.
+        return (*found, ("pmaddwd", fmas * 3 / 4)) if "avx512bw" in features else found
+    if "avx2" in features:
+        return (*found, ("pmaddwd", fmas))
+    return (("pmaddwd", fmas * 3 / 4),) if "sse2" in features else ()
 
 
 def _caches_of_intel(features: frozenset[str]) -> tuple[int, int]:

@@ -16,6 +16,11 @@ from .machine import Machine
 from .plan.direct import DirectPlan, direct_candidates, plan_direct
 from .plan.direct_amx import DirectAmxPlan, direct_amx_candidates, plan_direct_amx
 from .plan.direct_dot_bf16 import DirectDotPlan, direct_dot_candidates, plan_direct_dot
+from .plan.direct_dot_int8 import (
+    DirectDotInt8Plan,
+    direct_dot_int8_candidates,
+    plan_direct_dot_int8,
+)
 from .plan.dot_product import (
     DotProductPlan,
     dot_product_candidates,
@@ -143,6 +148,10 @@ KERNELS = (
     Kernel(
         "direct_dot_bf16", DirectDotPlan, GATHERS, plan_direct_dot, direct_dot_candidates,
         symbolic=True, prepacks=True,
+    ),
+    Kernel(
+        "direct_dot_int8", DirectDotInt8Plan, GATHERS,
+        plan_direct_dot_int8, direct_dot_int8_candidates, symbolic=True, prepacks=True,
     ),
     Kernel(
         "wgrad_positions", WgradPositionsPlan, ("conv_weight_grad",),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..compat import script
-from .expressions import Expr, broadcast, cast, constant, converted, wide
+from .expressions import Expr, broadcast, cast, constant, converted, lanes_of, wide
 
 
 class Array:
@@ -32,6 +32,10 @@ class Array:
         """One element as `dtype`, less the zero point."""
         value = cast(self[index], self.dtype, dtype)
         return value - constant(self.zero, dtype) if self.zero else value
+
+    def neighbours(self, start: Expr, dtype: str, lanes: int) -> Expr:
+        """The vector of elements from `start` on in another dtype, less the zero point."""
+        return self.converted(self[lanes_of(start, lanes)], dtype, lanes)
 
     def converted(self, vector: Expr, dtype: str, lanes: int) -> Expr:
         """A vector of elements in another dtype, less the zero point."""

@@ -288,6 +288,9 @@ class Direct:
                 lambda block, i: step(block, i * blocking.acc_elements if self.holds_all else 0),
             )
 
+        if not fresh:
+            self._begin_sums(task, acc, over_blocks)
+
         def copy_out(block: Expr, place: Expr) -> None:
             PhaseCopy(
                 self.problem, plan, blocking.panel.window, task.rows, task.first,
@@ -317,6 +320,9 @@ class Direct:
     def _in_order(self, over_tiles: OverTiles, over_blocks: OverBlocks, products: Products) -> None:
         """The products of every block of output channels and tile: tiles are the inner loop."""
         over_blocks(partial(products, over_tiles))
+
+    def _begin_sums(self, task: Task, acc: Array, over_blocks: OverBlocks) -> None:
+        """Write what sums begin with, where a task holds those of all its blocks: they are zero."""
 
     # ------------------------------------------------------------ operands
 
@@ -360,14 +366,19 @@ class Direct:
             in_row = sorted(set(map(last.phase_of, range(last.kernel))))
         tile = list(product(range(plan.channels), in_row, range(vectors)))
         registers = dict(zip(tile, emit.registers(len(tile), lanes, self.dtype)))
-        zero = emit.broadcast(emit.constant(0, self.dtype), lanes)
         number, data_at = self._data_at(reduction.task, phase)
-        places = {}
+        rows, places = {}, {}
         for o, p, v in tile:
-            row = reduction.place + (o * self.phases + number + p) * blocking.tiles.length
+            rows[o, p] = o * self.phases + number + p
+            row = reduction.place + rows[o, p] * blocking.tiles.length
             places[o, p, v] = emit.lanes_of(row + start + v * lanes, lanes)
         for at, (register, index) in registers.items():
-            emit.store(register, index, zero if reduction.fresh else reduction.acc[places[at]])
+            value = (
+                emit.broadcast(self._first_sum(reduction.task, reduction.block, rows[at[:2]]), lanes)
+                if reduction.fresh
+                else reduction.acc[places[at]]
+            )
+            emit.store(register, index, value)
         weight_at = self._weight_at(reduction, phase)
 
         def vectors_at(x: Expr) -> list[Expr]:
@@ -398,6 +409,10 @@ class Direct:
             self.groups.over_taps(reduction.steps, phase, step)
         for at, (register, index) in registers.items():
             emit.store(reduction.acc, places[at], register[index])
+
+    def _first_sum(self, task: Task, block: Expr, row: Expr) -> Expr:
+        """What sums of a block begin with: those of a row, ``[output channel][phase]``."""
+        return emit.constant(0, self.dtype)
 
     def _add(self, acc: Expr, weight: Expr, row: Expr) -> Expr:
         """A vector of accumulators, and a product for each."""

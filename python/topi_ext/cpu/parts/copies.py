@@ -29,9 +29,11 @@ def copy(
         emit.store(into, at + i, source.load(start + i * step, into.dtype))
 
     def vector(first: Expr, lanes: int) -> None:
-        value = every(source, emit.let(start + first * step), step, lanes)
-        if source.dtype != into.dtype:
-            value = source.converted(value, into.dtype, lanes)
+        begin = emit.let(start + first * step)
+        if source.dtype == into.dtype:
+            value = every(source, begin, step, lanes)
+        else:
+            value = source.neighbours(begin, into.dtype, lanes)
         emit.store(into, emit.lanes_of(at + first, lanes), value)
 
     # Not every release of TVM converts vectors of bfloat16.

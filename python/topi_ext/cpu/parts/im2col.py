@@ -24,7 +24,7 @@ def copy_column(
     position : sequence
         Along the four axes.
     """
-    x, channel, channels, (_, *sizes) = source
+    x, channel, channels, (_, *sizes) = source[:4]
     g, zero = problem.geometry, emit.constant(0, into.dtype)
     image, *numbers = position
     corner = [emit.let(i * stride - pad) for i, stride, pad in zip(numbers, g.stride, g.pad_before)]

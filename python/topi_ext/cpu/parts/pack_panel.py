@@ -34,13 +34,19 @@ class Source(NamedTuple):
     channel, channels : Expr
         The first of them, of all channels, and how many.
     sizes : sequence
-        Sizes along the four axes; what lies outside is zero.
+        Sizes along the four axes.
+    plane : Expr
+        The number of the first of them in the panel.
+    padding : int
+        What lies outside.
     """
 
     operand: Operand
     channel: Expr
     channels: Expr
     sizes: Sequence[Expr]
+    plane: Expr = 0
+    padding: int = 0
 
 
 def pack(
@@ -66,7 +72,8 @@ def pack(
     else:
         rows = packing.dealt_rows if packing.is_dealt else packing.present_rows
         emit.nest(outer, lambda *slots: emit.loop(channels, rows(*slots)))
-    emit.fill(into, panel.elements(channels) - panel.lanes, panel.lanes, packing.zero)
+    end = panel.elements(source.plane + channels) - panel.lanes
+    emit.fill(into, end, panel.lanes, packing.zero)
 
 
 class _Plane(NamedTuple):
@@ -101,8 +108,9 @@ class _Packing:
         valid: Sequence[Expr] | None,
     ):
         self.panel, self.into, self.first, self.valid = panel, into, first, valid
-        self.source, self.channel, _, self.sizes = source
-        self.extent, self.zero = panel.window.extent, emit.constant(0, into.dtype)
+        self.source, self.channel, self.sizes = source.operand, source.channel, source.sizes
+        self.first_plane = source.plane
+        self.extent, self.zero = panel.window.extent, emit.constant(source.padding, into.dtype)
         self.last = panel.gathers[-1]
         self.step = self.source.strides[DATA[-1]] * self.last.in_step
 
@@ -116,7 +124,7 @@ class _Packing:
     def plane(self, channel: Expr, *slots: Expr) -> _Plane:
         """That of a channel, from the first that is packed, and of a slot along each axis."""
         gathers = self.panel.gathers
-        base = self.panel.plane(channel, slots)
+        base = self.panel.plane(self.first_plane + channel, slots)
         residues = [gather.residue_of(slot) for gather, slot in zip(gathers, slots)]
         starts = [j + gather.first_shift for j, gather in zip(self.first, gathers)]
         begins = [

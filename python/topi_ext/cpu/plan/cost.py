@@ -132,7 +132,7 @@ def register_tile(
 def usable_registers(machine: Machine) -> int:
     """Of 32 registers some are left for weights that LLVM loads ahead; of 16 none: x86 reads them
     from memory while it multiplies."""
-    return machine.registers - (machine.registers - 16) // 4
+    return machine.registers - max(0, machine.registers - 16) // 4
 
 
 def most_of(cache: int) -> int:

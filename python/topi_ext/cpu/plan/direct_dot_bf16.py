@@ -53,4 +53,4 @@ def _serves(problem: Problem, machine: Machine) -> bool:
 
 def _in_pairs(problem: Problem, machine: Machine) -> tuple[Problem, Machine]:
     """As numbers of float32, half as many."""
-    return problem.in_pairs, replace(machine, fmas=machine.dots)
+    return problem.in_steps(2), replace(machine, fmas=machine.dots)
