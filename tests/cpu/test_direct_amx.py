@@ -8,11 +8,7 @@ The code is what LLVM makes for a processor that has them.  It runs in a process
 from __future__ import annotations
 
 import pickle
-import platform
 import random
-import re
-import subprocess
-import sys
 from itertools import product
 from pathlib import Path
 
@@ -24,6 +20,7 @@ from tvm.script import relax as R
 
 import relax_ext
 from helpers import guarded
+from helpers.amx import HAS_AMX, IS_ELSEWHERE, REASON, amx_target, check, compiled, products
 from helpers.assembly import assembly, basic_blocks
 from helpers.bfloat16 import BF16, LARGE, SomeKernels, some_block, stored
 from helpers.cases import Case, geometry_of
@@ -39,25 +36,15 @@ from topi_ext.cpu.plan.direct_amx import TILE, DirectAmxPlan
 from topi_ext.cpu.plan.window import Window
 from topi_ext.problem import Problem
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or platform.machine() != "x86_64",
-    reason="AMX is of x86-64, and asked for by a call of Linux",
-)
+pytestmark = pytest.mark.skipif(IS_ELSEWHERE, reason=REASON)
 
 T, C = "conv_transpose", "conv"
 
 
-FOUND = dict(tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")())
-HAS_AMX = all(bool(FOUND.get(name)) for name in ("amx-tile", "amx-bf16"))
-"""Whether this processor needs no emulator, whatever LLVM calls it."""
-
-
-def amx_target() -> tvm.target.Target:
-    """This machine's, with AMX."""
-    host = compat.host_target(2)
-    features = [str(one) for one in host.attrs.get("mattr", []) if "amx" not in str(one)]
-    options = {"kind": "llvm", "mcpu": str(host.attrs["mcpu"]), "num-cores": 2}
-    return tvm.target.Target({**options, "mattr": [*features, "+amx-tile", "+amx-bf16"]})
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Those of guard.c and of amx_emulator.c."""
+    return compiled(tmp_path_factory.mktemp("libraries"))
 
 
 def some_plan(problem: Problem, dice: random.Random) -> DirectAmxPlan:
@@ -73,39 +60,6 @@ def some_plan(problem: Problem, dice: random.Random) -> DirectAmxPlan:
     )  # fmt: skip
     refused = DirectPlan(window, 8, 2, 1, 1, problem.in_channels)
     return DirectAmxPlan(gather, refused, tiles_first=dice.random() < 0.5)
-
-
-@pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Those of guard.c and of amx_emulator.c."""
-    where = tmp_path_factory.mktemp("libraries")
-    return guarded.compiled("guard.c", where), guarded.compiled("amx_emulator.c", where)
-
-
-def products(done: subprocess.CompletedProcess) -> int:
-    """How often tiles were multiplied."""
-    found = re.search(r"AMX emulator: (\d+) products", done.stderr)
-    assert found, done.stderr[-2000:]
-    return int(found.group(1))
-
-
-def check(
-    libraries: tuple[Path, Path],
-    where: Path,
-    kernels: dict[str, object],
-    operands: dict[str, list],
-    *,
-    granted: bool = True,
-) -> dict[str, np.ndarray]:
-    """Results of kernels, for which the matrix unit was used if it was granted."""
-    guard, emulator = libraries
-    more = {} if HAS_AMX and granted else {"LD_PRELOAD": str(emulator)}
-    more.update({} if granted else {"AMX_EMULATOR_REFUSES": "1"})
-    done, results = guarded.run(guard, where, kernels, operands, amx_target(), **more)
-    assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
-    if not (HAS_AMX and granted):
-        assert bool(products(done)) == granted
-    return results
 
 
 @pytest.mark.parametrize("weights", ["as stored", "packed"])

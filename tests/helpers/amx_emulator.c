@@ -3,7 +3,7 @@
  *
  * Preloaded, it grants the permission that kernels ask Linux for, and takes over where the processor
  * stops at an instruction that it does not know: LDTILECFG, TILERELEASE, TILEZERO, TILELOADD,
- * TILESTORED and TDPBF16PS are read from the instruction's bytes and done on tiles in memory.  What
+ * TILESTORED, TDPBF16PS and TDPBSSD, TDPBSUD, TDPBUSD, TDPBUUD are read from the instruction's bytes and done on tiles in memory.  What
  * a processor would refuse (a tile that is not configured, sizes that do not match) ends the process
  * with a line that says so.  With AMX_EMULATOR_REFUSES set, it grants nothing.
  *
@@ -87,9 +87,31 @@ static float widened(const unsigned char *at) {
   return flushed(value);
 }
 
-static void multiply(Tile *sums, const Tile *a, const Tile *b) {
+static void check_sizes(const Tile *sums, const Tile *a, const Tile *b) {
   if (a->bytes / 4 != b->rows || sums->rows != a->rows || sums->bytes != b->bytes)
     fail("tiles whose sizes do not match");
+}
+
+static uint32_t byte_of(unsigned char byte, int is_signed) {
+  return is_signed ? (uint32_t)(signed char)byte : byte;
+}
+
+static void multiply_bytes(Tile *sums, const Tile *a, const Tile *b, int signed_a, int signed_b) {
+  check_sizes(sums, a, b);
+  for (int m = 0; m < sums->rows; m++)
+    for (int p = 0; p < b->rows; p++)
+      for (int n = 0; n < sums->bytes / 4; n++) {
+        uint32_t sum;
+        memcpy(&sum, &sums->data[m][4 * n], 4);
+        for (int i = 0; i < 4; i++)
+          sum += byte_of(a->data[m][4 * p + i], signed_a) * byte_of(b->data[p][4 * n + i], signed_b);
+        memcpy(&sums->data[m][4 * n], &sum, 4);
+      }
+  __atomic_add_fetch(&products, 1, __ATOMIC_RELAXED);
+}
+
+static void multiply(Tile *sums, const Tile *a, const Tile *b) {
+  check_sizes(sums, a, b);
   for (int m = 0; m < sums->rows; m++)
     for (int p = 0; p < b->rows; p++)
       for (int n = 0; n < sums->bytes / 4; n++)
@@ -160,6 +182,8 @@ static void on_illegal(int signal_number, siginfo_t *info, void *context_) {
         memcpy(tile->data[row], address, (size_t)tile->bytes);
   } else if (opcode == 0x5C && prefix == 2 && mode == 3) {
     multiply(tile_of(reg), tile_of(rm | high_base << 3), tile_of(other));
+  } else if (opcode == 0x5E && mode == 3) {
+    multiply_bytes(tile_of(reg), tile_of(rm | high_base << 3), tile_of(other), prefix >= 2, prefix & 1);
   } else {
     fail("an instruction of AMX that it does not know");
   }

@@ -29,6 +29,8 @@ class Machine:
         Bytes of data cache per core.
     amx : bool
         Whether it has a matrix unit for bfloat16.
+    amx_int8 : bool
+        Whether that multiplies int8 and uint8.
     dots : float
         Vectors of pairs of bfloat16 that are multiplied, and both products added, in a cycle; 0
         without an instruction for it.  As measured, 1 on Zen 4, and 1/2 on Emerald Rapids, which
@@ -51,6 +53,7 @@ class Machine:
     l1: int = 32 << 10
     l2: int = 512 << 10
     amx: bool = False
+    amx_int8: bool = False
     dots: float = 0.0
     int_dots: tuple[tuple[str, float], ...] = ()
     streams: bool = False
@@ -60,8 +63,9 @@ class Machine:
     def of_features(cls, features: frozenset[str], threads: int) -> Machine:
         """The machine that LLVM's CPU `features` describe."""
         streams = "non-temporal-stores" in features
-        if {"amx-tile", "amx-bf16"} <= features:
-            return replace(cls.of_features(features - {"amx-tile"}, threads), amx=True)
+        if "amx-tile" in features:
+            other = cls.of_features(features - {"amx-tile"}, threads)
+            return replace(other, amx="amx-bf16" in features, amx_int8="amx-int8" in features)
         machine = cls._of_vectors(features, threads, streams)
         return replace(machine, int_dots=_int_dots(features, machine.fmas))
 

@@ -15,6 +15,11 @@ from ..problem import Problem
 from .machine import Machine
 from .plan.direct import DirectPlan, direct_candidates, plan_direct
 from .plan.direct_amx import DirectAmxPlan, direct_amx_candidates, plan_direct_amx
+from .plan.direct_amx_int8 import (
+    DirectAmxInt8Plan,
+    direct_amx_int8_candidates,
+    plan_direct_amx_int8,
+)
 from .plan.direct_dot_bf16 import DirectDotPlan, direct_dot_candidates, plan_direct_dot
 from .plan.direct_dot_int8 import (
     DirectDotInt8Plan,
@@ -152,6 +157,10 @@ KERNELS = (
     Kernel(
         "direct_dot_int8", DirectDotInt8Plan, GATHERS,
         plan_direct_dot_int8, direct_dot_int8_candidates, symbolic=True, prepacks=True,
+    ),
+    Kernel(
+        "direct_amx_int8", DirectAmxInt8Plan, GATHERS,
+        plan_direct_amx_int8, direct_amx_int8_candidates, symbolic=True, prepacks=True,
     ),
     Kernel(
         "wgrad_positions", WgradPositionsPlan, ("conv_weight_grad",),

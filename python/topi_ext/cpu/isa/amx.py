@@ -10,6 +10,8 @@ where a row of `a` holds pairs of neighbours in the sum, and row p of `b` the pa
 each column.  A pair has 32 bits, the even element in the lower half.
 Numbers below the normal range count as zero; sums are rounded to nearest.
 
+Others do so for four neighbours of int8 or uint8 in 32 bits, and sums of int32, which wrap around.
+
 Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18.
 """
 
@@ -74,9 +76,9 @@ def store(tile: int, array: Array, index: Expr, step: Expr) -> None:
     compat.llvm_call("llvm.x86.tilestored64", _register(tile), *_where(array, index, step))
 
 
-def add_product(sums: int, a: int, b: int) -> None:
-    """``sums += a @ b``, as above."""
-    compat.llvm_call("llvm.x86.tdpbf16ps", *map(_register, (sums, a, b)))
+def add_product(sums: int, a: int, b: int, name: str = "tdpbf16ps") -> None:
+    """``sums += a @ b``, as above, by the instruction of a name."""
+    compat.llvm_call(f"llvm.x86.{name}", *map(_register, (sums, a, b)))
 
 
 def _register(number: int) -> Expr:

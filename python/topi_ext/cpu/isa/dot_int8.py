@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from ... import compat
 from .. import emit
-from ..emit import Expr, Operand
+from ..emit import Array, Expr, Operand
 from ..plan.direct_dot_int8 import Dot, shift_of
 
 LANE = "int32"
@@ -181,3 +181,22 @@ class Lanes(Operand):
 
     def _places(self, index: Expr) -> list[Expr]:
         return [index + i * self.step for i in range(self.present)]
+
+
+class Bytes(Operand):
+    """An operand of int8 or uint8 that is stored in lanes of four, behind `start` of them; it is
+    only read."""
+
+    def __init__(self, lanes: Array, start: int, kind: str, order: str, shape: Sequence[Expr]):
+        super().__init__(lanes.buffer, lanes.dtype, order, shape)
+        self.start, self.kind = start, kind
+
+    def load(self, index: Expr, dtype: str) -> Expr:
+        """One element as `dtype`, less the zero point."""
+        lane = self[self.start + emit.quotient(index, 4)]
+        shift = emit.cast(emit.remainder(emit.wide(index), 4) * 8, "int64", LANE)
+        if self.kind == "int8":
+            number = (lane << (_constant(24) - shift)) >> _constant(24)
+        else:
+            number = (lane >> shift) & _constant(255)
+        return emit.cast(number - _constant(self.zero), LANE, dtype)

@@ -374,7 +374,9 @@ class Direct:
             places[o, p, v] = emit.lanes_of(row + start + v * lanes, lanes)
         for at, (register, index) in registers.items():
             value = (
-                emit.broadcast(self._first_sum(reduction.task, reduction.block, rows[at[:2]]), lanes)
+                emit.broadcast(
+                    self._first_sum(reduction.task, reduction.block, rows[at[:2]]), lanes
+                )
                 if reduction.fresh
                 else reduction.acc[places[at]]
             )

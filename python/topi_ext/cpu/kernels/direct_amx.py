@@ -33,7 +33,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ...emit.arguments import Packed, as_stored, stored_sizes, tap_number, weight_index
 from ...gather import TapGroup
@@ -45,12 +45,10 @@ from ..isa.dot_bf16 import PAIR, Halves, Pairs, pair
 from ..parts.direct_weights import DirectWeights, Steps
 from ..parts.pack_panel import Source, pack
 from ..parts.phase_groups import PhaseIndex
+from ..plan.direct import DirectPlan
 from ..plan.direct_amx import TILE, DirectAmxPlan
 from . import direct
 from .direct import Direct, OverBlocks, OverTiles, Products, Reduction, Task
-
-WIDTH = 2 * TILE
-"""Input channels of a step."""
 
 _CHUNK = TILE // 2
 """Output channels whose weights are packed at a time, so that they stay in the first cache."""
@@ -92,12 +90,31 @@ def pack_weights(problem: Problem, plan: DirectAmxPlan, weight: Operand, packed:
     emit.loop(-(-problem.weights // 2), copy)
 
 
+class TilePlan(Protocol):
+    """What plans of kernels over tiles have."""
+
+    @property
+    def gather(self) -> DirectPlan: ...
+
+    @property
+    def tiles_first(self) -> bool: ...
+
+
 class AmxWeights(DirectWeights):
-    """Weights in tiles: rows of output channels, each with its input channels in pairs."""
+    """Weights in tiles: rows of output channels, each with its input channels in pairs, or with
+    more of them in 32 bits.
+
+    Attributes
+    ----------
+    size : int
+        Input channels in 32 bits.
+    """
+
+    size = 2
 
     def _steps(self) -> Steps:
         """As many pairs at a time as a tile has rows for."""
-        number = -(-self.problem.in_channels // WIDTH)
+        number = -(-self.problem.in_channels // (self.size * TILE))
         return Steps(number, TILE, PAIR, self.plan.channels * TILE, PAIR)
 
     def pack(self, packed: Array) -> None:
@@ -139,36 +156,48 @@ class AmxWeights(DirectWeights):
 
         Beyond the last output channel the last is copied again; what is made of it is dropped.
         """
-        problem, number = self.problem, self.problem.in_channels // 2
+        problem, number = self.problem, -(-self.problem.in_channels // self.size)
         present = emit.let(emit.least(TILE, number - step * TILE)) if number % TILE else TILE
         source, result = ("O", "I") if problem.transposed else ("I", "O")
         taps = dict(zip(TAPS, problem.geometry.kernel))
         extents = {source: present, result: _CHUNK, **taps}
 
-        def element(at: dict[str, Expr]) -> None:
+        def element_of(at: dict[str, Expr]) -> None:
             place = [at[letter] for letter in TAPS]
             out_channel = first + at[result]
             if problem.out_channels % self.plan.channels:
                 out_channel = emit.least(out_channel, problem.out_channels - 1)
-            channel = 2 * (step * TILE + at[source])
+            channel = self.size * (step * TILE + at[source])
             index = weight_index(problem, self.weight, group, channel, out_channel, place)
-            both = pair(self.weight[index], self.weight[index + self.weight.strides[source]])
+            element = self._joined(index, self.weight.strides[source], channel)
             into = at[source] * pitch + at[result] * problem.geometry.taps
-            emit.store(raw, into + tap_number(self.problem, place), both)
+            emit.store(raw, into + tap_number(self.problem, place), element)
 
-        as_stored(self.weight, extents, element)
+        as_stored(self.weight, extents, element_of)
         if number % TILE:
             zero = emit.constant(0, PAIR)
             emit.fill(raw, present * pitch, (TILE - present) * pitch, zero)
 
+    def _joined(self, index: Expr, step: Expr, channel: Expr) -> Expr:
+        """The weights of input channels from `channel` on in 32 bits; the first is at `index`."""
+        return pair(self.weight[index], self.weight[index + step])
+
 
 class DirectAmx(Direct):
-    """One kernel while it is being emitted."""
+    """One kernel while it is being emitted.
+
+    Attributes
+    ----------
+    product : str
+        The instruction that multiplies tiles.
+    """
+
+    product = "tdpbf16ps"
 
     def __init__(
         self,
         problem: Problem,
-        plan: DirectAmxPlan,
+        plan: TilePlan,
         weights: AmxWeights,
         data: Operand,
         out: Operand,
@@ -229,7 +258,7 @@ class DirectAmx(Direct):
 
         def begin(o: int, v: int) -> None:
             if reduction.fresh:
-                amx.zero(registers.acc(o, v))
+                self._begin_tile(registers.acc(o, v), reduction, number, o)
             else:
                 amx.load(registers.acc(o, v), reduction.acc, place(o, v), apart)
 
@@ -243,13 +272,18 @@ class DirectAmx(Direct):
                 amx.load(registers.data(v), reduction.panel, x + v * TILE, plane)
             each(
                 lambda o, v: amx.add_product(
-                    registers.acc(o, v), registers.weights(o), registers.data(v)
+                    registers.acc(o, v), registers.weights(o), registers.data(v), self.product
                 )
             )
 
         each(begin)
         self.groups.over_taps(reduction.steps, phase, step)
         each(lambda o, v: amx.store(registers.acc(o, v), reduction.acc, place(o, v), apart))
+
+    def _begin_tile(self, tile: int, _: Reduction, phase: Expr, high: int) -> None:
+        """What sums of a tile of output channels of a block begin with, in the phase of a number:
+        they are zero."""
+        amx.zero(tile)
 
 
 class _Registers(NamedTuple):

@@ -26,7 +26,7 @@ from .window import Plan, Window
 TILE = 16
 """Most rows, and columns of 32 bits, of a matrix unit's tile."""
 
-_FEWEST_CHANNELS = 3
+FEWEST_CHANNELS = 3
 """Of the result, in a group.  With one or two of the 16 that a tile has room for, float32 took 0.4
 to 0.9 times as long in each of eight shapes; with three, 0.96 to 1.6 times in six."""
 
@@ -65,20 +65,28 @@ def direct_amx_candidates(
     problem: Problem, machine: Machine
 ) -> Iterator[tuple[float, DirectAmxPlan]]:
     """Of what :func:`plan_direct_amx` chooses."""
-    if machine.amx and problem.has_pairs and problem.out_channels >= _FEWEST_CHANNELS:
-        yield from _plans(problem, machine)
+    if machine.amx and problem.has_pairs and problem.out_channels >= FEWEST_CHANNELS:
+        refused, packing = plan_direct(problem, machine)[1], packing_cycles(problem, machine)
+        for cycles, gather, tiles_first in tile_candidates(problem.in_steps(2), machine):
+            yield cycles + packing, DirectAmxPlan(gather, refused, tiles_first)
 
 
-def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, DirectAmxPlan]]:
-    """Candidates, and their cycles."""
-    refused = plan_direct(problem, machine)[1]
-    steps = -(-problem.in_channels // (2 * TILE))
+def packing_cycles(problem: Problem, machine: Machine) -> float:
+    """Estimated cycles of packing weights before tasks begin."""
+    each = 0.0 if problem.prepacked else costs_of(machine).direct_amx.pack_weight
+    return problem.weights * each / machine.threads
+
+
+def tile_candidates(problem: Problem, machine: Machine) -> Iterator[tuple[float, DirectPlan, bool]]:
+    """Loop nests over tiles, and whether tiles of positions come first, with their cycles.
+
+    Of a problem whose input channels are elements of 32 bits, such as pairs of others.
+    """
+    steps = -(-problem.in_channels // TILE)
     # Of eight registers, four hold sums, or three if there is but one row of them.
     channels, width = (2 * TILE, 2) if problem.out_channels > TILE else (TILE, 3)
     blocks = -(-problem.out_channels // channels)
     positions = nominal(problem.positions)
-    each = 0.0 if problem.prepacked else costs_of(machine).direct_amx.pack_weight
-    packing = problem.weights * each / machine.threads
     for block in candidate_blocks(positions, TILE):
         window = Window.of(block, problem.gathers)
         tasks = problem.geometry.groups * blocks_in(positions, block)
@@ -89,25 +97,24 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, DirectAm
             gather = DirectPlan(
                 window, TILE, channels, width, splits, depth, tasks=2 * machine.threads, unrolled=4
             )
-            plan = DirectAmxPlan(gather, refused, tiles_first)
-            cycles = _cycles(problem, plan, machine)
+            cycles = _cycles(problem, gather, machine, tiles_first=tiles_first)
             if problem.is_static and tasks * splits * cycles < PARALLEL_CYCLES:
-                plan = replace(plan, gather=replace(gather, parallel=False))
-            yield -(-tasks * splits // machine.threads) * cycles + packing, plan
+                gather = replace(gather, parallel=False)
+            yield -(-tasks * splits // machine.threads) * cycles, gather, tiles_first
 
 
-def _cycles(problem: Problem, plan: DirectAmxPlan, machine: Machine) -> float:
+def _cycles(problem: Problem, gather: DirectPlan, machine: Machine, *, tiles_first: bool) -> float:
     """Estimated cycles of one task.
 
     A product takes a cycle for each row.
     """
-    gather, costs = plan.gather, costs_of(machine).direct_amx
+    costs = costs_of(machine).direct_amx
     window, high = gather.window, gather.channels // TILE
     slots = prod(g.slots for g in problem.gathers)
     phases = prod(g.out_step for g in problem.gathers)
     busy = prod(sum(group.phases for group in g.groups) for g in problem.gathers)
     taps = problem.geometry.taps
-    steps = -(-problem.in_channels // (2 * TILE))
+    steps = -(-problem.in_channels // TILE)
     chunks = -(-steps // gather.depth)
     blocks = -(-problem.out_channels // gather.channels)
     per_split = -(-blocks // gather.channel_splits)
@@ -117,8 +124,8 @@ def _cycles(problem: Problem, plan: DirectAmxPlan, machine: Machine) -> float:
     # What comes around again: the weights of a phase from tile to tile, or a tile's data.
     weights = gather.channels * gather.depth * TILE * 4 * -(-taps // busy)
     data = gather.vectors * TILE * 4 * gather.depth * TILE * slots
-    weights_near = (tiles == 1 or not plan.tiles_first) and weights <= near
-    data_near = data <= near if plan.tiles_first else data * tiles <= near
+    weights_near = (tiles == 1 or not tiles_first) and weights <= near
+    data_near = data <= near if tiles_first else data * tiles <= near
     each_weight = TILE * (costs.weight_row if weights_near else costs.weight_row_far)
     each_data = TILE * (costs.data_row if data_near else costs.data_row_far)
 
@@ -129,10 +136,10 @@ def _cycles(problem: Problem, plan: DirectAmxPlan, machine: Machine) -> float:
         return gather.depth * taps * max(high * width * TILE, loads) + busy * sums
 
     compute = per_split * chunks * (full * tile(gather.vectors) + (tile(tail) if tail else 0))
-    pack = pack_cycles(problem.gathers, window, problem.in_channels // 2, costs_of(machine).common)
+    pack = pack_cycles(problem.gathers, window, problem.in_channels, costs_of(machine).common)
     panel = gather.depth * TILE * slots * window.pitch(TILE) * 4
     held = gather.channels * phases * tiles * gather.vectors * TILE * 4
-    held *= per_split if chunks > 1 or plan.tiles_first else 1
+    held *= per_split if chunks > 1 or tiles_first else 1
     if panel + held > machine.l2 // 2:
         compute, pack = compute * costs.far, pack * costs.panel_far
     out_rows = prod(window.block[:-1])
