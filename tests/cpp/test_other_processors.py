@@ -38,7 +38,13 @@ TARGETS["riscv64 with vectors"] = {
     **TARGETS["riscv64"],
     "mattr": [*TARGETS["riscv64"]["mattr"], "+v"],
 }
-PROCESSORS = {"riscv64": "rv64", "riscv64 with vectors": "rv64,v=true,vlen=128"}
+DOTS = {"neoverse-n1": "sdot", "neoverse-v1": "usdot"}
+"""Processors with dot products, and the one that kernels of int8 use there."""
+PROCESSORS = {
+    "neoverse-v1": "max",  # qemu 7 knows its instructions, not its name
+    "riscv64": "rv64",
+    "riscv64 with vectors": "rv64,v=true,vlen=128",
+}
 """What qemu calls them, if not as LLVM: of their own instructions, not of all that it knows."""
 SHORT = ("neoverse-n1", "riscv64 with vectors")
 """Of their instruction set another one runs all."""
@@ -62,11 +68,20 @@ FAMILIES = {
     "wgrad_im2col": Words("wgrad_im2col", GRAD, "2x12x4x4", "20x12x3x3", padding="1"),
     "wgrad_winograd": Words("wgrad_winograd", GRAD, "2x12x9x9", "20x12x3x3", padding="1"),
 }
-"""Of each row of the registry that is not for instructions of x86, or for symbolic sizes."""
+"""Of each row of the registry that is not for some processors only, or for symbolic sizes."""
+
+BYTES = [
+    Words("bytes", "conv2d", "2x9x8x9", "12x9x3x3", stride="2,1", padding="1", dtype="int8",
+          out_dtype="int32"),
+    Words("positive", "conv2d", "1x7x6x8", "3x3x2x8", groups=4, dtype="uint8", out_dtype="int32",
+          **NHWC),
+    Words("up", UP, "1x6x5x4", "6x5x4x4", stride="2", padding="1", dtype="int8",
+          out_dtype="int32"),
+]  # fmt: skip
 
 
 def tools(name: str) -> tuple[str, list[str]]:
-    triple = TARGETS[name]["mtriple"]
+    triple = TARGETS.get(name, TARGETS["neoverse-n1"])["mtriple"]
     machine = triple.split("-")[0]
     compiler = shutil.which(f"{triple}-gcc")
     qemu = shutil.which(f"qemu-{machine}-static") or shutil.which(f"qemu-{machine}")
@@ -84,6 +99,17 @@ def test_values(name: str, tmp_path: Path, rng: np.random.Generator) -> None:
         found = of_family(words, family, target)
         assert found, f"{family} does not serve {words}"
         kernels.append(found)
+    made = driver(tmp_path, kernels, "PTHREADS", (), compiler)
+    check_all(made, kernels, rng, emulator=qemu)
+
+
+@pytest.mark.parametrize("name", DOTS)
+def test_dot_products(name: str, tmp_path: Path, rng: np.random.Generator) -> None:
+    compiler, qemu = tools(name)
+    options = {**TARGETS["neoverse-n1"], "mcpu": name}
+    target = tvm.target.Target({"kind": "llvm", "num-cores": 2, **options})
+    assert CpuBackend.of(target).machine.int_dots[0][0] == DOTS[name]
+    kernels = [of_family(words, "direct_dot_int8", target) for words in BYTES]
     made = driver(tmp_path, kernels, "PTHREADS", (), compiler)
     check_all(made, kernels, rng, emulator=qemu)
 

@@ -6,22 +6,30 @@ TVM rewrites bfloat16 before it compiles, each release in its own way.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from helpers.cases import Case, geometry_of
 from helpers.faces import OPERANDS, FaceCase
-from helpers.kernels import built, free, kernel_of, problem_of, run
+from helpers.kernels import HOST, built, free, kernel_of, problem_of, run
+from topi_ext import compat
 from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.plan.choose import choose
 from topi_ext.cpu.plan.direct_amx import DirectAmxPlan
+from topi_ext.cpu.plan.direct_amx_int8 import DirectAmxInt8Plan
 from topi_ext.cpu.plan.direct_dot_bf16 import DirectDotPlan
+from topi_ext.cpu.plan.direct_dot_int8 import DirectDotInt8Plan, plan_direct_dot_int8
 from topi_ext.cpu.plan.gemm_col2im import Col2imPlan
 from topi_ext.cpu.plan.runtime_dispatch import DispatchPlan
 from topi_ext.cpu.registry import KERNELS
 from topi_ext.layout import Layouts
 
 MACHINE = Machine(vector_bytes=32, registers=16)
+
+OF_SOME = {DirectAmxPlan, DirectAmxInt8Plan, DirectDotPlan, DirectDotInt8Plan}
+"""Plans with instructions that only some processors have."""
 
 CASES = [
     Case("conv", (12, 11), (3, 3), 1, ins=8, outs=16, padding=(1,) * 4),
@@ -81,11 +89,23 @@ def test_each_kernel(dtype: str) -> None:
                 chosen[name] = case, kernel_of(problem, plan)
                 seen |= kinds(plan)
     if dtype in ("bfloat16", "float16"):
-        assert seen | {DispatchPlan} == {kernel.plan for kernel in KERNELS} - {
-            DirectAmxPlan,
-            DirectDotPlan,
-        }
+        assert seen | {DispatchPlan} == {kernel.plan for kernel in KERNELS} - OF_SOME
     kernels = built([kernel for _, kernel in chosen.values()])
     rng = np.random.default_rng(0)
     for number, (case, _) in enumerate(chosen.values()):
         run(kernels[f"f{number}"], case, rng, tiled=True)
+
+
+@pytest.mark.smoke
+def test_dot_products() -> None:
+    """Kernels whose instructions are not TVM's, by what this processor has."""
+    has = Machine.of_features(*compat.llvm_features(HOST)).int_dots
+    if not has:
+        pytest.skip("no instruction here multiplies and adds integers within lanes")
+    machine = replace(MACHINE, int_dots=has)
+    dtypes = ("uint8", "int8", "int32")
+    cases = [FaceCase(c.op, geometry_of(c), c.n, None, dtypes) for c in (CASES[0], CASES[5])]
+    plans = [plan_direct_dot_int8(problem_of(case), machine)[1] for case in cases]
+    kernels = built([kernel_of(problem_of(case), plan) for case, plan in zip(cases, plans)])
+    for number, case in enumerate(cases):
+        run(kernels[f"f{number}"], case, np.random.default_rng(0), tiled=True)
