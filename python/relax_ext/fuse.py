@@ -34,6 +34,7 @@ from .anchor import Anchor, ConvAnchor
 from .attrs import STOCK, read
 from .matmul import MATMUL
 from .matmul import read as read_product
+from .rows import read as read_rows
 from .target import target_of
 
 R = relax()
@@ -140,6 +141,9 @@ def _begun(value: Any, lookup: Callable[[Any], Any]) -> _Chain | None:
     if is_call and value.op.name == MATMUL:
         product = read_product(value, lookup)
         return product and _Chain(product)
+    rows = read_rows(value, lookup) if is_call else None
+    if rows is not None:
+        return _Chain(*rows)
     if not (is_call and value.op.name in STOCK):
         return None
     conv = read(value)

@@ -22,6 +22,7 @@ from .geometry import Geometry, Size
 from .layout import Layouts
 from .problem import Problem
 from .product import Product
+from .rowwise import RowWise
 from .sizes import Rule, rules, unknown
 
 Backend = Union[CpuBackend, CudaBackend]
@@ -176,6 +177,25 @@ def prepacked_product(product: Product, target: Any) -> tuple[Packing | None, An
     return _build_packing(request), _build(request)
 
 
+def computes_rows(target: Any) -> bool:
+    """Whether a target has kernels of ours for softmax and normalizations."""
+    return isinstance(of_target(target), CpuBackend)
+
+
+def rowwise_func(rowwise: RowWise, target: Any) -> Any:
+    """The scheduled PrimFunc ``(x, *operands of the epilogue, y)`` of a softmax or normalization.
+
+    Parameters
+    ----------
+    rowwise : RowWise
+        Merged; operands have the shapes of its letters.
+    target : tvm.target.Target
+        One that :func:`computes_rows`.
+    """
+    known = ((a, size if isinstance(size, int) else None) for a, size in rowwise.sizes)
+    return _build_rowwise(replace(rowwise, sizes=tuple(known)), of_target(target))
+
+
 def workspace_bytes(func: Any, threads: int) -> int | None:
     """Memory that a kernel of ours allocates while `threads` run it, at most.
 
@@ -290,6 +310,15 @@ def recording() -> Iterator[list[Work]]:
         asked = ((one.asked()[0], one.backend) for one in requests)
         # Of products, those that are convolutions.
         works += (Work(what, by) for what, by in asked if isinstance(what, Problem))
+
+
+@lru_cache(maxsize=256)
+def _build_rowwise(rowwise: RowWise, backend: CpuBackend) -> Any:
+    sizes = (
+        (a, compat.size_var(f"size_{a}") if size is None else size) for a, size in rowwise.sizes
+    )
+    with compat.building:
+        return backend.build_rowwise(replace(rowwise, sizes=tuple(sizes)))
 
 
 def _one_at_a_time(cached: Callable[[_AnyRequest], Any]) -> Callable[[_AnyRequest], Any]:

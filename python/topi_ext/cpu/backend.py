@@ -12,11 +12,14 @@ from ..epilogue import Fused
 from ..plan_database import Database, current
 from ..problem import Problem
 from ..product import Product
+from ..rowwise import RowWise
 from ..sizes import Rule
 from . import kernels
+from .kernels.rowwise import build as build_rowwise
 from .machine import Machine
 from .measured import measured
 from .plan.choose import choose
+from .plan.rowwise import plan_rowwise
 from .plan.window import Plan
 
 
@@ -59,6 +62,10 @@ class CpuBackend:
         """
         plan = self.plan(problem) if plan is None else plan
         return kernels.build(problem, plan)
+
+    def build_rowwise(self, rowwise: RowWise) -> Any:
+        """The PrimFunc of a softmax or normalization, merged."""
+        return build_rowwise(rowwise, plan_rowwise(rowwise, self.machine))
 
     @staticmethod
     def fuses(_: Fused) -> bool:

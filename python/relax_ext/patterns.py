@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several operators of Relax that together are one function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import Any
+
+import tvm
+
+from topi_ext.compat import call_attr, constant_value, known_shape, relax, tensor_type_of
+
+R = relax()
+
+Lookup = Callable[[Any], Any]
+"""The value that a variable is bound to in its function, or None."""
+
+
+def masked_softmax(where: Any, lookup: Lookup) -> Any:
+    """The softmax of which a call of ``where`` takes zeros in rows that are all minus infinity.
+
+    It is what PyTorch's attention is exported as, of which masks may hide all of a row::
+
+        where(not max(not x == -inf), zeros, softmax(x))
+
+    Returns
+    -------
+    relax.Call or None
+        None where it is something else.
+    """
+    condition, zeros, result = where.args
+    softmax = named(lookup(result), "relax.nn.softmax")
+    if softmax is None or not _are_zeros(zeros, lookup):
+        return None
+    tested = _all_minus_infinity(condition, lookup)
+    return softmax if tested is not None and tested.same_as(softmax.args[0]) else None
+
+
+def named(value: Any, *names: str) -> Any:
+    """A value that is a call of one of these operators, else None."""
+    is_call = isinstance(value, R.Call) and isinstance(value.op, tvm.ir.Op)
+    return value if is_call and value.op.name in names else None
+
+
+def number(expr: Any) -> float | None:
+    """The number that a constant of one element holds."""
+    value = constant_value(expr)
+    if value is None:
+        return None
+    array = value.numpy()
+    return float(array.reshape(())) if array.size == 1 else None
+
+
+def _all_minus_infinity(condition: Any, lookup: Lookup) -> Any:
+    """The tensor of which a condition says that all of its last axis is minus infinity, else
+    None."""
+    for name in ("relax.logical_not", "relax.max", "relax.logical_not", "relax.equal"):
+        value = lookup(condition)
+        cast = named(value, "relax.astype")
+        value = named(value if cast is None else lookup(cast.args[0]), name)
+        if value is None or (name == "relax.max" and not _is_of_last_axis(value)):
+            return None
+        condition = value.args[0]
+    return condition if number(value.args[1]) == -inf else None
+
+
+def _is_of_last_axis(call: Any) -> bool:
+    """Whether a reduction is that of the last axis, which stays."""
+    count, axes = len(known_shape(tensor_type_of(call).shape)), call_attr(call, "axis")
+    is_last = axes is not None and [int(axis) % count for axis in axes] == [count - 1]
+    return is_last and bool(call_attr(call, "keepdims"))
+
+
+def _are_zeros(expr: Any, lookup: Lookup) -> bool:
+    value = lookup(expr)
+    if named(value, "relax.zeros_like", "relax.zeros") is not None:
+        return True
+    full = named(value, "relax.full_like", "relax.full")
+    return number(expr if full is None else full.args[1]) == 0

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of :mod:`topi_ext.cpu.kernels.rowwise`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...geometry import Size
+from ...rowwise import NORMALIZE, RowWise
+from ..machine import Machine
+
+_PARALLEL_ELEMENTS = 1 << 13
+"""Fewer are left to the calling thread: waking the others takes about as long."""
+
+_OF_TASK = 1 << 12
+"""Elements of a task at least: it may have many rows."""
+
+_PARTS = 16
+"""Into how many parts a row is divided where there are fewer rows than that."""
+
+_OF_PART = 1 << 13
+"""Elements of a part at least."""
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """How rows are shared.
+
+    Attributes
+    ----------
+    lanes : int
+        Elements per vector.
+    rows : int
+        Rows of a task.
+    parts : int
+        Into how many parts each row is divided, whose statistics are made first.
+    parallel : bool
+        Whether threads share the tasks.
+    """
+
+    lanes: int
+    rows: int = 1
+    parts: int = 1
+    parallel: bool = True
+
+
+def plan_rowwise(rowwise: RowWise, machine: Machine) -> RowPlan:
+    """The plan for an operator; symbolic sizes are taken for large ones."""
+    lanes = machine.lanes(rowwise.acc_dtype)
+    rows, length = rowwise.extent(rowwise.rows), rowwise.extent(rowwise.columns)
+    is_few = _known(rows * length, _PARALLEL_ELEMENTS) < _PARALLEL_ELEMENTS
+    parallel = machine.threads > 1 and not is_few
+    if parallel and rowwise.op == NORMALIZE and isinstance(length, int):
+        parts = min(_PARTS, length // _OF_PART)
+        if parts > 1 and isinstance(rows, int) and rows < _PARTS:
+            return RowPlan(lanes, 1, parts)
+    return RowPlan(lanes, max(1, _OF_TASK // _known(length, 256)), 1, parallel)
+
+
+def _known(size: Size, otherwise: int) -> int:
+    return size if isinstance(size, int) else otherwise

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Softmax and normalizations of whole models in the pipeline, against PyTorch in float64."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import tvm
+from torch import nn
+from tvm import relax
+
+from helpers.whole import Function, check, compiled, ours
+from topi_ext.compat import tensor_type, tir
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+
+
+def randomized(norm: nn.Module) -> nn.Module:
+    """A norm whose scale and shift matter."""
+    for weight in norm.parameters():
+        nn.init.normal_(weight)
+    return norm
+
+
+NORMS = {
+    "layer": (lambda: nn.LayerNorm(37), (2, 5, 37)),
+    "layer, two axes, no shift": (lambda: nn.LayerNorm((4, 6), bias=False), (3, 4, 6)),
+    "layer, plain": (lambda: nn.LayerNorm(8, elementwise_affine=False), (3, 8)),
+    "group": (lambda: nn.GroupNorm(3, 12), (2, 12, 5, 7)),
+    "group, one of a long row": (lambda: nn.GroupNorm(1, 3), (2, 3, 6007)),
+    "instance": (lambda: nn.InstanceNorm2d(6, affine=True), (1, 6, 9, 11)),
+    "instance of long rows": (lambda: nn.InstanceNorm1d(5), (1, 5, 8200)),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_norms(name: str) -> None:
+    """With a mean that is a hundred times the deviation: squares of it would cancel.
+
+    What is left are the roundings of values to float32, 6e-8 times a hundred.
+    """
+    make, shape = NORMS[name]
+    names = check(randomized(make()), torch.randn(shape) + 100, tolerance=6e-6)
+    assert len(names) == 1
+
+
+def test_what_follows_a_norm_is_part_of_its_kernel() -> None:
+    norm = randomized(nn.GroupNorm(2, 8))
+    made = nn.Sequential(norm, nn.Tanh(), nn.Flatten())
+    assert check(made, torch.randn(2, 8, 6, 5)) == ["group_norm_multiply_add_tanh"]
+    add = Function(lambda x, y, w, b: F.group_norm(x, 2, w, b) + y)
+    names = check(add, *torch.randn(2, 2, 8, 6, 5), *torch.randn(2, 8))
+    assert names == ["group_norm_multiply_add_add"]
+
+
+@pytest.mark.parametrize("shape", [(3, 50), (2, 3, 7), (1, 2, 1, 1), (70, 600)])
+def test_softmax(shape: tuple[int, ...]) -> None:
+    """Also of numbers whose exponentials overflow, or vanish."""
+    x = 60 * torch.randn(shape)
+    assert check(Function(lambda x: x.softmax(-1)), x) == ["softmax"]
+
+
+def test_softmax_of_other_axes_is_left_to_tvm() -> None:
+    assert check(Function(lambda x: x.softmax(1)), torch.randn(2, 3, 4)) == []
+
+
+def test_rows_that_a_mask_hides() -> None:
+    """PyTorch's attention makes zeros of them; of NaN and infinity, NaN."""
+    mask = torch.randn(1, 1, 9, 9)
+    mask[..., 3, :] = mask[..., 5, 2:] = -math.inf
+    q, k, v = torch.randn(3, 2, 3, 9, 16)
+    attend = Function(F.scaled_dot_product_attention)
+    names = check(attend, q, k, v, mask)
+    assert "matmul_add" in names and sum("softmax" in name for name in names) == 1
+    q[0, 1, 4], k[1, 2, 0, 0] = math.nan, math.inf
+    check(attend, q, k, v, mask)
+
+
+def test_of_a_row_that_is_all_minus_infinity_softmax_is_nan() -> None:
+    x = torch.zeros(2, 5)
+    x[1] = -math.inf
+    check(Function(lambda x: x.softmax(-1)), x)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_dtypes(dtype: str) -> None:
+    """float16 and bfloat16 are computed in float32, and rounded once."""
+    kind = getattr(torch, dtype)
+
+    def both(x: Any) -> Any:
+        return relax.op.nn.softmax(x, -1), relax.op.nn.layer_norm(x, *weights, axes=[-1])
+
+    numbers = np.arange(1, 51) / 16
+    weights = [relax.const(numbers, dtype=dtype) for _ in range(2)]
+    x = (100 + torch.randn(3, 50, dtype=torch.float64)).to(kind)
+    var = relax.Var("x", tensor_type([3, 50], dtype, 2))
+    bb = relax.BlockBuilder()
+    with bb.function("main", [var]):
+        with bb.dataflow():
+            out = bb.emit_output(relax.Tuple([bb.emit(one) for one in both(var)]))
+        bb.emit_func_output(out)
+    run, module = compiled(bb.get())
+    assert ours(module) == ["layer_norm_multiply_add", "softmax"]
+    given = x.view(torch.int16) if dtype == "bfloat16" else x
+    given = given.numpy().view(ml_dtypes.bfloat16) if dtype == "bfloat16" else given.numpy()
+    got = [one.numpy().astype("float64") for one in run(tvm.runtime.tensor(given))]
+    wide = x.double()
+    scale = torch.from_numpy(numbers)
+    want = wide.softmax(-1), F.layer_norm(wide, (50,), scale, scale)
+    limit = {"float64": 1e-12, "float16": 1e-3, "bfloat16": 8e-3}[dtype]
+    for one, other in zip(got, want):
+        np.testing.assert_allclose(one, other.numpy(), rtol=limit, atol=limit)
+
+
+def test_symbolic_sizes() -> None:
+    """Batch, and length of rows."""
+    n, m = (tir.Var(name, "int64") for name in "nm")
+    var = relax.Var("x", tensor_type([n, m, 24], "float32", 3))
+    weights = [relax.const(np.linspace(0.5, 2, 24), dtype="float32") for _ in range(2)]
+    bb = relax.BlockBuilder()
+    with bb.function("main", [var]):
+        with bb.dataflow():
+            normed = bb.emit(relax.op.nn.layer_norm(var, *weights, axes=[-1]))
+            turned = bb.emit(relax.op.permute_dims(normed, [0, 2, 1]))
+            out = bb.emit_output(relax.op.nn.softmax(turned, -1))
+        bb.emit_func_output(out)
+    run, module = compiled(bb.get())
+    assert ours(module) == ["layer_norm_multiply_add", "softmax"]
+    scale = torch.linspace(0.5, 2, 24, dtype=torch.float64)
+    for shape in ((1, 1, 24), (3, 50, 24), (2, 0, 24)):
+        x = torch.randn(shape)
+        got = run(tvm.runtime.tensor(x.numpy())).numpy()
+        want = F.layer_norm(x.double(), (24,), scale, scale).transpose(1, 2).softmax(-1)
+        np.testing.assert_allclose(got, want.numpy(), rtol=0, atol=2e-6)
