@@ -58,6 +58,7 @@ FLOOR = {
     "topi_ext.cpu.isa": 3,
     "topi_ext.cpu.parts": 3,
     "topi_ext.cpu.kernels": 3,
+    "topi_ext.cpu.rowwise": 3,
     "topi_ext.cpu.backend": 3,
     "topi_ext.cpu": 3,
     "topi_ext.cuda.machine": 3,

@@ -43,10 +43,11 @@ NORMS = {
 def test_norms(name: str) -> None:
     """With a mean that is a hundred times the deviation: squares of it would cancel.
 
-    What is left are the roundings of values to float32, 6e-8 times a hundred.
+    What is left is the rounding of a mean to float32, 4e-6 of a deviation.
     """
+    torch.manual_seed(0)
     make, shape = NORMS[name]
-    names = check(randomized(make()), torch.randn(shape) + 100, tolerance=6e-6)
+    names = check(randomized(make()), torch.randn(shape) + 100, tolerance=1e-5)
     assert len(names) == 1
 
 

@@ -15,12 +15,12 @@ from ..product import Product
 from ..rowwise import RowWise
 from ..sizes import Rule
 from . import kernels
-from .kernels.rowwise import build as build_rowwise
 from .machine import Machine
 from .measured import measured
 from .plan.choose import choose
 from .plan.rowwise import plan_rowwise
 from .plan.window import Plan
+from .rowwise import build as build_rowwise
 
 
 @dataclass(frozen=True)

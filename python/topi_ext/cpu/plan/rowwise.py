@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of :mod:`topi_ext.cpu.kernels.rowwise`."""
+"""Plans of :mod:`topi_ext.cpu.rowwise`."""
 
 from __future__ import annotations
 

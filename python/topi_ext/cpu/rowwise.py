@@ -21,13 +21,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ...emit.post_ops import RowEpilogue, exp
-from ...rowwise import MASKED_SOFTMAX, NORMALIZE, RowWise
-from .. import emit
-from ..emit import Array, Expr, Operand
-from ..parts.copies import copy
-from ..parts.reduction import reduced
-from ..plan.rowwise import RowPlan
+from ..emit.post_ops import RowEpilogue, exp
+from ..rowwise import MASKED_SOFTMAX, NORMALIZE, RowWise
+from . import emit
+from .emit import Array, Expr, Operand
+from .parts.copies import copy
+from .parts.reduction import reduced
+from .plan.rowwise import RowPlan
 
 _BLOCK = 4096
 """Elements whose mean and variance are made at a time."""
@@ -49,7 +49,8 @@ def build(rowwise: RowWise, plan: RowPlan) -> Any:
             )
         ]
         with emit.body(*declared) as (x, *others, out):
-            _Kernel(rowwise, plan, x, others, out).emit()
+            sizes = {a: emit.opaque_value(size) for a, size in rowwise.sizes}
+            _Kernel(rowwise, plan, sizes, (x, others, out)).emit()
     return made[0]
 
 
@@ -71,15 +72,17 @@ class _Kernel:
     """One kernel while it is being emitted."""
 
     def __init__(
-        self, rowwise: RowWise, plan: RowPlan, x: Operand, others: Sequence[Operand], out: Operand
+        self,
+        rowwise: RowWise,
+        plan: RowPlan,
+        sizes: dict[str, Expr],
+        operands: tuple[Operand, Sequence[Operand], Operand],
     ):
         self.rowwise, self.plan, self.dtype = rowwise, plan, rowwise.acc_dtype
-        self.x, self.others, self.out = x, others, out
-        self.size = {a: emit.opaque_value(size) for a, size in rowwise.sizes}
-        self.rows, self.length = (
-            emit.opaque_value(_product(self.size[a] for a in letters))
-            for letters in (rowwise.rows, rowwise.columns)
-        )
+        self.x, self.others, self.out = operands
+        self.size = sizes
+        self.rows = _product(sizes[a] for a in rowwise.rows)
+        self.length = _product(sizes[a] for a in rowwise.columns)
         *self.outer, self.run = rowwise.columns
 
     def emit(self) -> None:
