@@ -23,6 +23,7 @@ from topi_ext.cpu.plan.direct_dot_bf16 import DirectDotPlan
 from topi_ext.cpu.plan.direct_dot_int8 import DirectDotInt8Plan, plan_direct_dot_int8
 from topi_ext.cpu.plan.gemm_col2im import Col2imPlan
 from topi_ext.cpu.plan.runtime_dispatch import DispatchPlan
+from topi_ext.cpu.plan.valid_taps import ValidTapsPlan
 from topi_ext.cpu.registry import KERNELS
 from topi_ext.layout import Layouts
 
@@ -109,3 +110,14 @@ def test_dot_products() -> None:
     kernels = built([kernel_of(problem_of(case), plan) for case, plan in zip(cases, plans)])
     for number, case in enumerate(cases):
         run(kernels[f"f{number}"], case, np.random.default_rng(0), tiled=True)
+
+
+@pytest.mark.smoke
+def test_rows_that_are_copied_together() -> None:
+    """All rows in one task: how many each row of taps meets is a sum of minima and maxima, whose
+    multiples TVM 0.25 divides wrongly.  The last four inputs were missing."""
+    geometry = geometry_of(Case("conv", (12, 12), (3, 3), 1, ins=8, outs=8, padding=(1,) * 4))
+    case = FaceCase("conv", geometry, 1)
+    plan = ValidTapsPlan((1, 12), 8, 1, 11, 8, 1, parallel=False)
+    kernels = built([kernel_of(problem_of(case), plan)])
+    run(kernels["f0"], case, np.random.default_rng(0))

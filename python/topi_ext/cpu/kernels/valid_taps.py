@@ -282,7 +282,8 @@ class ValidTaps:
             valid = (self._valid(task, axis + 1, tap) for axis, tap in enumerate(taps))
             begins, counts = zip(*valid)
             width = problem.in_sizes[-1]
-            length = emit.let(counts[1] * width) if joined else width
+            # A number and no more: TVM 0.25 divides multiples of minima and maxima wrongly.
+            length = emit.opaque_base(counts[1] * width) if joined else width
 
             def run(c: Expr, *numbers: Expr) -> None:
                 rows = [begin + i for begin, i in zip(begins, numbers)]
