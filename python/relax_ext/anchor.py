@@ -8,13 +8,36 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from topi_ext import backend
-from topi_ext.compat import constant_value, relax, tensor_type
+from topi_ext.compat import (
+    call_attr,
+    constant_value,
+    known_shape,
+    relax,
+    same_size,
+    tensor_type,
+    tensor_type_of,
+)
 from topi_ext.epilogue import Fused, PostOp
 from topi_ext.problem import OPERANDS
 
 from .attrs import Conv
 
 R = relax()
+
+RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
+"""Operators whose result has the elements of their operand, in the same order."""
+
+PERMUTE = "relax.permute_dims"
+
+
+def is_view(call: Any) -> bool:
+    """Whether a call reshapes or transposes, or broadcasts to the shape that is there."""
+    if call.op.name == "relax.broadcast_to":
+        before, after = (known_shape(tensor_type_of(one).shape) for one in (call.args[0], call))
+        return (
+            before is not None and len(before) == len(after) and all(map(same_size, before, after))
+        )
+    return call.op.name in (*RESHAPES, PERMUTE)
 
 
 class Anchor(ABC):
@@ -44,6 +67,30 @@ class Anchor(ABC):
         """Have the result in another shape from here on; whether that can be."""
         del shape
         return False
+
+    def permuted(self, order: Sequence[int]) -> bool:
+        """Have the result transposed from here on; whether that costs nothing."""
+        del order
+        return False
+
+    def seen_by(self, call: Any) -> bool:
+        """Have the result as a reshape or a transpose gives it; whether that can be."""
+        shape = known_shape(tensor_type_of(call).shape)
+        if shape is None:
+            return False
+        if call.op.name != PERMUTE:
+            return self.view(shape)
+        axes, count = call_attr(call, "axes"), len(shape)
+        order = [int(a) % count for a in axes] if axes else list(reversed(range(count)))
+        return self.permuted(order)
+
+    def mark(self) -> Any:
+        """What :meth:`reset` takes the result back to."""
+        return None
+
+    def reset(self, mark: Any) -> None:
+        """Forget what was done to the result since."""
+        del mark
 
     @abstractmethod
     def lowered(self, fuser: Any, steps: Sequence[PostOp], operands: Sequence[Any]) -> Any:

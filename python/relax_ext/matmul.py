@@ -28,8 +28,9 @@ from topi_ext.compat import (
 from topi_ext.epilogue import PostOp
 from topi_ext.product import Product
 
-from .anchor import Anchor, kernel_name, packed
+from .anchor import PERMUTE, RESHAPES, Anchor, kernel_name, packed
 from .axes import Letters
+from .patterns import Lookup, named, number_in
 from .target import target_of
 
 R = relax()
@@ -40,13 +41,8 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 _BATCH, _ROW, _COLUMN, _TERM = ascii_lowercase[:8], "x", "y", "z"
 
-_RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze")
-
 _X, _W, _Y = range(3)
 """Tensors of :class:`.axes.Letters`."""
-
-Lookup = Callable[[Any], Any]
-"""The value that a variable is bound to in its function, or None."""
 
 
 def read(call: Any, lookup: Lookup) -> ProductAnchor | None:
@@ -118,7 +114,7 @@ class ProductAnchor(Anchor):
     ) -> None:
         self.call, self.dtypes, self.lookup = call, dtypes, lookup
         self.name, self.dtype, self.shape = "matmul", dtypes[_Y], _shape(call)
-        self.stored = list(call.args)
+        self.stored, self.factor = list(call.args), 1.0
         for number in (_X, _W):
             self.stored[number], letters = self._behind(number, letters)
         self.letters = letters
@@ -135,20 +131,22 @@ class ProductAnchor(Anchor):
 
     def _behind(self, number: int, letters: Letters) -> tuple[Any, Letters]:
         """What an operand is a view of, as far back as letters reach, and these."""
-        operand = self.call.args[number]
+        operand, factor = self.call.args[number], 1.0
         best = operand, letters
         while True:
             value = self.lookup(operand)
             if not (isinstance(value, R.Call) and isinstance(value.op, tvm.ir.Op)):
                 return best
-            found = _before(value, number, letters)
+            scale = _factor(value)
+            found = letters if scale is not None else _before(value, number, letters)
             if found is None:
                 return best
-            operand, letters = value.args[0], found
+            operand, letters, factor = value.args[0], found, factor * (scale or 1.0)
             # A view alone costs nothing.
-            moves = value.op.name not in _RESHAPES
+            moves = value.op.name not in RESHAPES
             if moves and self._product_of(letters, []).is_matrix_product:
                 best = operand, letters
+                self.factor, factor = self.factor * factor, 1.0
 
     def view(self, shape: Sequence[Any]) -> bool:
         """See :class:`~relax_ext.anchor.Anchor`."""
@@ -157,6 +155,24 @@ class ProductAnchor(Anchor):
             return False
         self.letters, self.shape = found, tuple(shape)
         return True
+
+    def permuted(self, order: Sequence[int]) -> bool:
+        """See :class:`~relax_ext.anchor.Anchor`."""
+        axes = self.letters.tensors[_Y]
+        turned = tuple(axes[axis] for axis in order)
+        if "".join(turned)[-1:] != "".join(axes)[-1:]:
+            return False  # vectors of results would be written one by one
+        self.letters = self.letters.with_axes(_Y, turned)
+        self.shape = tuple(self.shape[axis] for axis in order)
+        return True
+
+    def mark(self) -> Any:
+        """See :class:`~relax_ext.anchor.Anchor`."""
+        return self.letters, self.shape
+
+    def reset(self, mark: Any) -> None:
+        """See :class:`~relax_ext.anchor.Anchor`."""
+        self.letters, self.shape = mark
 
     def lowered(self, fuser: Any, steps: Sequence[PostOp], operands: Sequence[Any]) -> Any:
         """See :class:`~relax_ext.anchor.Anchor`."""
@@ -185,13 +201,23 @@ class ProductAnchor(Anchor):
 
     def _product_of(self, letters: Letters, steps: Sequence[PostOp]) -> Product:
         """What is built; steps name the letters that their operands vary along, no others."""
-        behind = []
+        behind = [] if self.factor == 1.0 else [PostOp("multiply", value=self.factor)]
+        first = len(behind)
         for step in steps:
             varies = letters.current(step.varies)
-            behind.append(replace(step, order=varies, varies=varies))
+            earlier = None if step.earlier is None else step.earlier + first
+            behind.append(replace(step, order=varies, varies=varies, earlier=earlier))
         x, w, y = ("".join(axes) for axes in letters.tensors)
         sizes = tuple(letters.sizes.items())
         return Product(sizes, x, w, y, self.dtypes, tuple(behind)).merged()
+
+
+def _factor(value: Any) -> float | None:
+    """The number by which a call multiplies a tensor, which may as well be done to sums."""
+    scaled = named(value, "relax.multiply")
+    if scaled is None or _shape(scaled.args[0]) != _shape(scaled):
+        return None
+    return number_in(scaled.args[1]) or None
 
 
 def _before(value: Any, number: int, letters: Letters) -> Letters | None:
@@ -200,13 +226,13 @@ def _before(value: Any, number: int, letters: Letters) -> Letters | None:
     name, shape = str(value.op.name), _shape(value.args[0]) if value.args else None
     if shape is None:
         return None
-    if name == "relax.permute_dims":
+    if name == PERMUTE:
         count, axes = len(shape), call_attr(value, "axes")
         order = [int(a) % count for a in axes] if axes else list(reversed(range(count)))
         return letters.permuted(number, order)
     if name == "relax.broadcast_to":
         return letters.broadcast(number, shape, kept=letters.current(_ROW + _COLUMN + _TERM))
-    return letters.reshaped(number, shape) if name in _RESHAPES else None
+    return letters.reshaped(number, shape) if name in RESHAPES else None
 
 
 def reshaped(emit: Callable[[Any], Any], value: Any, shape: Sequence[Any]) -> Any:

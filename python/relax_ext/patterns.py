@@ -43,7 +43,7 @@ def named(value: Any, *names: str) -> Any:
     return value if is_call and value.op.name in names else None
 
 
-def number(expr: Any) -> float | None:
+def number_in(expr: Any) -> float | None:
     """The number that a constant of one element holds."""
     value = constant_value(expr)
     if value is None:
@@ -62,7 +62,7 @@ def _all_minus_infinity(condition: Any, lookup: Lookup) -> Any:
         if value is None or (name == "relax.max" and not _is_of_last_axis(value)):
             return None
         condition = value.args[0]
-    return condition if number(value.args[1]) == -inf else None
+    return condition if number_in(value.args[1]) == -inf else None
 
 
 def _is_of_last_axis(call: Any) -> bool:
@@ -77,4 +77,4 @@ def _are_zeros(expr: Any, lookup: Lookup) -> bool:
     if named(value, "relax.zeros_like", "relax.zeros") is not None:
         return True
     full = named(value, "relax.full_like", "relax.full")
-    return number(expr if full is None else full.args[1]) == 0
+    return number_in(expr if full is None else full.args[1]) == 0

@@ -33,7 +33,7 @@ def pipeline(target: Any, database: AnyPath | None = None) -> Any:
     """The passes of ``tvm.compile`` for models with convolutions, as ``relax_pipeline``.
 
     Beyond what ``import relax_ext`` does: batch norms of inference become arithmetic; bias, scale,
-    residual and activation (relu, leaky relu, tanh, sigmoid, silu) behind a convolution are
+    residual and activation (relu, clip, tanh, sigmoid, silu, gelu, ...) behind a convolution are
     computed by its kernel; weights that are constants are packed at compile time.  The other
     operators run on all threads of a CPU, by vectors: exp, log, erf, tanh and sigmoid of float32
     too, with an error of 5 units in the last place at most.  On CUDA they are scheduled by TVM, and

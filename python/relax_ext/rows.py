@@ -23,8 +23,8 @@ from topi_ext.rowwise import MASKED_SOFTMAX, NORMALIZE, SOFTMAX, RowWise
 
 from .anchor import Anchor, kernel_name
 from .axes import Axes, Letters
-from .matmul import Lookup, reshaped
-from .patterns import masked_softmax
+from .matmul import reshaped
+from .patterns import Lookup, masked_softmax
 from .target import target_of
 
 R = relax()
@@ -80,6 +80,14 @@ class RowsAnchor(Anchor):
             return False
         self.letters, self.shape = found, tuple(shape)
         return True
+
+    def mark(self) -> Any:
+        """See :class:`~relax_ext.anchor.Anchor`."""
+        return self.letters, self.shape
+
+    def reset(self, mark: Any) -> None:
+        """See :class:`~relax_ext.anchor.Anchor`."""
+        self.letters, self.shape = mark
 
     def lowered(self, fuser: Any, steps: Sequence[PostOp], operands: Sequence[Any]) -> Any:
         """See :class:`~relax_ext.anchor.Anchor`."""

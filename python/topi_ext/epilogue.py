@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 BINARY = ("add", "subtract", "multiply", "divide", "minimum", "maximum")
-"""The value so far on the left, a constant or an operand on the right."""
+"""The value so far on the left; a constant, an operand or an earlier value on the right."""
 
-UNARY = ("relu", "leaky_relu", "sigmoid", "silu", "tanh")
+UNARY = ("relu", "leaky_relu", "sigmoid", "silu", "tanh", "erf", "gelu", "gelu_tanh")
 
 CONVERSIONS = ("cast", "quantize")
 """From integers to float32; from float32 to an integer of few bits, by a zero point."""
@@ -47,6 +47,9 @@ class PostOp:
         That of the operand, where it is not that of the result; what ``quantize`` gives.
     scale, zero_point : float, int
         An operand of integers stands for ``scale * (operand - zero_point)``, in float32.
+    earlier : int or None
+        The number of steps after which the value was the one on the right, 0 for the sum itself:
+        ``x * sigmoid(x)`` is a sigmoid, and a multiplication by the value after 0 steps.
     """
 
     op: str
@@ -56,6 +59,7 @@ class PostOp:
     dtype: str = ""
     scale: float = 1.0
     zero_point: int = 0
+    earlier: int | None = None
 
     def __post_init__(self) -> None:
         known: tuple[str, ...] = (*BINARY, *UNARY, *CONVERSIONS)

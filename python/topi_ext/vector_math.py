@@ -26,20 +26,18 @@ from math import inf, nan
 from typing import Any, Union
 
 from . import compat
-from .emit.post_ops import EXP, EXP_LIMITS, LOG2_E, LOG_2, SHIFT, SHIFT_BITS, TANH, TANH_LIMIT
-
-_ERF_LIMIT = 3.832506856900711
-_ERF = (
-    (
-        2.2905065861350646e-4, 3.4082910107109506e-3, 5.0955695062380861e-2,
-        1.8520832239976145e-1, 1.128379143519084,
-    ),
-    (
-        -1.1791602954361697e-7, 2.3547966471313185e-5, 1.0179625278914885e-3,
-        1.4070470171167667e-2, 1.1098505178285362e-1, 4.9746925110067538e-1, 1.0,
-    ),
-)  # fmt: skip
-"""Numerator and denominator, the highest power of x^2 first."""
+from .emit.post_ops import (
+    ERF,
+    ERF_LIMIT,
+    EXP,
+    EXP_LIMITS,
+    LOG2_E,
+    LOG_2,
+    SHIFT,
+    SHIFT_BITS,
+    TANH,
+    TANH_LIMIT,
+)
 
 _LOG = (
     7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1,
@@ -207,7 +205,7 @@ def _sigmoid(x: _Value) -> _Value:
 _FUNCTIONS: dict[str, Callable[[_Value], _Value]] = {
     "exp": _exp,
     "log": _log,
-    "erf": lambda x: _rational(x.limited(-_ERF_LIMIT, _ERF_LIMIT), *_ERF),
+    "erf": lambda x: _rational(x.limited(-ERF_LIMIT, ERF_LIMIT), *ERF),
     "tanh": lambda x: _rational(x.limited(-TANH_LIMIT, TANH_LIMIT), *TANH),
     "sigmoid": _sigmoid,
 }

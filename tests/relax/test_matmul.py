@@ -8,6 +8,7 @@ import pytest
 import torch
 import tvm
 from torch import Tensor, nn
+from torch.nn import functional as F
 from tvm import relax
 from tvm.relax.frontend.torch import from_exported_program
 
@@ -51,6 +52,26 @@ MODELS = {
         Function(lambda a, b, c: a @ b + c),
         [(4, 5, 24), (24, 11), (4, 1, 11)],
         ["matmul_add"],
+    ),
+    "gelu": (
+        nn.Sequential(nn.Linear(24, 40), nn.GELU(), nn.Linear(40, 13)),
+        [(3, 7, 24)],
+        ["matmul_add", "matmul_add_gelu"],
+    ),
+    "transposed result": (
+        Function(lambda a, b: F.silu((a @ b).permute(0, 2, 1, 3).reshape(2, 5, 22)) + 1),
+        [(2, 2, 5, 24), (24, 11)],
+        ["matmul_sigmoid_multiply_add"],
+    ),
+    "result whose rows become columns": (
+        Function(lambda a, b: (a @ b).permute(0, 2, 1).tanh()),
+        [(2, 5, 24), (24, 11)],
+        None,
+    ),
+    "scaled operands": (
+        Function(lambda a, b: (a.permute(0, 2, 1) * 0.5) @ (b * 3)),
+        [(2, 24, 5), (2, 24, 11)],
+        ["matmul"],
     ),
     "residual of one": (Function(lambda a, b, c: a @ b * c), [(5, 24), (24, 11), (1, 1)], None),
     "attention": (Function(attention), [(2, 9, 3, 16)] * 3, ["matmul", "matmul1", "softmax1"]),

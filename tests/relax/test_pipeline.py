@@ -55,6 +55,27 @@ def add(value, given):
     return relax.op.add(value, next(given))
 
 
+def gelu_written_out(bb: relax.BlockBuilder, v: relax.Expr, _: Sequence[relax.Expr]) -> relax.Expr:
+    """As ONNX has it before opset 20."""
+    number = [relax.const(a, "float32") for a in (2**0.5, 1.0, 0.5)]
+    erf = bb.emit(relax.op.erf(bb.emit(relax.op.divide(v, number[0]))))
+    twice = bb.emit(relax.op.multiply(v, bb.emit(relax.op.add(erf, number[1]))))
+    return bb.emit(relax.op.multiply(twice, number[2]))
+
+
+def hard_swish(bb: relax.BlockBuilder, v: relax.Expr, operands: Sequence[relax.Expr]) -> relax.Expr:
+    v = bb.emit(relax.op.add(v, operands[0]))
+    gate = bb.emit(relax.op.clip(bb.emit(relax.op.add(v, relax.const(3.0, "float32"))), 0, 6))
+    scaled = bb.emit(relax.op.divide(gate, relax.const(6.0, "float32")))
+    return bb.emit(relax.op.multiply(v, scaled))
+
+
+def turned_gelu(bb: relax.BlockBuilder, v: relax.Expr, _: Sequence[relax.Expr]) -> relax.Expr:
+    """Channels become the last axis, and come back."""
+    turned = bb.emit(relax.op.permute_dims(v, [0, 2, 3, 1]))
+    return bb.emit(relax.op.permute_dims(bb.emit(NN.gelu(turned)), [0, 3, 1, 2]))
+
+
 # Name: case, steps in Relax, the same in torch, and the operands' broadcast axes.
 CHAINS = {
     "bias": (PLAIN, chain(lambda v, g: add(v, g)), lambda v, b: v + b, ["C"]),
@@ -97,6 +118,11 @@ CHAINS = {
         ["HW", "NC"],
     ),
     "sigmoid": (ONE, chain(relax.op.sigmoid), torch.sigmoid, []),
+    "gelu": (ONE, chain(NN.gelu), F.gelu, []),
+    "gelu by tanh": (SMALL, chain(NN.gelu_tanh), lambda v: F.gelu(v, approximate="tanh"), []),
+    "gelu written out": (PLAIN, gelu_written_out, F.gelu, []),
+    "hard swish of a sum": (SMALL, hard_swish, lambda v, b: F.hardswish(v + b), ["C"]),
+    "twice the same": (ONE, chain(lambda v, _: relax.op.add(v, v)), lambda v: v + v, []),
     "silu of a small image": (SMALL, chain(NN.silu), F.silu, []),
     "sigmoid and tanh": (
         PLAIN, chain(relax.op.sigmoid, relax.op.tanh), lambda v: v.sigmoid().tanh(), [],
@@ -270,14 +296,14 @@ def test_what_two_read_is_written(rng: np.random.Generator) -> None:
 
     def body(bb, value, operands):
         first = bb.emit(relax.op.add(value, operands[0]))
-        return bb.emit(relax.op.multiply(bb.emit(NN.relu(first)), first))
+        return bb.emit(relax.op.multiply(bb.emit(relax.op.abs(first)), first))
 
     mod = module(PLAIN, body, ["C"])
-    assert calls(fused(mod)) == ["call_tir", "relu", "multiply"]
+    assert calls(fused(mod)) == ["call_tir", "abs", "multiply"]
     data, weight = PLAIN.arrays(rng)
     (bias,) = operands_of(PLAIN, ["C"], rng)
     (got,) = build.run(compiled(mod), "main", data, weight, bias)
-    want, limit = expected(PLAIN, data, weight, lambda v, b: F.relu(v + b) * (v + b), [bias])
+    want, limit = expected(PLAIN, data, weight, lambda v, b: (v + b).abs() * (v + b), [bias])
     check(PLAIN, got, want, limit * (1 + want.abs()))
 
 
@@ -294,9 +320,24 @@ def test_what_enlarges_the_result_is_no_step() -> None:
     assert calls(fused(bb.get())) == ["call_tir", "add"]
 
 
-def test_twice_the_same_is_no_residual() -> None:
-    mod = module(PLAIN, lambda bb, value, _: bb.emit(relax.op.add(value, value)), [])
-    assert calls(fused(mod)) == ["call_tir", "add"]
+def test_a_step_between_transposes_is_part_of_the_kernel(rng: np.random.Generator) -> None:
+    """They come behind it; those at the end of a chain stay for what reads them."""
+    mod = module(PLAIN, turned_gelu, [])
+    assert calls(fused(mod)) == ["call_tir", "permute_dims", "permute_dims"]
+    data, weight = PLAIN.arrays(rng)
+    (got,) = build.run(compiled(mod), "main", data, weight)
+    check(PLAIN, got, *expected(PLAIN, data, weight, F.gelu, []))
+
+
+def test_values_that_moved_are_no_operands() -> None:
+    """A square that is added to its transpose."""
+    case = Case(C, (5, 5), (1, 1), ins=4, outs=6)
+
+    def body(bb, v, _):
+        turned = bb.emit(NN.relu(bb.emit(relax.op.permute_dims(v, [0, 1, 3, 2]))))
+        return bb.emit(relax.op.add(v, turned))
+
+    assert calls(fused(module(case, body, []))) == ["call_tir", "permute_dims", "relu", "add"]
 
 
 def test_constant_weights_are_packed_once(rng: np.random.Generator) -> None:

@@ -89,6 +89,7 @@ def test_of_a_row_that_is_all_minus_infinity_softmax_is_nan() -> None:
     check(Function(lambda x: x.softmax(-1)), x)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
 def test_dtypes(dtype: str) -> None:
     """float16 and bfloat16 are computed in float32, and rounded once."""

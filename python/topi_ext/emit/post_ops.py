@@ -8,6 +8,7 @@ for each element would cost more than most kernels.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import pi, sqrt
 from typing import NamedTuple
 
 from ..epilogue import QUANTIZED, PostOp, step_dtypes
@@ -76,9 +77,17 @@ class RowEpilogue(NamedTuple):
         """What becomes of `value`, the sum at `position` along the row."""
         sources = iter(self.sources)
         is_function = False
-        for step, dtype in zip(self.steps, step_dtypes(tuple(self.steps), self.dtype)):
+        saved = {step.earlier for step in self.steps}
+        values: dict[int, Expr] = {}
+        dtypes = step_dtypes(tuple(self.steps), self.dtype)
+        for number, (step, dtype) in enumerate(zip(self.steps, dtypes)):
+            if number in saved:
+                # Not a variable, for the same reason as below.
+                values[number] = value = self.kept(value, dtype)
             if step.op in _BINARY:
-                if step.order:
+                if step.earlier is not None:
+                    other = values[step.earlier]
+                elif step.order:
                     other = self._operand(step, next(sources), position, dtype)
                 else:
                     other = constant(step.value, dtype)
@@ -124,6 +133,9 @@ def _unary(step: PostOp) -> Callable[[Expr, str], Expr]:
         "sigmoid": sigmoid,
         "silu": lambda x, dtype: x * sigmoid(x, dtype),
         "tanh": tanh,
+        "erf": erf,
+        "gelu": gelu,
+        "gelu_tanh": gelu_tanh,
         "quantize": lambda x, dtype: quantized(x, dtype, step.dtype, int(step.value)),
     }
     return functions[step.op]
@@ -167,6 +179,35 @@ def tanh(x: Expr, dtype: str) -> Expr:
     square = let(x * x)
     above, below = (_polynomial(square, part, dtype) for part in TANH)
     return x * (above / below)
+
+
+def erf(x: Expr, dtype: str) -> Expr:
+    """Error function; an error of about 5 units in the last place in float32.
+
+    In float32 a rational function, of degree 9 over 12, on the interval beyond which the result is
+    1 (coefficients of Eigen's ``erf``).
+    """
+    if dtype != "float32":
+        return function("erf", x)
+    limit = constant(ERF_LIMIT, dtype)
+    x = let(select(x > limit, limit, x))
+    x = let(select(x < -limit, -limit, x))
+    square = let(x * x)
+    above, below = (_polynomial(square, part, dtype) for part in ERF)
+    return x * (above / below)
+
+
+def gelu(x: Expr, dtype: str) -> Expr:
+    """``x`` times the distribution function of the normal distribution."""
+    half, one = constant(0.5, dtype), constant(1, dtype)
+    return x * half * (one + erf(x * constant(sqrt(0.5), dtype), dtype))
+
+
+def gelu_tanh(x: Expr, dtype: str) -> Expr:
+    """The same, approximated by a hyperbolic tangent."""
+    half, one, cube = (constant(value, dtype) for value in (0.5, 1, 0.044715))
+    inner = x * constant(sqrt(2 / pi), dtype) * (one + cube * x * x)
+    return x * half * (one + tanh(let(inner), dtype))
 
 
 def exp(x: Expr, dtype: str) -> Expr:
@@ -228,6 +269,21 @@ TANH = (
         1.48572235717979e-05, 6.37261928875436e-04, 4.89352455891786e-03,
     ),
     (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03),
+)  # fmt: skip
+"""Numerator and denominator, the highest power of x^2 first."""
+
+ERF_LIMIT = 3.832506856900711
+"""Beyond it erf is 1."""
+
+ERF = (
+    (
+        2.2905065861350646e-4, 3.4082910107109506e-3, 5.0955695062380861e-2,
+        1.8520832239976145e-1, 1.128379143519084,
+    ),
+    (
+        -1.1791602954361697e-7, 2.3547966471313185e-5, 1.0179625278914885e-3,
+        1.4070470171167667e-2, 1.1098505178285362e-1, 4.9746925110067538e-1, 1.0,
+    ),
 )  # fmt: skip
 """Numerator and denominator, the highest power of x^2 first."""
 
