@@ -12,11 +12,10 @@ by vectors; else they come behind the steps, which compute each element alone.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, NamedTuple
-
-import tvm
+from typing import Any, NamedTuple, Optional
 
 from topi_ext import backend
 from topi_ext.compat import (
@@ -33,9 +32,10 @@ from .anchor import Anchor, ConvAnchor, is_view
 from .attrs import STOCK, read
 from .matmul import MATMUL
 from .matmul import read as read_product
-from .patterns import Lookup, number_in
+from .patterns import Lookup, is_operator, number_in
 from .rows import read as read_rows
 from .target import target_of
+from .transposes import read as read_transpose
 
 R = relax()
 
@@ -102,7 +102,12 @@ class Chain:
         self.anchor.reset(last.mark)
 
 
-def chains_of(func: Any) -> dict[Any, Chain]:
+Begin = Callable[[Any, Lookup, Lookup], Optional[Chain]]
+"""``begin(value, lookup, outside)``: the chain that a value begins.  `outside` is a `lookup` that
+sees nothing of what chains compute, nor behind it."""
+
+
+def chains_of(func: Any, begin: Begin) -> dict[Any, Chain]:
     """The chains of a function, by their last calls."""
     bindings = [
         (binding.var, binding.value)
@@ -124,7 +129,7 @@ def chains_of(func: Any) -> dict[Any, Chain]:
         return None if expr in ends else values.get(expr)
 
     for var, value in bindings:
-        chain = _begun(value, lookup, outside)
+        chain = begin(value, lookup, outside)
         if chain is None:
             continue
         chain.link(var, value)
@@ -161,9 +166,16 @@ def _is_whole(
     )
 
 
-def _begun(value: Any, lookup: Lookup, outside: Lookup) -> Chain | None:
-    """The chain that a call begins, where a kernel of ours can end it."""
-    is_call = isinstance(value, R.Call) and isinstance(value.op, tvm.ir.Op)
+def transposes(value: Any, *_: Lookup) -> Chain | None:
+    """The chain that a transpose begins."""
+    transpose = read_transpose(value) if is_operator(value) else None
+    return transpose and Chain(transpose)
+
+
+def products_and_rows(value: Any, lookup: Lookup, outside: Lookup) -> Chain | None:
+    """The chain that a convolution, a matrix product, a softmax or a norm begins, where a kernel of
+    ours can end it."""
+    is_call = is_operator(value)
     if is_call and value.op.name == MATMUL:
         product = read_product(value, outside)
         return product and Chain(product)
@@ -187,7 +199,7 @@ def _begun(value: Any, lookup: Lookup, outside: Lookup) -> Chain | None:
 
 def _extend(chain: Chain, var: Any, call: Any) -> bool:
     """Add `call`, which reads the chain's value, to the chain; whether it could be."""
-    if not (isinstance(call, R.Call) and isinstance(call.op, tvm.ir.Op)):
+    if not is_operator(call):
         return False
     dtype, found = chain.anchor.dtype, tensor_type_of(call)
     if found is None or dtype_name(found.dtype) != dtype:

@@ -9,7 +9,7 @@ from typing import Any
 from topi_ext.compat import relax, tensor_type_of
 from topi_ext.target import advise
 
-from .chains import Chain, chains_of
+from .chains import Begin, Chain, chains_of, products_and_rows, transposes
 from .target import target_of
 
 R = relax()
@@ -20,7 +20,8 @@ def fuse_kernels(module: Any) -> Any:
     behind them.
 
     Constant weights are packed by a call whose operands are constants, which ``FoldConstant``
-    computes at compile time.  What has no kernel of ours is left as it is.
+    computes at compile time.  What has no kernel of ours is left as it is.  Transposes that no
+    product has taken in come last.
 
     Parameters
     ----------
@@ -30,24 +31,27 @@ def fuse_kernels(module: Any) -> Any:
     -------
     tvm.IRModule
     """
-    mutator = _Fuser(module)
-    for name, func in list(module.functions_items()):
-        if isinstance(func, R.Function):
-            mutator.rewrite(name, func)
-    return mutator.builder_.get()
+    for begin in (products_and_rows, transposes):
+        mutator = _Fuser(module, begin)
+        for name, func in list(module.functions_items()):
+            if isinstance(func, R.Function):
+                mutator.rewrite(name, func)
+        module = mutator.builder_.get()
+    return module
 
 
 @R.expr_functor.mutator
 class _Fuser(R.PyExprMutator):
     """Replaces the last call of each chain; the others are dead then."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, begin: Begin) -> None:
         super().__init__(module)
+        self.begin = begin
         self.chains: dict[Any, Chain] = {}
 
     def rewrite(self, name: Any, func: Any) -> None:
         """Put the fused function into the builder's module."""
-        self.chains = chains_of(func)
+        self.chains = chains_of(func, self.begin)
         if self.chains:
             fused = R.analysis.remove_all_unused(self.visit_expr(func))
             self.builder_.update_func(name, fused)

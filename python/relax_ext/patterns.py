@@ -39,8 +39,12 @@ def masked_softmax(where: Any, lookup: Lookup) -> Any:
 
 def named(value: Any, *names: str) -> Any:
     """A value that is a call of one of these operators, else None."""
-    is_call = isinstance(value, R.Call) and isinstance(value.op, tvm.ir.Op)
-    return value if is_call and value.op.name in names else None
+    return value if is_operator(value) and value.op.name in names else None
+
+
+def is_operator(value: Any) -> bool:
+    """Whether a value is a call of an operator."""
+    return isinstance(value, R.Call) and isinstance(value.op, tvm.ir.Op)
 
 
 def number_in(expr: Any) -> float | None:

@@ -24,6 +24,7 @@ from .problem import Problem
 from .product import Product
 from .rowwise import RowWise
 from .sizes import Rule, rules, unknown
+from .transposition import Transposition
 
 Backend = Union[CpuBackend, CudaBackend]
 """Builds kernels for one kind of target; hashable, so that equal requests share a kernel."""
@@ -196,6 +197,12 @@ def rowwise_func(rowwise: RowWise, target: Any) -> Any:
     return _build_rowwise(replace(rowwise, sizes=tuple(known)), of_target(target))
 
 
+def transposition_func(transposition: Transposition, target: Any) -> Any:
+    """The scheduled PrimFunc ``(x, *operands of the epilogue, y)`` of a merged transpose, for a
+    target that :func:`computes_rows`."""
+    return _build_transposition(transposition, of_target(target))
+
+
 def workspace_bytes(func: Any, threads: int) -> int | None:
     """Memory that a kernel of ours allocates while `threads` run it, at most.
 
@@ -312,7 +319,17 @@ def recording() -> Iterator[list[Work]]:
         works += (Work(what, by) for what, by in asked if isinstance(what, Problem))
 
 
-@lru_cache(maxsize=256)
+_REMEMBERED = 256
+"""Kernels: one takes a quarter of a megabyte."""
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _build_transposition(transposition: Transposition, backend: CpuBackend) -> Any:
+    with compat.building:
+        return backend.build_transposition(transposition)
+
+
+@lru_cache(maxsize=_REMEMBERED)
 def _build_rowwise(rowwise: RowWise, backend: CpuBackend) -> Any:
     sizes = (
         (a, compat.size_var(f"size_{a}") if size is None else size) for a, size in rowwise.sizes
@@ -333,10 +350,6 @@ def _one_at_a_time(cached: Callable[[_AnyRequest], Any]) -> Callable[[_AnyReques
             return cached(request)
 
     return ask
-
-
-_REMEMBERED = 256
-"""Kernels: one takes a quarter of a megabyte."""
 
 
 @_one_at_a_time

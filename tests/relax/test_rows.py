@@ -140,3 +140,22 @@ def test_symbolic_sizes() -> None:
         got = run(tvm.runtime.tensor(x.numpy())).numpy()
         want = F.layer_norm(x.double(), (24,), scale, scale).transpose(1, 2).softmax(-1)
         np.testing.assert_allclose(got, want.numpy(), rtol=0, atol=2e-6)
+
+
+TURNED = {
+    "tokens to image": ((2, 130, 48), lambda x: x.transpose(1, 2).reshape(2, 48, 13, 10), []),
+    "bias and activation behind": (
+        (2, 40, 13, 11), lambda x, b: F.silu(x.permute(0, 2, 3, 1) + b), [(40,)],
+    ),
+    "residual behind": ((2, 300, 70), lambda x, y: y + x.mT, [(2, 70, 300)]),
+    "few columns": ((3, 9, 700), lambda x: x.transpose(1, 2), []),
+    "all axes": ((20, 21, 22), lambda x: x.permute(2, 1, 0), []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TURNED)
+def test_transposes(name: str) -> None:
+    """By squares in registers, with what follows; odd sizes, blocks of rows that are not full."""
+    shape, function, others = TURNED[name]
+    names = check(Function(function), *(torch.randn(one) for one in (shape, *others)))
+    assert len(names) == 1 and names[0].startswith("transpose")

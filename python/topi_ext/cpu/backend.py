@@ -14,6 +14,7 @@ from ..problem import Problem
 from ..product import Product
 from ..rowwise import RowWise
 from ..sizes import Rule
+from ..transposition import Transposition
 from . import kernels
 from .machine import Machine
 from .measured import measured
@@ -21,6 +22,7 @@ from .plan.choose import choose
 from .plan.rowwise import plan_rowwise
 from .plan.window import Plan
 from .rowwise import build as build_rowwise
+from .transposition import build as build_transposition
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,10 @@ class CpuBackend:
     def build_rowwise(self, rowwise: RowWise) -> Any:
         """The PrimFunc of a softmax or normalization, merged."""
         return build_rowwise(rowwise, plan_rowwise(rowwise, self.machine))
+
+    def build_transposition(self, transposition: Transposition) -> Any:
+        """The PrimFunc of a transpose, merged."""
+        return build_transposition(transposition, self.machine)
 
     @staticmethod
     def fuses(_: Fused) -> bool:
