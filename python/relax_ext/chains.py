@@ -33,6 +33,7 @@ from .attrs import STOCK, read
 from .matmul import MATMUL
 from .matmul import read as read_product
 from .patterns import Lookup, is_operator, number_in
+from .resizes import read as read_resize
 from .rows import read as read_rows
 from .target import target_of
 from .transposes import read as read_transpose
@@ -179,6 +180,9 @@ def products_and_rows(value: Any, lookup: Lookup, outside: Lookup) -> Chain | No
     if is_call and value.op.name == MATMUL:
         product = read_product(value, outside)
         return product and Chain(product)
+    resize = read_resize(value) if is_call else None
+    if resize is not None:
+        return Chain(resize)
     rows = read_rows(value, lookup) if is_call else None
     if rows is not None:
         return Chain(*rows)

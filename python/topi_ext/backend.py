@@ -22,6 +22,7 @@ from .geometry import Geometry, Size
 from .layout import Layouts
 from .problem import Problem
 from .product import Product
+from .resize import Resize
 from .rowwise import RowWise
 from .sizes import Rule, rules, unknown
 from .transposition import Transposition
@@ -203,6 +204,12 @@ def transposition_func(transposition: Transposition, target: Any) -> Any:
     return _build_transposition(transposition, of_target(target))
 
 
+def resize_func(resize: Resize, target: Any) -> Any:
+    """The scheduled PrimFunc ``(x, *operands of the epilogue, y)`` of a resize, for a target that
+    :func:`computes_rows`."""
+    return _build_resize(resize, of_target(target))
+
+
 def workspace_bytes(func: Any, threads: int) -> int | None:
     """Memory that a kernel of ours allocates while `threads` run it, at most.
 
@@ -321,6 +328,12 @@ def recording() -> Iterator[list[Work]]:
 
 _REMEMBERED = 256
 """Kernels: one takes a quarter of a megabyte."""
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _build_resize(resize: Resize, backend: CpuBackend) -> Any:
+    with compat.building:
+        return backend.build_resize(resize)
 
 
 @lru_cache(maxsize=_REMEMBERED)

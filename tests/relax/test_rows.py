@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Softmax and normalizations of whole models in the pipeline, against PyTorch in float64."""
+"""Softmax, norms, transposes and resizes in the pipeline, against PyTorch in float64."""
 
 from __future__ import annotations
 
@@ -159,3 +159,29 @@ def test_transposes(name: str) -> None:
     shape, function, others = TURNED[name]
     names = check(Function(function), *(torch.randn(one) for one in (shape, *others)))
     assert len(names) == 1 and names[0].startswith("transpose")
+
+
+RESIZES: dict[str, tuple[dict[str, Any], str]] = {
+    "nearest": ({"scale_factor": (2, 3)}, "resize2d"),
+    "bilinear": ({"size": (20, 31), "mode": "bilinear"}, "resize2d"),
+    "bilinear, smaller": ({"size": (4, 3), "mode": "bilinear"}, "resize2d"),
+    "bilinear between corners": (
+        {"size": (18, 1), "mode": "bilinear", "align_corners": True}, "resize2d",
+    ),
+    "bicubic": ({"size": (20, 30), "mode": "bicubic"}, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RESIZES)
+def test_resizes(name: str) -> None:
+    """PyTorch's coordinates are float32: what it computes in float64 is compared with."""
+    options, kernel = RESIZES[name]
+    function = Function(lambda x: F.interpolate(x, **options))
+    names = check(function, torch.randn(2, 3, 9, 11), tolerance=5e-6)
+    assert names == [kernel] * bool(kernel)
+
+
+def test_what_follows_a_resize_is_part_of_its_kernel() -> None:
+    options = {"scale_factor": 2, "mode": "bilinear"}
+    made = Function(lambda x, y: F.relu(F.interpolate(x, **options) + y))
+    assert check(made, torch.randn(1, 3, 5, 6), torch.randn(3, 1, 1)) == ["resize2d_add_relu"]

@@ -12,6 +12,7 @@ from ..epilogue import Fused
 from ..plan_database import Database, current
 from ..problem import Problem
 from ..product import Product
+from ..resize import Resize
 from ..rowwise import RowWise
 from ..sizes import Rule
 from ..transposition import Transposition
@@ -21,6 +22,7 @@ from .measured import measured
 from .plan.choose import choose
 from .plan.rowwise import plan_rowwise
 from .plan.window import Plan
+from .resize import build as build_resize
 from .rowwise import build as build_rowwise
 from .transposition import build as build_transposition
 
@@ -72,6 +74,10 @@ class CpuBackend:
     def build_transposition(self, transposition: Transposition) -> Any:
         """The PrimFunc of a transpose, merged."""
         return build_transposition(transposition, self.machine)
+
+    def build_resize(self, resize: Resize) -> Any:
+        """The PrimFunc of a resize."""
+        return build_resize(resize, self.machine)
 
     @staticmethod
     def fuses(_: Fused) -> bool:

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A resize of images to be built: planes of which each element comes from one or four.
+
+===========  =====================================================
+method       coordinate of element o, of f = size before / after
+===========  =====================================================
+nearest      o // (1 / f), of whole multiples
+half_pixel   (o + 1/2) f - 1/2
+asymmetric   o f
+corners      o (before - 1) / (after - 1)
+===========  =====================================================
+
+Of the last three, elements beside the coordinate are weighted by how near they are; beyond the
+border the last one counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .epilogue import Epilogue
+
+NEAREST, HALF_PIXEL, ASYMMETRIC, CORNERS = METHODS = (
+    "nearest", "half_pixel", "asymmetric", "corners",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Resize:
+    """One resize of float32, with axes N, C, H, W.
+
+    Attributes
+    ----------
+    method : str
+        One of `METHODS`.
+    planes : tuple of int
+        N and C.
+    before, after : tuple of int
+        H and W.
+    epilogue : tuple of PostOp
+        Operands have the letters that they vary along, and no others.
+    """
+
+    method: str
+    planes: tuple[int, int]
+    before: tuple[int, int]
+    after: tuple[int, int]
+    epilogue: Epilogue = ()
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Of the result, by letter."""
+        return dict(zip("NCHW", (*self.planes, *self.after)))
+
+    def coordinate(self, axis: int) -> tuple[float, float]:
+        """Scale and offset: where element o is, ``o * scale + offset``."""
+        before, after = self.before[axis], self.after[axis]
+        if self.method == CORNERS:
+            return ((before - 1) / (after - 1) if after > 1 else 0.0), 0.0
+        scale = before / after
+        return scale, (scale / 2 - 0.5 if self.method == HALF_PIXEL else 0.0)
