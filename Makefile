@@ -44,7 +44,7 @@ unexport PYTHONPATH
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo docs env env-aarch64 env-all env-models env-relay env-relay-tf env-rivals models test test-models test-fast test-full test-relay test-relay-tf test-tvm025 test-tvm026 lint types format fuzz bench growth clean
+.PHONY: help demo docs env env-aarch64 env-all env-models env-relay env-relay-tf env-rivals models test test-models test-fast test-full test-relay test-relay-tf test-tvm025 test-tvm026 lint types format fuzz bench bench-models growth clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## */  \1\t/' | expand -t 16
@@ -70,6 +70,10 @@ env-rivals: .venv-rivals/.ready  ## make .venv-rivals: OpenVINO, for scripts/ben
 models: env-models  ## export, import, compile and compare models of other packages, write out/models.json and .md
 	mkdir -p out
 	.venv-models/bin/python scripts/real_models.py --portable --json out/models.json --markdown out/models.md $(ARGS)
+
+bench-models: env-models  ## time whole models, in sizes that people run, against PyTorch, write out/bench_models.json
+	mkdir -p out
+	.venv-models/bin/python scripts/bench_models.py --json out/bench_models.json $(ARGS)
 
 # Two programs that Debian has: qemu-user-static and g++-aarch64-linux-gnu.
 ARM := $(and $(shell command -v qemu-aarch64-static),$(shell command -v aarch64-linux-gnu-g++))

@@ -46,7 +46,7 @@ class Entry:
 
 def entries() -> dict[str, Entry]:
     """Every model of the packages, by its name."""
-    _quiet()
+    quiet()
     found: dict[str, Entry] = {}
     for package, module in ((p, m) for p, modules in PACKAGES.items() for m in modules):
         for name, make in import_module(f".{module}", __package__).MODELS.items():
@@ -57,7 +57,7 @@ def entries() -> dict[str, Entry]:
     return found
 
 
-def _quiet() -> None:
+def quiet() -> None:
     """Import the packages without their advice, and without asking a hub for anything."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     logging.disable(logging.WARNING)

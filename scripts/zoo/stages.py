@@ -102,16 +102,16 @@ def check(
     step("export")
     try:
         model, inputs = prepare(entry)
-        program = _export(model, inputs)
+        program = export(model, inputs)
     except StageError as failed:
         row.outcomes = {way: Outcome(*failed.args) for way in ways}
         return row
     names = (CONVOLUTION.match(str(node.target)) for node in program.graph.nodes)
     row.convolutions = dict(sorted(Counter(name.group(1) for name in names if name).items()))
     with torch.no_grad():
-        own = _tensors(model(*inputs))
+        own = tensors_of(model(*inputs))
     want = exact(model, inputs)
-    row.torch_error = _error(own, want)
+    row.torch_error = error_of(own, want)
     least = ROUNDING[entry.dtype]
     row.limit = min(max(least, TIMES_TORCH * row.torch_error), MOST * least)
     for group in (("stock",), ("plain", "pipeline")):
@@ -136,7 +136,7 @@ def prepare(entry: Entry) -> tuple[nn.Module, tuple[Tensor, ...]]:
     return model, tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs)
 
 
-def _export(model: nn.Module, inputs: tuple[Tensor, ...]) -> torch.export.ExportedProgram:
+def export(model: nn.Module, inputs: tuple[Tensor, ...]) -> torch.export.ExportedProgram:
     with contextlib.ExitStack() as stack:
         # torch prints the graph of what it refuses.
         for redirect in (contextlib.redirect_stdout, contextlib.redirect_stderr):
@@ -153,16 +153,16 @@ def exact(model: nn.Module, inputs: tuple[Tensor, ...]) -> list[Tensor]:
     try:
         with torch.no_grad():
             wide = [x.double() if x.is_floating_point() else x for x in inputs]
-            return _tensors(copy.deepcopy(model).double()(*wide))
+            return tensors_of(copy.deepcopy(model).double()(*wide))
     finally:
         torch.set_default_dtype(default)
 
 
-def _tensors(results: Any) -> list[Tensor]:
+def tensors_of(results: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(results) if isinstance(leaf, Tensor)]
 
 
-def _error(got: list[Tensor], want: list[Tensor]) -> float:
+def error_of(got: list[Tensor], want: list[Tensor]) -> float:
     """The largest difference over the largest exact number, of the worst result."""
     return max(
         float((g.double() - w).abs().max() / w.abs().max().clamp_min(1e-300))
@@ -232,7 +232,7 @@ def _judge(ran: _Ran, want: list[Tensor], limit: float) -> None:
     if shapes[0] != shapes[1]:
         ran.reason = f"shapes {shapes[0]}, not {shapes[1]}"
         return
-    ran.error = _error(got, want)
+    ran.error = error_of(got, want)
     if ran.error <= limit:
         ran.stage = "right"
     else:

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times whole models, in sizes that people run, by ``relax_ext.pipeline`` and by PyTorch.
+
+::
+
+    python scripts/bench_models.py --only Unet "UNet2DModel" --json out/bench_models.json
+
+Each model, with random weights, is exported, imported, compiled, and compared with PyTorch in
+float64.  Then both run in turns, a block of runs each, with a pause between blocks: the threads of
+either are asleep while the other's run.  Medians of all runs are compared.  The weakest link is the
+operator without a kernel of ours that takes most of the time.
+
+``make env-models`` installs the packages.  No weights are downloaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import geometric_mean, median
+from typing import Any
+
+BLOCKS = 7
+PAUSE = 0.1
+"""Seconds between blocks."""
+BLOCK = 0.3
+"""Seconds of a block, or two runs."""
+
+
+@dataclass
+class Row:
+    """What was measured of a model; milliseconds."""
+
+    model: str
+    ours: float
+    torch: float
+    error: float
+    torch_error: float
+    compile_s: float
+    share_of_ours: float
+    weakest: tuple[str, float] | None
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast as PyTorch."""
+        return self.torch / self.ours
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    made.add_argument("--only", nargs="+", metavar="NAME", help="only these models, in this order")
+    made.add_argument("--threads", type=int, default=2)
+    made.add_argument("--list", action="store_true", help="print the names")
+    made.add_argument("--json", type=Path, help="write everything there; rows of other models stay")
+    return made
+
+
+def main() -> int:
+    """Measure the models that were asked for."""
+    options = parser().parse_args()
+    prepare_environment(options.threads)
+    from zoo.catalog import quiet
+
+    quiet()
+    from zoo.published import MODELS
+
+    if options.list:
+        print("\n".join(MODELS))
+        return 0
+    unknown = set(options.only or ()) - set(MODELS)
+    if unknown:
+        parser().error(f"no model is called {', '.join(sorted(unknown))}: see --list")
+    rows = _known(options.json)
+    for name in options.only or MODELS:
+        rows[name] = measured(name, options.threads)
+        print(line(rows[name]), flush=True)
+        if options.json:
+            options.json.parent.mkdir(parents=True, exist_ok=True)
+            found = [asdict(row) for row in rows.values()]
+            options.json.write_text(json.dumps(found, indent=1) + "\n")
+    print(f"geometric mean: {geometric_mean([row.ratio for row in rows.values()]):.2f}")
+    return 0
+
+
+def prepare_environment(threads: int) -> None:
+    """What both read when they are imported: so many threads, which do not spin when they wait."""
+    os.environ["TVM_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(threads)
+    os.environ.update(
+        {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "TVM_BIND_THREADS": "0"}
+    )
+
+
+def measured(name: str, threads: int) -> Row:
+    """One model."""
+    import torch
+    import tvm
+    from tvm import relax
+
+    import relax_ext
+    from conv_cli.profiling import Profile, entries_of
+    from relax_ext.cli.instrument import KernelNames, calls_of
+    from zoo import catalog, stages
+    from zoo.published import MODELS
+
+    torch.set_num_threads(threads)
+    model, inputs = stages.prepare(catalog.Entry(name, "", MODELS[name], "float32"))
+    target = relax_ext.host_target(num_cores=threads)
+    module = stages.from_exported_program(stages.export(model, inputs))
+    start, kernels = time.perf_counter(), KernelNames(target)
+    executable = tvm.compile(module, target, relax_pipeline=kernels.pipeline)
+    seconds = time.perf_counter() - start
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    given = [tvm.runtime.from_dlpack(x.contiguous()) for x in inputs]
+    results = machine["main"](*given)
+    results = [results] if isinstance(results, tvm.runtime.Tensor) else results
+    got = [torch.from_dlpack(one).clone() for one in results]
+    with torch.no_grad():
+        want, own = stages.exact(model, inputs), stages.tensors_of(model(*inputs))
+        ours, eager = in_turns(lambda: machine["main"](*given), lambda: model(*inputs))
+    runs = []
+    for _ in range(5):
+        with calls_of(machine, tvm.cpu()) as calls:
+            machine["main"](*given)
+        runs.append(list(calls))
+    profile = Profile("relax_ext", name, "torch", "", threads, entries_of(runs, kernels.names))
+    errors = stages.error_of(got, want), stages.error_of(own, want)
+    return Row(name, ours, eager, *errors, seconds, profile.ours, profile.weakest)
+
+
+def in_turns(*runs: Callable[[], Any]) -> list[float]:
+    """The median of each in milliseconds."""
+    times: list[list[float]] = [[] for _ in runs]
+    for _ in range(BLOCKS):
+        for run, taken in zip(runs, times):
+            time.sleep(PAUSE)
+            run()
+            block = time.perf_counter()
+            count = 0
+            while count < 2 or time.perf_counter() - block < BLOCK:
+                start = time.perf_counter()
+                run()
+                taken.append(1e3 * (time.perf_counter() - start))
+                count += 1
+    return [median(taken) for taken in times]
+
+
+def line(row: Row) -> str:
+    """A row of a table in Markdown."""
+    weakest = f"{row.weakest[0]} {100 * row.weakest[1]:.0f} %" if row.weakest else "-"
+    ratio = f"{row.ratio:.2f}" if row.ratio >= 1 else f"**{row.ratio:.2f}**"
+    return (
+        f"| {row.model} | {row.torch:.1f} | {row.ours:.1f} | {ratio} | {row.error:.0e} "
+        f"| {row.torch_error:.0e} | {100 * row.share_of_ours:.0f} % | {weakest} |"
+    )
+
+
+def _known(path: Path | None) -> dict[str, Row]:
+    """Rows of an earlier run."""
+    if path is None or not path.exists():
+        return {}
+    return {one["model"]: Row(**one) for one in json.loads(path.read_text())}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
