@@ -17,6 +17,8 @@ os.environ.setdefault("TVM_NUM_THREADS", "2")
 os.environ.setdefault("TVM_BIND_THREADS", "0")
 os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What is compiled here is to be compiled, and nobody's home is to be written to.
+os.environ.setdefault("TVM_CONV_CACHE", "0")
 
 import importlib.metadata
 import platform

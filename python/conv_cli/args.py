@@ -24,7 +24,7 @@ compared with PyTorch in float64."""
 EPILOG = """\
 {examples}
 
-{tuning}  python -m {package} doctor
+{tuning}{caching}  python -m {package} doctor
       prints versions, processor, vector instructions, threads, and what is registered
 
 exit status:
@@ -40,6 +40,12 @@ and 8e-2), quantized outputs up to a step of rounding, more where operators foll
 TUNING = """\
   python -m {package} tune MODEL --database PLANS.json
       measures plans of its convolutions here, and keeps the fastest of each
+
+"""
+
+CACHING = """\
+  python -m {package} cache [--clear]
+      says where compiled code is kept for later processes, and how much; or removes it
 
 """
 
@@ -73,6 +79,8 @@ class Usage:
         Whether the calls of a model can be timed one by one.
     takes_database : bool
         Whether plans can be measured, and taken from a file.
+    keeps_code : bool
+        Whether compiled code is kept for later processes.
     """
 
     package: str
@@ -84,6 +92,7 @@ class Usage:
     takes_boards: bool = False
     takes_profile: bool = False
     takes_database: bool = False
+    keeps_code: bool = False
 
 
 def _named(text: str) -> tuple[str, str]:
@@ -165,6 +174,7 @@ def parser(usage: Usage) -> argparse.ArgumentParser:
             package=usage.package,
             examples=usage.examples,
             tuning=TUNING.format(package=usage.package) if usage.takes_database else "",
+            caching=CACHING.format(package=usage.package) if usage.keeps_code else "",
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

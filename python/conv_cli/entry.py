@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from . import args as cli_args
-from . import doctor
+from . import doctor, kept_code
 from .adapter import Adapter, Choices
 from .boards import Board
 from .check import Options, Report, check, set_threads
@@ -43,6 +43,8 @@ def main(adapter: Adapter, argv: Sequence[str] | None = None) -> int:
     if arguments == ["doctor"]:
         return doctor.show(adapter)
     try:
+        if adapter.usage.keeps_code and arguments[:1] == ["cache"]:
+            return kept_code.show(arguments[1:])
         chosen = cli_args.read(adapter.usage, arguments)
         # torch 2.13 warns about its own use of a pytree class whenever it copies a program.
         warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")

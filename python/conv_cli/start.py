@@ -28,7 +28,7 @@ def ahead(package: str, usage: Callable[[], Usage]) -> None:
     # in an import or a compile they would end it.
     if any(action == "error" for action, *_ in warnings.filters):
         warnings.simplefilter("default")
-    if sys.argv[1:] == ["doctor"]:
+    if sys.argv[1:] == ["doctor"] or sys.argv[1:2] == ["cache"]:
         return
     from .args import read  # not before Ctrl-C is answered
     from .errors import CliError, tell

@@ -15,6 +15,7 @@ from typing import Any
 import tvm
 
 from topi_ext.backend import has_kernels
+from topi_ext.code_cache import keeping, marked
 from topi_ext.compat import call_attr, relax, tir
 from topi_ext.emit import is_kernel
 from topi_ext.plan_database import AnyPath, using
@@ -67,7 +68,7 @@ def pipeline(target: Any, database: AnyPath | None = None) -> Any:
     def run(module: Any, _: Any) -> Any:
         passes = [
             *first_passes(module),
-            R.transform.FoldConstant(),
+            _pass(_folded),
             *of.library_dispatch_passes(target),
             *_legalize_passes(of.legalize_passes(target)),
             R.transform.DeadCodeElimination(),
@@ -76,7 +77,7 @@ def pipeline(target: Any, database: AnyPath | None = None) -> Any:
             *of.finalize_passes(target),
         ]
         with target, nullcontext() if database is None else using(database):
-            return tvm.transform.Sequential(passes)(module)
+            return marked(tvm.transform.Sequential(passes)(module))
 
     return run
 
@@ -94,6 +95,12 @@ def first_passes(module: Any) -> list[Any]:
 def on_processors(func: Any) -> Any:
     """`func`, which is none of our kernels, on all threads and by vectors."""
     return vectorized_math(parallelized(func))
+
+
+def _folded(module: Any) -> Any:
+    """`module`, whose constants are computed: what packs weights runs here."""
+    with keeping():
+        return R.transform.FoldConstant()(module)
 
 
 def _pass(function: Any) -> Any:

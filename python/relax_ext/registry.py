@@ -15,6 +15,7 @@ from typing import Any
 
 from tvm.script import relax as script
 
+from topi_ext import code_cache
 from topi_ext.compat import infer_key, op_attr, own_op, replace_op_attr, set_op_attr
 from topi_ext.registration import Registration
 
@@ -40,12 +41,14 @@ class _Registry(Registration):
             rule = partial(batch_norm.legalize, stock=op_attr(batch_norm.OP, key))
             replace_op_attr(self.replaced, batch_norm.OP, key, rule)
         HOOKS.install()
+        code_cache.install()
         for op, (key, rule) in product(OWN, _own_rules().items()):
             set_op_attr(op, key, rule)
 
     def remove(self) -> None:
         super().remove()
         HOOKS.remove()
+        code_cache.remove()
         for op in OWN:
             for key, rule in _refusals(op).items():
                 set_op_attr(op, key, rule)

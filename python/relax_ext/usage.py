@@ -31,4 +31,5 @@ USAGE = Usage(
     takes_boards=True,
     takes_profile=True,
     takes_database=True,
+    keeps_code=True,
 )

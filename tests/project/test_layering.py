@@ -26,6 +26,7 @@ FLOOR = {
     "topi_ext.geometry": 0,
     "topi_ext.notices": 0,
     "topi_ext.race": 0,
+    "topi_ext.disk_cache": 0,
     "topi_ext.filtering": 1,
     "topi_ext.layout": 1,
     "topi_ext.dtypes": 1,
@@ -52,6 +53,8 @@ FLOOR = {
     "topi_ext.registration": 2,
     "topi_ext.import_hooks": 2,
     "topi_ext.tflite_node": 2,
+    "topi_ext.machine_code": 2,
+    "topi_ext.code_cache": 2,
     "topi_ext.cpu.machine": 3,
     "topi_ext.cpu.plan": 3,
     "topi_ext.cpu.registry": 3,
@@ -85,6 +88,7 @@ FLOOR = {
 }
 COMPAT = "topi_ext.compat"
 WITHOUT_TVM = {
+    "topi_ext.disk_cache",
     "topi_ext.notices",
     "topi_ext.race",
     "topi_ext.plan_database",
@@ -112,7 +116,13 @@ WITHOUT_TVM = {
     "topi_ext.precision",
     "topi_ext.padding",
 }
-STDLIB_ONLY = {"topi_ext.gather", "topi_ext.geometry", "topi_ext.notices", "topi_ext.race"}
+STDLIB_ONLY = {
+    "topi_ext.disk_cache",
+    "topi_ext.gather",
+    "topi_ext.geometry",
+    "topi_ext.notices",
+    "topi_ext.race",
+}
 ABOVE = {"scripts", "tests", "examples"}
 TARGETS = {"topi_ext.cpu", "topi_ext.cuda"}
 ADAPTERS = {"relax_ext": "relax", "relay_ext": "relay"}

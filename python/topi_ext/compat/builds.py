@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where TVM's Relax turns lowered functions into code, and what decides what that code is."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Any
+
+from .versions import release, tvm
+
+Build = Callable[..., Any]
+
+_GLOBAL = "tirx.build"
+
+
+def build_of_functions() -> Build:
+    """What builds the functions of a module, ``(module, target, pipeline)``."""
+    return tvm.tirx.build
+
+
+def replace_build(build: Build) -> None:
+    """Make `build` what Relax builds functions with, and what its FoldConstant does."""
+    tvm.tirx.build = build
+    tvm.register_global_func(_GLOBAL, build, override=True)
+
+
+def as_module(functions: Any) -> Any:
+    """What TVM's build is given, a function or a module, as a module."""
+    if isinstance(functions, tvm.IRModule):
+        return functions
+    return tvm.IRModule.from_expr(functions)
+
+
+@cache
+def writes_functions() -> bool:
+    """Whether TVM writes a function as text: with apache-tvm-ffi 0.1.15 it crashes."""
+    try:
+        from tvm_ffi import __version__ as version
+    except ImportError:
+        return False
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
+    return bool(found) and tuple(map(int, found.groups())) < (0, 1, 15)
+
+
+def function_text(func: Any) -> str:
+    """All that a function is, exactly."""
+    return tvm.ir.save_json(func)
+
+
+def calls_another(text: str) -> bool:
+    """Whether the function of a text needs another of its module."""
+    return '"ir.GlobalVar"' in text
+
+
+def build_settings() -> str | None:
+    """What beside a function and its target decides its code; None where that can't be said."""
+    context = tvm.transform.PassContext.current()
+    config = {str(key): value for key, value in context.config.items()}
+    if context.instruments or not all(isinstance(v, (bool, int, str)) for v in config.values()):
+        return None
+    passes = [sorted(map(str, names)) for names in (context.required_pass, context.disabled_pass)]
+    return f"{_compiler()}, {context.opt_level}, {passes}, {sorted(config.items())}"
+
+
+def same_settings() -> Callable[[], AbstractContextManager[Any]]:
+    """Makes what another thread enters to build as this one does."""
+    context = tvm.transform.PassContext.current()
+    return lambda: context
+
+
+@cache
+def _compiler() -> str:
+    """TVM and its LLVM, also where somebody has built them anew without another version."""
+    folder = os.path.dirname(tvm.__file__)
+    names = {getattr(library, "_name", "") for library in _libraries()}
+    about = [(name, os.stat(name)) for name in sorted(names) if os.path.isabs(name)]
+    built = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in about]
+    llvm = tvm.target.codegen.llvm_version_major()
+    return f"{release()}, {folder}, {built}, LLVM {llvm}"
+
+
+def _libraries() -> list[Any]:
+    loaded = getattr(tvm.base, "_LOADED_LIBS", {})
+    return list(loaded.values())

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Code that is kept: found by what it follows from alone, and the same as compiled anew."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.ir.instrument import PassTimingInstrument
+
+import relax_ext
+from relax_ext.cli import main
+from topi_ext import code_cache, disk_cache
+from topi_ext.code_cache import CachedBuild, keeping
+from topi_ext.compat import tensor_type, tir
+from topi_ext.machine_code import _with_own_names, can_be_assembled
+
+pytestmark = pytest.mark.skipif(
+    not can_be_assembled(relax_ext.host_target()), reason="code is kept for Linux on x86 alone"
+)
+
+TARGET = relax_ext.host_target(num_cores=2)
+DATA = np.random.default_rng(0).standard_normal((1, 8, 6, 6), np.float32)
+WEIGHT = np.random.default_rng(1).standard_normal((8, 8, 3, 3), np.float32)
+
+
+@pytest.fixture(autouse=True)
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The functions of each module that TVM builds, with an empty cache."""
+    monkeypatch.setenv("TVM_CONV_CACHE", str(tmp_path / "kept"))
+    monkeypatch.setattr(disk_cache, "_unseen", {})
+    cached = tvm.tirx.build
+    assert isinstance(cached, CachedBuild)
+    found: list[list[str]] = []
+
+    def build(mod: Any, *arguments: Any, **options: Any) -> Any:
+        functions = mod.functions if isinstance(mod, tvm.IRModule) else {}
+        found.append([variable.name_hint for variable in functions])
+        return stock(mod, *arguments, **options)
+
+    stock = cached.stock
+    monkeypatch.setattr(cached, "stock", build)
+    return found
+
+
+def model(weight: np.ndarray = WEIGHT) -> tvm.IRModule:
+    """A convolution of constant weights, a sum that is an operator of its own, and tanh."""
+    x = relax.Var("x", tensor_type(list(DATA.shape), "float32", 4))
+    bb = relax.BlockBuilder()
+    with bb.function("main", [x]):
+        with bb.dataflow():
+            y = bb.emit(relax.op.nn.conv2d(x, relax.const(weight), padding=(1, 1)))
+            y = bb.emit(relax.op.tanh(relax.op.add(y, relax.op.nn.max_pool2d(x, (1, 1)))))
+            out = bb.emit_output(relax.op.cumsum(y, axis=1))
+        bb.emit_func_output(out)
+    return bb.get()
+
+
+def compiled(mod: tvm.IRModule | None = None, **options: Any) -> Any:
+    pipeline = relax_ext.pipeline(TARGET)
+    return tvm.compile(mod or model(), TARGET, relax_pipeline=pipeline, **options)
+
+
+def ran(executable: Any) -> np.ndarray:
+    return relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(DATA)).numpy()
+
+
+def test_the_second_time_nothing_is_built(
+    built: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = ran(compiled())
+    assert len(built) > 2 and all(len(functions) == 1 for functions in built)
+    built.clear()
+    second = ran(compiled())
+    assert built == []
+    monkeypatch.setenv("TVM_CONV_CACHE", "0")
+    assert first.tobytes() == second.tobytes() == ran(compiled()).tobytes()
+    assert any(len(functions) > 1 for functions in built)
+
+
+def test_another_model_finds_what_is_equal(built: list[list[str]]) -> None:
+    compiled()
+    built.clear()
+    other = ran(compiled(model(2 * WEIGHT)))
+    assert built == []  # constants are no code
+    assert not np.array_equal(other, ran(compiled()))
+
+
+def test_what_is_damaged_is_built_again(built: list[list[str]], tmp_path: Path) -> None:
+    first = ran(compiled())
+    kept = sorted((tmp_path / "kept").glob("??/*"))
+    for path in kept:
+        path.write_bytes(path.read_bytes()[:-2] + b"}}")
+    count = len(built)
+    built.clear()
+    assert ran(compiled()).tobytes() == first.tobytes()
+    assert len(built) == count == len(kept)
+
+
+def test_kept_code_is_exported(tmp_path: Path) -> None:
+    first = ran(compiled())
+    compiled().export_library(str(tmp_path / "model.so"))
+    library = tvm.runtime.load_module(str(tmp_path / "model.so"))
+    assert ran(library).tobytes() == first.tobytes()
+
+
+def test_kept_code_refuses_what_compiled_code_refuses() -> None:
+    """A function's own checks, whose messages and calls of TVM's runtime are kept with it."""
+    lowered = relax_ext.pipeline(TARGET)(model())
+    functions = {v: f for v, f in lowered.functions.items() if isinstance(f, tir.PrimFunc)}
+    said = []
+    for where in (nullcontext, keeping, keeping):
+        with where():
+            library = tvm.tirx.build(tvm.IRModule(functions), TARGET)
+        for variable in functions:
+            with pytest.raises(Exception, match=variable.name_hint) as refused:
+                library[variable.name_hint](tvm.runtime.tensor(DATA[0]))
+            said.append(str(refused.value))
+    assert said[: len(functions)] * 3 == said
+
+
+def test_another_process_finds_it() -> None:
+    ran(compiled())
+    before = disk_cache.size()
+    code = "import test_code_cache as t; t.ran(t.compiled())"
+    here = Path(__file__)
+    path = os.pathsep.join([*map(str, (here.parent, here.parents[1])), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": path}
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, env=environment)
+    assert disk_cache.size() == before
+
+
+def test_other_settings_have_other_code(built: list[list[str]]) -> None:
+    compiled()
+    for context in (
+        tvm.transform.PassContext(config={"tirx.disable_vectorize": True}),
+        tvm.transform.PassContext(disabled_pass=["tirx.UnrollLoop"]),
+        tvm.transform.PassContext(opt_level=0),
+    ):
+        built.clear()
+        with context:
+            compiled()
+        assert built
+
+
+@pytest.mark.parametrize("how", ["instrument", "plain", "stock", "unregistered"])
+def test_what_is_not_kept(how: str, built: list[list[str]]) -> None:
+    if how == "instrument":
+        with tvm.transform.PassContext(instruments=[PassTimingInstrument()]):
+            compiled()
+    elif how == "plain":
+        tvm.compile(model(), TARGET)
+    elif how == "stock":
+        with relax_ext.stock():
+            assert not isinstance(tvm.tirx.build, CachedBuild)
+            compiled()
+    else:
+        relax_ext.unregister()
+        assert tvm.get_global_func("tirx.build") is not None
+        assert not isinstance(tvm.tirx.build, CachedBuild)
+        compiled()
+        relax_ext.register()
+    assert disk_cache.size()[0] == 0
+    assert isinstance(tvm.tirx.build, CachedBuild)
+
+
+def test_a_build_that_somebody_set_after_ours_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = tvm.tirx.build
+    monkeypatch.setattr(tvm.tirx, "build", lambda *arguments: ours(*arguments))
+    theirs = tvm.tirx.build
+    code_cache.remove()
+    assert tvm.tirx.build is theirs
+
+
+def test_names_of_assembly() -> None:
+    code = """\
+\t.text
+\t.globl\tf
+f:
+\tleaq\t.LCPI0_0(%rip), %rax
+\tcallq\tg@PLT
+\tmovq\tf.1@GOTPCREL(%rip), %rcx
+\tjmp\tff
+.LCPI0_0:
+\t.asciz\t"f .LCPI0_0"
+f.1:
+\t.size\tf.1, .-f.1
+"""
+    assert (
+        _with_own_names(code, "k")
+        == """\
+\t.text
+k.f:
+\tleaq\t.LkCPI0_0(%rip), %rax
+\tcallq\tg@PLT
+\tmovq\tk.f.1@GOTPCREL(%rip), %rcx
+\tjmp\tff
+.LkCPI0_0:
+\t.asciz\t"f .LCPI0_0"
+k.f.1:
+\t.size\tk.f.1, .-k.f.1
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    "line", ["\t.set\tg, f", "\tmovl\t$f, %eax", "\tmovl\t$.LCPI0_0, %eax", '"a b":', "\tf\t%eax"]
+)
+def test_assembly_that_is_not_kept(line: str) -> None:
+    assert _with_own_names(f"\t.text\nf:\n.LCPI0_0:\n{line}\n", "k") is None
+
+
+def test_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    compiled()
+    count, _ = disk_cache.size()
+    assert main(["cache"]) == 0
+    assert f"{tmp_path / 'kept'}: {count} functions" in capsys.readouterr().out
+    assert main(["cache", "--clear"]) == 0
+    assert f"removed {count} functions" in capsys.readouterr().out
+    assert disk_cache.size()[0] == 0
+    assert main(["cache", "--clean"]) == 2
+    assert "takes nothing but --clear" in capsys.readouterr().err
