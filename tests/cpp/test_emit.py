@@ -36,7 +36,7 @@ REFUSED = {
     f"{CONV} --data-layout=NCHW4c": "conv2d: data_layout='NCHW4c' must be a permutation of 'NCHW'",
     f"{CONV} --dtype=float8": "conv2d: dtype float8 is not supported",
     f"{CONV} --out-dtype=int8": "conv2d: output dtype int8 must be floating point like float32",
-    f"{CONV} --epilogue gelu": "conv2d: epilogue 'gelu' must begin with one of bias, scale",
+    f"{CONV} --epilogue celu": "conv2d: epilogue 'celu' must begin with one of bias, scale",
     f"{CONV} --epilogue add": "conv2d: epilogue 'add' must have a value",
     f"{CONV} --epilogue add:Q": "conv2d: epilogue 'add:Q' must name axes of NCHW, each once",
     f"{CONV} --epilogue add:CC": "conv2d: epilogue 'add:CC' must name axes of NCHW, each once",
