@@ -8,7 +8,6 @@ can say how (:mod:`.axes`, :mod:`topi_ext.product`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from string import ascii_lowercase
 from typing import Any
 
@@ -28,10 +27,11 @@ from topi_ext.compat import (
 from topi_ext.epilogue import PostOp
 from topi_ext.product import Product
 
-from .anchor import PERMUTE, RESHAPES, Anchor, kernel_name, packed
+from .anchor import PERMUTE, RESHAPES, kernel_name, packed
 from .axes import Letters
 from .patterns import Lookup, named, number_in
 from .target import target_of
+from .views import ViewedAnchor, in_letters
 
 R = relax()
 
@@ -95,7 +95,7 @@ def _letters(x: Any, w: Any, y: Any) -> Letters | None:
     return Letters(sizes, (*made, of_y))
 
 
-class ProductAnchor(Anchor):
+class ProductAnchor(ViewedAnchor):
     """A matrix product.
 
     Parameters
@@ -107,8 +107,6 @@ class ProductAnchor(Anchor):
     lookup : Lookup
     """
 
-    needs_axes = True
-
     def __init__(
         self, call: Any, letters: Letters, dtypes: tuple[str, ...], lookup: Lookup
     ) -> None:
@@ -118,16 +116,6 @@ class ProductAnchor(Anchor):
         for number in (_X, _W):
             self.stored[number], letters = self._behind(number, letters)
         self.letters = letters
-
-    @property
-    def axes(self) -> tuple[str, ...]:
-        """Of the result."""
-        return self.letters.tensors[_Y]
-
-    @property
-    def sizes(self) -> Any:
-        """Of letters."""
-        return self.letters.sizes
 
     def _behind(self, number: int, letters: Letters) -> tuple[Any, Letters]:
         """What an operand is a view of, as far back as letters reach, and these."""
@@ -148,14 +136,6 @@ class ProductAnchor(Anchor):
                 best = operand, letters
                 self.factor, factor = self.factor * factor, 1.0
 
-    def view(self, shape: Sequence[Any]) -> bool:
-        """See :class:`~relax_ext.anchor.Anchor`."""
-        found = self.letters.reshaped(_Y, shape)
-        if found is None:
-            return False
-        self.letters, self.shape = found, tuple(shape)
-        return True
-
     def permuted(self, order: Sequence[int]) -> bool:
         """See :class:`~relax_ext.anchor.Anchor`."""
         axes = self.letters.tensors[_Y]
@@ -165,14 +145,6 @@ class ProductAnchor(Anchor):
         self.letters = self.letters.with_axes(_Y, turned)
         self.shape = tuple(self.shape[axis] for axis in order)
         return True
-
-    def mark(self) -> Any:
-        """See :class:`~relax_ext.anchor.Anchor`."""
-        return self.letters, self.shape
-
-    def reset(self, mark: Any) -> None:
-        """See :class:`~relax_ext.anchor.Anchor`."""
-        self.letters, self.shape = mark
 
     def lowered(self, fuser: Any, steps: Sequence[PostOp], operands: Sequence[Any]) -> Any:
         """See :class:`~relax_ext.anchor.Anchor`."""
@@ -201,15 +173,11 @@ class ProductAnchor(Anchor):
 
     def _product_of(self, letters: Letters, steps: Sequence[PostOp]) -> Product:
         """What is built; steps name the letters that their operands vary along, no others."""
-        behind = [] if self.factor == 1.0 else [PostOp("multiply", value=self.factor)]
-        first = len(behind)
-        for step in steps:
-            varies = letters.current(step.varies)
-            earlier = None if step.earlier is None else step.earlier + first
-            behind.append(replace(step, order=varies, varies=varies, earlier=earlier))
+        first = () if self.factor == 1.0 else (PostOp("multiply", value=self.factor),)
+        behind = (*first, *in_letters(steps, letters, before=len(first)))
         x, w, y = ("".join(axes) for axes in letters.tensors)
         sizes = tuple(letters.sizes.items())
-        return Product(sizes, x, w, y, self.dtypes, tuple(behind)).merged()
+        return Product(sizes, x, w, y, self.dtypes, behind).merged()
 
 
 def _factor(value: Any) -> float | None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from string import ascii_lowercase
 from typing import Any
 
@@ -21,11 +20,12 @@ from topi_ext.dtypes import FLOATS
 from topi_ext.epilogue import PostOp
 from topi_ext.rowwise import MASKED_SOFTMAX, NORMALIZE, SOFTMAX, RowWise
 
-from .anchor import Anchor, kernel_name
+from .anchor import kernel_name
 from .axes import Axes, Letters
 from .matmul import reshaped
 from .patterns import Lookup, masked_softmax
 from .target import target_of
+from .views import ViewedAnchor, in_letters
 
 R = relax()
 
@@ -34,7 +34,7 @@ _NAMES = ascii_lowercase[:20]
 _GROUP, _CHANNEL = "yz"
 
 
-class RowsAnchor(Anchor):
+class RowsAnchor(ViewedAnchor):
     """A softmax, or a normalization.
 
     Parameters
@@ -51,8 +51,6 @@ class RowsAnchor(Anchor):
     epsilon : float
     """
 
-    needs_axes = True
-
     def __init__(
         self, call: Any, op: str, axes: Axes, sizes: Any, columns: str, epsilon: float = 0.0
     ) -> None:
@@ -63,39 +61,9 @@ class RowsAnchor(Anchor):
         self.letters = Letters(sizes, (axes,))
         self.target = target_of(found)
 
-    @property
-    def axes(self) -> Axes:
-        """Of the result."""
-        return self.letters.tensors[0]
-
-    @property
-    def sizes(self) -> Any:
-        """Of letters."""
-        return self.letters.sizes
-
-    def view(self, shape: Sequence[Any]) -> bool:
-        """See :class:`~relax_ext.anchor.Anchor`."""
-        found = self.letters.reshaped(0, shape)
-        if found is None:
-            return False
-        self.letters, self.shape = found, tuple(shape)
-        return True
-
-    def mark(self) -> Any:
-        """See :class:`~relax_ext.anchor.Anchor`."""
-        return self.letters, self.shape
-
-    def reset(self, mark: Any) -> None:
-        """See :class:`~relax_ext.anchor.Anchor`."""
-        self.letters, self.shape = mark
-
     def lowered(self, fuser: Any, steps: Sequence[PostOp], operands: Sequence[Any]) -> Any:
         """See :class:`~relax_ext.anchor.Anchor`."""
         emit, letters = fuser.builder_.emit, self.letters
-        behind = []
-        for step in steps:
-            varies = letters.current(step.varies)
-            behind.append(replace(step, order=varies, varies=varies))
         given = dtype_name(tensor_type_of(self.x).dtype)
         rowwise = RowWise(
             self.op,
@@ -103,7 +71,7 @@ class RowsAnchor(Anchor):
             letters.current(self.columns),
             (given, self.dtype),
             self.epsilon,
-            tuple(behind),
+            in_letters(steps, letters),
         ).merged()
         kernel = backend.rowwise_func(rowwise, self.target)
         sizes = rowwise.shape(rowwise.letters)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from string import ascii_lowercase
 from typing import Any
 
@@ -13,10 +12,11 @@ from topi_ext.compat import call_attr, dtype_name, known_shape, relax, tensor_ty
 from topi_ext.epilogue import PostOp
 from topi_ext.transposition import Transposition
 
-from .anchor import PERMUTE, Anchor, kernel_name
-from .axes import Axes, Letters
+from .anchor import PERMUTE, kernel_name
+from .axes import Letters
 from .matmul import reshaped
 from .target import target_of
+from .views import ViewedAnchor, in_letters
 
 R = relax()
 
@@ -27,7 +27,7 @@ _SIDE = 8
 """Of the matrices that are transposed, at least."""
 
 
-class TransposeAnchor(Anchor):
+class TransposeAnchor(ViewedAnchor):
     """A transpose.
 
     Parameters
@@ -38,7 +38,6 @@ class TransposeAnchor(Anchor):
     """
 
     name = "transpose"
-    needs_axes = True
 
     def __init__(self, call: Any, order: Sequence[int]) -> None:
         found = tensor_type_of(call)
@@ -48,40 +47,11 @@ class TransposeAnchor(Anchor):
         turned = tuple(given[axis] for axis in order)
         self.letters = Letters(dict(zip(turned, self.shape)), (given, turned))
 
-    @property
-    def axes(self) -> Axes:
-        """Of the result."""
-        return self.letters.tensors[1]
-
-    @property
-    def sizes(self) -> Any:
-        """Of letters."""
-        return self.letters.sizes
-
-    def view(self, shape: Sequence[Any]) -> bool:
-        """See :class:`~relax_ext.anchor.Anchor`."""
-        found = self.letters.reshaped(1, shape)
-        if found is None:
-            return False
-        self.letters, self.shape = found, tuple(shape)
-        return True
-
-    def mark(self) -> Any:
-        """See :class:`~relax_ext.anchor.Anchor`."""
-        return self.letters, self.shape
-
-    def reset(self, mark: Any) -> None:
-        """See :class:`~relax_ext.anchor.Anchor`."""
-        self.letters, self.shape = mark
-
     def made(self, steps: Sequence[PostOp]) -> Transposition:
         """What is built."""
-        letters, behind = self.letters, []
-        for step in steps:
-            varies = letters.current(step.varies)
-            behind.append(replace(step, order=varies, varies=varies))
-        x, y = ("".join(axes) for axes in letters.tensors)
-        return Transposition(tuple(letters.sizes.items()), x, y, self.dtype, tuple(behind)).merged()
+        sizes, behind = tuple(self.letters.sizes.items()), in_letters(steps, self.letters)
+        x, y = ("".join(axes) for axes in self.letters.tensors)
+        return Transposition(sizes, x, y, self.dtype, behind).merged()
 
     def lowered(self, fuser: Any, steps: Sequence[PostOp], operands: Sequence[Any]) -> Any:
         """See :class:`~relax_ext.anchor.Anchor`."""
