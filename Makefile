@@ -103,9 +103,7 @@ test-relay-tf: env-relay-tf  ## Relay's importers of TensorFlow and Keras, and p
 	.venv-relay-tf/bin/python $(PYTEST) tests/relay_tf \
 	  $(foreach framework,tensorflow keras,$(foreach op,conv conv_transpose,"$(COMPUTED)[$(framework)-$(op)]"))
 
-test-env-rivals: .venv-rivals/.ready  ## make .venv-rivals: OpenVINO, for scripts/bench.py --rivals, all else shared with .venv
-
-models: env-models  ## a few models of transformers, diffusers and others
+test-models: env-models  ## a few models of transformers, diffusers and others
 	.venv-models/bin/python $(PYTEST) -m "not slow" tests/zoo
 
 test-tvm026: .venv-tvm026/.ready  ## smoke tests on TVM 0.26

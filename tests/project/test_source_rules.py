@@ -117,6 +117,14 @@ def state(method: ast.FunctionDef) -> Iterator[str]:
             yield f"{method.name} sets {node.attr}"
 
 
+def test_every_command_of_make_has_one_rule() -> None:
+    """A name that is phony and has no rule does nothing, and says so to nobody."""
+    text = (ROOT / "Makefile").read_text()
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", text, re.MULTILINE)
+    rules = re.findall(r"^([a-z][a-z0-9-]*):", text, re.MULTILINE)
+    assert sorted(rules) == sorted(phony.split())
+
+
 def test_functions_are_short_and_hold_no_state() -> None:
     python = ROOT / "python"
     modules = tracked("python/topi_ext/*.py")
