@@ -278,8 +278,9 @@ def _binary(op: str, chain: Chain, operand: Any) -> PostOp | None:
     axes = anchor.axes[len(anchor.axes) - len(shape) :]
     varies = ""
     for letters, size in zip(axes, shape):
-        if same_size(size, prod((anchor.sizes[a] for a in letters), start=1)):
-            varies += letters
-        elif not same_size(size, 1):
+        if same_size(size, 1):
+            continue
+        if not same_size(size, prod((anchor.sizes[a] for a in letters), start=1)):
             return None
+        varies += letters
     return PostOp(op, "".join(axes), varies) if varies or not anchor.needs_axes else None

@@ -10,7 +10,7 @@ comes last.  Behind the step ``cast`` values are float32, and behind ``quantize`
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 BINARY = ("add", "subtract", "multiply", "divide", "minimum", "maximum")
 """The value so far on the left; a constant, an operand or an earlier value on the right."""
@@ -104,6 +104,26 @@ class Fused:
 
 UNFUSED = Fused()
 """Nothing but sums."""
+
+
+def without_letters(epilogue: Epilogue, gone: str) -> Epilogue:
+    """The steps of a kernel that these letters are no axes of any more.
+
+    Raises
+    ------
+    ValueError
+        Where an operand has no other letter: the step would be one without an operand.
+    """
+
+    def rest(letters: str) -> str:
+        return "".join(a for a in letters if a not in gone)
+
+    for step in epilogue:
+        if step.order and not rest(step.order):
+            raise ValueError(f"epilogue: operand of {step.op!r} must vary along some axis")
+    return tuple(
+        replace(step, order=rest(step.order), varies=rest(step.varies)) for step in epilogue
+    )
 
 
 def step_dtypes(epilogue: Epilogue, sums: str) -> Iterator[str]:

@@ -25,7 +25,7 @@ from string import ascii_letters
 from typing import ClassVar
 
 from .dtypes import accumulator
-from .epilogue import NO_ZERO_POINTS, Epilogue, ZeroPoints, finished
+from .epilogue import NO_ZERO_POINTS, Epilogue, ZeroPoints, finished, without_letters
 from .geometry import Geometry, Size
 from .layout import Layouts
 from .problem import DATA, Problem
@@ -69,9 +69,10 @@ class Product:
         steps = any(size != 1 for size in g.stride) or any((*g.pad_before, *g.pad_after))
         if not is_one or steps or any(problem.zero_points):
             return None
-        if any(step.order and not step.varies for step in problem.epilogue):
-            return None
         sizes = (*zip(DATA, problem.y_sizes), ("K", g.c), ("F", g.k))
+        of_one = {"C" if a == "F" else a for a, size in sizes if _is_one(size)}
+        if any(step.order and set(step.varies) <= of_one for step in problem.epilogue):
+            return None  # an operand of one element has no letter
         x, y = (
             layout.replace("C", letter)
             for layout, letter in ((problem.layouts.x, "K"), (problem.layouts.y, "F"))
@@ -199,10 +200,7 @@ class Product:
             return "".join(a for a in order if a not in letters)
 
         kept = tuple((a, size) for a, size in (sizes or self.size).items() if a not in letters)
-        steps = tuple(
-            replace(step, order=rest(step.order), varies=rest(step.varies))
-            for step in self.epilogue
-        )
+        steps = without_letters(self.epilogue, letters)
         return replace(
             self, sizes=kept, x=rest(self.x), w=rest(self.w), y=rest(self.y), epilogue=steps
         )

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from .dtypes import accumulator
-from .epilogue import Epilogue
+from .epilogue import Epilogue, without_letters
 from .geometry import Size
 
 NORMALIZE, SOFTMAX, MASKED_SOFTMAX = OPS = ("normalize", "softmax", "masked_softmax")
@@ -100,9 +100,6 @@ class RowWise:
     def _as_one(self, kept: str, gone: str) -> RowWise:
         size = dict(self.sizes)
         size[kept] = size[kept] * size.pop(gone)
-        steps = tuple(
-            replace(step, order=step.order.replace(gone, ""), varies=step.varies.replace(gone, ""))
-            for step in self.epilogue
-        )
+        steps = without_letters(self.epilogue, gone)
         sizes, columns = tuple(size.items()), self.columns.replace(gone, "")
         return replace(self, sizes=sizes, columns=columns, epilogue=steps)

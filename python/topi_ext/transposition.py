@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
-from .epilogue import Epilogue
+from .epilogue import Epilogue, without_letters
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,6 @@ class Transposition:
         def rest(letters: str) -> str:
             return "".join(a for a in letters if a not in gone)
 
-        steps = tuple(
-            replace(step, order=rest(step.order), varies=rest(step.varies))
-            for step in self.epilogue
-        )
+        steps = without_letters(self.epilogue, gone)
         sizes = tuple((a, size) for a, size in self.sizes if a not in gone)
         return replace(self, sizes=sizes, x=rest(self.x), y=rest(self.y), epilogue=steps)

@@ -74,6 +74,21 @@ MODELS = {
         ["matmul"],
     ),
     "residual of one": (Function(lambda a, b, c: a @ b * c), [(5, 24), (24, 11), (1, 1)], None),
+    "residual of one, of one row": (
+        Function(lambda a, b, c: a @ b * c),
+        [(1, 24), (24, 11), (1, 1)],
+        None,
+    ),
+    "residual of one, of one column": (
+        Function(lambda a, b, c: a @ b + c),
+        [(5, 24), (24, 1), (1,)],
+        None,
+    ),
+    "residual of one, of a convolution": (
+        Function(lambda a, b, c: nn.functional.conv2d(a, b) + c),
+        [(1, 24, 1, 1), (11, 24, 1, 1), (1, 1, 1, 1)],
+        ["conv2d_add"],
+    ),
     "attention": (Function(attention), [(2, 9, 3, 16)] * 3, ["matmul", "matmul1", "softmax1"]),
     "encoder": (
         nn.TransformerEncoderLayer(24, 4, 48, batch_first=True, activation="gelu"),

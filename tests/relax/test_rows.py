@@ -148,6 +148,7 @@ TURNED = {
         (2, 40, 13, 11), lambda x, b: F.silu(x.permute(0, 2, 3, 1) + b), [(40,)],
     ),
     "residual behind": ((2, 300, 70), lambda x, y: y + x.mT, [(2, 70, 300)]),
+    "scale of one": ((1, 96, 128), lambda x, a: x.transpose(1, 2) * a, [(1, 1, 1)]),
     "few columns": ((3, 9, 700), lambda x: x.transpose(1, 2), []),
     "all axes": ((20, 21, 22), lambda x: x.permute(2, 1, 0), []),
 }  # fmt: skip
@@ -179,6 +180,15 @@ def test_resizes(name: str) -> None:
     function = Function(lambda x: F.interpolate(x, **options))
     names = check(function, torch.randn(2, 3, 9, 11), tolerance=5e-6)
     assert names == [kernel] * bool(kernel)
+
+
+def test_infinity_is_resized_as_a_number() -> None:
+    """As PyTorch does it; the difference of two of them would be NaN."""
+    x = torch.randn(1, 2, 7, 5)
+    x[0, 0, 3, 3], x[0, 0, 6, 4], x[0, 1, 2, 2] = math.inf, -math.inf, math.nan
+    x[0, 1, 5, :2] = torch.tensor([3e38, -3e38])
+    function = Function(lambda x: F.interpolate(x, size=(13, 9), mode="bilinear"))
+    assert check(function, x) == ["resize2d"]
 
 
 def test_what_follows_a_resize_is_part_of_its_kernel() -> None:

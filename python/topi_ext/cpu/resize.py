@@ -136,10 +136,15 @@ def _mix(resize: Resize, source: tuple[Operand, Expr], row: Expr, mixed: Array) 
 
     def element(k: Expr) -> None:
         upper, lower = (x[start + k] for start in starts)
-        emit.store(mixed, k, upper + (lower - upper) * weight)
+        emit.store(mixed, k, _weighted(upper, lower, weight))
 
     emit.loop(w, element)
     emit.store(mixed, w, mixed[w - 1])
+
+
+def _weighted(one: Expr, next_: Expr, weight: Expr) -> Expr:
+    """Of two elements; not by their difference, which may be infinite, or NaN where one is."""
+    return one * (emit.constant(1, _DTYPE) - weight) + next_ * weight
 
 
 def _linear(width: int, mixed: Array, columns: _Columns, put: Callable[[Expr, Expr], None]) -> None:
@@ -147,7 +152,7 @@ def _linear(width: int, mixed: Array, columns: _Columns, put: Callable[[Expr, Ex
 
     def element(o: Expr) -> None:
         left = emit.let(columns.index[o].astype("int64"))
-        value = emit.let(mixed[left])
-        put(o, value + (mixed[left + 1] - value) * columns.weight[o])
+        weight = emit.let(columns.weight[o])
+        put(o, _weighted(mixed[left], mixed[left + 1], weight))
 
     emit.loop(width, element)
