@@ -192,9 +192,14 @@ def _at_the_ends(x: _Value, value: _Value) -> _Value:
     return value
 
 
-def _rational(x: _Value, above: Sequence[float], below: Sequence[float]) -> _Value:
+def _to_one(x: _Value, parts: tuple[Sequence[float], Sequence[float]], limit: float) -> _Value:
+    """See :func:`topi_ext.emit.post_ops.tanh`."""
     square = x * x
-    return x * (_polynomial(square, above) / _polynomial(square, below))
+    above, below = (_polynomial(square, part) for part in parts)
+    value = x * (above / below)
+    for test, end in (("oge", 1.0), ("ole", -1.0)):
+        value = x.choose(test, end * limit, end, value)
+    return value
 
 
 def _sigmoid(x: _Value) -> _Value:
@@ -205,8 +210,8 @@ def _sigmoid(x: _Value) -> _Value:
 _FUNCTIONS: dict[str, Callable[[_Value], _Value]] = {
     "exp": _exp,
     "log": _log,
-    "erf": lambda x: _rational(x.limited(-ERF_LIMIT, ERF_LIMIT), *ERF),
-    "tanh": lambda x: _rational(x.limited(-TANH_LIMIT, TANH_LIMIT), *TANH),
+    "erf": lambda x: _to_one(x, ERF, ERF_LIMIT),
+    "tanh": lambda x: _to_one(x, TANH, TANH_LIMIT),
     "sigmoid": _sigmoid,
 }
 

@@ -69,6 +69,9 @@ def test_error(name: str, rng: np.random.Generator) -> None:
     tiny = np.finfo("float32").tiny
     unit = np.where(np.abs(rounded) < tiny, tiny, np.spacing(np.abs(rounded)))[~special]
     assert (np.abs(got - want)[~special] / unit).max() <= most
+    if name in ("erf", "tanh"):  # gelu multiplies what is missing to 1 by its argument
+        ends = np.abs(x) > 9.1
+        np.testing.assert_array_equal(got[ends], rounded[ends])
 
 
 def test_is_vectorized() -> None:

@@ -173,12 +173,7 @@ def tanh(x: Expr, dtype: str) -> Expr:
     """
     if dtype != "float32":
         return function("tanh", x)
-    limit = constant(TANH_LIMIT, dtype)
-    x = let(select(x > limit, limit, x))
-    x = let(select(x < -limit, -limit, x))
-    square = let(x * x)
-    above, below = (_polynomial(square, part, dtype) for part in TANH)
-    return x * (above / below)
+    return _to_one(x, TANH, TANH_LIMIT, dtype)
 
 
 def erf(x: Expr, dtype: str) -> Expr:
@@ -189,12 +184,19 @@ def erf(x: Expr, dtype: str) -> Expr:
     """
     if dtype != "float32":
         return function("erf", x)
-    limit = constant(ERF_LIMIT, dtype)
-    x = let(select(x > limit, limit, x))
-    x = let(select(x < -limit, -limit, x))
+    return _to_one(x, ERF, ERF_LIMIT, dtype)
+
+
+def _to_one(
+    x: Expr, parts: tuple[Sequence[float], Sequence[float]], limit: float, dtype: str
+) -> Expr:
+    """An odd rational function; beyond the limit exactly 1, or gelu would not vanish there."""
     square = let(x * x)
-    above, below = (_polynomial(square, part, dtype) for part in ERF)
-    return x * (above / below)
+    above, below = (_polynomial(square, part, dtype) for part in parts)
+    value = let(x * (above / below))
+    one, most = constant(1, dtype), constant(limit, dtype)
+    value = let(select(x >= most, one, value))
+    return let(select(x <= -most, -one, value))
 
 
 def gelu(x: Expr, dtype: str) -> Expr:
