@@ -54,7 +54,7 @@ def test_a_model(tmp_path: Path) -> None:
     assert len(tuned) == len(said) == 2
     assert [one.plans for one in tuned] == [2, 2]
     assert all(one.ms <= one.estimate_ms and "prepacked" in one.problem for one in tuned)
-    assert sum("epilogue=add(NCHW:NC),relu " in one.problem for one in tuned) == 1
+    assert sum("epilogue=add(NCHW:C),relu " in one.problem for one in tuned) == 1
     (entries,) = read(path).values()
     assert set(entries) == {one.problem for one in tuned}
     assert relax_ext.tune(module, TARGET, path, say=said.append) == []
