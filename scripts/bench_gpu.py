@@ -35,7 +35,7 @@ from typing import Any
 from benchmark.arguments import count
 from benchmark.cases import Case, read_cases
 from benchmark.environment import commit
-from gpu.requests import FACES, KINDS, Request, checked, makers, spread, timed
+from gpu.requests import FACES, KINDS, PLACES, Request, checked, makers, spread, timed
 
 CASES = Path(__file__).parent / "cases"
 FIRST = ("bench.json", "bench_conv.json")
@@ -59,6 +59,14 @@ def parser() -> argparse.ArgumentParser:
     add("--no-check", action="store_true", help="time only")
     add("--no-time", action="store_true", help="check only")
     add("--most", type=count, default=10**9, metavar="N", help="rows to time, at most")
+    add(
+        "--plans",
+        type=int,
+        choices=range(len(PLACES) + 1),
+        default=0,
+        metavar="N",
+        help="other plans to time of each row, to see what the estimate loses",
+    )
     add("--flush", type=int, default=256, metavar="MiB", help="written before a call; 0: nothing")
     add(
         "--jobs",
@@ -122,7 +130,7 @@ def prepare(given: argparse.Namespace) -> int:
 
     arch = given.arch or "sm_90"
     to_check, to_time = requests(given, arch)
-    wanted = [*to_check, *chain.from_iterable(map(makers, to_time))]
+    wanted = [*to_check, *chain.from_iterable(makers(one, given.plans) for one in to_time)]
     header = {"arch": arch, "commit": commit(), "date": _today()}
     until = time.monotonic() + given.seconds
 

@@ -20,7 +20,7 @@ from . import tensors
 from .bundle import Prepared
 from .clock import Clock
 from .driver import Driver, Kernel
-from .requests import Request
+from .requests import Request, makers
 
 Row = dict[str, Any]
 Get = Callable[[Request], Prepared]
@@ -105,7 +105,7 @@ def check(request: Request, device: Device) -> Row:
         bound = Bound(device, request, placed)
         bound()
         device.wait()
-        error, tolerance = _error(request, placed, bound)
+        error, tolerance = _error(request, tensors.reference(request, placed), bound)
         bound.close()
     except Exception as failure:  # what fails is a result
         return {**row, "ok": False, "note": one_line(failure)}
@@ -113,13 +113,12 @@ def check(request: Request, device: Device) -> Row:
     return {**row, "ok": ok, "error": finite(error), "tolerance": tolerance}
 
 
-def _error(request: Request, placed: dict[str, Tensor], bound: Bound) -> tuple[float | None, float]:
+def _error(request: Request, want: Tensor, bound: Bound) -> tuple[float | None, float]:
     got = tensors.canonical(request, bound.out)
-    want = tensors.reference(request, placed)
     return relative_error(got, want), allowed(request.case.terms(request.face), request.dtype)
 
 
-def row_of(request: Request, device: Device) -> Row:
+def row_of(request: Request, device: Device, plans: int = 0) -> Row:
     """Times of ours and of the rivals, in milliseconds; None for what there is none of."""
     case = request.case
     row: Row = {
@@ -142,16 +141,38 @@ def row_of(request: Request, device: Device) -> Row:
         except Exception as failure:
             if maker == "ours":
                 row["notes"].append(f"ours: {one_line(failure)}")
+    want = tensors.reference(request, placed)
     if "ours" in bounds:
         row["plan"] = bounds["ours"].prepared.plan
         bounds["ours"]()
-        error, tolerance = _error(request, placed, bounds["ours"])
+        error, tolerance = _error(request, want, bounds["ours"])
         row.update(error=finite(error), tolerance=tolerance)
         row["ok"] = error is not None and error <= tolerance
     row.update(_times(request, device, placed, runs, row["notes"]))
     for bound in bounds.values():
         bound.close()
+    others = (one for one in makers(request, plans) if one.place)
+    row["plans"] = [_other_plan(one, device, placed, want) for one in others]
+    row["ok"] = row["ok"] and all(one["ok"] for one in row["plans"])
     return {**row, **_shares(request, row, device.machine)}
+
+
+def _other_plan(request: Request, device: Device, placed: dict[str, Tensor], want: Tensor) -> Row:
+    """How long another plan takes, in a graph, and whether it is right."""
+    try:
+        estimate, plan = request.rated(device.machine)
+    except ValueError:  # there are fewer plans
+        return {"plan": "", "graph_ms": None, "estimate_ms": None, "ok": True, "note": ""}
+    row: Row = {"plan": str(plan), "graph_ms": None, "estimate_ms": estimate * 1e-6, "note": ""}
+    try:
+        bound = Bound(device, request, placed)
+        bound()
+        error, tolerance = _error(request, want, bound)
+        row["graph_ms"] = device.clock.graph(bound)
+        bound.close()
+    except Exception as failure:  # what fails is a result
+        return {**row, "ok": False, "note": one_line(failure)}
+    return {**row, "ok": error is not None and error <= tolerance}
 
 
 def _times(

@@ -20,6 +20,10 @@ from .layouts import layouts_of, stored_shape
 
 FACES = ("conv_transpose", "conv", "conv_weight_grad")
 
+PLACES = (1, 2, 3, 5, 8, 13, 21, 34)
+"""Plans that are timed beside the backend's, by their place in the order of estimates: near ones
+tell what an estimate loses, far ones where it is wrong."""
+
 KINDS = (
     ("float32", "first"),
     ("float16", "last"),
@@ -46,6 +50,8 @@ class Request:
     maker : str
         ``"ours"``, ``"prepacked"`` (ours, of weights that are packed), ``"symbolic"`` (ours, of any
         sizes) or ``"stock"``.
+    place : int
+        Of the plan among all, by estimate; the backend takes the first, 0.
     """
 
     case: Case
@@ -54,11 +60,13 @@ class Request:
     channels: str = "first"
     kernel: str = ""
     maker: str = "ours"
+    place: int = 0
 
     @property
     def key(self) -> str:
         """A name that no other request has."""
-        parts = (self.case.name, self.face, self.dtype, self.channels, self.kernel, self.maker)
+        maker = f"{self.maker} {self.place}" if self.place else self.maker
+        parts = (self.case.name, self.face, self.dtype, self.channels, self.kernel, maker)
         return "/".join(part or "-" for part in parts)
 
     @property
@@ -94,16 +102,31 @@ class Request:
         Raises
         ------
         ValueError
-            Where that kernel does not serve.
+            Where that kernel does not serve, or there are not so many plans.
         """
-        if not self.kernel:
+        if not self.kernel and not self.place:
             return choose(self.problem, machine)
-        found = [
-            (time, plan)
-            for time, plan in candidates(self.problem, machine)
-            if kernel_of(plan).name == self.kernel
-        ]
-        return min(found, key=lambda one: one[0])[1]
+        return self.rated(machine)[1]
+
+    def rated(self, machine: GpuMachine) -> tuple[float, Plan]:
+        """Its plan with the nanoseconds that it is estimated to take.
+
+        Raises
+        ------
+        ValueError
+            As :meth:`plan`.
+        """
+        found = sorted(
+            (
+                one
+                for one in candidates(self.problem, machine)
+                if self.kernel in ("", kernel_of(one[1]).name)
+            ),
+            key=lambda one: one[0],
+        )
+        if self.place >= len(found):
+            raise ValueError(f"there are {len(found)} plans")
+        return found[self.place]
 
     def stored(self, role: str) -> tuple[int, ...]:
         """Shape of x, w or y as it is stored."""
@@ -115,9 +138,10 @@ class Request:
         return sum(prod(self.case.shape(role)) for role in "xwy")
 
 
-def makers(request: Request) -> list[Request]:
-    """A timed request, as each that is compiled for it makes it."""
-    return [replace(request, maker=maker) for maker in ("ours", "prepacked", "stock")]
+def makers(request: Request, plans: int = 0) -> list[Request]:
+    """A timed request, as each that is compiled for it makes it, so many other plans included."""
+    made = [replace(request, maker=maker) for maker in ("ours", "prepacked", "stock")]
+    return made + [replace(request, place=place) for place in PLACES[:plans]]
 
 
 def timed(cases: Sequence[Case], dtypes: Sequence[str], faces: Sequence[str]) -> Iterator[Request]:

@@ -140,18 +140,17 @@ def write(path: Path | None, found: dict[str, Any]) -> None:
 
 
 def compiled_ahead(
-    requests: Iterable[Request], device: Any, jobs: int, *, all_makers: bool
+    groups: Iterable[tuple[Request, list[Request]]], device: Any, jobs: int
 ) -> Iterator[Request]:
-    """The requests, each when its kernels are compiled; others compile meanwhile."""
+    """Requests, each when all that is compiled for it is there; others compile meanwhile."""
     from .bundle import prepare_all
 
     if device.ready is None:
-        yield from requests
+        yield from (request for request, _ in groups)
         return
-    listed = list(requests)
-    groups = [makers(one) if all_makers else [one] for one in listed]
-    made = prepare_all([one for group in groups for one in group], device.arch, jobs)
-    for request, group in zip(listed, groups):
+    listed = list(groups)
+    made = prepare_all([one for _, group in listed for one in group], device.arch, jobs)
+    for request, group in listed:
         for _ in group:
             one = next(made)
             device.ready[one.key] = one
@@ -163,7 +162,7 @@ def _checks(
 ) -> None:
     from .measure import check
 
-    for request in compiled_ahead(requests, device, jobs, all_makers=False):
+    for request in compiled_ahead([(one, [one]) for one in requests], device, jobs):
         if time.monotonic() > until:
             break
         row = check(request, device)
@@ -183,11 +182,12 @@ def _rows(
 ) -> None:
     from .measure import row_of
 
-    for request in compiled_ahead(requests, device, given.jobs, all_makers=True):
+    groups = [(one, makers(one, given.plans)) for one in requests]
+    for request in compiled_ahead(groups, device, given.jobs):
         if time.monotonic() > until:
             break
         try:
-            found["rows"].append(row_of(request, device))
+            found["rows"].append(row_of(request, device, given.plans))
         except Exception as failure:  # a row that fails does not end a run
             print(f"{request.key}: {failure}", file=sys.stderr, flush=True)
         if len(found["rows"]) % 50 == 1:

@@ -50,6 +50,12 @@ def _group(key: tuple[str, str, str], rows: Sequence[Row]) -> Row:
         values = [row[name] for row in found if row[name]]
         group[name] = geomean(values)
         group[name.replace("ratio", "slower")] = sum(value < 1 for value in values)
+    group["best_plan"] = geomean(
+        row["ours_graph_ms"] / min(row["ours_graph_ms"], *times)
+        for row in found
+        if (times := [one["graph_ms"] for one in row["plans"] if one["graph_ms"]])
+        and row["ours_graph_ms"]
+    )
     group["share"] = geomean(row["share"] for row in found if row["share"])
     group["estimate"] = geomean(
         (row["ours_graph_ms"] or row["ours_ms"]) / row["estimate_ms"]
@@ -117,8 +123,8 @@ def text(header: Row, found: Row, rows: Sequence[Row]) -> str:
         f"checked {found['checked']}, timed {found['timed']}, wrong {len(found['wrong'])}",
         "",
         f"| dtype | channels | face | cases | {' | '.join(RATIOS.values())} | of limit "
-        "| time / estimate |",
-        f"|{'---|' * (6 + len(RATIOS))}",
+        "| time / estimate | ours / best plan |",
+        f"|{'---|' * (7 + len(RATIOS))}",
     ]
     for group in found["groups"]:
         cells = [group["dtype"], group["channels"], group["face"], str(group["cases"])]
@@ -126,6 +132,7 @@ def text(header: Row, found: Row, rows: Sequence[Row]) -> str:
             slower = group[name.replace("ratio", "slower")]
             cells.append(f"{_number(group[name])}" + (f" ({slower} slower)" if slower else ""))
         cells += [f"{group['share']:.0%}" if group["share"] else "", _number(group["estimate"])]
+        cells.append(_number(group["best_plan"]))
         lines.append(f"| {' | '.join(cells)} |")
     by_key = {row["key"]: row for row in rows}
     lines += ["", "Worst against cuDNN:", ""]

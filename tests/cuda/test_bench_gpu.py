@@ -230,7 +230,8 @@ def test_a_right_result_is_right_and_another_is_not(face: str, dtype: str, chann
     found = measure.check(request, device(cuda))
     assert found["ok"], found
     assert cuda.launches[-1] == (7, 1, 1, 64, 1, 1, 0)
-    row = measure.row_of(request, device(cuda))
+    row = measure.row_of(request, device(cuda), plans=2)
+    assert [one["ok"] for one in row["plans"]] == [True, True]
     assert row["ok"] and row["ratio_torch"] == 3.0
     assert 0 < row["share"] < 1 and row["bound_by"] in ("products", "memory")
     assert (row["torch_tf32_ms"] is None) == (dtype != "float32")
@@ -257,6 +258,7 @@ def row(name: str, ratio: float, **changes: Any) -> dict[str, Any]:
     base |= {"ratio_torch": ratio, "share": 0.5, "ok": True, "plan": "GemmPlan(a)", "notes": []}
     base |= {"ours_ms": 1.0, "ours_graph_ms": 0.9, "prepacked_ms": 0.95, "torch_ms": ratio}
     base |= {"estimate_ms": 0.9, "configuration": "c", "torch_graph_ms": None}
+    base |= {"plans": [{"graph_ms": 0.45}, {"graph_ms": None}]}
     return base | changes
 
 
@@ -266,6 +268,7 @@ def test_summary_names_the_worst_and_the_wrong() -> None:
     (group,) = found["groups"]
     assert group["ratio_torch"] == pytest.approx(math.exp(math.log(0.5) / 3))
     assert group["slower_torch"] == 2
+    assert group["best_plan"] == pytest.approx(2)
     assert found["worst"] == ["b", "c"]
     assert found["wrong"] == ["c"]
     said = " ".join(found["first"])
@@ -304,3 +307,15 @@ def test_requests_follow_the_arguments() -> None:
     assert [one.channels for one in to_time] == ["last"] * 3 + ["first"] * 3
     assert [one.maker for one in requests.makers(to_time[0])] == ["ours", "prepacked", "stock"]
     assert replace(to_time[0], kernel="direct").plan(MACHINE) is not None
+
+
+def test_other_plans_follow_the_one_that_is_taken() -> None:
+    request = Request(CASE, "conv")
+    others = [one for one in requests.makers(request, 3) if one.place]
+    assert [one.place for one in others] == [1, 2, 3]
+    rated = [one.rated(MACHINE) for one in (request, *others)]
+    assert [time for time, _ in rated] == sorted(time for time, _ in rated)
+    assert rated[0][1] == request.plan(MACHINE) and len({plan for _, plan in rated}) == 4
+    assert len({one.key for one in (request, *others)}) == 4
+    with pytest.raises(ValueError, match="there are"):
+        replace(request, place=10**6).plan(MACHINE)
