@@ -150,7 +150,10 @@ def training_module(model: nn.Module, batch: Tensor, parts: int = 1) -> tuple[An
 def train_tvm(
     model: nn.Module, data: list[Tensor], shown: Tensor, target: Any, tick: Step = lambda: None
 ) -> History:
-    """Train by TVM from the weights of ``model``, which gets the result at the end."""
+    """Train by TVM from the weights of ``model``, which gets the result at the end.
+
+    A ``target`` of kind ``cuda`` trains on the first GPU.
+    """
     import tvm
     from tvm import relax
 
@@ -158,12 +161,14 @@ def train_tvm(
 
     mod, names, state = training_module(model, data[0])
     pipeline = relax_ext.pipeline(target)
-    vm = relax.VirtualMachine(tvm.compile(mod, target, relax_pipeline=pipeline), tvm.cpu())
+    device = tvm.cuda() if tvm.target.Target(target).kind.name == "cuda" else tvm.cpu()
+    vm = relax.VirtualMachine(tvm.compile(mod, target, relax_pipeline=pipeline), device)
     values = dict(model.named_parameters())
-    weights = [tvm.runtime.tensor(values[n].detach().numpy()) for n in names]
+    weights = [tvm.runtime.tensor(values[n].detach().numpy(), device) for n in names]
+    state = [tvm.runtime.tensor(one.numpy(), device) for one in state]
     losses = []
     for batch in data:
-        loss, gradients = vm["main_adjoint"](tvm.runtime.tensor(batch.numpy()), *weights)
+        loss, gradients = vm["main_adjoint"](tvm.runtime.tensor(batch.numpy(), device), *weights)
         weights, state = vm["update"](list(weights), gradients, state)
         losses.append(float(loss.numpy()))
         tick()
