@@ -11,13 +11,15 @@ from topi_ext import backend
 from topi_ext.compat import (
     call_attr,
     constant_value,
+    dtype_name,
     known_shape,
     relax,
     same_size,
     tensor_type,
     tensor_type_of,
 )
-from topi_ext.epilogue import Fused, PostOp
+from topi_ext.dtypes import FLOATS
+from topi_ext.epilogue import NO_ZERO_POINTS, Fused, PostOp
 from topi_ext.problem import OPERANDS
 
 from .attrs import Conv
@@ -55,13 +57,15 @@ class Anchor(ABC):
         Of letters.
     needs_axes : bool
         Whether the operand of a step must vary along some axis.
+    sums_integers : bool
+        Whether operands of steps may be of other dtypes than the result.
     """
 
     name: str
     dtype: str
     axes: Sequence[str]
     sizes: Mapping[str, Any]
-    needs_axes = False
+    needs_axes = sums_integers = False
 
     def view(self, shape: Sequence[Any]) -> bool:
         """Have the result in another shape from here on; whether that can be."""
@@ -83,6 +87,11 @@ class Anchor(ABC):
         axes, count = call_attr(call, "axes"), len(shape)
         order = [int(a) % count for a in axes] if axes else list(reversed(range(count)))
         return self.permuted(order)
+
+    def convert(self, call: Any) -> bool:
+        """Have the result in the dtype that `call` gives from here on; whether that can be."""
+        del call
+        return False
 
     def mark(self) -> Any:
         """What :meth:`reset` takes the result back to."""
@@ -116,23 +125,45 @@ class ConvAnchor(Anchor):
     target : tvm.target.Target
     found : type
         Of the result.
+
+    Attributes
+    ----------
+    operands : tuple of relax.Expr
+        Data and weight.
+    zero_points : tuple of int
+        Of both, which are integers of 8 bits where these are not 0.
     """
 
     def __init__(self, call: Any, conv: Conv, target: Any, found: Any) -> None:
-        self.call, self.conv, self.target, self.found = call, conv, target, found
+        self.conv, self.target, self.found = conv, target, found
+        self.operands, self.zero_points = tuple(call.args[:2]), NO_ZERO_POINTS
         layout = conv.layouts[conv.result]
         self.name, self.dtype = conv.op, conv.dtypes[conv.result]
+        self.sums_integers = conv.dtypes["w"] not in FLOATS
         self.axes = tuple(layout.order)
         self.sizes = dict(zip(layout.letters, conv.shape(conv.result)))
+
+    def convert(self, call: Any) -> bool:
+        """See :class:`Anchor`."""
+        found, self.dtype = self.found, dtype_name(tensor_type_of(call).dtype)
+        self.found = tensor_type(found.shape, self.dtype, found.ndim, found.vdevice)
+        return True
+
+    def mark(self) -> Any:
+        """See :class:`Anchor`."""
+        return self.dtype, self.found
+
+    def reset(self, mark: Any) -> None:
+        """See :class:`Anchor`."""
+        self.dtype, self.found = mark
 
     def lowered(self, fuser: Any, steps: Sequence[PostOp], operands: Sequence[Any]) -> Any:
         """See :class:`Anchor`."""
         conv = self.conv
-        dtypes = tuple(conv.dtypes[role] for role in OPERANDS[conv.face] + conv.result)
-        request = (
-            conv.face, conv.geometry, conv.plain, conv.n, dtypes, self.target, Fused(tuple(steps)),
-        )  # fmt: skip
-        data, weight = (fuser.visit_expr(arg) for arg in self.call.args[:2])
+        dtypes = (*(conv.dtypes[role] for role in OPERANDS[conv.face]), self.dtype)
+        fused = Fused(tuple(steps), self.zero_points)
+        request = conv.face, conv.geometry, conv.plain, conv.n, dtypes, self.target, fused
+        data, weight = (fuser.visit_expr(arg) for arg in self.operands)
         packing = None
         if constant_value(weight) is not None:
             packing, kernel = backend.prepacked(*request)

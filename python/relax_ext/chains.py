@@ -7,19 +7,24 @@ an earlier value again, as ``x * sigmoid(x)`` does.  It ends where somebody else
 
 Reshapes and transposes between the steps are how the kernel writes its result, where it can do so
 by vectors; else they come behind the steps, which compute each element alone.
+
+Behind sums of integers steps also go to float32 and to integers of few bits (:mod:`.quantized`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, NamedTuple, Optional
+
+import numpy as np
 
 from topi_ext import backend
 from topi_ext.compat import (
     call_attr,
+    constant_value,
     dtype_name,
     known_shape,
     relax,
@@ -30,9 +35,12 @@ from topi_ext.epilogue import PostOp
 
 from .anchor import Anchor, ConvAnchor, is_view
 from .attrs import STOCK, read
+from .constants import value_of
 from .matmul import MATMUL
 from .matmul import read as read_product
 from .patterns import Lookup, is_operator, number_in
+from .quantized import of_bytes, stands_for
+from .quantized_steps import DEQUANTIZE, Step, conversion, is_saturated, simplified, takes
 from .resizes import read as read_resize
 from .rows import read as read_rows
 from .target import target_of
@@ -81,13 +89,32 @@ class Link(NamedTuple):
 
 @dataclass
 class Chain:
-    """What a kernel begins with, the steps behind it, and the views behind these."""
+    """What a kernel begins with, the steps behind it, and the views behind these.
+
+    Attributes
+    ----------
+    lookup : Lookup
+        What the operands of steps are.
+    """
 
     anchor: Anchor
     steps: list[PostOp] = field(default_factory=list)
     operands: list[Any] = field(default_factory=list)
     views: list[Any] = field(default_factory=list)
+    lookup: Lookup = {}.get
     links: list[Link] = field(default_factory=list)
+
+    def add(self, steps: Sequence[Step]) -> None:
+        """Put steps behind those that there are."""
+        self.steps += [step for step, _ in steps]
+        self.operands += [operand for step, operand in steps if step.order]
+
+    def simplify(self) -> None:
+        """Merge what steps multiply by."""
+        operands = iter(self.operands)
+        steps = [(step, next(operands) if step.order else None) for step in self.steps]
+        self.steps, self.operands = [], []
+        self.add(simplified(steps))
 
     def link(self, var: Any, call: Any, moved: int = 0) -> None:
         """Note the value that the chain has now."""
@@ -103,6 +130,9 @@ class Chain:
         self.anchor.reset(last.mark)
 
 
+Readers = dict[Any, list[tuple[Any, Any]]]
+"""Of a value, the values that are calculated from it, each with its call."""
+
 Begin = Callable[[Any, Lookup, Lookup], Optional[Chain]]
 """``begin(value, lookup, outside)``: the chain that a value begins.  `outside` is a `lookup` that
 sees nothing of what chains compute, nor behind it."""
@@ -116,11 +146,12 @@ def chains_of(func: Any, begin: Begin) -> dict[Any, Chain]:
         if isinstance(block, R.DataflowBlock)
         for binding in block.bindings
     ]
-    readers: dict[Any, list[tuple[Any, Any]]] = defaultdict(list)
+    readers: Readers = defaultdict(list)
     for var, value in bindings:
         for used in R.analysis.free_vars(value):
             readers[used].append((var, value))
     found, values, ends = {}, dict(bindings), set()
+    taken: set[Any] = set()
 
     def lookup(expr: Any) -> Any:
         return values.get(expr)
@@ -134,17 +165,23 @@ def chains_of(func: Any, begin: Begin) -> dict[Any, Chain]:
         if chain is None:
             continue
         chain.link(var, value)
-        _grow(chain, readers)
+        _grow(chain, readers, taken)
+        chain.simplify()
         last = chain.links[-1]
         ends.add(last.var)
+        taken.update(link.var for link in chain.links)
         found[last.call] = chain
     return found
 
 
-def _grow(chain: Chain, readers: dict[Any, list[tuple[Any, Any]]]) -> None:
-    """Add steps as long as that is possible, then cut what cannot be without others."""
+def _grow(chain: Chain, readers: Readers, taken: set[Any]) -> None:
+    """Add steps as long as that is possible, then cut what cannot be without others.
+
+    A sum of two convolutions is a step of the first; `taken` are the values of chains so far.
+    """
     while isinstance(chain.links[-1].var, R.DataflowVar):
-        if not any(_extend(chain, *reader) for reader in readers[chain.links[-1].var]):
+        free = (one for one in readers[chain.links[-1].var] if one[0] not in taken)
+        if not any(_extend(chain, *reader) for reader in free):
             break
     calls = [link.call for link in chain.links]
     count = len(calls)
@@ -153,12 +190,12 @@ def _grow(chain: Chain, readers: dict[Any, list[tuple[Any, Any]]]) -> None:
     chain.cut(count)
 
 
-def _is_whole(
-    chain: Chain, count: int, calls: list[Any], readers: dict[Any, list[tuple[Any, Any]]]
-) -> bool:
+def _is_whole(chain: Chain, count: int, calls: list[Any], readers: Readers) -> bool:
     """Whether nobody else reads a value between these, and the last is no view that comes behind
-    all steps anyway."""
+    all steps anyway, nor bytes as fractions again, which the next convolution reads as bytes."""
     if chain.links[count - 1].views > chain.links[count - 2].views:
+        return False
+    if calls[-1].op.name == DEQUANTIZE and is_saturated(chain.steps[: chain.links[-2].steps]):
         return False
     return all(
         any(call.same_as(one) for one in calls)
@@ -198,7 +235,12 @@ def products_and_rows(value: Any, lookup: Lookup, outside: Lookup) -> Chain | No
     target = target_of(found)
     if is_empty or not backend.has_kernels(target):
         return None
-    return Chain(ConvAnchor(value, conv, target, found))
+    quantized = of_bytes(value, conv, target, lookup)
+    if quantized is None:
+        return Chain(ConvAnchor(value, conv, target, found), lookup=lookup)
+    chain = Chain(quantized.anchor, lookup=lookup)
+    chain.add(quantized.steps)
+    return chain
 
 
 def _extend(chain: Chain, var: Any, call: Any) -> bool:
@@ -206,11 +248,13 @@ def _extend(chain: Chain, var: Any, call: Any) -> bool:
     if not is_operator(call):
         return False
     dtype, found = chain.anchor.dtype, tensor_type_of(call)
-    if found is None or dtype_name(found.dtype) != dtype:
+    if found is None:
         return False
-    if not dtype.startswith(("float", "bfloat")):
-        return False
+    if dtype_name(found.dtype) != dtype:
+        return _convert(chain, var, call)
     name = str(call.op.name)
+    if not takes(dtype, chain.steps, name):
+        return False
     if is_view(call):
         if chain.views or not chain.anchor.seen_by(call):
             chain.views.append(call)
@@ -219,20 +263,29 @@ def _extend(chain: Chain, var: Any, call: Any) -> bool:
     steps = [*_steps(chain, name, call)]
     if not steps:
         return False
-    chain.steps += [step for step, _ in steps]
-    chain.operands += [operand for step, operand in steps if step.order]
+    chain.add(steps)
     chain.link(var, call)
     return True
 
 
-def _steps(chain: Chain, name: str, call: Any) -> list[tuple[PostOp, Any]]:
+def _convert(chain: Chain, var: Any, call: Any) -> bool:
+    """The same of a call that gives another dtype."""
+    steps = conversion(call, chain.anchor.dtype, chain.steps, chain.lookup)
+    if not steps or not chain.anchor.convert(call):
+        return False
+    chain.add(steps)
+    chain.link(var, call)
+    return True
+
+
+def _steps(chain: Chain, name: str, call: Any) -> list[Step]:
     """The steps that a call is, each with its operand."""
     if name in _UNARY:
         slope = float(call_attr(call, "alpha")) if name == "relax.nn.leakyrelu" else 0.0
         return [(PostOp(_UNARY[name], value=slope), None)]
     if name == "relax.clip":
         limits = [_prim_value(one) for one in call.args[1:3]]
-        if None in limits:
+        if None in limits or (is_saturated(chain.steps) and any(a % 1 for a in limits)):
             return []
         return [(PostOp(op, value=a), None) for op, a in zip(("maximum", "minimum"), limits)]
     if name not in _BINARY:
@@ -242,8 +295,9 @@ def _steps(chain: Chain, name: str, call: Any) -> list[tuple[PostOp, Any]]:
         left, right = right, left
     if not left.same_as(now):
         return []
-    step = _earlier(_BINARY[name], chain, call, right) or _binary(_BINARY[name], chain, right)
-    return [] if step is None else [(step, right)]
+    step = _earlier(_BINARY[name], chain, call, right)
+    found = _binary(_BINARY[name], chain, right) if step is None else (step, right)
+    return [] if found is None else [found]
 
 
 def _prim_value(expr: Any) -> float | None:
@@ -262,7 +316,7 @@ def _earlier(op: str, chain: Chain, call: Any, operand: Any) -> PostOp | None:
     return None
 
 
-def _binary(op: str, chain: Chain, operand: Any) -> PostOp | None:
+def _binary(op: str, chain: Chain, operand: Any) -> Step | None:
     """The step with this operand, which may be broadcast, but must not broadcast the result."""
     anchor, found = chain.anchor, tensor_type_of(operand)
     if any(operand.same_as(link.var) for link in chain.links):
@@ -270,9 +324,9 @@ def _binary(op: str, chain: Chain, operand: Any) -> PostOp | None:
     shape = None if found is None else known_shape(found.shape)
     if shape is None or len(shape) > len(anchor.axes):
         return None
-    constant = number_in(operand)
+    constant = number_in(_known(chain, operand))
     if constant is not None:
-        return PostOp(op, value=constant)
+        return PostOp(op, value=constant), None
     if not shape or chain.views:
         return None
     axes = anchor.axes[len(anchor.axes) - len(shape) :]
@@ -283,4 +337,24 @@ def _binary(op: str, chain: Chain, operand: Any) -> PostOp | None:
         if not same_size(size, prod((anchor.sizes[a] for a in letters), start=1)):
             return None
         varies += letters
-    return PostOp(op, "".join(axes), varies) if varies or not anchor.needs_axes else None
+    if not varies and anchor.needs_axes:
+        return None
+    return _stored(PostOp(op, "".join(axes), varies), chain, operand)
+
+
+def _known(chain: Chain, operand: Any) -> Any:
+    """An operand behind sums of integers, as a constant where its value is known."""
+    value = value_of(operand, chain.lookup) if chain.anchor.sums_integers else None
+    return operand if value is None else R.const(np.ascontiguousarray(value))
+
+
+def _stored(step: PostOp, chain: Chain, operand: Any) -> Step:
+    """The step with its operand as it is stored: a constant, or bytes that stand for it."""
+    if not chain.anchor.sums_integers:
+        return step, operand
+    operand, found = _known(chain, operand), stands_for(operand, chain.lookup)
+    if found is None or constant_value(operand) is not None:
+        return replace(step, dtype=dtype_name(tensor_type_of(operand).dtype)), operand
+    scale = float(found.scale.reshape(()))
+    step = replace(step, dtype=found.dtype, scale=scale, zero_point=found.zero_point)
+    return step, found.tensor

@@ -55,6 +55,12 @@ def has_kernels(target: Any) -> bool:
     return not isinstance(of_target(target), Unsupported)
 
 
+def fuses(target: Any, fused: Fused) -> bool:
+    """Whether kernels of a target do that beside their sums."""
+    found = of_target(target)
+    return not isinstance(found, Unsupported) and found.fuses(fused)
+
+
 def limits(
     face: str,
     geometry: Geometry,
@@ -123,9 +129,9 @@ def prim_func(
         ``(first operand, second operand, *operands of the epilogue, result)``.  Symbolic sizes
         become variables of the function.  Equal requests give the same object.
     """
-    found = of_target(target)
-    if isinstance(found, Unsupported) or not found.fuses(fused):
+    if not fuses(target, fused):
         return None
+    found = of_target(target)
     return _build(_Request.of(face, geometry, layouts, n, dtypes, found, fused))
 
 

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values that are known when a model is compiled: constants, and calls of nothing but constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from topi_ext.compat import call_attr, constant_value, dtype_name, known_shape, tensor_type_of
+
+from .anchor import PERMUTE, RESHAPES
+from .patterns import Lookup, is_operator
+
+_ARITHMETIC: dict[str, Callable[..., np.ndarray]] = {
+    f"relax.{name}": getattr(np, name) for name in ("add", "subtract", "multiply", "divide")
+}
+
+
+def call_of(expr: Any, lookup: Lookup) -> Any:
+    """The call of an operator that gives `expr`, or None."""
+    value = expr if is_operator(expr) else lookup(expr)
+    return value if is_operator(value) else None
+
+
+def value_of(expr: Any, lookup: Lookup) -> np.ndarray | None:
+    """What `expr` is, where it is known: scales, zero points and biases as importers write them."""
+    constant = constant_value(expr)
+    if constant is not None:
+        return constant.numpy()
+    call = call_of(expr, lookup)
+    if call is None:
+        return None
+    name = str(call.op.name)
+    if name == "relax.dequantize":
+        return _dequantized(call, lookup)
+    if name in _ARITHMETIC:
+        return _calculated(call, lookup)
+    if name not in (*RESHAPES, PERMUTE, "relax.astype"):
+        return None
+    value = value_of(call.args[0], lookup)
+    return None if value is None else viewed(value, call)
+
+
+def viewed(value: np.ndarray, call: Any) -> np.ndarray | None:
+    """What a reshape, a transpose or a change of dtype makes of a value."""
+    found = tensor_type_of(call)
+    if call.op.name == "relax.astype":
+        dtype = dtype_name(found.dtype)
+        return None if dtype == "bfloat16" else value.astype(dtype)
+    if call.op.name == PERMUTE:
+        axes = call_attr(call, "axes")
+        return value.transpose([int(axis) for axis in axes] if axes else None)
+    shape = known_shape(found.shape)
+    is_known = shape is not None and all(isinstance(size, int) for size in shape)
+    return value.reshape(shape) if is_known else None
+
+
+def along(values: np.ndarray, axis: int, rank: int) -> np.ndarray:
+    """One value for all of a tensor, or one for each place of an axis, so that it broadcasts."""
+    if values.size == 1:
+        return values.reshape((1,) * rank)
+    return values.reshape([-1 if a == axis % rank else 1 for a in range(rank)])
+
+
+def _calculated(call: Any, lookup: Lookup) -> np.ndarray | None:
+    values = [value_of(one, lookup) for one in call.args]
+    if any(value is None or value.dtype.kind not in "iuf" for value in values):
+        return None
+    if call.op.name == "relax.divide" and values[0].dtype.kind != "f":
+        return None  # of integers TVM truncates
+    return _ARITHMETIC[call.op.name](*values)
+
+
+def _dequantized(call: Any, lookup: Lookup) -> np.ndarray | None:
+    values = [value_of(one, lookup) for one in call.args]
+    is_float = dtype_name(tensor_type_of(call).dtype) == "float32"
+    if not is_float or any(value is None for value in values):
+        return None
+    data, scale, zero = values
+    axis = int(call_attr(call, "axis"))
+    scale, zero = (along(one, axis, data.ndim) for one in (scale, zero))
+    return (data.astype("int64") - zero).astype("float32") * scale.astype("float32")
