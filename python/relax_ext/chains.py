@@ -49,6 +49,9 @@ from .transposes import read as read_transpose
 R = relax()
 
 _BINARY = {f"relax.{name}": name for name in ("add", "subtract", "multiply", "divide")}
+_LIMITS = {f"relax.{name}": name for name in ("minimum", "maximum")}
+"""Taken with a number: of two tensors, TVM and kernels differ in which NaN stays."""
+
 _COMMUTATIVE = ("add", "multiply")
 _UNARY = {
     "relax.nn.relu": "relu",
@@ -285,9 +288,14 @@ def _steps(chain: Chain, name: str, call: Any) -> list[Step]:
         return [(PostOp(_UNARY[name], value=slope), None)]
     if name == "relax.clip":
         limits = [_prim_value(one) for one in call.args[1:3]]
-        if None in limits or (is_saturated(chain.steps) and any(a % 1 for a in limits)):
+        if None in limits or limits[0] > limits[1]:
+            return []
+        if is_saturated(chain.steps) and any(a % 1 for a in limits):
             return []
         return [(PostOp(op, value=a), None) for op, a in zip(("maximum", "minimum"), limits)]
+    if name in _LIMITS:
+        limit = next((a for a in map(number_in, call.args) if a is not None and a == a), None)
+        return [] if limit is None else [(PostOp(_LIMITS[name], value=limit), None)]
     if name not in _BINARY:
         return []
     now, (left, right) = chain.links[-1].var, call.args

@@ -14,8 +14,9 @@ from tvm import relax
 from relax_ext.importers import HOOKS
 
 from .corrections import is_right, without
+from .whole import compiled, ours
 
-__all__ = ["RELATIVE", "TARGET", "assert_close", "is_right", "runner", "uncorrected"]
+__all__ = ["RELATIVE", "TARGET", "assert_close", "is_right", "piped", "runner", "uncorrected"]
 
 # Vectors of this processor take longer to compile, and are tested elsewhere.
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 1})
@@ -36,6 +37,17 @@ def runner(mod: tvm.IRModule) -> Callable[..., tvm.runtime.Tensor]:
         return result if isinstance(result, tvm.runtime.Tensor) else result[0]
 
     return run
+
+
+def piped(mod: tvm.IRModule) -> tuple[Callable[..., tvm.runtime.Tensor], list[str]]:
+    """The same through the pipeline for whole models, and the names of kernels of ours."""
+    function, made = compiled(mod)
+
+    def run(*tensors: Any) -> tvm.runtime.Tensor:
+        result = function(*tensors)
+        return result if isinstance(result, tvm.runtime.Tensor) else result[0]
+
+    return run, ours(made)
 
 
 def assert_close(got: np.ndarray, want: np.ndarray, dtype: str = "float32") -> None:

@@ -18,7 +18,7 @@ ort = pytest.importorskip("onnxruntime")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from tvm.relax.frontend.onnx import from_onnx  # noqa: E402
 
-from helpers.imported import assert_close, is_right, runner, uncorrected  # noqa: E402
+from helpers.imported import assert_close, is_right, piped, runner, uncorrected  # noqa: E402
 from helpers.onnx_node_tests import node_tests  # noqa: E402
 
 FREE = ("N", "H", "W", "D")
@@ -138,3 +138,58 @@ def test_the_standards_own_tests(case: Any) -> None:
     run = runner(from_onnx(case.model))
     for inputs, (want,) in case.data_sets:
         assert_close(run(*map(tvm.runtime.tensor, inputs)).numpy(), want)
+
+
+INFINITE, NOT_A_NUMBER = float("inf"), float("nan")
+LIMITS = {
+    (0.0, 6.0): "_maximum_minimum",
+    (None, 0.5): "_minimum",
+    (-0.5, None): "_maximum",
+    (-INFINITE, 0.25): "_minimum",
+    (1.0, -1.0): "_maximum_minimum",
+    (None, None): "",
+}
+
+
+def clip(limits: tuple[float | None, float | None], opset: int, data: str = "float32") -> Any:
+    """A convolution and a clip; limits are attributes or constants."""
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(data))
+    weight = np.random.default_rng(0).standard_normal((4, 3, 1, 1)).astype(data)
+    arrays, names, attrs = [numpy_helper.from_array(weight, "w")], ["v"], {}
+    for name, limit in zip(("min", "max"), limits):
+        if opset == 6 and limit is not None:
+            attrs[name] = limit
+        elif opset != 6:
+            names.append("" if limit is None else name)
+            if limit is not None:
+                arrays.append(numpy_helper.from_array(np.array(limit, data), name))
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["v"]),
+        helper.make_node("Clip", names, ["y"], **attrs),
+    ]
+    x, y = (helper.make_tensor_value_info(a, kind, (1, n, 5, 6)) for a, n in (("x", 3), ("y", 4)))
+    graph = helper.make_graph(nodes, "g", [x], [y], arrays)
+    opsets = [helper.make_opsetid("", opset)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+@pytest.mark.parametrize("opset", [6, 13])
+@pytest.mark.parametrize("limits", LIMITS)
+def test_clip_is_a_step_of_a_kernel(limits: tuple, opset: int) -> None:
+    proto = clip(limits, opset)
+    x = np.random.default_rng(1).standard_normal((1, 3, 5, 6), "float32")
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    (want,) = session.run(None, {"x": x})
+    run, kernels = piped(from_onnx(proto))
+    assert_close(run(tvm.runtime.tensor(x)).numpy(), want)
+    assert kernels == [f"conv2d{LIMITS[limits]}"]
+    assert_close(runner(from_onnx(proto))(tvm.runtime.tensor(x)).numpy(), want)
+
+
+def test_clip_by_what_is_not_a_number_is_none() -> None:
+    proto = clip((NOT_A_NUMBER, 0.5), 13)
+    x = np.random.default_rng(1).standard_normal((1, 3, 5, 6), "float32")
+    run, kernels = piped(from_onnx(proto))
+    (want,) = (piped(from_onnx(clip((None, 0.5), 13)))[0](tvm.runtime.tensor(x)).numpy(),)
+    np.testing.assert_array_equal(run(tvm.runtime.tensor(x)).numpy(), want)
+    assert kernels == ["conv2d_minimum"]

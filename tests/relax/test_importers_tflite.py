@@ -17,7 +17,7 @@ tflite = pytest.importorskip("tflite")
 
 from tvm.relax.frontend.tflite import from_tflite  # noqa: E402
 
-from helpers.imported import assert_close, is_right, runner, uncorrected  # noqa: E402
+from helpers.imported import assert_close, is_right, piped, runner, uncorrected  # noqa: E402
 
 STORED = Path(__file__).parents[1] / "data" / "tflite.npz"
 NAMES = sorted({name.rpartition("|")[0] for name in np.load(STORED).files})
@@ -53,6 +53,21 @@ def test_as_in_litert(name: str) -> None:
     if name.endswith("wrong"):
         with uncorrected():
             assert not is_right(lambda: check(name))
+
+
+QUANTIZED = [name for name in NAMES if "int8" in name]
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_a_quantized_layer_is_one_kernel(name: str) -> None:
+    _, x, want = stored(name)
+    run, kernels = piped(imported(name))
+    got = run(tvm.runtime.tensor(x)).numpy()
+    assert got.dtype == want.dtype
+    # LiteRT multiplies by integers that stand for scales.
+    assert np.abs(got.astype("float64") - want).max() <= (1 if got.dtype == np.int8 else 2e-2)
+    assert kernels and all("quantize" in kernel for kernel in kernels)
+    assert all(kernel.startswith("conv") for kernel in kernels)
 
 
 def test_output_shape_that_is_free_but_for_the_batch_is_refused_in_one_line(

@@ -1,30 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX: ``output_shape`` of ConvTranspose, and ``auto_pad`` of Conv whatever is known of sizes."""
+"""ONNX: ``output_shape`` of ConvTranspose, and ``auto_pad`` of Conv whatever is known of sizes.
+
+Clip between constants is the operator of that name, which kernels take in; TVM's converter makes
+functions of it, which no pass sees through.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from math import inf, isnan
 from types import ModuleType
 from typing import Any
 
-from topi_ext.compat import known_shape, simplify, tir, type_of
+from topi_ext.compat import (
+    constant_value,
+    dtype_name,
+    known_shape,
+    relax,
+    simplify,
+    tir,
+    type_of,
+)
+from topi_ext.dtypes import FLOATS
 from topi_ext.geometry import fail
 from topi_ext.padding import reach, read
 
+R = relax()
+
 _CONVERTER = ("cls", "bb", "inputs", "attr", "params")
-NEEDS = {"Conv._impl_v11": _CONVERTER, "ConvTranspose._impl_v1": _CONVERTER}
+NEEDS = {
+    "Conv._impl_v11": _CONVERTER,
+    "ConvTranspose._impl_v1": _CONVERTER,
+    "Clip._impl_v1": _CONVERTER,
+    "Clip._impl_v11": _CONVERTER,
+    "Clip._impl_v13": _CONVERTER,
+}
 
 
 def corrections(module: ModuleType) -> dict[str, Any]:
     """Converters that state padding as numbers, then call TVM's."""
     steps = {"Conv._impl_v11": _state_same, "ConvTranspose._impl_v1": _state_output_shape}
-    return {path: classmethod(_after(step, module, path)) for path, step in steps.items()}
+    made = {path: classmethod(_after(step, module, path)) for path, step in steps.items()}
+    for opset, limits in ((1, _stated), (11, _constants), (13, _constants)):
+        path = f"Clip._impl_v{opset}"
+        made[path] = classmethod(_clipping(limits, _stock(module, path)))
+    return made
+
+
+def _stock(module: ModuleType, path: str) -> Callable[..., Any]:
+    class_name, name = path.split(".")
+    return vars(getattr(module, class_name))[name].__func__
 
 
 def _after(step: Callable[..., None], module: ModuleType, path: str) -> Callable[..., Any]:
-    class_name, name = path.split(".")
-    stock = vars(getattr(module, class_name))[name].__func__
+    stock = _stock(module, path)
 
     def convert(cls: type, bb: Any, inputs: Any, attr: dict[str, Any], params: Any) -> Any:
         # The node's own: TVM may convert it again, and its inputs are others' outputs.
@@ -74,6 +104,54 @@ def _pads_at_run_time(
         pairs.append((half, total - half) if is_upper else (total - half, half))
     before, after = zip(*pairs)
     return before, after
+
+
+Limits = tuple[Any, Any]
+"""Below and above: a number, or None for none."""
+
+
+def _clipping(limits: Callable[[Any, Any], Limits | None], stock: Callable[..., Any]) -> Any:
+    """The converter of Clip, whose limits `limits` finds; TVM's where it finds none."""
+
+    def convert(cls: type, bb: Any, inputs: Any, attr: dict[str, Any], params: Any) -> Any:
+        found = limits(inputs, attr)
+        dtype = dtype_name(type_of(inputs[0]).dtype)
+        if found is None or dtype not in FLOATS:
+            return stock(cls, bb, inputs, attr, params)
+        low, high = found
+        if None not in found and low <= high:
+            return bb.normalize(R.op.clip(inputs[0], low, high))
+        result = inputs[0]
+        for op, limit in ((R.op.maximum, low), (R.op.minimum, high)):
+            # Where limits cross, ONNX has the upper one, and TVM's clip the lower one.
+            if limit is not None:
+                result = bb.normalize(op(result, R.const(limit, dtype)))
+        return result
+
+    return convert
+
+
+def _stated(inputs: Any, attr: dict[str, Any]) -> Limits:
+    del inputs
+    return _limit(attr.get("min"), -inf), _limit(attr.get("max"), inf)
+
+
+def _constants(inputs: Any, attr: dict[str, Any]) -> Limits | None:
+    del attr
+    limits = []
+    for one, unlimited in ((inputs[1], -inf), (inputs[2], inf)):
+        value = None if one is None else constant_value(one)
+        if one is not None and (value is None or value.numpy().size != 1):
+            return None
+        number = None if value is None else value.numpy().reshape(()).item()
+        limits.append(_limit(number, unlimited))
+    low, high = limits
+    return low, high
+
+
+def _limit(value: float | None, unlimited: float) -> float | None:
+    """A limit that limits; NaN is none, as in onnxruntime."""
+    return None if value is None or isnan(value) or value == unlimited else float(value)
 
 
 def _state_output_shape(bb: Any, inputs: Any, attr: dict[str, Any]) -> None:
