@@ -49,7 +49,7 @@ def describe(
     return {
         "date": datetime.now(timezone.utc).date().isoformat(),
         "commit": commit(),
-        "cpu": _processor(),
+        "cpu": processor_name(),
         "isa": [name for name in wide if name in features],
         "mcpu": str(target.attrs.get("mcpu", "")),
         "cores": len(os.sched_getaffinity(0)),
@@ -76,7 +76,7 @@ def commit() -> str:
     return done.stdout.strip()
 
 
-def _processor() -> str:
+def processor_name() -> str:
     try:
         with open("/proc/cpuinfo") as lines:
             names = [line.partition(":")[2].strip() for line in lines if "model name" in line]

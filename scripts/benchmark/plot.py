@@ -16,6 +16,7 @@ _RIVALS = {
     "onnxruntime": ("ONNX Runtime", "#e09f3e"),
     "openvino": ("OpenVINO", "#7b5ea7"),
     "inductor": ("torch.compile", "#5aa469"),
+    "float32": ("ours in float32", "#9a8c98"),
 }
 _BARS = 0.76  # of a row, shared by its rivals
 _PER_BAR = 0.17  # inches
@@ -24,7 +25,7 @@ _PER_BAR = 0.17  # inches
 def draw(rows: Sequence[dict[str, Any]], header: dict[str, Any], path: Path) -> None:
     """Draw one panel per face: horizontal bars of rival / ours on a logarithmic scale."""
     faces = list(dict.fromkeys(row["face"] for row in rows))
-    rivals = [rival for rival in _RIVALS if any(row[f"ratio_{rival}"] for row in rows)]
+    rivals = [rival for rival in _RIVALS if any(row.get(f"ratio_{rival}") for row in rows)]
     by_face = {face: [row for row in rows if row["face"] == face] for face in faces}
     sizes = [len(found) + 2 for found in by_face.values()]
     mpl.rcParams["font.size"] = 9
@@ -53,12 +54,12 @@ def _panel(panel: Any, face: str, rows: list[dict[str, Any]], rivals: list[str])
     for number, rival in enumerate(rivals):
         label, colour = _RIVALS[rival]
         at = [place + (number - (len(rivals) - 1) / 2) * bar for place in range(len(rows))]
-        values = [row[f"ratio_{rival}"] or 1 for row in rows]
+        values = [row.get(f"ratio_{rival}") or 1 for row in rows]
         # A bar starts at 1, so that what is slower than the rival points to the left.
         bars = panel.barh(
             at, [value - 1 for value in values], bar, left=1, color=colour, label=label
         )
-        shown = [_times(row[f"ratio_{rival}"]) for row in rows]
+        shown = [_times(row.get(f"ratio_{rival}")) for row in rows]
         panel.bar_label(bars, shown, padding=3, fontsize=7, color="#444444")
     panel.set_xscale("log")
     panel.axvline(1, color="#222222", linewidth=0.8)
