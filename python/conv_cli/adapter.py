@@ -132,9 +132,14 @@ class Adapter(ABC):
         raise NotImplementedError
 
     def tune(
-        self, module: Any, target: Any, database: Path, say: Callable[[str], None]
+        self,
+        module: Any,
+        target: Any,
+        database: Path,
+        say: Callable[[str], None],
+        board: Board | None = None,
     ) -> list[Any]:
-        """Measure plans of a model's convolutions here, and keep the fastest in a file.
+        """Measure plans of a model's convolutions, and keep the fastest in a file.
 
         Returns
         -------

@@ -354,9 +354,11 @@ def _check_database(chosen: argparse.Namespace, takes_database: bool) -> None:
     if chosen.tune:
         if chosen.database is None:
             raise CliError("tune: say by --database PLANS.json which file takes the plans")
-        for option in ("grad", "rpc", "profile"):
+        for option in ("grad", "profile"):
             if getattr(chosen, option, None):
                 raise CliError(f"--{option}: not with tune")
+        if len(getattr(chosen, "key", ())) > 1:
+            raise CliError("--key: tune measures on one kind of board at a time")
         files.check_output("--database", chosen.database)
     elif chosen.database is not None and not chosen.database.is_file():
         raise CliError(f"--database {chosen.database}: no such file")

@@ -44,7 +44,9 @@ def tune(
     target = parse_target(options.target, options.threads, adapter.host_target)
     model = load(path, adapter.loaders, options.choices)
     try:
-        return adapter.tune(model.mod, target, database, say)
+        return adapter.tune(model.mod, target, database, say, options.board)
+    except CliError:
+        raise
     except (ValueError, OSError) as error:
         ours = isinstance(error, ValueError) and "\n" not in str(error)
         raise CliError(str(error) if ours else one_line(error)) from error

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of a model's convolutions, measured on the machine that runs them."""
+"""Plans of a model's convolutions, measured on the machine that is to run them."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tvm
@@ -23,6 +24,10 @@ from topi_ext.plan_database import AnyPath, machine_name, merge, opened, problem
 from topi_ext.race import Timed, race
 
 from .pipeline import first_passes
+from .plan_runner import PlanRuns, built, here, on_board
+
+if TYPE_CHECKING:
+    from conv_cli.boards import Board
 
 R = relax()
 
@@ -67,8 +72,9 @@ def tune(
     candidates: int = MOST,
     again: bool = False,
     say: Say | None = None,
+    board: Board | None = None,
 ) -> list[Tuned]:
-    """Measure plans of the convolutions of a model here, and keep the fastest of each.
+    """Measure plans of the convolutions of a model, and keep the fastest of each.
 
     Kernels are those that :func:`relax_ext.pipeline` would build, with what is fused and packed.
     Each plan runs on random operands, in turns with the others; clear losers are left out early.
@@ -80,7 +86,7 @@ def tune(
     module : tvm.IRModule
         With or without constant weights.  It is left as it is.
     target : str, dict or tvm.target.Target
-        Of this machine; threads as TVM's runtime has them.
+        Of this machine, or of the board; threads as TVM's runtime has them there.
     database : str or path
         It is made, or plans are added to it.
     candidates : int
@@ -88,7 +94,10 @@ def tune(
     again : bool
         Whether kernels are measured that the database has.
     say : callable, optional
-        What takes lines of progress; standard error if left out.
+        What takes lines of progress; standard error if left out, where a terminal has a bar too.
+    board : conv_cli.boards.Board, optional
+        What runs the plans, behind TVM's RPC tracker; this machine builds them.  Each kernel is one
+        session.  A target that names no ``num-cores`` gets the board's, as the command line has it.
 
     Returns
     -------
@@ -98,7 +107,9 @@ def tune(
     Raises
     ------
     ValueError
-        For a target that is not this machine's processor; for a file that is something else.
+        For a target that is not that processor; for a file that is something else.
+    conv_cli.errors.CliError
+        What is wrong with the board, in one line.
 
     Examples
     --------
@@ -106,8 +117,7 @@ def tune(
     >>> pipeline = relax_ext.pipeline(target, database="plans.json")
     >>> tvm.compile(module, target, relax_pipeline=pipeline)
     """
-    target = tvm.target.Target(target)
-    _check(target)
+    target = _checked(tvm.target.Target(target), board)
     read(database)  # refuses what is no database, before anything is measured
     say = say or _to_stderr
     works = [work for work in _works(module, target) if isinstance(work.backend, CpuBackend)]
@@ -118,26 +128,48 @@ def tune(
     if len(left) < len(known):
         say(f"tune: {len(known) - len(left)} kernels are in {database} already")
     done, start = [], time.monotonic()
-    for number, work in enumerate(left, 1):
-        problem, (machine, processor) = work.problem, (work.backend.machine, work.backend.processor)
-        plan, tuned = _fastest(work, target, candidates)
-        found = {problem_name(problem): entry(plan, tuned.ms, tuned.estimate_ms)}
-        merge(database, {machine_name(processor, machine): found})
-        done.append(tuned)
-        say(f"tune: {number} of {len(left)}, {time.monotonic() - start:.0f} s: {_told(tuned)}")
+    with _bar() as bar:
+        bar.start(len(left))
+        for number, work in enumerate(left, 1):
+            bar.step(f"{work.problem.face}, {number} of {len(left)}")
+            plan, tuned = _fastest(work, target, candidates, board)
+            found = {problem_name(work.problem): entry(plan, tuned.ms, tuned.estimate_ms)}
+            name = machine_name(work.backend.processor, work.backend.machine)
+            merge(database, {name: found})
+            done.append(tuned)
+            say(f"tune: {number} of {len(left)}, {time.monotonic() - start:.0f} s: {_told(tuned)}")
     return done
 
 
-def _check(target: Any) -> None:
-    """Refuse a target whose kernels do not run here."""
+def _bar() -> Any:
+    """A progress bar on a terminal, where the package rich is there to draw it."""
+    try:
+        from conv_cli.report import Bar
+    except ImportError:
+        from conv_cli.check import Progress
+
+        return nullcontext(Progress())
+    return Bar()
+
+
+def _checked(target: Any, board: Board | None) -> Any:
+    """The target, with the board's threads; refused where its kernels do not run there."""
     found = backend.of_target(target)
     if isinstance(found, Unsupported):
         raise ValueError(f"tune: {found.reason}")
     if not isinstance(found, CpuBackend):
         kind = target.kind.name
         raise ValueError(f"tune: target kind {kind}: plans are measured on processors only")
+    if board:
+        session = board.connect()
+        try:
+            session.check_target(target)
+            return session.planned(target)
+        finally:
+            session.close()
     if not compat.is_for_this_machine(target) or compat.missing_vectors(target):
         raise ValueError("tune: the target must be one whose kernels run on this machine")
+    return target
 
 
 def _works(module: Any, target: Any) -> Sequence[Work]:
@@ -155,68 +187,24 @@ def _is_known(work: Work, database: AnyPath) -> bool:
     return measured(work.problem, found.machine, found.processor, opened(database)) is not None
 
 
-def _fastest(work: Work, target: Any, most: int) -> tuple[Plan, Tuned]:
+def _fastest(work: Work, target: Any, most: int, board: Board | None) -> tuple[Plan, Tuned]:
     """The fastest plan of those that agree with the estimate's."""
     plans = shortlist(work.problem, work.backend.machine, most)
-    operands = _Operands()
-    timed: dict[int, Timed] = {}
-    for number, plan in enumerate(plans):
-        run, result = _ready(work, plan, target, operands)
-        if number == 0:
-            wanted = result
-        elif not _agree(result, wanted):
-            continue
-        timed[number] = run
-    best, seconds = race(timed)
+    library = built(work, plans, target)
+    with on_board(library, board, target) if board else here(library) as opened:
+        runs = PlanRuns(work, plans, opened)
+        timed: dict[int, Timed] = {}
+        for number in range(len(plans)):
+            run, result = runs.ready(number)
+            if number == 0:
+                wanted = result
+            elif not _agree(result, wanted):
+                continue
+            timed[number] = run
+        best, seconds = race(timed)
     name = kernel_of(plans[best]).name
     times = seconds[best] * 1e3, seconds[0] * 1e3
     return plans[best], Tuned(problem_name(work.problem), name, *times, len(timed))
-
-
-class _Operands:
-    """Random arrays by shape and dtype, in the order in which a kernel takes them."""
-
-    def __init__(self) -> None:
-        self.made: dict[tuple[int, tuple[int, ...], str], Any] = {}
-
-    def get(self, place: int, shape: tuple[int, ...], dtype: str) -> Any:
-        key = (place, shape, dtype)
-        if key not in self.made:
-            rng = np.random.default_rng(place)
-            array = tvm.runtime.empty(shape, dtype)
-            if dtype.startswith(("float", "bfloat")):
-                values = rng.uniform(0.5, 1.5, shape) * rng.choice((-1.0, 1.0), shape)
-            else:
-                values = rng.integers(0, 100, shape)
-            array.copyfrom(values.astype(array.numpy().dtype))
-            self.made[key] = array
-        return self.made[key]
-
-
-def _ready(work: Work, plan: Plan, target: Any, operands: _Operands) -> tuple[Timed, Any]:
-    """What times a plan's kernel, and the result of its first call."""
-    func = work.backend.build(work.problem, plan)
-    functions = {"kernel": func}
-    packing = work.backend.build_packing(work.problem, plan) if work.problem.prepacked else None
-    if packing:
-        functions["pack"] = packing[0]
-    named = {name: one.with_attr("global_symbol", name) for name, one in functions.items()}
-    library = tvm.compile(tvm.IRModule(named), target=target)
-    kinds = compat.parameters_of(func)
-    arrays = [operands.get(place, *kind) for place, kind in enumerate(kinds[:-1])]
-    arrays.append(tvm.runtime.empty(*kinds[-1]))
-    if packing:
-        arrays[1] = tvm.runtime.empty(*kinds[1])
-        stored = operands.get(1, *compat.parameters_of(packing[0])[0])
-        library["pack"](stored, arrays[1])
-    library["kernel"](*arrays)
-    module = getattr(library, "mod", library)
-
-    def timed(calls: int) -> float:
-        evaluator = module.time_evaluator("kernel", tvm.cpu(), number=calls, repeat=1)
-        return float(evaluator(*arrays).mean)
-
-    return timed, arrays[-1].numpy().copy()
 
 
 def _agree(result: Any, wanted: Any) -> bool:

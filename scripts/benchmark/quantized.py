@@ -20,7 +20,8 @@ _OPSET, _IR_VERSION = 17, 8
 class Layer:
     """A convolution or transposed convolution of uint8 by int8, with a bias and a relu.
 
-    Weights have a scale for each output channel, and seven bits: without VNNI, onnxruntime adds pairs of products in 16 bits.
+    Weights have a scale for each output channel, and seven bits: without VNNI, onnxruntime adds
+    pairs of products in 16 bits.
 
     Attributes
     ----------

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from conv_cli.boards import Board  # noqa: E402
 from conv_cli.errors import CliError  # noqa: E402
 from helpers import rpc  # noqa: E402
 from topi_ext import compat  # noqa: E402
+from topi_ext.plan_database import read  # noqa: E402
 
 PLAIN = '{"kind": "llvm", "mcpu": "generic"}'
 LIMIT = 120
@@ -73,9 +74,11 @@ def save(path: Path, channels: int, size: int) -> Path:
     return path
 
 
-def start(tracker: rpc.Service, model: Path, *arguments: str) -> subprocess.Popen:
-    """``python -m relax_ext MODEL``, in a session of its own."""
-    command = [sys.executable, "-m", "relax_ext", str(model)]
+def start(
+    tracker: rpc.Service, model: Path, *arguments: str, command: Sequence[str] = ()
+) -> subprocess.Popen:
+    """``python -m relax_ext [COMMAND] MODEL``, in a session of its own."""
+    command = [sys.executable, "-m", "relax_ext", *command, str(model)]
     command += ["--rpc", f"127.0.0.1:{tracker.port}", *arguments]
     paths = str(Path(__file__).parents[2] / "python")
     return subprocess.Popen(
@@ -123,6 +126,37 @@ def test_two_boards_at_the_same_time(tracker: rpc.Service, servers: list, tmp_pa
             assert 0 < row["ours"]["ms"] < 1e3 and row["ours"]["error"] < 1e-5
     for service in servers:  # three functions of ours, and two of stock
         assert service.log.read_text().count("load_module") == 5
+
+
+def test_plans_are_measured_on_a_board(tracker: rpc.Service, servers: list, tmp_path: Path) -> None:
+    """Built here and run there; the board's threads are part of the machine's name, and what is
+    compiled for the board takes them."""
+    model, database = save(tmp_path / "layer.pt2", 4, 5), tmp_path / "plans.json"
+    arguments = ["--key", "left", "--target", PLAIN, "--database", str(database)]
+    before = servers[0].log.read_text().count("load_module")
+    status, output, said = end_of(start(tracker, model, *arguments, command=["tune"]))
+    assert status == 0, output
+    assert "tune: 1 of 1" in output and said == []
+    assert servers[0].log.read_text().count("load_module") == before + 1
+    ((machine, entries),) = read(database).items()
+    assert machine.startswith("processor=generic ") and " threads=1" in machine
+    assert all(entry["ms"] <= entry["estimate_ms"] for entry in entries.values())
+    status, output, said = end_of(start(tracker, model, *arguments, "--repeat", "2"))
+    assert (status, said) == (0, []), output
+    assert "all 3 right" in output
+
+
+def test_plans_of_a_board_that_is_not_there(tracker: rpc.Service, servers: list) -> None:
+    """One line, before anything is built."""
+    from relax_ext import tune
+
+    module, target = tvm.IRModule({}), tvm.target.Target({"kind": "llvm", "mcpu": "generic"})
+    with pytest.raises(CliError, match="--key centre: not at "):
+        tune(module, target, board=board(tracker, "centre"))
+    arm = tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu"})
+    with pytest.raises(CliError, match="--target is for aarch64-linux-gnu"):
+        tune(module, arm, board=board(tracker, "left"))
+    board(tracker, "left").connect().close()
 
 
 def test_a_server_that_is_killed_in_the_middle(tracker: rpc.Service, tmp_path: Path) -> None:
@@ -280,6 +314,10 @@ def test_another_tvm() -> None:
         (["--rpc", "localhost:1", "--key", "a", "--key", "a"], "--key: a, a: each kind of board"),
         (["--rpc", "localhost"], "'localhost' is not of the form HOST:PORT"),
         (["--rpc", "localhost:70000"], "'localhost:70000' is not of the form HOST:PORT"),
+        (
+            ["--rpc", "localhost:1", "--key", "a", "--key", "b", "--target", "llvm"],
+            "--key: tune measures on one kind of board at a time",
+        ),
         (["--target", "llvm", "--target", "llvm"], "--target: given more often than once"),
         (
             ["--rpc", "localhost:1", "--key", "a", "--target", "llvm", "--cc", "no-such-cc"],
@@ -291,8 +329,9 @@ def test_options_that_do_not_go_together(arguments: list[str], said: str) -> Non
     from conv_cli import args
     from relax_ext.usage import USAGE
 
+    first = ["tune"] if "tune" in said else []
     with pytest.raises(CliError) as refused:
-        args.read(USAGE, ["layer.pt2", *arguments])
+        args.read(USAGE, [*first, "layer.pt2", "--database", "plans.json", *arguments])
     assert said in str(refused.value)
 
 

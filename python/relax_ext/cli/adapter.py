@@ -157,12 +157,17 @@ class RelaxAdapter(Adapter):
         return RelaxObserved(module, target, function)
 
     def tune(
-        self, module: Any, target: Any, database: Path, say: Callable[[str], None]
+        self,
+        module: Any,
+        target: Any,
+        database: Path,
+        say: Callable[[str], None],
+        board: Board | None = None,
     ) -> list[Any]:
-        """Measure plans of a model's convolutions here, and keep the fastest in a file."""
+        """Measure plans of a model's convolutions, and keep the fastest in a file."""
         import relax_ext
 
-        return relax_ext.tune(module, target, database, say=say)
+        return relax_ext.tune(module, target, database, say=say, board=board)
 
     def _compiled(self, *arguments: Any, **options: Any) -> Compiled:
         if self.board:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from conv_cli.adapter import Compiled
-from conv_cli.boards import Board
+from conv_cli.boards import Board, Session
 from conv_cli.errors import CliError, one_line
 from conv_cli.measure import Protocol
 from topi_ext import compat
@@ -70,6 +70,27 @@ def export(executable: Any, board: Board, target: Any, library: Path) -> None:
         raise CliError(f"--key {board.key}: {name} cannot link: {one_line(error)}") from error
 
 
+def upload(session: Session, library: Path) -> None:
+    """Send a library.
+
+    Raises
+    ------
+    CliError
+        The server does not take it.
+    """
+    try:
+        with session.doing("was sent a library"):
+            session.remote.upload(str(library))
+    except CliError:
+        raise
+    except Exception as error:
+        what = f"a library of {library.stat().st_size / 1e6:.1f} MB"
+        raise CliError(
+            f"--key {session.board.key}: the server at {session.address} does not take "
+            f"{what}: {one_line(error)}"
+        ) from error
+
+
 class RemoteCompiled(Compiled):
     """A function of the virtual machine on a board; see :class:`conv_cli.adapter.Compiled`."""
 
@@ -87,7 +108,7 @@ class RemoteCompiled(Compiled):
             export(executable, board, target, library)
             self.session = session = board.connect()
             try:
-                self._upload(library)
+                upload(session, library)
                 with session.doing("loaded a library"):
                     kind = str(target.kind.name)
                     self.device = session.remote.device("cpu" if kind == "llvm" else kind, 0)
@@ -96,20 +117,6 @@ class RemoteCompiled(Compiled):
             except BaseException:
                 session.close()
                 raise
-
-    def _upload(self, library: Path) -> None:
-        session = self.session
-        try:
-            with session.doing("was sent a library"):
-                session.remote.upload(str(library))
-        except CliError:
-            raise
-        except Exception as error:
-            what = f"a library of {library.stat().st_size / 1e6:.1f} MB"
-            raise CliError(
-                f"--key {session.board.key}: the server at {session.address} does not take "
-                f"{what}: {one_line(error)}"
-            ) from error
 
     def put(self, tensors: list[Any]) -> list[Any]:
         """Arguments on the board."""
