@@ -166,17 +166,25 @@ def bytes_module(shapes, dtype: str, **attributes) -> tvm.IRModule:
 
 @pytest.mark.parametrize("opt_level", [0, 3])
 @pytest.mark.parametrize(
-    ("ins", "outs", "kernel", "dilation"),
-    [(64, 32, 1, 1), (64, 32, 3, 1), (3, 20, 3, 1), (64, 32, 3, 2), (30, 20, 3, 2)],
+    ("ins", "outs", "kernel", "dilation", "size"),
+    [
+        (64, 32, 1, 1, 9),
+        (64, 32, 3, 1, 9),
+        (3, 20, 3, 1, 9),
+        (64, 32, 3, 2, 9),
+        (30, 20, 3, 2, 9),
+        (32, 20, 3, 1, 20),
+        (32, 20, 1, 1, 20),
+    ],
 )
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_sums_of_bytes(
-    dtype: str, ins: int, outs: int, kernel: int, dilation: int, opt_level: int,
+    dtype: str, ins: int, outs: int, kernel: int, dilation: int, size: int, opt_level: int,
     rng: np.random.Generator,
 ) -> None:  # fmt: skip
     """Exact over the whole range, whoever computes them."""
     low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
-    shapes = (2, ins, 9, 9), (outs, ins, kernel, kernel)
+    shapes = (2, ins, size, size), (outs, ins, kernel, kernel)
     mod = bytes_module(shapes, dtype, padding=(kernel // 2,) * 2, dilation=(dilation,) * 2)
     data = rng.integers(low, high + 1, shapes[0]).astype(dtype)
     data[0] = high
@@ -194,6 +202,10 @@ def test_sums_of_bytes(
     [
         ("cascadelake", ((1, 64, 9, 9), (32, 64, 3, 3)), {}, True),
         ("icelake-client", ((1, 64, 9, 9), (32, 64, 1, 1)), {}, True),
+        ("cascadelake", ((1, 64, 12, 12), (32, 64, 3, 3)), {}, "uint8"),
+        ("cascadelake", ((7, 64, 12, 12), (32, 64, 3, 3)), {}, False),
+        ("cascadelake", ((1, 64, 19, 21), (32, 64, 1, 1)), {}, True),
+        ("cascadelake", ((1, 64, 20, 20), (32, 64, 1, 1)), {}, False),
         ("skylake-avx512", ((1, 64, 9, 9), (32, 64, 3, 3)), {}, False),
         ("core-avx2", ((1, 64, 9, 9), (32, 64, 3, 3)), {}, False),
         ("cascadelake", ((1, 3, 9, 9), (20, 3, 3, 3)), {}, True),
@@ -209,7 +221,7 @@ def test_sums_of_bytes(
 def test_sums_of_bytes_are_left_to_tvm_with_vnni(
     dtype: str, processor: str, shapes, attributes: dict, left: bool
 ) -> None:
-    """Four products at a time; without VNNI TVM adds pairs in 16 bits, which saturate."""
+    """Of few positions; without VNNI TVM adds pairs in 16 bits, which saturate."""
     if "x86_64" not in map(str, tvm.target.codegen.llvm_get_targets()):
         pytest.skip("this TVM does not compile for x86")
     on = f"llvm -mtriple=x86_64-linux-gnu -mcpu={processor} -num-cores=2"
@@ -273,6 +285,26 @@ def test_quantized(on: str, rng: np.random.Generator) -> None:
     (got,) = run(quantized(data.shape, weight, zero=7), [data], on=on or target())
     tx = torch.from_numpy(data.astype(np.int64) - 7)
     wanted = torch.nn.functional.conv2d(tx, torch.from_numpy(weight.astype(np.int64)), padding=1)
+    np.testing.assert_array_equal(got, wanted.numpy())
+
+
+@pytest.mark.parametrize("zeros", [(0, 0), (7, 0), (128, -3)], ids=str)
+def test_quantized_transposed(zeros: tuple[int, int], rng: np.random.Generator) -> None:
+    """Exact, output padding included."""
+    data = rng.integers(0, 256, (2, 16, 7, 6)).astype("uint8")
+    weight = rng.integers(-128, 128, (16, 12, 3, 4)).astype("int8")
+    window = {"padding": (1, 1), "output_padding": (1, 0)}
+    x, parts = (
+        relay.var("x", shape=data.shape, dtype="uint8"),
+        map(relay.const, (*zeros, 0.5, 0.25)),
+    )
+    body = relay.qnn.op.conv2d_transpose(
+        x, relay.const(weight), *parts, kernel_size=(3, 4), channels=12, strides=(2, 2),
+        out_dtype="int32", **window,
+    )  # fmt: skip
+    (got,) = run(tvm.IRModule.from_expr(relay.Function([x], body)), [data])
+    operands = (torch.tensor(v.astype(np.float64) - z) for v, z in zip((data, weight), zeros))
+    wanted = torch.nn.functional.conv_transpose2d(*operands, stride=2, **window)
     np.testing.assert_array_equal(got, wanted.numpy())
 
 
