@@ -9,11 +9,13 @@ from collections import Counter
 import pytest
 
 from topi_ext.cpu.machine import Machine
-from topi_ext.cpu.plan.choose import candidates, choose
+from topi_ext.cpu.measured import entry, measured
+from topi_ext.cpu.plan.choose import by_other_stores, candidates, choose
 from topi_ext.cpu.plan.shortlist import shortlist
 from topi_ext.cpu.registry import kernel_of
 from topi_ext.geometry import Geometry
 from topi_ext.layout import Layouts
+from topi_ext.plan_database import Database, machine_name, problem_name
 from topi_ext.problem import Problem
 from topi_ext.race import race
 
@@ -64,3 +66,20 @@ def test_the_shortlist_begins_with_the_choice_and_has_every_kernel_near_it() -> 
         assert set(plans) <= {plan for _, plan in candidates(problem, machine)}
         assert len({kernel_of(plan).name for plan in plans}) > 1
         assert shortlist(problem, machine, 1) == plans[:1]
+
+
+def test_the_shortlist_has_the_choice_by_other_stores_where_the_size_is_in_doubt() -> None:
+    """And a database that has such a plan finds it again."""
+    machine = Machine(vector_bytes=32, threads=2, streams=True)
+    for size, expected in ((64, False), (256, True), (512, True), (2048, False)):
+        geometry = Geometry.of_conv("conv2d", (1, 8, size, size), (16, 8, 3, 3), padding=1)
+        problem = Problem("conv", geometry.as_rank3(), Layouts.canonical(2), 1, ("float32",) * 3)
+        chosen = choose(problem, machine)
+        other = by_other_stores(problem, chosen, machine)
+        assert (other is not None) == expected, size
+        assert (other in shortlist(problem, machine, 10)) == expected
+        if other is None:
+            continue
+        assert by_other_stores(problem, other, machine) == chosen
+        plans = {machine_name("", machine): {problem_name(problem): entry(other, 1.0, 2.0)}}
+        assert measured(problem, machine, "", Database("p.json", (size,), plans)) == other

@@ -9,7 +9,7 @@ from ..notices import warn_once
 from ..plan_database import Database, Entry, machine_name, plain, problem_name
 from ..problem import Problem
 from .machine import Machine
-from .plan.choose import candidates
+from .plan.choose import by_other_stores, candidates
 from .plan.window import Plan
 from .registry import kernel_of
 
@@ -35,7 +35,10 @@ def measured(
         return None
     kernel, fields = found.get("kernel"), found.get("plan")
     for _, plan in candidates(problem, machine):
-        if kernel_of(plan).name == kernel and plain(plan) == fields:
-            return plan
+        if kernel_of(plan).name != kernel:
+            continue
+        for one in (plan, by_other_stores(problem, plan, machine)):
+            if one is not None and plain(one) == fields:
+                return one
     warn_once(f"{database.path}: plans that this version has not are ignored, tune again")
     return None

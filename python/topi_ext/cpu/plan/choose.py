@@ -29,6 +29,9 @@ STREAMED_CACHES = 16
 
 What cores share behind these is seldom larger."""
 
+STREAMED_DOUBT = 8
+"""Times more or less, within which a measurement asks whether that size is right."""
+
 STREAMED_RUN = 20
 """Least cache lines that a task writes one after the other, unless a row consists of whole ones.
 
@@ -76,16 +79,37 @@ def candidates(problem: Problem, machine: Machine) -> Iterator[tuple[float, Plan
             yield cycles, _streamed(problem, plan, machine)
 
 
-def _streamed(problem: Problem, plan: Plan, machine: Machine) -> Plan:
+def by_other_stores(problem: Problem, plan: Plan, machine: Machine) -> Plan | None:
+    """The same plan past the caches instead of through them, or the other way around.
+
+    None where a result is by far too small or too large for a doubt, and where it can't be.
+    """
+    through = _past_caches(plan, False)
+    if through == plan:
+        past = _streamed(problem, plan, machine, STREAMED_CACHES / STREAMED_DOUBT)
+        return None if past == plan else past
+    is_large = through != _streamed(problem, through, machine, STREAMED_CACHES * STREAMED_DOUBT)
+    return None if is_large else through
+
+
+def _streamed(
+    problem: Problem, plan: Plan, machine: Machine, caches: float = STREAMED_CACHES
+) -> Plan:
     """The plan, which writes past the caches where that pays."""
     if isinstance(plan, PhaseLanesPlan) and plan.phase_splits > 1:
         return plan  # tasks share rows
-    if isinstance(plan, (DirectPlan, WinogradPlan, PhaseLanesPlan)) and streams(
-        problem, plan, machine
-    ):
-        return replace(plan, streamed=True)
-    if isinstance(plan, DirectDotPlan) and streams(problem, plan.gather, machine):
-        return replace(plan, gather=replace(plan.gather, streamed=True))
+    writes = plan.gather if isinstance(plan, DirectDotPlan) else plan
+    is_known = isinstance(writes, (DirectPlan, WinogradPlan, PhaseLanesPlan))
+    pays = is_known and streams(problem, writes, machine, caches)
+    return _past_caches(plan, True) if pays else plan
+
+
+def _past_caches(plan: Plan, past: bool) -> Plan:
+    """The plan, by such stores; itself where it knows no others."""
+    if isinstance(plan, DirectDotPlan):
+        return replace(plan, gather=replace(plan.gather, streamed=past))
+    if isinstance(plan, (DirectPlan, WinogradPlan, PhaseLanesPlan)):
+        return replace(plan, streamed=past)
     return plan
 
 
@@ -109,7 +133,9 @@ def _proposed(problem: Problem, machine: Machine) -> Iterator[tuple[float, Plan]
                 yield found
 
 
-def streams(problem: Problem, plan: Plan, machine: Machine) -> bool:
+def streams(
+    problem: Problem, plan: Plan, machine: Machine, caches: float = STREAMED_CACHES
+) -> bool:
     """Whether a result is so large that no cache would keep it for who reads it next, and a task
     writes long runs of it."""
     if not (machine.streams and problem.is_static and problem.rows_are_runs):
@@ -125,7 +151,7 @@ def streams(problem: Problem, plan: Plan, machine: Machine) -> bool:
         return False
     channels = problem.geometry.groups * problem.out_channels
     size = channels * prod(problem.out_sizes) * width
-    return size >= STREAMED_CACHES * machine.l2 * machine.threads
+    return size >= caches * machine.l2 * machine.threads
 
 
 def _run(problem: Problem, plan: Plan) -> int:

@@ -9,7 +9,7 @@ from ...plan_database import plain
 from ...problem import Problem
 from ..machine import Machine
 from ..registry import kernel_of
-from .choose import candidates, choose
+from .choose import by_other_stores, candidates, choose
 from .window import Plan
 
 WITHIN = 4.0
@@ -25,10 +25,13 @@ CONSIDERED = 300
 def shortlist(problem: Problem, machine: Machine, most: int) -> list[Plan]:
     """At most so many plans of a problem of known sizes, none twice.
 
-    The one that is built without a measurement comes first, then the best of each kernel, then
-    those that differ in most fields from all before, the faster ones by estimate first.
+    The one that is built without a measurement comes first, then the same by other stores, then the
+    best of each kernel, then those that differ in most fields from all before, the faster ones by
+    estimate first.
     """
     taken = [choose(problem, machine)]
+    other = by_other_stores(problem, taken[0], machine)
+    taken += [] if other is None else [other]
     rated = sorted(candidates(problem, machine), key=lambda one: one[0])
     least = rated[0][0]
     kernels = {kernel_of(taken[0]).name}
