@@ -144,7 +144,9 @@ class ConvAnchor(Anchor):
         self.sizes = dict(zip(layout.letters, conv.shape(conv.result)))
 
     def convert(self, call: Any) -> bool:
-        """See :class:`Anchor`."""
+        """See :class:`Anchor`: of integers alone, since kernels of floats end in floats."""
+        if not self.sums_integers:
+            return False
         found, self.dtype = self.found, dtype_name(tensor_type_of(call).dtype)
         self.found = tensor_type(found.shape, self.dtype, found.ndim, found.vdevice)
         return True

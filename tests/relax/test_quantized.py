@@ -329,6 +329,19 @@ def test_differences_in_int16(rng: np.random.Generator) -> None:
     assert kernels == ["conv2d_add"]
 
 
+def test_a_layer_of_float32_whose_result_is_quantized(rng: np.random.Generator) -> None:
+    """As the first of many models: its kernel ends in float32."""
+    layer = Layer(channels=(4, 4), kernel=(1, 1), window={})
+    x = rng.integers(-99, 99, (2, 4, 6, 5)).astype("float32")
+    w = rng.integers(-9, 9, (4, 4, 1, 1)).astype("float32")
+    got, kernels = run(
+        {"x": x}, lambda bb, x: quantized(bb, bb.emit(OP.nn.conv2d(x, number(w))), layer)
+    )
+    want = F.conv2d(torch.tensor(x), torch.tensor(w)).numpy()
+    np.testing.assert_array_equal(got, rounded(want, layer))
+    assert kernels == ["conv2d"]
+
+
 KEPT = {
     "scales of data differ": dict(x_scale=np.full(4, 0.5)),
     "zero points of weights differ": dict(w_zero=np.arange(6)),
