@@ -18,8 +18,11 @@ import torch.nn.functional as F
 import tvm
 from tvm import relax
 
+from helpers import emulated
 from helpers.whole import compiled, ours
+from relax_ext.pipeline import first_passes
 from relax_ext.quantized_steps import simplified
+from topi_ext.compat import size_var, tensor_type
 from topi_ext.epilogue import PostOp
 
 OP = relax.op
@@ -137,9 +140,7 @@ def module(
     bb = relax.BlockBuilder()
     shapes = {name: (shapes or {}).get(name, value.shape) for name, value in inputs.items()}
     given = [
-        relax.Var(name, relax.TensorType(shapes[name], str(value.dtype)))
-        if hasattr(relax, "TensorType")
-        else relax.Var(name, relax.TensorStructInfo(shapes[name], str(value.dtype)))
+        relax.Var(name, tensor_type(shapes[name], str(value.dtype), value.ndim))
         for name, value in inputs.items()
     ]
     with bb.function("main", given):
@@ -207,12 +208,7 @@ def test_a_batch_that_is_free(rng: np.random.Generator) -> None:
     got, kernels = run(
         {"x": x},
         lambda bb, x: quantized(bb, convolved(bb, x, number(w, "int8"), layer), layer),
-        x=(
-            tvm.tirx.Var("n", "int64") if hasattr(tvm, "tirx") else tvm.tir.Var("n", "int64"),
-            4,
-            6,
-            5,
-        ),
+        x=(size_var("n"), 4, 6, 5),
     )
     np.testing.assert_array_equal(got, rounded(layer.sums(x, w) * layer.factor(), layer))
     assert kernels == ["conv2d_cast_multiply_quantize"]
@@ -393,3 +389,22 @@ def test_simplified() -> None:
     assert simplified(kept) == kept
     ones = [cast, (PostOp("multiply", value=1.0), None), *swish]
     assert simplified(ones) == [cast, swish[0], (PostOp("multiply", earlier=1), None)]
+
+
+@pytest.mark.parametrize("name", ["symmetric", "plain"])
+def test_on_a_gpu(name: str, rng: np.random.Generator) -> None:
+    """A kernel of bytes where zero points are 0, emulated; else one of float32."""
+    layer = LAYERS[name]
+    x, w = layer.constants(rng)
+    mod = module(
+        {"x": x, "w": w}, lambda bb, x, w: quantized(bb, convolved(bb, x, w, layer), layer)
+    )
+    with emulated.TARGET:
+        made = tvm.transform.Sequential(first_passes(mod))(mod)
+    funcs = {name.name_hint: func for name, func in made.functions_items()}
+    if name == "plain":
+        assert "conv2d" in funcs and not any("cast" in one for one in funcs)
+        return
+    out = np.zeros(layer.sums(x, w).shape, layer.out)
+    emulated.emulated(funcs["conv2d_cast_multiply_quantize"])(x, w, out)
+    np.testing.assert_array_equal(out, rounded(layer.sums(x, w) * layer.factor(), layer))
