@@ -11,7 +11,7 @@ as a model of ONNX.  All run in turns, a block of calls each, with a pause betwe
 threads of either are asleep while another's run.  Medians are compared.  A result is right where it
 is one step at most from sums of integers, scaled in float64.
 
-Exit status: 0 when every result is right, 1 when one is wrong.
+Exit status: 0 when every result is right, 1 when one is wrong, 2 when the command is.
 """
 
 from __future__ import annotations
@@ -59,6 +59,11 @@ def main() -> int:
 
     cases = [case for path in options.cases for case in read_cases(path)]
     cases = [case for case in cases if not options.only or case.name in options.only]
+    for case in cases:
+        if case.geometry.pad_before != case.geometry.pad_after:
+            parser().error(
+                f"{case.name}: padding={case.geometry.padding} must be equal on both sides"
+            )
     rows = []
     for number, case in enumerate(cases, 1):
         rows.append(measured(case, rivals, options.threads))

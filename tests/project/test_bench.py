@@ -433,3 +433,30 @@ def test_random_cases_are_drawn_again(op: str, seed: int, file: str, tmp_path: P
 def test_names_are_unique(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="name up1d must be unique"):
         read_cases(written(tmp_path, [SMALL[0], SMALL[0]]))
+
+
+QUANTIZED = [
+    {"name": "up", "x": [1, 4, 5, 6], "cout": 6, "kernel": [3, 2], "stride": 2, "groups": 2},
+    {"name": "down", "op": "conv", "x": [2, 3, 9], "cout": 8, "kernel": [4], "padding": [1]},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["bench_int8.py", "tune_gain.py"])
+def test_scripts_beside(script: str, tmp_path: Path) -> None:
+    """Quantized layers beside float32 and a rival, and what measured plans gain."""
+    out, plot = tmp_path / "out.json", tmp_path / "plot.png"
+    command = [sys.executable, str(SCRIPTS / script), "--threads", "1", "--json", str(out)]
+    command += ["--cases", str(written(tmp_path, QUANTIZED)), "--plot", str(plot)]
+    command += ["--rivals", "float32,onnxruntime"] if script == "bench_int8.py" else []
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["name"] for row in rows] == ["up", "down"] and plot.stat().st_size > 5000
+    for row in rows:
+        if script == "bench_int8.py":
+            assert row["steps"] <= 1 and row["unavailable"] == {}
+            assert row["ratio_float32"] == pytest.approx(row["float32_ms"] / row["ours_ms"])
+            assert row["ratio_onnxruntime"] > 0
+        else:
+            assert row["gain"] >= 1 and row["healed"] >= row["misstated"] > 0

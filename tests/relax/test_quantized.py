@@ -214,6 +214,7 @@ def test_a_batch_that_is_free(rng: np.random.Generator) -> None:
     assert kernels == ["conv2d_cast_multiply_quantize"]
 
 
+@pytest.mark.smoke
 def test_two_layers_with_a_residual(rng: np.random.Generator) -> None:
     """Bytes go from kernel to kernel, and the residual is read as bytes."""
     layer = Layer(
