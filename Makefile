@@ -44,7 +44,7 @@ unexport PYTHONPATH
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo docs env env-aarch64 env-all env-models env-relay env-relay-tf env-rivals models test test-models test-fast test-full test-relay test-relay-tf test-tvm025 test-tvm026 lint types format fuzz bench bench-models growth clean
+.PHONY: help demo docs env env-aarch64 env-all env-models env-relay env-relay-tf env-rivals models test test-models test-fast test-full test-relay test-relay-tf test-tvm025 test-tvm026 lint types format fuzz bench bench-int8 bench-models growth clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## */  \1\t/' | expand -t 16
@@ -74,6 +74,10 @@ models: env-models  ## export, import, compile and compare models of other packa
 bench-models: env-models  ## time whole models, in sizes that people run, against PyTorch, write out/bench_models.json
 	mkdir -p out
 	.venv-models/bin/python scripts/bench_models.py --json out/bench_models.json $(ARGS)
+
+bench-int8: env-rivals  ## time quantized layers against ONNX Runtime, OpenVINO and our float32, write out/bench_int8.json and .png
+	.venv-rivals/bin/python scripts/bench_int8.py --cases scripts/cases/bench.json scripts/cases/bench_conv.json \
+	  --json out/bench_int8.json --plot out/bench_int8.png $(ARGS)
 
 # Two programs that Debian has: qemu-user-static and g++-aarch64-linux-gnu.
 ARM := $(and $(shell command -v qemu-aarch64-static),$(shell command -v aarch64-linux-gnu-g++))

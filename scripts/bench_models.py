@@ -6,9 +6,10 @@
     python scripts/bench_models.py --only Unet "UNet2DModel" --json out/bench_models.json
 
 Each model, with random weights, is exported, imported, compiled, and compared with PyTorch in
-float64.  Then both run in turns, a block of runs each, with a pause between blocks: the threads of
-either are asleep while the other's run.  Medians of all runs are compared.  The weakest link is the
-operator without a kernel of ours that takes most of the time.
+float64.  Where torch's exporter to ONNX takes it, ONNX Runtime runs it too.  All run in turns, a
+block of runs each, with a pause between blocks: the threads of either are asleep while another's
+run.  Medians of all runs are compared.  The weakest link is the operator without a kernel of ours
+that takes most of the time.
 
 ``make env-models`` installs the packages.  No weights are downloaded.
 """
@@ -45,6 +46,7 @@ class Row:
     compile_s: float
     share_of_ours: float
     weakest: tuple[str, float] | None
+    onnxruntime: float | None = None
 
     @property
     def ratio(self) -> float:
@@ -123,7 +125,10 @@ def measured(name: str, threads: int) -> Row:
     got = [torch.from_dlpack(one).clone() for one in results]
     with torch.no_grad():
         want, own = stages.exact(model, inputs), stages.tensors_of(model(*inputs))
-        ours, eager = in_turns(lambda: machine["main"](*given), lambda: model(*inputs))
+        rival = by_onnxruntime(model, inputs, want[0], threads)
+        ours, eager, *others = in_turns(
+            lambda: machine["main"](*given), lambda: model(*inputs), *([rival] if rival else [])
+        )
     runs = []
     for _ in range(5):
         with calls_of(machine, tvm.cpu()) as calls:
@@ -131,7 +136,34 @@ def measured(name: str, threads: int) -> Row:
         runs.append(list(calls))
     profile = Profile("relax_ext", name, "torch", "", threads, entries_of(runs, kernels.names))
     errors = stages.error_of(got, want), stages.error_of(own, want)
-    return Row(name, ours, eager, *errors, seconds, profile.ours, profile.weakest)
+    return Row(name, ours, eager, *errors, seconds, profile.ours, profile.weakest, *others)
+
+
+def by_onnxruntime(model: Any, inputs: Any, want: Any, threads: int) -> Callable[[], Any] | None:
+    """A session of ONNX Runtime; None where a model can't be exported, run, or is wrong there."""
+    import io
+
+    import onnxruntime
+    import torch
+
+    file = io.BytesIO()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    try:
+        torch.onnx.export(model, tuple(inputs), file, dynamo=False, opset_version=17)
+        session = onnxruntime.InferenceSession(file.getvalue(), options)
+        names = [one.name for one in session.get_inputs()]
+        given = {name: x.contiguous().numpy() for name, x in zip(names, inputs)}
+        first = torch.tensor(session.run(None, given)[0]).double()
+    except Exception as error:
+        print(f"ONNX Runtime: {str(error).splitlines()[0][:150]}", file=sys.stderr)
+        return None
+    if first.shape != want.shape or (first - want).abs().max() > 1e-2 * want.abs().max():
+        print("ONNX Runtime: another result", file=sys.stderr)
+        return None
+    return lambda: session.run(None, given)
 
 
 def in_turns(*runs: Callable[[], Any]) -> list[float]:
@@ -155,8 +187,9 @@ def line(row: Row) -> str:
     """A row of a table in Markdown."""
     weakest = f"{row.weakest[0]} {100 * row.weakest[1]:.0f} %" if row.weakest else "-"
     ratio = f"{row.ratio:.2f}" if row.ratio >= 1 else f"**{row.ratio:.2f}**"
+    other = f"{row.onnxruntime:.1f}" if row.onnxruntime else "–"
     return (
-        f"| {row.model} | {row.torch:.1f} | {row.ours:.1f} | {ratio} | {row.error:.0e} "
+        f"| {row.model} | {row.torch:.1f} | {other} | {row.ours:.1f} | {ratio} | {row.error:.0e} "
         f"| {row.torch_error:.0e} | {100 * row.share_of_ours:.0f} % | {weakest} |"
     )
 
