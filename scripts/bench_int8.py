@@ -20,11 +20,11 @@ import argparse
 import json
 import os
 import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
-from statistics import geometric_mean, median
+from statistics import geometric_mean
 from typing import Any
+
+from benchmark.arguments import cases_of, of_several_files
 
 BLOCKS, BLOCK, PAUSE = 5, 0.08, 0.02
 """Turns; seconds of each; seconds between them."""
@@ -34,13 +34,8 @@ RIVALS = ("float32", "onnxruntime", "openvino")
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    made.add_argument("--cases", type=Path, nargs="+", required=True, help="files of convolutions")
-    made.add_argument("--only", nargs="+", metavar="NAME", help="only these cases")
+    made = of_several_files(__doc__)
     made.add_argument("--rivals", default=",".join(RIVALS), help="of %(default)s")
-    made.add_argument("--threads", type=int, default=2)
-    made.add_argument("--json", type=Path, help="write all there")
-    made.add_argument("--plot", type=Path, help="draw the ratios there")
     return made
 
 
@@ -54,11 +49,9 @@ def main() -> int:
     os.environ.update(
         {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "TVM_BIND_THREADS": "0"}
     )
-    from benchmark.cases import read_cases
     from benchmark.environment import processor_name
 
-    cases = [case for path in options.cases for case in read_cases(path)]
-    cases = [case for case in cases if not options.only or case.name in options.only]
+    cases = cases_of(options)
     for case in cases:
         if case.geometry.pad_before != case.geometry.pad_after:
             parser().error(
@@ -85,6 +78,7 @@ def measured(case: Any, rivals: list[str], threads: int) -> dict[str, Any]:
     import numpy as np
 
     from benchmark.quantized import Layer
+    from benchmark.timing import in_blocks
 
     layer = Layer.of(case, np.random.default_rng(0))
     model, real = layer.integers(), layer.fractions()
@@ -101,7 +95,7 @@ def measured(case: Any, rivals: list[str], threads: int) -> dict[str, Any]:
                 )
         except Exception as error:
             reasons[name] = str(error).split("\n")[0]
-    times = dict(zip(runs, in_turns(list(runs.values()))))
+    times = dict(zip(runs, in_blocks(list(runs.values()), BLOCKS, BLOCK, PAUSE)))
     run()
     steps = int(np.abs(read().astype("int64") - layer.want()).max())
     row: dict[str, Any] = {"name": case.name, "face": case.op, "dtype": "uint8", "steps": steps}
@@ -155,22 +149,6 @@ def openvino(model: bytes, data: Any, threads: int) -> Callable[[], Any]:
     request = core.compile_model(core.read_model(model), "CPU", settings).create_infer_request()
     request.set_input_tensor(ov.Tensor(data, shared_memory=True))
     return lambda: request.infer(share_outputs=True)
-
-
-def in_turns(runs: list[Callable[[], Any]]) -> list[float]:
-    """The median of each in milliseconds."""
-    times: list[list[float]] = [[] for _ in runs]
-    for _ in range(BLOCKS):
-        for run, taken in zip(runs, times):
-            time.sleep(PAUSE)
-            run()
-            block, count = time.perf_counter(), 0
-            while count < 2 or time.perf_counter() - block < BLOCK:
-                start = time.perf_counter()
-                run()
-                taken.append(1e3 * (time.perf_counter() - start))
-                count += 1
-    return [median(taken) for taken in times]
 
 
 def line(row: dict[str, Any]) -> str:

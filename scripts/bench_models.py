@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import geometric_mean, median
+from statistics import geometric_mean
 from typing import Any
 
 BLOCKS = 7
@@ -106,6 +106,7 @@ def measured(name: str, threads: int) -> Row:
     from tvm import relax
 
     import relax_ext
+    from benchmark.timing import in_blocks
     from conv_cli.profiling import Profile, entries_of
     from relax_ext.cli.instrument import KernelNames, calls_of
     from zoo import catalog, stages
@@ -126,15 +127,15 @@ def measured(name: str, threads: int) -> Row:
     with torch.no_grad():
         want, own = stages.exact(model, inputs), stages.tensors_of(model(*inputs))
         rival = by_onnxruntime(model, inputs, want[0], threads)
-        ours, eager, *others = in_turns(
-            lambda: machine["main"](*given), lambda: model(*inputs), *([rival] if rival else [])
-        )
-    runs = []
+        runs = [lambda: machine["main"](*given), lambda: model(*inputs)]
+        runs += [rival] if rival else []
+        ours, eager, *others = in_blocks(runs, BLOCKS, BLOCK, PAUSE)
+    observed = []
     for _ in range(5):
         with calls_of(machine, tvm.cpu()) as calls:
             machine["main"](*given)
-        runs.append(list(calls))
-    profile = Profile("relax_ext", name, "torch", "", threads, entries_of(runs, kernels.names))
+        observed.append(list(calls))
+    profile = Profile("relax_ext", name, "torch", "", threads, entries_of(observed, kernels.names))
     errors = stages.error_of(got, want), stages.error_of(own, want)
     return Row(name, ours, eager, *errors, seconds, profile.ours, profile.weakest, *others)
 
@@ -164,23 +165,6 @@ def by_onnxruntime(model: Any, inputs: Any, want: Any, threads: int) -> Callable
         print("ONNX Runtime: another result", file=sys.stderr)
         return None
     return lambda: session.run(None, given)
-
-
-def in_turns(*runs: Callable[[], Any]) -> list[float]:
-    """The median of each in milliseconds."""
-    times: list[list[float]] = [[] for _ in runs]
-    for _ in range(BLOCKS):
-        for run, taken in zip(runs, times):
-            time.sleep(PAUSE)
-            run()
-            block = time.perf_counter()
-            count = 0
-            while count < 2 or time.perf_counter() - block < BLOCK:
-                start = time.perf_counter()
-                run()
-                taken.append(1e3 * (time.perf_counter() - start))
-                count += 1
-    return [median(taken) for taken in times]
 
 
 def line(row: Row) -> str:

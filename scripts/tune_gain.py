@@ -13,7 +13,6 @@ its multiply-adds a cycle: the estimate is wrong then, and a measurement has to 
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from dataclasses import replace
@@ -22,7 +21,8 @@ from statistics import geometric_mean
 from typing import Any
 
 import relax_ext
-from benchmark.cases import Case, read_cases
+from benchmark.arguments import cases_of, of_several_files
+from benchmark.cases import Case
 from benchmark.environment import prepare, processor_name
 from relax_ext.plan_runner import PlanRuns, built, here
 from relax_ext.tune import MOST
@@ -39,23 +39,11 @@ from topi_ext.race import race
 LAYOUTS = {1: "NCW OIW", 2: "NCHW OIHW", 3: "NCDHW OIDHW"}
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    made = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    made.add_argument("--cases", type=Path, nargs="+", required=True, help="files of convolutions")
-    made.add_argument("--only", nargs="+", metavar="NAME", help="only these cases")
-    made.add_argument("--threads", type=int, default=2)
-    made.add_argument("--json", type=Path, help="write all there")
-    made.add_argument("--plot", type=Path, help="draw the ratios there")
-    return made
-
-
 def main() -> int:
     """Measure the cases that were asked for."""
-    options = parser().parse_args()
+    options = of_several_files(__doc__).parse_args()
     prepare(options.threads)
-    cases = [case for path in options.cases for case in read_cases(path)]
-    cases = [case for case in cases if not options.only or case.name in options.only]
+    cases = cases_of(options)
     target = relax_ext.host_target(num_cores=options.threads)
     rows = []
     for number, case in enumerate(cases, 1):

@@ -113,3 +113,20 @@ def count(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} must be at least 1")
     return value
+
+
+def of_several_files(doc: str) -> argparse.ArgumentParser:
+    """The command line of a program that measures cases of several files."""
+    made = argparse.ArgumentParser(description=doc.split("\n")[0])
+    made.add_argument("--cases", type=Path, nargs="+", required=True, help="files of convolutions")
+    made.add_argument("--only", nargs="+", metavar="NAME", help="only these cases")
+    made.add_argument("--threads", type=count, default=2, help="default: %(default)s")
+    made.add_argument("--json", type=Path, help="write all there")
+    made.add_argument("--plot", type=Path, help="draw the ratios there")
+    return made
+
+
+def cases_of(options: argparse.Namespace) -> list[Case]:
+    """The cases that such a command line asks for."""
+    found = [case for path in options.cases for case in read_cases(path)]
+    return [case for case in found if not options.only or case.name in options.only]

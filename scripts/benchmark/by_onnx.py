@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
+from topi_ext.geometry import Geometry
 from topi_ext.problem import OPERANDS, RESULT
 
 from .cases import Case
@@ -29,6 +32,21 @@ def model(case: Case, face: str, weight: Tensor) -> bytes:
     g = case.geometry_of(face)
     if min(g.padding) < 0:
         raise UnavailableError("ONNX has no negative padding")
+    operator = {"conv": "Conv", "conv_transpose": "ConvTranspose"}[face]
+    graph = helper.make_graph(
+        [helper.make_node(operator, ["data", "weight"], ["result"], **attributes_of(g, face))],
+        "bench",
+        [_value("data", case.shape(OPERANDS[face][0]))],
+        [_value("result", case.shape(RESULT[face]))],
+        [numpy_helper.from_array(weight.numpy(), "weight")],
+    )
+    opset = [helper.make_opsetid("", _OPSET)]
+    made = helper.make_model(graph, opset_imports=opset, ir_version=_IR_VERSION)
+    return made.SerializeToString()
+
+
+def attributes_of(g: Geometry, face: str) -> dict[str, Any]:
+    """What ONNX's node of a geometry states."""
     attributes = {
         "kernel_shape": list(g.kernel),
         "strides": list(g.stride),
@@ -38,17 +56,7 @@ def model(case: Case, face: str, weight: Tensor) -> bytes:
     }
     if face == "conv_transpose":
         attributes["output_padding"] = list(g.output_padding)
-    operator = {"conv": "Conv", "conv_transpose": "ConvTranspose"}[face]
-    graph = helper.make_graph(
-        [helper.make_node(operator, ["data", "weight"], ["result"], **attributes)],
-        "bench",
-        [_value("data", case.shape(OPERANDS[face][0]))],
-        [_value("result", case.shape(RESULT[face]))],
-        [numpy_helper.from_array(weight.numpy(), "weight")],
-    )
-    opset = [helper.make_opsetid("", _OPSET)]
-    made = helper.make_model(graph, opset_imports=opset, ir_version=_IR_VERSION)
-    return made.SerializeToString()
+    return attributes
 
 
 def _value(name: str, shape: tuple[int, ...]) -> onnx.ValueInfoProto:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from onnx import TensorProto, helper, numpy_helper
 
+from .by_onnx import attributes_of
 from .cases import Case
 
 _OPSET, _IR_VERSION = 17, 8
@@ -116,16 +117,7 @@ class Layer:
         return self._model(nodes, [("w", weight), ("b", bias)], TensorProto.FLOAT)
 
     def _layer(self, x: str, w: str, b: str, result: str) -> list[onnx.NodeProto]:
-        g = self.case.geometry_of(self.case.op)
-        attributes = {
-            "kernel_shape": list(g.kernel),
-            "strides": list(g.stride),
-            "pads": list(g.padding),
-            "dilations": list(g.dilation),
-            "group": g.groups,
-        }
-        if self.transposed:
-            attributes["output_padding"] = list(g.output_padding)
+        attributes = attributes_of(self.case.geometry_of(self.case.op), self.case.op)
         operator = "ConvTranspose" if self.transposed else "Conv"
         return [
             helper.make_node(operator, [x, w, b], ["sums"], **attributes),

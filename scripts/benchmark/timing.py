@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -99,6 +99,25 @@ def _settle(run: Callable[[], Any], expected: float) -> None:
     until = time.perf_counter() + _SETTLE
     while expected < _LONG and time.perf_counter() < until:
         run()
+
+
+def in_blocks(
+    runs: Sequence[Callable[[], Any]], blocks: int, seconds: float, pause: float
+) -> list[float]:
+    """The median of each of `runs` in milliseconds, by blocks in turns.
+
+    In the pauses between blocks the threads of one fall asleep, before another's run.
+    """
+    times: list[list[float]] = [[] for _ in runs]
+    for _ in range(blocks):
+        for run, taken in zip(runs, times):
+            time.sleep(pause)
+            run()
+            block, count = time.perf_counter(), 0
+            while count < 2 or time.perf_counter() - block < seconds:
+                taken.append(1e3 * timed(run)[1])
+                count += 1
+    return [median(taken) for taken in times]
 
 
 class Neighbours:
