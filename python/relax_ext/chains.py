@@ -334,7 +334,8 @@ def _binary(op: str, chain: Chain, operand: Any) -> Step | None:
         return None
     constant = number_in(_known(chain, operand))
     if constant is not None:
-        return PostOp(op, value=constant), None
+        # TVM replaces x * 0 by 0 also where x is not finite.
+        return None if (op, constant) == ("multiply", 0) else (PostOp(op, value=constant), None)
     if not shape or chain.views:
         return None
     axes = anchor.axes[len(anchor.axes) - len(shape) :]

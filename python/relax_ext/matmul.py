@@ -132,6 +132,8 @@ class ProductAnchor(ViewedAnchor):
             operand, letters, factor = value.args[0], found, factor * (scale or 1.0)
             # A view alone costs nothing.
             moves = value.op.name not in RESHAPES
+            if not _is_moderate(self.factor * factor):
+                return best
             if moves and self._product_of(letters, []).is_matrix_product:
                 best = operand, letters
                 self.factor, factor = self.factor * factor, 1.0
@@ -178,6 +180,18 @@ class ProductAnchor(ViewedAnchor):
         x, w, y = ("".join(axes) for axes in letters.tensors)
         sizes = tuple(letters.sizes.items())
         return Product(sizes, x, w, y, self.dtypes, behind).merged()
+
+
+_MODERATE = 2.0**8
+
+
+def _is_moderate(factor: float) -> bool:
+    """Whether sums may be multiplied by a factor instead of an operand.
+
+    The range of finite sums then changes by the factor.  Attention's ``1 / sqrt(head size)`` is
+    inside of these limits.
+    """
+    return 1 / _MODERATE <= abs(factor) <= _MODERATE
 
 
 def _factor(value: Any) -> float | None:

@@ -18,6 +18,7 @@ from topi_ext.backend import has_kernels
 from topi_ext.code_cache import keeping, marked
 from topi_ext.compat import call_attr, relax, tir
 from topi_ext.emit import is_kernel
+from topi_ext.float_semantics import ieee_floats, infinite_identities
 from topi_ext.plan_database import AnyPath, using
 from topi_ext.schedule import parallelized, scalars_on_gpu
 from topi_ext.vector_math import vectorized_math
@@ -93,8 +94,8 @@ def first_passes(module: Any) -> list[Any]:
 
 
 def on_processors(func: Any) -> Any:
-    """`func`, which is none of our kernels, on all threads and by vectors."""
-    return vectorized_math(parallelized(func))
+    """Schedule a function that is no kernel of ours: all threads, vectors, NaN kept."""
+    return vectorized_math(ieee_floats(parallelized(infinite_identities(func))))
 
 
 def _folded(module: Any) -> Any:

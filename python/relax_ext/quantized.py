@@ -22,7 +22,7 @@ from .anchor import PERMUTE, RESHAPES, ConvAnchor
 from .attrs import Conv
 from .constants import along, call_of, value_of, viewed
 from .patterns import Lookup
-from .quantized_steps import DEQUANTIZE
+from .quantized_steps import DEQUANTIZE, is_float32
 
 R = relax()
 
@@ -177,7 +177,7 @@ def _factor(conv: Conv, data: np.ndarray, weight: np.ndarray) -> np.ndarray | No
             return None
         weight = np.tile(weight[:, 0], conv.geometry.groups if is_transposed else 1)
     factor = data.astype("float64").reshape(-1) * weight.astype("float64").reshape(-1)
-    return factor if np.all(np.isfinite(factor)) else None
+    return factor if is_float32(factor) else None
 
 
 def stands_for(expr: Any, lookup: Lookup) -> Bytes | None:

@@ -117,6 +117,12 @@ def _without_division(steps: list[Step], end: int) -> list[Step]:
     return steps
 
 
+def is_float32(values: Any) -> bool:
+    """Whether numbers of float64 are 0 or within the normal range of float32."""
+    size, limits = np.abs(values), np.finfo("float32")
+    return bool(np.all((size == 0) | ((size >= limits.tiny) & (size <= limits.max))))
+
+
 def _divided(one: Step, divisor: float) -> Step | None:
     """A step on values that are all divided already, or that divides them; None where neither is
     possible."""
@@ -128,10 +134,14 @@ def _divided(one: Step, divisor: float) -> Step | None:
     if step.op not in ("multiply", "add", "subtract", "minimum", "maximum"):
         return None
     if not step.order:
-        return replace(step, value=step.value / divisor), None
+        value = step.value / divisor
+        is_exact = is_float32(value) or np.isinf(step.value)
+        return (replace(step, value=value), None) if is_exact else None
     if step.is_quantized:
-        return replace(step, scale=step.scale / divisor), operand
-    value = constant_value(operand)
-    if value is None or dtype_name(tensor_type_of(operand).dtype) != "float32":
+        scale = step.scale / divisor
+        return (replace(step, scale=scale), operand) if is_float32(scale) else None
+    constant = constant_value(operand)
+    if constant is None or dtype_name(tensor_type_of(operand).dtype) != "float32":
         return None
-    return step, R.const((value.numpy().astype("float64") / divisor).astype("float32"))
+    values = constant.numpy().astype("float64") / divisor
+    return (step, R.const(values.astype("float32"))) if is_float32(values) else None

@@ -19,11 +19,12 @@ from topi_ext import code_cache
 from topi_ext.compat import infer_key, op_attr, own_op, replace_op_attr, set_op_attr
 from topi_ext.registration import Registration
 
-from . import batch_norm, ops
+from . import ops
 from .attrs import CONV_TRANSPOSE, CONV_WEIGHT_GRAD, OWN, STOCK
 from .gradient import gradient
 from .importers import HOOKS
 from .infer import infer
+from .legalizations import LEGALIZATIONS
 from .legalize import legalize
 from .mixed_precision import ALWAYS, with_out_dtype
 
@@ -36,10 +37,12 @@ class _Registry(Registration):
             if (op, key) not in self.replaced:
                 rule = partial(_RULES[key], stock=op_attr(op, key))
                 replace_op_attr(self.replaced, op, key, rule)
-        key = "FLegalize"
-        if (batch_norm.OP, key) not in self.replaced:
-            rule = partial(batch_norm.legalize, stock=op_attr(batch_norm.OP, key))
-            replace_op_attr(self.replaced, batch_norm.OP, key, rule)
+        for op, rules in LEGALIZATIONS.items():
+            if (op, "FLegalize") not in self.replaced:
+                rule = op_attr(op, "FLegalize")
+                for ours in reversed(rules):
+                    rule = partial(ours, stock=rule)
+                replace_op_attr(self.replaced, op, "FLegalize", rule)
         HOOKS.install()
         code_cache.install()
         for op, (key, rule) in product(OWN, _own_rules().items()):

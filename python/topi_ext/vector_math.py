@@ -74,7 +74,7 @@ def vectorized_math(func: Any) -> Any:
             return compat.extern_value("float32", _PREFIX + name, *call.args)
         return None
 
-    body = compat.with_calls_replaced(func.body, replaced)
+    body = compat.with_replaced(func.body, {"Call": replaced})
     return func.with_body(compat.importing_llvm(body, _text(tuple(sorted(used))))) if used else func
 
 

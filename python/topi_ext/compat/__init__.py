@@ -71,7 +71,16 @@ from .operators import (
     restore_op_attrs,
     set_op_attr,
 )
-from .rewrite import importing_llvm, intrinsic_name, scalar_dtype, with_calls_replaced
+from .rewrite import (
+    extern_operands,
+    importing_llvm,
+    intrinsic_name,
+    is_number,
+    same_expression,
+    scalar_dtype,
+    with_initial_values,
+    with_replaced,
+)
 from .targets import (
     compiled,
     gathers_elements,
@@ -119,6 +128,7 @@ __all__ = [
     "converts_vectors",
     "dtype_name",
     "extern_call",
+    "extern_operands",
     "extern_value",
     "flat_alias",
     "function_text",
@@ -132,6 +142,7 @@ __all__ = [
     "is_cpu",
     "is_for_this_machine",
     "is_gpu",
+    "is_number",
     "is_replaced",
     "known_shape",
     "knows_triple",
@@ -159,6 +170,7 @@ __all__ = [
     "restore_op_attrs",
     "root_block",
     "s_tir",
+    "same_expression",
     "same_settings",
     "same_size",
     "scalar_dtype",
@@ -178,6 +190,7 @@ __all__ = [
     "type_of",
     "unrolled_by_compiler",
     "uses_var",
-    "with_calls_replaced",
+    "with_initial_values",
+    "with_replaced",
     "writes_functions",
 ]

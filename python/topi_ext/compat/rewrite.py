@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from .versions import StringImm, tir, tvm
+from .versions import StringImm, s_tir, tir, tvm
 
 _NAMESPACE = tir.__name__.rpartition(".")[2] + "."
 
@@ -22,19 +23,80 @@ def scalar_dtype(expr: Any) -> str:
     return str(expr.dtype if hasattr(expr, "dtype") else expr.ty.dtype)
 
 
-def with_calls_replaced(body: Any, replacement: Callable[[Any], Any]) -> Any:
-    """Statements of Relax's TVM in which ``replacement(call)`` stands for each call that it does
-    not return None for, the innermost first."""
+def same_expression(a: Any, b: Any) -> bool:
+    """Whether two expressions of Relax's TVM have the same structure, variables included."""
+    from tvm_ffi import structural_equal
+
+    return bool(structural_equal(a, b))
+
+
+def is_number(expr: Any) -> bool:
+    """Whether an expression is a floating-point constant."""
+    return isinstance(expr, tir.FloatImm)
+
+
+def extern_operands(expr: Any, name: str) -> Any:
+    """The operands of a call of the external function `name`; None of other expressions."""
+    is_extern = hasattr(expr, "args") and intrinsic_name(expr) == "call_pure_extern"
+    if not is_extern or str(expr.args[0].value) != name:
+        return None
+    return tuple(expr.args[1:])
+
+
+def with_replaced(body: Any, replacements: Mapping[str, Callable[[Any], Any]]) -> Any:
+    """Replace nodes in statements of Relax's TVM, the innermost first.
+
+    Parameters
+    ----------
+    body : Stmt
+    replacements : mapping of str to callable
+        ``replacement(node)`` by kind of node, such as ``Call`` or ``Max``; None keeps the node.
+    """
     if hasattr(tir, "Call"):  # before TVM 0.26
-        transform = tir.stmt_functor.ir_transform
-        return transform(body, None, replacement, [f"{_NAMESPACE}Call"])
+
+        def replaced(node: Any) -> Any:
+            return replacements[type(node).__name__](node)
+
+        kinds = [_NAMESPACE + kind for kind in replacements]
+        return tir.stmt_functor.ir_transform(body, None, replaced, kinds)
     from tvm_ffi import structural_map
 
-    def replaced(call: Any) -> Any:
-        made = replacement(call)
-        return call if made is None else made
+    def or_itself(replacement: Callable[[Any], Any], node: Any) -> Any:
+        made = replacement(node)
+        return node if made is None else made
 
-    return structural_map(body, (tvm.ir.Call, replaced))
+    def node_class(kind: str) -> Any:
+        return next(getattr(room, kind) for room in (tir, s_tir, tvm.ir) if hasattr(room, kind))
+
+    entries = [
+        (node_class(kind), partial(or_itself, replacement))
+        for kind, replacement in replacements.items()
+    ]
+    return structural_map(body, entries)
+
+
+def with_initial_values(body: Any, replacement: Callable[[Any], Any]) -> Any:
+    """Replace what reductions begin with, in blocks of Relax's TVM that are not decomposed.
+
+    Parameters
+    ----------
+    body : Stmt
+    replacement : callable
+        ``replacement(value)``; None keeps the value.
+    """
+
+    def replaced(block: Any) -> Any:
+        store = block.init
+        value = replacement(store.value) if isinstance(store, tir.BufferStore) else None
+        if value is None:
+            return None
+        init = tir.BufferStore(store.buffer, value, store.indices)
+        return type(block)(
+            block.iter_vars, block.reads, block.writes, block.name_hint, block.body, init,
+            block.alloc_buffers, block.match_buffers, block.annotations,
+        )  # fmt: skip
+
+    return with_replaced(body, {"SBlock": replaced})
 
 
 def importing_llvm(body: Any, text: str) -> Any:

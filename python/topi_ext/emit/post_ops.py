@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from math import pi, sqrt
 from typing import NamedTuple
 
+from ..dtypes import FLOATS
 from ..epilogue import QUANTIZED, PostOp, step_dtypes
 from ..problem import DATA, Problem
 from .builder import via_memory
@@ -91,7 +92,11 @@ class RowEpilogue(NamedTuple):
                     other = self._operand(step, next(sources), position, dtype)
                 else:
                     other = constant(step.value, dtype)
-                value = _BINARY[step.op](value, other)
+                if step.op == "subtract" and dtype in FLOATS:
+                    # TVM's simplifier replaces x - x by 0 and (x + y) - y by x, also of floats.
+                    value = value + other * constant(-1, dtype)
+                else:
+                    value = _BINARY[step.op](value, other)
             elif step.op == "cast":
                 value = cast(value, dtype, "float32")
             else:
@@ -117,7 +122,7 @@ class RowEpilogue(NamedTuple):
 
 _BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
     "add": lambda a, b: a + b,
-    "subtract": lambda a, b: a - b,
+    "subtract": lambda a, b: a - b,  # of integers
     "multiply": lambda a, b: a * b,
     "divide": lambda a, b: a / b,
     # NaN stays NaN.

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators that accumulate: float16 and bfloat16 operands are computed in float32.
+
+TVM adds numbers of half precision in half precision: the sum of 36,864 numbers near 1 is 2,048 in
+float16 and 256 in bfloat16.  Of batch normalization it infers another dtype than it computes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from topi_ext.compat import dtype_name, is_gpu, relax, tensor_type_of, type_of
+
+from ..target import target_of
+
+R = relax()
+
+_HALF = ("float16", "bfloat16")
+
+
+def widened(bb: Any, call: Any, stock: Any) -> Any:
+    """Compute an operator of half-precision operands in float32, and round its results once."""
+    if not _has_half(call):
+        return stock(bb, call)
+    wide = bb.emit(R.Call(call.op, [_wide(bb, arg) for arg in call.args], call.attrs))
+    return _narrowed(bb, wide, call)
+
+
+def widened_product(bb: Any, call: Any, stock: Any) -> Any:
+    """Accumulate a matrix product of half-precision operands in float32.
+
+    On GPUs TVM's schedules decide, which match the operands' dtype.
+    """
+    target = target_of(tensor_type_of(call))
+    if not _has_half(call) or (target is not None and is_gpu(target)):
+        return stock(bb, call)
+    wide = bb.emit(R.op.matmul(*(_wide(bb, arg) for arg in call.args)))
+    return _narrowed(bb, wide, call)
+
+
+def _has_half(call: Any) -> bool:
+    return any(_dtype(arg) in _HALF for arg in _flat(call))
+
+
+def _flat(call: Any) -> list[Any]:
+    """The operands of a call, those inside of tuples included."""
+    flat: list[Any] = []
+    for arg in call.args:
+        flat += arg.fields if isinstance(arg, R.Tuple) else [arg]
+    return flat
+
+
+def _dtype(expr: Any) -> str:
+    found = tensor_type_of(expr)
+    return "" if found is None else dtype_name(found.dtype)
+
+
+def _wide(bb: Any, arg: Any) -> Any:
+    if isinstance(arg, R.Tuple):
+        return R.Tuple([_wide(bb, field) for field in arg.fields])
+    return bb.emit(R.op.astype(arg, "float32")) if _dtype(arg) in _HALF else arg
+
+
+def _narrowed(bb: Any, wide: Any, call: Any) -> Any:
+    """The results in the dtypes of the results of `call`."""
+    found = tensor_type_of(call)
+    if found is not None:
+        return R.op.astype(wide, dtype_name(found.dtype))
+    dtypes = [dtype_name(field.dtype) for field in type_of(call).fields]
+    results = [bb.emit(R.TupleGetItem(wide, i)) for i in range(len(dtypes))]
+    return R.Tuple([bb.emit(R.op.astype(r, dtype)) for r, dtype in zip(results, dtypes)])
+
+
+_REDUCTIONS = (
+    *("sum", "mean", "variance", "std", "prod", "collapse_sum_to", "collapse_sum_like"),
+    *(f"nn.{kind}avg_pool{rank}d" for kind in ("", "adaptive_") for rank in (1, 2, 3)),
+    *("nn.softmax", "nn.log_softmax", "nn.nll_loss", "nn.cross_entropy_with_logits"),
+    *("nn.batch_norm", "nn.layer_norm", "nn.group_norm", "nn.instance_norm", "einsum"),
+)
+
+RULES = {
+    **{f"relax.{name}": widened for name in _REDUCTIONS},
+    "relax.matmul": widened_product,
+}

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums of many elements on processors: rows first, then the sums of rows; long rows in blocks.
+
+TVM adds one element after the other, so that the rounding error grows with their number.  A sum in
+stages rounds as often as its longest stage.  Means, variances and the sums that undo a broadcast
+are made of sums.
+"""
+
+from __future__ import annotations
+
+from math import isqrt, prod
+from typing import Any
+
+from topi_ext.compat import (
+    call_attr,
+    dtype_name,
+    is_cpu,
+    known_shape,
+    relax,
+    same_size,
+    tensor_type_of,
+    tir,
+)
+
+from ..target import target_of
+
+R = relax()
+
+_FLOATS = ("float32", "float64")
+_SHORT_ROW = 16
+"""Rows of fewer elements are added together with the next axis."""
+
+_LONG_ROW = 256
+"""Rows of more elements are added in blocks."""
+
+
+def sum_in_stages(bb: Any, call: Any, stock: Any) -> Any:
+    """Lower a sum by stages, each of which is a sum again."""
+    found = _operand(call)
+    if found is None or 0 in found:
+        return stock(bb, call)
+    x, axes, keeps = call.args[0], _axes(call, len(found)), bool(call_attr(call, "keepdims"))
+    first = _innermost(found, axes)
+    rest = [axis for axis in axes if axis not in first]
+    if rest:
+        rows = bb.emit(R.op.sum(x, first, keepdims=True))
+        return R.op.sum(rows, axes, keepdims=keeps)
+    if len(first) == 1 and isinstance(found[first[0]], int) and found[first[0]] > _LONG_ROW:
+        blocks = bb.emit(bb.call_te(_blocks, x, first[0], primfunc_name_hint="sum_of_blocks"))
+        return R.op.sum(blocks, axes, keepdims=keeps)
+    return stock(bb, call)
+
+
+def mean(bb: Any, call: Any, stock: Any) -> Any:
+    """Lower a mean as a sum and a division."""
+    found = _operand(call)
+    if found is None or 0 in found:
+        return stock(bb, call)
+    axes = _axes(call, len(found))
+    total = bb.emit(R.op.sum(call.args[0], axes, bool(call_attr(call, "keepdims"))))
+
+    def divided(values: Any, sizes: Any) -> Any:
+        from tvm import topi
+
+        return topi.divide(values, prod(sizes).astype(values.dtype))
+
+    sizes = [tir.IntImm("int64", found[a]) if isinstance(found[a], int) else found[a] for a in axes]
+    return bb.call_te(divided, total, sizes, primfunc_name_hint="mean")
+
+
+def variance(bb: Any, call: Any, stock: Any) -> Any:
+    """Lower a variance as the mean of squared deviations."""
+    found = _operand(call)
+    if found is None or 0 in found:
+        return stock(bb, call)
+    x, axes = call.args[0], _axes(call, len(found))
+    deviation = bb.emit(R.op.subtract(x, bb.emit(R.op.mean(x, axes, keepdims=True))))
+    square = bb.emit(R.op.multiply(deviation, deviation))
+    return R.op.mean(square, axes, bool(call_attr(call, "keepdims")))
+
+
+def standard_deviation(bb: Any, call: Any, stock: Any) -> Any:
+    """Lower a standard deviation as the root of a variance."""
+    found = _operand(call)
+    if found is None or 0 in found:
+        return stock(bb, call)
+    axes, keeps = _axes(call, len(found)), bool(call_attr(call, "keepdims"))
+    return R.op.sqrt(bb.emit(R.op.variance(call.args[0], axes, keeps)))
+
+
+def global_average(bb: Any, call: Any, stock: Any) -> Any:
+    """Lower a pooling of all positions to one as a mean."""
+    found, layout = _operand(call), str(call_attr(call, "layout"))
+    wanted = known_shape(tensor_type_of(call).shape)
+    if found is None or len(layout) != len(found) or wanted is None:
+        return stock(bb, call)
+    axes = [axis for axis, letter in enumerate(layout) if letter in "DHW"]
+    if any(wanted[axis] != 1 for axis in axes):
+        return stock(bb, call)
+    return R.op.mean(call.args[0], axes, keepdims=True)
+
+
+def collapse(bb: Any, call: Any, stock: Any) -> Any:
+    """Lower the gradient of a broadcast as a sum over the axes that were broadcast."""
+    sizes = _operand(call)
+    wanted = known_shape(tensor_type_of(call).shape)
+    if sizes is None or wanted is None or len(wanted) > len(sizes):
+        return stock(bb, call)
+    lead = len(sizes) - len(wanted)
+    axes = list(range(lead))
+    for axis, size in enumerate(wanted, lead):
+        if same_size(size, sizes[axis]):
+            continue
+        if not same_size(size, 1):
+            return stock(bb, call)
+        axes.append(axis)
+    total = bb.emit(R.op.sum(call.args[0], axes, keepdims=True)) if axes else call.args[0]
+    return R.op.reshape(total, R.ShapeExpr(wanted))
+
+
+def _operand(call: Any) -> Any:
+    """Sizes of a floating-point operand on a processor; None for other calls."""
+    found = tensor_type_of(call.args[0])
+    target = target_of(tensor_type_of(call))
+    if found is None or target is None or not is_cpu(target):
+        return None
+    return known_shape(found.shape) if dtype_name(found.dtype) in _FLOATS else None
+
+
+def _axes(call: Any, rank: int) -> list[int]:
+    axes = call_attr(call, "axis")
+    return list(range(rank)) if axes is None else sorted(int(axis) % rank for axis in axes)
+
+
+def _innermost(sizes: Any, axes: list[int]) -> list[int]:
+    """The last axis, and those in front of it as long as rows are short."""
+    rows: list[int] = []
+    for axis in reversed(axes):
+        rows.insert(0, axis)
+        known = [sizes[a] for a in rows]
+        if not all(isinstance(size, int) for size in known) or prod(known) >= _SHORT_ROW:
+            break
+    return rows
+
+
+def _blocks(x: Any, axis: int) -> Any:
+    """Sums of neighbours along an axis; the last block may be shorter."""
+    from tvm import te
+
+    size = int(x.shape[axis])
+    length = isqrt(size - 1) + 1
+    shape = list(x.shape)
+    shape[axis] = -(-size // length)
+    term = te.reduce_axis((0, length), name="term")
+
+    def block(*index: Any) -> Any:
+        place = index[axis] * length + term
+        value = x[(*index[:axis], place, *index[axis + 1 :])]
+        if size % length:
+            value = tir.if_then_else(place < size, value, tir.const(0, x.dtype))
+        return te.sum(value, axis=term)
+
+    return te.compute(shape, block, name="blocks")
+
+
+RULES = {
+    "relax.sum": sum_in_stages,
+    "relax.mean": mean,
+    "relax.variance": variance,
+    "relax.std": standard_deviation,
+    **{f"relax.nn.adaptive_avg_pool{rank}d": global_average for rank in (1, 2, 3)},
+    "relax.collapse_sum_to": collapse,
+    "relax.collapse_sum_like": collapse,
+}

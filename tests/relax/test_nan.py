@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NaN and infinity through the pipeline for whole models: where PyTorch has them, and only there.
+
+What differs is TVM's own and listed in the limits: the order of NaN (argmax, sort, topk), and
+``x ** 0.5`` of minus infinity.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import tvm
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+from tvm import relax
+from tvm.relax import op
+from tvm.relax.frontend.torch import from_exported_program
+from tvm.script import relax as R
+
+from helpers.compare import numpy_dtype
+from helpers.whole import Function, compiled
+from topi_ext import float_semantics
+
+PIPELINE = import_module("relax_ext.pipeline")  # the package has a function of that name
+SPECIAL = [np.nan, np.inf, -np.inf]
+RELATIVE = 1e-4
+"""Of the largest finite value: float32 against float64, of at most 40 terms a sum."""
+
+
+def special(shape: tuple[int, ...], seed: int, every: int = 7) -> torch.Tensor:
+    """Normal numbers, and NaN and infinities at some places."""
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal(shape, "float32").ravel()
+    places = rng.choice(values.size, max(3, values.size // every // 8), replace=False)
+    values[places] = [SPECIAL[i % 3] for i in range(places.size)]
+    return torch.from_numpy(values.reshape(shape))
+
+
+def check(got: np.ndarray, want: np.ndarray, relative: float = RELATIVE) -> None:
+    scale = np.abs(want[np.isfinite(want)]).max(initial=1e-30)
+    np.testing.assert_allclose(got, want, rtol=0, atol=relative * scale, equal_nan=True)
+
+
+FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "relu": F.relu,
+    "relu6": F.relu6,
+    "hardtanh": F.hardtanh,
+    "clamp": lambda x: x.clamp(-1, 1),
+    "clamp_tensor": lambda x: torch.maximum(torch.minimum(x, x.flip(0)), x.flip(1)),
+    "hardsigmoid": F.hardsigmoid,
+    "hardswish": F.hardswish,
+    "elu": F.elu,
+    "max_pool": lambda x: F.max_pool2d(x, 2),
+    "max": lambda x: x.max(),
+    "min": lambda x: x.min(),
+    "softmax": lambda x: x.softmax(-1),
+    "softmax of channels": lambda x: x.softmax(1),
+    "log_softmax": lambda x: x.log_softmax(-1),
+    "layer_norm": lambda x: F.layer_norm(x, (8,)),
+    "difference with itself": lambda x: x.exp() - x.exp(),
+    "difference of a sum": lambda x: (x * 2 + x.exp()) - x.exp(),
+    "product with zero": lambda x: F.relu(x) * 0.0 + 1,
+    "softshrink": F.softshrink,
+    "is itself": lambda x: (x.exp() == x.exp()).float(),
+    "is NaN": lambda x: torch.where(x != x, torch.zeros_like(x), x),
+    "not below": lambda x: torch.where(~(x.exp() < 1.5), x, x * 2),
+    "largest of minus infinity": lambda x: (x * 0 - torch.inf).max(1)[0],
+    "pool of infinity": lambda x: F.max_pool2d(x.abs() * -torch.inf, 2),
+    "pool behind relu": lambda x: F.max_pool2d(F.relu(x), 2),
+}
+
+
+def piped(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> np.ndarray:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mod = from_exported_program(torch.export.export(Function(function).eval(), inputs))
+    result = compiled(mod)[0](*(tvm.runtime.tensor(x.numpy()) for x in inputs))
+    return (result if isinstance(result, tvm.runtime.Tensor) else result[0]).numpy()
+
+
+@pytest.mark.parametrize("layer", [False, True], ids=["alone", "behind a convolution"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_function(name: str, layer: bool) -> None:
+    x = special((2, 4, 8, 8), 0)
+    weight = special((4, 4, 1, 1), 1).nan_to_num(1.0, 1.0, -1.0)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return FUNCTIONS[name](F.conv2d(x, weight.to(x.dtype)) if layer else x)
+
+    check(piped(model, x), model(x.double()).numpy())
+
+
+def module(function: Callable[..., Any], *arrays: np.ndarray) -> tvm.IRModule:
+    """A module of one function of these operands."""
+    bb = relax.BlockBuilder()
+    operands = [relax.Var(f"x{i}", R.Tensor(a.shape, str(a.dtype))) for i, a in enumerate(arrays)]
+    with bb.function("main", operands):
+        with bb.dataflow():
+            result = bb.emit_output(function(*operands))
+        bb.emit_func_output(result)
+    return bb.get()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("seen", [True, False], ids=["ours", "TVM's"])
+def test_dtypes(dtype: str, seen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Maxima and minima with numbers and with each other, and of windows; without the rewriting
+    TVM loses NaN."""
+    if not seen:
+        monkeypatch.setattr(PIPELINE, "ieee_floats", lambda func: func)
+    x = special((2, 4, 8, 8), 2).numpy().astype(numpy_dtype(dtype))
+
+    def function(x: Any) -> Any:
+        one = op.maximum(op.nn.relu(x), op.flip(x, 1))
+        return op.nn.max_pool2d(op.minimum(one, op.flip(one, 2)), (2, 2), (2, 2))
+
+    got = compiled(module(function, x))[0](tvm.runtime.tensor(x)).numpy().astype("float64")
+    wide = torch.from_numpy(x.astype("float64"))
+    one = torch.maximum(wide.relu(), wide.flip(1))
+    want = F.max_pool2d(torch.minimum(one, one.flip(2)), 2).numpy()
+    assert np.array_equal(got, want, equal_nan=True) == seen
+
+
+@pytest.mark.parametrize("limits", [(-128, 127), (0, 255)])
+def test_a_clamped_nan_is_a_limit_where_it_becomes_an_integer(limits: tuple[int, int]) -> None:
+    x = np.array([np.nan, np.inf, -np.inf, 3], "float32")
+    dtype = "int8" if limits[0] else "uint8"
+
+    def function(x: Any) -> Any:
+        return op.astype(op.clip(x, *map(float, limits)), dtype)
+
+    got = compiled(module(function, x))[0](tvm.runtime.tensor(x)).numpy()
+    assert got[0] in limits and list(got[1:]) == [limits[1], limits[0], 3]
+
+
+@pytest.mark.parametrize("pipeline", [True, False], ids=["pipeline", "plain"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_quantize_alone(dtype: str, pipeline: bool) -> None:
+    """NaN is the smallest integer, as in ONNX Runtime; halves round to even, the rest saturates."""
+    x = np.array([np.nan, np.inf, -np.inf, 1, 0.25, -0.25, 0.75], "float32")
+
+    def function(x: Any) -> Any:
+        zero = relax.const(np.array(3, dtype))
+        return op.quantize(x, relax.const(np.float32(0.5)), zero, out_dtype=dtype)
+
+    mod = module(function, x)
+    run = (
+        compiled(mod)[0]
+        if pipeline
+        else relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())["main"]
+    )
+    limits = np.iinfo(dtype)
+    want = [limits.min, limits.max, limits.min, 5, 3, 3, 5]
+    assert run(tvm.runtime.tensor(x)).numpy().tolist() == want
+
+
+STEPS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "relu": (op.nn.relu, F.relu),
+    "leaky": (lambda x: op.nn.leakyrelu(x, 0.1), lambda x: F.leaky_relu(x, 0.1)),
+    "clip": (lambda x: op.clip(x, -2.0, 1.5), lambda x: x.clamp(-2, 1.5)),
+    "tanh": (op.tanh, torch.tanh),
+    "sigmoid": (op.sigmoid, torch.sigmoid),
+    "silu": (op.nn.silu, F.silu),
+    "max": (lambda x: op.maximum(x, relax.const(0.25)), lambda x: x.clamp(min=0.25)),
+    "flip": (lambda x: op.maximum(x, op.flip(x, 2)), lambda x: torch.maximum(x, x.flip(2))),
+    "lower": (lambda x: op.minimum(op.flip(x, 3), x), lambda x: torch.minimum(x.flip(3), x)),
+    "zero": (lambda x: op.subtract(x, x), lambda x: x - x),
+    "double": (lambda x: op.add(x, x), lambda x: x + x),
+    "half": (lambda x: op.multiply(x, relax.const(0.5)), lambda x: x * 0.5),
+    "abs": (op.abs, torch.abs),
+    "negative": (op.negative, torch.neg),
+    "softmax": (lambda x: op.nn.softmax(x, -1), lambda x: x.softmax(-1)),
+    "pool": (
+        # Padded, so that a window never holds padding and minus infinity alone.
+        lambda x: op.nn.max_pool2d(op.nn.pad(x, [0, 0, 0, 0, 1, 1, 1, 1]), (3, 3), (1, 1)),
+        lambda x: F.max_pool2d(F.pad(x, (1, 1, 1, 1)), 3, 1),
+    ),
+    "mean": (
+        lambda x: op.subtract(x, op.mean(x, [2, 3], True)),
+        lambda x: x - x.mean((2, 3), True),
+    ),
+    "largest": (
+        lambda x: op.subtract(x, op.max(x, [1], True)),
+        lambda x: x - x.amax(1, True),
+    ),
+    "turn": (lambda x: op.permute_dims(x, (0, 1, 3, 2)), lambda x: x.transpose(2, 3)),
+    "conv": (
+        lambda x: op.nn.conv2d(x, relax.const(WEIGHT), padding=1),
+        lambda x: F.conv2d(x, torch.from_numpy(WEIGHT).double(), padding=1),
+    ),
+    "transposed": (
+        lambda x: op.nn.conv2d_transpose(x, relax.const(WEIGHT), padding=1),
+        lambda x: F.conv_transpose2d(x, torch.from_numpy(WEIGHT).double(), padding=1),
+    ),
+    "matmul": (
+        lambda x: op.matmul(x, relax.const(SQUARE)),
+        lambda x: x @ torch.from_numpy(SQUARE).double(),
+    ),
+}
+WEIGHT = np.random.default_rng(0).uniform(0.1, 0.3, (4, 4, 3, 3)).astype("float32")
+SQUARE = np.random.default_rng(1).uniform(0.1, 0.3, (8, 8)).astype("float32")
+
+
+@given(
+    names=st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=8), seed=st.integers(0, 99)
+)
+def test_random_graphs(names: list[str], seed: int) -> None:
+    x = special((1, 4, 8, 8), seed)
+
+    def function(x: Any) -> Any:
+        for name in names:
+            x = STEPS[name][0](x)
+        return x
+
+    want = x.double()
+    for name in names:
+        want = STEPS[name][1](want)
+    got = compiled(module(function, x.numpy()))[0](tvm.runtime.tensor(x.numpy())).numpy()
+    check(got, want.numpy())
+
+
+def test_a_function_without_floats_is_left_alone() -> None:
+    mod = relax.transform.LegalizeOps()(module(op.abs, np.zeros((4,), "int32")))
+    (func,) = (f for _, f in mod.functions_items() if not isinstance(f, relax.Function))
+    assert float_semantics.ieee_floats(func).same_as(func)
