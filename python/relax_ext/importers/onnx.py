@@ -65,9 +65,26 @@ def _after(step: Callable[..., None], module: ModuleType, path: str) -> Callable
     return convert
 
 
+def check_bias(op: str, bias: Any, channels: Any) -> None:
+    """Refuse a bias that does not have one element for each output channel."""
+    shape = None if bias is None else known_shape(type_of(bias).shape)
+    if shape is None or not all(isinstance(size, int) for size in (*shape, channels)):
+        return
+    if shape != (channels,):
+        raise fail(
+            op, f"bias of shape {list(shape)} must have one element per output channel, {channels}"
+        )
+
+
+def _check_conv_bias(inputs: Any) -> None:
+    kernel = known_shape(type_of(inputs[1]).shape)
+    check_bias("Conv", inputs[2], None if kernel is None else kernel[0])
+
+
 def _state_same(bb: Any, inputs: Any, attr: dict[str, Any]) -> None:
     """SAME of a convolution as ``pads``; where these depend on a size that only run time knows,
     the data is padded before.  TVM's own rule cannot calculate with such sizes."""
+    _check_conv_bias(inputs)
     sizes = known_shape(type_of(inputs[0]).shape)
     kernel = known_shape(type_of(inputs[1]).shape)
     is_same = attr.get("auto_pad") in (b"SAME_UPPER", b"SAME_LOWER", "SAME_UPPER", "SAME_LOWER")
@@ -157,10 +174,12 @@ def _limit(value: float | None, unlimited: float) -> float | None:
 def _state_output_shape(bb: Any, inputs: Any, attr: dict[str, Any]) -> None:
     """``output_shape`` as ``pads`` and ``output_padding``; TVM's own converter drops it."""
     del bb
+    shape = known_shape(type_of(inputs[0]).shape) or (None,)
+    kernel = known_shape(type_of(inputs[1]).shape) or (None, None)
+    if isinstance(kernel[1], int):
+        check_bias("ConvTranspose", inputs[2], kernel[1] * attr.get("group", 1))
     if "output_shape" not in attr:
         return
-    shape = known_shape(type_of(inputs[0]).shape) or (None,)
-    kernel = known_shape(type_of(inputs[1]).shape) or (None,)
     if not all(isinstance(size, int) for size in (*shape[2:], *kernel[2:])):
         raise fail(
             "ConvTranspose", f"output_shape={attr['output_shape']} needs sizes known at import"

@@ -16,22 +16,28 @@ from topi_ext.compat import constant_value, dtype_name, known_shape, relax, type
 from topi_ext.geometry import fail
 from topi_ext.padding import read
 
+from . import onnx_contrib, onnx_narrow
+from .onnx import check_bias
+
 R = relax()
 
 NEEDS = {
     "_get_convert_map": (),
     "OnnxOpConverter.get_converter": ("cls", "opset"),
+    **onnx_narrow.NEEDS,
 }
 
 
 def corrections(module: ModuleType) -> dict[str, Any]:
-    """A table of converters with two more; one of TVM's own would stay."""
+    """A table of converters with more in it; one of TVM's own would stay."""
     stock = module._get_convert_map
 
     def get_convert_map() -> dict[str, Any]:
-        return {**_converters(module.OnnxOpConverter), **stock()}
+        found = stock()
+        more = {**_converters(module.OnnxOpConverter), **onnx_contrib.converters(module)}
+        return {**more, **found, **onnx_narrow.converters(found)}
 
-    return {"_get_convert_map": get_convert_map}
+    return {"_get_convert_map": get_convert_map, **onnx_narrow.corrections(module)}
 
 
 def _converters(base: type) -> dict[str, type]:
@@ -51,9 +57,13 @@ def _qlinear_conv(cls: type, bb: Any, inputs: Any, attr: dict[str, Any], params:
     data, data_scale, data_zero, weight, weight_scale, weight_zero, scale, zero, bias = (
         inputs[i] for i in range(9)
     )
+    kernel = known_shape(type_of(weight).shape)
+    check_bias("QLinearConv", bias, None if kernel is None else kernel[0])
     sums = _convolution(bb, "QLinearConv", data, data_zero, weight, weight_zero, attr)
-    rank = len(known_shape(type_of(weight).shape)) - 2
-    per_channel = (1, -1) + (1,) * rank
+    rank = len(kernel) - 2
+    # Of ONNX Runtime's own operator, which its optimizer writes.
+    is_last = bool(attr.get("channels_last", 0))
+    per_channel = (1,) * (rank + 1) + (-1,) if is_last else (1, -1) + (1,) * rank
     if bias is not None:
         sums = bb.normalize(R.op.add(sums, R.op.reshape(bias, per_channel)))
     factor = bb.normalize(R.op.multiply(data_scale, weight_scale))
@@ -66,24 +76,29 @@ def _qlinear_conv(cls: type, bb: Any, inputs: Any, attr: dict[str, Any], params:
 def _convolution(
     bb: Any, op: str, data: Any, data_zero: Any, weight: Any, weight_zero: Any, attr: dict[str, Any]
 ) -> Any:
-    """The sums, in int32."""
-    kernel, sizes = (known_shape(type_of(operand).shape) for operand in (weight, data))
-    if kernel is None or sizes is None:
+    """The sums, in int32, in the layout of the data."""
+    kernel, shape = (known_shape(type_of(operand).shape) for operand in (weight, data))
+    if kernel is None or shape is None:
         raise fail(op, "the number of axes of both operands must be known at import")
     rank = len(kernel) - 2
+    is_last = bool(attr.get("channels_last", 0))
+    sizes = shape[1:-1] if is_last else shape[2:]
     names = ("auto_pad", "pads", "strides", "dilations")
     given = {name: attr[name] for name in names if name in attr}
-    is_known = all(isinstance(size, int) for size in sizes[2:])
+    is_known = all(isinstance(size, int) for size in sizes)
     is_same = given.get("auto_pad", b"NOTSET") in (b"SAME_UPPER", b"SAME_LOWER")
     if is_same and not is_known and max(given.get("strides", [1])) > 1:
         raise fail(op, f"auto_pad=SAME with strides={given['strides']} needs sizes known at import")
-    size = sizes[2:] if is_known else None
+    size = sizes if is_known else None
     window = read("onnx", "conv", size=size, kernel_size=kernel[2:], **given).attributes
     data = _less(bb, data, data_zero, (1,) * (rank + 2))
     weight = _less(bb, weight, weight_zero, (-1,) + (1,) * (rank + 1))
+    places = "DHW"[3 - rank :]
+    layouts = {"data_layout": f"N{places}C", "kernel_layout": f"OI{places}"} if is_last else {}
     convolution = getattr(R.op.nn, f"conv{rank}d")
+    groups = attr.get("group", 1)
     return bb.normalize(
-        convolution(data, weight, groups=attr.get("group", 1), out_dtype="int32", **window)
+        convolution(data, weight, groups=groups, out_dtype="int32", **layouts, **window)
     )
 
 
