@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """TVM's importers, corrected where a model would mean something else than in its framework.
 
-``onnx``, ``onnx_quantized``, ``torch`` and ``tflite`` hold the corrections.
+``onnx``, ``onnx_quantized``, ``torch``, ``tflite`` and ``nn_modules`` hold the corrections.
 None imports a framework: a correction is made when TVM's importer is imported, which its user does.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from topi_ext.import_hooks import Importer, ImportHooks
 
-from . import onnx, onnx_quantized, tflite, torch
+from . import nn_modules, onnx, onnx_quantized, tflite, torch
 
 __all__ = ["HOOKS"]
 
@@ -28,6 +28,9 @@ HOOKS = ImportHooks(
         ),
         f"{_FRONTEND}.torch.fx_translator": Importer(
             "torch.fx", torch.FX_NEEDS, torch.fx_corrections
+        ),
+        f"{_FRONTEND}.nn.modules": Importer(
+            "relax.frontend.nn", nn_modules.NEEDS, nn_modules.corrections
         ),
         f"{_FRONTEND}.tflite.tflite_frontend": Importer("TFLite", tflite.NEEDS, tflite.corrections),
     },

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TFLite: the output size that a transposed convolution states, and its fused activation."""
+"""TFLite: the output size that a transposed convolution states, and its fused activation.
+
+Biases of int64, which belong to activations of int16, are dequantized by a product.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,7 @@ NEEDS = {
     **tflite_node.NEEDS,
     "OperatorConverter.convert_transpose_conv": ("self", "op"),
     "OperatorConverter.convert_conv3d_transpose": ("self", "op"),
+    "OperatorConverter.dequantize": ("self", "expr", "tensor"),
 }
 
 
@@ -40,7 +44,19 @@ def corrections(module: ModuleType) -> dict[str, Any]:
         "OperatorConverter.convert_conv3d_transpose": _three_dimensional(
             stock["convert_conv3d_transpose"]
         ),
+        "OperatorConverter.dequantize": _dequantizing(stock["dequantize"]),
     }
+
+
+def _dequantizing(stock: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
+    def dequantize(self: Any, expr: Any, tensor: Any) -> Any:
+        expr = self.bb.normalize(expr)
+        if dtype_name(type_of(expr).dtype) != "int64":
+            return stock(self, expr, tensor)
+        # TFLite: the scale of a bias is one number or one for each channel, its zero point is 0.
+        return R.op.multiply(R.op.astype(expr, "float32"), tensor.qnn_params["scale"])
+
+    return dequantize
 
 
 def _two_dimensional(stock: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
