@@ -49,6 +49,7 @@ FLOOR = {
     "topi_ext.call": 2,
     "topi_ext.schedule": 2,
     "topi_ext.vector_math": 2,
+    "topi_ext.float_semantics": 2,
     "topi_ext.target": 2,
     "topi_ext.registration": 2,
     "topi_ext.import_hooks": 2,
