@@ -17,7 +17,7 @@ from tvm.script import relax as R
 
 import relax_ext
 from helpers.whole import compiled
-from topi_ext.compat import tir
+from topi_ext.compat import dtype_name, tir, type_of
 
 RELATIVE = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 4e-7}
 """Of the largest result: half precision is rounded once, and operands once in a norm; float32 sums
@@ -82,7 +82,7 @@ HALF: dict[str, tuple[Callable[..., Any], Callable[..., torch.Tensor], tuple[int
 
 
 def ones(x: Any, count: int) -> Any:
-    return relax.const(np.ones(count, "float32").astype(str(x.ty.dtype)))
+    return relax.const(np.ones(count, "float32").astype(dtype_name(type_of(x).dtype)))
 
 
 def module(function: Callable[..., Any], shape: tuple, dtype: str) -> tvm.IRModule:

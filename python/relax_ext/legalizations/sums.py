@@ -36,9 +36,11 @@ _LONG_ROW = 256
 
 def sum_in_stages(bb: Any, call: Any, stock: Any) -> Any:
     """Lower a sum by stages, each of which is a sum again."""
-    found = _operand(call)
-    if found is None or 0 in found:
+    found, result = _operand(call), tensor_type_of(call)
+    if found is None:
         return stock(bb, call)
+    if 0 in found:
+        return R.op.zeros(result.shape, result.dtype)
     x, axes, keeps = call.args[0], _axes(call, len(found)), bool(call_attr(call, "keepdims"))
     first = _innermost(found, axes)
     rest = [axis for axis in axes if axis not in first]
