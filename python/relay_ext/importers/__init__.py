@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from topi_ext.import_hooks import Importer, ImportHooks
 
-from . import keras, keras_layouts, onnx, tensorflow, tflite, torch
+from . import keras, keras_layouts, onnx, onnx_contrib, tensorflow, tflite, torch
 
 __all__ = ["HOOKS"]
 
@@ -32,7 +32,11 @@ HOOKS = ImportHooks(
         f"{_FRONTEND}.tensorflow_ops": Importer(
             "TensorFlow", tensorflow.NEEDS, tensorflow.corrections
         ),
-        f"{_FRONTEND}.onnx": Importer("ONNX", onnx.NEEDS, onnx.corrections),
+        f"{_FRONTEND}.onnx": Importer(
+            "ONNX",
+            {**onnx.NEEDS, **onnx_contrib.NEEDS},
+            lambda module: {**onnx.corrections(module), **onnx_contrib.corrections(module)},
+        ),
         f"{_FRONTEND}.tflite": Importer("TFLite", tflite.NEEDS, tflite.corrections),
         f"{_FRONTEND}.pytorch": Importer("PyTorch", torch.NEEDS, torch.corrections),
     },

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX: ``auto_pad`` and ``output_shape`` as numbers, integers of rank 1 and 3, and dtypes of any
-release of ONNX.
+"""ONNX: ``auto_pad`` and ``output_shape`` as numbers, integers of rank 1 and 3, batch normalization
+in training, and dtypes of any release of ONNX.
 
 Where the standard's tools disagree, which is SAME of a kernel shorter than the stride, results are
 those of onnxruntime and of ONNX's shape inference, not those of its ReferenceEvaluator.
@@ -17,6 +17,8 @@ from topi_ext.geometry import fail
 from topi_ext.layout import SPATIAL
 from topi_ext.padding import read
 
+from .normalization import arithmetic_dtype, by_batch, cast, dtype_of
+
 R = relay()
 
 _CONVERTER = ("cls", "inputs", "attr", "params")
@@ -28,7 +30,9 @@ _PADDED = (
     "ConvInteger._impl_v10",
 )
 NEEDS = {
-    **dict.fromkeys((*_PADDED, "Cast._impl_v1", "Cast._impl_v6"), _CONVERTER),
+    **dict.fromkeys(
+        (*_PADDED, "BatchNorm._impl_v1", "Cast._impl_v1", "Cast._impl_v6"), _CONVERTER
+    ),
     "get_type": ("elem_type",),
     "get_scalar": ("x", "params", "dtype"),
     "get_scalar_or_1d_tensor": ("x", "params", "dtype"),
@@ -44,22 +48,32 @@ def corrections(module: ModuleType) -> dict[str, Any]:
     """Converters that state padding as numbers, then call TVM's; and dtypes without
     ``onnx.mapping``, which ONNX 1.19 dropped."""
     made = {path: classmethod(_padded(module, path)) for path in _PADDED}
-    return {**made, "Cast._impl_v6": classmethod(_cast), "get_type": _dtype}
+    return {
+        **made,
+        "BatchNorm._impl_v1": classmethod(_batch_norm(module)),
+        "Cast._impl_v6": classmethod(_cast),
+        "get_type": _dtype,
+    }
 
 
 def _padded(module: ModuleType, path: str) -> Convert:
     class_name, name = path.split(".")
     stock = vars(getattr(module, class_name))[name].__func__
     integers = {"QLinearConv": _qlinear_conv, "ConvInteger": _conv_integer}.get(class_name)
-    weight_at = 3 if class_name == "QLinearConv" else 1
+    weight_at, bias_at = (3, 8) if class_name == "QLinearConv" else (1, 2)
 
     def convert(cls: type, inputs: Any, attr: dict[str, Any], params: Any) -> Any:
         inputs, attr = type(inputs)(inputs), dict(attr)
         while inputs and inputs[-1] is None:  # an optional input, named ""
             inputs.pop()
         shapes = [module.infer_shape(inputs[at]) for at in (0, weight_at)]
+        if attr.get("channels_last", 0):
+            shapes[0] = (shapes[0][0], shapes[0][-1], *shapes[0][1:-1])
         _state_padding(class_name, *shapes, attr)
-        if integers and len(shapes[0]) in (3, 5):
+        if class_name != "ConvInteger" and len(inputs) > bias_at:
+            _check_bias(class_name, module.infer_shape(inputs[bias_at]), shapes[1], attr)
+        # TVM's own takes two axes only, and channels first.
+        if integers and (len(shapes[0]) != 4 or attr.get("channels_last", 0)):
             return integers(module, inputs, attr, params)
         return stock(cls, inputs, attr, params)
 
@@ -99,6 +113,15 @@ def _state_padding(op: str, data: Sequence[Any], weight: Sequence[Any], attr: di
         attr["output_padding"] = list(stated["output_padding"])
 
 
+def _check_bias(op: str, bias: Sequence[Any], weight: Sequence[Any], attr: dict) -> None:
+    """Refuse a bias that is not one number per output channel."""
+    if not (_are_known(bias) and _are_known(weight)):
+        return
+    channels = weight[1] * attr.get("group", 1) if op == "ConvTranspose" else weight[0]
+    if tuple(bias) != (channels,):
+        raise fail(op, f"bias of shape {list(bias)} must have one number per channel, {channels}")
+
+
 def _are_known(sizes: Sequence[Any]) -> bool:
     return all(isinstance(size, int) for size in sizes)
 
@@ -114,21 +137,22 @@ def _conv_integer(module: ModuleType, inputs: Any, attr: dict[str, Any], params:
 
 def _qlinear_conv(module: ModuleType, inputs: Any, attr: dict[str, Any], params: Any) -> Any:
     """The same, a bias in int32, and the result rounded to the scale of the output."""
+    axis = -1 if attr.get("channels_last", 0) else 1
     x_scale = module.get_scalar(inputs[1], params)
     w_scale = module.get_scalar_or_1d_tensor(inputs[4], params)
     y_scale = module.fold_constant(module.get_scalar(inputs[6], params))
     y_zero_point = module.get_scalar(inputs[7], params, "int32")
     total = _integer_convolution(module, inputs[0], inputs[3], inputs[2], inputs[5], attr)
     if len(inputs) == 9:
-        total = R.nn.bias_add(total, inputs[8])
+        total = R.nn.bias_add(total, inputs[8], axis=axis)
     dtype = module.infer_type(inputs[7]).checked_type.dtype
     scale, zero = R.multiply(x_scale, w_scale), R.const(0, "int32")
     if isinstance(y_scale, R.Constant):
         return R.qnn.op.requantize(
-            total, scale, zero, y_scale, y_zero_point, out_dtype=dtype, axis=1
+            total, scale, zero, y_scale, y_zero_point, out_dtype=dtype, axis=axis
         )
-    real = R.qnn.op.dequantize(total, scale, zero, axis=1)
-    return R.qnn.op.quantize(real, y_scale, y_zero_point, axis=1, out_dtype=dtype)
+    real = R.qnn.op.dequantize(total, scale, zero, axis=axis)
+    return R.qnn.op.quantize(real, y_scale, y_zero_point, axis=axis, out_dtype=dtype)
 
 
 def _integer_convolution(
@@ -136,6 +160,7 @@ def _integer_convolution(
 ) -> Any:
     shape = [int(size) for size in module.infer_shape(weight)]
     rank = len(shape) - 2
+    layout = f"N{SPATIAL[rank]}C" if attr.get("channels_last", 0) else f"NC{SPATIAL[rank]}"
 
     def centred(tensor: Any, zero: Any) -> Any:
         wide = R.cast(tensor, "int32")
@@ -155,10 +180,58 @@ def _integer_convolution(
         groups=attr.get("group", 1),
         channels=shape[0],
         kernel_size=shape[2:],
-        data_layout="NC" + SPATIAL[rank],
+        data_layout=layout,
         kernel_layout="OI" + SPATIAL[rank],
         out_dtype="int32",
     )
+
+
+# ----------------------------------------------------------------------- batch normalization
+
+
+def _batch_norm(module: ModuleType) -> Convert:
+    """TVM's own ignores ``training_mode``, and wants one dtype."""
+    stock = vars(module.BatchNorm)["_impl_v1"].__func__
+
+    def convert(cls: type, inputs: Any, attr: dict[str, Any], params: Any) -> Any:
+        operands, wanted = list(inputs), dtype_of(inputs[0])
+        # Up to version 13, several outputs mean training, up to version 6 unless `is_test`.
+        several = attr["tvm_custom"]["num_outputs"] > 1 and not attr.get("is_test", 0)
+        if attr.get("training_mode", 0) or several:
+            return _train_batch_norm(module, operands, attr)
+        if len(set(map(dtype_of, operands))) == 1:
+            return stock(cls, inputs, attr, params)
+        dtype = arithmetic_dtype(operands)
+        result = stock(cls, [cast(operand, dtype) for operand in operands], attr, params)
+        return R.cast(result[0], wanted)
+
+    return convert
+
+
+def _train_batch_norm(module: ModuleType, operands: Sequence[Any], attr: dict[str, Any]) -> Any:
+    """Normalize by the batch; then the running statistics, and up to version 13 the batch's."""
+    data, scale, offset, *running = operands
+    dtype, momentum = arithmetic_dtype(operands), attr.get("momentum", 0.9)
+    data, scale, offset = (cast(operand, dtype) for operand in (data, scale, offset))
+    normalized = by_batch(
+        data,
+        scale,
+        offset,
+        axis=1,
+        rank=len(module.infer_shape(data)),
+        epsilon=attr.get("epsilon", 1e-5),
+    )
+    kept, added = R.const(momentum, dtype), R.const(1 - momentum, dtype)
+    results = [R.cast(normalized.data, dtype_of(operands[0]))]
+    for before, now in zip(running, (normalized.mean, normalized.variance)):
+        after = R.add(R.multiply(cast(before, dtype), kept), R.multiply(now, added))
+        results.append(R.cast(after, dtype_of(before)))
+    for before, now in zip(running, (normalized.mean, normalized.variance)):
+        results.append(R.cast(now, dtype_of(before)))
+    results = results[: max(1, attr["tvm_custom"]["num_outputs"])]
+    if len(results) == 1:
+        return results[0]
+    return R.expr.TupleWrapper(R.Tuple(results), len(results))
 
 
 # ------------------------------------------------------------------------------------- dtypes

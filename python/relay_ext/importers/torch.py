@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's convolutions as Relay operators of the same rank, whose stated layouts are true."""
+"""PyTorch's convolutions as Relay operators of the same rank, whose stated layouts are true; the
+importer itself."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from topi_ext.compat import relay
 from topi_ext.geometry import fail
 from topi_ext.layout import SPATIAL
 
+from .torch_operators import convert_map
 from .torch_script import simplified
 
 R = relay()
@@ -41,7 +43,7 @@ def corrections(module: ModuleType) -> dict[str, Any]:
 
     def create_convert_map(self: Any) -> None:
         table(self)
-        self.convert_map.update(_convert_map(self))
+        self.convert_map.update({**_convert_map(self), **convert_map(self)})
 
     def _convert_data_type(input_type: Any, default_dtype: Any = None) -> str:
         if str(input_type).lower() in ("bfloat16", "torch.bfloat16"):
