@@ -18,7 +18,7 @@ from tvm.target import override_native_generic_func
 from topi_ext.compat import op_attr, relay, replace_op_attr, set_op_attr
 from topi_ext.registration import Registration
 
-from . import ops
+from . import ops, quantized
 from .attrs import OWN, STOCK, short_name
 from .gradient import gradient
 from .importers import HOOKS
@@ -54,11 +54,22 @@ class _Registry(Registration):
             if op not in self.relations:
                 stock = self.relations[op] = _relation_of(op)
                 _set_relation(op, _OURS + op, partial(relate, op, _relation(stock)))
+        self._install_quantized()
         for op in OWN:
             for key, rule in _rules(op, {}).items():
                 set_op_attr(op, key, rule, _LEVEL)
             _set_relation(op, _OURS + op, partial(relate, op, None))
         HOOKS.install()
+
+    def _install_quantized(self) -> None:
+        for (op, key), rule in quantized.rules().items():
+            if (op, key) not in self.replaced:
+                replace_op_attr(self.replaced, op, key, rule, _LEVEL)
+        if quantized.OP not in self.relations:
+            self.relations[quantized.OP] = _relation_of(quantized.OP)
+            stock = _relation(self.relations[quantized.FLOAT])
+            ours = partial(quantized.relate_quantized, stock)
+            _set_relation(quantized.OP, _OURS + quantized.OP, ours)
 
     def remove(self) -> None:
         super().remove()

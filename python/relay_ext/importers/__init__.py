@@ -2,15 +2,27 @@
 """TVM's importers, corrected where a model would mean something else than in its framework.
 
 ``keras``, ``onnx``, ``tensorflow``, ``tflite`` and ``torch`` hold the corrections of one
-framework's importers each; ``keras_layouts`` those of ``from_keras``, ``tensorflow_operator`` what
-two of them share; ``torch_script`` simplifies scripted modules before.  None imports a framework.
+framework's importers each.  ``onnx_contrib`` adds the operators of ``com.microsoft``,
+``torch_operators`` what is no convolution, ``torch_quantized`` what is quantized.  ``keras_layouts``
+corrects ``from_keras``; ``torch_script`` simplifies scripted modules before they are imported.
+``normalization`` and ``tensorflow_operator`` are what several of them share.  None imports a
+framework.
 """
 
 from __future__ import annotations
 
 from topi_ext.import_hooks import Importer, ImportHooks
 
-from . import keras, keras_layouts, onnx, onnx_contrib, tensorflow, tflite, torch
+from . import (
+    keras,
+    keras_layouts,
+    onnx,
+    onnx_contrib,
+    tensorflow,
+    tflite,
+    torch,
+    torch_quantized,
+)
 
 __all__ = ["HOOKS"]
 
@@ -38,6 +50,9 @@ HOOKS = ImportHooks(
             lambda module: {**onnx.corrections(module), **onnx_contrib.corrections(module)},
         ),
         f"{_FRONTEND}.tflite": Importer("TFLite", tflite.NEEDS, tflite.corrections),
+        f"{_FRONTEND}.qnn_torch": Importer(
+            "quantized PyTorch", torch_quantized.NEEDS, torch_quantized.corrections
+        ),
         f"{_FRONTEND}.pytorch": Importer("PyTorch", torch.NEEDS, torch.corrections),
     },
 )

@@ -43,6 +43,10 @@ def convert_map(converter: Any) -> dict[str, Convert]:
             for name in ("dropout", "feature_dropout", "alpha_dropout")
         },
         **{name: _pooling(name, converter, stock[name], rank) for name, rank in poolings.items()},
+        **{
+            name: _without_indices(name, converter, stock[name])
+            for name in (f"aten::adaptive_max_pool{rank}d" for rank in SPATIAL)
+        },
         "aten::add": _add(converter, stock["aten::add"]),
         "aten::div": _div(converter, stock["aten::div"]),
         "aten::gelu": _gelu(stock["aten::gelu"]),
@@ -159,12 +163,14 @@ def _cropped(result: Any, axes: Sequence[_Axis]) -> Any:
     if all(axis.windows == axis.rounded for axis in axes):
         return result
     ends = [axis.windows for axis in axes]
-    return R.strided_slice(result, [0] * len(ends), ends, axes=[*range(2, 2 + len(ends))])
+    ones, spatial = [1] * len(ends), [*range(2, 2 + len(ends))]
+    return R.strided_slice(result, [0] * len(ends), ends, ones, axes=spatial)
 
 
 def _pooling(name: str, converter: Any, stock: Convert, rank: int) -> Convert:
     """Windows as PyTorch places them, any divisor, and data without a batch."""
     is_max = "max" in name
+    stock = _without_indices(name, converter, stock)
 
     def convert(inputs: Sequence[Any], types: Sequence[str]) -> Any:
         inputs = list(inputs)
@@ -180,6 +186,18 @@ def _pooling(name: str, converter: Any, stock: Convert, rank: int) -> Convert:
         result = _cropped(result, axes)
         result = result if has_batch else R.squeeze(result, [0])
         return (result, *indices) if indices else result
+
+    return convert
+
+
+def _without_indices(name: str, converter: Any, stock: Convert) -> Convert:
+    """TVM gives no positions of maxima: it fails later, or drops that result."""
+
+    def convert(inputs: Sequence[Any], types: Sequence[str]) -> Any:
+        node = converter.current_op[-1]
+        if node.outputsSize() > 1 and node.outputsAt(1).uses():
+            raise fail(name, "return_indices=True must be False")
+        return stock(inputs, types)
 
     return convert
 
