@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keras's convolutions of one to three axes, and their transposes, as Relay operators.
-
-Also batch normalization behind those of one and three axes, which TVM counts channels wrongly of.
-"""
+"""Keras's convolutions of one to three axes, and their transposes, as Relay operators."""
 
 from __future__ import annotations
 
@@ -19,6 +16,8 @@ from topi_ext.padding import Call, read
 
 from .keras_layouts import FROM_KERAS
 from .keras_layouts import corrections as layouts
+from .keras_training import NEEDS as TRAINING
+from .keras_training import corrections as training
 from .tensorflow_operator import convolution, is_channels_first, simplest, weight_axes
 
 R = relay()
@@ -33,12 +32,12 @@ KINDS = {
 _ADDED = ("Conv1DTranspose", "DepthwiseConv1D", "SeparableConv1D")
 """Layers that TVM's importer does not know."""
 
-_NORMALIZATION = "_convert_map[BatchNormalization]"
-_CONVERTED = ("Activation", "BatchNormalization", *(name for name in KINDS if name not in _ADDED))
+_CONVERTED = ("Activation", *(name for name in KINDS if name not in _ADDED))
 _CONVERTER = ("inexpr", "keras_layer", "etab", "data_layout", "input_shape")
 NEEDS = {
     "from_keras": FROM_KERAS,
     **{f"_convert_map[{name}]": _CONVERTER for name in _CONVERTED},
+    **TRAINING,
 }
 
 
@@ -46,8 +45,7 @@ def corrections(module: ModuleType) -> dict[str, Any]:
     """Converters of our own, some of layers that TVM does not know."""
     activation = module._convert_map["Activation"]
     converters = {f"_convert_map[{name}]": _converter(name, activation) for name in KINDS}
-    stock = module._convert_map["BatchNormalization"]
-    return {**converters, _NORMALIZATION: _batch_norm(stock), **layouts(module)}
+    return {**converters, **training(module), **layouts(module)}
 
 
 def _converter(name: str, activation: Callable[..., Any]) -> Callable[..., Any]:
@@ -119,21 +117,3 @@ def _operator(
     stored = etab.new_const(np.transpose(weight, weight_axes(kind, rank, channels_first)))
     return convolution(call, data, stored, weight.shape, kind, groups, channels_first)
 
-
-def _batch_norm(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """TVM's converter takes axis 1 of three and axis 3 of five, whatever the layout."""
-
-    def convert(
-        inexpr: Any, keras_layer: Any, etab: Any, data_layout: str, input_shape: Any = None
-    ) -> Any:
-        result = stock(inexpr, keras_layer, etab, data_layout, input_shape)
-        axes = len(input_shape or keras_layer.input_shape)
-        if axes not in (3, 5) or is_channels_first(data_layout):
-            return result
-        given = keras_layer.axis
-        axis = given if isinstance(given, int) else given[0]
-        call = result.tuple_value
-        stated = {name: getattr(call.attrs, name) for name in ("epsilon", "center", "scale")}
-        return R.nn.batch_norm(*call.args, axis=axis % axes, **stated)[0]
-
-    return convert

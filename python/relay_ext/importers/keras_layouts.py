@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``from_keras`` with layouts that TVM's refuses: channels first, of one or three axes.
 
+Also without models in models that are called in training.
+
 TVM's converters of such layers know channels last only.  So the model is imported that way, and
 transposed where data goes in and comes out.
 """
@@ -13,6 +15,8 @@ from typing import Any
 
 from topi_ext.compat import relay
 from topi_ext.geometry import fail
+
+from .keras_training import refuse_trained_models
 
 R = relay()
 
@@ -31,6 +35,7 @@ def _from_keras(stock: Callable[..., Any]) -> Callable[..., Any]:
     def from_keras(
         model: Any, shape: dict[str, Any] | None = None, layout: str = "NCHW"
     ) -> tuple[Any, dict[str, Any]]:
+        refuse_trained_models(model)
         if layout not in _CHANNELS_LAST:
             return stock(model, shape, layout)
         if shape is None:
