@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's ``qnn.conv2d_transpose`` with groups, a scale per channel, and zero points of one element.
+"""Relay's ``qnn.conv2d_transpose`` with groups, scales per channel, zero points of one element.
 
 Its own type relation takes the input channels of a grouped weight for output channels, and its
 legalization adds a zero point of one element to every channel.
@@ -109,9 +109,7 @@ def _rewritten(expr: Any, type_map: Any) -> Any:
     data_scale, data_zero = _one_or_all(x.scale, 1), _one_or_all(x.zero_point, 1)
     if _elements(scale) > 1 and w.axis % 4 != axis:
         raise fail(FLOAT, f"the weight's scales of axis {w.axis} must be of its axis {axis}")
-    out = R.qnn.op.conv2d_transpose(
-        data, weight, data_zero, zero, data_scale, scale, **attrs
-    )
+    out = R.qnn.op.conv2d_transpose(data, weight, data_zero, zero, data_scale, scale, **attrs)
     made = _folded(R.multiply(data_scale, scale))
     zeros = _folded(R.cast(R.zeros_like(made), "int32"))
     layout = attrs["out_layout"] or attrs["data_layout"]

@@ -3,10 +3,10 @@
 
 ``keras``, ``onnx``, ``tensorflow``, ``tflite`` and ``torch`` hold the corrections of one
 framework's importers each.  ``onnx_contrib`` adds the operators of ``com.microsoft``,
-``torch_operators`` what is no convolution, ``torch_quantized`` what is quantized.  ``keras_layouts``
-corrects ``from_keras``; ``torch_script`` simplifies scripted modules before they are imported.
-``normalization`` and ``tensorflow_operator`` are what several of them share.  None imports a
-framework.
+``torch_operators`` what is no convolution, ``torch_quantized`` what is quantized.
+``keras_training`` reads how Keras's layers are called, ``keras_layouts`` corrects ``from_keras``.
+``torch_script`` simplifies scripted modules before they are imported.  ``normalization`` and
+``tensorflow_operator`` are what several of them share.  None imports a framework.
 """
 
 from __future__ import annotations

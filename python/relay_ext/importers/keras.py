@@ -116,4 +116,3 @@ def _operator(
         weight = weight.reshape(shape[0], 1, -1)
     stored = etab.new_const(np.transpose(weight, weight_axes(kind, rank, channels_first)))
     return convolution(call, data, stored, weight.shape, kind, groups, channels_first)
-

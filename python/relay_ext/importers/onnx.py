@@ -30,9 +30,7 @@ _PADDED = (
     "ConvInteger._impl_v10",
 )
 NEEDS = {
-    **dict.fromkeys(
-        (*_PADDED, "BatchNorm._impl_v1", "Cast._impl_v1", "Cast._impl_v6"), _CONVERTER
-    ),
+    **dict.fromkeys((*_PADDED, "BatchNorm._impl_v1", "Cast._impl_v1", "Cast._impl_v6"), _CONVERTER),
     "get_type": ("elem_type",),
     "get_scalar": ("x", "params", "dtype"),
     "get_scalar_or_1d_tensor": ("x", "params", "dtype"),

@@ -34,7 +34,7 @@ _STANDARD = ("", "ai.onnx")
 
 
 def corrections(module: ModuleType) -> dict[str, Any]:
-    """A table of converters that has those of ``com.microsoft``; graphs whose nodes ask for them."""
+    """Return a table of converters with those of ``com.microsoft``, and what asks it by domain."""
     table = module._get_convert_map
     construct = module.GraphProto._construct_nodes
     check = module.GraphProto._check_for_unsupported_ops
@@ -227,9 +227,10 @@ def _dropout(_: ModuleType, stock: dict[str, Any]) -> Convert:
     """A dropout in training has random results; its ratio is an input since version 12."""
 
     def convert(inputs: Sequence[Any], attr: dict[str, Any], params: Any) -> Any:
-        if len(inputs) > 2 and inputs[2] is not None and not _is_zero(inputs[2]):
-            if inputs[1] is None or not _is_zero(inputs[1]):
-                raise fail("Dropout", "training_mode must be false: the result is random")
+        ratio, training = (*inputs, None, None)[1:3]
+        is_training = training is not None and not _is_zero(training)
+        if is_training and (ratio is None or not _is_zero(ratio)):
+            raise fail("Dropout", "training_mode must be false: the result is random")
         return stock["Dropout"]([inputs[0]], attr, params)
 
     return convert

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's normalizations, poolings and arithmetic, with every argument that TVM's converters drop.
+"""PyTorch's normalizations, poolings and arithmetic, with the arguments that TVM's converters drop.
 
 What has a random result is refused.
 """
