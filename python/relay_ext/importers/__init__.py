@@ -2,7 +2,7 @@
 """TVM's importers, corrected where a model would mean something else than in its framework.
 
 ``keras``, ``onnx``, ``tensorflow``, ``tflite`` and ``torch`` hold the corrections of one
-framework's importers each.  ``onnx_contrib`` adds the operators of ``com.microsoft``,
+framework's importers each.  ``onnx_nodes`` adds the operators of ``com.microsoft``,
 ``torch_operators`` what is no convolution, ``torch_quantized`` what is quantized.
 ``keras_training`` reads how Keras's layers are called, ``keras_layouts`` corrects ``from_keras``.
 ``torch_script`` simplifies scripted modules before they are imported.  ``normalization`` and
@@ -17,7 +17,7 @@ from . import (
     keras,
     keras_layouts,
     onnx,
-    onnx_contrib,
+    onnx_nodes,
     tensorflow,
     tflite,
     torch,
@@ -46,8 +46,8 @@ HOOKS = ImportHooks(
         ),
         f"{_FRONTEND}.onnx": Importer(
             "ONNX",
-            {**onnx.NEEDS, **onnx_contrib.NEEDS},
-            lambda module: {**onnx.corrections(module), **onnx_contrib.corrections(module)},
+            {**onnx.NEEDS, **onnx_nodes.NEEDS},
+            lambda module: {**onnx.corrections(module), **onnx_nodes.corrections(module)},
         ),
         f"{_FRONTEND}.tflite": Importer("TFLite", tflite.NEEDS, tflite.corrections),
         f"{_FRONTEND}.qnn_torch": Importer(

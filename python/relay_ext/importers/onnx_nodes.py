@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators of ONNX Runtime's domain ``com.microsoft``, which it writes into optimized models.
+"""ONNX's nodes by domain and by attributes that TVM's converters do not read.
 
-TVM's importer reads the name of a node and ignores its domain.  A node of ``com.microsoft`` that
-means something else than its name alone is given a converter of its own, under the name
-``com.microsoft.NAME``; a node of a domain that TVM does not know is refused.
+TVM's importer reads the name of a node and ignores its domain.  ONNX Runtime writes nodes of the
+domain ``com.microsoft`` into optimized models.  One that means something else than its name alone
+is given a converter of its own, under the name ``com.microsoft.NAME``; a node of a domain that TVM
+does not know is refused.
 """
 
 from __future__ import annotations
@@ -209,7 +210,7 @@ _CONVERTERS: dict[str, Callable[[ModuleType, dict[str, Any]], Convert]] = {
 """By the name of an operator in ``com.microsoft``."""
 
 
-# --------------------------------------------- standard operators that TVM takes for Microsoft's
+# ------------------------------------------------------------------------- standard operators
 
 
 def _gelu(_: ModuleType, stock: dict[str, Any]) -> Convert:
@@ -236,6 +237,26 @@ def _dropout(_: ModuleType, stock: dict[str, Any]) -> Convert:
     return convert
 
 
+def _quantization(name: str) -> Callable[[ModuleType, dict[str, Any]], Convert]:
+    """A scale and zero point of one element are of the whole tensor, and the latter may be none."""
+
+    def make(_: ModuleType, stock: dict[str, Any]) -> Convert:
+        def convert(inputs: Sequence[Any], attr: dict[str, Any], params: Any) -> Any:
+            data, scale, zero = (*inputs, None)[:3]
+            if zero is None:
+                dtype = dtype_of(data) if name == "DequantizeLinear" else "uint8"
+                zero = R.cast(R.zeros_like(scale), dtype)
+            return stock[name]([data, _scalar(scale), _scalar(zero)], attr, params)
+
+        return convert
+
+    return make
+
+
+def _scalar(vector: Any) -> Any:
+    return R.reshape(vector, ()) if R.frontend.common.infer_shape(vector) == (1,) else vector
+
+
 def _is_zero(expr: Any) -> bool:
     return isinstance(expr, R.Constant) and not expr.data.numpy().any()
 
@@ -243,4 +264,6 @@ def _is_zero(expr: Any) -> bool:
 _STANDARD_CONVERTERS: dict[str, Callable[[ModuleType, dict[str, Any]], Convert]] = {
     "Gelu": _gelu,
     "Dropout": _dropout,
+    "QuantizeLinear": _quantization("QuantizeLinear"),
+    "DequantizeLinear": _quantization("DequantizeLinear"),
 }
