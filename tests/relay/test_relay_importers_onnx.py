@@ -7,7 +7,6 @@ What stock TVM makes of each form is stated beside it, and seen with the correct
 from __future__ import annotations
 
 import sys
-import types
 from typing import Any
 
 import numpy as np
@@ -76,15 +75,6 @@ def verdict(proto: Any, x: np.ndarray, want: np.ndarray) -> str:
     except AssertionError:
         return "wrong values"
     return "right"
-
-
-@pytest.fixture
-def mapping(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The module that ONNX 1.19 dropped, without which stock TVM imports nothing."""
-    module = types.ModuleType("onnx.mapping")
-    names = {n: str(helper.tensor_dtype_to_np_dtype(n)) for n in range(1, 14)}
-    module.TENSOR_TYPE_TO_NP_TYPE = names  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "onnx.mapping", module)
 
 
 def check(proto: Any, shape: tuple[int, ...], stock: str) -> None:
