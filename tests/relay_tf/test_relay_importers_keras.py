@@ -57,11 +57,12 @@ class Model:
         drawn = [(w.name, random.standard_normal(w.shape)) for w in model.weights]
         model.set_weights([np.abs(v) if "variance" in name else v for name, v in drawn])
         data = random.standard_normal(self.shape).astype("float32")
-        want = model(data).numpy()
+        shown = np.ascontiguousarray(np.moveaxis(data, -1, 1)) if self.layout[1] == "C" else data
+        mod, params = relay.frontend.from_keras(model, {"x": shown.shape}, layout=self.layout)
+        want = model(data).numpy()  # which changes the statistics of a layer in training
         if self.layout[1] == "C":
-            data, want = (np.ascontiguousarray(np.moveaxis(a, -1, 1)) for a in (data, want))
-        mod, params = relay.frontend.from_keras(model, {"x": data.shape}, layout=self.layout)
-        assert_close(results(mod, params, {"x": data}), [want])
+            want = np.moveaxis(want, -1, 1)
+        assert_close(results(mod, params, {"x": shown}), [want])
 
 
 def model(
@@ -189,6 +190,106 @@ def test_batch_normalization_behind_layers_of_one_and_three_axes(rank: int) -> N
 def test_batch_normalization_of_an_axis_that_is_stated() -> None:
     made = Model(lambda: layers.BatchNormalization(axis=1), (2, 4, 4), "NWC", is_wrong=False)
     made.check()
+
+
+def normalization(
+    shape: tuple[int, ...], layout: str, axis: int = -1, is_wrong: bool = True, **options: Any
+) -> Model:
+    """A batch normalization; `training` is stated at its call."""
+    called = {name: options.pop(name) for name in ("training",) if name in options}
+
+    def make() -> Callable[[Any], Any]:
+        layer = layers.BatchNormalization(axis=axis, **options)
+        return lambda x: layer(x, **called)
+
+    return Model(make, shape, layout, is_wrong=is_wrong)
+
+
+SQUARE = (2, 4, 4, 4)
+"""As many rows and columns as channels: another axis has wrong values, and no other shape."""
+
+NORMALIZATIONS = {
+    **{
+        f"axis {axis}, {layout}": normalization(SQUARE, layout, axis, axis not in (3, -1))
+        for axis in (1, 2, 3, -1, -2)
+        for layout in ("NHWC", "NCHW")
+    },
+    "axis 1 of three": normalization((2, 4, 5), "NWC", 1, is_wrong=False),
+    "axis 1 of five": normalization((1, 4, 3, 5, 2), "NDHWC", 1),
+    "axis 2 of five": normalization((1, 4, 3, 5, 2), "NDHWC", 2),
+    "training": normalization((2, 5, 6, 3), "NHWC", training=True),
+    "training, NCHW": normalization((2, 5, 6, 3), "NCHW", training=True),
+    "training, axis 1": normalization(SQUARE, "NHWC", 1, training=True),
+    "training, three axes": normalization((2, 4, 5), "NWC", training=True),
+    "training, five axes": normalization((2, 4, 3, 5, 2), "NDHWC", training=True),
+    "training, neither scale nor center": normalization(
+        (2, 5, 6, 3), "NHWC", training=True, scale=False, center=False
+    ),
+    # One that is not trainable normalizes by its statistics in training too.
+    "training, not trainable": normalization(
+        (2, 5, 6, 3), "NHWC", training=True, trainable=False, is_wrong=False
+    ),
+    "training=False": normalization((2, 5, 6, 3), "NHWC", training=False, is_wrong=False),
+    "no scale": normalization((2, 5, 6, 3), "NHWC", scale=False, is_wrong=False),
+    "no center": normalization((2, 5, 6, 3), "NCHW", center=False, is_wrong=False),
+}
+
+
+@pytest.mark.parametrize("name", NORMALIZATIONS)
+def test_batch_normalization(name: str) -> None:
+    NORMALIZATIONS[name].check()
+    with uncorrected():
+        assert is_right(NORMALIZATIONS[name].check) is not NORMALIZATIONS[name].is_wrong
+
+
+def test_a_layer_that_is_called_in_training_and_without() -> None:
+    def make() -> Callable[[Any], Any]:
+        layer = layers.BatchNormalization()
+        return lambda x: layers.Concatenate()([layer(x), layer(x, training=True)])
+
+    made = Model(make, (2, 5, 6, 3), "NHWC")
+    made.check()
+    with uncorrected():
+        assert not is_right(made.check)
+
+
+def inner(*made: Any) -> tf.keras.Model:
+    operand = result = layers.Input((5, 6, 3))
+    for layer in made:
+        result = layer(result)
+    return tf.keras.Model(operand, result)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda x: layers.Dropout(0.5)(x, training=True), "Dropout: training=True must be False"),
+        (lambda x: layers.Dropout(0.5)(x, True), "Dropout: training=True must be False"),
+        (lambda x: layers.GaussianNoise(0.5)(x, training=True), "GaussianNoise: training=True"),
+        (lambda x: layers.SpatialDropout2D(0.5)(x, training=True), "SpatialDropout2D: training"),
+        (lambda x: inner(layers.BatchNormalization())(x, training=True), "Functional: training"),
+        (lambda x: layers.BatchNormalization(axis=[1, 2])(x), r"BatchNormalization: axis=\[1, 2\]"),
+    ],
+)
+def test_what_training_makes_random_is_refused_in_one_line(make: Any, said: str) -> None:
+    operand = layers.Input((5, 6, 3), batch_size=1, name="x")
+    made = tf.keras.Model(operand, make(operand))
+    with pytest.raises(ValueError, match=f"^{said}") as error:
+        relay.frontend.from_keras(made, {"x": (1, 5, 6, 3)}, layout="NHWC")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: layers.Dropout(0.0)(x, training=True),
+        lambda x: layers.Dropout(0.5)(x),
+        lambda x: inner(layers.Conv2D(2, 2), layers.ReLU())(x, training=True),
+        lambda x: inner(layers.BatchNormalization())(x),
+    ],
+)
+def test_what_training_does_not_change(make: Any) -> None:
+    Model(lambda: make, (2, 5, 6, 3), "NHWC").check()
 
 
 def test_what_cannot_be_is_refused_in_one_line() -> None:
