@@ -192,16 +192,21 @@ def test_another_activation_is_refused_in_one_line(attributes: dict, said: str) 
         imported(node)
 
 
+def optimized_by_onnxruntime(model: Any, level: str) -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        settings = ort.SessionOptions()
+        settings.log_severity_level = 4
+        settings.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
+        settings.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
+        ort.InferenceSession(model.SerializeToString(), settings)
+        return onnx.load(settings.optimized_model_filepath)
+
+
 def test_a_model_that_onnxruntime_has_optimized() -> None:
     convolution = Node("Conv", [real(1, 4, 6, 6), real(6, 4, 3, 3), real(6)]).model()
     convolution.graph.node[0].output[0] = "conv"
     convolution.graph.node.append(onnx.helper.make_node("Relu", ["conv"], ["y0"]))
-    with tempfile.TemporaryDirectory() as folder:
-        settings = ort.SessionOptions()
-        settings.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
-        settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-        ort.InferenceSession(convolution.SerializeToString(), settings)
-        optimized = onnx.load(settings.optimized_model_filepath)
+    optimized = optimized_by_onnxruntime(convolution, "ORT_ENABLE_EXTENDED")
     assert [node.op_type for node in optimized.graph.node] == ["FusedConv"]
     feeds = {"x0": real(1, 4, 6, 6)}
     mod, params = relay.frontend.from_onnx(optimized, {"x0": (1, 4, 6, 6)})
@@ -242,6 +247,38 @@ def test_qlinear_conv_of_channels_last(shape: tuple, weight: tuple, attributes: 
     )
     (want,) = by_onnxruntime(first.model(), first.feeds)
     check_corrected(node, [np.moveaxis(want, 1, -1)], steps=1)
+
+
+def test_an_int8_model_that_onnxruntime_has_optimized() -> None:
+    """Between quantize and dequantize, it writes QLinearConv of channels last and transposes."""
+    weight = whole(8, 4, 3, 3, dtype="int8")
+    operands = [real(1, 4, 8, 8), weight, F(0.02), np.int8(0), F(0.05), np.uint8(7), F(0.5)]
+    model = Node("Conv", [*operands, np.uint8(120)]).model()
+    del model.graph.node[:]
+    for op, inputs, result in (
+        ("QuantizeLinear", ["x0", "x4", "x5"], "q"),
+        ("DequantizeLinear", ["q", "x4", "x5"], "x"),
+        ("DequantizeLinear", ["x1", "x2", "x3"], "w"),
+        ("Conv", ["x", "w"], "c"),
+        ("QuantizeLinear", ["c", "x6", "x7"], "r"),
+        ("DequantizeLinear", ["r", "x6", "x7"], "y0"),
+    ):
+        model.graph.node.append(onnx.helper.make_node(op, inputs, [result]))
+    optimized = optimized_by_onnxruntime(model, "ORT_ENABLE_ALL")
+    found = [node for node in optimized.graph.node if node.op_type == "QLinearConv"]
+    if not (found and found[0].domain == CONTRIB):
+        pytest.skip("ONNX Runtime keeps channels first on this processor")
+    feeds = {"x0": operands[0]}
+
+    def check_optimized() -> None:
+        mod, params = relay.frontend.from_onnx(optimized, {"x0": operands[0].shape})
+        (got,), (want,) = results(mod, params, feeds), by_onnxruntime(model, feeds)
+        assert got.shape == want.shape
+        assert np.abs(got - want).max() <= 0.5 * 1.001  # a step, and the rounding of float32
+
+    check_optimized()
+    with uncorrected():
+        assert not is_right(check_optimized)
 
 
 def quantized(op: str, shape: tuple[int, ...], dtype: str, scale: float, **attributes: Any) -> Node:

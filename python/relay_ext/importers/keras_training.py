@@ -40,14 +40,15 @@ def corrections(module: ModuleType) -> dict[str, Any]:
             return stock(inexpr, keras_layer, outname, etab, data_layout)
         if type(keras_layer).__name__ != "BatchNormalization":
             raise fail(type(keras_layer).__name__, f"training=True must be False of {outname}")
-        result = _batch_norm(inexpr, keras_layer, etab, data_layout, None, training=True)
+        result = _batch_norm(inexpr, keras_layer, etab, data_layout, training=True)
         etab.set_expr(f"{outname}:0", result)
         return [result]
 
     def converter(
         inexpr: Any, keras_layer: Any, etab: Any, data_layout: str, input_shape: Any = None
     ) -> Any:
-        return _batch_norm(inexpr, keras_layer, etab, data_layout, input_shape)
+        del input_shape  # the layer knows how many axes it was made for
+        return _batch_norm(inexpr, keras_layer, etab, data_layout)
 
     return {_NORMALIZATION: converter, "keras_op_to_relay": keras_op_to_relay}
 
@@ -80,10 +81,8 @@ def _differs_in_training(layer: Any) -> bool:
     )
 
 
-def _batch_norm(
-    data: Any, layer: Any, etab: Any, layout: str, shape: Any, training: bool = False
-) -> Any:
-    rank = len(shape or R.frontend.common.infer_shape(data))
+def _batch_norm(data: Any, layer: Any, etab: Any, layout: str, training: bool = False) -> Any:
+    rank = layer.input_spec.ndim
     axis = _axis(layer, rank, layout)
     weights = list(layer.get_weights())
     scale = etab.new_const(weights.pop(0)) if layer.scale else None

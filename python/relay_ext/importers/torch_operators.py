@@ -49,9 +49,9 @@ def convert_map(converter: Any) -> dict[str, Convert]:
         },
         "aten::add": _add(converter, stock["aten::add"]),
         "aten::div": _div(converter, stock["aten::div"]),
-        "aten::gelu": _gelu(stock["aten::gelu"]),
+        "aten::gelu": _gelu(converter, stock["aten::gelu"]),
         "aten::elu": _elu(stock["aten::elu"]),
-        "aten::cumsum": _cumsum(stock["aten::cumsum"]),
+        "aten::cumsum": _cumsum(converter, stock["aten::cumsum"]),
         **{
             f"aten::{name}": _corrected(f"aten::{name}", stock[f"aten::{name}"])
             for name in ("var", "std", "var_mean")
@@ -70,11 +70,12 @@ def _batch_norm(converter: Any, stock: Convert) -> Convert:
         data, *vectors = inputs[:5]
         by_its_batch = inputs[5] or not isinstance(inputs[3], R.Expr)
         given = [vector for vector in vectors if isinstance(vector, R.Expr)]
-        result = dtype_of(data)
-        if not by_its_batch and {dtype_of(vector) for vector in given} == {result}:
+        # The converter knows the types of what is before; others would infer them anew.
+        result = str(converter.infer_type(data).dtype)
+        if not by_its_batch and {dtype_of(vector) for vector in given} <= {result}:
             return stock(inputs, types)
-        dtype = arithmetic_dtype([data, *given])
-        data = cast(data, dtype)
+        dtype = arithmetic_dtype([R.const(0, result), *given])
+        data = data if dtype == result else R.cast(data, dtype)
         vectors = [cast(v, dtype) if isinstance(v, R.Expr) else None for v in vectors]
         if not by_its_batch:
             normalized = stock([data, *vectors, *inputs[5:]], [dtype, *types[1:]])
@@ -83,7 +84,7 @@ def _batch_norm(converter: Any, stock: Convert) -> Convert:
             normalized = by_batch(
                 data, *vectors[:2], axis=1, rank=rank, epsilon=float(inputs[7])
             ).data
-        return cast(normalized, result)
+        return normalized if dtype == result else R.cast(normalized, result)
 
     return convert
 
@@ -208,11 +209,13 @@ def _divided(
     """The mean of windows with their padding, times their size, divided by what is stated."""
     if not axes:
         raise fail(name, f"divisor_override={inputs[6]} needs sizes known at import")
+    if "float" not in types[0]:
+        raise fail(name, f"divisor_override={inputs[6]} must be None of {types[0]}")
     pads = [(0, 0), (0, 0), *((axis.pad, axis.pad_after) for axis in axes)]
     data = R.nn.pad(inputs[0], pads)
     mean = stock([data, *inputs[1:3], [0] * len(axes), False, True], types)
     factor = math.prod(axis.kernel for axis in axes) / float(inputs[6])
-    return R.multiply(mean, R.const(factor, dtype_of(data)))
+    return R.multiply(mean, R.const(factor, types[0]))
 
 
 # --------------------------------------------------------------------------------- arithmetic
@@ -243,23 +246,24 @@ def _div(converter: Any, stock: Convert) -> Convert:
         if mode is None:
             return stock(inputs, types)
         data, other = converter.pytorch_promote_types(inputs[:2], types[:2])
-        if "int" in dtype_of(data):
+        if "int" in str(converter.infer_type(data).dtype):
             return (R.floor_divide if mode == "floor" else R.divide)(data, other)
         return (R.floor if mode == "floor" else R.trunc)(R.divide(data, other))
 
     return convert
 
 
-def _gelu(stock: Convert) -> Convert:
+def _gelu(converter: Any, stock: Convert) -> Convert:
     """``approximate="tanh"`` is another formula."""
 
     def convert(inputs: Sequence[Any], types: Sequence[str]) -> Any:
         if len(inputs) < 2 or inputs[1] != "tanh":
             return stock(inputs, types)
         data = inputs[0]
+        dtype = str(converter.infer_type(data).dtype)
 
         def const(value: float) -> Any:
-            return R.const(value, dtype_of(data))
+            return R.const(value, dtype)
 
         cube = R.multiply(const(0.044715), R.multiply(data, R.multiply(data, data)))
         inner = R.multiply(const(math.sqrt(2 / math.pi)), R.add(data, cube))
@@ -278,13 +282,12 @@ def _elu(stock: Convert) -> Convert:
     return convert
 
 
-def _cumsum(stock: Convert) -> Convert:
+def _cumsum(converter: Any, stock: Convert) -> Convert:
     """Integers and truth values are added up in int64."""
 
     def convert(inputs: Sequence[Any], types: Sequence[str]) -> Any:
-        result = stock(inputs, types)
-        if inputs[2] is not None or "float" in dtype_of(inputs[0]):
-            return result
+        if inputs[2] is not None or "float" in str(converter.infer_type(inputs[0]).dtype):
+            return stock(inputs, types)
         return R.cumsum(inputs[0], axis=inputs[1], dtype="int64")
 
     return convert
