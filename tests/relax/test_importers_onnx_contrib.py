@@ -116,6 +116,7 @@ NODES = {
     "sigmoid": lambda: unary("QLinearSigmoid"),
     "leaky": lambda: unary("QLinearLeakyRelu", alpha=0.1),
     "softmax": lambda: unary("QLinearSoftmax", axis=-1, opset=13),
+    "softmax of all behind": lambda: unary("QLinearSoftmax", axis=2, opset=11),
     "average": lambda: unary(
         "QLinearAveragePool", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4
     ),
@@ -281,6 +282,7 @@ def test_optimized(tmp_path: Path) -> None:
         ("LeakyRelu", [0.2]),
         ("Clip", [-0.5, 0.75]),
         ("HardSigmoid", [0.3, 0.4]),
+        ("HardSwish", []),
     ],
 )
 def test_fused_conv(activation: str, parameters: list, z: bool) -> None:

@@ -50,7 +50,9 @@ def converters(module: ModuleType) -> dict[str, type]:
 
             def run(bb: Any, inputs: Any, attr: dict[str, Any], params: Any) -> Any:
                 def stock(name: str, operands: Any, attributes: dict[str, Any]) -> Any:
-                    inner = module._get_convert_map()[name].get_converter(opset)
+                    # Of ONNX Runtime's softmax, the version of the operator that it stands for.
+                    version = int(attributes.pop("opset", opset))
+                    inner = module._get_convert_map()[name].get_converter(version)
                     return bb.normalize(inner(bb, type(inputs)(operands), attributes, params))
 
                 return convert(Node(op, bb, inputs, attr, stock))
@@ -85,8 +87,7 @@ def _whole(node: Node, real: Any, first: int) -> Any:
 
 def _of_one(name: str, node: Node) -> Any:
     """Convert (x, x_scale, x_zero, y_scale, y_zero)."""
-    attr = {key: value for key, value in node.attr.items() if key != "opset"}
-    return _whole(node, node.stock(name, [_real(node, 0)], attr), 3)
+    return _whole(node, node.stock(name, [_real(node, 0)], dict(node.attr)), 3)
 
 
 def _of_two(name: str, node: Node) -> Any:
@@ -144,6 +145,9 @@ def _fused_conv(node: Node) -> Any:
         return y
     if name not in _ACTIVATIONS:
         raise fail("FusedConv", f"activation={name!r} must be one of {', '.join(_ACTIVATIONS)}")
+    if len(given) not in (0, _PARAMETERS.get(name, 0)) or (name == "Clip" and not given):
+        rule = f"must be {_PARAMETERS.get(name, 0)} numbers for {name}"
+        raise fail("FusedConv", f"activation_params={list(given)} {rule}")
     return node.bb.normalize(_ACTIVATIONS[name](y, *given))
 
 
@@ -160,7 +164,9 @@ _ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "LeakyRelu": lambda x, alpha=0.01: R.op.nn.leakyrelu(x, alpha),
     "Clip": lambda x, low, high: R.op.clip(x, low, high),
     "HardSigmoid": _hard_sigmoid,
+    "HardSwish": lambda x: R.op.multiply(x, _hard_sigmoid(x, 1 / 6, 0.5)),
 }
+_PARAMETERS = {"LeakyRelu": 1, "Clip": 2, "HardSigmoid": 2}
 
 _CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "QLinearAdd": partial(_of_two, "Add"),
