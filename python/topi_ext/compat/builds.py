@@ -56,6 +56,24 @@ def calls_another(text: str) -> bool:
     return '"ir.GlobalVar"' in text
 
 
+def module_of_llvm(text: str) -> Any:
+    """A module of a text in LLVM's language.
+
+    TVM reads it from a file only.  This one is in memory, so that no disk can be full.
+
+    Raises
+    ------
+    OSError
+        There can be no such file.
+    """
+    with open(os.memfd_create("module.ll"), "wb") as file:
+        file.write(text.encode())
+        file.flush()
+        path = f"/proc/self/fd/{file.fileno()}"
+        os.stat(path)
+        return tvm.get_global_func("ffi.Module.load_from_file.ll")(path, "ll")
+
+
 def build_settings() -> str | None:
     """What beside a function and its target decides its code; None where that can't be said."""
     context = tvm.transform.PassContext.current()
