@@ -185,20 +185,25 @@ def test_no_temporary_folder_is_needed(
 
 def _ran_elsewhere(folder: Path, before: str = "") -> np.ndarray:
     """The model's result in a process of its own."""
-    saves = f"np.save({str(folder / 'result.npy')!r}, result)"
-    code = f"import test_code_cache as t\n{before}\nresult = t.ran(t.compiled())\nimport numpy as np"
+    code = f"""
+import numpy as np
+import resource
+import test_code_cache as t
+{before}
+result = t.ran(t.compiled())
+resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
+np.save({str(folder / "result.npy")!r}, result)
+"""
     here = Path(__file__)
     path = os.pathsep.join([*map(str, (here.parent, here.parents[1])), *sys.path])
     environment = {**os.environ, "PYTHONPATH": path}
-    after = f"import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (-1, -1))\n{saves}"
-    command = [sys.executable, "-W", "ignore", "-c", f"{code}\n{after}"]
-    subprocess.run(command, check=True, env=environment)
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, env=environment)
     return np.load(folder / "result.npy")
 
 
 def test_full_disks_do_not_matter(tmp_path: Path) -> None:
     """No file may have more than 4 KiB: LLVM ends the process that asks it to write one."""
-    limit = "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (4096, -1))"
+    limit = "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, -1))"
     assert _ran_elsewhere(tmp_path, limit).tobytes() == ran(compiled()).tobytes()
 
 
