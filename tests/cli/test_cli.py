@@ -29,6 +29,7 @@ from topi_ext import compat
 pytest.importorskip("rich")
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 
+IS_X86 = platform.machine() == "x86_64"
 QUICK = ["--repeat", "1", "--budget", "0.1", "--threads", "1"]
 
 
@@ -462,6 +463,7 @@ def test_threads_that_tvm_could_not_start(
         ({"mtriple": "foo-bar-baz"}, "mtriple=foo-bar-baz is not of this machine, "),
         ({"mtriple": f"{platform.machine()}-windows"}, f"mtriple={platform.machine()}-windows is "),
         ({"mcpu": "nonsense"}, "mcpu=nonsense is no processor that LLVM knows"),
+        *[({"mcpu": "pentium"}, "mcpu=pentium has no 64-bit instructions")] * IS_X86,
         ({"num-cores": 0}, "num-cores=0 must be positive"),
         ({"num-cores": -1}, "num-cores=-1 must be positive"),
     ],

@@ -76,6 +76,9 @@ def target_of(text: str) -> Any:
     found = of_target(target)
     if isinstance(found, Unsupported):
         raise ValueError(f"target {text}: {found.reason}")
+    if compat.lacks_64_bits(target):
+        named = compat.processor(target)
+        raise ValueError(f"target {text}: mcpu={named} has no 64-bit instructions")
     triple = str(target.attrs.get("mtriple", ""))
     if triple.startswith("riscv") and not str(target.attrs.get("mabi", "")).endswith("d"):
         raise ValueError(

@@ -7,7 +7,13 @@ text serves static and symbolic sizes.
 
 from __future__ import annotations
 
-from .builder import (
+from ..interrupts import answer_interrupts as _answer_interrupts
+from ..interrupts import is_run as _is_run
+
+if _is_run("topi_ext.emit"):  # what follows imports TVM, which takes seconds
+    _answer_interrupts("topi_ext.emit")
+
+from .builder import (  # noqa: E402
     ATTRIBUTES,
     SCRATCH_BYTES,
     STACK_BYTES,
@@ -30,7 +36,7 @@ from .builder import (
     when,
     workspace,
 )
-from .expressions import (
+from .expressions import (  # noqa: E402
     Expr,
     bits,
     both,
@@ -53,7 +59,7 @@ from .expressions import (
     unravel,
     wide,
 )
-from .operands import Array, Operand, Part, store
+from .operands import Array, Operand, Part, store  # noqa: E402
 
 __all__ = [
     "ATTRIBUTES",
