@@ -8,7 +8,7 @@ for each element would cost more than most kernels.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import copysign, inf, pi, sqrt
+from math import pi, sqrt
 from typing import NamedTuple
 
 from ..dtypes import FLOATS
@@ -85,10 +85,7 @@ class RowEpilogue(NamedTuple):
             if number in saved:
                 # Not a variable, for the same reason as below.
                 values[number] = value = self.kept(value, dtype)
-            if step.op == "divide" and _is_zero(step):
-                # TVM refuses to divide by a constant zero; this gives the same, NaN included.
-                value = value * constant(copysign(inf, step.value), dtype)
-            elif step.op in _BINARY:
+            if step.op in _BINARY:
                 if step.earlier is not None:
                     other = values[step.earlier]
                 elif step.order:
@@ -132,11 +129,6 @@ _BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
     "minimum": lambda a, b: select(a > b, b, a),
     "maximum": lambda a, b: select(a < b, b, a),
 }
-
-
-def _is_zero(step: PostOp) -> bool:
-    """Return whether what is on the right of a step is the number 0 or -0."""
-    return step.earlier is None and not step.order and not step.value
 
 
 def _unary(step: PostOp) -> Callable[[Expr, str], Expr]:
