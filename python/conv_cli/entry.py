@@ -95,7 +95,8 @@ def _profile(adapter: Adapter, chosen: Namespace, options: Options) -> None:
 def _tune(adapter: Adapter, chosen: Namespace, options: Options) -> None:
     """Measure plans, and say what they gain."""
     found = tune(chosen.model, adapter, options, chosen.database, print)
-    print(f"{adapter.package}: {told(found)}; plans are in {chosen.database}")
+    where = "plans are in {}" if chosen.database.is_file() else "{} is not written"
+    print(f"{adapter.package}: {told(found)}; {where.format(chosen.database)}")
     if chosen.json:
         _write_json(chosen.json, [one._asdict() for one in found], several=True)
 

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -536,6 +537,9 @@ def test_as_a_module_before_tvm(tmp_path: Path) -> None:
     helped = call("--help", tvm=tvm)
     shown = helped.communicate()[0]
     assert helped.returncode == 0 and "examples:" in shown and "exit status:" in shown
+    named = call("--version", tvm=tvm)
+    assert re.fullmatch(r"tvm-conv-ext \d+\.\d+\.\d+\n", named.communicate()[0])
+    assert named.returncode == 0
     missing = call("nothing.pt2", tvm=tvm)
     assert missing.communicate() == ("", "relax_ext: nothing.pt2: no such file\n")
     assert missing.returncode == 2
