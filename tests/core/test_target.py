@@ -8,6 +8,7 @@ import platform
 import warnings
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import tvm
 from tvm import relax
@@ -55,14 +56,34 @@ def test_said_once_and_only_where_it_helps(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(target.platform, "machine", lambda: "x86_64")
     (line,) = said(relax_ext.host_target())
     assert line == (
-        "relax_ext: TVM will run on 4 of 8 processors; TVM_NUM_THREADS=8, set before the first "
-        "run, says otherwise"
+        "relax_ext: TVM will run on 4 of 8 processors; set TVM_NUM_THREADS=8 before the first run "
+        "to use all"
     )
     assert said(relax_ext.host_target()) == []
     assert said(None) == [] and said(tvm.target.Target({"kind": "cuda", "arch": "sm_80"})) == []
     monkeypatch.setenv("TVM_NUM_THREADS", "8")
     (line,) = said(tvm.target.Target({"kind": "llvm"}))
     assert "names no mcpu" in line and "relax_ext.host_target()" in line
+
+
+@pytest.mark.parametrize("how", ["plain", "pipeline", "pipeline without convolutions"])
+def test_every_compile_says_once_that_threads_are_idle(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target.platform, "machine", lambda: "x86_64")
+    x = relax.Var("x", compat.tensor_type([1, 3, 5, 5], "float32", 4))
+    weight = relax.const(np.ones((2, 3, 3, 3), "float32"))
+    bb = relax.BlockBuilder()
+    with bb.function("main", [x]):
+        y = x if "without" in how else bb.emit(relax.op.nn.conv2d(x, weight))
+        bb.emit_func_output(bb.emit(relax.op.nn.relu(y)))
+    machine = relax_ext.host_target()
+    pipeline = relax_ext.pipeline(machine) if "pipeline" in how else "default"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            tvm.compile(bb.get(), machine, relax_pipeline=pipeline)
+    assert sum("TVM will run on 4 of 8 processors" in str(w.message) for w in caught) == 1
 
 
 def test_gathers_and_scatters(monkeypatch: pytest.MonkeyPatch) -> None:
