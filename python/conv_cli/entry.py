@@ -44,7 +44,7 @@ def main(adapter: Adapter, argv: Sequence[str] | None = None) -> int:
         return doctor.show(adapter)
     try:
         if adapter.usage.keeps_code and arguments[:1] == ["cache"]:
-            return kept_code.show(arguments[1:])
+            return kept_code.show(adapter, arguments[1:])
         chosen = cli_args.read(adapter.usage, arguments)
         # torch 2.13 warns about its own use of a pytree class whenever it copies a program.
         warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")

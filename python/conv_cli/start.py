@@ -48,7 +48,7 @@ def run(package: str, main: Callable[[], int]) -> None:
 
 
 def answer_interrupts(package: str) -> None:
-    """Make Ctrl-C end this process, and what runs for it on boards, with one line and status 130."""
+    """Make Ctrl-C end this process with one line and status 130, and its sessions on boards."""
     interrupts.answer_interrupts(package, _hang_up)
 
 

@@ -157,6 +157,15 @@ def _is_plain(module: Any, target: Any, pipeline: Any) -> bool:
     )
 
 
+def why_nothing_is_kept(target: Any) -> str | None:
+    """Return why code for a target is neither kept nor found, or None where it is."""
+    if not compat.writes_functions():
+        return compat.ffi_fault() or "its apache-tvm-ffi is not known to write functions"
+    if not can_be_assembled(target):
+        return "this processor or system is not one whose assembly is known to be read"
+    return None
+
+
 def install() -> None:
     """Ask the cache whenever TVM builds."""
     if not isinstance(compat.build_of_functions(), CachedBuild):

@@ -47,9 +47,7 @@ def test_tuned_then_checked(
     assert "nothing to measure" in capsys.readouterr().out
 
 
-def test_a_model_without_convolutions(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_without_convolutions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, database = tmp_path / "model.pt2", tmp_path / "plans.json"
     torch.export.save(torch.export.export(nn.ReLU(), (torch.randn(1, 3, 7, 7),)), path)
     assert main(["tune", str(path), "--database", str(database), "--threads", "1"]) == 0

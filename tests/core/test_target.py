@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import platform
 import warnings
@@ -16,6 +17,7 @@ from tvm import relax
 import relax_ext
 from relax_ext.cli import main
 from topi_ext import compat, notices, target
+from topi_ext.compat import builds
 from topi_ext.cpu.isa import amx
 from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.plan.costs import costs_of
@@ -195,6 +197,28 @@ def test_doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     with relax_ext.stock():
         main(["doctor"])
     assert "relax.nn.conv2d: stock TVM" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("version", "crashes"),
+    [("0.1.14.post1", False), ("0.1.15", True), ("0.1.15.post2", True), ("0.1.16", False)],
+)
+def test_an_ffi_that_crashes(
+    version: str,
+    crashes: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One line on import, and one in what the doctor prints."""
+    line = f"apache-tvm-ffi {version} crashes in TVM's Schedule.tensorize and save_json: pip inst"
+    monkeypatch.setattr(builds, "_ffi_version", lambda: version)
+    assert main(["doctor"]) == 0
+    assert capsys.readouterr().out.count(line) == crashes
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        importlib.reload(relax_ext)
+        importlib.reload(relax_ext)
+    assert [str(w.message).startswith(f"relax_ext: {line}") for w in caught] == [True] * crashes
 
 
 @pytest.mark.parametrize("granted", [True, False])

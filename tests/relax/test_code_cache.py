@@ -24,7 +24,7 @@ import relax_ext
 from relax_ext.cli import main
 from topi_ext import code_cache, disk_cache
 from topi_ext.code_cache import CachedBuild, keeping
-from topi_ext.compat import tensor_type, tir
+from topi_ext.compat import builds, tensor_type, tir
 from topi_ext.machine_code import _with_own_names, can_be_assembled
 
 pytestmark = pytest.mark.skipif(
@@ -339,5 +339,16 @@ def test_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     assert main(["cache", "--clear"]) == 0
     assert f"removed {count} functions" in capsys.readouterr().out
     assert disk_cache.size()[0] == 0
+    assert "nothing is kept" not in capsys.readouterr().out
     assert main(["cache", "--clean"]) == 2
     assert "takes nothing but --clear" in capsys.readouterr().err
+
+
+def test_an_ffi_that_cannot_write_functions(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builds, "_ffi_version", lambda: "0.1.15.post2")
+    compiled()
+    assert disk_cache.size() == (0, 0)
+    assert main(["cache"]) == 0
+    assert "nothing is kept or used: apache-tvm-ffi 0.1.15.post2" in capsys.readouterr().out

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cache
@@ -35,15 +36,37 @@ def as_module(functions: Any) -> Any:
     return tvm.IRModule.from_expr(functions)
 
 
-@cache
+def ffi_fault() -> str | None:
+    """Return what crashes with the apache-tvm-ffi that is loaded, and what to do; None if nothing.
+
+    Newer ones than those that were tried are given the benefit of the doubt.
+    """
+    version = _ffi_version()
+    if version is None or _numbers(version) != _CRASHES:
+        return None
+    return (
+        f"apache-tvm-ffi {version} crashes in TVM's Schedule.tensorize and save_json: "
+        "pip install 'apache-tvm-ffi<0.1.15'"
+    )
+
+
 def writes_functions() -> bool:
-    """Whether TVM writes a function as text: with apache-tvm-ffi 0.1.15 it crashes."""
-    try:
-        from tvm_ffi import __version__ as version
-    except ImportError:
-        return False
+    """Return whether TVM can write a function as text."""
+    version = _ffi_version()
+    return version is not None and _numbers(version) < _CRASHES
+
+
+_CRASHES = (0, 1, 15)
+
+
+def _ffi_version() -> str | None:
+    """Return the version of the apache-tvm-ffi that TVM has loaded; None for a TVM without it."""
+    return getattr(sys.modules.get("tvm_ffi"), "__version__", None)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
     found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
-    return bool(found) and tuple(map(int, found.groups())) < (0, 1, 15)
+    return tuple(map(int, found.groups())) if found else (sys.maxsize,)
 
 
 def function_text(func: Any) -> str:

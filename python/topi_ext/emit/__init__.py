@@ -13,7 +13,7 @@ from ..interrupts import is_run as _is_run
 if _is_run("topi_ext.emit"):  # what follows imports TVM, which takes seconds
     _answer_interrupts("topi_ext.emit")
 
-from .builder import (  # noqa: E402
+from .builder import (
     ATTRIBUTES,
     SCRATCH_BYTES,
     STACK_BYTES,
@@ -36,7 +36,7 @@ from .builder import (  # noqa: E402
     when,
     workspace,
 )
-from .expressions import (  # noqa: E402
+from .expressions import (
     Expr,
     bits,
     both,
@@ -59,7 +59,7 @@ from .expressions import (  # noqa: E402
     unravel,
     wide,
 )
-from .operands import Array, Operand, Part, store  # noqa: E402
+from .operands import Array, Operand, Part, store
 
 __all__ = [
     "ATTRIBUTES",
