@@ -149,7 +149,7 @@ clean:  ## remove environments, caches and what the targets wrote
 	@command -v $(PYTHON) >/dev/null || { echo "make env: PYTHON=$(PYTHON) not found; name a Python 3.11, e.g. make env PYTHON=python3"; exit 1; }
 	@rm -f $@
 	@echo "installing TVM, torch and the tools into .venv: a few minutes, about 2 GB"
-	@$(PYTHON) -c "import sys; v = sys.version_info[:2]; v >= (3, 10) or sys.exit('make env: Python %d.%d must be 3.10 or newer' % v)"
+	@$(PYTHON) -c "import sys; v = sys.version_info[:2]; v >= (3, 11) or sys.exit('make env: Python %d.%d must be 3.11 or newer' % v)"
 	$(PYTHON) -m venv .venv
 	$(PIP) install --quiet --upgrade $(TVM_027) $(TORCH) --editable ".[dev]"
 	$(PIP) check
