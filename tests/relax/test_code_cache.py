@@ -23,13 +23,12 @@ from tvm.ir.instrument import PassTimingInstrument
 import relax_ext
 from relax_ext.cli import main
 from topi_ext import code_cache, disk_cache
-from topi_ext.code_cache import CachedBuild, keeping
+from topi_ext.code_cache import CachedBuild, keeping, why_nothing_is_kept
 from topi_ext.compat import builds, tensor_type, tir
-from topi_ext.machine_code import _with_own_names, can_be_assembled
+from topi_ext.machine_code import _with_own_names
 
-pytestmark = pytest.mark.skipif(
-    not can_be_assembled(relax_ext.host_target()), reason="code is kept for Linux on x86 alone"
-)
+REASON = why_nothing_is_kept(relax_ext.host_target())
+pytestmark = pytest.mark.skipif(REASON is not None, reason=REASON or "")
 
 TARGET = relax_ext.host_target(num_cores=2)
 DATA = np.random.default_rng(0).standard_normal((1, 8, 6, 6), np.float32)
