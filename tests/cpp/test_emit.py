@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,13 @@ def test_the_command(tmp_path: Path) -> None:
     ):
         assert said in header, header
     assert (RUNTIME / "conv_kernels.c").exists()
+
+
+def test_no_temporary_folder_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM ends the process where it is full."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    assert main([*CONV.split(), f"--out={tmp_path}"]) == 0
+    assert (tmp_path / "a.o").read_bytes()[:4] == b"\x7fELF"
 
 
 def test_help_names_every_step(capsys: pytest.CaptureFixture[str]) -> None:

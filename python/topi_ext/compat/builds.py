@@ -6,9 +6,11 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from .versions import release, tvm
@@ -89,12 +91,38 @@ def module_of_llvm(text: str) -> Any:
     OSError
         There can be no such file.
     """
-    with open(os.memfd_create("module.ll"), "wb") as file:
+    with _file_in_memory() as (file, path):
         file.write(text.encode())
         file.flush()
+        return tvm.get_global_func("ffi.Module.load_from_file.ll")(path, "ll")
+
+
+def object_code(module: Any) -> bytes:
+    """Return the object file of a module of LLVM, which ends the process where a disk is full.
+
+    Raises
+    ------
+    OSError
+        There is no place for a file.
+    """
+    try:
+        with _file_in_memory() as (file, path):
+            module.write_to_file(path, "o")
+            return file.read()
+    except (AttributeError, OSError):  # not Linux
+        with TemporaryDirectory() as folder:
+            whole = Path(folder, "kernel.o")
+            module.write_to_file(str(whole), "o")
+            return whole.read_bytes()
+
+
+@contextmanager
+def _file_in_memory() -> Iterator[tuple[Any, str]]:
+    """Yield a file of Linux that is on no disk, and a path by which TVM opens it."""
+    with open(os.memfd_create("tvm-conv-ext"), "w+b") as file:
         path = f"/proc/self/fd/{file.fileno()}"
         os.stat(path)
-        return tvm.get_global_func("ffi.Module.load_from_file.ll")(path, "ll")
+        yield file, path
 
 
 def build_settings() -> str | None:

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import tvm
@@ -109,11 +107,7 @@ def build(request: Request, target: Any) -> Kernel:
 
 def object_file(functions: dict[str, Any], target: Any) -> bytes:
     """The code of PrimFuncs by name, whose other names are the runtime's, and hidden."""
-    module = compat.compiled(functions, target)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.o"
-        module.write_to_file(str(path))
-        data = path.read_bytes()
+    data = compat.object_code(compat.compiled(functions, target))
     if elf.is_riscv(data):
         # TVM's conversions take float16 in another register than what calls them has it in, and
         # the library of gcc 12 has none from float64.
