@@ -74,7 +74,7 @@ def test_the_extra_for_tests_has_what_tests_import() -> None:
     paths = [path for path in (root / "tests").rglob("*.py") if "relay" not in str(path)]
     paths += (root / "scripts" / "benchmark").glob("*.py")
     own = {path.stem for folder in OWN for path in (root / folder).rglob("*")}
-    optional = {"matplotlib", "onnx", "onnxruntime", "openvino"}  # imported by rivals and plots
+    optional = {"onnx", "onnxruntime", "openvino"}  # imported by rivals that were asked for
     needed = set().union(*map(_needed, paths)) - own - set(sys.stdlib_module_names)
     for name in needed - {"tvm", "tvm_ffi", "numpy"} - optional:
         assert name in listed, name
