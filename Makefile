@@ -18,6 +18,7 @@ TVM_027 := "apache-tvm==0.27.0.post1" "apache-tvm-ffi>=0.1.14.post0,<0.1.15"
 TVM_026 := "apache-tvm==0.26.0" "apache-tvm-ffi>=0.1.14.post0,<0.1.15"
 TVM_025 := "apache-tvm==0.25.0.post1" "apache-tvm-ffi==0.1.12"
 # The last TVM with Relay that can be installed: a whole 0.17 inside this wheel. Its own needs are heavy and not ours.
+# They are installed first: pip reports what the wheel lacks as soon as anything is installed beside it.
 TVM_RELAY := "bitblas==0.1.0.post1"
 RELAY_NEEDS := attrs cloudpickle decorator ml_dtypes psutil scipy tornado typing_extensions
 # The last TensorFlow with the Keras 2 that this TVM imports, what it was built with, and what `import tensorflow` needs;
@@ -149,7 +150,7 @@ clean:  ## remove environments, caches and what the targets wrote
 	@command -v $(PYTHON) >/dev/null || { echo "make env: PYTHON=$(PYTHON) not found; name a Python 3.11, e.g. make env PYTHON=python3"; exit 1; }
 	@rm -f $@
 	@echo "installing TVM, torch and the tools into .venv: a few minutes, about 2 GB"
-	@$(PYTHON) -c "import sys; v = sys.version_info[:2]; v >= (3, 10) or sys.exit('make env: Python %d.%d must be 3.10 or newer' % v)"
+	@$(PYTHON) -c "import sys; v = sys.version_info[:2]; v >= (3, 11) or sys.exit('make env: Python %d.%d must be 3.11 or newer' % v)"
 	$(PYTHON) -m venv .venv
 	$(PIP) install --quiet --upgrade $(TVM_027) $(TORCH) --editable ".[dev]"
 	$(PIP) check
@@ -193,8 +194,8 @@ clean:  ## remove environments, caches and what the targets wrote
 .venv-relay/.ready: .venv/.ready
 	@rm -f $@
 	$(PY) -m venv --clear --without-pip $(@D)
-	$(PIP) --python $(@D)/bin/python install --quiet --no-deps $(TVM_RELAY)
 	$(PIP) --python $(@D)/bin/python install --quiet $(RELAY_NEEDS)
+	$(PIP) --python $(@D)/bin/python install --quiet --no-deps $(TVM_RELAY)
 	site=$$($(@D)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))") && \
 	  $(PY) -c "import sysconfig; print(sysconfig.get_path('purelib')); print('$(CURDIR)/python')" > "$$site/shared.pth" && \
 	  $(PY) python/relay_ext/boot.py > "$$site/relay.pth"

@@ -7,6 +7,7 @@ zeros included; each model here takes it about a second.
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable
 
@@ -18,7 +19,7 @@ def dcgan() -> nn.Module:
     """DCGAN generator (Radford et al., 2015): 100 numbers to a 64 x 64 colour image."""
     widths = (100, 512, 256, 128, 64)
     layers: list[nn.Module] = []
-    for i, (before, after) in enumerate(zip(widths, widths[1:])):
+    for i, (before, after) in enumerate(itertools.pairwise(widths)):
         stride, padding = (1, 0) if i == 0 else (2, 1)
         layers += [
             nn.ConvTranspose2d(before, after, 4, stride, padding, bias=False),
@@ -149,7 +150,7 @@ class FCN(nn.Module):
         widths = (3, 32, 64, 64, 128, 128)
         self.stages = nn.ModuleList(
             nn.Sequential(nn.Conv2d(a, b, 3, 2, 1), nn.BatchNorm2d(b), nn.ReLU())
-            for a, b in zip(widths, widths[1:])
+            for a, b in itertools.pairwise(widths)
         )
         self.score = nn.ModuleList(nn.Conv2d(c, classes, 1) for c in widths[3:])
         self.up = nn.ModuleList(bilinear(classes, s) for s in (2, 2, 8))

@@ -38,6 +38,7 @@ PAGE = string.Template("""<!doctype html>
 relax_ext by its pipeline for whole models;
 $threads threads each.</p>
 <figure>$speed</figure>
+$notes
 
 <h2>Right, operator by operator</h2>
 <p class="quiet">Largest error of any convolution, against float64, relative to the largest
@@ -119,6 +120,16 @@ def relay(reports: Sequence[Any]) -> str:
         '<p class="quiet">TVM 0.17. How many of the operators and of the whole models are right, '
         "and the time of one inference.</p>" + table(head, rows)
     )
+
+
+def notes(reports: Sequence[Any]) -> str:
+    """Return what the command line notes beside the times, such as that the machine was busy."""
+    models: dict[str, list[str]] = {}
+    for r in reports:
+        for note in r.notes:
+            models.setdefault(note, []).append(f"{r.model} ({r.package})")
+    lines = (f"{', '.join(names)}: {note}" for note, names in models.items())
+    return "\n".join(f'<p class="bad">{escape(line)}.</p>' for line in lines)
 
 
 def details(reports: Sequence[Any]) -> str:

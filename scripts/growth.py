@@ -11,6 +11,7 @@ Every point is checked as in ``bench.py``. Exit status 1 when one is wrong.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from collections.abc import Iterator
@@ -112,7 +113,7 @@ def measured(threads: int, budget: float) -> list[dict[str, Any]]:
 def cliffs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Steps between neighbours where time grows faster than the floor of the work does."""
     found = []
-    for before, after in zip(rows, rows[1:]):
+    for before, after in itertools.pairwise(rows):
         if (before["face"], before["axis"]) != (after["face"], after["axis"]):
             continue
         work = after["floor_ms"] / before["floor_ms"]

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from topi_ext.about import name_and_version
+
 from . import files
 from .errors import CliError
 
@@ -262,6 +264,7 @@ def parser(usage: Usage) -> argparse.ArgumentParser:
         help="multiply the tolerances below (default: %(default)s)",
     )
     add("--json", type=Path, metavar="OUT", help="write the results to this file too")
+    add("--version", action="version", version=name_and_version())
     return p
 
 
@@ -361,7 +364,8 @@ def _check_database(chosen: argparse.Namespace, takes_database: bool) -> None:
             raise CliError("--key: tune measures on one kind of board at a time")
         files.check_output("--database", chosen.database)
     elif chosen.database is not None and not chosen.database.is_file():
-        raise CliError(f"--database {chosen.database}: no such file")
+        what = "a folder" if chosen.database.is_dir() else "no such file"
+        raise CliError(f"--database {chosen.database}: {what}")
 
 
 def _by_name(option: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def findings(adapter: Adapter) -> list[tuple[str, str, str]]:
     shared = "set TVM_BIND_THREADS=0 where PyTorch runs in the same process" if bound else ""
     found = [
         ("python", f"{platform.python_version()}, {sys.executable}", ""),
-        ("tvm", compat.release(), ""),
+        ("tvm", compat.release(), compat.ffi_fault() or ""),
         (
             "packages",
             ", ".join(filter(None, map(_installed, (*adapter.tvm_packages, *PACKAGES)))),

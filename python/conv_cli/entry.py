@@ -44,7 +44,7 @@ def main(adapter: Adapter, argv: Sequence[str] | None = None) -> int:
         return doctor.show(adapter)
     try:
         if adapter.usage.keeps_code and arguments[:1] == ["cache"]:
-            return kept_code.show(arguments[1:])
+            return kept_code.show(adapter, arguments[1:])
         chosen = cli_args.read(adapter.usage, arguments)
         # torch 2.13 warns about its own use of a pytree class whenever it copies a program.
         warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")
@@ -95,7 +95,8 @@ def _profile(adapter: Adapter, chosen: Namespace, options: Options) -> None:
 def _tune(adapter: Adapter, chosen: Namespace, options: Options) -> None:
     """Measure plans, and say what they gain."""
     found = tune(chosen.model, adapter, options, chosen.database, print)
-    print(f"{adapter.package}: {told(found)}; plans are in {chosen.database}")
+    where = "plans are in {}" if chosen.database.is_file() else "{} is not written"
+    print(f"{adapter.package}: {told(found)}; {where.format(chosen.database)}")
     if chosen.json:
         _write_json(chosen.json, [one._asdict() for one in found], several=True)
 

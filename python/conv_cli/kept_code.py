@@ -6,11 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from topi_ext import disk_cache
+from topi_ext.code_cache import why_nothing_is_kept
 
+from .adapter import Adapter
 from .errors import CliError
 
 
-def show(arguments: Sequence[str]) -> int:
+def show(adapter: Adapter, arguments: Sequence[str]) -> int:
     """Print place and size, or with ``--clear`` remove all; 0."""
     if list(arguments) not in ([], ["--clear"]):
         raise CliError(f"cache {' '.join(arguments)}: takes nothing but --clear")
@@ -22,4 +24,6 @@ def show(arguments: Sequence[str]) -> int:
     amount = f"{count} functions, {bytes_ / 2**20:.1f} MiB"
     limit = f"of at most {disk_cache.limit_bytes() >> 20} MiB"
     print(f"{folder}: {f'removed {amount}' if arguments else f'{amount} {limit}'}")
+    if reason := why_nothing_is_kept(adapter.host_target(1)):
+        print(f"here nothing is kept or used: {reason}")
     return 0

@@ -15,14 +15,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Union
 
 from .adapter import Adapter
 from .boards import hang_up
 from .check import Options, Progress, Report, check, set_threads
 from .errors import CliError, one_line
 
-Outcome = Union[Report, CliError]
+Outcome = Report | CliError
 SECONDS_TO_END = 10
 """What a process has to end by itself once it has sent what it found."""
 

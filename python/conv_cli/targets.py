@@ -56,6 +56,8 @@ def _reason(target: Any, here: bool) -> str:
             return f"mtriple={triple} is no architecture that LLVM knows"
         if processor and processor not in compat.processors(triple):
             return f"mcpu={processor} is no processor that LLVM knows"
+        if compat.lacks_64_bits(target):
+            return f"mcpu={processor} has no 64-bit instructions"
     if here and (missing := compat.missing_vectors(target)):
         return f"this processor has no {', '.join(missing)}"
     return ""

@@ -11,7 +11,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,7 +32,7 @@ __all__ = [
     "width_of",
 ]
 
-Number = Union[int, float, bool]
+Number = int | float | bool
 
 
 class Memory(NamedTuple):

@@ -20,6 +20,12 @@ from topi_ext.compat import relax as _require_relax  # noqa: E402
 
 _require_relax()
 
+from topi_ext.compat import ffi_fault as _ffi_fault  # noqa: E402
+from topi_ext.notices import warn_once as _warn_once  # noqa: E402
+
+if _fault := _ffi_fault():
+    _warn_once(f"relax_ext: {_fault}")
+
 from topi_ext.precision import float32_precision  # noqa: E402
 from topi_ext.target import host_target  # noqa: E402
 

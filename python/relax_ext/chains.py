@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -136,7 +136,7 @@ class Chain:
 Readers = dict[Any, list[tuple[Any, Any]]]
 """Of a value, the values that are calculated from it, each with its call."""
 
-Begin = Callable[[Any, Lookup, Lookup], Optional[Chain]]
+Begin = Callable[[Any, Lookup, Lookup], Chain | None]
 """``begin(value, lookup, outside)``: the chain that a value begins.  `outside` is a `lookup` that
 sees nothing of what chains compute, nor behind it."""
 

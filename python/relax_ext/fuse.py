@@ -6,11 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from topi_ext.compat import relax, tensor_type_of
-from topi_ext.target import advise
+from topi_ext.compat import relax
 
 from .chains import Begin, Chain, chains_of, products_and_rows, transposes
-from .target import target_of
 
 R = relax()
 
@@ -61,7 +59,6 @@ class _Fuser(R.PyExprMutator):
         chain = self.chains.get(call)
         if chain is None:
             return super().visit_call_(call)
-        advise("relax_ext", target_of(tensor_type_of(call)))
         operands = [self.visit_expr(operand) for operand in chain.operands]
         result = chain.anchor.lowered(self, chain.steps, operands)
         for view in chain.views:

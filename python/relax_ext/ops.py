@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Union
+from typing import Any
 
 import tvm
 
@@ -17,7 +17,7 @@ from .attrs import CONV_TRANSPOSE, CONV_WEIGHT_GRAD, kernel_size_of, rank_of_lay
 
 R = relax()
 
-Ints = Union[int, Sequence[int]]
+Ints = int | Sequence[int]
 
 
 def conv_weight_grad(

@@ -21,6 +21,7 @@ from topi_ext.emit import is_kernel
 from topi_ext.float_semantics import ieee_floats, infinite_identities
 from topi_ext.plan_database import AnyPath, using
 from topi_ext.schedule import parallelized, scalars_on_gpu
+from topi_ext.target import advise
 from topi_ext.vector_math import vectorized_math
 
 from .fuse import fuse_kernels
@@ -67,6 +68,7 @@ def pipeline(target: Any, database: AnyPath | None = None) -> Any:
 
     @tvm.transform.module_pass(opt_level=0, name="relax_ext.pipeline")
     def run(module: Any, _: Any) -> Any:
+        advise("relax_ext", target)
         passes = [
             *first_passes(module),
             _pass(_folded),

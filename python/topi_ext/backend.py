@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import lru_cache, wraps
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 from . import compat
 from .cpu.backend import CpuBackend
@@ -27,7 +27,7 @@ from .rowwise import RowWise
 from .sizes import Rule, rules, unknown
 from .transposition import Transposition
 
-Backend = Union[CpuBackend, CudaBackend]
+Backend = CpuBackend | CudaBackend
 """Builds kernels for one kind of target; hashable, so that equal requests share a kernel."""
 
 
@@ -304,7 +304,7 @@ class _ProductRequest:
         return product.as_conv() or product, []
 
 
-_AnyRequest = Union[_Request, _ProductRequest]
+_AnyRequest = _Request | _ProductRequest
 
 
 class Work(NamedTuple):

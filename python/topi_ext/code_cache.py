@@ -74,38 +74,48 @@ class CachedBuild:
         names = tuple(one.name for one in functions or ())
         if built and names in built:
             return built[names]
-        parts = functions and self._parts(functions, target, pipeline)
-        if not parts:
+        made = functions and self._together(functions, target, pipeline)
+        if not made:
             return self.stock(mod, target, pipeline)
-        made = together(parts)
         if built is not None:
             built[names] = made
         return made
 
-    def _parts(
-        self, functions: list[_Function], target: Any, pipeline: Any
-    ) -> list[tuple[str, Assembled]] | None:
-        """Every function as assembly; None where one can't be."""
-        found = {one.name: disk_cache.read(one.name) for one in functions}
-        missing = [one for one in functions if found[one.name] is None]
+    def _together(self, functions: list[_Function], target: Any, pipeline: Any) -> Any:
+        """One module of all functions; None where one cannot be assembled."""
         settings = compat.same_settings()
 
-        def make(one: _Function) -> bytes:
+        def make(one: _Function) -> Assembled | None:
             with settings():
                 alone = compat.tvm.IRModule({one.variable: one.func})
                 part = assembled(self.stock(alone, target, pipeline), one.own)
-            content = part.to_bytes() if part else b""
-            disk_cache.write(one.name, content)
-            return content
+            disk_cache.write(one.name, part.to_bytes() if part else _REFUSED)
+            return part
 
-        made = _by_all_processors(make, missing)
-        found.update((one.name, content) for one, content in zip(missing, made))
-        if not all(found.values()):
+        parts = {one.name: _kept(one) for one in functions}
+        missing = [one for one in functions if parts[one.name] is None]
+        try:
+            made = _by_all_processors(make, missing)
+            parts.update((one.name, part) for one, part in zip(missing, made))
+            whole = [(one.own, part) for one in functions if (part := parts[one.name])]
+            return together(whole) if len(whole) == len(functions) else None
+        except OSError:  # LLVM's text has no place to be read from
             return None
-        return [(one.own, Assembled.of_bytes(found[one.name] or b"")) for one in functions]
 
 
-def _by_all_processors(make: Any, functions: list[_Function]) -> list[bytes]:
+_REFUSED = b"this function cannot be assembled"
+"""Kept in the place of a function's code, so that the next process does not try again."""
+
+
+def _kept(one: _Function) -> Assembled | bool | None:
+    """The code of a function in the cache; False for one that is refused, None for none."""
+    content = disk_cache.read(one.name)
+    if content is None or content == _REFUSED:
+        return None if content is None else False
+    return Assembled.of_bytes(content, one.own)
+
+
+def _by_all_processors(make: Any, functions: list[_Function]) -> list[Assembled | None]:
     """``make`` of each, in threads where there are several."""
     workers = min(len(functions), len(os.sched_getaffinity(0)))
     if workers < 2:
@@ -145,6 +155,15 @@ def _is_plain(module: Any, target: Any, pipeline: Any) -> bool:
         and compat.writes_functions()
         and all(can_be_assembled(one) for one in targets)
     )
+
+
+def why_nothing_is_kept(target: Any) -> str | None:
+    """Return why code for a target is neither kept nor found, or None where it is."""
+    if not compat.writes_functions():
+        return compat.ffi_fault() or "its apache-tvm-ffi is not known to write functions"
+    if not can_be_assembled(target):
+        return "this processor or system is not one whose assembly is known to be read"
+    return None
 
 
 def install() -> None:

@@ -2,14 +2,19 @@
 """Files that one process leaves for the next: named by what they follow from, of limited size.
 
 ``TVM_CONV_CACHE`` names the folder, or is ``0``; unless given it is ``tvm-conv-ext/compiled`` where
-the system keeps caches.  ``TVM_CONV_CACHE_MB`` limits its size.  Nothing here raises: what cannot
-be read or written, is damaged, or belongs to another user is as if it were not there.
+the system keeps caches.  ``TVM_CONV_CACHE_MB`` limits its size.  Nothing here raises: a file that
+cannot be read or written is ignored.  So is one that is damaged, that was written for another key,
+that is not a regular file, or that belongs to another user.
+
+A file holds a line that names the format, its own key, a checksum of all that follows, and the
+content.  The checksum detects damage.  It does not protect from the owner of the folder.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import tempfile
 import threading
 from contextlib import suppress
@@ -21,8 +26,7 @@ VARIABLE_MB = "TVM_CONV_CACHE_MB"
 
 _OFF = ("off", "0", "no", "false")
 _ON = ("", "on", "1", "yes", "true")
-_MAGIC = b"tvm-conv-ext 1\n"
-_DIGEST = hashlib.sha256().digest_size
+_MAGIC = b"tvm-conv-ext 2\n"
 _DEFAULT_MB = 256
 _PRIVATE = 0o700
 
@@ -57,27 +61,20 @@ def key(*parts: str) -> str:
 
 
 def read(name: str) -> bytes | None:
-    """What is kept under a :func:`key`; None where nothing is, or something damaged."""
+    """Return what is kept under a :func:`key`, or None where there is no whole file of that key."""
     where = folder()
     if where is None:
         return None
-    path = _path(where, name)
     with suppress(OSError):
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_uid != os.geteuid():
-                return None
-            found = file.read()
-        head = len(_MAGIC) + _DIGEST
-        content = found[head:]
-        if found[:head] == _MAGIC + hashlib.sha256(content).digest():
-            with suppress(OSError):
-                os.utime(path)  # what was not used for longest is the first to go
-            return content
+        found = _read_file(_path(where, name))
+        start = len(_header(name, b""))
+        if found[:start] == _header(name, found[start:]):
+            return found[start:]
     return None
 
 
 def write(name: str, content: bytes) -> None:
-    """Keep `content` under a :func:`key`: readers see all of it or nothing."""
+    """Keep `content` under a :func:`key`.  Readers see all of it or nothing."""
     where = folder()
     if where is None:
         return
@@ -89,7 +86,7 @@ def write(name: str, content: bytes) -> None:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=_TEMPORARY)
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(_MAGIC + hashlib.sha256(content).digest() + content)
+                file.write(_header(name, content) + content)
             os.replace(temporary, path)
         except OSError:
             os.unlink(temporary)
@@ -121,6 +118,38 @@ def _path(where: Path, name: str) -> Path:
     return where / name[:2] / (name + _SUFFIX)
 
 
+def _read_file(path: Path) -> bytes:
+    """Return the bytes of a regular file of this user, and note that it was used.
+
+    Nothing else is opened for long: a named pipe would wait for a writer, a link may lead to a
+    device.
+
+    Raises
+    ------
+    OSError
+        For anything else, and for a file that is larger than all may be together.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    try:
+        about = os.fstat(handle)
+        is_ours = stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid()
+        if not is_ours or about.st_size > limit_bytes():
+            raise OSError(f"{path}: not a file of the cache")
+        with open(handle, "rb", closefd=False) as file:
+            found = file.read(about.st_size)
+        with suppress(OSError):
+            os.utime(handle)  # the least recently used file is removed first
+        return found
+    finally:
+        os.close(handle)
+
+
+def _header(name: str, content: bytes) -> bytes:
+    """Return what stands in front of `content` in the file of `name`; its length is fixed."""
+    start = _MAGIC + name.encode() + b"\n"
+    return start + hashlib.sha256(start + content).digest()
+
+
 @cache
 def _source() -> bytes:
     """What tells one version of this package from another, released or not."""
@@ -137,8 +166,9 @@ def _files(where: Path) -> list[tuple[float, int, Path]]:
     for pattern in (f"??/*{_SUFFIX}", f"??/{_TEMPORARY}*"):
         for path in where.glob(pattern):
             with suppress(OSError):
-                about = path.stat()
-                found.append((about.st_mtime, about.st_size, path))
+                about = path.lstat()
+                if not stat.S_ISDIR(about.st_mode):
+                    found.append((about.st_mtime, about.st_size, path))
     return found
 
 

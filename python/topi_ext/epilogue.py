@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import copysign, inf
 
 BINARY = ("add", "subtract", "multiply", "divide", "minimum", "maximum")
 """The value so far on the left; a constant, an operand or an earlier value on the right."""
@@ -68,6 +69,11 @@ class PostOp:
         if self.op == "quantize" and self.dtype not in QUANTIZED:
             known = tuple(QUANTIZED)
             raise ValueError(f"epilogue: quantize to {self.dtype!r} must be to one of {known}")
+        if self.op == "divide" and not self.order and self.earlier is None and not self.value:
+            # The same, NaN included.  TVM refuses to divide by a constant zero, and steps that
+            # divide by 0 and by -0 would be equal.
+            object.__setattr__(self, "op", "multiply")
+            object.__setattr__(self, "value", copysign(inf, self.value))
 
     @property
     def is_quantized(self) -> bool:

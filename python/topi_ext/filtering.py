@@ -24,6 +24,7 @@ This room uses the standard library only.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -263,7 +264,7 @@ def _parts(
             most, follow = min(cuts[0], prod(sizes)), len(run) - cuts[0]
             taps = next(n for n in range(most, 0, -1) if _ahead(sizes, n) <= follow)
             cuts.insert(0, cuts[0] - taps)
-        parts += [run[a:b] for a, b in zip(cuts, cuts[1:])]
+        parts += [run[a:b] for a, b in itertools.pairwise(cuts)]
     return parts
 
 

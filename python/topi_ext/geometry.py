@@ -20,14 +20,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from operator import index
-from typing import Any, Union
+from typing import Any
 
 from .gather import Gather
 
 Size = Any
 """An ``int``, or a symbolic expression of the compiler that builds the operator."""
 
-Ints = Union[int, Sequence[int]]
+Ints = int | Sequence[int]
 
 MAX_RANK = 3
 

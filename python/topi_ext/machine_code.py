@@ -12,8 +12,6 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from . import compat
@@ -59,15 +57,30 @@ class Assembled:
         return json.dumps(asdict(self)).encode()
 
     @classmethod
-    def of_bytes(cls, content: bytes) -> Assembled:
-        """From a file."""
-        found = json.loads(content)
-        return cls(
-            found["head"],
-            found["flag"],
-            tuple(found["functions"]),
-            tuple(found["pointers"]),
-            found["text"],
+    def of_bytes(cls, content: bytes, own: str) -> Assembled | None:
+        """Return what a file holds; None unless it is whole, and code whose names begin so."""
+        try:
+            found = json.loads(content)
+            lists = {name: tuple(found[name]) for name in ("functions", "pointers")}
+            part = cls(**{**found, **lists})
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return None
+        return part if part.is_whole(own) else None
+
+    def is_whole(self, own: str) -> bool:
+        """Whether LLVM can read all of it, and each function is among the code."""
+        names = (*self.functions, *self.pointers)
+        texts = (self.head, self.flag, self.text, *names)
+        if not self.functions or not all(isinstance(one, str) and one.isascii() for one in texts):
+            return False
+        labels = (f"\\0A{own}.{name}:\\0A" for name in self.functions)
+        return (
+            all(map(_HEAD.fullmatch, self.head.split("\n")))
+            and _METADATA.fullmatch(self.flag) is not None
+            and all(map(_NAME.fullmatch, names))
+            and '"' not in self.text
+            and "\n" not in self.text
+            and all(label in self.text for label in labels)
         )
 
 
@@ -78,6 +91,8 @@ _OTHERS = re.compile(r"(?m)^(?!@llvm\.)(@\S+ = |define )(?=.*dllexport)")
 _DEBUG = re.compile(r"(?m),? !dbg !\d+|^ *#dbg_.*\n|^!llvm\.dbg\.cu.*\n")
 _HEAD = re.compile(r"(?m)^target .*$")
 _FLAG = re.compile(r'(?m)^!\d+ = (!\{i32 \d, !"tvm_target".*)$')
+_METADATA = re.compile(r'!\{i32 \d, !"tvm_target", !"[^"\n]*"\}')
+_NAME = re.compile(r"[\w.]+")
 
 
 def assembled(module: Any, own: str) -> Assembled | None:
@@ -89,22 +104,18 @@ def assembled(module: Any, own: str) -> Assembled | None:
     own : str
         Which no other module has: its names begin so.
     """
-    with TemporaryDirectory() as where:
-        before, after = Path(where, "whole.ll"), Path(where, "code.s")
-        module.write_to_file(str(before), "ll")
-        text = _MAIN.sub("", _DEBUG.sub("", before.read_text()))
-        head = "\n".join(_HEAD.findall(text))
-        flag = _FLAG.search(text)
-        pointers = tuple(name for name, _ in _POINTER.findall(text))
-        functions = tuple(_ENTRY.findall(text))
-        exported = len(_OTHERS.findall(text))
-        if flag is None or exported != len(pointers) + len(functions):
-            return None
-        before.write_text(_POINTER.sub(r"@\1 = external global ptr", text))
-        tvm_module = compat.tvm.runtime.load_module(str(before))
-        tvm_module.write_to_file(str(after), "s")
-        code = _with_own_names(after.read_text(), own)
-    return code and Assembled(head, flag[1], functions, pointers, _escaped(code))
+    text = _MAIN.sub("", _DEBUG.sub("", module.inspect_source("ll")))
+    head = "\n".join(_HEAD.findall(text))
+    flag = _FLAG.search(text)
+    pointers = tuple(name for name, _ in _POINTER.findall(text))
+    functions = tuple(_ENTRY.findall(text))
+    exported = len(_OTHERS.findall(text))
+    if flag is None or exported != len(pointers) + len(functions):
+        return None
+    alone = compat.module_of_llvm(_POINTER.sub(r"@\1 = external global ptr", text))
+    code = _with_own_names(alone.inspect_source("s"), own)
+    part = code and Assembled(head, flag[1], functions, pointers, _escaped(code))
+    return part if part and part.is_whole(own) else None
 
 
 _LABEL = re.compile(r"([A-Za-z_.$][\w.$]*):")
@@ -180,7 +191,4 @@ def together(parts: Sequence[tuple[str, Assembled]]) -> Any:
     for own, part in parts:
         lines += [_CALL.format(name=name, own=own) for name in part.functions]
     lines += ["!llvm.module.flags = !{!0}", f"!0 = {first.flag}"]
-    with TemporaryDirectory() as where:
-        path = Path(where, "together.ll")
-        path.write_text("\n".join(lines) + "\n")
-        return compat.tvm.runtime.load_module(str(path))
+    return compat.module_of_llvm("\n".join(lines) + "\n")

@@ -191,9 +191,25 @@ def _locked(path: Path) -> Iterator[None]:
         return
     import fcntl
 
-    with open(path.with_name(f".{path.name}.lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield  # closed, it is free
+    beside = path.with_name(f".{path.name}.lock")
+    while True:
+        with open(beside, "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not _is_at(lock.fileno(), beside):
+                continue  # the writer before has removed it: others lock another file now
+            try:
+                yield
+            finally:
+                beside.unlink(missing_ok=True)
+            return
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    """Return whether an open file is still the one of this name."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _written(plans: Plans) -> str:

@@ -17,6 +17,7 @@ columns.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -179,7 +180,7 @@ class Product:
         """Two letters that lie behind each other in every operand that has one of them."""
         operands = (self.x, self.w, self.y, *(step.order for step in self.epilogue))
         for operand in operands[:3]:
-            for first, second in zip(operand, operand[1:]):
+            for first, second in itertools.pairwise(operand):
                 one, other, both = (
                     [letters in one for one in operands]
                     for letters in (first, second, first + second)

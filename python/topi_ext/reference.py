@@ -80,12 +80,14 @@ class Reference:
         """The tensor `role`, wide, spatial axes first: ``array[position]`` is a matrix."""
         stored, opened = self._orders(role, geometry)
         wide = np.int64 if np.issubdtype(array.dtype, np.integer) else np.float64
-        return array.astype(wide).transpose([stored.index(letter) for letter in opened])
+        opened_array: Array = array.astype(wide).transpose([stored.index(a) for a in opened])
+        return opened_array
 
     def _closed(self, role: str, array: Array, geometry: Geometry) -> Array:
         """The inverse of `_opened`."""
         stored, opened = self._orders(role, geometry)
-        return array.transpose([opened.index(letter) for letter in stored])
+        closed: Array = array.transpose([opened.index(letter) for letter in stored])
+        return closed
 
     def _orders(self, role: str, geometry: Geometry) -> tuple[str, str]:
         layouts = self.layouts or Layouts.canonical(geometry.rank)

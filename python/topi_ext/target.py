@@ -65,5 +65,5 @@ def advise(package: str, target: Any) -> None:
     if started < usable:
         warn_once(
             f"{package}: TVM will run on {started} of {usable} processors; "
-            f"TVM_NUM_THREADS={usable}, set before the first run, says otherwise"
+            f"set TVM_NUM_THREADS={usable} before the first run to use all"
         )

@@ -23,7 +23,7 @@ import struct
 from collections.abc import Callable, Sequence
 from functools import cache
 from math import inf, nan
-from typing import Any, Union
+from typing import Any
 
 from . import compat
 from .emit.post_ops import (
@@ -129,7 +129,7 @@ class _Value:
         return self.apply(f"bitcast {self.kind} {self.name} to {kind}", kind)
 
 
-_Operand = Union[_Value, float]
+_Operand = _Value | float
 
 
 def _constant(value: float) -> str:

@@ -8,6 +8,7 @@ followed a few times: their addresses repeat.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -291,7 +292,7 @@ class Threads(Values):
         wide = int(said[1]) if said else _SIXTEEN
         is_load = "load" in text
         guard = self.of(given[-1]) if "copy" in text else None
-        for one, index in zip(given, given[1:]):
+        for one, index in itertools.pairwise(given):
             if type(one).__name__ != "Call" or name_of(one) != "buffer_data":
                 continue
             buffer, place = one.args[0], self.of(index)
@@ -312,7 +313,7 @@ class Threads(Values):
     def _run(self, verb: str, count: int, given: Sequence[Any]) -> None:
         """Neighbours that are written or read at once; of a read, where it reads anything."""
         guard = self.of(given[-1]) if verb == "read" else True
-        for one, index in zip(given, given[1:]):
+        for one, index in itertools.pairwise(given):
             if type(one).__name__ != "Call" or name_of(one) != "buffer_data":
                 continue
             buffer, place = one.args[0], self.of(index)

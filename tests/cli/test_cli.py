@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from topi_ext import compat
 pytest.importorskip("rich")
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 
+IS_X86 = platform.machine() == "x86_64"
 QUICK = ["--repeat", "1", "--budget", "0.1", "--threads", "1"]
 
 
@@ -462,6 +464,7 @@ def test_threads_that_tvm_could_not_start(
         ({"mtriple": "foo-bar-baz"}, "mtriple=foo-bar-baz is not of this machine, "),
         ({"mtriple": f"{platform.machine()}-windows"}, f"mtriple={platform.machine()}-windows is "),
         ({"mcpu": "nonsense"}, "mcpu=nonsense is no processor that LLVM knows"),
+        *[({"mcpu": "pentium"}, "mcpu=pentium has no 64-bit instructions")] * IS_X86,
         ({"num-cores": 0}, "num-cores=0 must be positive"),
         ({"num-cores": -1}, "num-cores=-1 must be positive"),
     ],
@@ -534,6 +537,9 @@ def test_as_a_module_before_tvm(tmp_path: Path) -> None:
     helped = call("--help", tvm=tvm)
     shown = helped.communicate()[0]
     assert helped.returncode == 0 and "examples:" in shown and "exit status:" in shown
+    named = call("--version", tvm=tvm)
+    assert re.fullmatch(r"tvm-conv-ext \d+\.\d+\.\d+\n", named.communicate()[0])
+    assert named.returncode == 0
     missing = call("nothing.pt2", tvm=tvm)
     assert missing.communicate() == ("", "relax_ext: nothing.pt2: no such file\n")
     assert missing.returncode == 2

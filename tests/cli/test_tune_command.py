@@ -47,6 +47,15 @@ def test_tuned_then_checked(
     assert "nothing to measure" in capsys.readouterr().out
 
 
+def test_a_model_without_convolutions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, database = tmp_path / "model.pt2", tmp_path / "plans.json"
+    torch.export.save(torch.export.export(nn.ReLU(), (torch.randn(1, 3, 7, 7),)), path)
+    assert main(["tune", str(path), "--database", str(database), "--threads", "1"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"relax_ext: nothing to measure; {database} is not written"
+    assert not database.exists()
+
+
 def test_what_is_refused(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     broken = tmp_path / "broken.json"
     broken.write_text("{")
@@ -57,6 +66,8 @@ def test_what_is_refused(model: Path, tmp_path: Path, capsys: pytest.CaptureFixt
         (["tune", str(model), "--database", str(tmp_path / "no/p.json")], "--database"),
         (["tune", str(model), "--database", str(broken)], "no database of plans: not JSON"),
         ([str(model), "--database", str(absent)], "no such file"),
+        ([str(model), "--database", str(tmp_path)], f"--database {tmp_path}: a folder"),
+        (["tune", str(model), "--database", str(tmp_path)], "cannot be written: Is a directory"),
         ([str(model), "--database", str(broken)], "no database of plans: not JSON"),
     ):
         assert main(arguments) == 2

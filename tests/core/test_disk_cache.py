@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
+import resource
+import signal
+import socket
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -49,6 +55,9 @@ def test_names_differ_where_parts_do() -> None:
         lambda found: found[:-1],
         lambda found: found[:20],
         lambda found: found + b" ",
+        lambda found: found[:5000] + bytes([found[5000] ^ 4]) + found[5001:],
+        lambda found: found[: len(found) - len(CONTENT)],
+        lambda found: bytes(len(found)),
         lambda found: found[:-1] + b"!",
         lambda found: b"x" + found[1:],
         lambda found: b"another program's",
@@ -62,6 +71,92 @@ def test_what_is_damaged_is_ignored_and_written_again(
     only(folder).write_bytes(damage(only(folder).read_bytes()))
     assert disk_cache.read(name) is None
     disk_cache.write(name, CONTENT)
+    assert disk_cache.read(name) == CONTENT
+
+
+@pytest.mark.parametrize("how", ["swapped", "content", "older format"])
+def test_a_file_of_another_key_is_ignored(how: str, folder: Path) -> None:
+    """Each file was written whole; the cache of older versions did not say for which key."""
+    names = [disk_cache.key(one) for one in "ab"]
+    for name in names:
+        disk_cache.write(name, name.encode() * 1000)
+    mine, other = (next(folder.glob(f"??/{name}*")) for name in names)
+    found = other.read_bytes()
+    if how == "content":
+        head = len(found) - len(names[1].encode() * 1000)
+        found = mine.read_bytes()[:head] + found[head:]
+    if how == "older format":
+        found = found.replace(b"tvm-conv-ext 2", b"tvm-conv-ext 1", 1)
+    mine.write_bytes(found)
+    assert disk_cache.read(names[0]) is None
+    assert disk_cache.read(names[1]) == names[1].encode() * 1000
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        before = os.getcwd()
+        os.chdir(path.parent)  # the path of a socket has at most 107 bytes
+        try:
+            server.bind(path.name)
+        finally:
+            os.chdir(before)
+
+
+def _linked_to_another(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+def _sparse(path: Path) -> None:
+    os.truncate(path, 1 << 40)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        os.mkfifo,
+        os.mkdir,
+        _socket,
+        lambda path: path.symlink_to("/dev/zero"),
+        lambda path: path.symlink_to(path.name),
+        lambda path: path.symlink_to("nothing"),
+        _linked_to_another,
+        _sparse,
+    ],
+    ids=["pipe", "folder", "socket", "device", "loop", "dangling", "linked", "sparse"],
+)
+def test_what_is_no_file_is_ignored_at_once(make: Callable[[Path], None], folder: Path) -> None:
+    """Also where it should be written: only a folder is left as it is."""
+    name = disk_cache.key("one")
+    disk_cache.write(name, CONTENT)
+    path = only(folder)
+    if make not in (_linked_to_another, _sparse):
+        path.unlink()
+    make(path)
+
+    def hangs(*_: object) -> NoReturn:
+        raise AssertionError("reading takes longer than ten seconds")
+
+    signal.signal(signal.SIGALRM, hangs)
+    signal.alarm(10)
+    handles = len(os.listdir("/proc/self/fd"))
+    try:
+        assert disk_cache.read(name) is None
+    finally:
+        signal.alarm(0)
+    assert len(os.listdir("/proc/self/fd")) == handles
+    disk_cache.size()
+    disk_cache.write(name, CONTENT)
+    assert disk_cache.read(name) == (None if make is os.mkdir else CONTENT)
+    assert disk_cache.clear()[0] == (0 if make is os.mkdir else 1)
+
+
+@pytest.mark.parametrize("seconds", [-(10**9), 10**9])
+def test_dates_do_not_matter(seconds: int, folder: Path) -> None:
+    name = disk_cache.key("one")
+    disk_cache.write(name, CONTENT)
+    moment = time.time() + seconds
+    os.utime(only(folder), (moment, moment))
     assert disk_cache.read(name) == CONTENT
 
 
@@ -142,4 +237,66 @@ def test_a_folder_that_cannot_be_is_no_error(
     name = disk_cache.key("one")
     disk_cache.write(name, CONTENT)
     assert disk_cache.read(name) is None
+    assert disk_cache.size() == (0, 0)
+
+
+def test_a_full_disk_is_no_error(folder: Path) -> None:
+    """No file of this process may be larger: writing fails in its middle, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    name = disk_cache.key("one")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(CONTENT) // 2, before[1]))
+    try:
+        disk_cache.write(name, CONTENT)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert disk_cache.read(name) is None
+    assert disk_cache.size() == (0, 0)
+
+
+def test_a_read_only_folder_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The calls that change something fail, since permissions do not bind a superuser."""
+    names = [disk_cache.key(one) for one in "ab"]
+    disk_cache.write(names[0], CONTENT)
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.EROFS, "read-only")
+
+    for change in ("mkdir", "utime", "unlink", "replace"):
+        monkeypatch.setattr(os, change, refuse)
+    monkeypatch.setattr(disk_cache.tempfile, "mkstemp", refuse)
+    disk_cache.write(names[1], CONTENT)
+    assert disk_cache.read(names[0]) == CONTENT
+    assert disk_cache.read(names[1]) is None
+    assert disk_cache.clear() == (0, 0)
+
+
+def test_without_a_home_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless(*_: object) -> NoReturn:
+        raise RuntimeError("no home")
+
+    monkeypatch.delenv("TVM_CONV_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    assert disk_cache.folder() is None
+
+
+def _write_for_ever(folder: str) -> None:
+    os.environ["TVM_CONV_CACHE"] = folder
+    for i in range(10**9):
+        disk_cache.write(disk_cache.key(str(i % 8)), CONTENT)
+
+
+def test_a_writer_that_is_killed_leaves_whole_files(folder: Path) -> None:
+    context = multiprocessing.get_context("forkserver")
+    for _ in range(5):
+        disk_cache.clear()
+        writer = context.Process(target=_write_for_ever, args=[str(folder)])
+        writer.start()
+        while writer.is_alive() and disk_cache.size()[0] < 8:
+            time.sleep(0.001)
+        writer.kill()
+        writer.join()
+        found = [disk_cache.read(disk_cache.key(str(i))) for i in range(8)]
+        assert set(found) <= {None, CONTENT}
+    disk_cache.clear()
     assert disk_cache.size() == (0, 0)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from math import gcd
 
@@ -270,7 +271,7 @@ def test_groups_and_closed_form_are_the_table(transposed: bool, parameters) -> N
             residues = [gather.residue_of(gather.slot_of(r)) for r in indices]
             found[offset] = tuple(map(Tap, indices, residues, shifts))
             if transposed:
-                steps = {other - one for one, other in zip(shifts, shifts[1:])}
+                steps = {other - one for one, other in itertools.pairwise(shifts)}
                 assert steps <= {gather.shift_step}
     assert found == {phase.offset: phase.taps for phase in gather.phases if phase.taps}
     for phase in gather.phases:

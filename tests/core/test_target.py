@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import platform
 import warnings
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import tvm
 from tvm import relax
@@ -15,6 +17,7 @@ from tvm import relax
 import relax_ext
 from relax_ext.cli import main
 from topi_ext import compat, notices, target
+from topi_ext.compat import builds
 from topi_ext.cpu.isa import amx
 from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.plan.costs import costs_of
@@ -55,14 +58,34 @@ def test_said_once_and_only_where_it_helps(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(target.platform, "machine", lambda: "x86_64")
     (line,) = said(relax_ext.host_target())
     assert line == (
-        "relax_ext: TVM will run on 4 of 8 processors; TVM_NUM_THREADS=8, set before the first "
-        "run, says otherwise"
+        "relax_ext: TVM will run on 4 of 8 processors; set TVM_NUM_THREADS=8 before the first run "
+        "to use all"
     )
     assert said(relax_ext.host_target()) == []
     assert said(None) == [] and said(tvm.target.Target({"kind": "cuda", "arch": "sm_80"})) == []
     monkeypatch.setenv("TVM_NUM_THREADS", "8")
     (line,) = said(tvm.target.Target({"kind": "llvm"}))
     assert "names no mcpu" in line and "relax_ext.host_target()" in line
+
+
+@pytest.mark.parametrize("how", ["plain", "pipeline", "pipeline without convolutions"])
+def test_every_compile_says_once_that_threads_are_idle(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target.platform, "machine", lambda: "x86_64")
+    x = relax.Var("x", compat.tensor_type([1, 3, 5, 5], "float32", 4))
+    weight = relax.const(np.ones((2, 3, 3, 3), "float32"))
+    bb = relax.BlockBuilder()
+    with bb.function("main", [x]):
+        y = x if "without" in how else bb.emit(relax.op.nn.conv2d(x, weight))
+        bb.emit_func_output(bb.emit(relax.op.nn.relu(y)))
+    machine = relax_ext.host_target()
+    pipeline = relax_ext.pipeline(machine) if "pipeline" in how else "default"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            tvm.compile(bb.get(), machine, relax_pipeline=pipeline)
+    assert sum("TVM will run on 4 of 8 processors" in str(w.message) for w in caught) == 1
 
 
 def test_gathers_and_scatters(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,6 +197,28 @@ def test_doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     with relax_ext.stock():
         main(["doctor"])
     assert "relax.nn.conv2d: stock TVM" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("version", "crashes"),
+    [("0.1.14.post1", False), ("0.1.15", True), ("0.1.15.post2", True), ("0.1.16", False)],
+)
+def test_an_ffi_that_crashes(
+    version: str,
+    crashes: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One line on import, and one in what the doctor prints."""
+    line = f"apache-tvm-ffi {version} crashes in TVM's Schedule.tensorize and save_json: pip inst"
+    monkeypatch.setattr(builds, "_ffi_version", lambda: version)
+    assert main(["doctor"]) == 0
+    assert capsys.readouterr().out.count(line) == crashes
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        importlib.reload(relax_ext)
+        importlib.reload(relax_ext)
+    assert [str(w.message).startswith(f"relax_ext: {line}") for w in caught] == [True] * crashes
 
 
 @pytest.mark.parametrize("granted", [True, False])

@@ -3,17 +3,24 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from topi_ext.deploy import elf
 from topi_ext.deploy.command import CMAKE, RUNTIME, main
+from topi_ext.deploy.request import SHORT
+from topi_ext.epilogue import BINARY, UNARY
 
 CONV = "a conv2d 1x3x8x8 4x3x3x3"
 RISCV = '{"kind":"llvm","mtriple":"riscv64-linux-gnu"}'
+I486 = '{"kind":"llvm","mcpu":"i486"}'
 ARM32 = '{"kind":"llvm","mtriple":"armv7l-linux-gnueabihf"}'
 
 REFUSED = {
@@ -41,12 +48,18 @@ REFUSED = {
     f"{CONV} --epilogue add:Q": "conv2d: epilogue 'add:Q' must name axes of NCHW, each once",
     f"{CONV} --epilogue add:CC": "conv2d: epilogue 'add:CC' must name axes of NCHW, each once",
     f"{CONV} --epilogue add:nan": "conv2d: epilogue 'add:nan' must end with a finite number",
+    f"{CONV} --epilogue divide:0": "conv2d: epilogue 'divide:0' must not divide by zero",
+    f"{CONV} --epilogue divide:-0.0": "conv2d: epilogue 'divide:-0.0' must not divide by zero",
+    f"{CONV} --epilogue add:1e39": "conv2d: epilogue 'add:1e39' must end with a number that",
+    f"{CONV} --epilogue leaky_relu:1e39": "conv2d: epilogue 'leaky_relu:1e39' must end with a",
     f"{CONV} --epilogue relu:2": "conv2d: epilogue 'relu:2' takes no value: relu",
     f"{CONV} --dtype=int8 --epilogue relu": "conv2d: epilogue needs a result of floats",
     f"{CONV} --epilogue {'bias ' * 13}": "conv2d: epilogue must have at most 12 operands",
     "a conv2d_weight_grad 1x3x8x8 4x3x3x3 --packed": "conv2d_weight_grad: packed belongs to",
     "a conv2d_weight_grad 1x3x8x8 4x3x3x3 --epilogue relu": "conv2d_weight_grad: epilogue belongs",
     f"{CONV} --target nosuch": "target 'nosuch' must be JSON, or a processor that LLVM knows",
+    f"{CONV} --target pentium": "target pentium: mcpu=pentium has no 64-bit instructions",
+    f"{CONV} --target {I486}": f"target {I486}: mcpu=i486 has no 64-bit instructions",
     f"{CONV} --target {{": "target {: Expecting property name",
     f"{CONV} --target {{}}": 'target {}: Field "kind" is not found',
     f'{CONV} --target {{"kind":"cuda","arch":"sm_80"}}': "target kind cuda: kernels in C are for",
@@ -98,6 +111,47 @@ def test_the_command(tmp_path: Path) -> None:
     ):
         assert said in header, header
     assert (RUNTIME / "conv_kernels.c").exists()
+
+
+def test_no_temporary_folder_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM ends the process where it is full."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    assert main([*CONV.split(), f"--out={tmp_path}"]) == 0
+    assert (tmp_path / "a.o").read_bytes()[:4] == b"\x7fELF"
+
+
+def test_help_names_every_step(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    for step in (*SHORT, *BINARY, *UNARY):
+        assert re.search(rf"\b{step}\b", shown), step
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert re.fullmatch(r"tvm-conv-ext \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+def test_interrupted(tmp_path: Path) -> None:
+    """While TVM is imported, which is a stand-in here: one line, at once."""
+    (tmp_path / "tvm.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(60)")
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "topi_ext.emit", *CONV.split()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+        # A shell has what runs in its background ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert process.stdout and process.stdout.readline() == "here\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=20) == ("", "topi_ext.emit: interrupted\n")
+    assert process.returncode == 130
 
 
 def test_names_that_do_not_fit() -> None:

@@ -17,7 +17,11 @@ pytest.importorskip("sklearn")
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 import autoencoder
+import demo
 import models
+
+from conv_cli.check import Report, Row
+from conv_cli.measure import Side
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 
@@ -37,6 +41,20 @@ def test_training_follows_torch_step_by_step() -> None:
     np.testing.assert_allclose(ours.reconstructions, theirs.reconstructions, atol=1e-3)
     for mine, other in zip(twin.parameters(), model.parameters()):
         np.testing.assert_allclose(mine.detach(), other.detach(), atol=1e-3)
+
+
+def test_the_report_says_why_times_are_rough(tmp_path: Path) -> None:
+    """What the command line notes of a measurement stands beside the times, in the page too."""
+    row = Row("conv2d", "3x3", 1, 1e-4, Side(1e-6, 28.0), Side(1e-6, 1.0), 0.5)
+    busy = "this machine is busy (load 9.1), times are rough"
+    report = Report("relax_ext", "DCGAN", "torch", "llvm", 2, [busy], [row], row)
+    history = autoencoder.History(np.linspace(1, 0.5, 50), np.zeros((4, 1, 8, 8)))
+    pictures = np.zeros((4, 1, 8, 8))
+    demo.write_report(tmp_path, [report], [], history, history, pictures, 1.0)
+    assert f"DCGAN (relax_ext): {busy}" in (tmp_path / "report.html").read_text()
+    report.notes.clear()
+    demo.write_report(tmp_path, [report], [], history, history, pictures, 1.0)
+    assert "busy" not in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize("name", list(models.DECODERS))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import tomllib
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+OWN = ("python", "scripts", "tests", "examples")
 OPTIONAL = ("torch", "onnx", "onnxruntime", "rich", "tqdm", "matplotlib", "sklearn", "scipy")
 
 
@@ -38,3 +40,41 @@ def test_import_needs_no_extra_and_changes_no_environment(package: str) -> None:
 def test_import_leaves_the_threads_alone() -> None:
     count = "print(tvm.get_global_func('runtime.NumThreads')())"
     assert run(f"import tvm; {count}") == run(f"import tvm, relax_ext; {count}")
+
+
+def test_one_oldest_python_is_stated() -> None:
+    """No TVM exists for an older one; the Python of a classifier is not older."""
+    stated = tomllib.loads(PYPROJECT.read_text())
+    classifiers = stated["project"]["classifiers"]
+    named = [one.rpartition(" ")[2] for one in classifiers if "Python :: 3." in one]
+    assert stated["project"]["requires-python"] == ">=3.10"
+    assert named == ["3.10", "3.11", "3.12", "3.13"]
+    assert stated["tool"]["ruff"]["target-version"] == "py310"
+    assert stated["tool"]["mypy"]["python_version"] == "3.10"
+
+
+def _needed(path: Path) -> set[str]:
+    """Return what a module imports when it is imported, unless it can be skipped without."""
+    tree = ast.parse(path.read_text())
+    outside = [one for one in tree.body if isinstance(one, (ast.Import, ast.ImportFrom))]
+    if any("importorskip" in ast.unparse(one) for one in tree.body if one not in outside):
+        return set()
+    names = [alias.name for one in outside if isinstance(one, ast.Import) for alias in one.names]
+    names += [one.module or "" for one in outside if isinstance(one, ast.ImportFrom)]
+    return {name.partition(".")[0] for name in names}
+
+
+def test_the_extra_for_tests_has_what_tests_import() -> None:
+    """Beside TVM and what TVM needs; what scripts import that tests import counts too."""
+    root = PYPROJECT.parent
+    extras = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
+    taken = next(one for one in extras["test"] if one.startswith("tvm-conv-ext["))
+    taken = taken.partition("[")[2].rstrip("]").split(",")
+    listed = " ".join(sum((extras[name] for name in taken), extras["test"]))
+    paths = [path for path in (root / "tests").rglob("*.py") if "relay" not in str(path)]
+    paths += (root / "scripts" / "benchmark").glob("*.py")
+    own = {path.stem for folder in OWN for path in (root / folder).rglob("*")}
+    optional = {"onnx", "onnxruntime", "openvino"}  # imported by rivals that were asked for
+    needed = set().union(*map(_needed, paths)) - own - set(sys.stdlib_module_names)
+    for name in needed - {"tvm", "tvm_ffi", "numpy"} - optional:
+        assert name in listed, name

@@ -25,6 +25,8 @@ FLOOR = {
     "topi_ext.gather": 0,
     "topi_ext.geometry": 0,
     "topi_ext.notices": 0,
+    "topi_ext.about": 0,
+    "topi_ext.interrupts": 0,
     "topi_ext.race": 0,
     "topi_ext.disk_cache": 0,
     "topi_ext.filtering": 1,
@@ -89,7 +91,9 @@ FLOOR = {
 }
 COMPAT = "topi_ext.compat"
 WITHOUT_TVM = {
+    "topi_ext.about",
     "topi_ext.disk_cache",
+    "topi_ext.interrupts",
     "topi_ext.notices",
     "topi_ext.race",
     "topi_ext.plan_database",
@@ -118,7 +122,9 @@ WITHOUT_TVM = {
     "topi_ext.padding",
 }
 STDLIB_ONLY = {
+    "topi_ext.about",
     "topi_ext.disk_cache",
+    "topi_ext.interrupts",
     "topi_ext.gather",
     "topi_ext.geometry",
     "topi_ext.notices",

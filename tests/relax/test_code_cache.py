@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -19,13 +23,12 @@ from tvm.ir.instrument import PassTimingInstrument
 import relax_ext
 from relax_ext.cli import main
 from topi_ext import code_cache, disk_cache
-from topi_ext.code_cache import CachedBuild, keeping
-from topi_ext.compat import tensor_type, tir
-from topi_ext.machine_code import _with_own_names, can_be_assembled
+from topi_ext.code_cache import CachedBuild, keeping, why_nothing_is_kept
+from topi_ext.compat import builds, tensor_type, tir
+from topi_ext.machine_code import _with_own_names
 
-pytestmark = pytest.mark.skipif(
-    not can_be_assembled(relax_ext.host_target()), reason="code is kept for Linux on x86 alone"
-)
+REASON = why_nothing_is_kept(relax_ext.host_target())
+pytestmark = pytest.mark.skipif(REASON is not None, reason=REASON or "")
 
 TARGET = relax_ext.host_target(num_cores=2)
 DATA = np.random.default_rng(0).standard_normal((1, 8, 6, 6), np.float32)
@@ -105,6 +108,119 @@ def test_what_is_damaged_is_built_again(built: list[list[str]], tmp_path: Path) 
     assert len(built) == count == len(kept)
 
 
+def _changed(**fields: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda entry: {**entry, **fields}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda entry: None,
+        lambda entry: [],
+        lambda entry: {},
+        lambda entry: {name: value for name, value in entry.items() if name != "text"},
+        _changed(more=1),
+        _changed(functions=[]),
+        _changed(functions=None),
+        _changed(functions=["__tvm_ffi_other"]),
+        _changed(pointers=['a"']),
+        _changed(text=""),
+        _changed(text="garbage"),
+        _changed(text=None),
+        _changed(head="garbage"),
+        _changed(flag="garbage"),
+        lambda entry: {**entry, "text": entry["text"].replace(":\\0A", ":\n")},
+        lambda entry: {**entry, "text": entry["text"] + "\ud800"},
+    ],
+)
+def test_what_is_no_whole_function_is_built_again(
+    damage: Callable[[Any], Any], built: list[list[str]], tmp_path: Path
+) -> None:
+    """Files that were written as they should be, but for what they hold."""
+    first = ran(compiled())
+    names = [path.stem for path in (tmp_path / "kept").glob("??/*")]
+    for name in names:
+        disk_cache.write(name, json.dumps(damage(json.loads(disk_cache.read(name)))).encode())
+    built.clear()
+    assert ran(compiled()).tobytes() == first.tobytes()
+    assert len(built) == len(names)
+    built.clear()
+    assert ran(compiled()).tobytes() == first.tobytes()
+    assert built == []
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"{", b"[" * 10**5, b"\xff\xfe", b"NaN"])
+def test_garbage_is_built_again(content: bytes, built: list[list[str]], tmp_path: Path) -> None:
+    first = ran(compiled())
+    names = [path.stem for path in (tmp_path / "kept").glob("??/*")]
+    for name in names:
+        disk_cache.write(name, content)
+    built.clear()
+    assert ran(compiled()).tobytes() == first.tobytes()
+    assert len(built) == len(names)
+
+
+def test_files_that_were_swapped_are_built_again(built: list[list[str]], tmp_path: Path) -> None:
+    """Each is whole, and another function's."""
+    first = ran(compiled())
+    kept = sorted((tmp_path / "kept").glob("??/*"))
+    contents = [path.read_bytes() for path in kept]
+    for path, content in zip(kept, contents[1:] + contents[:1]):
+        path.write_bytes(content)
+    built.clear()
+    assert ran(compiled()).tobytes() == first.tobytes()
+    assert len(built) == len(kept)
+
+
+def test_no_temporary_folder_is_needed(
+    built: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    first = ran(compiled())
+    built.clear()
+    assert ran(compiled()).tobytes() == first.tobytes()
+    assert built == []
+
+
+def _ran_elsewhere(folder: Path, before: str = "") -> np.ndarray:
+    """The model's result in a process of its own."""
+    code = f"""
+import numpy as np
+import resource
+import test_code_cache as t
+{before}
+result = t.ran(t.compiled())
+resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
+np.save({str(folder / "result.npy")!r}, result)
+"""
+    here = Path(__file__)
+    path = os.pathsep.join([*map(str, (here.parent, here.parents[1])), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": path}
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, env=environment)
+    return np.load(folder / "result.npy")
+
+
+def test_full_disks_do_not_matter(tmp_path: Path) -> None:
+    """No file may have more than 4 KiB: LLVM ends the process that asks it to write one."""
+    limit = "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, -1))"
+    assert _ran_elsewhere(tmp_path, limit).tobytes() == ran(compiled()).tobytes()
+
+
+def test_nothing_is_kept_without_files_in_memory(
+    built: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSYS, "not implemented")
+
+    first = ran(compiled())
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    assert ran(compiled()).tobytes() == first.tobytes()
+    disk_cache.clear()
+    assert ran(compiled()).tobytes() == first.tobytes()
+    assert disk_cache.size() == (0, 0)
+    assert any(len(functions) > 1 for functions in built)
+
+
 def test_kept_code_is_exported(tmp_path: Path) -> None:
     first = ran(compiled())
     compiled().export_library(str(tmp_path / "model.so"))
@@ -127,14 +243,10 @@ def test_kept_code_refuses_what_compiled_code_refuses() -> None:
     assert said[: len(functions)] * 3 == said
 
 
-def test_another_process_finds_it() -> None:
+def test_another_process_finds_it(tmp_path: Path) -> None:
     ran(compiled())
     before = disk_cache.size()
-    code = "import test_code_cache as t; t.ran(t.compiled())"
-    here = Path(__file__)
-    path = os.pathsep.join([*map(str, (here.parent, here.parents[1])), *sys.path])
-    environment = {**os.environ, "PYTHONPATH": path}
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, env=environment)
+    _ran_elsewhere(tmp_path)
     assert disk_cache.size() == before
 
 
@@ -226,5 +338,16 @@ def test_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     assert main(["cache", "--clear"]) == 0
     assert f"removed {count} functions" in capsys.readouterr().out
     assert disk_cache.size()[0] == 0
+    assert "nothing is kept" not in capsys.readouterr().out
     assert main(["cache", "--clean"]) == 2
     assert "takes nothing but --clear" in capsys.readouterr().err
+
+
+def test_an_ffi_that_cannot_write_functions(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builds, "_ffi_version", lambda: "0.1.15.post2")
+    compiled()
+    assert disk_cache.size() == (0, 0)
+    assert main(["cache"]) == 0
+    assert "nothing is kept or used: apache-tvm-ffi 0.1.15.post2" in capsys.readouterr().out

@@ -238,6 +238,17 @@ def test_dtypes(dtype: str, rng: np.random.Generator) -> None:
     check(case, got, want, limit)
 
 
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+def test_a_division_by_the_number_zero(zero: float, rng: np.random.Generator) -> None:
+    """TVM itself refuses to fold it.  A sum of nothing but zeros gives NaN, as in PyTorch."""
+    body = chain(lambda v, _: relax.op.divide(v, relax.const(zero, "float32")), NN.relu)
+    data, weight = PLAIN.arrays(rng)
+    weight[0] = 0
+    (got,) = build.run(compiled(module(PLAIN, body, [])), "main", data, weight)
+    sums = PLAIN.forward(oracle.tensor(data), oracle.tensor(weight))
+    np.testing.assert_array_equal(got, F.relu(sums / zero))
+
+
 def test_many_functions_in_a_row_build_soon() -> None:
     """TVM would put each value into all of its uses: seven in a row took 20 seconds."""
     mod = module(PLAIN, chain(*[NN.relu] * 7), [])

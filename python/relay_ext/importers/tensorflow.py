@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, Optional
+from typing import Any
 
 from topi_ext.compat import relay
 from topi_ext.geometry import fail
@@ -32,7 +32,7 @@ KINDS = {
 
 NEEDS = {f"_convert_map[{name}]": ("inputs", "attr", "params", "mod") for name in KINDS}
 
-Sizes = tuple[Optional[int], ...]
+Sizes = tuple[int | None, ...]
 
 
 def corrections(module: ModuleType) -> dict[str, Any]:

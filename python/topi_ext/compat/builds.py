@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from .versions import release, tvm
@@ -35,15 +38,37 @@ def as_module(functions: Any) -> Any:
     return tvm.IRModule.from_expr(functions)
 
 
-@cache
+def ffi_fault() -> str | None:
+    """Return what crashes with the apache-tvm-ffi that is loaded, and what to do; None if nothing.
+
+    Newer ones than those that were tried are given the benefit of the doubt.
+    """
+    version = _ffi_version()
+    if version is None or _numbers(version) != _CRASHES:
+        return None
+    return (
+        f"apache-tvm-ffi {version} crashes in TVM's Schedule.tensorize and save_json: "
+        "pip install 'apache-tvm-ffi<0.1.15'"
+    )
+
+
 def writes_functions() -> bool:
-    """Whether TVM writes a function as text: with apache-tvm-ffi 0.1.15 it crashes."""
-    try:
-        from tvm_ffi import __version__ as version
-    except ImportError:
-        return False
+    """Return whether TVM can write a function as text."""
+    version = _ffi_version()
+    return version is not None and _numbers(version) < _CRASHES
+
+
+_CRASHES = (0, 1, 15)
+
+
+def _ffi_version() -> str | None:
+    """Return the version of the apache-tvm-ffi that TVM has loaded; None for a TVM without it."""
+    return getattr(sys.modules.get("tvm_ffi"), "__version__", None)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
     found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
-    return bool(found) and tuple(map(int, found.groups())) < (0, 1, 15)
+    return tuple(map(int, found.groups())) if found else (sys.maxsize,)
 
 
 def function_text(func: Any) -> str:
@@ -54,6 +79,50 @@ def function_text(func: Any) -> str:
 def calls_another(text: str) -> bool:
     """Whether the function of a text needs another of its module."""
     return '"ir.GlobalVar"' in text
+
+
+def module_of_llvm(text: str) -> Any:
+    """A module of a text in LLVM's language.
+
+    TVM reads it from a file only.  This one is in memory, so that no disk can be full.
+
+    Raises
+    ------
+    OSError
+        There can be no such file.
+    """
+    with _file_in_memory() as (file, path):
+        file.write(text.encode())
+        file.flush()
+        return tvm.get_global_func("ffi.Module.load_from_file.ll")(path, "ll")
+
+
+def object_code(module: Any) -> bytes:
+    """Return the object file of a module of LLVM, which ends the process where a disk is full.
+
+    Raises
+    ------
+    OSError
+        There is no place for a file.
+    """
+    try:
+        with _file_in_memory() as (file, path):
+            module.write_to_file(path, "o")
+            return file.read()
+    except (AttributeError, OSError):  # not Linux
+        with TemporaryDirectory() as folder:
+            whole = Path(folder, "kernel.o")
+            module.write_to_file(str(whole), "o")
+            return whole.read_bytes()
+
+
+@contextmanager
+def _file_in_memory() -> Iterator[tuple[Any, str]]:
+    """Yield a file of Linux that is on no disk, and a path by which TVM opens it."""
+    with open(os.memfd_create("tvm-conv-ext"), "w+b") as file:
+        path = f"/proc/self/fd/{file.fileno()}"
+        os.stat(path)
+        yield file, path
 
 
 def build_settings() -> str | None:

@@ -119,6 +119,14 @@ def processors(triple: str = "") -> set[str]:
     return set(map(str, tvm.target.codegen.llvm_get_cpu_archlist(plain)))
 
 
+def lacks_64_bits(target: Any) -> bool:
+    """Whether an llvm target is for x86-64, and its processor is older: LLVM ends the process."""
+    triple = str(target.attrs.get("mtriple", "") or system_triple())
+    if not triple.startswith("x86_64") or processor(target) not in processors(triple) - {"generic"}:
+        return False
+    return "64bit" not in set(map(str, tvm.target.codegen.llvm_get_cpu_features(target)))
+
+
 def missing_vectors(target: Any, has: Callable[[str], bool] | None = None) -> list[str]:
     """The vector instructions that an llvm target uses and a processor has not: this machine's, or
     that of which ``has(feature)`` tells."""

@@ -14,6 +14,7 @@ A kernel reads as its loop nest::
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -70,7 +71,7 @@ def registers(vectors: int, lanes: int, dtype: str) -> list[tuple[Array, Expr]]:
 
 def table(values: Sequence[float], dtype: str = "int64") -> Callable[[Expr], Expr]:
     """Numbers that are known now, looked up when the kernel runs; kept in memory if need be."""
-    steps = {b - a for a, b in zip(values, values[1:])}
+    steps = {b - a for a, b in itertools.pairwise(values)}
     if dtype == "int64" and len(steps) < 2:
         step = steps.pop() if steps else 0
         return lambda i: values[0] + (i * step if step else 0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Optional
 
 from ..problem import Problem
 from .machine import Machine
@@ -68,7 +67,7 @@ from .plan.wgrad_winograd import (
 from .plan.window import Plan
 from .plan.winograd import WinogradPlan, plan_winograd, winograd_candidates
 
-Planner = Callable[[Problem, Machine], Optional[tuple[float, Plan]]]
+Planner = Callable[[Problem, Machine], tuple[float, Plan] | None]
 """The fastest plan for a problem, and its estimated cycles; None where it is not served."""
 
 Candidates = Callable[[Problem, Machine], Iterable[tuple[float, Plan]]]

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
+from ..about import name_and_version
+from ..epilogue import UNARY
 from .c_source import header, source
 from .request import OPERATORS, Words, read
 
@@ -29,7 +31,8 @@ operators: {", ".join(OPERATORS[:6])};
 
 steps of --epilogue, in order: bias and scale (add, multiply by one number for each channel);
   add, subtract, multiply, divide, minimum, maximum :AXES (an operand that varies along them, as in
-  add:NCHW) or :NUMBER; relu, leaky_relu:SLOPE, sigmoid, silu, tanh.
+  add:NCHW) or :NUMBER; leaky_relu:SLOPE;
+  {", ".join(name for name in UNARY if name != "leaky_relu")}.
 
 example:
   python -m topi_ext.emit up conv2d_transpose 1x128x16x16 128x64x4x4 --stride 2 --padding 1 \\
@@ -70,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
     add("--packed", action="store_true", help="take weights that NAME_pack() has packed")
     add("--target", default="", help="JSON of a TVM target, or a processor; else this machine's")
     add("--out", type=Path, default=Path(), metavar="FOLDER", help="where files are written")
+    add("--version", action="version", version=name_and_version())
     for option, folder, what in (
         ("--cmake-dir", CMAKE, "what find_package(conv_kernels) finds"),
         ("--runtime-dir", RUNTIME, "conv_kernels.c and its headers"),

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import tvm
@@ -76,6 +74,9 @@ def target_of(text: str) -> Any:
     found = of_target(target)
     if isinstance(found, Unsupported):
         raise ValueError(f"target {text}: {found.reason}")
+    if compat.lacks_64_bits(target):
+        named = compat.processor(target)
+        raise ValueError(f"target {text}: mcpu={named} has no 64-bit instructions")
     triple = str(target.attrs.get("mtriple", ""))
     if triple.startswith("riscv") and not str(target.attrs.get("mabi", "")).endswith("d"):
         raise ValueError(
@@ -106,11 +107,7 @@ def build(request: Request, target: Any) -> Kernel:
 
 def object_file(functions: dict[str, Any], target: Any) -> bytes:
     """The code of PrimFuncs by name, whose other names are the runtime's, and hidden."""
-    module = compat.compiled(functions, target)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.o"
-        module.write_to_file(str(path))
-        data = path.read_bytes()
+    data = compat.object_code(compat.compiled(functions, target))
     if elf.is_riscv(data):
         # TVM's conversions take float16 in another register than what calls them has it in, and
         # the library of gcc 12 has none from float64.

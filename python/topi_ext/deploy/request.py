@@ -26,6 +26,8 @@ SHORT = {"bias": "add:C", "scale": "multiply:C"}
 MOST_OPERANDS = 12
 """Of an epilogue."""
 
+LARGEST_FLOAT32 = 2.0**128 - 2.0**104
+
 _RESERVED = {
     "alignas", "alignof", "and", "asm", "auto", "bitand", "bitor", "bool", "break", "case",
     "catch", "char", "class", "compl", "concept", "const", "constexpr", "continue", "decltype",
@@ -175,7 +177,8 @@ def read(words: Words) -> Request:
         orders["w"] = kernel.exchanged.order
     layouts = Layouts(**orders)
     dtypes = _dtypes(words)
-    epilogue = tuple(_step(op, text, out) for text in words.epilogue)
+    sums = accumulator(op, *dtypes)
+    epilogue = tuple(_step(op, text, out, sums) for text in words.epilogue)
     _check_options(words, is_gradient, dtypes[2], epilogue)
     arguments = _arguments(words, geometry, shape[0], (data, kernel, out), dtypes, epilogue)
     return Request(
@@ -241,8 +244,8 @@ def _dtypes(words: Words) -> tuple[str, str, str]:
     return dtypes
 
 
-def _step(op: str, text: str, out: Layout) -> PostOp:
-    """One step of an epilogue."""
+def _step(op: str, text: str, out: Layout, sums: str) -> PostOp:
+    """Return one step of an epilogue on sums of this dtype."""
     name, _, value = SHORT.get(text, text).partition(":")
     if name not in (*BINARY, *UNARY):
         known = ", ".join((*SHORT, *BINARY, *UNARY))
@@ -263,6 +266,10 @@ def _step(op: str, text: str, out: Layout) -> PostOp:
         number = nan
     if not isfinite(number):
         raise fail(op, f"epilogue {text!r} must end with a finite number or with axes")
+    if sums == "float32" and abs(number) > LARGEST_FLOAT32:
+        raise fail(op, f"epilogue {text!r} must end with a number that float32 can hold")
+    if name == "divide" and not number:
+        raise fail(op, f"epilogue {text!r} must not divide by zero")
     return PostOp(name, value=number)
 
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 
 import sys
 
-from topi_ext.deploy.command import main
+from topi_ext.deploy.command import PROGRAM, main
+from topi_ext.interrupts import answer_interrupts, ignore_interrupts
 
 if __name__ == "__main__":
-    sys.exit(main())
+    answer_interrupts(PROGRAM)
+    status = main()
+    ignore_interrupts()
+    sys.exit(status)

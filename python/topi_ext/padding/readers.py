@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Optional
+from typing import Any
 
 from ..geometry import MAX_RANK, Ints, fail, integers, is_several
 from .border import Border, Call, Pairs, Window
@@ -112,7 +112,7 @@ def _keyword(op: str, name: str, value: Any, known: Mapping[str, str]) -> str:
 
 # ------------------------------------------------------------------- what each framework means
 
-Sizes = Optional[tuple[int, ...]]
+Sizes = tuple[int, ...] | None
 Reader = Callable[[Window, dict[str, Any], Sizes], Call]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, product
+from itertools import chain, pairwise, product
 from math import ceil, inf, log, prod, sqrt
 from statistics import mean
 from typing import NamedTuple
@@ -168,7 +168,7 @@ def either(
     images = [prod(one.y_sizes[1:]) for one in known]
     positions = [prod(one.y_sizes) for one in known]
     sizes = sorted(set(images))
-    limits = [(a, between(a, b)) for a, b in zip(sizes, sizes[1:])] + [(sizes[-1], None)]
+    limits = [(a, between(a, b)) for a, b in pairwise(sizes)] + [(sizes[-1], None)]
     for (plan, cycles), (size, of_image) in product(small, limits):
         limited = [a if image <= size else b for image, a, b in zip(images, cycles, of_large)]
         found = Split.of(positions, limited, of_large)

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Union
 
 from ...problem import Problem
 from .. import emit
@@ -209,7 +208,7 @@ class ElementStep:
         """For none."""
 
 
-Step = Union[ChunkStep, ElementStep]
+Step = ChunkStep | ElementStep
 
 
 def _products(plan: WgradMmaPlan, step: Step, sums: MmaTile, arena: Array) -> None:

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ctrl-C for the commands ``python -m PACKAGE``: one line and status 130, at any moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+
+
+def is_run(package: str) -> bool:
+    """Return whether Python was started with ``-m PACKAGE`` and is still looking for it."""
+    if getattr(sys, "argv", [])[:1] != ["-m"]:
+        return False
+    before = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]
+    return bool(before) and before[-1] in (package, f"-m{package}")
+
+
+def answer_interrupts(package: str, last: Callable[[], None] = lambda: None) -> None:
+    """Make Ctrl-C end this process with one line and status 130, whatever it is doing.
+
+    As KeyboardInterrupt it would wait for the end of what TVM runs, which can be a minute, and then
+    travel through code of TVM and torch that turns it into another error or loses it.  So a thread
+    waits for the byte that Python's own handler writes at once.
+
+    Parameters
+    ----------
+    package : str
+        What the line begins with.
+    last : callable
+        Is called before the process ends.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return  # ignored, as behind nohup, or answered already
+    # The progress bar has hidden the cursor.
+    line = ("\r\x1b[2K\x1b[?25h" if os.isatty(2) else "") + f"{package}: interrupted\n"
+    heard, told = os.pipe()
+    os.set_blocking(told, False)
+
+    def stop() -> None:
+        while os.read(heard, 1) != bytes([signal.SIGINT]):
+            pass
+        os.write(2, line.encode())
+        last()
+        os._exit(130)
+
+    threading.Thread(target=stop, daemon=True).start()
+    signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+    signal.signal(signal.SIGINT, lambda *_: None)
+
+
+def ignore_interrupts() -> None:
+    """Let Python end by itself when all is printed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
