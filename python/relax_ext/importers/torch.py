@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -13,7 +13,15 @@ from topi_ext.compat import known_shape, relax, simplify
 from topi_ext.geometry import fail
 from topi_ext.padding import Window, read
 
-from . import torch_batch_norm, torch_promotion
+from . import (
+    torch_arithmetic,
+    torch_batch_norm,
+    torch_indexing,
+    torch_layers,
+    torch_promotion,
+    torch_results,
+)
+from .torch_arguments import arguments, refuse_lost, refuse_lost_results
 
 R = relax()
 RANKS = (1, 2, 3)
@@ -68,8 +76,17 @@ def export_corrections(module: ModuleType) -> dict[str, Any]:
 
     def create_convert_map(self: Any) -> dict[Any, Any]:
         found = stock(self)
-        ours = {**_aten(self), **torch_batch_norm.exported(self)}
-        return {**found, **torch_promotion.promoted(self, found), **ours}
+        ours = {
+            **_whole(self),
+            **_aten(self),
+            **torch_batch_norm.exported(self),
+            **torch_promotion.promoted(self, found),
+            **_strided(found),
+        }
+        return {
+            name: partial(_checked, self, convert, name in ours)
+            for name, convert in {**found, **ours}.items()
+        }
 
     return {"ExportedProgramImporter.create_convert_map": create_convert_map}
 
@@ -130,6 +147,40 @@ def _constant(stock: Callable[[Any], Any], tensor: Any) -> Any:
     from tvm import runtime
 
     return R.const(runtime.from_dlpack(tensor.detach().cpu().clone().contiguous()))
+
+
+# ---------------------------------------------------------------- exported operators
+
+
+def _whole(importer: Any) -> dict[str, Any]:
+    """Converters that read all arguments of a call by its schema."""
+
+    def bound(convert: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
+        return lambda node: convert(importer.block_builder.emit, arguments(importer, node))
+
+    modules = (torch_arithmetic, torch_indexing, torch_layers)
+    return {
+        name: bound(convert)
+        for module in modules
+        for name, convert in module.converters().items()
+    }
+
+
+def _strided(stock: Mapping[Any, Any]) -> dict[str, Any]:
+    """TVM's converters of max_pool, where strides may be left out."""
+    return {
+        name: partial(torch_layers.with_strides, convert)
+        for name, convert in stock.items()
+        if str(name).startswith("max_pool")
+    }
+
+
+def _checked(importer: Any, convert: Callable[[Any], Any], is_ours: bool, node: Any) -> Any:
+    """Convert a call of which nothing is lost, to a result of the stated type."""
+    refuse_lost(node, is_ours)
+    result = torch_promotion.widened(importer, convert, node)
+    refuse_lost_results(node)
+    return torch_results.as_stated(importer, node, result)
 
 
 # ---------------------------------------------------------------- forms of the call
