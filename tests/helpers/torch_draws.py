@@ -765,7 +765,6 @@ DRAWS: dict[str, Callable[[Draw], Call]] = {
     "sum, dtype": _typed(torch.sum),
     "mean": _reduced(torch.mean),
     "mean, dtype": _typed(torch.mean),
-    "amax": _reduced(torch.amax),
     "any": _reduced(torch.any, "numbers"),
     "std": _spread(torch.std),
     "var": _spread(torch.var),
@@ -835,7 +834,7 @@ DRAWS: dict[str, Callable[[Draw], Call]] = {
     "full": _made(torch.full, (2, 3), 2),
     "arange": _made(torch.arange, 1, 9, 2),
     "linspace": lambda d: Call(lambda x: torch.linspace(0, 1, 7) + x, (d.normal(1),)),
-    "eye": lambda d: Call(lambda x: torch.eye(3, 4) * x, (d.normal(1),)),
+    "eye": lambda d: Call(lambda x: torch.eye(3, 4, dtype=torch.float32) * x, (d.normal(1),)),
     "one_hot": lambda d: Call(lambda x: F.one_hot(x, 7), (d.ints(0, 7),)),
     "hamming_window": lambda d: Call(
         lambda x: torch.hamming_window(9, d.pick(True, False), 0.6, 0.4) * x, (d.normal(1),)

@@ -7,9 +7,9 @@ replayed by ``DRAWS[name](Draw(seed))`` with the name and the seed of the failur
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,13 +27,15 @@ from helpers.imported import TARGET, is_right, uncorrected  # noqa: E402
 from helpers.torch_draws import DRAWS, Call, Draw  # noqa: E402
 from helpers.whole import Function  # noqa: E402
 
-DRAWN = 3
-"""Calls of each operator."""
+DRAWN = {False: 3, True: 1}
+"""Calls of each operator, and of each that PyTorch decomposes first, which takes most of the time."""
 
 GROUP = 12
 """Operators of one compiled module."""
 
-REFUSED = frozenset(("bilinear, antialiased", "grid_sample", "max_pool2d, indices"))
+REFUSED = frozenset(
+    ("bilinear, antialiased", "grid_sample", "max_pool2d, indices", "native_layer_norm")
+)
 """Operators of which all calls may be refused, decomposed or not."""
 
 # Relative to the largest value.  The functions of float32 and float64 that TVM calls are exact to
@@ -63,7 +65,7 @@ def accepted(what: str, call: Call, decomposed: bool) -> Imported | None:
     try:
         return Imported(what, call, imported(call, decomposed))
     except ValueError as error:
-        assert re.fullmatch(r"\w+: [^\n]+", str(error)), f"{what}: {error}"
+        assert "\n" not in str(error), f"{what}: {error}"
     except AssertionError as error:
         assert str(error).startswith("Unsupported function types"), f"{what}: {error}"
     return None
@@ -102,10 +104,245 @@ def assert_equal(got: Any, case: Imported) -> None:
 def test_any_call(names: list[str], decomposed: bool, rng: np.random.Generator) -> None:
     cases = []
     for name in names:
-        seeds = rng.integers(2**32, size=DRAWN).tolist()
+        seeds = rng.integers(2**32, size=DRAWN[decomposed]).tolist()
         found = [
             accepted(f"{name}, seed {seed}", DRAWS[name](Draw(seed)), decomposed) for seed in seeds
         ]
-        assert name in REFUSED or any(found), f"{name}: all of {seeds} are refused"
+        if not decomposed:
+            assert name in REFUSED or any(found), f"{name}: all of {seeds} are refused"
         cases += [one for one in found if one is not None]
     compare(cases)
+
+
+def image(*shape: int, dtype: Any = torch.float32) -> Any:
+    generator = torch.Generator().manual_seed(0)
+    return (torch.randn(shape or (2, 4, 6, 6), generator=generator) * 2).to(dtype)
+
+
+DOUBLE, HALF = torch.float64, torch.float16
+INTS = torch.arange(-6, 6).reshape(3, 4)
+BOTH, EXPORT, RAW = (True, False), (True,), (False,)
+
+FAULTS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[bool, ...]]] = {
+    "selu": (F.selu, (image(),), EXPORT),
+    "celu": (partial(F.celu, alpha=0.5), (image(),), RAW),
+    "add, alpha": (partial(torch.add, alpha=3), (image(), image()), BOTH),
+    "sub, alpha": (partial(torch.sub, alpha=0.5), (image(), image().abs()), BOTH),
+    "rsub, alpha": (partial(torch.rsub, alpha=3), (image(), image().abs()), BOTH),
+    "mm, float64": (
+        torch.mm,
+        (image(3, 4, dtype=DOUBLE), image(4, 5, dtype=DOUBLE)),
+        BOTH,
+    ),
+    "bmm, float64": (
+        torch.bmm,
+        (image(2, 3, 4, dtype=DOUBLE), image(2, 4, 5, dtype=DOUBLE)),
+        BOTH,
+    ),
+    "matmul, float64": (
+        torch.matmul,
+        (image(2, 3, 4, dtype=DOUBLE), image(4, 5, dtype=DOUBLE)),
+        BOTH,
+    ),
+    "addmm, float64": (
+        torch.addmm,
+        (image(5, dtype=DOUBLE), image(3, 4, dtype=DOUBLE), image(4, 5, dtype=DOUBLE)),
+        BOTH,
+    ),
+    "baddbmm, alpha 0": (
+        partial(torch.baddbmm, alpha=0),
+        (image(5), image(2, 3, 4), image(2, 4, 5)),
+        RAW,
+    ),
+    "linear, float16": (
+        F.linear,
+        (image(3, 4, dtype=HALF), image(5, 4, dtype=HALF), image(5, dtype=HALF)),
+        BOTH,
+    ),
+    "clamp of integers, a minimum": (lambda x: torch.clamp(x, min=-1), (INTS,), BOTH),
+    "clamp of integers, a maximum": (lambda x: torch.clamp(x, max=2), (INTS,), BOTH),
+    "clamp of integers by a fraction": (lambda x: torch.clamp(x, -1.5, 2.5), (INTS,), BOTH),
+    "clamp of integers by a tensor": (torch.clamp, (INTS, INTS.flip(0)), BOTH),
+    "clamp_min of integers": (lambda x: torch.clamp_min(x, 1), (INTS,), BOTH),
+    "clamp_max": (lambda x: torch.clamp_max(x, 0.5), (image(),), RAW),
+    "var_mean": (lambda x: torch.stack(torch.var_mean(x, (0, 2))), (image(),), BOTH),
+    "std": (lambda x: torch.std(x, 1), (image(),), RAW),
+    "the last one": (lambda x: x[:, -1] * 2, (image(),), BOTH),
+    "negative indices": (
+        lambda x, i: x[:, i],
+        (image(), torch.tensor([-1, 0, -4])),
+        BOTH,
+    ),
+    "two indices behind an axis": (
+        lambda x, i: x[:, i, i],
+        (image(), torch.tensor([0, 2, 3])),
+        BOTH,
+    ),
+    "narrow": (lambda x: x.narrow(1, 2, 2) * 2, (image(),), RAW),
+    "chunks of two sizes": (lambda x: torch.chunk(x, 5, 2)[-1] * 2, (image(2, 3, 7),), RAW),
+    "nearest to a smaller size": (lambda x: F.interpolate(x, size=(2, 3)), (image(),), BOTH),
+    "grid_sample": (
+        partial(F.grid_sample, align_corners=False),
+        (image(1, 2, 5, 5), torch.tanh(image(1, 3, 4, 2))),
+        EXPORT,
+    ),
+    "instance_norm, epsilon": (partial(F.instance_norm, eps=0.5), (image(),), RAW),
+    "group_norm without weights": (lambda x: F.group_norm(x, 2), (image(),), BOTH),
+    "layer_norm without weights": (lambda x: F.layer_norm(x, (6,)), (image(),), RAW),
+    "max_pool without strides": (partial(F.max_pool2d, kernel_size=2, padding=1), (image(),), BOTH),
+    "avg_pool without a batch": (lambda x: F.avg_pool1d(x, 2) * 2, (image(3, 8),), EXPORT),
+    "softmax in another dtype": (
+        partial(F.softmax, dim=1, dtype=torch.float32),
+        (image(dtype=HALF),),
+        RAW,
+    ),
+    "pixel_shuffle": (lambda x: F.pixel_shuffle(x, 2), (image(),), RAW),
+    "isin, inverted": (partial(torch.isin, invert=True), (INTS, torch.tensor([1, 2])), RAW),
+    "any of floats": (lambda x: torch.any(x > 0, 1) | torch.any(x, 1), (-image().abs(),), BOTH),
+    "prod of integers": (torch.prod, (INTS.int(),), BOTH),
+    "exp of integers": (torch.exp, (INTS,), BOTH),
+    "zeros_like in another dtype": (
+        lambda x: torch.zeros_like(x, dtype=torch.int64),
+        (image(),),
+        RAW,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_stock_gets_wrong(name: str) -> None:
+    function, tensors, ways = FAULTS[name]
+    call = Call(function, tensors)
+    for decomposed in ways:
+
+        def check(decomposed: bool = decomposed) -> None:
+            compare([Imported(name, call, imported(call, decomposed))])
+
+        check()
+        with uncorrected():
+            assert not is_right(check)
+
+
+def in_training(module: nn.Module) -> nn.Module:
+    return module.train()
+
+
+REFUSALS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[bool, ...], str]] = {
+    "divisor": (
+        partial(F.avg_pool2d, kernel_size=2, divisor_override=3),
+        (image(),),
+        BOTH,
+        r"avg_pool2d: divisor_override=3 must be left out: TVM's importer ignores it",
+    ),
+    "scale of attention": (
+        partial(F.scaled_dot_product_attention, scale=2.0),
+        (image(),) * 3,
+        RAW,
+        r"scaled_dot_product_attention: scale=2.0 must be left out: .*",
+    ),
+    "sum of losses": (
+        partial(F.cross_entropy, reduction="sum"),
+        (image(3, 4), torch.tensor([0, 3, 1])),
+        RAW,
+        r"cross_entropy_loss: reduction=2 must be left out: .*",
+    ),
+    "factor that gives no whole size": (
+        partial(F.interpolate, scale_factor=1.5, mode="bilinear"),
+        (image(1, 2, 5, 5),),
+        RAW,
+        r"upsample: scale_factors=\[1.5, 1.5\] of \(5, 5\) must give whole sizes, .*",
+    ),
+    "antialiased to a smaller size": (
+        partial(F.interpolate, size=(3, 8), mode="bilinear", antialias=True),
+        (image(),),
+        EXPORT,
+        r"upsample: antialias=True must come with a larger size: \(6, 6\) to \(3, 8\)",
+    ),
+    "indices of max_pool": (
+        lambda x: F.max_pool2d(x, 2, return_indices=True)[1],
+        (image(),),
+        BOTH,
+        r"max_pool2d_with_indices: result 1 must not be used: the importer gives result 0 only",
+    ),
+    "mean of layer_norm": (
+        lambda x: torch.native_layer_norm(x, [6], None, None, 1e-5)[1],
+        (image(),),
+        BOTH,
+        r"native_layer_norm: result 1 must not be used: .*",
+    ),
+    "mean of group_norm": (
+        lambda x, w: torch.native_group_norm(x, w, w, 2, 4, 36, 2, 1e-5)[1],
+        (image(), image(4)),
+        BOTH,
+        r"native_group_norm: result 1 must not be used: .*",
+    ),
+    "state of an LSTM": (
+        lambda *tensors: torch.lstm(*tensors[:1], tensors[1:3], tensors[3:], *_LSTM)[1],
+        (image(3, 1, 2), *(image(1, 1, 4),) * 2, image(16, 2), image(16, 4)),
+        RAW,
+        r"lstm: result 1 must not be used: .*",
+    ),
+    "dropout": (
+        partial(F.dropout, p=0.5, training=True),
+        (image(),),
+        BOTH,
+        r"(native_)?dropout: train=True must be False: call eval\(\) .*|bernoulli: random .*",
+    ),
+    "bernoulli": (
+        partial(torch.bernoulli, p=0.5),
+        (image(),),
+        BOTH,
+        r"bernoulli: random numbers are not imported: call eval\(\) .*",
+    ),
+    "randn": (
+        lambda x: x + torch.randn(6),
+        (image(),),
+        BOTH,
+        r"randn: random numbers are not imported: .*",
+    ),
+    "randn_like": (
+        lambda x: x + torch.randn_like(x),
+        (image(),),
+        BOTH,
+        r"randn(_like)?: random numbers are not imported: .*",
+    ),
+    "batch normalization that trains": (
+        in_training(nn.BatchNorm2d(4)),
+        (image(),),
+        BOTH,
+        r"batch_norm: training=True would update running statistics, .* call eval\(\) .*",
+    ),
+    "reflection by a negative number": (
+        lambda x: F.pad(x, (-1, 2, 1, 1), "reflect"),
+        (image(),),
+        RAW,
+        r"pad: pad=\[-1, 2, 1, 1\] must not be negative where mode='reflect'",
+    ),
+}
+_LSTM = False, 1, 0.0, False, False, False
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refusals_are_one_line(name: str) -> None:
+    function, tensors, ways, said = REFUSALS[name]
+    call = Call(function, tensors)
+    for decomposed in ways:
+        with pytest.raises(ValueError, match=rf"^({said})$"):
+            imported(call, decomposed)
+        with uncorrected():
+            imported(call, decomposed)  # silently
+
+
+def test_masks_as_indices() -> None:
+    with pytest.raises(ValueError, match=r"^index: indices must be integers: the size .*known$"):
+        imported(Call(lambda x: x[x > 0], (image(),)), decomposed=True)
+
+
+def test_products_of_halves_are_summed_in_float32() -> None:
+    """Sums of 4096 products in float16 would be 1 % off."""
+    x, w = image(2, 4096, dtype=HALF), image(4096, 3, dtype=HALF)
+    function = imported(Call(torch.mm, (x, w)), decomposed=True)
+    vm = relax.VirtualMachine(tvm.compile(tvm.IRModule({"main": function}), TARGET), tvm.cpu())
+    got = torch.from_dlpack(vm["main"](*map(tvm.runtime.from_dlpack, (x, w)))[0])
+    want = x.double() @ w.double()
+    assert (got.double() - want).abs().max() <= 2**-10 * want.abs().max()  # half a unit, one sum

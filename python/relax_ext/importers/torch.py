@@ -81,7 +81,7 @@ def export_corrections(module: ModuleType) -> dict[str, Any]:
             **_aten(self),
             **torch_batch_norm.exported(self),
             **torch_promotion.promoted(self, found),
-            **_strided(found),
+            **_guarded(found),
         }
         return {
             name: partial(_checked, self, convert, name in ours)
@@ -166,12 +166,12 @@ def _whole(importer: Any) -> dict[str, Any]:
     }
 
 
-def _strided(stock: Mapping[Any, Any]) -> dict[str, Any]:
-    """TVM's converters of max_pool, where strides may be left out."""
+def _guarded(stock: Mapping[Any, Any]) -> dict[str, Any]:
+    """TVM's converters of pooling and padding, with arguments that they can read."""
+    pools = [name for name in stock if str(name).startswith("max_pool")]
     return {
-        name: partial(torch_layers.with_strides, convert)
-        for name, convert in stock.items()
-        if str(name).startswith("max_pool")
+        **{name: partial(torch_layers.with_strides, stock[name]) for name in pools},
+        "pad.default": partial(torch_layers.with_positive_widths, stock["pad.default"]),
     }
 
 

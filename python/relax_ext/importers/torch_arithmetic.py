@@ -22,6 +22,9 @@ R = relax()
 
 Emit = Callable[[Any], Any]
 
+_SPREADS = ("correction", "default", "dim")
+"""Overloads of variance and standard deviation."""
+
 
 def converters() -> dict[str, Callable[[Emit, Any], Any]]:
     """Return ``convert(emit, arguments)`` by the name of an operator."""
@@ -37,9 +40,9 @@ def converters() -> dict[str, Callable[[Emit, Any], Any]]:
         "addmm.default": lambda emit, a: _added_product(emit, a, a.mat1, a.mat2),
         "baddbmm.default": lambda emit, a: _added_product(emit, a, a.batch1, a.batch2),
         "linear.default": _linear,
-        "var.correction": _variance,
-        "std.correction": lambda emit, a: emit(R.op.sqrt(_variance(emit, a))),
-        "var_mean.correction": _variance_and_mean,
+        **{f"var.{form}": _variance for form in _SPREADS},
+        **{f"std.{form}": _deviation for form in _SPREADS},
+        **{f"var_mean.{form}": _variance_and_mean for form in _SPREADS},
         "isin.Tensor_Tensor": _is_in,
         **{f"any.{axes}": _any for axes in ("dim", "dims")},
     }
@@ -133,14 +136,26 @@ def _linear(emit: Emit, a: Any) -> Any:
     return emit(R.op.linear(a.input, a.weight, bias, sums_in))
 
 
+def _axes(dim: Any) -> list[int] | None:
+    """Return axes as a list, None for all of them."""
+    return [dim] if isinstance(dim, int) else dim or None
+
+
+def _spread(a: Any) -> tuple[list[int] | None, bool, float]:
+    """Return axes, whether they are kept, and what the number of elements is reduced by."""
+    if not hasattr(a, "correction"):
+        return _axes(getattr(a, "dim", None)), getattr(a, "keepdim", False), int(a.unbiased)
+    return _axes(a.dim), a.keepdim, 1 if a.correction is None else a.correction
+
+
 def _variance(emit: Emit, a: Any) -> Any:
     """Return the variance, divided by the number of elements less the correction."""
-    variance = emit(R.op.variance(a.self, a.dim or None, keepdims=a.keepdim))
-    correction = 1 if a.correction is None else a.correction
+    axes, keeps, correction = _spread(a)
+    variance = emit(R.op.variance(a.self, axes, keepdims=keeps))
     if not correction:
         return variance
     shape = known_shape(type_of(a.self).shape) or ()
-    sizes = [shape[axis] for axis in (a.dim or range(len(shape)))]
+    sizes = [shape[axis] for axis in (axes or range(len(shape)))]
     if not all(isinstance(size, int) for size in sizes):
         raise fail("var", f"correction={correction} needs sizes that are known at import")
     count, rest = math.prod(sizes), math.prod(sizes) - correction
@@ -148,9 +163,13 @@ def _variance(emit: Emit, a: Any) -> Any:
     return emit(R.op.multiply(variance, R.const(factor, dtype_of(variance))))
 
 
+def _deviation(emit: Emit, a: Any) -> Any:
+    return emit(R.op.sqrt(_variance(emit, a)))
+
+
 def _variance_and_mean(emit: Emit, a: Any) -> Any:
-    mean = emit(R.op.mean(a.self, a.dim or None, keepdims=a.keepdim))
-    return emit(R.Tuple([_variance(emit, a), mean]))
+    axes, keeps, _ = _spread(a)
+    return emit(R.Tuple([_variance(emit, a), emit(R.op.mean(a.self, axes, keepdims=keeps))]))
 
 
 def _is_in(emit: Emit, a: Any) -> Any:
@@ -164,7 +183,8 @@ def _is_in(emit: Emit, a: Any) -> Any:
 
 def _any(emit: Emit, a: Any) -> Any:
     """Return whether elements along axes are not all zero."""
-    axes = a.dim if isinstance(a.dim, list) else [a.dim]
-    is_set = emit(R.op.not_equal(a.self, R.const(0, dtype_of(a.self))))
-    found = emit(R.op.max(emit(R.op.astype(is_set, "int8")), axes or None, keepdims=a.keepdim))
+    is_set = a.self
+    if dtype_of(is_set) != "bool":
+        is_set = emit(R.op.not_equal(is_set, R.const(0, dtype_of(is_set))))
+    found = emit(R.op.max(emit(R.op.astype(is_set, "int8")), _axes(a.dim), keepdims=a.keepdim))
     return emit(R.op.astype(found, "bool"))

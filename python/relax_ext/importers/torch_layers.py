@@ -25,7 +25,6 @@ R = relax()
 def converters() -> dict[str, Callable[[Emit, Any], Any]]:
     """Return ``convert(emit, arguments)`` by the name of an operator."""
     return {
-        "constant_pad_nd.default": lambda emit, a: _padded(emit, a.self, a.pad, a.value),
         "pixel_shuffle.default": _pixel_shuffle,
         "group_norm.default": lambda emit, a: _group_norm(emit, a, a.num_groups),
         "native_group_norm.default": lambda emit, a: _group_norm(emit, a, a.group),
@@ -49,6 +48,14 @@ def with_strides(stock: Callable[[Any], Any], node: Any) -> Any:
     return stock(SimpleNamespace(args=tuple(args), **{name: getattr(node, name) for name in same}))
 
 
+def with_positive_widths(stock: Callable[[Any], Any], node: Any) -> Any:
+    """Convert a padding by TVM's converter, which cuts off by negative widths in one mode only."""
+    mode = node.args[2] if len(node.args) > 2 else "constant"
+    if mode != "constant" and any(isinstance(width, int) and width < 0 for width in node.args[1]):
+        raise fail("pad", f"pad={node.args[1]} must not be negative where mode={mode!r}")
+    return stock(node)
+
+
 def _shape(x: Any) -> tuple[Any, ...]:
     return known_shape(type_of(x).shape)
 
@@ -65,20 +72,6 @@ def _learned(a: Any, shape: Sequence[int]) -> tuple[Any, Any]:
     """Return weight and bias, ones and zeros where a layer has none."""
     weight = _ones(shape, a.input) if a.weight is None else a.weight
     return weight, _zeros(shape, a.input) if a.bias is None else a.bias
-
-
-def _padded(emit: Emit, x: Any, pad: Sequence[Any], value: float) -> Any:
-    """Return the data padded by a value; a negative width cuts off."""
-    shape, pairs = _shape(x), [pad[i : i + 2] for i in range(0, len(pad), 2)][::-1]
-    first = len(shape) - len(pairs)
-    for axis, (before, after) in enumerate(pairs, first):
-        if any(isinstance(width, int) and width < 0 for width in (before, after)):
-            end = shape[axis] + min(after, 0)
-            x = emit(R.op.strided_slice(x, [axis], [max(-before, 0)], [end]))
-    widths = [max(width, 0) if isinstance(width, int) else width for pair in pairs for width in pair]
-    if not any(isinstance(width, R.Expr) or width for width in widths):
-        return x
-    return emit(R.op.nn.pad(x, [0, 0] * first + widths, "constant", value))
 
 
 def _pixel_shuffle(emit: Emit, a: Any) -> Any:
@@ -173,12 +166,10 @@ def _resized(emit: Emit, a: Any, method: str) -> Any:
     )
 
 
-def _antialiased(emit: Emit, a: Any) -> Any:
+def _antialiased(emit: Emit, call: Any) -> Any:
     """Resize to a larger size, where nothing is filtered."""
-    before, after = _shape(a.self)[2:], tuple(a.output_size)
-    if not all(isinstance(size, int) for size in (*before, *after)) or before > after:
-        raise fail("upsample", f"antialias=True must not come with a smaller size: {before} {after}")
-    call = SimpleNamespace(
-        input=a.self, output_size=after, scale_factors=None, align_corners=a.align_corners
-    )
+    before, after = _shape(call.self)[2:], tuple(call.output_size)
+    if not all(isinstance(b, int) and isinstance(a, int) and b <= a for a, b in zip(after, before)):
+        raise fail("upsample", f"antialias=True must come with a larger size: {before} to {after}")
+    call = SimpleNamespace(input=call.self, output_size=after, align_corners=call.align_corners)
     return _resized(emit, call, "linear")

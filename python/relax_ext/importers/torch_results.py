@@ -38,7 +38,9 @@ def as_stated(importer: Any, node: Any, result: Any) -> Any:
     ValueError
         Where the shape differs, or where a cast would not give PyTorch's values.
     """
-    stated = node.meta.get("val")
+    if isinstance(result, R.Call):
+        result = importer.block_builder.emit(result)  # some of TVM's converters leave that out
+    stated = node.meta.get("val") if node.users else None
     if isinstance(stated, (list, tuple)):
         _check_several(node, result, stated)
         return result
