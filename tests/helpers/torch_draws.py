@@ -221,9 +221,7 @@ def _pool(function: Callable[..., Any], rank: int, largest: bool) -> Callable[[D
 
 def _indices(d: Draw) -> Call:
     which = d.int(0, 1)
-    return Call(
-        lambda x: F.max_pool2d(x, 2, return_indices=True)[which], (d.normal(1, 2, 6, 6),)
-    )
+    return Call(lambda x: F.max_pool2d(x, 2, return_indices=True)[which], (d.normal(1, 2, 6, 6),))
 
 
 def _adaptive(function: Callable[..., Any], rank: int) -> Callable[[Draw], Call]:
@@ -401,9 +399,7 @@ def _scatter(d: Draw) -> Call:
 
 def _embedding(d: Draw) -> Call:
     padding = d.pick(None, 1)
-    return Call(
-        lambda i, w: F.embedding(i, w, padding_idx=padding), (d.ints(0, 5), d.normal(5, 3))
-    )
+    return Call(lambda i, w: F.embedding(i, w, padding_idx=padding), (d.ints(0, 5), d.normal(5, 3)))
 
 
 def _slice(d: Draw) -> Call:
@@ -700,9 +696,7 @@ DRAWS: dict[str, Callable[[Draw], Call]] = {
             *("floor_divide", "pow"),
         )
     },
-    "number ** x": lambda d: Call(
-        (lambda base: lambda x: base**x)(d.pick(2, 1.5)), (d.normal(),)
-    ),
+    "number ** x": lambda d: Call((lambda base: lambda x: base**x)(d.pick(2, 1.5)), (d.normal(),)),
     "x ** y": lambda d: Call(torch.pow, (d.positive(3, 4), d.normal(3, 4))),
     "div, rounded": _rounded,
     "atan2": _binary(torch.atan2, "normal"),

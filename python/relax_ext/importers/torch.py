@@ -20,6 +20,7 @@ from . import (
     torch_layers,
     torch_promotion,
     torch_results,
+    torch_traced,
 )
 from .torch_arguments import arguments, refuse_lost, refuse_lost_results
 
@@ -98,8 +99,9 @@ def fx_corrections(module: ModuleType) -> dict[str, Any]:
     to_relax = vars(module.BaseFXGraphImporter)["_convert_torch_tensor_to_relax"].__func__
 
     def create_convert_map(self: Any) -> dict[Any, Any]:
+        found = create(self)
         ours = {**_functions(self), **_modules(self), **torch_batch_norm.traced(self)}
-        return {**create(self), **ours}
+        return {**found, **torch_traced.converters(self, found), **ours}
 
     def with_parameters(
         self: Any,
@@ -160,9 +162,7 @@ def _whole(importer: Any) -> dict[str, Any]:
 
     modules = (torch_arithmetic, torch_indexing, torch_layers)
     return {
-        name: bound(convert)
-        for module in modules
-        for name, convert in module.converters().items()
+        name: bound(convert) for module in modules for name, convert in module.converters().items()
     }
 
 

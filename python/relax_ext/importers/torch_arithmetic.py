@@ -99,7 +99,7 @@ def _bounded(emit: Emit, x: Any, low: Any, high: Any) -> Any:
 
 
 def _bound(emit: Emit, bound: Any, dtype: str) -> Any:
-    """Return a bound as a tensor; a number outside of an integer's range as the end of the range."""
+    """Return a bound as a tensor; the end of an integer's range for a number outside of it."""
     if isinstance(bound, R.Expr):
         return as_dtype(emit, bound, dtype)
     if "int" in dtype:

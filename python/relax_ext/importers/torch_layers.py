@@ -79,7 +79,9 @@ def _pixel_shuffle(emit: Emit, a: Any) -> Any:
     r, n = a.upscale_factor, len(batch)
     apart = emit(R.op.reshape(a.self, (*batch, c // (r * r), r, r, h, w)))
     axes = [*range(n), *(n + axis for axis in (0, 3, 1, 4, 2))]
-    return emit(R.op.reshape(emit(R.op.permute_dims(apart, axes)), (*batch, c // (r * r), h * r, w * r)))
+    return emit(
+        R.op.reshape(emit(R.op.permute_dims(apart, axes)), (*batch, c // (r * r), h * r, w * r))
+    )
 
 
 def _group_norm(emit: Emit, a: Any, groups: int) -> Any:

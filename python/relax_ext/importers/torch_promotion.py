@@ -21,7 +21,19 @@ from .torch_arguments import arguments
 R = relax()
 
 _ARITHMETIC = frozenset(
-    ("add", "add_", "sub", "rsub", "mul", "div", "floor_divide", "remainder", "fmod", "pow", "cumsum")
+    (
+        "add",
+        "add_",
+        "sub",
+        "rsub",
+        "mul",
+        "div",
+        "floor_divide",
+        "remainder",
+        "fmod",
+        "pow",
+        "cumsum",
+    )
 )
 _OPERANDS = ("self", "input")
 """Names that schemas give to what an operator computes from, if that is their first argument."""
