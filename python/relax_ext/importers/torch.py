@@ -19,6 +19,7 @@ from . import (
     torch_indexing,
     torch_layers,
     torch_promotion,
+    torch_quantized,
     torch_results,
     torch_traced,
 )
@@ -160,7 +161,7 @@ def _whole(importer: Any) -> dict[str, Any]:
     def bound(convert: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
         return lambda node: convert(importer.block_builder.emit, arguments(importer, node))
 
-    modules = (torch_arithmetic, torch_indexing, torch_layers)
+    modules = (torch_arithmetic, torch_indexing, torch_layers, torch_quantized)
     return {
         name: bound(convert) for module in modules for name, convert in module.converters().items()
     }

@@ -64,7 +64,7 @@ def widened(importer: Any, convert: Callable[[Any], Any], node: Any) -> Any:
     import torch
 
     schema = getattr(node.target, "_schema", None)
-    first = schema.arguments[:1] if schema else []
+    first = schema.arguments[:1] if schema and schema.name.startswith("aten::") else []
     is_operand = any(argument.name in _OPERANDS for argument in first)
     operands = [operand for operand in node.args[: int(is_operand)] if _is_tensor(operand)]
     result = node.meta.get("val")
