@@ -801,7 +801,9 @@ DRAWS: dict[str, Callable[[Draw], Call]] = {
     "select": _select,
     "slice": _slice,
     "slice_scatter": _slice_scatter,
-    "squeeze": lambda d: Call(lambda x: x.squeeze(d.pick(1, -2)) * 2, (d.numbers(3, 1, 2),)),
+    "squeeze": lambda d: Call(
+        (lambda axis: lambda x: x.squeeze(axis) * 2)(d.pick(1, -2)), (d.numbers(3, 1, 2),)
+    ),
     "stack": lambda d: Call(lambda x: torch.stack([x, x * 2], 1), (d.numbers(),)),
     "take": lambda d: Call(torch.take, (d.normal(3, 4), d.ints(0, 12))),
     "tile": lambda d: Call(lambda x: torch.tile(x, (2, 2)), (d.numbers(2, 3),)),
@@ -831,7 +833,10 @@ DRAWS: dict[str, Callable[[Draw], Call]] = {
     "eye": lambda d: Call(lambda x: torch.eye(3, 4, dtype=torch.float32) * x, (d.normal(1),)),
     "one_hot": lambda d: Call(lambda x: F.one_hot(x, 7), (d.ints(0, 7),)),
     "hamming_window": lambda d: Call(
-        lambda x: torch.hamming_window(9, d.pick(True, False), 0.6, 0.4) * x, (d.normal(1),)
+        (lambda periodic: lambda x: torch.hamming_window(9, periodic, 0.6, 0.4) * x)(
+            d.pick(True, False)
+        ),
+        (d.normal(1),),
     ),
     "to": _to,
     "type_as": lambda d: Call(lambda x, y: x.type_as(y), (d.numbers(), d.numbers())),

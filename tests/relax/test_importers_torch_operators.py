@@ -34,7 +34,10 @@ GROUP = 12
 """Operators of one compiled module."""
 
 REFUSED = frozenset(
-    ("bilinear, antialiased", "grid_sample", "max_pool2d, indices", "native_layer_norm")
+    (
+        *("bilinear, antialiased", "cross_entropy", "grid_sample", "max_pool2d, indices"),
+        "native_layer_norm",
+    )
 )
 """Operators of which all calls may be refused, decomposed or not."""
 
