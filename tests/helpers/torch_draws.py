@@ -634,7 +634,7 @@ DRAWS: dict[str, Callable[[Draw], Call]] = {
         name: _unary(getattr(torch, name))
         for name in (
             *("abs", "asinh", "atan", "ceil", "cos", "cosh", "erf", "exp", "expm1", "floor"),
-            *("isinf", "isnan", "neg", "relu", "sigmoid", "sign", "sin", "sinh"),
+            *("isfinite", "isinf", "isnan", "neg", "relu", "sigmoid", "sign", "sin", "sinh"),
             *("square", "tan", "tanh", "trunc"),
         )
     },
@@ -700,6 +700,7 @@ DRAWS: dict[str, Callable[[Draw], Call]] = {
     "x ** y": lambda d: Call(torch.pow, (d.positive(3, 4), d.normal(3, 4))),
     "div, rounded": _rounded,
     "atan2": _binary(torch.atan2, "normal"),
+    "logaddexp": _binary(torch.logaddexp, "normal"),
     "logical_not": _simple(torch.logical_not),
     **{
         f"bitwise_{name}": lambda d, name=name: Call(

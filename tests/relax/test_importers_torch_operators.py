@@ -199,6 +199,11 @@ FAULTS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[bool, ...]]] 
     "pixel_shuffle": (lambda x: F.pixel_shuffle(x, 2), (image(),), RAW),
     "isin, inverted": (partial(torch.isin, invert=True), (INTS, torch.tensor([1, 2])), RAW),
     "any of floats": (lambda x: torch.any(x > 0, 1) | torch.any(x, 1), (-image().abs(),), BOTH),
+    "sums and products of truth values": (
+        lambda x: ((x > 0) * (x < 1)) + (x < -1),
+        (image(),),
+        BOTH,
+    ),
     "prod of integers": (torch.prod, (INTS.int(),), BOTH),
     "exp of integers": (torch.exp, (INTS,), BOTH),
     "zeros_like in another dtype": (

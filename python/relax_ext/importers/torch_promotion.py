@@ -38,6 +38,7 @@ _ARITHMETIC = frozenset(
 _OPERANDS = ("self", "input")
 """Names that schemas give to what an operator computes from, if that is their first argument."""
 _SUMS = frozenset(("add", "add_", "sub", "rsub"))
+_OF_TRUTHS = {"add.Tensor": R.op.logical_or, "mul.Tensor": R.op.logical_and}
 _COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 
 
@@ -79,11 +80,23 @@ def widened(importer: Any, convert: Callable[[Any], Any], node: Any) -> Any:
 
 
 def _convert(importer: Any, stock: Callable[[Any], Any], node: Any) -> Any:
+    truths = _of_truths(importer, node)
+    if truths is not None:
+        return truths
     wanted = _dtype(node)
     operands = [
         operand for operand in node.args[:2] if wanted is not None and _is_narrower(operand, wanted)
     ]
     return _with_operands(importer, stock, node, operands, wanted)
+
+
+def _of_truths(importer: Any, node: Any) -> Any:
+    """Return a sum or product of truth values, which TVM compiles for no target; None of others."""
+    logical = _OF_TRUTHS.get(node.target.__name__)
+    values = [getattr(operand, "meta", {}).get("val") for operand in node.args[:2]]
+    if logical is None or not all(str(getattr(x, "dtype", "")) == "torch.bool" for x in values):
+        return None
+    return importer.block_builder.emit(logical(*importer._retrieve_args(node.args[:2])))
 
 
 def _with_operands(
