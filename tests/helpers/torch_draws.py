@@ -373,18 +373,17 @@ def _index(d: Draw) -> Call:
 
 
 def _index_put(d: Draw) -> Call:
-    accumulate = d.pick(True, False)
+    accumulate, which = d.pick(True, False), d.int(0, 4)
     i, j = torch.tensor([0, 2, -1]), torch.tensor([1, 3, -3])
-    which = d.int(0, 2)
+    shape = ((3, 5, 2), (3, 2), (4, 3, 2), (4, 5, 3), (3, 5))[which]
 
     def function(x: Any, v: Any, i: Any, j: Any) -> Any:
-        if which == 0:
-            return aten.index_put(x, [i], v, accumulate)
-        if which == 1:
-            return aten.index_put(x, [i, j], v[:, 0], accumulate)
-        return aten.index_put(x, [None, i], v[:, :4].T, accumulate)
+        indices = ([i], [i, j], [None, i], [None, None, j - j % 2], [i, None, j % 2])[which]
+        return aten.index_put(x, indices, v, accumulate)
 
-    return Call(function, (d.normal(4, 5), d.normal(3, 5), i, j))
+    # Where places coincide, only sums are defined.
+    accumulate = accumulate or which == 3
+    return Call(function, (d.normal(4, 5, 4 if which == 3 else 2), d.normal(*shape), i, j))
 
 
 def _scatter(d: Draw) -> Call:

@@ -178,6 +178,11 @@ FAULTS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[bool, ...]]] 
         (image(), torch.tensor([0, 2, 3])),
         BOTH,
     ),
+    "index_put of some axes": (
+        lambda x, i: torch.index_put(x, (i % 2, i), x[0, :3]),
+        (image(), torch.tensor([0, 1, -2])),
+        BOTH,
+    ),
     "narrow": (lambda x: x.narrow(1, 2, 2) * 2, (image(),), RAW),
     "chunks of two sizes": (lambda x: torch.chunk(x, 5, 2)[-1] * 2, (image(2, 3, 7),), RAW),
     "nearest to a smaller size": (lambda x: F.interpolate(x, size=(2, 3)), (image(),), BOTH),
