@@ -193,6 +193,11 @@ FAULTS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[bool, ...]]] 
     ),
     "instance_norm, epsilon": (partial(F.instance_norm, eps=0.5), (image(),), RAW),
     "group_norm without weights": (lambda x: F.group_norm(x, 2), (image(),), BOTH),
+    "group_norm, bfloat16": (
+        lambda x: F.group_norm(x, 2).float(),
+        (image(dtype=torch.bfloat16),),
+        BOTH,
+    ),
     "layer_norm without weights": (lambda x: F.layer_norm(x, (6,)), (image(),), RAW),
     "max_pool without strides": (partial(F.max_pool2d, kernel_size=2, padding=1), (image(),), BOTH),
     "avg_pool without a batch": (lambda x: F.avg_pool1d(x, 2) * 2, (image(3, 8),), EXPORT),

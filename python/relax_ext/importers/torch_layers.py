@@ -17,7 +17,7 @@ import numpy as np
 from topi_ext.compat import known_shape, relax, type_of
 from topi_ext.geometry import fail
 
-from .torch_arithmetic import Emit, dtype_of
+from .torch_arithmetic import Emit, as_dtype, dtype_of
 
 R = relax()
 
@@ -68,10 +68,17 @@ def _zeros(shape: Sequence[int], like: Any) -> Any:
     return R.const(np.zeros(tuple(shape)), dtype_of(like))
 
 
-def _learned(a: Any, shape: Sequence[int]) -> tuple[Any, Any]:
-    """Return weight and bias, ones and zeros where a layer has none."""
+def _operands(emit: Emit, a: Any, shape: Sequence[int]) -> tuple[Any, Any, Any]:
+    """Return data, weight and bias; ones and zeros where a layer has none.
+
+    TVM's normalizations do not take bfloat16: these are computed in float32.
+    """
     weight = _ones(shape, a.input) if a.weight is None else a.weight
-    return weight, _zeros(shape, a.input) if a.bias is None else a.bias
+    bias = _zeros(shape, a.input) if a.bias is None else a.bias
+    if dtype_of(a.input) != "bfloat16":
+        return a.input, weight, bias
+    x, weight, bias = (as_dtype(emit, tensor, "float32") for tensor in (a.input, weight, bias))
+    return x, weight, bias
 
 
 def _pixel_shuffle(emit: Emit, a: Any) -> Any:
@@ -87,29 +94,28 @@ def _pixel_shuffle(emit: Emit, a: Any) -> Any:
 def _group_norm(emit: Emit, a: Any, groups: int) -> Any:
     shape = _shape(a.input)
     axes = list(range(2, len(shape)))
-    weights = _learned(a, shape[1:2])
-    return emit(R.op.nn.group_norm(a.input, *weights, groups, 1, axes, a.eps))
+    operands = _operands(emit, a, shape[1:2])
+    return emit(R.op.nn.group_norm(*operands, groups, 1, axes, a.eps))
 
 
 def _layer_norm(emit: Emit, a: Any) -> Any:
     axes = list(range(-len(a.normalized_shape), 0))
-    weights = _learned(a, a.normalized_shape)
-    return emit(R.op.nn.layer_norm(a.input, *weights, axes, a.eps))
+    operands = _operands(emit, a, a.normalized_shape)
+    return emit(R.op.nn.layer_norm(*operands, axes, a.eps))
 
 
 def _instance_norm(emit: Emit, a: Any) -> Any:
     """Normalize by the statistics of each image, or by running ones."""
     shape = _shape(a.input)
-    weights = _learned(a, shape[1:2])
+    operands = _operands(emit, a, shape[1:2])
     if a.use_input_stats:
         if a.running_mean is not None:
             rule = "use_input_stats=True would update running statistics, which are not imported"
             raise fail("instance_norm", f"{rule}: call eval() on the model before exporting it")
         axes = list(range(2, len(shape)))
-        return emit(R.op.nn.instance_norm(a.input, *weights, 1, axes, a.eps))
-    normed = R.op.nn.batch_norm(
-        a.input, *weights, a.running_mean, a.running_var, axis=1, epsilon=a.eps, training=False
-    )
+        return emit(R.op.nn.instance_norm(*operands, 1, axes, a.eps))
+    mean, var = (as_dtype(emit, t, dtype_of(operands[0])) for t in (a.running_mean, a.running_var))
+    normed = R.op.nn.batch_norm(*operands, mean, var, axis=1, epsilon=a.eps, training=False)
     return emit(R.TupleGetItem(emit(normed), 0))
 
 

@@ -40,7 +40,9 @@ def as_stated(importer: Any, node: Any, result: Any) -> Any:
     """
     if isinstance(result, R.Call):
         result = importer.block_builder.emit(result)  # some of TVM's converters leave that out
-    stated = node.meta.get("val") if node.users else None
+    stated = node.meta.get("val") if node.users and isinstance(result, R.Expr) else None
+    if isinstance(stated, (list, tuple)) and _is_tensor_type(_type(result)):
+        stated = stated[0]  # the converter gives the first result alone
     if isinstance(stated, (list, tuple)):
         _check_several(node, result, stated)
         return result
@@ -48,9 +50,8 @@ def as_stated(importer: Any, node: Any, result: Any) -> Any:
 
 
 def _check_several(node: Any, result: Any, stated: Any) -> None:
-    """Compare the results that are read; a converter may give the first one alone."""
-    found = _type(result)
-    fields = list(getattr(found, "fields", [found]))
+    """Compare the results that are read."""
+    fields = list(getattr(_type(result), "fields", ()))
     is_list = hasattr(node.target, "_schema") and len(node.target._schema.returns) == 1
     if is_list and len(fields) != len(stated):
         rule = f"must be {len(stated)}, as PyTorch states"
