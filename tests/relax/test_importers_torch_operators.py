@@ -35,7 +35,13 @@ GROUP = 12
 
 REFUSED = frozenset(
     (
-        *("bilinear, antialiased", "cross_entropy", "grid_sample", "max_pool2d, indices"),
+        *(
+            "bilinear, antialiased",
+            "cross_entropy",
+            "grid_sample",
+            "max_pool2d, indices",
+            "meshgrid",
+        ),
         "native_layer_norm",
     )
 )
