@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions of integers of 8 bits in whole models, as ONNX and TFLite are imported.
+"""Convolutions of integers of 8 bits in whole models, as ONNX, PyTorch and TFLite are imported.
 
 Where both operands of a convolution of float32 are dequantized, the sums of ``scale_x * (x - x0) *
 scale_w * (w - w0)`` are ``scale_x * scale_w`` times sums of integers, which are exact.  Where both

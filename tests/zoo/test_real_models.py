@@ -30,7 +30,8 @@ QUICK = {
     "SamModel, mask decoder": "rank 2, in a transformer",
     "Mask R-CNN, mask head, bfloat16": "bfloat16, which TVM alone refuses",
     "UNet": "rank 3, which TVM alone refuses",
-    "KUpsample2D": "refused by an operator that is no convolution",
+    "KUpsample2D": "index_put, which TVM alone refuses",
+    "UnivNetModel": "refused by an operator that is no convolution",
 }
 """A row for each kind of model."""
 

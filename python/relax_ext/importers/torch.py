@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -13,7 +13,17 @@ from topi_ext.compat import known_shape, relax, simplify
 from topi_ext.geometry import fail
 from topi_ext.padding import Window, read
 
-from . import torch_batch_norm, torch_promotion
+from . import (
+    torch_arithmetic,
+    torch_batch_norm,
+    torch_indexing,
+    torch_layers,
+    torch_promotion,
+    torch_quantized,
+    torch_results,
+    torch_traced,
+)
+from .torch_arguments import arguments, refuse_lost, refuse_lost_results
 
 R = relax()
 RANKS = (1, 2, 3)
@@ -68,8 +78,17 @@ def export_corrections(module: ModuleType) -> dict[str, Any]:
 
     def create_convert_map(self: Any) -> dict[Any, Any]:
         found = stock(self)
-        ours = {**_aten(self), **torch_batch_norm.exported(self)}
-        return {**found, **torch_promotion.promoted(self, found), **ours}
+        ours = {
+            **_whole(self),
+            **_aten(self),
+            **torch_batch_norm.exported(self),
+            **torch_promotion.promoted(self, found),
+            **_guarded(found),
+        }
+        return {
+            name: partial(_checked, self, convert, name in ours)
+            for name, convert in {**found, **ours}.items()
+        }
 
     return {"ExportedProgramImporter.create_convert_map": create_convert_map}
 
@@ -81,8 +100,9 @@ def fx_corrections(module: ModuleType) -> dict[str, Any]:
     to_relax = vars(module.BaseFXGraphImporter)["_convert_torch_tensor_to_relax"].__func__
 
     def create_convert_map(self: Any) -> dict[Any, Any]:
+        found = create(self)
         ours = {**_functions(self), **_modules(self), **torch_batch_norm.traced(self)}
-        return {**create(self), **ours}
+        return {**found, **torch_traced.converters(self, found), **ours}
 
     def with_parameters(
         self: Any,
@@ -130,6 +150,38 @@ def _constant(stock: Callable[[Any], Any], tensor: Any) -> Any:
     from tvm import runtime
 
     return R.const(runtime.from_dlpack(tensor.detach().cpu().clone().contiguous()))
+
+
+# ---------------------------------------------------------------- exported operators
+
+
+def _whole(importer: Any) -> dict[str, Any]:
+    """Converters that read all arguments of a call by its schema."""
+
+    def bound(convert: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
+        return lambda node: convert(importer.block_builder.emit, arguments(importer, node))
+
+    modules = (torch_arithmetic, torch_indexing, torch_layers, torch_quantized)
+    return {
+        name: bound(convert) for module in modules for name, convert in module.converters().items()
+    }
+
+
+def _guarded(stock: Mapping[Any, Any]) -> dict[str, Any]:
+    """TVM's converters of pooling and padding, with arguments that they can read."""
+    pools = [name for name in stock if str(name).startswith("max_pool")]
+    return {
+        **{name: partial(torch_layers.with_strides, stock[name]) for name in pools},
+        "pad.default": partial(torch_layers.with_positive_widths, stock["pad.default"]),
+    }
+
+
+def _checked(importer: Any, convert: Callable[[Any], Any], is_ours: bool, node: Any) -> Any:
+    """Convert a call of which nothing is lost, to a result of the stated type."""
+    refuse_lost(node, is_ours)
+    result = torch_promotion.widened(importer, convert, node)
+    refuse_lost_results(node)
+    return torch_results.as_stated(importer, node, result)
 
 
 # ---------------------------------------------------------------- forms of the call

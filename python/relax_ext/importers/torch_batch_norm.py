@@ -54,6 +54,7 @@ def exported(importer: Any) -> dict[str, Callable[[Any], Any]]:
         "batch_norm.default": partial(_called, importer, _ATEN),
         # Of three results; TVM's importer knows this one by the first alone.
         "_native_batch_norm_legit_no_training.default": partial(_called, importer, _NO_TRAINING),
+        "_native_batch_norm_legit_functional.default": partial(_called, importer, _ATEN),
     }
 
 
@@ -92,6 +93,12 @@ def _module(importer: Any, node: Any) -> Any:
 
 def _emit(importer: Any, call: _Call) -> Any:
     emit = importer.block_builder.emit
+    if call.training and call.mean is not None:
+        raise fail(
+            "batch_norm",
+            "training=True would update running statistics, which are not imported: "
+            "call eval() on the model before exporting it",
+        )
     channels = known_shape(type_of(call.x).shape)[1]
     if not isinstance(channels, int):
         raise fail("batch_norm", f"channels={channels} must be known at import")
