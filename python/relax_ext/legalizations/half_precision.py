@@ -27,14 +27,15 @@ def widened(bb: Any, call: Any, stock: Any) -> Any:
 
 
 def widened_product(bb: Any, call: Any, stock: Any) -> Any:
-    """Accumulate a matrix product of half-precision operands in float32.
-
-    On GPUs TVM's schedules decide, which match the operands' dtype.
-    """
-    target = target_of(tensor_type_of(call))
-    if not _has_half(call) or (target is not None and is_gpu(target)):
+    """Accumulate a matrix product of half-precision operands in float32."""
+    if dtype_name(tensor_type_of(call).dtype) not in _HALF:
         return stock(bb, call)
-    wide = bb.emit(R.op.matmul(*(_wide(bb, arg) for arg in call.args)))
+    target = target_of(tensor_type_of(call))
+    operands = call.args
+    if target is None or not is_gpu(target):
+        # On GPUs TVM's schedules for tensor cores need operands of half precision.
+        operands = [_wide(bb, arg) for arg in operands]
+    wide = bb.emit(R.op.matmul(*operands, out_dtype="float32"))
     return _narrowed(bb, wide, call)
 
 
