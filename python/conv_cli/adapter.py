@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from .args import Usage
 from .boards import Board
+from .errors import CliError
 from .measure import Protocol, Side, timed
 from .operators import Operator
 
 if TYPE_CHECKING:
+    from topi_ext.kernel_info import KernelInfo
+
     from .model import Model
     from .profiling import Ran
 
@@ -77,9 +80,9 @@ class Observed(Compiled):
     @abstractmethod
     def observed(
         self, arguments: Any, protocol: Protocol
-    ) -> tuple[list[list[Ran]], Collection[str]]:
-        """The calls of several runs, behind one that is left out, and the names of functions that
-        are kernels of the package."""
+    ) -> tuple[list[list[Ran]], Mapping[str, str]]:
+        """The calls of several runs, behind one that is left out, and the kernels of the package by
+        the names of their functions."""
 
 
 class Adapter(ABC):
@@ -106,6 +109,12 @@ class Adapter(ABC):
     def package(self) -> str:
         """Name of the adapter."""
         return self.usage.package
+
+    def kernels(self, module: Any, target: Any) -> tuple[list[KernelInfo], list[str]]:
+        """Return the kernels of this package that a module is compiled to, one for each function,
+        and the names of the functions that TVM computes."""
+        del module, target
+        raise CliError(f"doctor MODEL: {self.package} does not tell which kernels it has chosen")
 
     @abstractmethod
     def host_target(self, threads: int) -> Any:

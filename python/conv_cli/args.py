@@ -29,7 +29,7 @@ EPILOG = """\
 {tuning}{caching}  python -m {package} doctor
       prints versions, processor, vector instructions, threads, and what is registered
 
-exit status:
+{kernels}exit status:
   0  everything that {package} computed is right
   1  something is wrong (the table says what)
   2  the command line, the file or the inputs cannot be used
@@ -42,6 +42,12 @@ and 8e-2), quantized outputs up to a step of rounding, more where operators foll
 TUNING = """\
   python -m {package} tune MODEL --database PLANS.json
       measures plans of its convolutions here, and keeps the fastest of each
+
+"""
+
+KERNELS = """\
+  python -m {package} doctor MODEL
+      prints which kernel computes each operator of a model, by which plan
 
 """
 
@@ -177,6 +183,7 @@ def parser(usage: Usage) -> argparse.ArgumentParser:
             examples=usage.examples,
             tuning=TUNING.format(package=usage.package) if usage.takes_database else "",
             caching=CACHING.format(package=usage.package) if usage.keeps_code else "",
+            kernels=KERNELS.format(package=usage.package) if usage.takes_profile else "",
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

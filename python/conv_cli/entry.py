@@ -18,6 +18,7 @@ from .adapter import Adapter, Choices
 from .boards import Board
 from .check import Options, Report, check, set_threads
 from .errors import CliError, need, one_line, tell
+from .kernels import chosen_kernels
 from .profiling import profile
 from .several import Outcome, check_each
 from .tuning import taking_plans, told, tune
@@ -43,6 +44,8 @@ def main(adapter: Adapter, argv: Sequence[str] | None = None) -> int:
     if arguments == ["doctor"]:
         return doctor.show(adapter)
     try:
+        if arguments[:1] == ["doctor"]:
+            return _kernels(adapter, cli_args.read(adapter.usage, arguments[1:]))
         if adapter.usage.keeps_code and arguments[:1] == ["cache"]:
             return kept_code.show(adapter, arguments[1:])
         chosen = cli_args.read(adapter.usage, arguments)
@@ -90,6 +93,17 @@ def _profile(adapter: Adapter, chosen: Namespace, options: Options) -> None:
     profile_report.show(found)
     if chosen.json:
         _write_json(chosen.json, [found.to_json()], several=False)
+
+
+def _kernels(adapter: Adapter, chosen: Namespace) -> int:
+    """Show which kernels compute a model; 0."""
+    need("rich", "printing the table")
+    with taking_plans(chosen.database):
+        found = chosen_kernels(chosen.model, adapter, _options(chosen)[0])
+    print("\n".join(found.lines()))
+    if chosen.json:
+        _write_json(chosen.json, [found.to_json()], several=False)
+    return 0
 
 
 def _tune(adapter: Adapter, chosen: Namespace, options: Options) -> None:

@@ -14,7 +14,7 @@ from .profiling import Entry, Profile
 ROWS = 20
 """Entries that are shown one by one; the others together."""
 
-BAR = 24
+BAR = 16
 """Characters of the longest bar."""
 
 
@@ -39,6 +39,7 @@ def show(found: Profile, console: Console | None = None) -> None:
 def _table(entries: Sequence[Entry]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("operator", overflow="fold", min_width=30)
+    table.add_column("kernel", overflow="fold")
     table.add_column("calls", justify="right")
     table.add_column("ms", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
@@ -48,6 +49,7 @@ def _table(entries: Sequence[Entry]) -> Table:
         style = "" if entry.is_ours else "yellow"
         table.add_row(
             f"{entry.operator}\n  [dim]{shapes(entry)}[/dim]",
+            entry.kernel,
             str(entry.count),
             f"{entry.ms:.2f}",
             f"{entry.share:.0%}",
@@ -58,7 +60,7 @@ def _table(entries: Sequence[Entry]) -> Table:
     if rest:
         ms, share = sum(entry.ms for entry in rest), sum(entry.share for entry in rest)
         calls = sum(entry.count for entry in rest)
-        table.add_row(f"{len(rest)} more", str(calls), f"{ms:.2f}", f"{share:.0%}", "")
+        table.add_row(f"{len(rest)} more", "", str(calls), f"{ms:.2f}", f"{share:.0%}", "")
     return table
 
 

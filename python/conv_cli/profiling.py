@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -57,6 +57,8 @@ class Entry:
         Of the time of a run.
     is_ours : bool
         Whether a kernel of this package computes it.
+    kernel : str
+        Name of that kernel; empty where TVM computes it.
     """
 
     operator: str
@@ -65,6 +67,7 @@ class Entry:
     ms: float
     share: float
     is_ours: bool
+    kernel: str = ""
 
 
 @dataclass
@@ -154,8 +157,8 @@ def profile(
     return found
 
 
-def _runs(model: Model, protocol: Protocol) -> tuple[list[list[Ran]], Collection[str]]:
-    """The calls of each run, and the names of functions that are ours."""
+def _runs(model: Model, protocol: Protocol) -> tuple[list[list[Ran]], Mapping[str, str]]:
+    """The calls of each run, and the kernels of functions that are ours."""
     adapter = protocol.adapter
     try:
         compiled = adapter.compile_observed(model.mod, protocol.target, "main")
@@ -167,23 +170,23 @@ def _runs(model: Model, protocol: Protocol) -> tuple[list[list[Ran]], Collection
         raise CliError(f"{model.name}: does not compile or run: {one_line(error)}") from error
 
 
-def entries_of(runs: Sequence[Sequence[Ran]], ours: Collection[str]) -> list[Entry]:
+def entries_of(runs: Sequence[Sequence[Ran]], ours: Mapping[str, str]) -> list[Entry]:
     """Calls by operator and shapes, the slowest first.
 
     Parameters
     ----------
     runs : sequence
         The calls of each run of the same model.
-    ours : collection of str
-        Symbols of functions that are this package's kernels.
+    ours : mapping of str to str
+        Name of the kernel by symbol, of functions that are this package's kernels.
     """
-    sums: dict[tuple[str, Any, bool], list[int]] = defaultdict(list)
-    counts: Counter[tuple[str, Any, bool]] = Counter()
+    sums: dict[tuple[str, Any, str], list[int]] = defaultdict(list)
+    counts: Counter[tuple[str, Any, str]] = Counter()
     for number, run in enumerate(runs):
-        of_run: dict[tuple[str, Any, bool], int] = defaultdict(int)
+        of_run: dict[tuple[str, Any, str], int] = defaultdict(int)
         for call in run:
             name = operator_name(call.symbol)
-            key = name, () if name == MEMORY else call.shapes, call.symbol in ours
+            key = name, () if name == MEMORY else call.shapes, ours.get(call.symbol, "")
             of_run[key] += call.ns
             counts[key] += number == 0
         for key, ns in of_run.items():
@@ -191,8 +194,8 @@ def entries_of(runs: Sequence[Sequence[Ran]], ours: Collection[str]) -> list[Ent
     times = {key: median(values) / 1e6 for key, values in sums.items()}
     total = sum(times.values()) or 1.0
     made = [
-        Entry(name, shapes, counts[name, shapes, is_ours], ms, ms / total, is_ours)
-        for (name, shapes, is_ours), ms in times.items()
+        Entry(name, shapes, counts[name, shapes, kernel], ms, ms / total, bool(kernel), kernel)
+        for (name, shapes, kernel), ms in times.items()
     ]
     return sorted(made, key=lambda entry: -entry.ms)
 

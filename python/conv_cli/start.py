@@ -27,13 +27,14 @@ def ahead(package: str, usage: Callable[[], Usage]) -> None:
     # in an import or a compile they would end it.
     if any(action == "error" for action, *_ in warnings.filters):
         warnings.simplefilter("default")
-    if sys.argv[1:] == ["doctor"] or sys.argv[1:2] == ["cache"]:
+    words = sys.argv[1:]
+    if words == ["doctor"] or words[:1] == ["cache"]:
         return
     from .args import read  # not before Ctrl-C is answered
     from .errors import CliError, tell
 
     try:
-        read(usage(), sys.argv[1:])
+        read(usage(), words[1:] if words[:1] == ["doctor"] else words)
     except CliError as error:
         tell(package, error)
         sys.exit(2)

@@ -14,11 +14,15 @@ from functools import lru_cache, wraps
 from typing import Any, NamedTuple
 
 from . import compat
+from .cpu import registry as cpu_registry
 from .cpu.backend import CpuBackend
+from .cuda import registry as cuda_registry
 from .cuda.backend import CudaBackend
 from .emit import SCRATCH_BYTES
 from .epilogue import UNFUSED, Fused
 from .geometry import Geometry, Size
+from .kernel_info import announce
+from .kernel_selection import selected
 from .layout import Layouts
 from .problem import Problem
 from .product import Product
@@ -26,6 +30,11 @@ from .resize import Resize
 from .rowwise import RowWise
 from .sizes import Rule, rules, unknown
 from .transposition import Transposition
+
+KERNELS = frozenset(
+    kernel.name for kernel in (*cpu_registry.KERNELS, *cuda_registry.KERNELS) if kernel.candidates
+)
+"""Names of the kernels that are chosen from."""
 
 Backend = CpuBackend | CudaBackend
 """Builds kernels for one kind of target; hashable, so that equal requests share a kernel."""
@@ -42,11 +51,14 @@ def of_target(target: Any) -> Backend | Unsupported:
     """What builds kernels for `target`, or why nothing does."""
     if target is None:
         return Unsupported("no target is known")
-    kind = target.kind.name
+    kind, selection = target.kind.name, selected(KERNELS)
     if kind == "llvm":
-        return CpuBackend.of(target) or Unsupported("LLVM does not know the target's triple")
+        found = CpuBackend.of(target, selection)
+        return found or Unsupported("LLVM does not know the target's triple")
     if kind == "cuda":
-        return CudaBackend.of(target) or Unsupported("the target's arch must be one such as sm_80")
+        return CudaBackend.of(target, selection) or Unsupported(
+            "the target's arch must be one such as sm_80"
+        )
     return Unsupported(f"target kind {kind}: kernels of ours are for llvm and cuda")
 
 
@@ -132,7 +144,7 @@ def prim_func(
     if not fuses(target, fused):
         return None
     found = of_target(target)
-    return _build(_Request.of(face, geometry, layouts, n, dtypes, found, fused))
+    return announce(_build(_Request.of(face, geometry, layouts, n, dtypes, found, fused)))
 
 
 def prepacked(
@@ -157,7 +169,7 @@ def prepacked(
     if isinstance(found, Unsupported) or not found.fuses(fused):
         return None, None
     request = _Request.of(face, geometry, layouts, n, dtypes, found, fused, prepacked=True)
-    return _build_packing(request), _build(request)
+    return _build_packing(request), announce(_build(request))
 
 
 def multiplies(target: Any) -> bool:
@@ -176,13 +188,13 @@ def product_func(product: Product, target: Any) -> Any:
     target : tvm.target.Target
         One that :func:`multiplies`.
     """
-    return _build(_ProductRequest.of(product, of_target(target)))
+    return announce(_build(_ProductRequest.of(product, of_target(target))))
 
 
 def prepacked_product(product: Product, target: Any) -> tuple[Packing | None, Any]:
     """The same in two, for w that is known before the operator runs; see :func:`prepacked`."""
     request = _ProductRequest.of(replace(product, prepacked=True), of_target(target))
-    return _build_packing(request), _build(request)
+    return _build_packing(request), announce(_build(request))
 
 
 def computes_rows(target: Any) -> bool:
@@ -201,19 +213,19 @@ def rowwise_func(rowwise: RowWise, target: Any) -> Any:
         One that :func:`computes_rows`.
     """
     known = ((a, size if isinstance(size, int) else None) for a, size in rowwise.sizes)
-    return _build_rowwise(replace(rowwise, sizes=tuple(known)), of_target(target))
+    return announce(_build_rowwise(replace(rowwise, sizes=tuple(known)), of_target(target)))
 
 
 def transposition_func(transposition: Transposition, target: Any) -> Any:
     """The scheduled PrimFunc ``(x, *operands of the epilogue, y)`` of a merged transpose, for a
     target that :func:`computes_rows`."""
-    return _build_transposition(transposition, of_target(target))
+    return announce(_build_transposition(transposition, of_target(target)))
 
 
 def resize_func(resize: Resize, target: Any) -> Any:
     """The scheduled PrimFunc ``(x, *operands of the epilogue, y)`` of a resize, for a target that
     :func:`computes_rows`."""
-    return _build_resize(resize, of_target(target))
+    return announce(_build_resize(resize, of_target(target)))
 
 
 def workspace_bytes(func: Any, threads: int) -> int | None:

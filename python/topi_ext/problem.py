@@ -11,6 +11,7 @@ from .dtypes import accumulator
 from .epilogue import NO_ZERO_POINTS, Epilogue, ZeroPoints, finished
 from .gather import Gather
 from .geometry import Geometry, Size, fail
+from .kernel_info import by
 from .layout import Layouts
 
 OPERANDS = {"conv": "xw", "conv_transpose": "yw", "conv_weight_grad": "xy"}
@@ -71,6 +72,30 @@ class Problem:
 
     def __post_init__(self) -> None:
         check_zero_points(self.face, self.dtypes, self.zero_points)
+
+    @property
+    def kind(self) -> str:
+        """Of operator, as :mod:`topi_ext.kernel_info` names it."""
+        return self.face
+
+    @property
+    def shape_text(self) -> str:
+        """Sizes of the data and of the result, and the window between them."""
+        g, rank = self.geometry, len(self.layouts.x) - 2
+        x = by((self.n, g.c, *g.x_size[-rank:]))
+        y = by((self.n, g.k, *g.y_size[-rank:]))
+        ends = {"conv": f"{x} -> {y}", "conv_transpose": f"{y} -> {x}"}
+        window = [ends.get(self.face, f"{x}, {y} -> {g.k}x{g.c_per_group}")]
+        for name, values, usual in (
+            ("kernel", g.kernel, None),
+            ("stride", g.stride, 1),
+            ("dilation", g.dilation, 1),
+            ("padding", (*g.pad_before[-rank:], *g.pad_after[-rank:]), 0),
+        ):
+            own = values if name == "padding" else values[-rank:]
+            if any(not isinstance(value, int) or value != usual for value in own):
+                window.append(f"{name} {by(own)}")
+        return " ".join([*window, *([f"groups {g.groups}"] if g.groups > 1 else [])])
 
     @property
     def transposed(self) -> bool:

@@ -28,6 +28,7 @@ from typing import ClassVar
 from .dtypes import accumulator
 from .epilogue import NO_ZERO_POINTS, Epilogue, ZeroPoints, finished, without_letters
 from .geometry import Geometry, Size
+from .kernel_info import by
 from .layout import Layouts
 from .problem import DATA, Problem
 
@@ -85,6 +86,17 @@ class Product:
             for varies in ["".join(a for a in step.order if a in step.varies).replace("C", "F")]
         )
         return cls(sizes, x, w, y, problem.dtypes, steps_behind, problem.prepacked).merged()
+
+    @property
+    def kind(self) -> str:
+        """Of operator, as :mod:`topi_ext.kernel_info` names it."""
+        return self.face
+
+    @property
+    def shape_text(self) -> str:
+        """Sizes of the operands and of the result."""
+        x, w, y = (by(self.shape(letters)) for letters in (self.x, self.w, self.y))
+        return f"{x} @ {w} -> {y} as {self.x},{self.w}->{self.y}"
 
     @cached_property
     def size(self) -> dict[str, Size]:

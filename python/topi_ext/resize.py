@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .epilogue import Epilogue
+from .kernel_info import by
 
 NEAREST, HALF_PIXEL, ASYMMETRIC, CORNERS = METHODS = (
     "nearest", "half_pixel", "asymmetric", "corners",
@@ -46,6 +47,21 @@ class Resize:
     before: tuple[int, int]
     after: tuple[int, int]
     epilogue: Epilogue = ()
+
+    @property
+    def kind(self) -> str:
+        """Of operator, as :mod:`topi_ext.kernel_info` names it."""
+        return "resize"
+
+    @property
+    def shape_text(self) -> str:
+        """Sizes of the operand and of the result, and the method."""
+        return f"{by((*self.planes, *self.before))} -> {by(self.after)} {self.method}"
+
+    @property
+    def dtypes(self) -> tuple[str, str]:
+        """Of the operand and of the result."""
+        return "float32", "float32"
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -24,6 +24,7 @@ from math import prod
 from .dtypes import accumulator
 from .epilogue import Epilogue, without_letters
 from .geometry import Size
+from .kernel_info import by
 
 NORMALIZE, SOFTMAX, MASKED_SOFTMAX = OPS = ("normalize", "softmax", "masked_softmax")
 """To mean 0 and variance 1; softmax; the same, but zeros where all of a row is minus infinity."""
@@ -55,6 +56,16 @@ class RowWise:
     dtypes: tuple[str, str]
     epsilon: float = 0.0
     epilogue: Epilogue = ()
+
+    @property
+    def kind(self) -> str:
+        """Of operator, as :mod:`topi_ext.kernel_info` names it."""
+        return self.op
+
+    @property
+    def shape_text(self) -> str:
+        """Sizes of the tensor, and those of a row."""
+        return f"{by(self.shape(self.letters))}, rows of {by(self.shape(self.columns))}"
 
     @property
     def letters(self) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from .epilogue import Epilogue, without_letters
+from .kernel_info import by
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,21 @@ class Transposition:
     y: str
     dtype: str
     epilogue: Epilogue = ()
+
+    @property
+    def kind(self) -> str:
+        """Of operator, as :mod:`topi_ext.kernel_info` names it."""
+        return "transpose"
+
+    @property
+    def shape_text(self) -> str:
+        """Sizes of the operand and of the result."""
+        return f"{by(self.shape(self.x))} -> {by(self.shape(self.y))} as {self.x}->{self.y}"
+
+    @property
+    def dtypes(self) -> tuple[str, str]:
+        """Of the operand and of the result."""
+        return self.dtype, self.dtype
 
     def shape(self, letters: str) -> tuple[int, ...]:
         """Shape of a tensor with these letters."""

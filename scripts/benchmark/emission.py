@@ -22,6 +22,7 @@ from relax_ext.pipeline import first_passes
 from topi_ext import compat
 from topi_ext.emit import is_kernel
 from topi_ext.geometry import conv_size
+from topi_ext.kernel_info import INFO, KERNEL
 from topi_ext.layout import Layouts
 from topi_ext.problem import OPERANDS
 
@@ -55,10 +56,17 @@ def kernels(module: tvm.IRModule, target: Any) -> dict[str, int]:
         passes = [*first_passes(module), relax.transform.LegalizeOps()]
         lowered = tvm.transform.Sequential(passes)(module)
     return {
-        name.name_hint: structural_hash(func.without_attr("global_symbol"))
+        name.name_hint: structural_hash(_plain(func))
         for name, func in lowered.functions_items()
         if isinstance(func, compat.tir.PrimFunc) and is_kernel(func)
     }
+
+
+def _plain(func: Any) -> Any:
+    """A kernel without its name, and without what it says of itself."""
+    for attribute in ("global_symbol", KERNEL, INFO):
+        func = func.without_attr(attribute)
+    return func
 
 
 def of_case(case: Case) -> Iterator[tuple[str, Build]]:

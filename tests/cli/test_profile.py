@@ -39,11 +39,13 @@ def test_calls_are_put_together() -> None:
         Ran("vm.builtin.reshape", (), 500_000),
     ]
     slow = [Ran(call.symbol, call.shapes, 9 * call.ns) for call in run]
-    found = entries_of([run, slow, run], {"conv2d_relu", "conv2d_relu12", "conv2d_relu3"})
+    found = entries_of(
+        [run, slow, run], dict.fromkeys(("conv2d_relu", "conv2d_relu12", "conv2d_relu3"), "gemm")
+    )
     assert found == [
-        Entry("conv2d_relu", shapes, 2, 6.0, 0.6, True),
+        Entry("conv2d_relu", shapes, 2, 6.0, 0.6, True, "gemm"),
         Entry("max_pool2d", shapes, 1, 2.0, 0.2, False),
-        Entry("conv2d_relu", ((9,), (9,)), 1, 1.0, 0.1, True),
+        Entry("conv2d_relu", ((9,), (9,)), 1, 1.0, 0.1, True, "gemm"),
         Entry(MEMORY, (), 2, 1.0, 0.1, False),
     ]
     profile = Profile("p", "m", "torch", "llvm", 1, found, 10.0)
@@ -72,7 +74,9 @@ def test_kernels_are_told_from_the_rest(
     assert found["ms"] == pytest.approx(sum(one["ms"] for one in found["entries"]))
     assert found["reference_ms"] > 0
     printed = capsys.readouterr().out
-    assert "1x2x7x7 → 1x3x16x16" in printed
+    kernel = by_name["conv2d_transpose_add_relu"]["kernel"]
+    assert kernel and kernel in printed and "1x2x7x7 → 1x3x16x16" in printed
+    assert by_name["max_pool2d"]["kernel"] == ""
     assert "of it in kernels of relax_ext; PyTorch" in printed
     assert f"weakest link: {found['weakest'][0]}, " in printed
 

@@ -2,7 +2,7 @@
 """TFLite: models written by TensorFlow's converter, and what LiteRT made of them.
 
 ``tests/data/tflite.npz`` holds models, inputs and LiteRT's results, by kind of model; the names of
-those that TVM alone gets wrong end in ``wrong``, and are seen to be so.
+those that TVM alone gets wrong end in ``wrong``, or in ``wrong in Relax``, and are seen to be so.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def check(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_as_in_litert(name: str) -> None:
     check(name)
-    if name.endswith("wrong"):
+    if name.endswith(("wrong", "wrong in Relax")):
         with uncorrected():
             assert not is_right(lambda: check(name))
 

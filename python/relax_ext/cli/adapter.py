@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from conv_cli.measure import Protocol, Side, device, timed
 from conv_cli.model import Model
 from conv_cli.operators import Operator
 from conv_cli.profiling import Ran
+from topi_ext.kernel_info import KernelInfo
 
 from ..usage import USAGE
 from . import gradcheck, operators, torch_model
@@ -87,12 +88,12 @@ class RelaxObserved(RelaxCompiled, Observed):
     def __init__(self, mod: Any, target: Any, function: str) -> None:
         recorded = KernelNames(target)
         super().__init__(mod, target, function, relax_pipeline=recorded.pipeline)
-        self.kernels = recorded.names
+        self.kernels = {name: info.kernel for name, info in recorded.infos.items()}
 
     def observed(
         self, arguments: list[Any], protocol: Protocol
-    ) -> tuple[list[list[Ran]], Collection[str]]:
-        """The calls of several runs, and the names of kernels of ours."""
+    ) -> tuple[list[list[Ran]], Mapping[str, str]]:
+        """See :class:`~conv_cli.adapter.Observed`."""
         runs: list[list[Ran]] = []
 
         def run() -> None:
@@ -155,6 +156,13 @@ class RelaxAdapter(Adapter):
     def compile_observed(self, module: Any, target: Any, function: str) -> Observed:
         """The same, to be profiled."""
         return RelaxObserved(module, target, function)
+
+    def kernels(self, module: Any, target: Any) -> tuple[list[KernelInfo], list[str]]:
+        """See :class:`~conv_cli.adapter.Adapter`."""
+        recorded = KernelNames(target)
+        with target:
+            recorded.pipeline(module)
+        return list(recorded.infos.values()), recorded.others
 
     def tune(
         self,

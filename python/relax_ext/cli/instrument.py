@@ -12,7 +12,7 @@ import tvm
 
 from conv_cli.profiling import Ran
 from topi_ext.compat import tir
-from topi_ext.emit import is_kernel
+from topi_ext.kernel_info import KernelInfo, info_of
 
 from ..pipeline import pipeline
 
@@ -22,22 +22,28 @@ class KernelNames:
 
     Attributes
     ----------
-    names : set of str
-        Of these, once the pipeline has run.
+    infos : dict of str to KernelInfo
+        Of these by name, once the pipeline has run.
+    others : list of str
+        Names of the functions that TVM computes.
     pipeline : tvm.transform.Pass
         :func:`relax_ext.pipeline`, for ``tvm.compile``.
     """
 
     def __init__(self, target: Any) -> None:
-        self.names: set[str] = set()
+        self.infos: dict[str, KernelInfo] = {}
+        self.others: list[str] = []
         passes = pipeline(target)
 
         @tvm.transform.module_pass(opt_level=0, name="relax_ext.observed")
         def run(module: Any, _: Any) -> Any:
             module = passes(module)
             for name, func in module.functions_items():
-                if isinstance(func, tir.PrimFunc) and is_kernel(func):
-                    self.names.add(name.name_hint)
+                info = info_of(func) if isinstance(func, tir.PrimFunc) else None
+                if info is not None:
+                    self.infos[name.name_hint] = info
+                elif isinstance(func, tir.PrimFunc):
+                    self.others.append(name.name_hint)
             return module
 
         self.pipeline = run

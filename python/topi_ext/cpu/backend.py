@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import compat
+from ..choice import Choice, info
 from ..emit.arguments import Packed
 from ..epilogue import Fused
+from ..kernel_info import with_info
+from ..kernel_selection import ALL, Selection
 from ..plan_database import Database, current
 from ..problem import Problem
 from ..product import Product
@@ -19,9 +22,10 @@ from ..transposition import Transposition
 from . import kernels
 from .machine import Machine
 from .measured import measured
-from .plan.choose import choose
+from .plan.choose import rated
 from .plan.rowwise import plan_rowwise
 from .plan.window import Plan
+from .registry import kernel_text
 from .resize import build as build_resize
 from .rowwise import build as build_rowwise
 from .transposition import build as build_transposition
@@ -38,46 +42,59 @@ class CpuBackend:
         Its name, as the target has it.
     database : Database, optional
         Plans that were measured: taken before those that are fastest by estimate.
+    selection : Selection
+        Kernels that may be chosen.
     """
 
     machine: Machine
     processor: str = ""
     database: Database | None = None
+    selection: Selection = ALL
 
     @classmethod
-    def of(cls, target: Any) -> CpuBackend | None:
+    def of(cls, target: Any, selection: Selection = ALL) -> CpuBackend | None:
         """That of an llvm target; None where LLVM does not know its triple."""
         features = compat.llvm_features(target)
         if features is None:
             return None
-        return cls(Machine.of_features(*features), compat.processor(target), current())
+        machine = Machine.of_features(*features)
+        return cls(machine, compat.processor(target), current(), selection)
 
     def plan(self, problem: Problem | Product) -> Plan:
         """That which was measured to be the fastest; where none was, by estimate."""
-        if isinstance(problem, Product):
-            return choose(problem, self.machine)
-        found = measured(problem, self.machine, self.processor, self.database)
-        return found or choose(problem, self.machine)
+        return self.choice(problem).plan
+
+    def choice(self, problem: Problem | Product) -> Choice:
+        """The same, with where it comes from and its estimate."""
+        if not isinstance(problem, Product) and self.selection.is_all:
+            found = measured(problem, self.machine, self.processor, self.database)
+            if found is not None:
+                return Choice(found, None, "measured")
+        cycles, plan = rated(problem, self.machine, self.selection)
+        return Choice(plan, cycles, "estimate" if self.selection.is_all else "selected")
 
     def build(self, problem: Problem | Product, plan: Plan | None = None) -> Any:
         """The PrimFunc of the kernel with this `plan`; of the fastest one without.
 
         Any plan that :func:`topi_ext.cpu.plan.choose.candidates` gives for the problem is right.
         """
-        plan = self.plan(problem) if plan is None else plan
-        return kernels.build(problem, plan)
+        choice = self.choice(problem) if plan is None else Choice(plan, None, "given")
+        func = kernels.build(problem, choice.plan)
+        return with_info(func, info(problem, kernel_text(choice.plan), choice))
 
     def build_rowwise(self, rowwise: RowWise) -> Any:
         """The PrimFunc of a softmax or normalization, merged."""
-        return build_rowwise(rowwise, plan_rowwise(rowwise, self.machine))
+        plan = plan_rowwise(rowwise, self.machine)
+        return with_info(build_rowwise(rowwise, plan), info(rowwise, "rowwise", Choice(plan)))
 
     def build_transposition(self, transposition: Transposition) -> Any:
         """The PrimFunc of a transpose, merged."""
-        return build_transposition(transposition, self.machine)
+        func = build_transposition(transposition, self.machine)
+        return with_info(func, info(transposition, "transposition", Choice(None)))
 
     def build_resize(self, resize: Resize) -> Any:
         """The PrimFunc of a resize."""
-        return build_resize(resize, self.machine)
+        return with_info(build_resize(resize, self.machine), info(resize, "resize", Choice(None)))
 
     @staticmethod
     def fuses(_: Fused) -> bool:

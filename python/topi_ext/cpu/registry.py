@@ -191,3 +191,9 @@ def kernels_of(face: str) -> list[Kernel]:
 def kernel_of(plan: Plan) -> Kernel:
     """The kernel that a plan is one of."""
     return _OF_PLAN[type(plan)]
+
+
+def kernel_text(plan: Plan) -> str:
+    """Return the name of a plan's kernel, with those that it runs in parentheses."""
+    parts = ", ".join(map(kernel_text, plan.parts))
+    return f"{kernel_of(plan).name}({parts})" if parts else kernel_of(plan).name

@@ -7,15 +7,19 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+from ..choice import Choice, info
 from ..emit.arguments import Packed
 from ..epilogue import Fused
+from ..kernel_info import with_info
+from ..kernel_selection import ALL, Selection
 from ..precision import may_use_tf32
 from ..problem import Problem
 from ..sizes import Rule
 from . import kernels
 from .machine import GRID, GpuMachine
 from .plan.base import Plan
-from .plan.choose import choose
+from .plan.choose import rated
+from .registry import kernel_of
 
 
 @dataclass(frozen=True)
@@ -25,18 +29,27 @@ class CudaBackend:
     Attributes
     ----------
     machine : GpuMachine
+    selection : Selection
+        Kernels that may be chosen.
     """
 
     machine: GpuMachine
+    selection: Selection = ALL
 
     @classmethod
-    def of(cls, target: Any) -> CudaBackend | None:
+    def of(cls, target: Any, selection: Selection = ALL) -> CudaBackend | None:
         """That of a cuda target, and of what :func:`topi_ext.precision.float32_precision` asks;
         None where its architecture is none that CUDA names."""
         machine = GpuMachine.of_arch(str(target.attrs.get("arch", "")))
         if machine is None:
             return None
-        return cls(replace(machine, multiplies_tf32=machine.has_mma and may_use_tf32()))
+        machine = replace(machine, multiplies_tf32=machine.has_mma and may_use_tf32())
+        return cls(machine, selection)
+
+    def choice(self, problem: Problem) -> Choice:
+        """The plan that is fastest by estimate."""
+        nanoseconds, plan = rated(problem, self.machine, self.selection)
+        return Choice(plan, nanoseconds, "estimate" if self.selection.is_all else "selected")
 
     def build(self, problem: Problem, plan: Plan | None = None) -> Any:
         """The PrimFunc of the kernel with this `plan`; of the fastest one, by estimate, without.
@@ -50,8 +63,9 @@ class CudaBackend:
         for holds, line in self.rules(problem):
             if holds is False:
                 raise ValueError(line)
-        plan = choose(problem, self.machine) if plan is None else plan
-        return kernels.build(problem, plan)
+        choice = self.choice(problem) if plan is None else Choice(plan, None, "given")
+        func = kernels.build(problem, choice.plan)
+        return with_info(func, info(problem, kernel_of(choice.plan).name, choice, unit="ns"))
 
     @staticmethod
     def fuses(fused: Fused) -> bool:
@@ -71,6 +85,6 @@ class CudaBackend:
     def build_packing(self, problem: Problem) -> tuple[Any, Packed] | None:
         """The PrimFunc that packs the weights of that kernel, and what it writes; None where the
         kernel reads weights as they are."""
-        plan = choose(problem, self.machine)
+        plan = self.choice(problem).plan
         packed = kernels.packed_weights(problem, plan)
         return packed and (kernels.build_packing(problem, plan), packed)

@@ -13,6 +13,7 @@ from functools import lru_cache
 from math import prod
 
 from ...dtypes import byte_width
+from ...kernel_selection import ALL, Selection
 from ...problem import Problem
 from ...product import Product
 from ..machine import CACHE_LINE, Machine
@@ -41,10 +42,32 @@ STREAMED_DTYPES = {"float32": ("float32", "float16", "bfloat16"), "float64": ("f
 """By dtype of sums, what they become on their way past the caches."""
 
 
-@lru_cache(maxsize=1024)
-def choose(problem: Problem, machine: Machine) -> Plan:
+def choose(problem: Problem, machine: Machine, selection: Selection = ALL) -> Plan:
     """The plan that takes the fewest cycles, by estimate, of every kernel that serves `problem`."""
-    return _streamed(problem, _fastest(problem, machine), machine)
+    return rated(problem, machine, selection)[1]
+
+
+@lru_cache(maxsize=1024)
+def rated(
+    problem: Problem, machine: Machine, selection: Selection = ALL
+) -> tuple[float | None, Plan]:
+    """Return the plan of :func:`choose` and its estimated cycles.
+
+    Parameters
+    ----------
+    problem : Problem
+    machine : Machine
+    selection : Selection
+        Kernels that may be chosen, where one of them serves the problem.
+
+    Returns
+    -------
+    cycles : float or None
+        None of symbolic sizes, whose plans are rated over many.
+    plan : Plan
+    """
+    cycles, plan = _fastest(problem, machine, selection)
+    return cycles, _streamed(problem, plan, machine)
 
 
 def candidates(problem: Problem, machine: Machine) -> Iterator[tuple[float, Plan]]:
@@ -113,19 +136,28 @@ def _past_caches(plan: Plan, past: bool) -> Plan:
     return plan
 
 
-def _fastest(problem: Problem, machine: Machine) -> Plan:
+def _fastest(problem: Problem, machine: Machine, selection: Selection) -> tuple[float | None, Plan]:
     """The one of fewest cycles, whose result stays in the caches."""
-    if problem.is_static or isinstance(problem, Product):
-        return min(_proposed(problem, machine), key=lambda one: one[0])[1]
+    is_known = problem.is_static or isinstance(problem, Product)
+    proposed = list(_proposed(problem, machine, selection))
+    if is_known or (proposed and not selection.is_all):
+        proposed = proposed or list(_proposed(problem, machine, ALL))
+        cycles, plan = min(proposed, key=lambda one: one[0])
+        return cycles if problem.is_static else None, plan
     if problem.face == "conv_weight_grad":
-        return plan_weights_of_any_size(problem, machine)
-    best = min(_proposed(problem, machine), key=lambda one: one[0])[1]
-    return plan_for_any_size(problem, best, machine) if isinstance(best, DirectPlan) else best
+        return None, plan_weights_of_any_size(problem, machine)
+    best = min(_proposed(problem, machine, ALL), key=lambda one: one[0])[1]
+    is_direct = isinstance(best, DirectPlan)
+    return None, plan_for_any_size(problem, best, machine) if is_direct else best
 
 
-def _proposed(problem: Problem, machine: Machine) -> Iterator[tuple[float, Plan]]:
-    """The fastest plan of each kernel that serves `problem`, and its cycles."""
+def _proposed(
+    problem: Problem, machine: Machine, selection: Selection
+) -> Iterator[tuple[float, Plan]]:
+    """The fastest plan of each selected kernel that serves `problem`, and its cycles."""
     for kernel in kernels_of(problem.face):
+        if not selection.allows(kernel.name):
+            continue
         serves = problem.is_static or kernel.symbolic or isinstance(problem, Product)
         if kernel.propose and serves:
             found = kernel.propose(problem, machine)

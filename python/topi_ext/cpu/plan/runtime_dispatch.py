@@ -26,3 +26,8 @@ class DispatchPlan(Plan):
     large: Plan
     most: int | None = None
     most_of_image: int | None = None
+
+    @property
+    def parts(self) -> tuple[Plan, ...]:
+        """See :class:`~.window.Plan`."""
+        return self.small, self.large

@@ -17,6 +17,11 @@ class Plan:
     Any plan is right; :mod:`topi_ext.cpu.plan.choose` guesses which is fast.
     """
 
+    @property
+    def parts(self) -> tuple[Plan, ...]:
+        """Plans of other kernels that this one runs."""
+        return ()
+
 
 @dataclass(frozen=True)
 class Window:

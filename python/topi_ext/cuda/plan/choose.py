@@ -6,16 +6,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
+from ...kernel_selection import ALL, Selection
 from ...problem import Problem
 from ..machine import GpuMachine
-from ..registry import kernels_of
+from ..registry import kernel_of, kernels_of
 from .base import Plan
 
 
-@lru_cache(maxsize=1024)
-def choose(problem: Problem, machine: GpuMachine) -> Plan:
+def choose(problem: Problem, machine: GpuMachine, selection: Selection = ALL) -> Plan:
     """The plan that takes the least time, by estimate; of symbolic sizes, of nominal ones."""
-    return min(candidates(problem, machine), key=lambda one: one[0])[1]
+    return rated(problem, machine, selection)[1]
+
+
+@lru_cache(maxsize=1024)
+def rated(problem: Problem, machine: GpuMachine, selection: Selection = ALL) -> tuple[float, Plan]:
+    """Return the plan of :func:`choose` and its estimated nanoseconds.
+
+    Where no kernel of the `selection` serves the problem, any may be chosen.
+    """
+    found = list(candidates(problem, machine))
+    allowed = [one for one in found if selection.allows(kernel_of(one[1]).name)]
+    return min(allowed or found, key=lambda one: one[0])
 
 
 def candidates(problem: Problem, machine: GpuMachine) -> Iterator[tuple[float, Plan]]:
