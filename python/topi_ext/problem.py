@@ -93,7 +93,7 @@ class Problem:
             ("padding", (*g.pad_before[-rank:], *g.pad_after[-rank:]), 0),
         ):
             own = values if name == "padding" else values[-rank:]
-            if any(not isinstance(value, int) or value != usual for value in own):
+            if not all(_is(value, usual) for value in own):
                 window.append(f"{name} {by(own)}")
         return " ".join([*window, *([f"groups {g.groups}"] if g.groups > 1 else [])])
 
@@ -244,6 +244,11 @@ class Problem:
         """Whether all but the batch are."""
         sizes = (*self.geometry.x_size, *self.geometry.y_size)
         return all(isinstance(size, int) for size in sizes)
+
+
+def _is(value: object, usual: int | None) -> bool:
+    """Whether a number, or a size that may be symbolic, is the usual one."""
+    return isinstance(value, int) and value == usual
 
 
 def check_zero_points(face: str, dtypes: tuple[str, str, str], zero_points: ZeroPoints) -> None:

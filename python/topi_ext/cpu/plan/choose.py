@@ -147,8 +147,9 @@ def _fastest(problem: Problem, machine: Machine, selection: Selection) -> tuple[
     if problem.face == "conv_weight_grad":
         return None, plan_weights_of_any_size(problem, machine)
     best = min(_proposed(problem, machine, ALL), key=lambda one: one[0])[1]
-    is_direct = isinstance(best, DirectPlan)
-    return None, plan_for_any_size(problem, best, machine) if is_direct else best
+    if isinstance(best, DirectPlan):
+        return None, plan_for_any_size(problem, best, machine)
+    return None, best
 
 
 def _proposed(
