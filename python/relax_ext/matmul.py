@@ -55,7 +55,7 @@ def read(call: Any, lookup: Lookup) -> ProductAnchor | None:
         shape or of one axis, sizes of a batch that are not known to be equal, and no elements.
     """
     found = tensor_type_of(call)
-    if found is None or not backend.multiplies(target_of(found)):
+    if found is None or not backend.supports("matmul", target_of(found)):
         return None
     shapes = [_shape(one) for one in (*call.args, call)]
     if any(shape is None or len(shape) < 2 for shape in shapes):
@@ -158,9 +158,9 @@ class ProductAnchor(ViewedAnchor):
         )
         packing = None
         if constant_value(self.stored[_W]) is not None:
-            packing, kernel = backend.prepacked_product(product, target)
+            packing, kernel = backend.prepack(product, target)
         else:
-            kernel = backend.product_func(product, target)
+            kernel = backend.build(product, target)
         if packing is not None:
             w = packed(fuser, packing, w, self.name)
         orders = [step.order for step in product.epilogue if step.order]

@@ -37,7 +37,7 @@ class ResizeAnchor(Anchor):
         """See :class:`~relax_ext.anchor.Anchor`."""
         behind = tuple(replace(step, order=step.varies) for step in steps)
         resize, found = replace(self.resize, epilogue=behind), tensor_type_of(self.call)
-        kernel = backend.resize_func(resize, target_of(found))
+        kernel = backend.build(resize, target_of(found))
         orders = [step.order for step in behind if step.order]
         others = [
             reshaped(fuser.builder_.emit, one, [self.sizes[a] for a in order])
@@ -60,7 +60,7 @@ def read(call: Any) -> ResizeAnchor | None:
     if dtypes != {"float32"} or str(call_attr(call, "layout")) != "NCHW":
         return None
     method = _method(call, before[2:], after[2:])
-    if method is None or not backend.computes_rows(target_of(found)):
+    if method is None or not backend.supports("resize", target_of(found)):
         return None
     return ResizeAnchor(call, Resize(method, before[:2], before[2:], after[2:]))
 

@@ -73,7 +73,7 @@ class RowsAnchor(ViewedAnchor):
             self.epsilon,
             in_letters(steps, letters),
         ).merged()
-        kernel = backend.rowwise_func(rowwise, self.target)
+        kernel = backend.build(rowwise, self.target)
         sizes = rowwise.shape(rowwise.letters)
         orders = [step.order for step in rowwise.epilogue if step.order]
         made = R.call_tir(
@@ -102,7 +102,7 @@ def read(call: Any, lookup: Lookup) -> Begun | None:
     """
     reader = _READERS.get(str(call.op.name))
     found = tensor_type_of(call)
-    if reader is None or found is None or not backend.computes_rows(target_of(found)):
+    if reader is None or found is None or not backend.supports(SOFTMAX, target_of(found)):
         return None
     if dtype_name(found.dtype) not in FLOATS or known_shape(found.shape) is None:
         return None

@@ -56,7 +56,7 @@ class TransposeAnchor(ViewedAnchor):
     def lowered(self, fuser: Any, steps: Sequence[PostOp], operands: Sequence[Any]) -> Any:
         """See :class:`~relax_ext.anchor.Anchor`."""
         emit, transposition = fuser.builder_.emit, self.made(steps)
-        kernel = backend.transposition_func(transposition, self.target)
+        kernel = backend.build(transposition, self.target)
         shape, sizes = transposition.shape, transposition.shape(transposition.y)
         orders = [step.order for step in transposition.epilogue if step.order]
         made = R.call_tir(
@@ -74,7 +74,9 @@ def read(call: Any) -> TransposeAnchor | None:
     """Read a transpose; None of other calls, of symbolic sizes, small ones, and where the last axis
     stays."""
     found = tensor_type_of(call)
-    if call.op.name != PERMUTE or found is None or not backend.computes_rows(target_of(found)):
+    if call.op.name != PERMUTE or found is None:
+        return None
+    if not backend.supports("transpose", target_of(found)):
         return None
     shape, axes = known_shape(found.shape), call_attr(call, "axes")
     if not shape or not all(isinstance(size, int) for size in shape):

@@ -21,6 +21,7 @@ from topi_ext.cpu.plan.shortlist import shortlist
 from topi_ext.cpu.plan.window import Plan
 from topi_ext.cpu.registry import kernel_of
 from topi_ext.plan_database import AnyPath, machine_name, merge, opened, problem_name, read, using
+from topi_ext.problem import Problem
 from topi_ext.race import Timed, race
 
 from .pipeline import first_passes
@@ -177,7 +178,8 @@ def _works(module: Any, target: Any) -> Sequence[Work]:
     passes = [*first_passes(module), R.transform.LegalizeOps()]
     with using(None), backend.recording() as works, target:
         tvm.transform.Sequential(passes)(module)
-    return list(dict.fromkeys(works))
+    # Of products, those that are convolutions: others have no plans to choose from.
+    return list(dict.fromkeys(work for work in works if isinstance(work.problem, Problem)))
 
 
 def _is_known(work: Work, database: AnyPath) -> bool:

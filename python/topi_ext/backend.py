@@ -40,6 +40,13 @@ Backend = CpuBackend | CudaBackend
 """Builds kernels for one kind of target; hashable, so that equal requests share a kernel."""
 
 
+BACKENDS: dict[str, tuple[type[Backend], str]] = {
+    "llvm": (CpuBackend, "LLVM does not know the target's triple"),
+    "cuda": (CudaBackend, "the target's arch must be one such as sm_80"),
+}
+"""By kind of target, what builds its kernels, and why it does not for a target that it refuses."""
+
+
 @dataclass(frozen=True)
 class Unsupported:
     """Why a target has no kernels of ours: TVM schedules the TE definitions for it."""
@@ -51,15 +58,12 @@ def of_target(target: Any) -> Backend | Unsupported:
     """What builds kernels for `target`, or why nothing does."""
     if target is None:
         return Unsupported("no target is known")
-    kind, selection = target.kind.name, selected(KERNELS)
-    if kind == "llvm":
-        found = CpuBackend.of(target, selection)
-        return found or Unsupported("LLVM does not know the target's triple")
-    if kind == "cuda":
-        return CudaBackend.of(target, selection) or Unsupported(
-            "the target's arch must be one such as sm_80"
-        )
-    return Unsupported(f"target kind {kind}: kernels of ours are for llvm and cuda")
+    kind = target.kind.name
+    if kind not in BACKENDS:
+        known = " and ".join(BACKENDS)
+        return Unsupported(f"target kind {kind}: kernels of ours are for {known}")
+    backend, reason = BACKENDS[kind]
+    return backend.of(target, selected(KERNELS)) or Unsupported(reason)
 
 
 def has_kernels(target: Any) -> bool:
@@ -172,60 +176,69 @@ def prepacked(
     return _build_packing(request), announce(_build(request))
 
 
-def multiplies(target: Any) -> bool:
-    """Whether a target has kernels of ours for matrix products."""
-    return isinstance(of_target(target), CpuBackend)
+@dataclass(frozen=True)
+class Support:
+    """Whether a target has kernels for a kind of operator; true or false as a condition.
+
+    Attributes
+    ----------
+    is_there : bool
+    reason : str
+        Why there are none; empty where there are.
+    """
+
+    is_there: bool
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.is_there
 
 
-def product_func(product: Product, target: Any) -> Any:
-    """The scheduled PrimFunc ``(x, w, *operands of the epilogue, y)`` of a matrix product.
+def supports(kind: str, target: Any) -> Support:
+    """Return whether a target has kernels of this package for a kind of operator.
 
     Parameters
     ----------
-    product : Product
-        Merged, and one that :attr:`~topi_ext.product.Product.is_matrix_product`; operands have the
-        shapes of its letters.
-    target : tvm.target.Target
-        One that :func:`multiplies`.
+    kind : str
+        ``conv``, ``conv_transpose``, ``conv_weight_grad``, ``matmul``, ``softmax``,
+        ``masked_softmax``, ``normalize``, ``transpose`` or ``resize``.
+    target : tvm.target.Target or None
     """
-    return announce(_build(_ProductRequest.of(product, of_target(target))))
+    found = of_target(target)
+    if isinstance(found, Unsupported):
+        return Support(False, found.reason)
+    if not found.supports(kind):
+        return Support(False, f"target kind {target.kind.name} has no kernels for {kind}")
+    return Support(True)
 
 
-def prepacked_product(product: Product, target: Any) -> tuple[Packing | None, Any]:
+OtherProblem = Product | RowWise | Transposition | Resize
+"""What is no convolution: all of it is merged, and operands have the shapes of its letters."""
+
+
+def build(problem: OtherProblem, target: Any) -> Any:
+    """Return the scheduled PrimFunc of a matrix product, softmax, normalization, transpose or
+    resize.
+
+    Parameters
+    ----------
+    problem : Product, RowWise, Transposition or Resize
+        A product is one that :attr:`~topi_ext.product.Product.is_matrix_product`.
+    target : tvm.target.Target
+        One that :func:`supports` its kind.
+
+    Returns
+    -------
+    PrimFunc
+        ``(x, w, *operands of the epilogue, y)`` of a product, else ``(x, *operands, y)``.
+    """
+    return announce(_build(_OtherRequest.of(problem, of_target(target))))
+
+
+def prepack(problem: Product, target: Any) -> tuple[Packing | None, Any]:
     """The same in two, for w that is known before the operator runs; see :func:`prepacked`."""
-    request = _ProductRequest.of(replace(product, prepacked=True), of_target(target))
+    request = _OtherRequest.of(replace(problem, prepacked=True), of_target(target))
     return _build_packing(request), announce(_build(request))
-
-
-def computes_rows(target: Any) -> bool:
-    """Whether a target has kernels of ours for softmax and normalizations."""
-    return isinstance(of_target(target), CpuBackend)
-
-
-def rowwise_func(rowwise: RowWise, target: Any) -> Any:
-    """The scheduled PrimFunc ``(x, *operands of the epilogue, y)`` of a softmax or normalization.
-
-    Parameters
-    ----------
-    rowwise : RowWise
-        Merged; operands have the shapes of its letters.
-    target : tvm.target.Target
-        One that :func:`computes_rows`.
-    """
-    known = ((a, size if isinstance(size, int) else None) for a, size in rowwise.sizes)
-    return announce(_build_rowwise(replace(rowwise, sizes=tuple(known)), of_target(target)))
-
-
-def transposition_func(transposition: Transposition, target: Any) -> Any:
-    """The scheduled PrimFunc ``(x, *operands of the epilogue, y)`` of a merged transpose, for a
-    target that :func:`computes_rows`."""
-    return announce(_build_transposition(transposition, of_target(target)))
-
-
-def resize_func(resize: Resize, target: Any) -> Any:
-    """The scheduled PrimFunc ``(x, *operands of the epilogue, y)`` of a resize, for a target that
-    :func:`computes_rows`."""
-    return announce(_build_resize(resize, of_target(target)))
 
 
 def workspace_bytes(func: Any, threads: int) -> int | None:
@@ -295,34 +308,40 @@ class _Request:
 
 
 @dataclass(frozen=True)
-class _ProductRequest:
-    """The same of a matrix product, whose symbolic sizes are None."""
+class _OtherRequest:
+    """The same of what is no convolution, whose symbolic sizes are None."""
 
-    product: Product
-    backend: CpuBackend
+    problem: OtherProblem
+    backend: Backend
 
     @classmethod
-    def of(cls, product: Product, backend: Any) -> _ProductRequest:
-        known = ((a, size if isinstance(size, int) else None) for a, size in product.sizes)
-        return cls(replace(product, sizes=tuple(known)), backend)
+    def of(cls, problem: OtherProblem, backend: Any) -> _OtherRequest:
+        if isinstance(problem, (Product, RowWise)):
+            known = ((a, size if isinstance(size, int) else None) for a, size in problem.sizes)
+            problem = replace(problem, sizes=tuple(known))
+        return cls(problem, backend)
 
-    def asked(self) -> tuple[Problem | Product, list[Rule]]:
+    def asked(self) -> tuple[Problem | OtherProblem, list[Rule]]:
         """As of a convolution; nothing is asked of sizes."""
-        sizes = (
-            (a, compat.size_var(f"size_{a}") if size is None else size)
-            for a, size in self.product.sizes
-        )
-        product = replace(self.product, sizes=tuple(sizes))
-        return product.as_conv() or product, []
+        problem = self.problem
+        if isinstance(problem, (Product, RowWise)):
+            sizes = (
+                (a, compat.size_var(f"size_{a}") if size is None else size)
+                for a, size in problem.sizes
+            )
+            problem = replace(problem, sizes=tuple(sizes))
+        if isinstance(problem, Product):
+            return problem.as_conv() or problem, []
+        return problem, []
 
 
-_AnyRequest = _Request | _ProductRequest
+_AnyRequest = _Request | _OtherRequest
 
 
 class Work(NamedTuple):
     """A kernel that was asked for: what it computes, and who builds it."""
 
-    problem: Problem
+    problem: Any
     backend: Backend
 
 
@@ -339,34 +358,11 @@ def recording() -> Iterator[list[Work]]:
         yield works
     finally:
         _recorded.reset(before)
-        asked = ((one.asked()[0], one.backend) for one in requests)
-        # Of products, those that are convolutions.
-        works += (Work(what, by) for what, by in asked if isinstance(what, Problem))
+        works += (Work(one.asked()[0], one.backend) for one in requests)
 
 
 _REMEMBERED = 256
 """Kernels: one takes a quarter of a megabyte."""
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _build_resize(resize: Resize, backend: CpuBackend) -> Any:
-    with compat.building:
-        return backend.build_resize(resize)
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _build_transposition(transposition: Transposition, backend: CpuBackend) -> Any:
-    with compat.building:
-        return backend.build_transposition(transposition)
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _build_rowwise(rowwise: RowWise, backend: CpuBackend) -> Any:
-    sizes = (
-        (a, compat.size_var(f"size_{a}") if size is None else size) for a, size in rowwise.sizes
-    )
-    with compat.building:
-        return backend.build_rowwise(replace(rowwise, sizes=tuple(sizes)))
 
 
 def _one_at_a_time(cached: Callable[[_AnyRequest], Any]) -> Callable[[_AnyRequest], Any]:

@@ -16,9 +16,11 @@ border the last one counts.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
-from .epilogue import Epilogue
+from .epilogue import NO_ZERO_POINTS, Epilogue, ZeroPoints
 from .kernel_info import by
 
 NEAREST, HALF_PIXEL, ASYMMETRIC, CORNERS = METHODS = (
@@ -48,6 +50,10 @@ class Resize:
     after: tuple[int, int]
     epilogue: Epilogue = ()
 
+    is_static: ClassVar[bool] = True
+    prepacked: ClassVar[bool] = False
+    zero_points: ClassVar[ZeroPoints] = NO_ZERO_POINTS
+
     @property
     def kind(self) -> str:
         """Of operator, as :mod:`topi_ext.kernel_info` names it."""
@@ -67,6 +73,15 @@ class Resize:
     def sizes(self) -> dict[str, int]:
         """Of the result, by letter."""
         return dict(zip("NCHW", (*self.planes, *self.after)))
+
+    def arguments(self) -> Iterator[tuple[str, str, tuple[int, ...], str]]:
+        """Name, letters, shape and dtype of each argument of its PrimFunc."""
+        sizes = self.sizes
+        yield "x", "NCHW", (*self.planes, *self.before), "float32"
+        for number, step in enumerate(step for step in self.epilogue if step.order):
+            shape = tuple(sizes[letter] for letter in step.order)
+            yield f"operand{number}", step.order, shape, "float32"
+        yield "out", "NCHW", (*self.planes, *self.after), "float32"
 
     def coordinate(self, axis: int) -> tuple[float, float]:
         """Scale and offset: where element o is, ``o * scale + offset``."""

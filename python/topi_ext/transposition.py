@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
+from typing import ClassVar
 
-from .epilogue import Epilogue, without_letters
+from .epilogue import NO_ZERO_POINTS, Epilogue, ZeroPoints, without_letters
 from .kernel_info import by
 
 
@@ -33,6 +34,10 @@ class Transposition:
     dtype: str
     epilogue: Epilogue = ()
 
+    is_static: ClassVar[bool] = True
+    prepacked: ClassVar[bool] = False
+    zero_points: ClassVar[ZeroPoints] = NO_ZERO_POINTS
+
     @property
     def kind(self) -> str:
         """Of operator, as :mod:`topi_ext.kernel_info` names it."""
@@ -47,6 +52,13 @@ class Transposition:
     def dtypes(self) -> tuple[str, str]:
         """Of the operand and of the result."""
         return self.dtype, self.dtype
+
+    def arguments(self) -> Iterator[tuple[str, str, tuple[int, ...], str]]:
+        """Name, letters, shape and dtype of each argument of its PrimFunc."""
+        orders = [step.order for step in self.epilogue if step.order]
+        names = ["x", *(f"operand{number}" for number in range(len(orders))), "out"]
+        for name, order in zip(names, (self.x, *orders, self.y)):
+            yield name, order, self.shape(order), self.dtype
 
     def shape(self, letters: str) -> tuple[int, ...]:
         """Shape of a tensor with these letters."""

@@ -10,7 +10,7 @@ import pytest
 
 from helpers.documents import DOCS, blocks
 from topi_ext.cpu import kernels, plan, registry
-from topi_ext.cpu.plan.choose import choose
+from topi_ext.cpu.plan.choose import rated
 
 PAGE = DOCS / "how-to" / "add-a-kernel.md"
 
@@ -45,8 +45,8 @@ def test_the_kernel_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     row = eval(compile("\n" * line + text, str(PAGE), "eval"), {**vars(registry), **vars(planned)})
     monkeypatch.setattr(registry, "KERNELS", (*registry.KERNELS, row))
     monkeypatch.setitem(registry._OF_PLAN, row.plan, row)
-    choose.cache_clear()
+    rated.cache_clear()
     try:
         run("test.py", {"__name__": "page"})
     finally:
-        choose.cache_clear()
+        rated.cache_clear()

@@ -127,7 +127,7 @@ def test_matrix_product(rng: np.random.Generator) -> None:
     w = rng.integers(-128, 127, (2, 33, 21), "int8", endpoint=True)
     scale = rng.uniform(0.0005, 0.002, 21).astype("float32")
     out = tvm.runtime.tensor(np.zeros((2, 5, 21), "uint8"))
-    kernel = built([backend.product_func(product, HOST)])["f0"]
+    kernel = built([backend.build(product, HOST)])["f0"]
     kernel(*map(tvm.runtime.tensor, (x, w, scale)), out)
     want = finished(x.astype("int32") @ w.astype("int32"), steps, [scale])
     np.testing.assert_array_equal(out.numpy(), want)

@@ -69,9 +69,6 @@ FLOOR = {
     "topi_ext.cpu.isa": 3,
     "topi_ext.cpu.parts": 3,
     "topi_ext.cpu.kernels": 3,
-    "topi_ext.cpu.resize": 3,
-    "topi_ext.cpu.rowwise": 3,
-    "topi_ext.cpu.transposition": 3,
     "topi_ext.cpu.backend": 3,
     "topi_ext.cpu": 3,
     "topi_ext.cuda.machine": 3,
@@ -94,6 +91,9 @@ FLOOR = {
 }
 COMPAT = "topi_ext.compat"
 WITHOUT_TVM = {
+    "topi_ext.choice",
+    "topi_ext.kernel_info",
+    "topi_ext.kernel_selection",
     "topi_ext.about",
     "topi_ext.disk_cache",
     "topi_ext.interrupts",

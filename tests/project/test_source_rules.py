@@ -176,7 +176,8 @@ def test_kernels_say_what_their_product_is() -> None:
         said = ast.get_docstring(ast.parse(path.read_text())) or ""
         assert "::\n" in said, f"{path.name} draws no loop nest"
         assert "product" in said, f"{path.name} names no product"
-        assert re.search(r"\bK\b", said), f"{path.name} does not say what K is"
+        if "no matrix product" not in said:
+            assert re.search(r"\bK\b", said), f"{path.name} does not say what K is"
 
 
 @pytest.mark.parametrize(

@@ -14,21 +14,13 @@ from ..kernel_info import with_info
 from ..kernel_selection import ALL, Selection
 from ..plan_database import Database, current
 from ..problem import Problem
-from ..product import Product
-from ..resize import Resize
-from ..rowwise import RowWise
 from ..sizes import Rule
-from ..transposition import Transposition
 from . import kernels
 from .machine import Machine
 from .measured import measured
 from .plan.choose import rated
-from .plan.rowwise import plan_rowwise
 from .plan.window import Plan
-from .registry import kernel_text
-from .resize import build as build_resize
-from .rowwise import build as build_rowwise
-from .transposition import build as build_transposition
+from .registry import kernel_text, kernels_of
 
 
 @dataclass(frozen=True)
@@ -60,20 +52,20 @@ class CpuBackend:
         machine = Machine.of_features(*features)
         return cls(machine, compat.processor(target), current(), selection)
 
-    def plan(self, problem: Problem | Product) -> Plan:
+    def plan(self, problem: Any) -> Plan:
         """That which was measured to be the fastest; where none was, by estimate."""
         return self.choice(problem).plan
 
-    def choice(self, problem: Problem | Product) -> Choice:
+    def choice(self, problem: Any) -> Choice:
         """The same, with where it comes from and its estimate."""
-        if not isinstance(problem, Product) and self.selection.is_all:
+        if isinstance(problem, Problem) and self.selection.is_all:
             found = measured(problem, self.machine, self.processor, self.database)
             if found is not None:
                 return Choice(found, None, "measured")
         cycles, plan = rated(problem, self.machine, self.selection)
         return Choice(plan, cycles, "estimate" if self.selection.is_all else "selected")
 
-    def build(self, problem: Problem | Product, plan: Plan | None = None) -> Any:
+    def build(self, problem: Any, plan: Plan | None = None) -> Any:
         """The PrimFunc of the kernel with this `plan`; of the fastest one without.
 
         Any plan that :func:`topi_ext.cpu.plan.choose.candidates` gives for the problem is right.
@@ -82,19 +74,10 @@ class CpuBackend:
         func = kernels.build(problem, choice.plan)
         return with_info(func, info(problem, kernel_text(choice.plan), choice))
 
-    def build_rowwise(self, rowwise: RowWise) -> Any:
-        """The PrimFunc of a softmax or normalization, merged."""
-        plan = plan_rowwise(rowwise, self.machine)
-        return with_info(build_rowwise(rowwise, plan), info(rowwise, "rowwise", Choice(plan)))
-
-    def build_transposition(self, transposition: Transposition) -> Any:
-        """The PrimFunc of a transpose, merged."""
-        func = build_transposition(transposition, self.machine)
-        return with_info(func, info(transposition, "transposition", Choice(None)))
-
-    def build_resize(self, resize: Resize) -> Any:
-        """The PrimFunc of a resize."""
-        return with_info(build_resize(resize, self.machine), info(resize, "resize", Choice(None)))
+    @staticmethod
+    def supports(kind: str) -> bool:
+        """Whether there are kernels for a kind of operator."""
+        return any(kernel.propose for kernel in kernels_of(kind))
 
     @staticmethod
     def fuses(_: Fused) -> bool:
@@ -106,9 +89,7 @@ class CpuBackend:
         """What is asked of sizes, beyond what every kernel asks: nothing."""
         return []
 
-    def build_packing(
-        self, problem: Problem | Product, plan: Plan | None = None
-    ) -> tuple[Any, Packed] | None:
+    def build_packing(self, problem: Any, plan: Plan | None = None) -> tuple[Any, Packed] | None:
         """The PrimFunc that packs the weights of that kernel, and what it writes; None where the
         kernel reads weights as they are."""
         plan = self.plan(problem) if plan is None else plan

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..problem import Problem
+from ..rowwise import OPS as ROW_OPS
 from .machine import Machine
 from .plan.direct import DirectPlan, direct_candidates, plan_direct
 from .plan.direct_amx import DirectAmxPlan, direct_amx_candidates, plan_direct_amx
@@ -44,7 +46,14 @@ from .plan.phase_lanes import (
     phase_lanes_of_any_size,
     plan_phase_lanes,
 )
+from .plan.resize import ResizePlan, plan_resize, resize_candidates
+from .plan.rowwise import RowPlan, plan_rowwise, rowwise_candidates
 from .plan.runtime_dispatch import DispatchPlan
+from .plan.transposition import (
+    TranspositionPlan,
+    plan_transposition,
+    transposition_candidates,
+)
 from .plan.valid_taps import ValidTapsPlan, plan_valid_taps, valid_taps_candidates
 from .plan.wgrad_channels import WgradChannelsPlan, plan_wgrad_channels, wgrad_channels_candidates
 from .plan.wgrad_im2col import (
@@ -67,10 +76,10 @@ from .plan.wgrad_winograd import (
 from .plan.window import Plan
 from .plan.winograd import WinogradPlan, plan_winograd, winograd_candidates
 
-Planner = Callable[[Problem, Machine], tuple[float, Plan] | None]
+Planner = Callable[[Any, Machine], tuple[float, Plan] | None]
 """The fastest plan for a problem, and its estimated cycles; None where it is not served."""
 
-Candidates = Callable[[Problem, Machine], Iterable[tuple[float, Plan]]]
+Candidates = Callable[[Any, Machine], Iterable[tuple[float, Plan]]]
 """All plans that a planner compares, each with its estimated cycles; none where it serves not."""
 
 AnySize = Callable[[Problem, Sequence[Problem], Machine], Iterable[tuple[Plan, Sequence[float]]]]
@@ -177,15 +186,23 @@ KERNELS = (
         "wgrad_winograd", WgradWinogradPlan, ("conv_weight_grad",),
         plan_wgrad_winograd, wgrad_winograd_candidates, many=wgrad_winograd_of_any_size,
     ),
+    Kernel(
+        "rowwise", RowPlan, ROW_OPS, plan_rowwise, rowwise_candidates, symbolic=True,
+    ),
+    Kernel(
+        "transposition", TranspositionPlan, ("transpose",),
+        plan_transposition, transposition_candidates,
+    ),
+    Kernel("resize", ResizePlan, ("resize",), plan_resize, resize_candidates),
     Kernel("runtime_dispatch", DispatchPlan, BOTH),
 )  # fmt: skip
 
 _OF_PLAN = {kernel.plan: kernel for kernel in KERNELS}
 
 
-def kernels_of(face: str) -> list[Kernel]:
-    """Those that serve a face."""
-    return [kernel for kernel in KERNELS if face in kernel.faces]
+def kernels_of(kind: str) -> list[Kernel]:
+    """Those that serve a kind of operator."""
+    return [kernel for kernel in KERNELS if kind in kernel.faces]
 
 
 def kernel_of(plan: Plan) -> Kernel:
@@ -195,5 +212,5 @@ def kernel_of(plan: Plan) -> Kernel:
 
 def kernel_text(plan: Plan) -> str:
     """Return the name of a plan's kernel, with those that it runs in parentheses."""
-    parts = ", ".join(map(kernel_text, plan.parts))
+    parts = ", ".join(map(kernel_text, plan.subplans))
     return f"{kernel_of(plan).name}({parts})" if parts else kernel_of(plan).name

@@ -19,7 +19,7 @@ from . import kernels
 from .machine import GRID, GpuMachine
 from .plan.base import Plan
 from .plan.choose import rated
-from .registry import kernel_of
+from .registry import kernel_of, kernels_of
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,11 @@ class CudaBackend:
         choice = self.choice(problem) if plan is None else Choice(plan, None, "given")
         func = kernels.build(problem, choice.plan)
         return with_info(func, info(problem, kernel_of(choice.plan).name, choice, unit="ns"))
+
+    @staticmethod
+    def supports(kind: str) -> bool:
+        """Whether there are kernels for a kind of operator."""
+        return bool(kernels_of(kind))
 
     @staticmethod
     def fuses(fused: Fused) -> bool:

@@ -20,6 +20,23 @@ class Packed(NamedTuple):
     dtype: str
 
 
+def arguments(problem: Any, packed: Packed | None = None) -> list[tuple[Any, ...]]:
+    """Return the arguments of the kernel of any problem.
+
+    Parameters
+    ----------
+    packed : Packed, optional
+        The packed weights, if they come packed.
+    """
+    if isinstance(problem, Product):
+        return product_arguments(problem, packed)
+    if not isinstance(problem, Problem):
+        return [argument(*stated) for stated in problem.arguments()]
+    if problem.face == "conv_weight_grad":
+        return weight_grad_arguments(problem)
+    return conv_arguments(problem, packed)
+
+
 def conv_arguments(problem: Problem, packed: Packed | None = None) -> list[tuple[Any, ...]]:
     """Data, weight, the operands of the epilogue, and the result, of ``conv`` or its transpose.
 

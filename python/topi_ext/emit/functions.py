@@ -19,11 +19,9 @@ from ..problem import Problem
 from ..product import Product
 from .arguments import (
     Packed,
-    conv_arguments,
+    arguments,
     packed_weight,
-    product_arguments,
     stored_weight,
-    weight_grad_arguments,
 )
 from .builder import ATTRIBUTES, kernel
 from .operands import Operand
@@ -54,18 +52,11 @@ class Functions:
         """The module of the kernel that `plan` is one of."""
         return import_module(f"{self.package}.{self.kernel_of(plan).name}")
 
-    def build(self, problem: Problem | Product, plan: Any) -> Any:
+    def build(self, problem: Any, plan: Any) -> Any:
         """The PrimFunc ``(data, weight, *operands of the epilogue, out)``, of a weight gradient
-        ``(x, y, out)``, scheduled by `plan`."""
-        packed = None
-        if problem.face == "conv_weight_grad":
-            arguments = partial(weight_grad_arguments, problem)
-        elif isinstance(problem, Product):
-            packed = self.packed_weights(problem, plan)
-            arguments = partial(product_arguments, problem, packed)
-        else:
-            packed = self.packed_weights(problem, plan)
-            arguments = partial(conv_arguments, problem, packed)
+        ``(x, y, out)``, of one operand ``(x, *operands of the epilogue, out)``, scheduled by
+        `plan`."""
+        packed = self.packed_weights(problem, plan)
 
         def emit_it(operands: Sequence[Operand]) -> None:
             operands[0].zero, weight_zero = problem.zero_points
@@ -73,7 +64,7 @@ class Functions:
                 operands[1].zero = weight_zero
             self.emit_body(problem, plan, operands)
 
-        return self._prim_func(arguments, emit_it)
+        return self._prim_func(partial(arguments, problem, packed), emit_it)
 
     def build_packing(self, problem: Problem | Product, plan: Any) -> Any:
         """The PrimFunc ``(weight, packed)`` that packs weights for the kernel of the same plan.
@@ -89,7 +80,7 @@ class Functions:
 
         return self._prim_func(lambda: [stored_weight(problem), packed_weight(packed)], emit_it)
 
-    def packed_weights(self, problem: Problem | Product, plan: Any) -> Packed | None:
+    def packed_weights(self, problem: Any, plan: Any) -> Packed | None:
         """What the kernel finds in place of its weights; None where it reads them as they are."""
         if not (problem.prepacked and self.kernel_of(plan).prepacks):
             return None

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
+from typing import Any
 
 from ...dtypes import byte_width
 from ...kernel_selection import ALL, Selection
@@ -48,14 +49,12 @@ def choose(problem: Problem, machine: Machine, selection: Selection = ALL) -> Pl
 
 
 @lru_cache(maxsize=1024)
-def rated(
-    problem: Problem, machine: Machine, selection: Selection = ALL
-) -> tuple[float | None, Plan]:
+def rated(problem: Any, machine: Machine, selection: Selection = ALL) -> tuple[float | None, Plan]:
     """Return the plan of :func:`choose` and its estimated cycles.
 
     Parameters
     ----------
-    problem : Problem
+    problem : Problem, Product, RowWise, Transposition or Resize
     machine : Machine
     selection : Selection
         Kernels that may be chosen, where one of them serves the problem.
@@ -63,10 +62,12 @@ def rated(
     Returns
     -------
     cycles : float or None
-        None of symbolic sizes, whose plans are rated over many.
+        None of symbolic sizes, whose plans are rated over many, and of kinds with one plan.
     plan : Plan
     """
     cycles, plan = _fastest(problem, machine, selection)
+    if not isinstance(problem, (Problem, Product)):
+        return None, plan
     return cycles, _streamed(problem, plan, machine)
 
 
@@ -115,9 +116,7 @@ def by_other_stores(problem: Problem, plan: Plan, machine: Machine) -> Plan | No
     return None if is_large else through
 
 
-def _streamed(
-    problem: Problem, plan: Plan, machine: Machine, caches: float = STREAMED_CACHES
-) -> Plan:
+def _streamed(problem: Any, plan: Plan, machine: Machine, caches: float = STREAMED_CACHES) -> Plan:
     """The plan, which writes past the caches where that pays."""
     if isinstance(plan, PhaseLanesPlan) and plan.phase_splits > 1:
         return plan  # tasks share rows
@@ -138,7 +137,7 @@ def _past_caches(plan: Plan, past: bool) -> Plan:
 
 def _fastest(problem: Problem, machine: Machine, selection: Selection) -> tuple[float | None, Plan]:
     """The one of fewest cycles, whose result stays in the caches."""
-    is_known = problem.is_static or isinstance(problem, Product)
+    is_known = problem.is_static or not isinstance(problem, Problem)
     proposed = list(_proposed(problem, machine, selection))
     if is_known or (proposed and not selection.is_all):
         proposed = proposed or list(_proposed(problem, machine, ALL))
@@ -152,14 +151,12 @@ def _fastest(problem: Problem, machine: Machine, selection: Selection) -> tuple[
     return None, best
 
 
-def _proposed(
-    problem: Problem, machine: Machine, selection: Selection
-) -> Iterator[tuple[float, Plan]]:
+def _proposed(problem: Any, machine: Machine, selection: Selection) -> Iterator[tuple[float, Plan]]:
     """The fastest plan of each selected kernel that serves `problem`, and its cycles."""
-    for kernel in kernels_of(problem.face):
+    for kernel in kernels_of(problem.kind):
         if not selection.allows(kernel.name):
             continue
-        serves = problem.is_static or kernel.symbolic or isinstance(problem, Product)
+        serves = problem.is_static or kernel.symbolic or not isinstance(problem, Problem)
         if kernel.propose and serves:
             found = kernel.propose(problem, machine)
             if found:

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of :mod:`topi_ext.cpu.rowwise`."""
+"""Plans of :mod:`topi_ext.cpu.kernels.rowwise`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from math import nan
 
 from ...geometry import Size
 from ...rowwise import NORMALIZE, RowWise
 from ..machine import Machine
+from .window import Plan
 
 _PARALLEL_ELEMENTS = 1 << 13
 """Fewer are left to the calling thread: waking the others takes about as long."""
@@ -23,7 +26,7 @@ _OF_PART = 1 << 13
 
 
 @dataclass(frozen=True)
-class RowPlan:
+class RowPlan(Plan):
     """How rows are shared.
 
     Attributes
@@ -44,8 +47,20 @@ class RowPlan:
     parallel: bool = True
 
 
-def plan_rowwise(rowwise: RowWise, machine: Machine) -> RowPlan:
-    """The plan for an operator; symbolic sizes are taken for large ones."""
+def plan_rowwise(rowwise: RowWise, machine: Machine) -> tuple[float, RowPlan]:
+    """Return the plan, and NaN: its cycles are not estimated.
+
+    Symbolic sizes are taken for large ones.
+    """
+    return nan, _plan(rowwise, machine)
+
+
+def rowwise_candidates(rowwise: RowWise, machine: Machine) -> Iterator[tuple[float, RowPlan]]:
+    """Yield the one plan that there is."""
+    yield plan_rowwise(rowwise, machine)
+
+
+def _plan(rowwise: RowWise, machine: Machine) -> RowPlan:
     lanes = machine.lanes(rowwise.acc_dtype)
     rows, length = rowwise.extent(rowwise.rows), rowwise.extent(rowwise.columns)
     is_few = _known(rows * length, _PARALLEL_ELEMENTS) < _PARALLEL_ELEMENTS

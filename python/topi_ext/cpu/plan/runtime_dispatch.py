@@ -28,6 +28,6 @@ class DispatchPlan(Plan):
     most_of_image: int | None = None
 
     @property
-    def parts(self) -> tuple[Plan, ...]:
+    def subplans(self) -> tuple[Plan, ...]:
         """See :class:`~.window.Plan`."""
         return self.small, self.large

@@ -18,7 +18,7 @@ class Plan:
     """
 
     @property
-    def parts(self) -> tuple[Plan, ...]:
+    def subplans(self) -> tuple[Plan, ...]:
         """Plans of other kernels that this one runs."""
         return ()
 

@@ -9,76 +9,46 @@
         for each row of the tile: epilogue                          -> out
 
 Without an epilogue squares go to `out` at once.  A block has so few rows that the cache lines that
-one vector of columns begins are there when the next one goes on.
+one vector of columns begins are there when the next one goes on.  It has no matrix product.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
-from ..emit.post_ops import RowEpilogue
-from ..transposition import Transposition
-from . import emit
-from .emit import Array, Expr, Operand
-from .machine import Machine
-from .parts.transpose import Pitched, Runs, transpose
-
-_ROWS = 64
-"""Of a block."""
-
-_COLUMNS = 256
-"""Of a tile, which stays in the first cache with what is read."""
-
-_PARALLEL_ELEMENTS = 1 << 15
+from ...emit.post_ops import RowEpilogue
+from ...transposition import Transposition
+from .. import emit
+from ..emit import Array, Expr, Operand
+from ..parts.transpose import Pitched, Runs, transpose
+from ..plan.transposition import TranspositionPlan
 
 
-def build(transposition: Transposition, machine: Machine) -> Any:
-    """The PrimFunc ``(x, *operands of the epilogue, out)`` of a merged transpose."""
-    made, dtype = transposition, transposition.dtype
-    behind = [step.order for step in made.epilogue if step.order]
-    with emit.kernel(emit.ATTRIBUTES) as found:
-        declared = [
-            emit.argument(name, order, made.shape(order), dtype)
-            for name, order in (
-                ("x", made.x),
-                *((f"operand{i}", order) for i, order in enumerate(behind)),
-                ("out", made.y),
-            )
-        ]
-        with emit.body(*declared) as (x, *others, out):
-            _emit(made, machine, (x, others, out))
-    return found[0]
-
-
-def _emit(
-    made: Transposition, machine: Machine, operands: tuple[Operand, Sequence[Operand], Operand]
-) -> None:
-    x, _, out = operands
+def emit_body(made: Transposition, plan: TranspositionPlan, operands: Sequence[Operand]) -> None:
+    """What the PrimFunc does, with its arguments as `operands`."""
+    x, *others, out = operands
     row, column = made.x[-1], made.y[-1]
     size, outer = dict(made.sizes), made.outer
-    lanes = min(machine.lanes(made.dtype), 1 << (size[column].bit_length() - 1))
-    width = size[column] if not made.epilogue else min(size[column], _COLUMNS)
-    extents = [*made.shape(outer), -(-size[row] // _ROWS), -(-size[column] // width)]
-    parallel = machine.threads > 1 and made.elements >= _PARALLEL_ELEMENTS
-    with emit.tasks(prod(extents), parallel) as task:
+    lanes, width = plan.lanes, plan.columns
+    extents = [*made.shape(outer), -(-size[row] // plan.rows), -(-size[column] // width)]
+    with emit.tasks(prod(extents), plan.parallel) as task:
         *where, block, part = map(emit.let, emit.unravel(task, extents))
-        first = emit.let(block * _ROWS)
-        count = emit.clamped_extent(first, size[row], _ROWS)
+        first = emit.let(block * plan.rows)
+        count = emit.clamped_extent(first, size[row], plan.rows)
         left = emit.let(part * width)
         columns = emit.clamped_extent(left, size[column], width)
         place = dict(zip(outer, where)) | {row: first, column: left}
         source, target = (emit.opaque_base(a.at("".join(place), *place.values())) for a in (x, out))
         into: tuple[Array, Expr, Expr] = (out, target, out.strides[row])
         if made.epilogue:
-            into = emit.scratch(_ROWS * width, made.dtype), 0, width
+            into = emit.scratch(plan.rows * width, made.dtype), 0, width
 
         def vector(i: Expr) -> None:
             # The last overlaps the one before it.
             k = emit.let(emit.least(i * lanes, columns - lanes))
             apart = x.strides[column]
-            longest = min(_ROWS, size[row])
+            longest = min(plan.rows, size[row])
             begin = emit.opaque_base(source + k * apart)
             runs = Runs(x, begin, 1, lanes, count, longest, apart)
             transpose(Pitched(into[0], emit.opaque_base(into[1] + k), into[2]), runs, lanes)
@@ -89,7 +59,7 @@ def _emit(
             lambda: _few(x, (source, x.strides[column]), into, (count, columns)),
         )
         if made.epilogue:
-            _write(made, operands, into[0], (place, target), (count, columns, width))
+            _write(made, (x, others, out), into[0], (place, target), (count, columns, width))
 
 
 def _few(

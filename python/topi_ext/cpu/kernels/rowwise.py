@@ -14,20 +14,21 @@ together (Chan, Golub and LeVeque, 1979): the square of a large mean cancels not
 read once.
 
 Where there are few rows, each is divided into parts: their statistics come first, in parallel.
+It has no matrix product.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ..emit.post_ops import RowEpilogue, exp
-from ..rowwise import MASKED_SOFTMAX, NORMALIZE, RowWise
-from . import emit
-from .emit import Array, Expr, Operand
-from .parts.copies import copy
-from .parts.reduction import reduced
-from .plan.rowwise import RowPlan
+from ...emit.post_ops import RowEpilogue, exp
+from ...rowwise import MASKED_SOFTMAX, NORMALIZE, RowWise
+from .. import emit
+from ..emit import Array, Expr, Operand
+from ..parts.copies import copy
+from ..parts.reduction import reduced
+from ..plan.rowwise import RowPlan
 
 _BLOCK = 4096
 """Elements whose mean and variance are made at a time."""
@@ -35,23 +36,11 @@ _BLOCK = 4096
 _LOWEST = {"float32": -3.4028234663852886e38, "float64": -1.7976931348623157e308}
 
 
-def build(rowwise: RowWise, plan: RowPlan) -> Any:
-    """The PrimFunc ``(x, *operands of the epilogue, out)`` of a merged operator."""
-    of_x, of_y = rowwise.dtypes
-    behind = [step.order for step in rowwise.epilogue if step.order]
-    with emit.kernel(emit.ATTRIBUTES) as made:
-        declared = [
-            emit.argument(name, order, rowwise.shape(order), dtype)
-            for name, order, dtype in (
-                ("x", rowwise.letters, of_x),
-                *((f"operand{i}", order, of_y) for i, order in enumerate(behind)),
-                ("out", rowwise.letters, of_y),
-            )
-        ]
-        with emit.body(*declared) as (x, *others, out):
-            sizes = {a: emit.opaque_value(size) for a, size in rowwise.sizes}
-            _Kernel(rowwise, plan, sizes, (x, others, out)).emit()
-    return made[0]
+def emit_body(rowwise: RowWise, plan: RowPlan, operands: Sequence[Operand]) -> None:
+    """What the PrimFunc does, with its arguments as `operands`."""
+    x, *others, out = operands
+    sizes = {a: emit.opaque_value(size) for a, size in rowwise.sizes}
+    _Kernel(rowwise, plan, sizes, (x, others, out)).emit()
 
 
 class _Moments(NamedTuple):

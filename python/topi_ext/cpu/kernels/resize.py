@@ -7,42 +7,29 @@
     parallel over (planes, blocks of rows of the result):
         for each row: the two rows it is between, weighted          -> mixed
             for each column: two elements of mixed, weighted; epilogue  -> out
+
+It has no matrix product.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ..emit.post_ops import RowEpilogue
-from ..resize import NEAREST, Resize
-from . import emit
-from .emit import Array, Expr, Operand
-from .machine import Machine
+from ...emit.post_ops import RowEpilogue
+from ...resize import NEAREST, Resize
+from .. import emit
+from ..emit import Array, Expr, Operand
+from ..plan.resize import ResizePlan
 
 _DTYPE, _WIDE = "float32", "float64"
 
-_OF_TASK = 1 << 13
-"""Elements of a task, about."""
 
-
-def build(resize: Resize, machine: Machine) -> Any:
-    """The PrimFunc ``(x, *operands of the epilogue, out)``."""
-    sizes = resize.sizes
-    behind = [step.order for step in resize.epilogue if step.order]
-    with emit.kernel(emit.ATTRIBUTES) as found:
-        declared = [
-            emit.argument("x", "NCHW", (*resize.planes, *resize.before), _DTYPE),
-            *(
-                emit.argument(f"operand{i}", order, [sizes[a] for a in order], _DTYPE)
-                for i, order in enumerate(behind)
-            ),
-            emit.argument("out", "NCHW", tuple(sizes.values()), _DTYPE),
-        ]
-        with emit.body(*declared) as (x, *others, out):
-            columns = _Columns.emitted(resize) if resize.method != NEAREST else None
-            _emit(resize, machine, (x, others, out), columns)
-    return found[0]
+def emit_body(resize: Resize, plan: ResizePlan, operands: Sequence[Operand]) -> None:
+    """What the PrimFunc does, with its arguments as `operands`."""
+    x, *others, out = operands
+    columns = _Columns.emitted(resize) if resize.method != NEAREST else None
+    _emit(resize, plan, (x, others, out), columns)
 
 
 class _Columns(NamedTuple):
@@ -78,16 +65,15 @@ def _between(resize: Resize, axis: int, number: Expr) -> tuple[Expr, Expr]:
 
 def _emit(
     resize: Resize,
-    machine: Machine,
+    plan: ResizePlan,
     operands: tuple[Operand, Sequence[Operand], Operand],
     columns: _Columns | None,
 ) -> None:
     x, others, out = operands
     (n, c), (h, w), (height, width) = resize.planes, resize.before, resize.after
-    rows = max(1, min(height, _OF_TASK // width))
+    rows = plan.rows
     blocks = -(-height // rows)
-    parallel = machine.threads > 1 and n * c * height * width > 2 * _OF_TASK
-    with emit.tasks(n * c * blocks, parallel) as task:
+    with emit.tasks(n * c * blocks, plan.parallel) as task:
         image, channel, block = map(emit.let, emit.unravel(task, (n, c, blocks)))
         plane = emit.opaque_base((image * c + channel) * (h * w))
         first = emit.let(block * rows)

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of :mod:`topi_ext.cpu.kernels.resize`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import nan, prod
+
+from ...resize import Resize
+from ..machine import Machine
+from .window import Plan
+
+_OF_TASK = 1 << 13
+"""Elements of a task, about."""
+
+
+@dataclass(frozen=True)
+class ResizePlan(Plan):
+    """How a resize is divided.
+
+    Attributes
+    ----------
+    rows : int
+        Of the result, in a task.
+    parallel : bool
+        Whether threads share the tasks.
+    """
+
+    rows: int
+    parallel: bool
+
+
+def plan_resize(resize: Resize, machine: Machine) -> tuple[float, ResizePlan]:
+    """Return the plan, and NaN: its cycles are not estimated."""
+    height, width = resize.after
+    rows = max(1, min(height, _OF_TASK // width))
+    parallel = machine.threads > 1 and prod(resize.planes) * height * width > 2 * _OF_TASK
+    return nan, ResizePlan(rows, parallel)
+
+
+def resize_candidates(resize: Resize, machine: Machine) -> Iterator[tuple[float, ResizePlan]]:
+    """Yield the one plan that there is."""
+    yield plan_resize(resize, machine)
