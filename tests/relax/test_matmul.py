@@ -186,3 +186,30 @@ def test_what_is_left_to_tvm() -> None:
         a, b = (np.arange(np.prod(s)).reshape(s).astype(dtype) for s in shapes)
         got = run(tvm.runtime.tensor(a), tvm.runtime.tensor(b)).numpy()
         np.testing.assert_array_equal(got, a @ b)
+
+
+@pytest.mark.parametrize(
+    ("factors", "data", "weight", "is_moved"),
+    [
+        ((1e-10,), 1e25, 1e20, False),  # the sums alone are beyond float32
+        ((1e30, 1e30), 1e-30, 1.0, False),  # their product is
+        ((1e10,), 1e-30, 1e-12, False),  # products alone are below it
+        ((0.125,), 1.0, 1.0, True),  # attention's
+    ],
+)
+def test_a_factor_is_moved_behind_the_sums_where_these_stay_in_range(
+    factors: tuple[float, ...], data: float, weight: float, is_moved: bool
+) -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        for factor in factors:
+            x = x * factor
+        return x.transpose(0, 1) @ w
+
+    x, w = torch.full((8, 16), data), torch.full((8, 32), weight)
+    mod = from_exported_program(torch.export.export(Function(function).eval(), (x, w)))
+    run, module = compiled(mod)
+    (got,) = run(*(tvm.runtime.tensor(one.numpy()) for one in (x, w)))
+    want = function(x.double(), w.double()).numpy()
+    np.testing.assert_allclose(got.numpy(), want, rtol=1e-5)
+    names = [name.name_hint for name, _ in module.functions_items()]
+    assert any("multiply" in name for name in names) != is_moved

@@ -409,3 +409,27 @@ def test_on_a_gpu(name: str, rng: np.random.Generator) -> None:
     out = np.zeros(layer.sums(x, w).shape, layer.out)
     emulated.emulated(funcs["conv2d_cast_multiply_quantize"])(x, w, out)
     np.testing.assert_array_equal(out, rounded(layer.sums(x, w) * layer.factor(), layer))
+
+
+@pytest.mark.parametrize(("scale", "is_bytes"), [(1e20, False), (1e-25, False), (0.5, True)])
+def test_scales_whose_product_float32_cannot_hold(scale: float, is_bytes: bool) -> None:
+    """They are left to float32, as operator by operator; they had ended the compilation."""
+    bb, x = relax.BlockBuilder(), relax.Var("x", tensor_type([1, 4, 5, 5], "int8", 4))
+
+    def real(value: Any) -> Any:
+        return OP.dequantize(value, relax.const(np.float32(scale)), relax.const(0, "int8"))
+
+    weight = relax.const(np.ones((4, 4, 1, 1), "int8"))
+    with bb.function("main", [x]):
+        with bb.dataflow():
+            y = bb.emit(OP.nn.conv2d(real(x), real(weight)))
+            step = relax.const(np.float32(2.0))
+            q = bb.emit_output(OP.quantize(y, step, relax.const(0, "int8"), out_dtype="int8"))
+        bb.emit_func_output(q)
+    run, module = compiled(bb.get())
+    data = np.arange(100, dtype="int8").reshape(1, 4, 5, 5)  # sums of one sign: no inf - inf
+    got = run(tvm.runtime.tensor(data)).numpy()
+    wide = data.astype("float64").sum(1, keepdims=True) * scale * scale / 2
+    want = np.clip(np.rint(wide), -128, 127) + np.zeros((1, 4, 1, 1))
+    assert np.abs(got - want).max() <= (0 if is_bytes else 1)  # products of float32
+    assert any("cast" in name for name in ours(module)) == is_bytes
