@@ -42,6 +42,7 @@ def run(problem: Any, plan: Plan | None, x: np.ndarray, shape: tuple[int, ...]) 
     return out.numpy()
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     "plan",
     [None, RowPlan(8), RowPlan(4, 3), RowPlan(16, 2, 1, False), RowPlan(8, 1, 3)],
@@ -63,6 +64,7 @@ def test_rows(op: str, plan: RowPlan | None, rng: np.random.Generator) -> None:
     np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE * np.abs(want).max())
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     "plan", [None, TranspositionPlan(8, 5, 16, True), TranspositionPlan(4, 64, 37, False)]
 )
@@ -76,6 +78,7 @@ def test_transposes(
     assert np.array_equal(run(problem, plan, x, (3, 70, 37)), want.transpose(0, 2, 1))
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("plan", [None, ResizePlan(1, False), ResizePlan(5, True)])
 @pytest.mark.parametrize("method", [NEAREST, HALF_PIXEL, CORNERS])
 def test_resizes(method: str, plan: ResizePlan | None, rng: np.random.Generator) -> None:

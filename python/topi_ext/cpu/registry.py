@@ -197,6 +197,9 @@ KERNELS = (
     Kernel("runtime_dispatch", DispatchPlan, BOTH),
 )  # fmt: skip
 
+OF_CONVOLUTIONS = tuple(kernel for kernel in KERNELS if set(kernel.faces) & set(BOTH))
+"""Those that serve a convolution, its transpose or its weight gradient."""
+
 _OF_PLAN = {kernel.plan: kernel for kernel in KERNELS}
 
 
