@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators that accumulate: float16 and bfloat16 operands are computed in float32.
 
-TVM adds numbers of half precision in half precision: the sum of 36,864 numbers near 1 is 2,048 in
+TVM adds numbers of half precision in half precision: the sum of 36,864 ones is 2,048 in
 float16 and 256 in bfloat16.  Of batch normalization it infers another dtype than it computes.
 """
 
