@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from .args import Usage
 from .boards import Board
-from .errors import CliError
 from .measure import Protocol, Side, timed
 from .operators import Operator
 
@@ -112,9 +111,8 @@ class Adapter(ABC):
 
     def kernels(self, module: Any, target: Any) -> tuple[list[KernelInfo], list[str]]:
         """Return the kernels of this package that a module is compiled to, one for each function,
-        and the names of the functions that TVM computes."""
-        del module, target
-        raise CliError(f"doctor MODEL: {self.package} does not tell which kernels it has chosen")
+        and the names of the functions that TVM computes; of adapters that take ``--profile``."""
+        raise NotImplementedError
 
     @abstractmethod
     def host_target(self, threads: int) -> Any:

@@ -97,6 +97,8 @@ def _profile(adapter: Adapter, chosen: Namespace, options: Options) -> None:
 
 def _kernels(adapter: Adapter, chosen: Namespace) -> int:
     """Show which kernels compute a model; 0."""
+    if not adapter.usage.takes_profile:
+        raise CliError(f"doctor MODEL: {adapter.package} does not tell which kernels it has chosen")
     need("rich", "printing the table")
     with taking_plans(chosen.database):
         found = chosen_kernels(chosen.model, adapter, _options(chosen)[0])

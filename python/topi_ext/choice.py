@@ -15,8 +15,7 @@ class Choice(NamedTuple):
 
     Attributes
     ----------
-    plan : plan or None
-        None of kernels that have none.
+    plan : plan
     estimate : float or None
         Of its time, by the cost model.
     origin : str
@@ -56,7 +55,7 @@ def info(problem: Described, kernel: str, choice: Choice, unit: str = "cycles") 
         tuple(problem.dtypes),
         tuple(step.op for step in problem.epilogue),
         kernel,
-        {} if choice.plan is None else plain(choice.plan),
+        plain(choice.plan),
         choice.estimate,
         unit,
         choice.origin,

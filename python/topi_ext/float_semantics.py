@@ -42,7 +42,7 @@ def ieee_floats(func: Any) -> Any:
     PrimFunc
         `func` itself where it has none of these operations, or where TVM reads no LLVM text.
     """
-    if not (compat.reads_llvm() and hasattr(func.body, "block")):
+    if not compat.takes_llvm(func):
         return func
     calls = _Calls()
     body = compat.with_replaced(
@@ -112,15 +112,14 @@ class _Calls:
 
     def clamped(self, node: Any) -> Any:
         """The conversion of a clamped number to an integer, by which NaN becomes the limit."""
-        is_integer = compat.scalar_dtype(node).startswith(("int", "uint"))
-        if not is_integer or compat.scalar_dtype(node.value) not in _LLVM_TYPES:
+        wanted, dtype = compat.scalar_dtype(node), compat.scalar_dtype(node.value)
+        if not wanted.startswith(("int", "uint")) or dtype not in _LLVM_TYPES:
             return None
         for kind in _TESTS:
-            dtype = compat.scalar_dtype(node.value)
             operands = compat.extern_operands(node.value, _name(kind, dtype))
             if operands is not None and compat.is_number(operands[1]):
                 call = self.call(f"{kind}OrLimit", dtype, *operands)
-                return call.astype(compat.scalar_dtype(node))
+                return call.astype(wanted)
         return None
 
 

@@ -63,7 +63,7 @@ def vectorized_math(func: Any) -> Any:
     PrimFunc
         `func` itself where it has none of these, or where TVM reads no LLVM text.
     """
-    if not (compat.reads_llvm() and hasattr(func.body, "block")):
+    if not compat.takes_llvm(func):
         return func
     used: set[str] = set()
 

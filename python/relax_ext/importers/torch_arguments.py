@@ -150,6 +150,11 @@ def used_results(node: Any) -> list[int]:
     return sorted({user.args[1] for user in taken})
 
 
+def torch_dtype_name(dtype: Any) -> str:
+    """Return the name that TVM has for a dtype of PyTorch."""
+    return str(dtype).removeprefix("torch.")
+
+
 def operator_name(node: Any) -> str:
     """Return the name of an operator without its overload and the mark of an in-place form."""
     name = str(node.target.__name__).partition(".")[0]

@@ -16,7 +16,7 @@ from typing import Any
 
 from topi_ext.compat import relax
 
-from .torch_arguments import arguments
+from .torch_arguments import arguments, torch_dtype_name
 
 R = relax()
 
@@ -104,7 +104,7 @@ def _with_operands(
 ) -> Any:
     """Convert a call with some of its operands in another dtype."""
     before = {operand: importer.env[operand] for operand in operands}
-    name = str(wanted).removeprefix("torch.")
+    name = torch_dtype_name(wanted)
     for operand, value in before.items():
         importer.env[operand] = importer.block_builder.emit(R.op.astype(value, name))
     try:
@@ -120,7 +120,7 @@ def _scaled_sum(importer: Any, stock: Callable[[Any], Any], node: Any) -> Any:
     name = node.target.__name__.partition(".")[0]
     if alpha == 1 and not (name == "rsub" and isinstance(y, (int, float))):
         return stock(node)
-    dtype = str(_dtype(node)).removeprefix("torch.")
+    dtype = torch_dtype_name(_dtype(node))
     x, y = (
         emit(R.op.astype(one, dtype)) if isinstance(one, R.Expr) else R.const(one, dtype)
         for one in (x, y)
@@ -135,7 +135,7 @@ def _rounded_division(importer: Any, node: Any) -> Any:
     """``x // y``, and ``div`` with a rounding mode; TVM's own takes a number in a dtype of its."""
     emit = importer.block_builder.emit
     wanted = _dtype(node)
-    name = str(wanted).removeprefix("torch.")
+    name = torch_dtype_name(wanted)
     given = importer._retrieve_args(node.args)
     x, y = (
         emit(R.op.astype(one, name)) if isinstance(one, R.Expr) else R.const(one, name)

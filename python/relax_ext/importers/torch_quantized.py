@@ -16,6 +16,7 @@ import numpy as np
 from topi_ext.compat import known_shape, relax, type_of
 from topi_ext.geometry import fail
 
+from .torch_arguments import torch_dtype_name
 from .torch_arithmetic import Emit, as_dtype
 
 R = relax()
@@ -54,14 +55,14 @@ def _dequantized(emit: Emit, a: Any) -> Any:
     x = as_dtype(emit, a.input, dtype)
     fractions = emit(R.op.dequantize(x, scale, zero_point, getattr(a, "axis", -1)))
     stated = getattr(a, "out_dtype", None)
-    return fractions if stated is None else as_dtype(emit, fractions, _name(stated))
+    return fractions if stated is None else as_dtype(emit, fractions, torch_dtype_name(stated))
 
 
 def _dtype(operator: str, a: Any, known: tuple[str, ...]) -> str:
     """Return the dtype of the integers."""
-    if _name(a.dtype) not in known:
-        raise fail(operator, f"dtype={_name(a.dtype)} must be one of {', '.join(known)}")
-    return _name(a.dtype)
+    if torch_dtype_name(a.dtype) not in known:
+        raise fail(operator, f"dtype={torch_dtype_name(a.dtype)} must be one of {', '.join(known)}")
+    return torch_dtype_name(a.dtype)
 
 
 def _parameters(emit: Emit, a: Any, dtype: str) -> tuple[Any, Any]:
@@ -83,7 +84,3 @@ def _tensor(emit: Emit, value: Any, dtype: str) -> Any:
 
 def _number(value: Any) -> int | None:
     return value if isinstance(value, int) else None
-
-
-def _name(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.")

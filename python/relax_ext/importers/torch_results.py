@@ -13,7 +13,7 @@ from typing import Any
 from topi_ext.compat import dtype_name, known_shape, relax, type_of
 from topi_ext.geometry import fail
 
-from .torch_arguments import operator_name, used_results
+from .torch_arguments import operator_name, torch_dtype_name, used_results
 
 R = relax()
 
@@ -109,7 +109,7 @@ def _other_dtype(node: Any, found: Any, stated: Any) -> ValueError:
 
 
 def _name(stated: Any) -> str:
-    return str(stated.dtype).removeprefix("torch.")
+    return torch_dtype_name(stated.dtype)
 
 
 def _is_tensor(value: Any) -> bool:

@@ -8,6 +8,8 @@ are made of sums.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from math import isqrt, prod
 from typing import Any
 
@@ -53,41 +55,39 @@ def sum_in_stages(bb: Any, call: Any, stock: Any) -> Any:
     return stock(bb, call)
 
 
-def mean(bb: Any, call: Any, stock: Any) -> Any:
-    """Lower a mean as a sum and a division."""
-    found = _operand(call)
-    if found is None or 0 in found:
-        return stock(bb, call)
-    axes = _axes(call, len(found))
-    total = bb.emit(R.op.sum(call.args[0], axes, bool(call_attr(call, "keepdims"))))
+def _mean(bb: Any, x: Any, axes: list[int], keeps: bool) -> Any:
+    """A mean is a sum and a division."""
+    sizes = known_shape(tensor_type_of(x).shape)
+    total = bb.emit(R.op.sum(x, axes, keeps))
 
-    def divided(values: Any, sizes: Any) -> Any:
+    def divided(values: Any, counts: Any) -> Any:
         from tvm import topi
 
-        return topi.divide(values, prod(sizes).astype(values.dtype))
+        return topi.divide(values, prod(counts).astype(values.dtype))
 
-    sizes = [tir.IntImm("int64", found[a]) if isinstance(found[a], int) else found[a] for a in axes]
-    return bb.call_te(divided, total, sizes, primfunc_name_hint="mean")
+    counts = [
+        tir.IntImm("int64", sizes[a]) if isinstance(sizes[a], int) else sizes[a] for a in axes
+    ]
+    return bb.call_te(divided, total, counts, primfunc_name_hint="mean")
 
 
-def variance(bb: Any, call: Any, stock: Any) -> Any:
-    """Lower a variance as the mean of squared deviations."""
-    found = _operand(call)
-    if found is None or 0 in found:
-        return stock(bb, call)
-    x, axes = call.args[0], _axes(call, len(found))
+def _variance(bb: Any, x: Any, axes: list[int], keeps: bool) -> Any:
+    """A variance is the mean of squared deviations."""
     deviation = bb.emit(R.op.subtract(x, bb.emit(R.op.mean(x, axes, keepdims=True))))
-    square = bb.emit(R.op.multiply(deviation, deviation))
-    return R.op.mean(square, axes, bool(call_attr(call, "keepdims")))
+    return R.op.mean(bb.emit(R.op.multiply(deviation, deviation)), axes, keeps)
 
 
-def standard_deviation(bb: Any, call: Any, stock: Any) -> Any:
-    """Lower a standard deviation as the root of a variance."""
-    found = _operand(call)
-    if found is None or 0 in found:
+def _deviation(bb: Any, x: Any, axes: list[int], keeps: bool) -> Any:
+    """A standard deviation is the root of a variance."""
+    return R.op.sqrt(bb.emit(R.op.variance(x, axes, keeps)))
+
+
+def _reduction(lower: Callable[..., Any], bb: Any, call: Any, stock: Any) -> Any:
+    """Lower a reduction of at least one element by ``lower(bb, x, axes, keeps)``."""
+    sizes = _operand(call)
+    if sizes is None or 0 in sizes:
         return stock(bb, call)
-    axes, keeps = _axes(call, len(found)), bool(call_attr(call, "keepdims"))
-    return R.op.sqrt(bb.emit(R.op.variance(call.args[0], axes, keeps)))
+    return lower(bb, call.args[0], _axes(call, len(sizes)), bool(call_attr(call, "keepdims")))
 
 
 def global_average(bb: Any, call: Any, stock: Any) -> Any:
@@ -167,9 +167,9 @@ def _blocks(x: Any, axis: int) -> Any:
 
 RULES = {
     "relax.sum": sum_in_stages,
-    "relax.mean": mean,
-    "relax.variance": variance,
-    "relax.std": standard_deviation,
+    "relax.mean": partial(_reduction, _mean),
+    "relax.variance": partial(_reduction, _variance),
+    "relax.std": partial(_reduction, _deviation),
     **{f"relax.nn.adaptive_avg_pool{rank}d": global_average for rank in (1, 2, 3)},
     "relax.collapse_sum_to": collapse,
     "relax.collapse_sum_like": collapse,

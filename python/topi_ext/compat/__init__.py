@@ -81,6 +81,7 @@ from .rewrite import (
     is_number,
     same_expression,
     scalar_dtype,
+    takes_llvm,
     with_initial_values,
     with_replaced,
 )
@@ -191,6 +192,7 @@ __all__ = [
     "statements",
     "system_call",
     "system_triple",
+    "takes_llvm",
     "tensor_type",
     "tensor_type_of",
     "tir",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from .builder import reads_llvm
 from .versions import StringImm, s_tir, tir, tvm
 
 _NAMESPACE = tir.__name__.rpartition(".")[2] + "."
@@ -97,6 +98,12 @@ def with_initial_values(body: Any, replacement: Callable[[Any], Any]) -> Any:
         )  # fmt: skip
 
     return with_replaced(body, {"SBlock": replaced})
+
+
+def takes_llvm(func: Any) -> bool:
+    """Whether a function has a root block, where :func:`importing_llvm` puts LLVM text that this
+    TVM reads."""
+    return reads_llvm() and hasattr(func.body, "block")
 
 
 def importing_llvm(body: Any, text: str) -> Any:

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from math import prod
+from math import isnan, prod
 from typing import Any
 
 from ...dtypes import byte_width
 from ...kernel_selection import ALL, Selection
 from ...problem import Problem
-from ...product import Product
 from ..machine import CACHE_LINE, Machine
 from ..registry import kernels_of
 from .any_size import plan_for_any_size, plan_weights_of_any_size
@@ -66,8 +65,6 @@ def rated(problem: Any, machine: Machine, selection: Selection = ALL) -> tuple[f
     plan : Plan
     """
     cycles, plan = _fastest(problem, machine, selection)
-    if not isinstance(problem, (Problem, Product)):
-        return None, plan
     return cycles, _streamed(problem, plan, machine)
 
 
@@ -142,7 +139,7 @@ def _fastest(problem: Problem, machine: Machine, selection: Selection) -> tuple[
     if is_known or (proposed and not selection.is_all):
         proposed = proposed or list(_proposed(problem, machine, ALL))
         cycles, plan = min(proposed, key=lambda one: one[0])
-        return cycles if problem.is_static else None, plan
+        return None if isnan(cycles) or not problem.is_static else cycles, plan
     if problem.face == "conv_weight_grad":
         return None, plan_weights_of_any_size(problem, machine)
     best = min(_proposed(problem, machine, ALL), key=lambda one: one[0])[1]

@@ -9,7 +9,7 @@ To see how far a table is off on some processor, and which kernel it wrongs, run
 
     python scripts/rate_plans.py --json out/rate.json --plot out/rate.png
 
-A changed number changes plans: `scripts/emitted.py` says which.
+A changed number changes plans: `scripts/emitted.py` says of which kernels.
 """
 
 from __future__ import annotations
