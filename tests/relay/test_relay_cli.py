@@ -185,6 +185,16 @@ def test_targets_that_llvm_dies_of(
     assert f"--target {spec}: {line}" in refusal(capfd, small, *options)
 
 
+def test_kernels_of_a_model_are_not_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is said before the model is read."""
+    (tmp_path / "model.onnx").write_bytes(b"no model")
+    assert main(["doctor", str(tmp_path / "model.onnx")]) == 2
+    told = "relay_ext: doctor MODEL: relay_ext does not tell which kernels it has chosen\n"
+    assert capsys.readouterr().err == told
+
+
 def test_arrays_of_every_kind(
     small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
