@@ -186,11 +186,15 @@ def test_targets_that_llvm_dies_of(
 
 
 def test_kernels_of_a_model_are_not_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    script: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is said before the model is read."""
-    (tmp_path / "model.onnx").write_bytes(b"no model")
-    assert main(["doctor", str(tmp_path / "model.onnx")]) == 2
+    """It is said before the model is loaded."""
+
+    def load(*_: object) -> None:
+        raise AssertionError("loaded")
+
+    monkeypatch.setattr("conv_cli.kernels.load", load)
+    assert main(["doctor", str(script)]) == 2
     told = "relay_ext: doctor MODEL: relay_ext does not tell which kernels it has chosen\n"
     assert capsys.readouterr().err == told
 
