@@ -152,53 +152,101 @@ def via_memory(value: Expr, dtype: str) -> Expr:
 
 def fill(array: Array, start: Expr, count: Expr, value: Expr) -> None:
     """Write `value` to `count` neighbouring elements."""
-    loop(count, lambda i: store(array, start + i, value))
+    for i in loop(count):
+        store(array, start + i, value)
 
 
-def loop(extent: Expr, step: Callable[[Expr], None]) -> None:
-    """Run ``step(i)`` for i below `extent`, at run time; nothing is emitted for extent 0."""
+def loop(extent: Expr, step: Callable[[Expr], None] | None = None) -> Any:
+    """Emit a serial loop: ``for i in loop(extent)`` yields its variable once.
+
+    Nothing is emitted for extent 0, and no loop for extent 1.  Do not ``break``, ``continue`` or
+    ``return`` inside: what follows in the Python body is the body of the loop.
+    """
+    if step is None:
+        return _loop(extent)
+    for i in _loop(extent):
+        step(i)
+    return None
+
+
+def _loop(extent: Expr) -> Iterator[Expr]:
     if isinstance(extent, int) and extent <= 1:
         if extent == 1:
-            step(0)
+            yield 0
         return
     with statements(script.serial(wide(0), wide(extent))) as i:
-        step(i)
+        yield i
+
+
+def grid(*extents: Expr) -> Iterator[tuple[Expr, ...]]:
+    """Emit nested serial loops: ``for i, j in grid(m, n)``; the last index runs fastest."""
+    if not extents:
+        yield ()
+        return
+    for first in _loop(extents[0]):
+        for rest in grid(*extents[1:]):
+            yield (first, *rest)
 
 
 def nest(extents: Sequence[Expr], step: Callable[..., None]) -> None:
     """Nested loops: ``step(i, j, ...)``, the last index running fastest."""
-    if not extents:
-        step()
-        return
-    loop(extents[0], lambda i: nest(extents[1:], lambda *rest: step(i, *rest)))
+    for indices in grid(*extents):
+        step(*indices)
 
 
-def tiles(count: int, size: int, step: Callable[[Expr, int], None]) -> None:
-    """``step(first, size)`` for the tiles of `count`, of which the last may be smaller."""
+def tiles(count: int, size: int, step: Callable[[Expr, int], None] | None = None) -> Any:
+    """Emit ``for first, width in tiles(count, size)``: a loop over whole tiles, then the last one,
+    which is narrower.  The Python body runs for each of the two."""
+    return _each(_tiles(count, size), step)
+
+
+def _tiles(count: int, size: int) -> Iterator[tuple[Expr, int]]:
     full, tail = divmod(count, size)
-    loop(full, lambda i: step(i * size, size))
+    for i in _loop(full):
+        yield i * size, size
     if tail:
-        step(full * size, tail)
+        yield full * size, tail
 
 
-def tiles_then_ones(count: Expr, size: int, step: Callable[[Expr, int], None]) -> None:
-    """``step(first, size)`` for whole tiles of `count`, and ``step(first, 1)`` for what is left."""
+def tiles_then_ones(count: Expr, size: int, step: Callable[[Expr, int], None] | None = None) -> Any:
+    """Emit ``for first, width in tiles_then_ones(count, size)``: a loop over whole tiles, then one
+    of width 1 over what is left."""
+    return _each(_tiles_then_ones(count, size), step)
+
+
+def _tiles_then_ones(count: Expr, size: int) -> Iterator[tuple[Expr, int]]:
     whole = count // size
-    loop(whole, lambda i: step(i * size, size))
+    for i in _loop(whole):
+        yield i * size, size
     if size > 1 and (not isinstance(count, int) or count % size):
         done = whole * size
-        loop(count - done, lambda i: step(done + i, 1))
+        for i in _loop(count - done):
+            yield done + i, 1
 
 
-def tiles_or_ones(count: Expr, size: int, step: Callable[[Expr, int], None]) -> None:
-    """``step(first, size)`` for tiles that cover `count`, of which a last one may reach behind it.
+def tiles_or_ones(count: Expr, size: int, step: Callable[[Expr, int], None] | None = None) -> Any:
+    """Emit ``for first, width in tiles_or_ones(count, size)``: whole tiles that cover `count`, of
+    which the last may reach beyond it.
 
-    Of a count known only at run time what is left of whole tiles goes one by one.
+    A count that only run time knows is covered as by :func:`tiles_then_ones`.
     """
-    if isinstance(count, int):
-        loop(-(-count // size), lambda i: step(i * size, size))
-    else:
-        tiles_then_ones(count, size, step)
+    return _each(_tiles_or_ones(count, size), step)
+
+
+def _tiles_or_ones(count: Expr, size: int) -> Iterator[tuple[Expr, int]]:
+    if not isinstance(count, int):
+        yield from _tiles_then_ones(count, size)
+        return
+    for i in _loop(-(-count // size)):
+        yield i * size, size
+
+
+def _each(items: Iterator[Any], step: Callable[..., None] | None) -> Any:
+    if step is None:
+        return items
+    for item in items:
+        step(*item)
+    return None
 
 
 def clamped_extent(first: Expr, size: Expr, block: Expr) -> Expr:
@@ -209,31 +257,62 @@ def clamped_extent(first: Expr, size: Expr, block: Expr) -> Expr:
     return let(least(block, size - first))
 
 
-def share_of(count: Expr, shares: int, number: Expr, step: Callable[[Expr], None]) -> None:
-    """``step(i)`` for the part of all i below `count` that is share `number` of so many."""
+def share_of(
+    count: Expr, shares: int, number: Expr, step: Callable[[Expr], None] | None = None
+) -> Any:
+    """Emit ``for i in share_of(count, shares, number)``: a loop over the part of all i below
+    `count` that is share `number` of `shares` equal ones."""
+    if step is None:
+        return _share_of(count, shares, number)
+    for i in _share_of(count, shares, number):
+        step(i)
+    return None
+
+
+def _share_of(count: Expr, shares: int, number: Expr) -> Iterator[Expr]:
     each = ceil_div(count, shares)
     is_even = shares == 1 or (isinstance(count, int) and count % shares == 0)
+    for i in _loop(each):
+        index = let(number * each + i)
+        for _ in only_if(True if is_even else index < count):
+            yield index
 
-    def one(i: Expr) -> None:
-        place = let(number * each + i)
-        when(True if is_even else place < count, lambda: step(place))
 
-    loop(each, one)
+def only_if(condition: Expr) -> Iterator[None]:
+    """Emit a branch: ``for _ in only_if(condition)``.
+
+    A condition that Python knows emits no branch: the Python body runs once or not at all.
+    """
+    if isinstance(condition, bool):
+        if condition:
+            yield
+        return
+    with script.If(condition), statements(script.Then()), workspace().branch():
+        yield
+
+
+def sides(condition: Expr) -> Iterator[bool]:
+    """Emit a branch of two sides: ``for holds in sides(condition)`` yields True in the side where
+    `condition` holds, then False in the other.
+
+    A condition that Python knows yields its value alone, and emits no branch.
+    """
+    if isinstance(condition, bool):
+        yield condition
+        return
+    with script.If(condition):
+        with statements(script.Then()), workspace().branch():
+            yield True
+        with statements(script.Else()), workspace().branch():
+            yield False
 
 
 def when(
     condition: Expr, then: Callable[[], None], otherwise: Callable[[], None] | None = None
 ) -> None:
     """Emit a branch, or only the side that a Python boolean chooses."""
-    if isinstance(condition, bool):
-        if condition:
+    for holds in only_if(condition) if otherwise is None else sides(condition):
+        if holds is None or holds:
             then()
         elif otherwise is not None:
             otherwise()
-        return
-    with script.If(condition):
-        with statements(script.Then()), workspace().branch():
-            then()
-        if otherwise is not None:
-            with statements(script.Else()), workspace().branch():
-                otherwise()
