@@ -28,6 +28,7 @@ from typing import Any
 from benchmark.environment import commit
 from gpu import ceilings, static, tables, toolchain
 from gpu.shapes import ARCHS
+from topi_ext.cuda.registry import KERNELS
 
 
 def parser() -> argparse.ArgumentParser:
@@ -59,7 +60,7 @@ def collect(given: argparse.Namespace) -> tuple[list[static.Row], list[str]]:
     )
     rows, failed, until = [], [], time.monotonic() + given.seconds
     for kind, spot in spots:
-        name = static.kernel_of(spot.plan).name
+        name = KERNELS.of_plan(spot.plan).name
         if given.only not in (None, name) or time.monotonic() > until:
             continue
         try:

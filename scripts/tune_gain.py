@@ -31,7 +31,7 @@ from topi_ext.backend import Work
 from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.plan.shortlist import shortlist
 from topi_ext.cpu.plan.window import Plan
-from topi_ext.cpu.registry import kernel_of
+from topi_ext.cpu.registry import KERNELS
 from topi_ext.layout import Layouts
 from topi_ext.problem import Problem
 from topi_ext.race import race
@@ -91,7 +91,7 @@ def measured(case: Case, target: Any) -> dict[str, Any]:
         "name": case.name,
         "face": case.op,
         "ms": 1e3 * estimate,
-        "kernel": kernel_of(plans[best]).name,
+        "kernel": KERNELS.of_plan(plans[best]).name,
         "gain": max(1.0, estimate / fastest),
         "misstated": estimate / time_of[wrong[0]],
         "healed": estimate / min(time_of[plan] for plan in wrong),

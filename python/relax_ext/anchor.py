@@ -20,7 +20,7 @@ from topi_ext.compat import (
 )
 from topi_ext.dtypes import FLOATS
 from topi_ext.epilogue import NO_ZERO_POINTS, Fused, PostOp
-from topi_ext.problem import OPERANDS
+from topi_ext.problem import OPERANDS, Problem
 
 from .attrs import Conv
 
@@ -164,13 +164,13 @@ class ConvAnchor(Anchor):
         conv = self.conv
         dtypes = (*(conv.dtypes[role] for role in OPERANDS[conv.face]), self.dtype)
         fused = Fused(tuple(steps), self.zero_points)
-        request = conv.face, conv.geometry, conv.plain, conv.n, dtypes, self.target, fused
+        problem = Problem.of(conv.face, conv.geometry, conv.plain, conv.n, dtypes, fused)
         data, weight = (fuser.visit_expr(arg) for arg in self.operands)
         packing = None
         if constant_value(weight) is not None:
-            packing, kernel = backend.prepacked(*request)
+            packing, kernel = backend.prepack(problem, self.target)
         else:
-            kernel = backend.prim_func(*request)
+            kernel = backend.build(problem, self.target)
         if packing is not None:
             weight = packed(fuser, packing, weight, self.name)
         name = kernel_name(self.name, steps)

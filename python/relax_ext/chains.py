@@ -236,7 +236,7 @@ def products_and_rows(value: Any, lookup: Lookup, outside: Lookup) -> Chain | No
     found = tensor_type_of(value)
     is_empty = 0 in conv.shape(conv.result) or conv.n == 0
     target = target_of(found)
-    if is_empty or not backend.has_kernels(target):
+    if is_empty or not backend.supports("conv", target):
         return None
     quantized = of_bytes(value, conv, target, lookup)
     if quantized is None:

@@ -23,7 +23,7 @@ from topi_ext.compute import FACES, conv_transpose_of_zeros, transposed
 from topi_ext.conv_transpose import ConvTranspose
 from topi_ext.dtypes import accumulator
 from topi_ext.geometry import Geometry, fail
-from topi_ext.problem import OPERANDS
+from topi_ext.problem import OPERANDS, Problem
 from topi_ext.target import advise
 
 from . import blocks
@@ -49,7 +49,8 @@ def legalize(bb: Any, call: Any, stock: Any) -> Any:
     advise("relax_ext", target)
     dtypes = tuple(conv.dtypes[role] for role in OPERANDS[conv.face] + conv.result)
     accumulator(conv.op, *dtypes)  # refuses what is unknown
-    func = backend.prim_func(conv.face, conv.geometry, conv.plain, conv.n, dtypes, target)
+    problem = Problem.of(conv.face, conv.geometry, conv.plain, conv.n, dtypes)
+    func = backend.build(problem, target)
     if func is not None:
         return R.call_tir(bb.add_func(func, conv.op), operands, found)
     return _by_definition(bb, conv, operands, target)

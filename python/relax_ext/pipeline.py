@@ -14,7 +14,7 @@ from typing import Any
 
 import tvm
 
-from topi_ext.backend import has_kernels
+from topi_ext.backend import supports
 from topi_ext.code_cache import keeping, marked
 from topi_ext.compat import call_attr, relax, tir
 from topi_ext.emit import is_kernel
@@ -61,7 +61,7 @@ def pipeline(target: Any, database: AnyPath | None = None) -> Any:
     >>> tvm.compile(module, target, relax_pipeline=relax_ext.pipeline(target))
     """
     target = tvm.target.Target(target)
-    if not has_kernels(target):
+    if not supports("conv", target):
         return R.get_default_pipeline(target)
     kind = target.kind.name
     of = import_module(f"tvm.relax.backend.{_PASSES[kind]}.pipeline")

@@ -15,7 +15,7 @@ import numpy as np
 
 from topi_ext import backend
 from topi_ext.compat import call_attr, dtype_name, relax, tensor_type_of
-from topi_ext.epilogue import Fused, PostOp
+from topi_ext.epilogue import PostOp
 from topi_ext.problem import OPERANDS, QUANTIZED
 
 from .anchor import PERMUTE, RESHAPES, ConvAnchor
@@ -76,7 +76,7 @@ def of_bytes(call: Any, conv: Conv, target: Any, lookup: Lookup) -> BytesOfConv 
     zero_points = data.zero_point, weight.zero_point
     if data.scale is None and not any(zero_points):
         return None  # of bytes anyway
-    if not backend.fuses(target, Fused(zero_points=zero_points)):
+    if not backend.supports("conv", target, zero_points):
         return None
     steps: list[tuple[PostOp, Any]] = []
     dtype = conv.dtypes[conv.result]

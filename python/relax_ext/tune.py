@@ -19,9 +19,9 @@ from topi_ext.cpu.backend import CpuBackend
 from topi_ext.cpu.measured import entry, measured
 from topi_ext.cpu.plan.shortlist import shortlist
 from topi_ext.cpu.plan.window import Plan
-from topi_ext.cpu.registry import kernel_of
-from topi_ext.plan_database import AnyPath, machine_name, merge, opened, problem_name, read, using
-from topi_ext.problem import Problem
+from topi_ext.cpu.registry import KERNELS
+from topi_ext.plan_database import AnyPath, machine_name, merge, opened, read, using
+from topi_ext.problem import OPERANDS
 from topi_ext.race import Timed, race
 
 from .pipeline import first_passes
@@ -134,7 +134,7 @@ def tune(
         for number, work in enumerate(left, 1):
             bar.step(f"{work.problem.face}, {number} of {len(left)}")
             plan, tuned = _fastest(work, target, candidates, board)
-            found = {problem_name(work.problem): entry(plan, tuned.ms, tuned.estimate_ms)}
+            found = {work.problem.signature: entry(plan, tuned.ms, tuned.estimate_ms)}
             name = machine_name(work.backend.processor, work.backend.machine)
             merge(database, {name: found})
             done.append(tuned)
@@ -179,7 +179,7 @@ def _works(module: Any, target: Any) -> Sequence[Work]:
     with using(None), backend.recording() as works, target:
         tvm.transform.Sequential(passes)(module)
     # Of products, those that are convolutions: others have no plans to choose from.
-    return list(dict.fromkeys(work for work in works if isinstance(work.problem, Problem)))
+    return list(dict.fromkeys(work for work in works if work.problem.kind in OPERANDS))
 
 
 def _is_known(work: Work, database: AnyPath) -> bool:
@@ -204,9 +204,9 @@ def _fastest(work: Work, target: Any, most: int, board: Board | None) -> tuple[P
                 continue
             timed[number] = run
         best, seconds = race(timed)
-    name = kernel_of(plans[best]).name
+    name = KERNELS.of_plan(plans[best]).name
     times = seconds[best] * 1e3, seconds[0] * 1e3
-    return plans[best], Tuned(problem_name(work.problem), name, *times, len(timed))
+    return plans[best], Tuned(work.problem.signature, name, *times, len(timed))
 
 
 def _agree(result: Any, wanted: Any) -> bool:

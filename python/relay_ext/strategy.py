@@ -17,6 +17,7 @@ from topi_ext.compute import FACES
 from topi_ext.cuda.backend import CudaBackend
 from topi_ext.geometry import Geometry, fail
 from topi_ext.layout import permuted
+from topi_ext.problem import Problem
 from topi_ext.sizes import Rule, belonging
 from topi_ext.target import advise
 
@@ -59,7 +60,7 @@ def is_left_to_stock(conv: Conv, attrs: Any, target: Any) -> bool:
     compiles, and ours does at each call.  Without VNNI, be it with AVX2 or AVX-512, TVM adds pairs
     of products in 16 bits, which saturate: large values come out wrong.
     """
-    if conv.face != "conv" or not backend.has_kernels(target):
+    if conv.face != "conv" or not backend.supports(conv.face, target):
         return conv.face == "conv"
     sizes = (conv.n, *conv.geometry.x_size)
     known = all(isinstance(size, int) and size > 0 for size in sizes)
@@ -114,7 +115,7 @@ def _is_by_vectors(geometry: Geometry) -> bool:
 
 def _needs_rewriting(conv: Conv, target: Any) -> bool:
     """Whether TVM has to take the sign off, or pad channels, before its own kernel is right."""
-    by_vnni = backend.has_kernels(target) and conv.geometry.groups == 1
+    by_vnni = backend.supports(conv.face, target) and conv.geometry.groups == 1
     return by_vnni and not (conv.dtypes["x"] == "uint8" and _is_by_vectors(conv.geometry))
 
 
@@ -131,7 +132,8 @@ def compute(conv: Conv, operands: Sequence[Any], target: Any) -> Any:
     if 0 in shape or conv.n == 0:
         result = topi.full(shape, dtypes[2], 0)
     else:
-        func = backend.prim_func(conv.face, conv.geometry, conv.plain, conv.n, dtypes, target)
+        problem = Problem.of(conv.face, conv.geometry, conv.plain, conv.n, dtypes)
+        func = backend.build(problem, target)
         if func is None:
             result = FACES[conv.face](*tensors, conv.geometry, conv.plain, dtypes[2])
         else:
@@ -178,7 +180,8 @@ def _limits(conv: Conv, dtypes: tuple[str, str, str], target: Any) -> list[Rule]
 
     x_size, y_size = (tuple(map(wide, s)) for s in (conv.geometry.x_size, conv.geometry.y_size))
     geometry = replace(conv.geometry, x_size=x_size, y_size=y_size)
-    return backend.limits(conv.face, geometry, conv.plain, wide(conv.n), dtypes, target)
+    problem = Problem.of(conv.face, geometry, conv.plain, wide(conv.n), dtypes)
+    return backend.limits(problem, target)
 
 
 def extern(
@@ -317,7 +320,7 @@ def unless_ours(op: str, before: Any) -> Any:
         conv = read(op, attrs, [Operand.of(types[0]), Operand.of(types[1])])
         target = tvm.target.Target.current(allow_none=True)
         is_stock = (
-            is_left_to_stock(conv, attrs, target) if conv else not backend.has_kernels(target)
+            is_left_to_stock(conv, attrs, target) if conv else not backend.supports("conv", target)
         )
         return before(attrs, inputs, types, *out_type) if is_stock else None
 

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, Union, cast
 
 from .notices import warn_once
-from .problem import Problem
+from .spec.problem import listed
 
 FORMAT, VERSION = "tvm-conv-ext plans", 1
 
@@ -79,35 +79,7 @@ class DatabaseError(ValueError):
 
 def machine_name(processor: str, machine: Any) -> str:
     """A machine in one line: the processor that a target names, and what plans know of it."""
-    return f"processor={processor or 'unnamed'} {_listed(machine)}"
-
-
-def problem_name(problem: Problem) -> str:
-    """A problem of known sizes in one line.
-
-    Numbers of an epilogue are left out: no plan depends on them.
-    """
-    layouts, data = problem.layouts, "x".join(map(str, problem.dtypes))
-    steps = ",".join(
-        step.op + (f"({step.order}:{step.varies})" if step.order else "")
-        for step in problem.epilogue
-    )
-    more = [f"epilogue={steps}"] * bool(steps)
-    more += [f"zero_points={_text(problem.zero_points)}"] * any(problem.zero_points)
-    more += ["prepacked"] * problem.prepacked
-    return " ".join(
-        [f"{problem.face} n={problem.n}", _listed(problem.geometry), _listed(layouts), data, *more]
-    )
-
-
-def _listed(one: Any) -> str:
-    """The fields of a dataclass as ``name=value``."""
-    pairs = ((each.name, getattr(one, each.name)) for each in fields(one))
-    return " ".join(f"{name}={_text(value)}" for name, value in pairs)
-
-
-def _text(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return f"processor={processor or 'unnamed'} {listed(machine)}"
 
 
 def plain(value: Any) -> Any:

@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
 from .dtypes import accumulator
-from .epilogue import NO_ZERO_POINTS, Epilogue, ZeroPoints, finished
+from .epilogue import NO_ZERO_POINTS, UNFUSED, Epilogue, Fused, ZeroPoints, finished
 from .gather import Gather
 from .geometry import Geometry, Size, fail
 from .kernel_info import by
 from .layout import Layouts
+from .sizes import Rule, rules
+from .spec.problem import Argument, FreshSize, listed, text_of
+from .spec.problem import Problem as AnyProblem
 
 OPERANDS = {"conv": "xw", "conv_transpose": "yw", "conv_weight_grad": "xy"}
 """Roles of the operands of each face; its result has the role that is left."""
@@ -30,7 +34,7 @@ QUANTIZED = {"int8": (-128, 127), "uint8": (0, 255)}
 
 
 @dataclass(frozen=True)
-class Problem:
+class Problem(AnyProblem):
     """One operator to be built: a face, its geometry with three spatial axes, and its operands.
 
     The batch `n` is treated as a fourth axis with a kernel of one, so that small images of a batch
@@ -54,6 +58,8 @@ class Problem:
         Whether a kernel that packs its weights may find them packed.
     zero_points : tuple of int
         What is subtracted from elements of both operands before they are multiplied.
+    stated : Geometry or None
+        Of symbolic sizes, the geometry as the operator states it, which its run-time checks name.
 
     Raises
     ------
@@ -69,6 +75,107 @@ class Problem:
     epilogue: Epilogue = ()
     prepacked: bool = False
     zero_points: ZeroPoints = NO_ZERO_POINTS
+    stated: Geometry | None = None
+
+    @classmethod
+    def of(
+        cls,
+        face: str,
+        geometry: Geometry,
+        layouts: Layouts,
+        n: Size,
+        dtypes: tuple[str, str, str],
+        fused: Fused = UNFUSED,
+    ) -> Problem:
+        """Return the problem of an operator with one, two or three spatial axes.
+
+        Parameters
+        ----------
+        face : {"conv", "conv_transpose", "conv_weight_grad"}
+        geometry : Geometry
+            As the operator states it.
+        layouts : Layouts
+            Permutations in which x, w and y are stored.
+        n : int or symbolic
+            Batch.
+        dtypes : tuple of str
+            Of the first operand, of the second, of the result.
+        fused : Fused
+            Zero points, and what is done to the result; not for ``conv_weight_grad``.
+        """
+        options = fused.epilogue, False, fused.zero_points
+        problem = cls(face, geometry.as_rank3(), layouts, n, dtypes, *options)
+        return problem if problem.is_static else replace(problem, stated=geometry)
+
+    def anonymous(self) -> Problem:
+        """See :meth:`topi_ext.spec.problem.Problem.anonymous`."""
+        if self.is_static:
+            return self
+        stated = self.stated or self.geometry
+        x_size, y_size = _known(stated.x_size), _known(stated.y_size)
+        stated = replace(stated, x_size=x_size, y_size=y_size)
+        geometry, (n,) = replace(self.geometry, x_size=(), y_size=()), _known((self.n,))
+        return replace(self, stated=stated, geometry=geometry, n=n)
+
+    def with_sizes(self, fresh: FreshSize) -> Problem:
+        """See :meth:`topi_ext.spec.problem.Problem.with_sizes`."""
+        if self.stated is None:
+            return self
+
+        def sized(side: str, sizes: Sequence[Size]) -> tuple[Size, ...]:
+            return tuple(
+                fresh(f"{side}{axis}") if size is None else size for axis, size in enumerate(sizes)
+            )
+
+        n = fresh("n") if self.n is None else self.n
+        x_size, y_size = sized("x", self.stated.x_size), sized("y", self.stated.y_size)
+        stated = replace(self.stated, x_size=x_size, y_size=y_size)
+        return replace(self, stated=stated, geometry=stated.as_rank3(), n=n)
+
+    def rules(self) -> list[Rule]:
+        """See :meth:`topi_ext.spec.problem.Problem.rules`."""
+        return rules(self.face, self.stated or self.geometry)
+
+    def arguments(self) -> Iterator[Argument]:
+        """Data, weight, operands of the epilogue and result; of a weight gradient x, y, result."""
+        g, (first, second, result) = self.geometry, self.dtypes
+        x = self.layouts.x, {**dict(zip(DATA, self.x_sizes)), "C": g.c}
+        y = self.layouts.y, {**dict(zip(DATA, self.y_sizes)), "C": g.k}
+        if self.face == "conv_weight_grad":
+            yield _argument("x", *x, first)
+            yield _argument("y", *y, second)
+            yield _argument("out", *self._weight, result)
+            return
+        data, out = (y, x) if self.transposed else (x, y)
+        yield _argument("data", *data, first)
+        yield _argument("weight", *self._weight, second)
+        for number, step in enumerate(step for step in self.epilogue if step.order):
+            sizes = {
+                letter: out[1][letter] if letter in step.varies else 1 for letter in step.order
+            }
+            yield _argument(f"operand{number}", step.order, sizes, step.dtype or result)
+        yield _argument("out", *out, result)
+
+    @property
+    def _weight(self) -> tuple[str, dict[str, Size]]:
+        g = self.geometry
+        return self.layouts.w, {**dict(zip(TAPS, g.kernel)), "O": g.k, "I": g.c_per_group}
+
+    @property
+    def signature(self) -> str:
+        """See :attr:`topi_ext.spec.problem.Problem.signature`.
+
+        Numbers of an epilogue are left out: no plan depends on them.
+        """
+        steps = ",".join(
+            step.op + (f"({step.order}:{step.varies})" if step.order else "")
+            for step in self.epilogue
+        )
+        more = [f"epilogue={steps}"] * bool(steps)
+        more += [f"zero_points={text_of(self.zero_points)}"] * any(self.zero_points)
+        more += ["prepacked"] * self.prepacked
+        stated = (listed(one) for one in (self.geometry, self.layouts))
+        return " ".join([f"{self.face} n={self.n}", *stated, "x".join(self.dtypes), *more])
 
     def __post_init__(self) -> None:
         check_zero_points(self.face, self.dtypes, self.zero_points)
@@ -244,6 +351,16 @@ class Problem:
         """Whether all but the batch are."""
         sizes = (*self.geometry.x_size, *self.geometry.y_size)
         return all(isinstance(size, int) for size in sizes)
+
+
+def _argument(name: str, order: str, sizes: dict[str, Size], dtype: str) -> Argument:
+    """One that is stored in `order`; axes that it does not name are unit axes."""
+    return Argument(name, order, tuple(sizes[letter] for letter in order), dtype)
+
+
+def _known(sizes: Sequence[Size]) -> tuple[int | None, ...]:
+    """None in place of symbolic sizes."""
+    return tuple(size if isinstance(size, int) else None for size in sizes)
 
 
 def _is(value: object, usual: int | None) -> bool:

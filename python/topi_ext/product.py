@@ -18,7 +18,7 @@ columns.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -26,15 +26,16 @@ from string import ascii_letters
 from typing import ClassVar
 
 from .dtypes import accumulator
-from .epilogue import NO_ZERO_POINTS, Epilogue, ZeroPoints, finished, without_letters
+from .epilogue import NO_ZERO_POINTS, Epilogue, finished, without_letters
 from .geometry import Geometry, Size
 from .kernel_info import by
 from .layout import Layouts
 from .problem import DATA, Problem
+from .spec.problem import Argument, LetteredProblem
 
 
 @dataclass(frozen=True)
-class Product:
+class Product(LetteredProblem):
     """One matrix product to be built.
 
     Attributes
@@ -61,7 +62,6 @@ class Product:
     prepacked: bool = False
 
     face: ClassVar[str] = "matmul"
-    zero_points: ClassVar[ZeroPoints] = NO_ZERO_POINTS
 
     @classmethod
     def of(cls, problem: Problem) -> Product | None:
@@ -154,10 +154,20 @@ class Product:
         x, w, y = map(set, (self.x, self.w, self.y))
         return x | w == (x & w) | y and y <= x | w and len(self.inner) <= 1
 
-    @property
-    def is_static(self) -> bool:
-        """Whether all sizes are numbers."""
-        return all(isinstance(size, int) for _, size in self.sizes)
+    def arguments(self) -> Iterator[Argument]:
+        """Both operands, those of the epilogue, and the result."""
+        of_x, of_w, of_y = self.dtypes
+        yield Argument("x", self.x, self.shape(self.x), of_x)
+        yield Argument("w", self.w, self.shape(self.w), of_w)
+        for number, step in enumerate(step for step in self.epilogue if step.order):
+            yield Argument(
+                f"operand{number}", step.order, self.shape(step.order), step.dtype or of_y
+            )
+        yield Argument("out", self.y, self.shape(self.y), of_y)
+
+    def canonical(self) -> Problem | Product:
+        """The convolution with one tap that it is, which more kernels serve."""
+        return self.as_conv() or self
 
     def extent(self, letters: str) -> Size:
         """How many combinations of these letters there are."""

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
-from .epilogue import NO_ZERO_POINTS, Epilogue, ZeroPoints
+from .epilogue import Epilogue
 from .kernel_info import by
+from .spec.problem import Argument, Problem
 
 NEAREST, HALF_PIXEL, ASYMMETRIC, CORNERS = METHODS = (
     "nearest", "half_pixel", "asymmetric", "corners",
@@ -29,7 +29,7 @@ NEAREST, HALF_PIXEL, ASYMMETRIC, CORNERS = METHODS = (
 
 
 @dataclass(frozen=True)
-class Resize:
+class Resize(Problem):
     """One resize of float32, with axes N, C, H, W.
 
     Attributes
@@ -49,10 +49,6 @@ class Resize:
     before: tuple[int, int]
     after: tuple[int, int]
     epilogue: Epilogue = ()
-
-    is_static: ClassVar[bool] = True
-    prepacked: ClassVar[bool] = False
-    zero_points: ClassVar[ZeroPoints] = NO_ZERO_POINTS
 
     @property
     def kind(self) -> str:
@@ -74,14 +70,14 @@ class Resize:
         """Of the result, by letter."""
         return dict(zip("NCHW", (*self.planes, *self.after)))
 
-    def arguments(self) -> Iterator[tuple[str, str, tuple[int, ...], str]]:
-        """Name, letters, shape and dtype of each argument of its PrimFunc."""
+    def arguments(self) -> Iterator[Argument]:
+        """The images, operands of the epilogue, and the result."""
         sizes = self.sizes
-        yield "x", "NCHW", (*self.planes, *self.before), "float32"
+        yield Argument("x", "NCHW", (*self.planes, *self.before), "float32")
         for number, step in enumerate(step for step in self.epilogue if step.order):
             shape = tuple(sizes[letter] for letter in step.order)
-            yield f"operand{number}", step.order, shape, "float32"
-        yield "out", "NCHW", (*self.planes, *self.after), "float32"
+            yield Argument(f"operand{number}", step.order, shape, "float32")
+        yield Argument("out", "NCHW", (*self.planes, *self.after), "float32")
 
     def coordinate(self, axis: int) -> tuple[float, float]:
         """Scale and offset: where element o is, ``o * scale + offset``."""

@@ -20,19 +20,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
-from typing import ClassVar
 
 from .dtypes import accumulator
-from .epilogue import NO_ZERO_POINTS, Epilogue, ZeroPoints, without_letters
+from .epilogue import Epilogue, without_letters
 from .geometry import Size
 from .kernel_info import by
+from .spec.problem import Argument, LetteredProblem
 
 NORMALIZE, SOFTMAX, MASKED_SOFTMAX = OPS = ("normalize", "softmax", "masked_softmax")
 """To mean 0 and variance 1; softmax; the same, but zeros where all of a row is minus infinity."""
 
 
 @dataclass(frozen=True)
-class RowWise:
+class RowWise(LetteredProblem):
     """One such operator.
 
     Attributes
@@ -57,9 +57,6 @@ class RowWise:
     dtypes: tuple[str, str]
     epsilon: float = 0.0
     epilogue: Epilogue = ()
-
-    prepacked: ClassVar[bool] = False
-    zero_points: ClassVar[ZeroPoints] = NO_ZERO_POINTS
 
     @property
     def kind(self) -> str:
@@ -86,18 +83,13 @@ class RowWise:
         """Dtype in which it is computed."""
         return accumulator(self.op, self.dtypes[0], *self.dtypes)
 
-    @property
-    def is_static(self) -> bool:
-        """Whether all sizes are numbers."""
-        return all(isinstance(size, int) for _, size in self.sizes)
-
-    def arguments(self) -> Iterator[tuple[str, str, tuple[Size, ...], str]]:
-        """Name, letters, shape and dtype of each argument of its PrimFunc."""
+    def arguments(self) -> Iterator[Argument]:
+        """The tensor, operands of the epilogue, and the result."""
         of_x, of_y = self.dtypes
-        yield "x", self.letters, self.shape(self.letters), of_x
+        yield Argument("x", self.letters, self.shape(self.letters), of_x)
         for number, step in enumerate(step for step in self.epilogue if step.order):
-            yield f"operand{number}", step.order, self.shape(step.order), of_y
-        yield "out", self.letters, self.shape(self.letters), of_y
+            yield Argument(f"operand{number}", step.order, self.shape(step.order), of_y)
+        yield Argument("out", self.letters, self.shape(self.letters), of_y)
 
     def extent(self, letters: str) -> Size:
         """How many combinations of these letters there are."""

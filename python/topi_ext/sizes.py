@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .emit import Expr
-from .geometry import Geometry
+from .geometry import Geometry, Size
 
 _NAMES = {
     "conv": ("data", "output"),
@@ -24,7 +23,7 @@ _NAMES = {
 }
 
 
-Rule = tuple[Expr, str]
+Rule = tuple[Size, str]
 """A condition on sizes, and the line that says what was broken."""
 
 

@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
-from typing import ClassVar
 
-from .epilogue import NO_ZERO_POINTS, Epilogue, ZeroPoints, without_letters
+from .epilogue import Epilogue, without_letters
 from .kernel_info import by
+from .spec.problem import Argument, Problem
 
 
 @dataclass(frozen=True)
-class Transposition:
+class Transposition(Problem):
     """One transpose.
 
     Attributes
@@ -34,10 +34,6 @@ class Transposition:
     dtype: str
     epilogue: Epilogue = ()
 
-    is_static: ClassVar[bool] = True
-    prepacked: ClassVar[bool] = False
-    zero_points: ClassVar[ZeroPoints] = NO_ZERO_POINTS
-
     @property
     def kind(self) -> str:
         """Of operator, as :mod:`topi_ext.kernel_info` names it."""
@@ -53,12 +49,12 @@ class Transposition:
         """Of the operand and of the result."""
         return self.dtype, self.dtype
 
-    def arguments(self) -> Iterator[tuple[str, str, tuple[int, ...], str]]:
-        """Name, letters, shape and dtype of each argument of its PrimFunc."""
+    def arguments(self) -> Iterator[Argument]:
+        """The tensor, operands of the epilogue, and the result."""
         orders = [step.order for step in self.epilogue if step.order]
         names = ["x", *(f"operand{number}" for number in range(len(orders))), "out"]
         for name, order in zip(names, (self.x, *orders, self.y)):
-            yield name, order, self.shape(order), self.dtype
+            yield Argument(name, order, self.shape(order), self.dtype)
 
     def shape(self, letters: str) -> tuple[int, ...]:
         """Shape of a tensor with these letters."""

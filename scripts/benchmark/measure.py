@@ -13,6 +13,7 @@ from torch import Tensor
 
 from topi_ext import backend
 from topi_ext.layout import Layouts
+from topi_ext.problem import Problem
 
 from . import by_torch, rivals
 from .arguments import PACKED_RIVALS, RIVALS, Options
@@ -203,5 +204,5 @@ def workspace(case: Case, face: str, dtype: str, target: Any, threads: int) -> i
     """Bytes that our kernel allocates beside its operands; None where it has none to state."""
     geometry = case.geometry_of(face)
     layouts = Layouts.canonical(geometry.rank)
-    func = backend.prim_func(face, geometry, layouts, case.n, (dtype,) * 3, target)
+    func = backend.build(Problem.of(face, geometry, layouts, case.n, (dtype,) * 3), target)
     return None if func is None else backend.workspace_bytes(func, threads)

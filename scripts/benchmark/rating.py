@@ -20,7 +20,7 @@ from topi_ext.cpu.backend import CpuBackend
 from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.plan.choose import candidates, choose
 from topi_ext.cpu.plan.window import Plan
-from topi_ext.cpu.registry import kernel_of
+from topi_ext.cpu.registry import KERNELS
 from topi_ext.layout import Layouts
 from topi_ext.problem import OPERANDS, RESULT, Problem
 
@@ -46,7 +46,7 @@ class Candidate(NamedTuple):
     @property
     def kernel(self) -> str:
         """Name of the kernel that it is a plan of."""
-        return kernel_of(self.plan).name
+        return KERNELS.of_plan(self.plan).name
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Choice:
         limit = within * min(cycles.values())
         by_kernel: dict[str, list[Candidate]] = defaultdict(list)
         for plan, estimate in cycles.items():
-            by_kernel[kernel_of(plan).name].append(Candidate(estimate, plan))
+            by_kernel[KERNELS.of_plan(plan).name].append(Candidate(estimate, plan))
         rated, counts = [], {}
         for name, found in by_kernel.items():
             near = [one for one in found if one.cycles <= limit]

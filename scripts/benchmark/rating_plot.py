@@ -11,13 +11,16 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from topi_ext.cpu.registry import OF_CONVOLUTIONS
+from topi_ext.cpu.registry import KERNELS
+from topi_ext.problem import OPERANDS
 
 _HUES = (
     "#0a7d74", "#e07a1f", "#2a6f97", "#b23a48", "#6a4c93", "#7a9e2e",
     "#c9a227", "#5b8fb9", "#8d5524", "#d77fa1", "#444444", "#9aa5b1",
 )  # fmt: skip
-_COLOURS = dict(zip((kernel.name for kernel in OF_CONVOLUTIONS if kernel.propose), _HUES))
+_COLOURS = dict(
+    zip((kernel.name for kernel in KERNELS.of_kind(*OPERANDS) if kernel.candidates), _HUES)
+)
 
 
 def draw(rows: Sequence[dict[str, Any]], header: dict[str, Any], path: Path) -> None:

@@ -11,7 +11,7 @@ from benchmark.cases import Case
 from topi_ext.cuda.machine import GpuMachine
 from topi_ext.cuda.plan.base import Plan
 from topi_ext.cuda.plan.choose import candidates, choose
-from topi_ext.cuda.registry import KERNELS, kernel_of
+from topi_ext.cuda.registry import KERNELS
 from topi_ext.geometry import Geometry
 from topi_ext.layout import Layouts
 from topi_ext.problem import OPERANDS, RESULT, Problem
@@ -120,7 +120,7 @@ class Request:
             (
                 one
                 for one in candidates(self.problem, machine)
-                if self.kernel in ("", kernel_of(one[1]).name)
+                if self.kernel in ("", KERNELS.of_plan(one[1]).name)
             ),
             key=lambda one: one[0],
         )
@@ -180,7 +180,7 @@ def spread(requests: Iterable[Request]) -> list[Request]:
 
 
 def _of_all_kernels(request: Request, machine: GpuMachine) -> Iterator[Request]:
-    served = {kernel_of(plan).name for _, plan in candidates(request.problem, machine)}
+    served = {KERNELS.of_plan(plan).name for _, plan in candidates(request.problem, machine)}
     for kernel in KERNELS:
         if kernel.name in served:
             yield replace(request, kernel=kernel.name)

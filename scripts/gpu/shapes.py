@@ -14,8 +14,9 @@ from topi_ext.cuda.machine import GpuMachine
 from topi_ext.cuda.plan.base import Plan
 from topi_ext.cuda.plan.choose import choose
 from topi_ext.cuda.plan.cost import Blocks
-from topi_ext.cuda.registry import KERNELS, Kernel, kernel_of
+from topi_ext.cuda.registry import KERNELS
 from topi_ext.geometry import Geometry
+from topi_ext.kernel_registry import Kernel
 from topi_ext.layout import Layouts
 from topi_ext.problem import OPERANDS, RESULT, Problem
 
@@ -157,17 +158,17 @@ def _representative(kernel: Kernel, machine: GpuMachine) -> tuple[Shape, str]:
     serves = [
         (shape, face)
         for shape, face in spots()
-        if face in kernel.faces
+        if face in kernel.kinds
         and any(True for _ in kernel.candidates(shape.problem(face), machine))
     ]
-    taken = [one for one in serves if kernel_of(chosen(*one, machine)) is kernel]
+    taken = [one for one in serves if KERNELS.of_plan(chosen(*one, machine)) is kernel]
     return (taken or serves)[0]
 
 
 def stated(shape: Shape, face: str, plan: Plan, machine: GpuMachine) -> Blocks | None:
     """Registers and shared memory that a plan is estimated to take; None of a kernel whose plans
     state none."""
-    module = import_module(f"topi_ext.cuda.plan.{kernel_of(plan).name}")
+    module = import_module(f"topi_ext.cuda.plan.{KERNELS.of_plan(plan).name}")
     seen: list[Blocks] = []
     if not hasattr(module, "launch_time"):
         return None

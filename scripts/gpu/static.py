@@ -15,7 +15,7 @@ from cuda_emulator.lowering import Lowered, lower
 from topi_ext.cuda import kernels
 from topi_ext.cuda.machine import WARP, GpuMachine
 from topi_ext.cuda.plan.base import Plan
-from topi_ext.cuda.registry import KERNELS, kernel_of
+from topi_ext.cuda.registry import KERNELS
 
 from . import shapes, toolchain
 from .accesses import accesses
@@ -125,7 +125,7 @@ def _identity(spot: Spot, launch: Launch, part: str) -> Row:
         "face": spot.face,
         "dtype": shape.dtype,
         "layout": "channels last" if shape.channels_last else "channels first",
-        "kernel": kernel_of(spot.plan).name,
+        "kernel": KERNELS.of_plan(spot.plan).name,
         "plan": str(spot.plan),
         "launch": launch.kernel,
         "part": part,

@@ -25,7 +25,6 @@ from topi_ext.plan_database import (
     machine_name,
     merge,
     opened,
-    problem_name,
     read,
     using,
 )
@@ -45,7 +44,7 @@ def _anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def planted(path: Path, number: int, problem: Problem = PROBLEM, name: str = NAME) -> None:
-    merge(path, {name: {problem_name(problem): entry(PLANS[number], 1.0, 2.0)}})
+    merge(path, {name: {problem.signature: entry(PLANS[number], 1.0, 2.0)}})
 
 
 @pytest.mark.parametrize("number", [0, len(PLANS) // 2, -1])
@@ -71,10 +70,10 @@ OTHERS = {
 
 
 def test_entries_are_of_one_problem() -> None:
-    assert len({problem_name(one) for one in (PROBLEM, *OTHERS.values())}) == len(OTHERS) + 1
+    assert len({one.signature for one in (PROBLEM, *OTHERS.values())}) == len(OTHERS) + 1
     slope = replace(PROBLEM, epilogue=(PostOp("leaky_relu", value=0.1),))
     other = replace(PROBLEM, epilogue=(PostOp("leaky_relu", value=0.2),))
-    assert problem_name(slope) == problem_name(other)
+    assert slope.signature == other.signature
 
 
 @pytest.mark.parametrize("one", OTHERS.values(), ids=OTHERS)
@@ -99,7 +98,7 @@ def test_another_machine_is_told_once(tmp_path: Path) -> None:
 def test_a_plan_that_there_is_not_is_ignored(tmp_path: Path, fields: object) -> None:
     found = {"kernel": "direct", "plan": fields, "ms": 1}
     text = json.dumps(found, default=repr)
-    merge(tmp_path / "plans.json", {NAME: {problem_name(PROBLEM): json.loads(text)}})
+    merge(tmp_path / "plans.json", {NAME: {PROBLEM.signature: json.loads(text)}})
     with pytest.warns(UserWarning, match="plans that this version has not are ignored"):
         assert measured(PROBLEM, MACHINE, "znver3", opened(tmp_path / "plans.json")) is None
 

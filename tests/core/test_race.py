@@ -12,10 +12,10 @@ from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.measured import entry, measured
 from topi_ext.cpu.plan.choose import by_other_stores, candidates, choose
 from topi_ext.cpu.plan.shortlist import shortlist
-from topi_ext.cpu.registry import kernel_of
+from topi_ext.cpu.registry import KERNELS
 from topi_ext.geometry import Geometry
 from topi_ext.layout import Layouts
-from topi_ext.plan_database import Database, machine_name, problem_name
+from topi_ext.plan_database import Database, machine_name
 from topi_ext.problem import Problem
 from topi_ext.race import race
 
@@ -64,7 +64,7 @@ def test_the_shortlist_begins_with_the_choice_and_has_every_kernel_near_it() -> 
         assert plans[0] == choose(problem, machine)
         assert len(set(plans)) == len(plans) == 10
         assert set(plans) <= {plan for _, plan in candidates(problem, machine)}
-        assert len({kernel_of(plan).name for plan in plans}) > 1
+        assert len({KERNELS.of_plan(plan).name for plan in plans}) > 1
         assert shortlist(problem, machine, 1) == plans[:1]
 
 
@@ -81,5 +81,5 @@ def test_the_shortlist_has_the_choice_by_other_stores_where_the_size_is_in_doubt
         if other is None:
             continue
         assert by_other_stores(problem, other, machine) == chosen
-        plans = {machine_name("", machine): {problem_name(problem): entry(other, 1.0, 2.0)}}
+        plans = {machine_name("", machine): {problem.signature: entry(other, 1.0, 2.0)}}
         assert measured(problem, machine, "", Database("p.json", (size,), plans)) == other

@@ -19,8 +19,9 @@ from helpers.c_kernels import HERE, NHWC, WORDS, check_all, compiled, driver, em
 from helpers.cmake import CMAKE
 from helpers.documents import ROOT
 from topi_ext.cpu.backend import CpuBackend
-from topi_ext.cpu.registry import OF_CONVOLUTIONS
+from topi_ext.cpu.registry import KERNELS
 from topi_ext.deploy.request import Words
+from topi_ext.problem import OPERANDS
 
 ARM = ROOT / ".venv-aarch64"
 
@@ -155,7 +156,7 @@ def test_every_family_is_there() -> None:
         *("direct_amx", "direct_amx_int8", "direct_dot_bf16", "direct_dot_int8"),
         "runtime_dispatch",
     }
-    assert {row.name for row in OF_CONVOLUTIONS} == FAMILIES.keys() | elsewhere
+    assert {row.name for row in KERNELS.of_kind(*OPERANDS)} == FAMILIES.keys() | elsewhere
 
 
 def test_float16_of_riscv(tmp_path: Path) -> None:

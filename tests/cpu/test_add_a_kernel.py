@@ -43,10 +43,9 @@ def test_the_kernel_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     module(kernels, "kernels/channel_scale.py")
     line, text = files["registry.py"]
     row = eval(compile("\n" * line + text, str(PAGE), "eval"), {**vars(registry), **vars(planned)})
-    monkeypatch.setattr(registry, "KERNELS", (*registry.KERNELS, row))
-    monkeypatch.setitem(registry._OF_PLAN, row.plan, row)
     rated.cache_clear()
     try:
-        run("test.py", {"__name__": "page"})
+        with registry.KERNELS.added(row):
+            run("test.py", {"__name__": "page"})
     finally:
         rated.cache_clear()

@@ -11,7 +11,8 @@ import pytest
 
 from topi_ext.cpu import kernels
 from topi_ext.cpu.plan.window import Plan
-from topi_ext.cpu.registry import KERNELS, Kernel, kernel_of, kernels_of
+from topi_ext.cpu.registry import KERNELS
+from topi_ext.kernel_registry import Kernel
 from topi_ext.problem import OPERANDS
 
 ROOT = Path(__file__).parents[2]
@@ -23,10 +24,10 @@ def test_a_row_has_its_files(row: Kernel) -> None:
     planner = import_module(f"topi_ext.cpu.plan.{row.name}")
     kernel = import_module(f"topi_ext.cpu.kernels.{row.name}")
     assert row.plan.__module__ == planner.__name__ and issubclass(row.plan, Plan)
-    needed = {"kernel_of" if row.limited else "emit_body"}
+    needed = {"kernel_of" if row.is_bounded else "emit_body"}
     needed |= {"packed_weights", "pack_weights"} if row.prepacks else set()
     assert needed <= vars(kernel).keys()
-    assert row.propose or row.name == "runtime_dispatch"
+    assert row.candidates or row.name == "runtime_dispatch"
 
 
 @ROWS
@@ -46,9 +47,9 @@ def test_every_file_has_a_row() -> None:
 
 def test_rows_are_found_by_face_and_plan() -> None:
     for face in OPERANDS:
-        assert kernels_of(face)[0].propose
-    kinds = {kind for kernel in KERNELS for kind in kernel.faces}
+        assert KERNELS.of_kind(face)[0].candidates
+    kinds = {kind for kernel in KERNELS for kind in kernel.kinds}
     assert {kernel.name for kernel in KERNELS} == {
-        kernel.name for kind in kinds for kernel in kernels_of(kind)
+        kernel.name for kind in kinds for kernel in KERNELS.of_kind(kind)
     }
-    assert all(kernel_of(object.__new__(kernel.plan)) is kernel for kernel in KERNELS)
+    assert all(KERNELS.of_plan(object.__new__(kernel.plan)) is kernel for kernel in KERNELS)

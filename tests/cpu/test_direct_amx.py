@@ -106,8 +106,8 @@ def test_planned(
     kernels, operands, values = {}, {}, {}
     for name, case in LARGE.items():
         sizes = (case.geometry, case.n) if known == "when compiled" else guarded.symbolic(case)
-        kernels[name] = backend.prim_func(
-            case.face, sizes[0], case.orders, sizes[1], case.dtypes, amx_target()
+        kernels[name] = backend.build(
+            Problem.of(case.face, sizes[0], case.orders, sizes[1], case.dtypes), amx_target()
         )
         values[name], operands[name] = stored(case, rng)
     results = check(libraries, tmp_path, kernels, operands)
@@ -160,8 +160,8 @@ def test_innermost_loop() -> None:
     """As many products as the four sums allow for what is loaded, on a processor that has AMX."""
     target = tvm.target.Target({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2})
     for case in LARGE.values():
-        func = backend.prim_func(
-            case.face, case.geometry, case.orders, case.n, case.dtypes, target
+        func = backend.build(
+            Problem.of(case.face, case.geometry, case.orders, case.n, case.dtypes), target
         ).with_attr("global_symbol", "main")
         text = assembly(tvm.compile(tvm.IRModule({"main": func}), target))
         hottest = max(basic_blocks(text), key=lambda block: sum("tdpbf16ps" in i for i in block))

@@ -24,12 +24,13 @@ from topi_ext.cpu import kernels
 from topi_ext.cpu.kernels import direct, direct_dot_int8
 from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.plan.choose import choose
+from topi_ext.cpu.plan.cost import cheapest
 from topi_ext.cpu.plan.direct import DirectPlan
 from topi_ext.cpu.plan.direct_amx import TILE
 from topi_ext.cpu.plan.direct_amx_int8 import (
     TILE_DOTS,
     DirectAmxInt8Plan,
-    plan_direct_amx_int8,
+    direct_amx_int8_candidates,
     product_of,
 )
 from topi_ext.cpu.plan.window import Window
@@ -82,7 +83,7 @@ def some_plan(problem: Problem, dice: random.Random) -> DirectAmxInt8Plan:
     )  # fmt: skip
     with_vectors = replace(MACHINE, vector_bytes=32, registers=16, int_dots=(("pmaddwd", 2.0),))
     other = dice.choice([with_vectors, replace(with_vectors, int_dots=())])
-    refused = plan_direct_amx_int8(problem, other)[1].refused
+    refused = cheapest(direct_amx_int8_candidates(problem, other))[1].refused
     first = dice.random() < 0.5
     return DirectAmxInt8Plan(gather, refused, product_of(problem).name, tiles_first=first)
 
@@ -162,15 +163,18 @@ def test_what_it_does_not_serve() -> None:
     case = LARGE["conv"]
     face = FaceCase(case.op, geometry_of(case), case.n, None, ("uint8", "int8", "int32"))
     served = problem_of(face)
-    assert plan_direct_amx_int8(served, MACHINE)
+    assert cheapest(direct_amx_int8_candidates(served, MACHINE))
     for problem in (
         replace(served, zero_points=(0, 3)),
         replace(served, dtypes=("uint8", "int16", "int32")),
         replace(served, dtypes=("uint8", "int8", "int64")),
         replace(served, geometry=replace(served.geometry, k=2)),
     ):
-        assert plan_direct_amx_int8(problem, MACHINE) is None
-    assert plan_direct_amx_int8(served, replace(MACHINE, amx_int8=False, amx=True)) is None
+        assert cheapest(direct_amx_int8_candidates(problem, MACHINE)) is None
+    assert (
+        cheapest(direct_amx_int8_candidates(served, replace(MACHINE, amx_int8=False, amx=True)))
+        is None
+    )
 
 
 @pytest.mark.parametrize("name", [*TILE_DOTS])
@@ -179,8 +183,9 @@ def test_innermost_loop(name: str) -> None:
     target = tvm.target.Target({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2})
     dot, case = TILE_DOTS[name], LARGE["up"]
     face = FaceCase(case.op, geometry_of(case), case.n, None, (dot.data, dot.weights, "int32"))
-    asked = face.face, face.geometry, face.orders, face.n, face.dtypes, target, Fused((), (3, 0))
-    func = backend.prim_func(*asked).with_attr("global_symbol", "main")
+    fused = Fused((), (3, 0))
+    problem = Problem.of(face.face, face.geometry, face.orders, face.n, face.dtypes, fused)
+    func = backend.build(problem, target).with_attr("global_symbol", "main")
     text = assembly(tvm.compile(tvm.IRModule({"main": func}), target))
     hottest = max(basic_blocks(text), key=lambda block: sum(name in i for i in block))
     multiplied = sum(name in i for i in hottest)

@@ -142,8 +142,8 @@ def test_innermost_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     target = tvm.target.Target({"kind": "llvm", "mcpu": "znver4", "num-cores": 2})
     for case in LARGE.values():
-        func = backend.prim_func(
-            case.face, case.geometry, case.orders, case.n, case.dtypes, target
+        func = backend.build(
+            Problem.of(case.face, case.geometry, case.orders, case.n, case.dtypes), target
         ).with_attr("global_symbol", "main")
         text = assembly(tvm.compile(tvm.IRModule({"main": func}), target))
         assert "topi_ext_dot" not in text, "called, not inlined"

@@ -176,7 +176,7 @@ def test_innermost_loop(name: str) -> None:
     target = tvm.target.Target({"kind": "llvm", "num-cores": 2, **options})
     case = Case("conv", (28, 28), (3, 3), 1, ins=64, outs=64, padding=(1,) * 4)
     asked = "conv", geometry_of(case), FaceCase("conv", geometry_of(case)).orders, 1
-    func = backend.prim_func(*asked, ("uint8", "int8", "int32"), target)
+    func = backend.build(Problem.of(*asked, ("uint8", "int8", "int32")), target)
     module = tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target)
     product = re.compile(pattern)
     found = [

@@ -56,7 +56,9 @@ seeds = st.integers(0, 2**32 - 1)
 
 def selected(case: FaceCase, target: tvm.target.Target) -> object:
     """What an adapter gets."""
-    return backend.prim_func(case.face, case.geometry, case.orders, case.n, case.dtypes, target)
+    return backend.build(
+        Problem.of(case.face, case.geometry, case.orders, case.n, case.dtypes), target
+    )
 
 
 def planned(case: FaceCase, machine: Machine) -> object:
@@ -680,7 +682,8 @@ def test_equal_requests_give_the_same_object() -> None:
     m = compat.tir.Var("m", "int64")
     g, orders = one.geometry, one.orders
     symbolic = [
-        backend.prim_func("conv", g, orders, size + 1, ("float32",) * 3, HOST) for size in (n, m)
+        backend.build(Problem.of("conv", g, orders, size + 1, ("float32",) * 3), HOST)
+        for size in (n, m)
     ]
     assert symbolic[0].same_as(symbolic[1])
 
@@ -979,7 +982,7 @@ def test_symbolic_sizes_bind_to_the_operands() -> None:
             n = compat.tir.Var("n", "int64")
             free = replace(g, x_size=tuple(x), y_size=tuple(y))
             orders = Layouts.canonical(g.rank)
-            func = backend.prim_func(face, free, orders, n, ("float32",) * 3, HOST)
+            func = backend.build(Problem.of(face, free, orders, n, ("float32",) * 3), HOST)
             kernels[name] = func.with_attr("global_symbol", name)
             for grow, batch in ((0, 2), (1, 1), (2, 3), (9, 1), (31, 2)):
                 size = tuple(s + grow for s in case.size)

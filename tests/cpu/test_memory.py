@@ -32,6 +32,7 @@ from topi_ext.cpu.plan.direct import DirectPlan
 from topi_ext.cpu.plan.gemm_col2im import Col2imPlan
 from topi_ext.cpu.plan.window import Window
 from topi_ext.layout import Layouts
+from topi_ext.problem import Problem
 
 HOST = compat.host_target()
 T, C = "conv_transpose", "conv"
@@ -101,8 +102,8 @@ def test_kernels_stay_inside(
     for number, case in enumerate(cases.values()):
         values[f"f{number}"] = first, second = case.arrays(rng)
         sizes = (case.geometry, case.n) if known == "when compiled" else symbolic(case)
-        kernels[f"f{number}"] = backend.prim_func(
-            case.face, sizes[0], case.orders, sizes[1], case.dtypes, HOST
+        kernels[f"f{number}"] = backend.build(
+            Problem.of(case.face, sizes[0], case.orders, sizes[1], case.dtypes), HOST
         )
         stored = [case.stored(r, v) for r, v in zip(case.roles, (first, second))]
         operands[f"f{number}"] = [*stored, np.zeros(case.stored_shape(case.roles[2]), "float32")]
@@ -131,8 +132,8 @@ def test_dtypes(
     kernels, operands, values = {}, {}, {}
     for name, case in cases.items():
         values[name] = case.arrays(rng)
-        kernels[name] = backend.prim_func(
-            case.face, case.geometry, case.orders, case.n, case.dtypes, HOST
+        kernels[name] = backend.build(
+            Problem.of(case.face, case.geometry, case.orders, case.n, case.dtypes), HOST
         )
         stored = [case.stored(r, v) for r, v in zip(case.roles, values[name])]
         out = np.zeros(case.stored_shape(case.roles[2]), compare.numpy_dtype(dtypes[2]))

@@ -209,7 +209,7 @@ def test_stores(options: dict, dtype: str, store: str | None) -> None:
     rows = 1026 * (4 // np.dtype(numpy_dtype(dtype)).itemsize) // 2
     geometry = geometry_of(Case("conv", (rows, 1026), (3, 3), ins=8, outs=32))
     case = FaceCase("conv", geometry, 1, dtypes=(dtype,) * 3)
-    func = backend.prim_func(case.face, case.geometry, case.orders, 1, case.dtypes, target)
+    func = backend.build(Problem.of(case.face, case.geometry, case.orders, 1, case.dtypes), target)
     text = assembly(
         tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target)
     )

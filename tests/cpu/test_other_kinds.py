@@ -23,11 +23,12 @@ from topi_ext.cpu.plan.resize import ResizePlan
 from topi_ext.cpu.plan.rowwise import RowPlan
 from topi_ext.cpu.plan.transposition import TranspositionPlan
 from topi_ext.cpu.plan.window import Plan
-from topi_ext.cpu.registry import Kernel
-from topi_ext.epilogue import NO_ZERO_POINTS, PostOp
+from topi_ext.epilogue import PostOp
 from topi_ext.kernel_info import info_of
+from topi_ext.kernel_registry import Kernel
 from topi_ext.resize import CORNERS, HALF_PIXEL, NEAREST, Resize
 from topi_ext.rowwise import NORMALIZE, SOFTMAX, RowWise
+from topi_ext.spec.problem import Argument, Problem
 from topi_ext.transposition import Transposition
 
 RELU = (PostOp("relu"),)
@@ -98,24 +99,16 @@ def test_resizes(method: str, plan: ResizePlan | None, rng: np.random.Generator)
 
 
 @dataclass(frozen=True)
-class Reversal:
+class Reversal(Problem):
     """A row, backwards."""
 
     size: int
     kind: ClassVar[str] = "reverse"
     dtypes: ClassVar[tuple[str, str]] = ("float32", "float32")
-    epilogue: ClassVar[tuple[()]] = ()
-    is_static: ClassVar[bool] = True
-    prepacked: ClassVar[bool] = False
-    zero_points = NO_ZERO_POINTS
+    shape_text: ClassVar[str] = "a row"
 
-    @property
-    def shape_text(self) -> str:
-        return str(self.size)
-
-    def arguments(self) -> Iterator[tuple[str, str, tuple[int, ...], str]]:
-        for name in ("x", "out"):
-            yield name, "K", (self.size,), "float32"
+    def arguments(self) -> list[Argument]:
+        return [Argument(name, "K", (self.size,), "float32") for name in ("x", "out")]
 
 
 @dataclass(frozen=True)
@@ -134,10 +127,9 @@ def reversal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     module = ModuleType(f"{kernels.__name__}.reverse")
     module.emit_body = reverse_body
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    row = Kernel("reverse", ReversePlan, ("reverse",), lambda *_: (1.0, ReversePlan(False)))
-    monkeypatch.setattr(registry, "KERNELS", (*registry.KERNELS, row))
-    monkeypatch.setitem(registry._OF_PLAN, ReversePlan, row)
-    yield
+    row = Kernel("reverse", ReversePlan, ("reverse",), lambda *_: [(1.0, ReversePlan(False))])
+    with registry.KERNELS.added(row):
+        yield
     rated.cache_clear()
 
 

@@ -13,21 +13,21 @@ from helpers.cases import Case, geometry_of
 from helpers.faces import FaceCase
 from helpers.kernels import free, problem_of
 from topi_ext.cpu.machine import Machine
-from topi_ext.cpu.plan.any_size import Split, either
 from topi_ext.cpu.plan.choose import choose
-from topi_ext.cpu.plan.cost import register_tile
+from topi_ext.cpu.plan.cost import cheapest, register_tile
 from topi_ext.cpu.plan.costs import FAMILIES, ZEN4
 from topi_ext.cpu.plan.direct import DirectPlan
 from topi_ext.cpu.plan.dot_product import DotProductPlan
-from topi_ext.cpu.plan.gemm_col2im import Col2imPlan, plan_gemm_col2im
+from topi_ext.cpu.plan.dynamic_shapes import Split, either
+from topi_ext.cpu.plan.gemm_col2im import Col2imPlan, gemm_col2im_candidates
 from topi_ext.cpu.plan.phase_lanes import PhaseLanesPlan
 from topi_ext.cpu.plan.runtime_dispatch import DispatchPlan
 from topi_ext.cpu.plan.valid_taps import ValidTapsPlan
 from topi_ext.cpu.plan.wgrad_channels import WgradChannelsPlan
 from topi_ext.cpu.plan.wgrad_im2col import WgradIm2colPlan
-from topi_ext.cpu.plan.wgrad_winograd import WgradWinogradPlan, plan_wgrad_winograd
+from topi_ext.cpu.plan.wgrad_winograd import WgradWinogradPlan, wgrad_winograd_candidates
 from topi_ext.cpu.plan.window import Window
-from topi_ext.cpu.plan.winograd import WinogradPlan, plan_winograd
+from topi_ext.cpu.plan.winograd import WinogradPlan, winograd_candidates
 from topi_ext.cpu.plan.winograd_rows import WinogradRows
 from topi_ext.cpu.plan.winograd_tiles import candidate_tiles
 from topi_ext.layout import Layouts
@@ -68,7 +68,7 @@ def test_weights_of_small_images(size: tuple, ins: int, is_asked_for: bool) -> N
     """They are copied by chunks for the first cache, and asked for ahead where products take longer
     than to ask, and weights come from further away than the second cache."""
     problem = problem_for(size, (4, 4), ins=ins, outs=256, stride=(2, 2), padding=(1,) * 4)
-    plan = plan_gemm_col2im(problem, MACHINE)[1]
+    plan = cheapest(gemm_col2im_candidates(problem, MACHINE))[1]
     chunk = plan.k_block * plan.row_vectors(problem.geometry) * MACHINE.vector_bytes
     assert chunk <= MACHINE.l2 // 8
     assert (plan.ahead > 0) == is_asked_for
@@ -77,7 +77,7 @@ def test_weights_of_small_images(size: tuple, ins: int, is_asked_for: bool) -> N
 def test_rows_of_columns_are_no_power_of_two_apart() -> None:
     """Twelve of them would share the eight places of one set of a cache."""
     problem = problem_for((8, 6), (4, 4), ins=2048, outs=256, stride=(2, 2))
-    plan = replace(plan_gemm_col2im(problem, MACHINE)[1], c_block=64)
+    plan = replace(cheapest(gemm_col2im_candidates(problem, MACHINE))[1], c_block=64)
     assert plan.pitch(problem.geometry) == (plan.row_vectors(problem.geometry) + 1) * plan.lanes
 
 
@@ -191,8 +191,8 @@ def test_rows_are_direct_where_tiles_along_both_axes_have_too_many_terms() -> No
 def test_no_tile_has_more_terms_than_are_written_out() -> None:
     """Of 7 x 7 x 4 for two outputs along each axis: no plan, though it would be the fastest."""
     problem = problem_for((24, 24, 24), (3, 5, 5), ins=48, outs=48)
-    assert plan_winograd(problem, MACHINE, [(2, 2, 2)]) is None
-    assert plan_winograd(problem, MACHINE, [(2, 2, 1)]) is not None
+    assert cheapest(winograd_candidates(problem, MACHINE, [(2, 2, 2)])) is None
+    assert cheapest(winograd_candidates(problem, MACHINE, [(2, 2, 1)])) is not None
 
 
 @pytest.mark.parametrize("vectors", [1, 2, 3, 4, 6, 8, 9, 12, 16])
@@ -256,7 +256,7 @@ def test_no_part_of_a_weight_gradient_is_empty(
     padding = (kernel // 2,) * 4
     case = Case("conv", (size, size), (kernel, kernel), n, ins=ins, outs=outs, padding=padding)
     problem = problem_of(FaceCase("conv_weight_grad", geometry_of(case), n))
-    found = plan_wgrad_winograd(problem, MACHINE)
+    found = cheapest(wgrad_winograd_candidates(problem, MACHINE))
     assert found is not None
     blocks, parts = -(-ins // found[1].c_block), found[1].channel_parts
     assert (parts - 1) * -(-blocks // parts) < blocks

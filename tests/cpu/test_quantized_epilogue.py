@@ -81,7 +81,7 @@ def test_every_kernel(rng: np.random.Generator) -> None:
     machine = Machine.of_features(*compat.llvm_features(HOST))
     chosen, kernels, tried = [], [], set()
     for number, (case, row) in enumerate((case, row) for case in CASES for row in KERNELS):
-        if row.propose is None or case.op not in row.faces:
+        if row.candidates is None or case.op not in row.kinds:
             continue
         steps, dtypes = KINDS[number % 3]
         order = "NHWC" if case.kernel == (1, 1) else "NCHW"
@@ -89,7 +89,7 @@ def test_every_kernel(rng: np.random.Generator) -> None:
         layouts = NHWC if order == "NHWC" else None
         one = FaceCase(case.op, geometry_of(case), case.n, layouts, dtypes)
         problem = replace(problem_of(one), epilogue=steps)
-        found = row.propose(problem, machine)
+        found = row.cheapest(problem, machine)
         if found:
             kernels.append(build(problem, found[1]))
             chosen.append((one, KINDS[number % 3][0]))
@@ -152,7 +152,7 @@ def test_rounding_of_numbers_of_every_size() -> None:
             PostOp("quantize", value=3, dtype=dtype),
         )
         problem = replace(problem_of(one), epilogue=steps)
-        kernels.append(build(problem, row.propose(problem, machine)[1]))
+        kernels.append(build(problem, row.cheapest(problem, machine)[1]))
     compiled = built(kernels)
     ones = [np.ones(shape, "int8") for shape in ((1, 1, 1, 1), (outs, 1, 1, 1))]
     for number, dtype in enumerate(wanted):

@@ -24,7 +24,7 @@ from topi_ext.cpu.plan.direct_dot_int8 import DirectDotInt8Plan, plan_direct_dot
 from topi_ext.cpu.plan.gemm_col2im import Col2imPlan
 from topi_ext.cpu.plan.runtime_dispatch import DispatchPlan
 from topi_ext.cpu.plan.valid_taps import ValidTapsPlan
-from topi_ext.cpu.registry import OF_CONVOLUTIONS
+from topi_ext.cpu.registry import KERNELS
 from topi_ext.layout import Layouts
 
 MACHINE = Machine(vector_bytes=32, registers=16)
@@ -90,7 +90,10 @@ def test_each_kernel(dtype: str) -> None:
                 chosen[name] = case, kernel_of(problem, plan)
                 seen |= kinds(plan)
     if dtype in ("bfloat16", "float16"):
-        assert seen | {DispatchPlan} == {kernel.plan for kernel in OF_CONVOLUTIONS} - OF_SOME
+        assert (
+            seen | {DispatchPlan}
+            == {kernel.plan for kernel in KERNELS.of_kind(*OPERANDS)} - OF_SOME
+        )
     kernels = built([kernel for _, kernel in chosen.values()])
     rng = np.random.default_rng(0)
     for number, (case, _) in enumerate(chosen.values()):

@@ -19,9 +19,10 @@ from helpers.quantized import OPERANDS, run
 from topi_ext import backend, compute
 from topi_ext.cpu import kernels
 from topi_ext.cpu.machine import Machine
-from topi_ext.cpu.registry import kernels_of
+from topi_ext.cpu.registry import KERNELS
 from topi_ext.epilogue import Fused
 from topi_ext.layout import Layouts
+from topi_ext.problem import Problem
 from topi_ext.reference import Reference
 
 MACHINE = Machine(vector_bytes=32, registers=16)
@@ -44,12 +45,12 @@ CASES = [
 def test_each_kernel() -> None:
     """By a plan of each row that serves the case."""
     made, chosen, seen, operands = [], [], set(), cycle(OPERANDS)
-    for case, row in ((c, r) for c in CASES for r in kernels_of(c.op)):
+    for case, row in ((c, r) for c in CASES for r in KERNELS.of_kind(c.op)):
         layouts = NHWC if case in CASES[::5] else None
         dtypes, zero_points = next(operands)
         face = FaceCase(case.op, geometry_of(case), case.n, layouts, dtypes)
         problem = replace(problem_of(face), zero_points=zero_points)
-        found = row.propose(problem, MACHINE) if row.propose else None
+        found = row.cheapest(problem, MACHINE)
         if found:
             seen.add(row.name)
             made.append(kernels.build(problem, found[1]))
@@ -74,9 +75,10 @@ def test_as_an_adapter_asks(known: str) -> None:
             g = problem.geometry
             sizes = (replace(face.geometry, x_size=g.x_size[-rank:], y_size=g.y_size[-rank:]),
                      problem.n)  # fmt: skip
-        asked = face.face, sizes[0], face.orders, sizes[1], dtypes, HOST, Fused((), zero_points)
-        made.append(backend.prim_func(*asked))
-        packing, kernel = backend.prepacked(*asked)
+        fused = Fused((), zero_points)
+        asked = Problem.of(face.face, sizes[0], face.orders, sizes[1], dtypes, fused)
+        made.append(backend.build(asked, HOST))
+        packing, kernel = backend.prepack(asked, HOST)
         packings.append(packing)
         made.append(kernel)
     functions = built(made)
@@ -125,7 +127,10 @@ def test_no_kernel_for_cuda_has_them() -> None:
     """Callers ask, and get none."""
     case = FaceCase("conv", geometry_of(CASES[0]), 1, None, ("uint8", "int8", "int32"))
     target = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
-    asked = case.face, case.geometry, case.orders, case.n, case.dtypes, target
-    assert backend.prim_func(*asked) is not None
-    assert backend.prim_func(*asked, Fused((), (3, 0))) is None
-    assert backend.prepacked(*asked, Fused((), (3, 0))) == (None, None)
+    problem = Problem.of(case.face, case.geometry, case.orders, case.n, case.dtypes)
+    assert backend.build(problem, target) is not None
+    problem = replace(problem, zero_points=(3, 0))
+    reason = backend.supports(problem.kind, target, problem.zero_points).reason
+    assert reason == "target kind cuda has no kernels with zero points"
+    assert backend.build(problem, target) is None
+    assert backend.prepack(problem, target) == (None, None)

@@ -27,7 +27,7 @@ from topi_ext.cuda.plan.implicit_gemm_mma import MmaPlan
 from topi_ext.cuda.plan.wgrad_direct import WgradDirectPlan
 from topi_ext.cuda.plan.wgrad_gemm import WgradGemmPlan
 from topi_ext.cuda.plan.wgrad_mma import WgradMmaPlan
-from topi_ext.cuda.registry import KERNELS, kernel_of
+from topi_ext.cuda.registry import KERNELS
 from topi_ext.epilogue import PostOp
 from topi_ext.layout import SPATIAL, Layouts
 
@@ -442,7 +442,9 @@ def test_more_than_32_bits_number_is_refused(face: str) -> None:
 
 
 def test_every_kernel_is_tested() -> None:
-    tested = {kernel_of(plan) for plans in (PLANS, MMA) for face in plans for plan in plans[face]}
+    tested = {
+        KERNELS.of_plan(plan) for plans in (PLANS, MMA) for face in plans for plan in plans[face]
+    }
     assert tested == set(KERNELS)
 
 
@@ -453,7 +455,7 @@ def test_choices_are_of_all_kernels() -> None:
         Case("conv_transpose", (64, 64), (3, 3), ins=64, outs=64, groups=64, padding=(1,) * 4),
     ]
     found = {
-        kernel_of(choose(problem_of(one), BACKEND.machine))
+        KERNELS.of_plan(choose(problem_of(one), BACKEND.machine))
         for case in shapes
         for dtype in ("float32", "float16")
         for face in PLANS

@@ -22,7 +22,8 @@ from topi_ext.cuda.plan.base import Plan
 from topi_ext.cuda.plan.choose import candidates, choose
 from topi_ext.cuda.plan.implicit_gemm import TABLES, GemmPlan
 from topi_ext.cuda.plan.warp_tiles import WarpTiles
-from topi_ext.cuda.registry import KERNELS, Kernel, kernel_of, kernels_of
+from topi_ext.cuda.registry import KERNELS
+from topi_ext.kernel_registry import Kernel
 from topi_ext.problem import OPERANDS
 
 ROOT = Path(__file__).parents[2]
@@ -58,9 +59,9 @@ def test_every_file_has_a_row() -> None:
 
 
 def test_rows_are_found_by_face_and_plan() -> None:
-    found = {kernel.name for face in OPERANDS for kernel in kernels_of(face)}
+    found = {kernel.name for face in OPERANDS for kernel in KERNELS.of_kind(face)}
     assert found == {kernel.name for kernel in KERNELS}
-    assert all(kernel_of(object.__new__(kernel.plan)) is kernel for kernel in KERNELS)
+    assert all(KERNELS.of_plan(object.__new__(kernel.plan)) is kernel for kernel in KERNELS)
 
 
 @pytest.mark.parametrize("face", OPERANDS)

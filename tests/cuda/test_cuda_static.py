@@ -20,7 +20,7 @@ from topi_ext.cuda.machine import GpuMachine
 from topi_ext.cuda.plan.implicit_gemm import GemmPlan, Tile
 from topi_ext.cuda.plan.implicit_gemm_mma import MmaPlan
 from topi_ext.cuda.plan.wgrad_gemm import WgradGemmPlan
-from topi_ext.cuda.registry import KERNELS, kernel_of
+from topi_ext.cuda.registry import KERNELS
 
 DECODER = shapes.Shape("decoder", (8, 64, 64, 64), (8, 128, 32, 32), (4, 4), 2, 1)
 HALVES = shapes.Shape(
@@ -114,10 +114,12 @@ def test_no_conflicts_of_banks_in_the_main_loop(name: str) -> None:
 
 
 def test_every_kernel_is_looked_at() -> None:
-    chosen = {kernel_of(spot.plan).name for spot in static.chosen_spots(("sm_75", "sm_90"))}
+    chosen = {KERNELS.of_plan(spot.plan).name for spot in static.chosen_spots(("sm_75", "sm_90"))}
     assert chosen == {kernel.name for kernel in KERNELS}
     tiled = list(static.tile_spots(("sm_90",)))
-    assert {kernel_of(spot.plan).name for spot in tiled} == {kernel.name for kernel in KERNELS}
+    assert {KERNELS.of_plan(spot.plan).name for spot in tiled} == {
+        kernel.name for kernel in KERNELS
+    }
     assert len(tiled) == len({(spot.plan, spot.arch) for spot in tiled})
 
 

@@ -12,14 +12,14 @@ from helpers.emulated import problem_of
 from helpers.faces import FaceCase
 from topi_ext.cuda.backend import CudaBackend
 from topi_ext.cuda.plan.choose import choose
-from topi_ext.cuda.registry import kernel_of
+from topi_ext.cuda.registry import KERNELS
 
 LARGE = FaceCase("conv", geometry_of(Case("conv", (64, 64), (3, 3), ins=256, outs=256)), 8)
 
 
 def chosen(arch: str, case: FaceCase = LARGE) -> str:
     target = tvm.target.Target({"kind": "cuda", "arch": arch}, host={"kind": "llvm"})
-    return kernel_of(choose(problem_of(case), CudaBackend.of(target).machine)).name
+    return KERNELS.of_plan(choose(problem_of(case), CudaBackend.of(target).machine)).name
 
 
 def test_only_who_asks_gets_it() -> None:

@@ -162,7 +162,7 @@ def of_family(words: Words, family: str, target: object) -> CKernel | None:
         request.face, request.geometry.as_rank3(), request.layouts, request.n, request.dtypes
     )
     row = next(row for row in KERNELS if row.name == family)
-    found = row.propose(problem, machine) if request.face in row.faces else None
+    found = row.cheapest(problem, machine) if request.face in row.kinds else None
     if not found:
         return None
     func = CpuBackend(machine).build(problem, found[1])

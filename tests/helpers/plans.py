@@ -18,7 +18,7 @@ from topi_ext.cpu.plan.direct import DirectPlan
 from topi_ext.cpu.plan.window import Plan
 from topi_ext.geometry import Geometry
 from topi_ext.layout import Layouts
-from topi_ext.plan_database import machine_name, merge, problem_name
+from topi_ext.plan_database import machine_name, merge
 from topi_ext.problem import Problem
 
 X, W, PADDING = (1, 8, 12, 12), (8, 8, 3, 3), (1, 1)
@@ -38,7 +38,7 @@ def plant(path: Path, target: Any, one: Problem) -> Plan:
     plan = max(rated, key=lambda each: each[0])[1]
     assert plan != choose(one, found.machine)
     machine = machine_name(found.processor, found.machine)
-    merge(path, {machine: {problem_name(one): entry(plan, 1.0, 2.0)}})
+    merge(path, {machine: {one.signature: entry(plan, 1.0, 2.0)}})
     return plan
 
 

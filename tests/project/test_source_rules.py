@@ -35,7 +35,6 @@ CACHED = {"cached_property", "functools.cached_property"}
 EXCEPTIONS = {
     "topi_ext/conv_transpose.py: conv_transpose: 11 parameters": "as an operator of TOPI has them",
     "topi_ext/conv_transpose.py: of: 10 parameters": "an operator's attributes, by name",
-    "topi_ext/backend.py: of: 8 parameters": "a request's attributes, by name",
     "topi_ext/geometry.py: of_conv_transpose: 8 parameters": "an operator's attributes, by name",
     "topi_ext/geometry.py: of_sizes: 9 parameters": "an operator's attributes, by name",
     "topi_ext/geometry.py: _checked: 11 parameters": "the attributes of all faces, for one check",

@@ -3,24 +3,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from .. import compat
 from ..choice import Choice, info
 from ..emit.arguments import Packed
-from ..epilogue import Fused
+from ..epilogue import ZeroPoints
 from ..kernel_info import with_info
 from ..kernel_selection import ALL, Selection
 from ..plan_database import Database, current
-from ..problem import Problem
 from ..sizes import Rule
+from ..spec.problem import Problem
 from . import kernels
 from .machine import Machine
 from .measured import measured
-from .plan.choose import rated
+from .plan.choose import candidates, rated
 from .plan.window import Plan
-from .registry import kernel_text, kernels_of
+from .registry import KERNELS
 
 
 @dataclass(frozen=True)
@@ -52,36 +53,40 @@ class CpuBackend:
         machine = Machine.of_features(*features)
         return cls(machine, compat.processor(target), current(), selection)
 
-    def plan(self, problem: Any) -> Plan:
+    def plan(self, problem: Problem) -> Plan:
         """That which was measured to be the fastest; where none was, by estimate."""
         return self.choice(problem).plan
 
-    def choice(self, problem: Any) -> Choice:
+    def choice(self, problem: Problem) -> Choice:
         """The same, with where it comes from and its estimate."""
-        if isinstance(problem, Problem) and self.selection.is_all:
+        if self.selection.is_all:
             found = measured(problem, self.machine, self.processor, self.database)
             if found is not None:
                 return Choice(found, None, "measured")
         cycles, plan = rated(problem, self.machine, self.selection)
         return Choice(plan, cycles, "estimate" if self.selection.is_all else "selected")
 
-    def build(self, problem: Any, plan: Plan | None = None) -> Any:
+    def build(self, problem: Problem, plan: Plan | None = None) -> Any:
         """The PrimFunc of the kernel with this `plan`; of the fastest one without.
 
         Any plan that :func:`topi_ext.cpu.plan.choose.candidates` gives for the problem is right.
         """
         choice = self.choice(problem) if plan is None else Choice(plan, None, "given")
         func = kernels.build(problem, choice.plan)
-        return with_info(func, info(problem, kernel_text(choice.plan), choice))
+        return with_info(func, info(problem, KERNELS.label(choice.plan), choice))
+
+    def candidates(self, problem: Problem) -> Iterator[tuple[float, Plan]]:
+        """Yield every plan that is compared for a problem, with its estimated cost."""
+        return candidates(problem, self.machine)
 
     @staticmethod
     def supports(kind: str) -> bool:
         """Whether there are kernels for a kind of operator."""
-        return any(kernel.propose for kernel in kernels_of(kind))
+        return KERNELS.serves(kind)
 
     @staticmethod
-    def fuses(_: Fused) -> bool:
-        """Whether kernels do that beside their sums: all of it."""
+    def fuses(_: ZeroPoints) -> bool:
+        """Whether kernels subtract zero points: all of them do."""
         return True
 
     @staticmethod
@@ -89,7 +94,9 @@ class CpuBackend:
         """What is asked of sizes, beyond what every kernel asks: nothing."""
         return []
 
-    def build_packing(self, problem: Any, plan: Plan | None = None) -> tuple[Any, Packed] | None:
+    def build_packing(
+        self, problem: Problem, plan: Plan | None = None
+    ) -> tuple[Any, Packed] | None:
         """The PrimFunc that packs the weights of that kernel, and what it writes; None where the
         kernel reads weights as they are."""
         plan = self.plan(problem) if plan is None else plan

@@ -5,40 +5,38 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from ..kernel_selection import Selection
 from ..notices import warn_once
-from ..plan_database import Database, Entry, machine_name, plain, problem_name
-from ..problem import Problem
+from ..plan_database import Database, Entry, machine_name, plain
+from ..spec.problem import Problem
 from .machine import Machine
 from .plan.choose import by_other_stores, candidates
 from .plan.window import Plan
-from .registry import kernel_of
+from .registry import KERNELS
 
 
 def entry(plan: Plan, ms: float, estimate_ms: float) -> Entry:
     """A plan and its times as a database has them."""
     times = {"ms": round(ms, 5), "estimate_ms": round(estimate_ms, 5)}
-    return {"kernel": kernel_of(plan).name, "plan": plain(plan), **times}
+    return {"kernel": KERNELS.of_plan(plan).name, "plan": plain(plan), **times}
 
 
 @lru_cache(maxsize=1024)
 def measured(
     problem: Problem, machine: Machine, processor: str, database: Database | None
 ) -> Plan | None:
-    """The plan that a database has for a problem; None without one.
+    """Return the plan that a database has for a problem; None without one.
 
-    An entry that is none of the plans that there are is ignored, which is said once for a file.
+    An entry that is none of the candidates of its kernel is ignored, which is said once for a file.
     """
     if database is None or not problem.is_static:
         return None
-    found = database.find(machine_name(processor, machine), problem_name(problem))
+    found = database.find(machine_name(processor, machine), problem.signature)
     if found is None:
         return None
-    kernel, fields = found.get("kernel"), found.get("plan")
-    for _, plan in candidates(problem, machine):
-        if kernel_of(plan).name != kernel:
-            continue
+    for _, plan in candidates(problem, machine, Selection(frozenset([str(found.get("kernel"))]))):
         for one in (plan, by_other_stores(problem, plan, machine)):
-            if one is not None and plain(one) == fields:
+            if one is not None and plain(one) == found.get("plan"):
                 return one
     warn_once(f"{database.path}: plans that this version has not are ignored, tune again")
     return None

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 from ..choice import Choice, info
 from ..emit.arguments import Packed
-from ..epilogue import Fused
+from ..epilogue import ZeroPoints
 from ..kernel_info import with_info
 from ..kernel_selection import ALL, Selection
 from ..precision import may_use_tf32
@@ -18,8 +19,8 @@ from ..sizes import Rule
 from . import kernels
 from .machine import GRID, GpuMachine
 from .plan.base import Plan
-from .plan.choose import rated
-from .registry import kernel_of, kernels_of
+from .plan.choose import candidates, rated
+from .registry import KERNELS
 
 
 @dataclass(frozen=True)
@@ -65,17 +66,21 @@ class CudaBackend:
                 raise ValueError(line)
         choice = self.choice(problem) if plan is None else Choice(plan, None, "given")
         func = kernels.build(problem, choice.plan)
-        return with_info(func, info(problem, kernel_of(choice.plan).name, choice, unit="ns"))
+        return with_info(func, info(problem, KERNELS.label(choice.plan), choice, unit="ns"))
+
+    def candidates(self, problem: Problem) -> Iterator[tuple[float, Plan]]:
+        """Yield every plan that is compared for a problem, with its estimated cost."""
+        return candidates(problem, self.machine)
 
     @staticmethod
     def supports(kind: str) -> bool:
         """Whether there are kernels for a kind of operator."""
-        return bool(kernels_of(kind))
+        return KERNELS.serves(kind)
 
     @staticmethod
-    def fuses(fused: Fused) -> bool:
-        """Whether kernels do that beside their sums: they have no zero points."""
-        return not any(fused.zero_points)
+    def fuses(zero_points: ZeroPoints) -> bool:
+        """Whether kernels subtract zero points: they have none."""
+        return not any(zero_points)
 
     @staticmethod
     def rules(problem: Problem) -> list[Rule]:

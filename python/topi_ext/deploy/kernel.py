@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import tvm
 
-from .. import compat
-from ..backend import Unsupported, of_target, prepacked, prim_func
+from .. import backend, compat
+from ..backend import Unsupported, of_target
 from ..epilogue import Fused
+from ..problem import Problem
 from . import elf
 from .request import Argument, Request
 
@@ -89,13 +90,15 @@ def target_of(text: str) -> Any:
 def build(request: Request, target: Any) -> Kernel:
     """Compile a kernel, and what packs its weights."""
     name = request.words.name
-    asked = (
-        request.face, request.geometry, request.layouts, request.n, request.dtypes, target,
+    problem = Problem.of(
+        request.face, request.geometry, request.layouts, request.n, request.dtypes,
         Fused(request.epilogue),
     )  # fmt: skip
     if not request.words.packed:
-        return Kernel(object_file({name: prim_func(*asked)}, target), None, copies=False)
-    packing, func = prepacked(*asked)
+        return Kernel(
+            object_file({name: backend.build(problem, target)}, target), None, copies=False
+        )
+    packing, func = backend.prepack(problem, target)
     if packing is None:
         weight = request.arguments[1]
         packed = Argument("packed", weight.shape, weight.dtype, "the weights as they are")

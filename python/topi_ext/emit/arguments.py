@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ..problem import DATA, TAPS, Problem
-from ..product import Product
+from ..problem import TAPS
+from ..problem import Problem as Convolution
+from ..spec.problem import Argument, Problem
 from .builder import argument, nest
 from .expressions import Expr
 from .operands import Operand, Part
@@ -20,77 +21,37 @@ class Packed(NamedTuple):
     dtype: str
 
 
-def arguments(problem: Any, packed: Packed | None = None) -> list[tuple[Any, ...]]:
-    """Return the arguments of the kernel of any problem.
+def arguments(problem: Problem, packed: Packed | None = None) -> list[tuple[Any, ...]]:
+    """Declare the arguments of the kernel of any problem.
 
     Parameters
     ----------
     packed : Packed, optional
-        The packed weights, if they come packed.
+        The packed weight, if it comes packed.
     """
-    if isinstance(problem, Product):
-        return product_arguments(problem, packed)
-    if not isinstance(problem, Problem):
-        return [argument(*stated) for stated in problem.arguments()]
-    if problem.face == "conv_weight_grad":
-        return weight_grad_arguments(problem)
-    return conv_arguments(problem, packed)
+    stated = list(problem.arguments())
+    if packed:
+        stated[1] = packed_weight(packed)
+    return [argument(*one) for one in stated]
 
 
-def conv_arguments(problem: Problem, packed: Packed | None = None) -> list[tuple[Any, ...]]:
-    """Data, weight, the operands of the epilogue, and the result, of ``conv`` or its transpose.
-
-    Parameters
-    ----------
-    packed : Packed, optional
-        The packed weights, if they come packed.
-    """
-    geometry, layouts = problem.geometry, problem.layouts
-    x = layouts.x, _data_sizes(problem.x_sizes, geometry.c)
-    y = layouts.y, _data_sizes(problem.y_sizes, geometry.k)
-    source, result = (y, x) if problem.transposed else (x, y)
-    data = _argument("data", *source, problem.dtypes[0])
-    weight = packed_weight(packed) if packed else stored_weight(problem)
-    extra = _epilogue_arguments(problem)
-    return [data, weight, *extra, _argument("out", *result, problem.dtypes[2])]
+def packing_arguments(problem: Problem, packed: Packed) -> list[tuple[Any, ...]]:
+    """Declare the arguments of what packs a weight: as it is stored, and packed."""
+    return [argument(*one) for one in (stored_weight(problem), packed_weight(packed))]
 
 
-def weight_grad_arguments(problem: Problem) -> list[tuple[Any, ...]]:
-    """x, y, and the gradient of the weight."""
-    geometry, layouts = problem.geometry, problem.layouts
-    x = _argument("x", layouts.x, _data_sizes(problem.x_sizes, geometry.c), problem.dtypes[0])
-    y = _argument("y", layouts.y, _data_sizes(problem.y_sizes, geometry.k), problem.dtypes[1])
-    return [x, y, _argument("out", layouts.w, _weight_sizes(problem), problem.dtypes[2])]
+def stored_weight(problem: Problem) -> Argument:
+    """Return the weight, as the user stores it."""
+    return list(problem.arguments())[1]
 
 
-def product_arguments(product: Product, packed: Packed | None = None) -> list[tuple[Any, ...]]:
-    """Both operands, those of the epilogue, and the result, of a matrix product; see
-    :func:`conv_arguments`."""
-    sizes, (of_x, _, of_y) = product.size, product.dtypes
-    x = _argument("x", product.x, sizes, of_x)
-    w = packed_weight(packed) if packed else stored_weight(product)
-    behind = (step for step in product.epilogue if step.order)
-    extra = [
-        _argument(f"operand{i}", step.order, sizes, step.dtype or of_y)
-        for i, step in enumerate(behind)
-    ]
-    return [x, w, *extra, _argument("out", product.y, sizes, of_y)]
-
-
-def stored_weight(problem: Problem | Product) -> tuple[Any, ...]:
-    """The weight, as the user stores it."""
-    if isinstance(problem, Product):
-        return _argument("w", problem.w, problem.size, problem.dtypes[1])
-    return _argument("weight", problem.layouts.w, _weight_sizes(problem), problem.dtypes[1])
-
-
-def packed_weight(packed: Packed) -> tuple[Any, ...]:
-    """The packed weight, which has one axis."""
-    return _argument("packed", "P", {"P": packed.elements}, packed.dtype)
+def packed_weight(packed: Packed) -> Argument:
+    """Return the packed weight, which has one axis."""
+    return Argument("packed", "P", (packed.elements,), packed.dtype)
 
 
 def weight_index(
-    problem: Problem,
+    problem: Convolution,
     weight: Operand,
     group: Expr,
     in_channel: Expr,
@@ -112,7 +73,7 @@ def as_stored(
     nest([extents[letter] for letter in order], lambda *at: step(dict(zip(order, at))))
 
 
-def tap_number(problem: Problem, taps: Sequence[Expr]) -> Expr:
+def tap_number(problem: Convolution, taps: Sequence[Expr]) -> Expr:
     """The number of a tap among all of a kernel."""
     number: Expr = 0
     for tap, extent in zip(taps, problem.geometry.kernel):
@@ -127,34 +88,5 @@ def copied_weight(problem: Problem, packed: Operand, start: int) -> Operand:
 
 def stored_sizes(problem: Problem) -> tuple[str, list[int]]:
     """The axes of the weight in the order in which the user stores them, and their sizes."""
-    sizes, order = _weight_sizes(problem), problem.layouts.w
-    return order, [sizes[letter] for letter in order]
-
-
-def _epilogue_arguments(problem: Problem) -> list[tuple[Any, ...]]:
-    """The operands of the steps, in their order."""
-    sizes = _data_sizes(problem.out_sizes, problem.geometry.groups * problem.out_channels)
-    return [
-        _argument(
-            f"operand{number}",
-            step.order,
-            {letter: sizes[letter] if letter in step.varies else 1 for letter in step.order},
-            step.dtype or problem.dtypes[2],
-        )
-        for number, step in enumerate(step for step in problem.epilogue if step.order)
-    ]
-
-
-def _data_sizes(sizes: Sequence[Expr], channels: int) -> dict[str, Expr]:
-    """Sizes by letter of data with these four axes."""
-    return {**dict(zip(DATA, sizes)), "C": channels}
-
-
-def _weight_sizes(problem: Problem) -> dict[str, int]:
-    geometry = problem.geometry
-    return {**dict(zip(TAPS, geometry.kernel)), "O": geometry.k, "I": geometry.c_per_group}
-
-
-def _argument(name: str, order: str, sizes: dict[str, Any], dtype: str) -> tuple[Any, ...]:
-    """One that is stored in `order`; axes that it does not name are unit axes."""
-    return argument(name, order, [sizes[letter] for letter in order], dtype)
+    weight = stored_weight(problem)
+    return weight.order, list(weight.shape)

@@ -15,14 +15,8 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from ..problem import Problem
-from ..product import Product
-from .arguments import (
-    Packed,
-    arguments,
-    packed_weight,
-    stored_weight,
-)
+from ..spec.problem import Problem
+from .arguments import Packed, arguments, packing_arguments
 from .builder import ATTRIBUTES, kernel
 from .operands import Operand
 
@@ -52,7 +46,7 @@ class Functions:
         """The module of the kernel that `plan` is one of."""
         return import_module(f"{self.package}.{self.kernel_of(plan).name}")
 
-    def build(self, problem: Any, plan: Any) -> Any:
+    def build(self, problem: Problem, plan: Any) -> Any:
         """The PrimFunc ``(data, weight, *operands of the epilogue, out)``, of a weight gradient
         ``(x, y, out)``, of one operand ``(x, *operands of the epilogue, out)``, scheduled by
         `plan`."""
@@ -66,7 +60,7 @@ class Functions:
 
         return self._prim_func(partial(arguments, problem, packed), emit_it)
 
-    def build_packing(self, problem: Problem | Product, plan: Any) -> Any:
+    def build_packing(self, problem: Problem, plan: Any) -> Any:
         """The PrimFunc ``(weight, packed)`` that packs weights for the kernel of the same plan.
 
         Of a problem and a plan that have :meth:`packed_weights`.  It has loops, not threads of a
@@ -78,9 +72,9 @@ class Functions:
             operands[0].zero = problem.zero_points[1]
             pack(problem, plan, *operands)
 
-        return self._prim_func(lambda: [stored_weight(problem), packed_weight(packed)], emit_it)
+        return self._prim_func(partial(packing_arguments, problem, packed), emit_it)
 
-    def packed_weights(self, problem: Any, plan: Any) -> Packed | None:
+    def packed_weights(self, problem: Problem, plan: Any) -> Packed | None:
         """What the kernel finds in place of its weights; None where it reads them as they are."""
         if not (problem.prepacked and self.kernel_of(plan).prepacks):
             return None

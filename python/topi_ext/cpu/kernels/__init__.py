@@ -11,23 +11,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...emit.functions import Functions
-from ...problem import Problem
+from ...spec.problem import Problem
 from .. import emit
 from ..emit import Operand
 from ..plan.window import Plan
-from ..registry import kernel_of
+from ..registry import KERNELS
 
 
 def emit_body(problem: Problem, plan: Plan, operands: Sequence[Operand]) -> None:
     """What the PrimFunc of :func:`build` does, with its arguments as `operands`."""
     module = module_of(plan)
-    if kernel_of(plan).limited:
+    if KERNELS.of_plan(plan).is_bounded:
         module.kernel_of(problem, plan, operands).emit()
     else:
         module.emit_body(problem, plan, operands)
 
 
-_FUNCTIONS = Functions(__name__, kernel_of, emit.body, emit_body)
+_FUNCTIONS = Functions(__name__, KERNELS.of_plan, emit.body, emit_body)
 module_of = _FUNCTIONS.module_of
 build = _FUNCTIONS.build
 build_packing = _FUNCTIONS.build_packing

@@ -21,13 +21,13 @@ from ...problem import Problem
 from .. import emit, kernels
 from ..emit import Expr, Operand
 from ..plan.runtime_dispatch import DispatchPlan
-from ..registry import kernel_of
+from ..registry import KERNELS
 
 
 def emit_body(problem: Problem, plan: DispatchPlan, operands: Sequence[Operand]) -> None:
     """What the PrimFunc does, with its arguments as `operands`."""
     is_small = _is_small(problem, plan)
-    if kernel_of(plan.small).limited:
+    if KERNELS.of_plan(plan.small).is_bounded:
         kernel = kernels.module_of(plan.small).kernel_of(problem, plan.small, operands)
         small, is_small = kernel.emit, emit.both(is_small, kernel.fits())
     else:

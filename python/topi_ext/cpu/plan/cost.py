@@ -49,6 +49,10 @@ BROAD_TILE = 4
 TOO_LARGE = 4.0
 """Times that a plan counts which holds more memory than it may: the last choice, yet one."""
 
+MOST_MEAN = 0.75
+"""Largest mean over known sizes of the share of products with data for which kernels of symbolic
+sizes leave out padding: a dilation of 2 has it."""
+
 
 def cheapest(plans: Iterable[tuple[float, AnyPlan]]) -> tuple[float, AnyPlan] | None:
     """Of plans and their cycles the first of fewest, or None where there is none."""

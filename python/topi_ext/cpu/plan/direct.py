@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -120,6 +120,20 @@ class DirectPlan(Plan):
         most: int = MOST_COPIED // (problem.geometry.taps * self.channels)
         return min(problem.in_channels, most) if self.copies_squares(problem) else 0
 
+    def with_non_temporal(self, enabled: bool) -> DirectPlan:
+        """See :class:`~.window.Plan`."""
+        return replace(self, streamed=enabled)
+
+    def non_temporal_run(self, problem: Problem, machine: Machine) -> int:
+        """See :class:`~.window.Plan`: a block's part of a row, and whole rows that follow it."""
+        block = self.window.block
+        run: int = min(problem.out_sizes[-1], block[-1] * problem.gathers[-1].out_step)
+        for axis in (3, 2):
+            if block[axis] < problem.positions[axis]:
+                break
+            run *= block[axis - 1] * problem.gathers[axis - 1].out_step
+        return run
+
     def gathers(self, problem: Problem) -> tuple[Gather, ...]:
         """How the data of `problem` is read, along the four axes."""
         return read_through(problem, plane_per_tap=self.plane_per_tap)
@@ -158,6 +172,13 @@ def direct_candidates(problem: Problem, machine: Machine) -> Iterator[tuple[floa
     for cost, plan in _plans(problem, machine):
         cost *= _price(problem, plan, machine)
         yield cost + _packing_cycles(problem, plan, machine), plan
+
+
+def direct_of_any_size(
+    problem: Problem, known: Sequence[Problem], machine: Machine
+) -> Iterator[tuple[DirectPlan, list[float]]]:
+    """Of symbolic sizes, the plan, and its cycles for all `known` sizes."""
+    yield plan_direct(problem, machine)[1], [plan_direct(one, machine)[0] for one in known]
 
 
 def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, DirectPlan]]:

@@ -16,7 +16,6 @@ from .cost import (
     blocks_in,
     candidate_blocks,
     candidate_splits,
-    cheapest,
     pack_cycles,
 )
 from .costs import costs_of
@@ -52,19 +51,15 @@ class DirectAmxPlan(Plan):
     tiles_first: bool = False
 
 
-def plan_direct_amx(problem: Problem, machine: Machine) -> tuple[float, DirectAmxPlan] | None:
-    """Tiles instead of vectors: the plan of kernels/direct_amx.py, and its cycles.
-
-    None where there is no matrix unit, for other dtypes, for an odd number of input channels, of
-    which pairs can't be made, and for so few output channels that tiles are nearly empty.
-    """
-    return cheapest(direct_amx_candidates(problem, machine))
-
-
 def direct_amx_candidates(
     problem: Problem, machine: Machine
 ) -> Iterator[tuple[float, DirectAmxPlan]]:
-    """Of what :func:`plan_direct_amx` chooses."""
+    """Yield plans that multiply tiles of bfloat16, and their cycles.
+
+    None are yielded where there is no matrix unit, for other dtypes, for an odd number of input
+    channels, of which pairs can't be made, and for so few output channels that tiles are nearly
+    empty.
+    """
     if machine.amx and problem.has_pairs and problem.out_channels >= FEWEST_CHANNELS:
         refused, packing = plan_direct(problem, machine)[1], packing_cycles(problem, machine)
         for cycles, gather, tiles_first in tile_candidates(problem.in_steps(2), machine):

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from ...problem import Problem
 from ..machine import Machine
-from .cost import cheapest
 from .direct import DirectPlan, plan_direct
 from .direct_amx import FEWEST_CHANNELS, packing_cycles, tile_candidates
 from .direct_dot_int8 import DirectDotInt8Plan, Dot, plan_direct_dot_int8, weights_fit
@@ -50,21 +49,14 @@ class DirectAmxInt8Plan(Plan):
     tiles_first: bool = False
 
 
-def plan_direct_amx_int8(
-    problem: Problem, machine: Machine
-) -> tuple[float, DirectAmxInt8Plan] | None:
-    """Tiles instead of vectors: the plan of kernels/direct_amx_int8.py, and its cycles.
-
-    None where there is no matrix unit, for other dtypes, for weights that are no bytes once they
-    are less their zero point, and for so few output channels that tiles are nearly empty.
-    """
-    return cheapest(direct_amx_int8_candidates(problem, machine))
-
-
 def direct_amx_int8_candidates(
     problem: Problem, machine: Machine
 ) -> Iterator[tuple[float, DirectAmxInt8Plan]]:
-    """Of what :func:`plan_direct_amx_int8` chooses."""
+    """Yield plans that multiply tiles of bytes, and their cycles.
+
+    None are yielded where there is no matrix unit, for other dtypes, for weights that are no bytes
+    once they are less their zero point, and for so few output channels that tiles are nearly empty.
+    """
     dot = product_of(problem)
     if not (machine.amx_int8 and dot and problem.out_channels >= FEWEST_CHANNELS):
         return

@@ -24,6 +24,14 @@ class DirectDotPlan(Plan):
 
     gather: DirectPlan
 
+    def with_non_temporal(self, enabled: bool) -> DirectDotPlan:
+        """See :class:`~.window.Plan`."""
+        return replace(self, gather=self.gather.with_non_temporal(enabled))
+
+    def non_temporal_run(self, problem: Problem, machine: Machine) -> int:
+        """See :class:`~.window.Plan`."""
+        return self.gather.non_temporal_run(problem, machine)
+
 
 def plan_direct_dot(problem: Problem, machine: Machine) -> tuple[float, DirectDotPlan] | None:
     """Products of pairs: the plan of kernels/direct_dot_bf16.py, and its cycles.

@@ -15,7 +15,6 @@ from ..machine import CACHE_LINE, Machine
 from .cost import (
     PARALLEL_CYCLES,
     SHARED_CACHES,
-    cheapest,
     memory_price,
     register_tile,
     tile_cycles,
@@ -61,15 +60,6 @@ FEW_POSITIONS = 64
 """With more, vectors of positions are full, or nearly so."""
 
 
-def plan_dot_product(problem: Problem, machine: Machine) -> tuple[float, DotProductPlan] | None:
-    """Lanes over weights: the plan of kernels/dot_product.py, and its cycles.
-
-    None for ``conv_transpose``, for many positions or a symbolic number of them, and where the
-    weights of an output channel do not lie one after the other in memory.
-    """
-    return cheapest(dot_product_candidates(problem, machine))
-
-
 def dot_product_of_any_size(
     problem: Problem, known: Sequence[Problem], machine: Machine
 ) -> Iterator[tuple[DotProductPlan, list[float]]]:
@@ -91,7 +81,11 @@ def _fitted_cycles(known: Problem, plan: DotProductPlan, machine: Machine) -> fl
 def dot_product_candidates(
     problem: Problem, machine: Machine
 ) -> Iterator[tuple[float, DotProductPlan]]:
-    """Of what :func:`plan_dot_product` chooses."""
+    """Yield plans, with lanes over weights, and their cycles.
+
+    None are yielded for ``conv_transpose``, for many positions or a symbolic number of them, and
+    where the weights of an output channel do not lie one after the other in memory.
+    """
     if problem.face != "conv" or not (problem.is_static and problem.weights_are_runs):
         return
     if not 0 < prod(problem.y_sizes) <= FEW_POSITIONS or machine.lanes(problem.acc_dtype) < 2:

@@ -90,18 +90,14 @@ NOMINAL = 256
 """What symbolic sizes are taken for."""
 
 
-def plan_gemm(problem: Problem | Product, machine: Machine) -> tuple[float, GemmPlan] | None:
-    """Lanes over columns: the plan of kernels/gemm.py, and its cycles.
-
-    None for a convolution that is no matrix product, and where results of a row are apart.
-    """
-    return cheapest(gemm_candidates(problem, machine))
-
-
 def gemm_candidates(
     problem: Problem | Product, machine: Machine
 ) -> Iterator[tuple[float, GemmPlan]]:
-    """Of what :func:`plan_gemm` chooses."""
+    """Yield plans, with lanes over columns, and their cycles.
+
+    None are yielded for a convolution that is no matrix product, and where results of a row are
+    apart.
+    """
     found = product_of(problem)
     if found is None or (isinstance(problem, Problem) and not _is_served(found, machine)):
         return
@@ -118,7 +114,7 @@ def gemm_of_any_size(
     problem: Problem, known: Sequence[Problem], machine: Machine
 ) -> Iterator[tuple[GemmPlan, list[float]]]:
     """Of symbolic sizes, the plan, and its cycles for all `known` sizes."""
-    found = plan_gemm(problem, machine)
+    found = cheapest(gemm_candidates(problem, machine))
     products = [product_of(one) for one in known]
     if found and all(products):
         yield found[1], [_cycles(_known(one), found[1], machine)[0] for one in products if one]

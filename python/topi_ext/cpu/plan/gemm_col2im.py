@@ -17,7 +17,6 @@ from .cost import (
     PARALLEL_CYCLES,
     SHARED_CACHES,
     candidate_channels,
-    cheapest,
     divisors,
     memory_price,
     register_tile,
@@ -109,18 +108,13 @@ FEW_TILES = 2
 """Tiles of positions that share the lines where their number is not known."""
 
 
-def plan_gemm_col2im(problem: Problem, machine: Machine) -> tuple[float, Col2imPlan] | None:
-    """Lanes over weights: the plan of kernels/gemm_col2im.py, and its cycles.
-
-    None for ``conv``, and for images that are symbolic or too large.
-    """
-    return cheapest(gemm_col2im_candidates(problem, machine))
-
-
 def gemm_col2im_candidates(
     problem: Problem, machine: Machine
 ) -> Iterator[tuple[float, Col2imPlan]]:
-    """Of what :func:`plan_gemm_col2im` chooses."""
+    """Yield plans, with lanes over weights, and their cycles.
+
+    None are yielded for ``conv``, and for images that are symbolic or too large.
+    """
     if not (problem.transposed and problem.is_static):
         return
     geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)

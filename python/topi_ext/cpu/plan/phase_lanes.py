@@ -15,7 +15,6 @@ from ..machine import CACHE_LINE, Machine
 from .cost import (
     PARALLEL_CYCLES,
     candidate_channels,
-    cheapest,
     divisors,
     memory_price,
     most_of,
@@ -63,6 +62,16 @@ class PhaseLanesPlan(Plan):
     phase_splits: int = 1
     chunks: int = 1
 
+    def with_non_temporal(self, enabled: bool) -> PhaseLanesPlan:
+        """See :class:`~.window.Plan`."""
+        return replace(self, streamed=enabled)
+
+    def non_temporal_run(self, problem: Problem, machine: Machine) -> int | None:
+        """See :class:`~.window.Plan`: whole rows, unless tasks share them or do not fit a cache."""
+        row: int = problem.out_sizes[-1]
+        is_small = row * byte_width(problem.acc_dtype) <= machine.l2 // 4
+        return row if self.phase_splits == 1 and is_small else None
+
     @staticmethod
     def taps(geometry: Geometry) -> tuple[int, ...]:
         """Taps of a phase along each axis."""
@@ -87,19 +96,15 @@ class PhaseLanesPlan(Plan):
         return cls.reads(geometry)[1][-1] - (cls.taps(geometry)[-1] - 1)
 
 
-def plan_phase_lanes(problem: Problem, machine: Machine) -> tuple[float, PhaseLanesPlan] | None:
-    """Lanes over the phases of a row: the plan of kernels/phase_lanes.py, and its cycles.
-
-    None for ``conv``, dilation, sizes that are symbolic or empty, strides below a vector, and where
-    phases have different numbers of taps: products with zeros would turn infinity into NaN.
-    """
-    return cheapest(phase_lanes_candidates(problem, machine))
-
-
 def phase_lanes_candidates(
     problem: Problem, machine: Machine
 ) -> Iterator[tuple[float, PhaseLanesPlan]]:
-    """Of what :func:`plan_phase_lanes` chooses."""
+    """Yield plans, with lanes over the phases of a row, and their cycles.
+
+    None are yielded for ``conv``, dilation, sizes that are symbolic or empty, strides below a
+    vector, and where phases have different numbers of taps: products with zeros would turn infinity
+    into NaN.
+    """
     if not (problem.is_static and _serves(problem, machine)) or min(problem.x_sizes) < 1:
         return
     for images in sorted({-(-problem.n // i) for i in (1, 2, 4, 8, 16, 64)}):

@@ -31,14 +31,9 @@ class ResizePlan(Plan):
     parallel: bool
 
 
-def plan_resize(resize: Resize, machine: Machine) -> tuple[float, ResizePlan]:
-    """Return the plan, and NaN: its cycles are not estimated."""
+def resize_candidates(resize: Resize, machine: Machine) -> Iterator[tuple[float, ResizePlan]]:
+    """Yield the one plan that there is, and NaN: its cycles are not estimated."""
     height, width = resize.after
     rows = max(1, min(height, _OF_TASK // width))
     parallel = machine.threads > 1 and prod(resize.planes) * height * width > 2 * _OF_TASK
-    return nan, ResizePlan(rows, parallel)
-
-
-def resize_candidates(resize: Resize, machine: Machine) -> Iterator[tuple[float, ResizePlan]]:
-    """Yield the one plan that there is."""
-    yield plan_resize(resize, machine)
+    yield nan, ResizePlan(rows, parallel)

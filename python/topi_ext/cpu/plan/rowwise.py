@@ -47,17 +47,12 @@ class RowPlan(Plan):
     parallel: bool = True
 
 
-def plan_rowwise(rowwise: RowWise, machine: Machine) -> tuple[float, RowPlan]:
-    """Return the plan, and NaN: its cycles are not estimated.
+def rowwise_candidates(rowwise: RowWise, machine: Machine) -> Iterator[tuple[float, RowPlan]]:
+    """Yield the one plan that there is, and NaN: its cycles are not estimated.
 
     Symbolic sizes are taken for large ones.
     """
-    return nan, _plan(rowwise, machine)
-
-
-def rowwise_candidates(rowwise: RowWise, machine: Machine) -> Iterator[tuple[float, RowPlan]]:
-    """Yield the one plan that there is."""
-    yield plan_rowwise(rowwise, machine)
+    yield nan, _plan(rowwise, machine)
 
 
 def _plan(rowwise: RowWise, machine: Machine) -> RowPlan:

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...plan_database import plain
-from ...problem import Problem
+from ...spec.problem import Problem
 from ..machine import Machine
-from ..registry import kernel_of
+from ..registry import KERNELS
 from .choose import by_other_stores, candidates, choose
 from .window import Plan
 
@@ -34,9 +34,9 @@ def shortlist(problem: Problem, machine: Machine, most: int) -> list[Plan]:
     taken += [] if other is None else [other]
     rated = sorted(candidates(problem, machine), key=lambda one: one[0])
     least = rated[0][0]
-    kernels = {kernel_of(taken[0]).name}
+    kernels = {KERNELS.of_plan(taken[0]).name}
     for cycles, plan in rated:
-        name = kernel_of(plan).name
+        name = KERNELS.of_plan(plan).name
         if cycles <= WITHIN * least and name not in kernels:
             kernels.add(name)
             taken.append(plan)
@@ -57,7 +57,7 @@ def _distance(one: dict[str, object], other: dict[str, object]) -> int:
 
 
 def _leaves(plan: Plan) -> dict[str, object]:
-    return dict(_flat(kernel_of(plan).name, plain(plan)))
+    return dict(_flat(KERNELS.of_plan(plan).name, plain(plan)))
 
 
 def _flat(name: str, value: object) -> Iterator[tuple[str, object]]:

@@ -39,19 +39,12 @@ class TranspositionPlan(Plan):
     parallel: bool
 
 
-def plan_transposition(
+def transposition_candidates(
     transposition: Transposition, machine: Machine
-) -> tuple[float, TranspositionPlan]:
-    """Return the plan, and NaN: its cycles are not estimated."""
+) -> Iterator[tuple[float, TranspositionPlan]]:
+    """Yield the one plan that there is, and NaN: its cycles are not estimated."""
     column = dict(transposition.sizes)[transposition.y[-1]]
     lanes = min(machine.lanes(transposition.dtype), 1 << (column.bit_length() - 1))
     columns = column if not transposition.epilogue else min(column, _COLUMNS)
     parallel = machine.threads > 1 and transposition.elements >= _PARALLEL_ELEMENTS
-    return nan, TranspositionPlan(lanes, _ROWS, columns, parallel)
-
-
-def transposition_candidates(
-    transposition: Transposition, machine: Machine
-) -> Iterator[tuple[float, TranspositionPlan]]:
-    """Yield the one plan that there is."""
-    yield plan_transposition(transposition, machine)
+    yield nan, TranspositionPlan(lanes, _ROWS, columns, parallel)

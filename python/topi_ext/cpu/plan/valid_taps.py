@@ -16,6 +16,7 @@ from ...dtypes import byte_width
 from ...problem import Problem
 from ..machine import Machine
 from .cost import (
+    MOST_MEAN,
     PARALLEL_CYCLES,
     candidate_depths,
     candidate_splits,
@@ -107,27 +108,18 @@ MOST_VALID = 0.97
 MOST_POSITIONS = 12
 """Of a register tile."""
 
-MOST_MEAN = 0.75
-"""Largest mean of that share, over known sizes, for which the kernel may serve symbolic ones: a
-dilation of 2 has it."""
-
 MOST_PLANS = 8
 """For how many known sizes plans are made, to be rated for all."""
-
-
-def plan_valid_taps(problem: Problem, machine: Machine) -> tuple[float, ValidTapsPlan] | None:
-    """Lanes over output channels: the plan of kernels/valid_taps.py, and its cycles.
-
-    None for symbolic images, for phases, an empty batch, and where nearly all products are with
-    data, or none.
-    """
-    return cheapest(valid_taps_candidates(problem, machine))
 
 
 def valid_taps_candidates(
     problem: Problem, machine: Machine
 ) -> Iterator[tuple[float, ValidTapsPlan]]:
-    """Of what :func:`plan_valid_taps` chooses."""
+    """Yield plans, with lanes over output channels, and their cycles.
+
+    None are yielded for symbolic images, for phases, an empty batch, and where nearly all products
+    are with data, or none.
+    """
     if problem.n != 0 and 0 < problem.valid_fraction < MOST_VALID:
         yield from _plans(problem, machine)
 
@@ -144,7 +136,7 @@ def valid_taps_of_any_size(
     if not problem.is_plain or mean(one.valid_fraction for one in known) > most:
         return
     some = known[:: -(-len(known) // MOST_PLANS)]
-    planned = ((one, plan_valid_taps(one, machine)) for one in some)
+    planned = ((one, cheapest(valid_taps_candidates(one, machine))) for one in some)
     plans = [(one, replace(found[1], parallel=True)) for one, found in planned if found]
     if not problem.images_are_known:
         plans = [(one, replace(plan, rows=(1, 1), room=plan.positions(one))) for one, plan in plans]

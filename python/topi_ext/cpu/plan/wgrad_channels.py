@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
-from math import prod
+from math import inf, prod
+from statistics import mean
 
 from ...dtypes import byte_width
 from ...nominal import nominal
 from ...problem import Problem
 from ..machine import Machine
 from .cost import (
+    MOST_MEAN,
     PARALLEL_CYCLES,
     blocks_in,
     candidate_blocks,
@@ -65,20 +67,13 @@ MOST_VALID = 0.85
 """Largest share of products with data for which each tap counts the positions where it meets it."""
 
 
-def plan_wgrad_channels(
-    problem: Problem, machine: Machine
-) -> tuple[float, WgradChannelsPlan] | None:
-    """Lanes over channels of y: the plan of :mod:`topi_ext.cpu.kernels.wgrad_channels`.
-
-    With its cycles.  None for images of which no block is small enough.
-    """
-    return cheapest(wgrad_channels_candidates(problem, machine))
-
-
 def wgrad_channels_candidates(
     problem: Problem, machine: Machine
 ) -> Iterator[tuple[float, WgradChannelsPlan]]:
-    """Of what :func:`plan_wgrad_channels` chooses."""
+    """Yield plans, with lanes over channels of y, and their cycles.
+
+    None are yielded for images of which no block is small enough.
+    """
     geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
     costs, common = costs_of(machine).wgrad_channels, costs_of(machine).common
     c, k, taps = geometry.c_per_group, geometry.k_per_group, geometry.taps
@@ -125,6 +120,21 @@ def wgrad_channels_candidates(
                 cost,
                 WgradChannelsPlan(window, lanes, k_block, c_block, c_tile, v_tile, parallel, clips),
             )
+
+
+def wgrad_channels_of_any_size(
+    problem: Problem, known: Sequence[Problem], machine: Machine
+) -> Iterator[tuple[WgradChannelsPlan, list[float]]]:
+    """Of symbolic sizes, the plan, and its cycles for all `known` sizes."""
+    best = cheapest(wgrad_channels_candidates(problem, machine))
+    if best is None:
+        return
+    plan = best[1]
+    if not problem.images_are_known:
+        is_clipped = mean(one.valid_fraction for one in known) <= MOST_MEAN
+        plan = replace(plan, clipped=is_clipped)
+    costed = (cheapest(wgrad_channels_candidates(one, machine)) for one in known)
+    yield plan, [one[0] if one else inf for one in costed]
 
 
 def _turn_cycles(

@@ -16,7 +16,6 @@ from ..machine import Machine
 from .cost import (
     PARALLEL_CYCLES,
     candidate_channels,
-    cheapest,
     divisors,
     memory_price,
     register_tile,
@@ -71,14 +70,6 @@ class WgradIm2colPlan(Plan):
         )
 
 
-def plan_wgrad_im2col(problem: Problem, machine: Machine) -> tuple[float, WgradIm2colPlan] | None:
-    """Lanes over weights: the plan of kernels/wgrad_im2col.py, and its cycles.
-
-    None for positions that are symbolic or too many to be held at once.
-    """
-    return cheapest(wgrad_im2col_candidates(problem, machine))
-
-
 def wgrad_im2col_of_any_size(
     problem: Problem, known: Sequence[Problem], machine: Machine
 ) -> Iterator[tuple[WgradIm2colPlan, list[float]]]:
@@ -112,7 +103,10 @@ def _room(problem: Problem, c_block: int, machine: Machine) -> int:
 def wgrad_im2col_candidates(
     problem: Problem, machine: Machine
 ) -> Iterator[tuple[float, WgradIm2colPlan]]:
-    """Of what :func:`plan_wgrad_im2col` chooses."""
+    """Yield plans, with lanes over weights, and their cycles.
+
+    None are yielded for positions that are symbolic or too many to be held at once.
+    """
     if not problem.is_static:
         return
     c, size = problem.geometry.c_per_group, prod(problem.geometry.y_size)

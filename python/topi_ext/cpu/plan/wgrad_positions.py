@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import prod
 
 from ...dtypes import byte_width
+from ...kernel_registry import cost_of
 from ...nominal import nominal
 from ...problem import Problem
 from ..machine import CACHE_LINE, Machine
@@ -18,7 +19,6 @@ from .cost import (
     blocks_in,
     candidate_blocks,
     candidate_channels,
-    cheapest,
     memory_price,
     pack_cycles,
 )
@@ -56,17 +56,14 @@ class WgradPositionsPlan(Plan):
 
 @lru_cache(maxsize=64)
 def plan_wgrad_positions(problem: Problem, machine: Machine) -> tuple[float, WgradPositionsPlan]:
-    """Lanes over positions: the plan of kernels/wgrad_positions.py, and its cycles."""
-    found = cheapest(wgrad_positions_candidates(problem, machine))
-    if found is None:
-        raise AssertionError("a problem has at least one block")
-    return found
+    """Return the cheapest candidate, and its cycles; every problem has one."""
+    return min(wgrad_positions_candidates(problem, machine), key=cost_of)
 
 
 def wgrad_positions_candidates(
     problem: Problem, machine: Machine
 ) -> Iterator[tuple[float, WgradPositionsPlan]]:
-    """Of what :func:`plan_wgrad_positions` chooses."""
+    """Yield plans, with lanes over positions, and their cycles."""
     geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
     c, k, taps = geometry.c_per_group, geometry.k_per_group, geometry.taps
     last = geometry.kernel[-1]
@@ -110,3 +107,11 @@ def wgrad_positions_candidates(
                 window, lanes, k_block, c_block, k_tile, c_tile, tap_tile, parallel
             )
             yield cost, plan
+
+
+def wgrad_positions_of_any_size(
+    problem: Problem, known: Sequence[Problem], machine: Machine
+) -> Iterator[tuple[WgradPositionsPlan, list[float]]]:
+    """Of symbolic sizes, the plan, and its cycles for all `known` sizes."""
+    cycles = [plan_wgrad_positions(one, machine)[0] for one in known]
+    yield plan_wgrad_positions(problem, machine)[1], cycles

@@ -17,7 +17,6 @@ from .cost import (
     PARALLEL_CYCLES,
     candidate_blocks,
     candidate_channels,
-    cheapest,
     most_of,
     register_tile,
     room_for,
@@ -103,21 +102,14 @@ MOST_ROWS = 16
 """Rows of sums, each taken up in pieces, in turns, that a processor reads ahead of us."""
 
 
-def plan_wgrad_winograd(
-    problem: Problem, machine: Machine
-) -> tuple[float, WgradWinogradPlan] | None:
-    """Fewer products: the plan of kernels/wgrad_winograd.py, and its cycles.
-
-    None for integers, whose sums have to be exact, for symbolic sizes, and where no two taps are
-    neighbours.
-    """
-    return cheapest(wgrad_winograd_candidates(problem, machine))
-
-
 def wgrad_winograd_candidates(
     problem: Problem, machine: Machine
 ) -> Iterator[tuple[float, WgradWinogradPlan]]:
-    """Of what :func:`plan_wgrad_winograd` chooses."""
+    """Yield plans that save products, and their cycles.
+
+    None are yielded for integers, whose sums have to be exact, for symbolic sizes, and where no two
+    taps are neighbours.
+    """
     if not problem.is_static or min(problem.y_sizes) < 1:
         return
     for one in _tiled(problem, machine):
@@ -137,7 +129,7 @@ def wgrad_winograd_of_any_size(
 ) -> Iterator[tuple[WgradWinogradPlan, list[float]]]:
     """Of symbolic sizes, plans that save products, and their cycles for all `known` sizes.
 
-    None for what :func:`plan_wgrad_winograd` has none for.
+    None for what :func:`wgrad_winograd_candidates` has none for.
     """
     for one in _tiled(problem, machine):
         rooms = [(1, 1, 1, vectors * one.lanes) for vectors in ROOMS]

@@ -6,21 +6,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from ...gather import Gather
+from ...kernel_registry import Plan as BasePlan
+from ..machine import Machine
 from .vectors import odd_vectors
 
 
-class Plan:
-    """Of one kernel: its blocks, register tile, and the order of its loops.
+class Plan(BasePlan):
+    """How a CPU kernel computes one problem: blocks, register tile, the order of its loops."""
 
-    Any plan is right; :mod:`topi_ext.cpu.plan.choose` guesses which is fast.
-    """
+    def with_non_temporal(self, enabled: bool) -> Plan:
+        """Return the plan with non-temporal stores or without; itself where it has no choice."""
+        return self
 
-    @property
-    def subplans(self) -> tuple[Plan, ...]:
-        """Plans of other kernels that this one runs."""
-        return ()
+    def non_temporal_run(self, problem: Any, machine: Machine) -> int | None:
+        """Return how many neighbouring elements of the result a task writes by non-temporal stores,
+        one after the other; None where it can't use them."""
+        return None
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from .cost import (
     blocks_in,
     candidate_blocks,
     candidate_depths,
-    cheapest,
     most_of,
     register_tile,
     tile_cycles,
@@ -107,6 +106,29 @@ class WinogradPlan(Tiled):
     least: int = 0
     tasks: int = 1
 
+    def with_non_temporal(self, enabled: bool) -> WinogradPlan:
+        """See :class:`~.window.Plan`."""
+        return replace(self, streamed=enabled)
+
+    def non_temporal_run(self, problem: Problem, machine: Machine) -> int:
+        """See :class:`~.window.Plan`: a block's part of a row."""
+        of_block = self.block[-1] * self.tile[-1] * problem.gathers[-1].out_step
+        run: int = min(problem.out_sizes[-1], of_block)
+        return run
+
+    def from_positions(self, problem: Problem, least: int, machine: Machine) -> WinogradPlan:
+        """Return the plan for `least` positions of a phase or more, with `direct` for fewer.
+
+        Where these are no more than a few vectors have, its register tiles are of one vector, and
+        all of the same size: it builds sooner.
+        """
+        plan = replace(self, least=least)
+        if least > 16 * plan.lanes:
+            return plan
+        channels, _ = register_tile(problem.out_channels, 1, machine)
+        direct = replace(plan.direct, channels=channels, vectors=1, unrolled=1, all_phases=False)
+        return replace(plan, direct=direct)
+
     def filters(self, problem: Problem) -> tuple[tuple[Filter, ...], ...]:
         """How each spatial axis is computed; along depth, where terms are a loop, in one way."""
         _, height, width = super().filters(problem)
@@ -151,24 +173,17 @@ MOST_KINDS = 4
 """Kinds of phases that a kernel which saves products writes out: with eight, 3 s to build."""
 
 
-def plan_winograd(
-    problem: Problem, machine: Machine, tiles: Sequence[Tile] | None = None
-) -> tuple[float, WinogradPlan] | None:
-    """Fewer products: the plan of kernels/winograd.py, and its cycles.
-
-    Of those tiles that may pay, or of these `tiles` among them.
-
-    None for integers, whose sums have to be exact, where no two taps are neighbours or a phase has
-    none, for more kinds of phases or terms than are written out, and where the direct sum for data
-    that is not finite would take more memory than operands and result.
-    """
-    return cheapest(winograd_candidates(problem, machine, tiles))
-
-
 def winograd_candidates(
     problem: Problem, machine: Machine, tiles: Sequence[Tile] | None = None
 ) -> Iterator[tuple[float, WinogradPlan]]:
-    """Of what :func:`plan_winograd` chooses."""
+    """Yield plans that save products, and their cycles.
+
+    Of those tiles that may pay, or of these `tiles` among them.
+
+    None are yielded for integers, whose sums have to be exact, where no two taps are neighbours or
+    a phase has none, for more kinds of phases or terms than are written out, and where the direct
+    sum for data that is not finite would take more memory than operands and result.
+    """
     tiles = [tile for tile in candidate_tiles(problem) if tiles is None or tile in tiles]
     direct = _direct(problem, machine) if tiles else None
     if direct is None:
@@ -184,7 +199,7 @@ def winograd_of_any_size(
 ) -> Iterator[tuple[WinogradPlan, list[float]]]:
     """Of symbolic sizes, plans that save products, and the cycles of each for all `known` sizes.
 
-    None for what :func:`plan_winograd` has none for.
+    None for what :func:`winograd_candidates` has none for.
     """
     tiles = candidate_tiles(problem)
     if not tiles:
@@ -205,22 +220,6 @@ def winograd_of_any_size(
             if plan is None or not _fits(known[-1], plan, combinations, machine):
                 continue
             yield plan, [_fitted_cycles(one, plan, combinations, machine) for one in known]
-
-
-def from_positions_on(
-    problem: Problem, plan: WinogradPlan, least: int, machine: Machine
-) -> WinogradPlan:
-    """The plan for so many positions of a phase, or more, and the direct sum for fewer.
-
-    Where these are no more than a few vectors have, its register tiles are of one vector, and all
-    of the same size: it builds sooner.
-    """
-    plan = replace(plan, least=least)
-    if least > 16 * plan.lanes:
-        return plan
-    channels, _ = register_tile(problem.out_channels, 1, machine)
-    direct = replace(plan.direct, channels=channels, vectors=1, unrolled=1, all_phases=False)
-    return replace(plan, direct=direct)
 
 
 def _fitted_cycles(

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...emit.functions import Functions
-from ...problem import Problem
+from ...spec.problem import Problem
 from .. import emit
 from ..emit import Operand
 from ..plan.base import Plan
-from ..registry import kernel_of
+from ..registry import KERNELS
 
 
 def emit_body(problem: Problem, plan: Plan, operands: Sequence[Operand]) -> None:
@@ -22,7 +22,7 @@ def emit_body(problem: Problem, plan: Plan, operands: Sequence[Operand]) -> None
     module_of(plan).emit_body(problem, plan, operands)
 
 
-_FUNCTIONS = Functions(__name__, kernel_of, emit.body, emit_body)
+_FUNCTIONS = Functions(__name__, KERNELS.of_plan, emit.body, emit_body)
 module_of = _FUNCTIONS.module_of
 build = _FUNCTIONS.build
 build_packing = _FUNCTIONS.build_packing

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
+from ...kernel_registry import Plan
 
-class Plan:
-    """Of one kernel: its tiles, and how its sums are divided.
-
-    Any plan is right; :mod:`topi_ext.cuda.plan.choose` guesses which is fast.
-    """
+__all__ = ["Plan"]

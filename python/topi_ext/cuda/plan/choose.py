@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
+from ...kernel_registry import cost_of
 from ...kernel_selection import ALL, Selection
-from ...problem import Problem
+from ...spec.problem import Problem
 from ..machine import GpuMachine
-from ..registry import kernel_of, kernels_of
+from ..registry import KERNELS
 from .base import Plan
 
 
@@ -24,9 +25,8 @@ def rated(problem: Problem, machine: GpuMachine, selection: Selection = ALL) -> 
 
     Where no kernel of the `selection` serves the problem, any may be chosen.
     """
-    found = list(candidates(problem, machine))
-    allowed = [one for one in found if selection.allows(kernel_of(one[1]).name)]
-    return min(allowed or found, key=lambda one: one[0])
+    proposals = KERNELS.proposals(problem, machine, selection)
+    return min(proposals or KERNELS.proposals(problem, machine), key=cost_of)
 
 
 def candidates(problem: Problem, machine: GpuMachine) -> Iterator[tuple[float, Plan]]:
@@ -39,5 +39,4 @@ def candidates(problem: Problem, machine: GpuMachine) -> Iterator[tuple[float, P
     plan : Plan
         Any of them makes a kernel that is right, by ``CudaBackend.build(problem, plan)``.
     """
-    for kernel in kernels_of(problem.face):
-        yield from kernel.candidates(problem, machine)
+    yield from KERNELS.candidates(problem, machine)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans for sizes that are symbolic: of kernels for small and large ones the kernel takes one.
+"""Plans for symbolic sizes: of kernels for small and for large ones, the built function takes one.
 
 Plans are rated by what they are estimated to take for many sizes: the best are the fastest in
 geometric mean.
@@ -9,25 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, pairwise, product
+from itertools import pairwise, product
 from math import ceil, inf, log, prod, sqrt
-from statistics import mean
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from ...geometry import conv_transpose_size
+from ...kernel_registry import Kernel, Rated
 from ...problem import Problem
 from ..machine import Machine
-from ..registry import kernels_of
-from .direct import DirectPlan, plan_direct
+from ..registry import KERNELS
 from .runtime_dispatch import DispatchPlan
-from .valid_taps import MOST_MEAN, ValidTapsPlan, valid_taps_of_any_size
-from .wgrad_channels import WgradChannelsPlan, plan_wgrad_channels
-from .wgrad_positions import WgradPositionsPlan, plan_wgrad_positions
 from .window import Plan
-from .winograd import WinogradPlan, from_positions_on, winograd_of_any_size
-
-Rated = tuple[Plan, Sequence[float]]
-"""A plan, and the cycles that it takes for each known size."""
 
 LEAST_GAIN = 1.02
 """By how much, in geometric mean, a kernel that leaves out padding has to be faster than those that
@@ -47,73 +39,90 @@ MOST_POSITIONS = 1 << 14
 """Positions of y up to which plans are rated: those of more images cost the same each."""
 
 
-def plan_for_any_size(problem: Problem, gather: DirectPlan, machine: Machine) -> Plan:
-    """Of symbolic sizes, the plan, or plans that the kernel chooses from when it knows them."""
+def plan_of_any_size(problem: Any, machine: Machine) -> Plan:
+    """Return the plan, or plans that the built function chooses from when it knows the sizes."""
     known = _known(problem)
+    kernels = KERNELS.of_kind(problem.kind)
+    many = _plans("many", kernels, problem, known, machine)
+    base = next(many)
     if not known:
-        return gather
-    small = _few(problem, known, machine)
-    fewest = _fewest(small, known)
-    larges = list(_large_ones(problem, gather, known, machine))
-    clipped = list(valid_taps_of_any_size(problem, known, machine))
-    instead = (one for large in larges for one in _clipped_or(*large, clipped, fewest, known))
-    if problem.prepacked:  # weights are packed for one of the two
-        instead = (one for one in instead if not isinstance(one[0], DispatchPlan))
-    best, other = (
-        min(plans, key=lambda one: _total(one[1], fewest), default=None)
-        for plans in (larges, instead)
+        return cast("Plan", base[0])
+    readers = [kernel for kernel in kernels if kernel.prepacks or not problem.prepacked]
+    few = list(_plans("few", readers, problem, known, machine))
+    fewest = _fewest(few, known)
+    larges = [base, *_from_positions(problem, base[1], known, machine), *many]
+    unpadded = list(_plans("unpadded", kernels, problem, known, machine))
+    best = _best(larges, fewest)
+    without_padding = (
+        one for large in larges for one in _unpadded_or(*large, unpadded, fewest, known)
     )
-    assert best is not None
-    least = _total(best[1], fewest) - len(known) * log(LEAST_GAIN)
-    if other is not None and _total(other[1], fewest) < least:
-        best = other
-    return either(small, *best, known)[0]
+    if problem.prepacked:  # weights are packed for one of the two
+        without_padding = (one for one in without_padding if not one[0].subplans)
+    best = _if_faster([*without_padding], best, fewest, LEAST_GAIN)
+    seconds = [
+        one
+        for one in larges
+        if KERNELS.of_plan(one[0]).dynamic.may_be_one_of_two and one[0] is not best[0]
+    ]
+    best = _if_faster([either(seconds, *best, known)], best, fewest, LEAST_OF_TWO)
+    return cast("Plan", either(few, *best, known)[0])
 
 
-def _large_ones(
-    problem: Problem, gather: DirectPlan, known: Sequence[Problem], machine: Machine
+def _plans(
+    hook: str,
+    kernels: Iterable[Kernel[Machine]],
+    problem: Problem,
+    known: Sequence[Problem],
+    machine: Machine,
 ) -> Iterator[Rated]:
-    """The plans for any number of positions: the best of each kernel."""
-    direct = [plan_direct(one, machine)[0] for one in known]
-    yield gather, direct
+    """The plans that one hook of :class:`DynamicShapes` yields, of every kernel that has it."""
+    for kernel in kernels:
+        plans = getattr(kernel.dynamic, hook)
+        if plans is not None:
+            yield from plans(problem, known, machine)
+
+
+def _best(plans: Iterable[Rated], fewest: Sequence[float]) -> Rated:
+    """The one that takes the least where kernels for few positions take `fewest` cycles."""
+    return min(plans, key=lambda one: _total(one[1], fewest))
+
+
+def _if_faster(plans: Sequence[Rated], best: Rated, fewest: Sequence[float], gain: float) -> Rated:
+    """The best of `plans` where it is faster than `best` by `gain`, else `best`."""
+    least = _total(best[1], fewest) - len(best[1]) * log(gain)
+    faster = [one for one in plans if _total(one[1], fewest) < least]
+    return _best(faster, fewest) if faster else best
+
+
+def _from_positions(
+    problem: Problem, base: Sequence[float], known: Sequence[Problem], machine: Machine
+) -> Iterator[Rated]:
+    """The best plan that pays from some number of positions on, beside one of `base` cycles."""
     positions = [prod(one.positions) for one in known]
-    tiled: list[tuple[Split, WinogradPlan]] = []
-    for winograd, cycles in winograd_of_any_size(problem, known, machine):
-        split = Split.of(positions, direct, cycles)
-        if split.most is not None:
-            tiled.append((split, winograd))
-    if tiled:
-        split, winograd = min(tiled, key=lambda one: one[0].total)
+    kernels = KERNELS.of_kind(problem.kind)
+    splits = [
+        (split, plan)
+        for plan, cycles in _plans("large", kernels, problem, known, machine)
+        for split in [Split.of(positions, base, cycles)]
+        if split.most is not None
+    ]
+    if splits:
+        split, plan = min(splits, key=lambda one: one[0].total)
         least = split.most + 1 if split.most else 0
-        yield from_positions_on(problem, winograd, least, machine), split.cycles
-    yield from _many(problem, known, machine)
+        yield plan.from_positions(problem, least, machine), split.cycles
 
 
-def _few(problem: Problem, known: Sequence[Problem], machine: Machine) -> list[Rated]:
-    """The plans for few positions of kernels that find weights as `problem` gives them."""
-    kernels = [one for one in kernels_of(problem.face) if one.prepacks or not problem.prepacked]
-    plans = (one.few(problem, known, machine) for one in kernels if one.few)
-    return list(chain.from_iterable(plans))
-
-
-def _many(problem: Problem, known: Sequence[Problem], machine: Machine) -> Iterator[Rated]:
-    """The plans for any number of positions that need no more than their cycles to be rated."""
-    for kernel in kernels_of(problem.face):
-        if kernel.many:
-            yield from kernel.many(problem, known, machine)
-
-
-def _clipped_or(
+def _unpadded_or(
     large: Plan,
     cycles: Sequence[float],
-    clipped_ones: Iterable[tuple[ValidTapsPlan, Sequence[float]]],
+    unpadded: Iterable[Rated],
     fewest: Sequence[float],
     known: Sequence[Problem],
 ) -> Iterator[Rated]:
     """What leaves out padding, in place of `large`: of images of known size, or of all that are no
     larger than some.  A kernel for few positions takes the `fewest` cycles."""
     images = [prod(one.y_sizes[1:]) for one in known]
-    for plan, clipped in clipped_ones:
+    for plan, clipped in unpadded:
         if not plan.room:
             yield plan, clipped
         else:
@@ -133,25 +142,6 @@ def _fewest(small: Sequence[Rated], known: Sequence[Problem]) -> list[float]:
 def _total(cycles: Sequence[float], fewest: Sequence[float]) -> float:
     """The less the better; where few positions have a faster kernel, that counts."""
     return sum(log(min(pair)) for pair in zip(cycles, fewest))
-
-
-def plan_weights_of_any_size(problem: Problem, machine: Machine) -> Plan:
-    """The same of a weight gradient."""
-    known = _known(problem)
-    small = _few(problem, known, machine)
-    fewest = _fewest(small, known)
-    direct = list(_direct_ones(problem, known, machine))
-    found: list[Rated] = [*direct, *_many(problem, known, machine)]
-    large = min(found, key=lambda one: _total(one[1], fewest))
-    channels: list[Rated] = [
-        (plan, cycles)
-        for plan, cycles in direct
-        if isinstance(plan, WgradChannelsPlan) and plan is not large[0]
-    ]
-    both = either(channels, *large, known)
-    if _total(both[1], fewest) < _total(large[1], fewest) - len(known) * log(LEAST_OF_TWO):
-        large = both
-    return either(small, *large, known)[0]
 
 
 def either(
@@ -181,23 +171,6 @@ def either(
 def between(below: int, above: int) -> int:
     """The last size that counts as the one below, of those between two."""
     return ceil(sqrt(below * above)) - 1
-
-
-def _direct_ones(
-    problem: Problem, known: Sequence[Problem], machine: Machine
-) -> Iterator[tuple[WgradPositionsPlan | WgradChannelsPlan, list[float]]]:
-    """The plans that save no products, and their cycles."""
-    yield (
-        plan_wgrad_positions(problem, machine)[1],
-        [plan_wgrad_positions(one, machine)[0] for one in known],
-    )
-    channels = plan_wgrad_channels(problem, machine)
-    if channels:
-        plan = channels[1]
-        if not problem.images_are_known:
-            plan = replace(plan, clipped=mean(one.valid_fraction for one in known) <= MOST_MEAN)
-        found = [plan_wgrad_channels(one, machine) for one in known]
-        yield plan, [one[0] if one else inf for one in found]
 
 
 class Split(NamedTuple):
