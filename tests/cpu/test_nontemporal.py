@@ -19,7 +19,13 @@ from helpers.kernels import STREAMS, built, kernel_of, problem_of, run_all
 from helpers.profile import thinned
 from topi_ext import backend, compat
 from topi_ext.cpu.machine import Machine
-from topi_ext.cpu.plan.choose import CACHE_LINE, STREAMED_CACHES, STREAMED_RUN, choose, streams
+from topi_ext.cpu.plan.choose import (
+    CACHE_LINE,
+    NON_TEMPORAL_CACHES,
+    NON_TEMPORAL_RUN,
+    choose,
+    pays_past_caches,
+)
 from topi_ext.cpu.plan.direct import DirectPlan
 from topi_ext.cpu.plan.direct_dot_bf16 import DirectDotPlan
 from topi_ext.cpu.plan.phase_lanes import PhaseLanesPlan
@@ -129,7 +135,7 @@ def large(
 ) -> Problem:
     """Of the size from which results are streamed, and not more than a row larger, if an element
     has `width` bytes."""
-    rows = -(-STREAMED_CACHES * MACHINE.l2 * MACHINE.threads // (64 * row * width))
+    rows = -(-NON_TEMPORAL_CACHES * MACHINE.l2 * MACHINE.threads // (64 * row * width))
     geometry = geometry_of(Case("conv", (rows, row), (1, 1), ins=64, outs=64))
     case = FaceCase(face, geometry, 1, **changes)
     return problem_of(case)
@@ -142,32 +148,32 @@ def test_short_rows_are_streamed_where_enough_of_them_follow_each_other() -> Non
     def is_streamed(row: int, *block: int) -> bool:
         problem = large("conv_transpose", row)
         window = Window.of((1, 1, *block), problem.gathers)
-        return streams(problem, DirectPlan(window, 8, 2, 2, 1, 64), MACHINE)
+        return pays_past_caches(problem, DirectPlan(window, 8, 2, 2, 1, 64), MACHINE)
 
     assert is_streamed(3 * line, 1, line)
-    long = STREAMED_RUN * line + 1
+    long = NON_TEMPORAL_RUN * line + 1
     assert is_streamed(long, 1, long)
     assert not is_streamed(long, 1, line)
-    short = STREAMED_RUN * line // 4 - 1
+    short = NON_TEMPORAL_RUN * line // 4 - 1
     assert not is_streamed(short, 4, short)
     assert is_streamed(short, 5, short)
     assert not is_streamed(short, 5, short - 1)
     problem = large("conv_transpose", short)
-    assert not streams(
+    assert not pays_past_caches(
         problem, WinogradPlan((1, 2, 2), (1, 1, 8, 99), 8, 2, 1, 1, 1, None), MACHINE
     )
     # As few lines of each row at a time.
     tiles = WinogradPlan((1, 2, 2), (1, 1, 8, 10 * line - 1), 8, 2, 1, 1, 1, None)
-    assert not streams(large(row=long), tiles, MACHINE)
-    assert streams(large(row=long), replace(tiles, block=(1, 1, 8, 10 * line)), MACHINE)
+    assert not pays_past_caches(large(row=long), tiles, MACHINE)
+    assert pays_past_caches(large(row=long), replace(tiles, block=(1, 1, 8, 10 * line)), MACHINE)
 
 
 def test_rows_too_long_to_be_collected_are_not_streamed() -> None:
     """Phases put rows together in any order, and hold them until they are whole."""
     plan = PhaseLanesPlan(1, 8, 2, 3, 2)
     row = MACHINE.l2 // 16
-    assert streams(large(row=row), plan, MACHINE)
-    assert not streams(large(row=row + 16), plan, MACHINE)
+    assert pays_past_caches(large(row=row), plan, MACHINE)
+    assert not pays_past_caches(large(row=row + 16), plan, MACHINE)
 
 
 def test_what_is_streamed() -> None:

@@ -112,7 +112,7 @@ def test_inserted_zeros_where_rules_of_gpus_need_them(
 ) -> None:
     """The definition of odd rows on GPUs, run by a processor."""
     monkeypatch.setattr(legalize, "is_gpu", lambda _: True)
-    monkeypatch.setattr(legalize.backend, "prim_func", lambda *_: None)
+    monkeypatch.setattr(legalize.backend, "build", lambda *_: None)
     some = {name: case for name, case in CASES.items() if case.op == T and case.groups == 1}
     mod = module(build.forward_module, True, some)
     with build.target():

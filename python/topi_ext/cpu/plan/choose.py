@@ -121,10 +121,7 @@ def _with_stores(
     problem: Any, plan: Plan, machine: Machine, caches: float = NON_TEMPORAL_CACHES
 ) -> Plan:
     """The plan, with non-temporal stores where they pay."""
-    if not problem.is_static:
-        return plan
-    run = plan.non_temporal_run(problem, machine)
-    pays = run is not None and _pays(problem, run, machine, caches)
+    pays = problem.is_static and pays_past_caches(problem, plan, machine, caches)
     return plan.with_non_temporal(True) if pays else plan
 
 
@@ -143,10 +140,13 @@ def _fastest(problem: Problem, machine: Machine, selection: Selection) -> tuple[
     return None, best[1]
 
 
-def _pays(problem: Convolution, run: int, machine: Machine, caches: float) -> bool:
-    """Whether a result is so large that no cache would keep it for what reads it next, and a task
-    writes a long `run` of its elements."""
-    if not (machine.streams and problem.rows_are_runs):
+def pays_past_caches(
+    problem: Convolution, plan: Plan, machine: Machine, caches: float = NON_TEMPORAL_CACHES
+) -> bool:
+    """Return whether a result is so large that no cache would keep it for what reads it next, and a
+    task of the plan writes long runs of it."""
+    run = plan.non_temporal_run(problem, machine)
+    if run is None or not (machine.streams and problem.rows_are_runs):
         return False
     if problem.dtypes[2] not in NON_TEMPORAL_DTYPES.get(problem.acc_dtype, ()):
         return False
