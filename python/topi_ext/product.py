@@ -18,7 +18,7 @@ columns.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -158,6 +158,15 @@ class Product:
     def is_static(self) -> bool:
         """Whether all sizes are numbers."""
         return all(isinstance(size, int) for _, size in self.sizes)
+
+    def arguments(self) -> Iterator[tuple[str, str, tuple[Size, ...], str]]:
+        """Yield name, letters, shape and dtype of each argument of the PrimFunc, nothing packed."""
+        of_x, of_w, of_y = self.dtypes
+        yield "x", self.x, self.shape(self.x), of_x
+        yield "w", self.w, self.shape(self.w), of_w
+        for number, step in enumerate(step for step in self.epilogue if step.order):
+            yield f"operand{number}", step.order, self.shape(step.order), step.dtype or of_y
+        yield "out", self.y, self.shape(self.y), of_y
 
     def extent(self, letters: str) -> Size:
         """How many combinations of these letters there are."""

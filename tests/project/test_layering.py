@@ -47,6 +47,9 @@ FLOOR = {
     "topi_ext.precision": 1,
     "topi_ext.padding": 1,
     "topi_ext.plan_database": 2,
+    "topi_ext.fusion": 2,
+    "topi_ext.fusion.chain": 2,
+    "topi_ext.fusion.post_ops": 2,
     "topi_ext.choice": 2,
     "topi_ext.nominal": 2,
     "topi_ext.emit": 2,
@@ -91,6 +94,8 @@ FLOOR = {
 }
 COMPAT = "topi_ext.compat"
 WITHOUT_TVM = {
+    "topi_ext.fusion.chain",
+    "topi_ext.fusion.post_ops",
     "topi_ext.choice",
     "topi_ext.kernel_info",
     "topi_ext.kernel_selection",
@@ -141,14 +146,19 @@ VERSION_QUERIES = {"version", "distribution"}
 
 
 def room_of(module: str) -> str:
-    """Return the room that a dotted module lives in: adapters are one room, topi_ext has many,
-    and so has each target of it."""
+    """Return the room that a dotted module lives in.
+
+    Adapters are one room.  topi_ext has many, and so have its targets.  A module of another package
+    of topi_ext is a room where `FLOOR` names it.
+    """
     parts = module.split(".")
     if parts[0] != "topi_ext":
         return parts[0]
     if parts[-1] == "__main__":
         return module
-    return ".".join(parts[: 3 if parts[1:2] in (["cpu"], ["cuda"]) else 2])
+    module = ".".join(parts[:3])
+    is_room = module in FLOOR or parts[1:2] in (["cpu"], ["cuda"])
+    return module if is_room else ".".join(parts[:2])
 
 
 def imported(tree: ast.Module, package: str, modules: set[str]) -> Iterator[tuple[int, str]]:
