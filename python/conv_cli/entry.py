@@ -99,7 +99,6 @@ def _kernels(adapter: Adapter, chosen: Namespace) -> int:
     """Show which kernels compute a model; 0."""
     if not adapter.usage.takes_profile:
         raise CliError(f"doctor MODEL: {adapter.package} does not tell which kernels it has chosen")
-    need("rich", "printing the table")
     with taking_plans(chosen.database):
         found = chosen_kernels(chosen.model, adapter, _options(chosen)[0])
     print("\n".join(found.lines()))

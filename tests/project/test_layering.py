@@ -62,6 +62,7 @@ FLOOR = {
     "topi_ext.registration": 2,
     "topi_ext.import_hooks": 2,
     "topi_ext.tflite_node": 2,
+    "topi_ext.onnx_activations": 2,
     "topi_ext.machine_code": 2,
     "topi_ext.code_cache": 2,
     "topi_ext.cpu.machine": 3,
@@ -94,6 +95,7 @@ FLOOR = {
 }
 COMPAT = "topi_ext.compat"
 WITHOUT_TVM = {
+    "topi_ext.onnx_activations",
     "topi_ext.fusion.chain",
     "topi_ext.fusion.post_ops",
     "topi_ext.choice",
@@ -130,6 +132,7 @@ WITHOUT_TVM = {
     "topi_ext.padding",
 }
 STDLIB_ONLY = {
+    "topi_ext.onnx_activations",
     "topi_ext.about",
     "topi_ext.disk_cache",
     "topi_ext.interrupts",
