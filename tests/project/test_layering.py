@@ -27,7 +27,8 @@ FLOOR = {
     "topi_ext.notices": 0,
     "topi_ext.about": 0,
     "topi_ext.interrupts": 0,
-    "topi_ext.race": 0,
+    "topi_ext.tuning": 0,
+    "topi_ext.tuning.interleaved": 0,
     "topi_ext.kernel_info": 0,
     "topi_ext.kernel_selection": 0,
     "topi_ext.disk_cache": 0,
@@ -46,7 +47,8 @@ FLOOR = {
     "topi_ext.transposition": 1,
     "topi_ext.precision": 1,
     "topi_ext.padding": 1,
-    "topi_ext.plan_database": 2,
+    "topi_ext.tuning.database": 2,
+    "topi_ext.tuning.rpc": 2,
     "topi_ext.fusion": 2,
     "topi_ext.fusion.chain": 2,
     "topi_ext.fusion.post_ops": 2,
@@ -68,7 +70,8 @@ FLOOR = {
     "topi_ext.cpu.machine": 3,
     "topi_ext.cpu.plan": 3,
     "topi_ext.cpu.registry": 3,
-    "topi_ext.cpu.measured": 3,
+    "topi_ext.tuning.shortlist": 3,
+    "topi_ext.tuning.lookup": 3,
     "topi_ext.cpu.emit": 3,
     "topi_ext.cpu.isa": 3,
     "topi_ext.cpu.parts": 3,
@@ -85,6 +88,7 @@ FLOOR = {
     "topi_ext.cuda.backend": 3,
     "topi_ext.cuda": 3,
     "topi_ext.backend": 4,
+    "topi_ext.tuning.runner": 5,
     "topi_ext.deploy": 5,
     "topi_ext.emit.__main__": 5,  # a command: what it runs stands above its package
     "topi_ext": 5,  # the façade: __init__.py
@@ -105,9 +109,10 @@ WITHOUT_TVM = {
     "topi_ext.disk_cache",
     "topi_ext.interrupts",
     "topi_ext.notices",
-    "topi_ext.race",
-    "topi_ext.plan_database",
-    "topi_ext.cpu.measured",
+    "topi_ext.tuning.interleaved",
+    "topi_ext.tuning.database",
+    "topi_ext.tuning.lookup",
+    "topi_ext.tuning.shortlist",
     "topi_ext.gather",
     "topi_ext.geometry",
     "topi_ext.filtering",
@@ -139,11 +144,12 @@ STDLIB_ONLY = {
     "topi_ext.gather",
     "topi_ext.geometry",
     "topi_ext.notices",
-    "topi_ext.race",
+    "topi_ext.tuning.interleaved",
 }
 ABOVE = {"scripts", "tests", "examples"}
 TARGETS = {"topi_ext.cpu", "topi_ext.cuda"}
 ADAPTERS = {"relax_ext": "relax", "relay_ext": "relay"}
+COMMAND_LINE = {"cli", "usage", "__main__"}  # of an adapter: only these know conv_cli
 EMULATOR = "cuda_emulator"
 VERSION_QUERIES = {"version", "distribution"}
 
@@ -251,6 +257,8 @@ def violations(sources: dict[str, str]) -> list[str]:
                     found.append(f"{where}: only the adapter of that IR does")
             elif top in ABOVE:
                 found.append(f"{where}: it stands above the packages")
+            elif top == "conv_cli" and room in ADAPTERS and name.split(".")[1] not in COMMAND_LINE:
+                found.append(f"{where}: a library does not know its command line")
             elif top == EMULATOR and room != EMULATOR:
                 found.append(f"{where}: only scripts and tests do")
             elif top in {"topi_ext", "conv_cli", "relax_ext", "relay_ext"}:
@@ -344,6 +352,12 @@ def test_arrows_run_one_way() -> None:
         ("topi_ext.cuda.plan.direct", "from ...cpu.machine import Machine", "never meet"),
         ("relax_ext.ops", "from tvm import relay", "adapter of that IR"),
         ("relax_ext.ops", "from scripts import bench", "stands above"),
+        (
+            "relax_ext.tune",
+            "def f():\n    import conv_cli.report",
+            "does not know its command line",
+        ),
+        ("topi_ext.tuning.rpc", "from conv_cli.errors import CliError", "runs back"),
         ("topi_ext.backend", "import cuda_emulator", "only scripts and tests do"),
         ("cuda_emulator.host", "from topi_ext import geometry", "runs back"),
         ("relax_ext.ops", "import tvm\n\nold = tvm.__version__ < '0.26'", "belongs in compat"),
@@ -391,6 +405,13 @@ def test_allowed_arrows_pass() -> None:
         "relax_ext.ops": "from tvm import relax\nfrom topi_ext import reference\nimport topi_ext",
     }
     assert violations(house) == []
+
+
+def test_importing_the_library_does_not_import_its_command_line() -> None:
+    """The imports above are read; those by name are not."""
+    code = "import sys, relax_ext; sys.exit(any(one.startswith('conv_cli') for one in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("room", sorted(WITHOUT_TVM & {room_of(name) for name in sources()}))

@@ -12,12 +12,12 @@ from ..emit.arguments import Packed
 from ..epilogue import Fused
 from ..kernel_info import with_info
 from ..kernel_selection import ALL, Selection
-from ..plan_database import Database, current
 from ..problem import Problem
 from ..sizes import Rule
+from ..tuning.database import Database, current
+from ..tuning.lookup import measured
 from . import kernels
 from .machine import Machine
-from .measured import measured
 from .plan.choose import rated
 from .plan.window import Plan
 from .registry import kernel_text, kernels_of

@@ -30,8 +30,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Union, cast
 
-from .notices import warn_once
-from .problem import Problem
+from ..notices import warn_once
+from ..problem import Problem
 
 FORMAT, VERSION = "tvm-conv-ext plans", 1
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from ..cpu.machine import Machine
+from ..cpu.plan.choose import by_other_stores, candidates
+from ..cpu.plan.window import Plan
+from ..cpu.registry import kernel_of
 from ..notices import warn_once
-from ..plan_database import Database, Entry, machine_name, plain, problem_name
 from ..problem import Problem
-from .machine import Machine
-from .plan.choose import by_other_stores, candidates
-from .plan.window import Plan
-from .registry import kernel_of
+from .database import Database, Entry, machine_name, plain, problem_name
 
 
 def entry(plan: Plan, ms: float, estimate_ms: float) -> Entry:
