@@ -14,7 +14,7 @@ from topi_ext.rowwise import MASKED_SOFTMAX
 
 from .match import Match
 from .patterns import Lookup, masked_softmax, named
-from .views import shape_of
+from .views import are_same, shape_of
 
 
 def read(call: Any, lookup: Lookup) -> Match | None:
@@ -34,6 +34,8 @@ def read(call: Any, lookup: Lookup) -> Match | None:
     softmax = masked_softmax(call, lookup) if call.op.name == "relax.where" else call
     if named(softmax, "relax.nn.softmax") is None:
         return None
+    if softmax is not call and not are_same(shape, shape_of(softmax) or ()):
+        return None  # `where` broadcasts it
     axis = int(call_attr(softmax, "axis")) % len(shape)
     anchor = rows.softmax(_short(softmax), shape, axis, _dtypes(softmax))
     if anchor and softmax is not call:

@@ -21,7 +21,7 @@ def is_view(call: Any) -> bool:
     """Return whether a call reshapes, transposes, or broadcasts to the same shape."""
     if call.op.name == "relax.broadcast_to":
         before, after = shape_of(call.args[0]), shape_of(call)
-        return before is not None and _are_same(before, after)
+        return before is not None and are_same(before, after)
     return call.op.name in (*RESHAPES, PERMUTE)
 
 
@@ -50,10 +50,11 @@ def shape_of(expr: Any) -> tuple[Any, ...] | None:
 def reshaped(builder: Any, tensor: Any, shape: Sequence[Any]) -> Any:
     """Emit a reshape, which costs nothing; return the tensor itself where it has that shape."""
     before = shape_of(tensor)
-    if before is not None and _are_same(before, shape):
+    if before is not None and are_same(before, shape):
         return tensor
     return builder.emit(R.op.reshape(tensor, R.ShapeExpr(shape)))
 
 
-def _are_same(shape: Sequence[Any], other: Sequence[Any]) -> bool:
+def are_same(shape: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Return whether two shapes are known to be equal."""
     return len(shape) == len(other) and all(map(same_size, shape, other))
