@@ -24,17 +24,17 @@ import relax_ext
 from benchmark.arguments import cases_of, of_several_files
 from benchmark.cases import Case
 from benchmark.environment import prepare, processor_name
-from relax_ext.plan_runner import PlanRuns, built, here
 from relax_ext.tune import MOST
 from topi_ext import backend
 from topi_ext.backend import Work
 from topi_ext.cpu.machine import Machine
-from topi_ext.cpu.plan.shortlist import shortlist
 from topi_ext.cpu.plan.window import Plan
 from topi_ext.cpu.registry import KERNELS
 from topi_ext.layout import Layouts
 from topi_ext.problem import Problem
-from topi_ext.race import race
+from topi_ext.tuning.interleaved import race
+from topi_ext.tuning.runner import PlanRuns, built, here
+from topi_ext.tuning.shortlist import shortlist
 
 LAYOUTS = {1: "NCW OIW", 2: "NCHW OIHW", 3: "NCDHW OIDHW"}
 

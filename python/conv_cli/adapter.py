@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from topi_ext.tuning.rpc import Board
+
 from .args import Usage
-from .boards import Board
 from .measure import Protocol, Side, timed
 from .operators import Operator
 

@@ -14,10 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from topi_ext.tuning.rpc import Board
+
 from .adapter import Adapter, Choices
 from .args import threads_of
-from .boards import Board
-from .errors import CliError, NotImportedError
+from .errors import CliError, NotImportedError, of_boards
 from .measure import MODEL_TOLERANCE, TOLERANCE, Protocol, Side, attempt, side, timed, timed_torch
 from .model import Model, imported_again, load
 from .operators import Operator, random_data, torch_apply
@@ -160,6 +161,7 @@ def set_threads(threads: int | None) -> int:
     return threads
 
 
+@of_boards()
 def check(
     model: Path | Model,
     adapter: Adapter,

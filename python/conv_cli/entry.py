@@ -12,12 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from topi_ext.notices import one_line
+from topi_ext.tuning.rpc import Board
+
 from . import args as cli_args
 from . import doctor, kept_code
 from .adapter import Adapter, Choices
-from .boards import Board
 from .check import Options, Report, check, set_threads
-from .errors import CliError, need, one_line, tell
+from .errors import CliError, need, tell
 from .kernels import chosen_kernels
 from .profiling import profile
 from .several import Outcome, check_each
@@ -99,7 +101,6 @@ def _kernels(adapter: Adapter, chosen: Namespace) -> int:
     """Show which kernels compute a model; 0."""
     if not adapter.usage.takes_profile:
         raise CliError(f"doctor MODEL: {adapter.package} does not tell which kernels it has chosen")
-    need("rich", "printing the table")
     with taking_plans(chosen.database):
         found = chosen_kernels(chosen.model, adapter, _options(chosen)[0])
     print("\n".join(found.lines()))

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
+from topi_ext.tuning.rpc import BoardError
+
 
 class CliError(Exception):
     """A mistake of the user or a gap of an importer: one line, printed without a traceback."""
@@ -20,6 +22,15 @@ class CliError(Exception):
 def tell(package: str, error: CliError) -> None:
     """Print an error: one line, whatever names it quotes."""
     print(f"{package}: {' '.join(str(error).splitlines())}", file=sys.stderr)
+
+
+@contextmanager
+def of_boards() -> Iterator[None]:
+    """Raise errors of boards inside the block, or the decorated function, as errors of a user."""
+    try:
+        yield
+    except BoardError as error:
+        raise CliError(str(error)) from error
 
 
 class NotImportedError(Exception):
@@ -66,19 +77,3 @@ def need(package: str, why: str, install: str = "") -> ModuleType:
         missing = getattr(error, "name", None) or top
         pip = install if missing == top and install else missing
         raise CliError(f"{why} needs {missing}: pip install {pip}") from error
-
-
-NOT_TELLING = ("File ", "at ", "[bt]", "Stack", "^", "#", "R.", "Offending call:")
-"""How lines of TVM's errors begin that quote code or its place."""
-
-
-def one_line(error: BaseException, width: int = 100) -> str:
-    """The last telling line of an exception, e.g. of a long TVM stack, at most ``width`` long."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(NOT_TELLING)]
-    text = (told or lines or [""])[-1]
-    name = type(error).__name__
-    if name == "NotImplementedError":
-        name = ""
-    text = text if text.startswith(name) else f"{name}: {text}"
-    return text if len(text) <= width else text[: width - 1] + "…"

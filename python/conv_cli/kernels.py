@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from topi_ext.kernel_info import KernelInfo
+from topi_ext.notices import one_line
 
 from .adapter import Adapter
 from .check import Options, target_text
-from .errors import CliError, one_line
+from .errors import CliError
 from .model import load
 from .targets import parse_target
 

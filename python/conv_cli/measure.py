@@ -9,7 +9,10 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .errors import CliError, NotImportedError, one_line
+from topi_ext.notices import one_line
+from topi_ext.tuning.rpc import BoardError
+
+from .errors import CliError, NotImportedError
 
 if TYPE_CHECKING:
     from .adapter import Adapter
@@ -163,7 +166,7 @@ def side(
         with closing(compiled):
             result, ms = compiled.timed(compiled.put(tensors), protocol)
             got = compiled.get(take(result) if take else result)
-    except CliError:
+    except (CliError, BoardError):
         raise
     except NotImportedError as error:
         return Side(note=str(error))

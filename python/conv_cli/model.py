@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from topi_ext.notices import one_line
+
 from .adapter import Choices
-from .errors import CliError, NotImportedError, need, no_output, one_line, quiet
+from .errors import CliError, NotImportedError, need, no_output, quiet
 from .files import check_model
 from .operators import random_tensor
 

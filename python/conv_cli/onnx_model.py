@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from topi_ext.notices import one_line
+
 from .adapter import Choices
-from .errors import CliError, need, one_line
+from .errors import CliError, need
 from .model import Model, check_names, chosen_shape, random_or_given
 
 Convert = Callable[[Any, Mapping[str, tuple[int, ...]]], Any]

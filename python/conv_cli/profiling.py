@@ -12,9 +12,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from topi_ext.notices import one_line
+
 from .adapter import Adapter
 from .check import Options, Progress, target_text
-from .errors import CliError, one_line
+from .errors import CliError
 from .measure import Protocol, timed_torch
 from .model import Model, load
 from .targets import parse_target

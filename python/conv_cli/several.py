@@ -16,10 +16,12 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
+from topi_ext.notices import one_line
+from topi_ext.tuning.rpc import hang_up
+
 from .adapter import Adapter
-from .boards import hang_up
 from .check import Options, Progress, Report, check, set_threads
-from .errors import CliError, one_line
+from .errors import CliError
 
 Outcome = Report | CliError
 SECONDS_TO_END = 10

@@ -2,7 +2,7 @@
 """The first moments of ``python -m PACKAGE``, before TVM is imported.
 
 Python imports a package before it runs its ``__main__``, and importing ours imports TVM, which
-takes seconds. So the package itself asks, first of all, whether it is being run.
+takes seconds. So the package itself asks first whether it is being run, and calls `ahead`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
 
 def ahead(package: str, usage: Callable[[], Usage]) -> None:
-    """Of a process that is ``python -m PACKAGE``: answer Ctrl-C, refuse what can be refused."""
-    if not interrupts.is_run(package):
-        return
+    """Begin a process that is ``python -m PACKAGE``: answer Ctrl-C, and refuse what can be refused
+    without TVM."""
     answer_interrupts(package)
     # Warnings are shown, not raised: those of TVM and torch are not the user's to mend, and raised
     # in an import or a compile they would end it.
@@ -54,5 +53,5 @@ def answer_interrupts(package: str) -> None:
 
 
 def _hang_up() -> None:
-    if boards := sys.modules.get("conv_cli.boards"):
+    if boards := sys.modules.get("topi_ext.tuning.rpc"):
         boards.hang_up()

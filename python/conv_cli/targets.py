@@ -8,7 +8,9 @@ import platform
 from collections.abc import Callable
 from typing import Any
 
-from .errors import CliError, no_output, one_line
+from topi_ext.notices import one_line
+
+from .errors import CliError, no_output
 
 
 def parse_target(

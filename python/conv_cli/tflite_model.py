@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from topi_ext.notices import one_line
+
 from .adapter import Choices
-from .errors import CliError, need, no_output, one_line
+from .errors import CliError, need, no_output
 from .model import Model, check_names, random_or_given, shape_of_input
 
 Convert = Callable[[Any, Mapping[str, Any]], Any]

@@ -10,13 +10,16 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+from topi_ext.notices import one_line
+
 from .adapter import Adapter
 from .check import Options
-from .errors import CliError, one_line
+from .errors import CliError, of_boards
 from .model import load
 from .targets import parse_target
 
 
+@of_boards()
 def tune(
     path: Path, adapter: Adapter, options: Options, database: Path, say: Callable[[str], None]
 ) -> list[Any]:
@@ -45,8 +48,6 @@ def tune(
     model = load(path, adapter.loaders, options.choices)
     try:
         return adapter.tune(model.mod, target, database, say, options.board)
-    except CliError:
-        raise
     except (ValueError, OSError) as error:
         ours = isinstance(error, ValueError) and "\n" not in str(error)
         raise CliError(str(error) if ours else one_line(error)) from error
@@ -76,7 +77,7 @@ def taking_plans(database: Path | None) -> Iterator[None]:
     if database is None:
         yield
         return
-    from topi_ext.plan_database import VARIABLE, DatabaseError, read
+    from topi_ext.tuning.database import VARIABLE, DatabaseError, read
 
     try:
         read(database)

@@ -12,11 +12,12 @@ Importing this package registers it; nothing else changes::
 
 from importlib import import_module as _import
 
-from conv_cli.start import ahead as _ahead
+from topi_ext.interrupts import is_run as _is_run
 
-_ahead("relax_ext", lambda: _import("relax_ext.usage").USAGE)
+if _is_run("relax_ext"):  # the command line begins before TVM is imported
+    _import("conv_cli.start").ahead("relax_ext", lambda: _import("relax_ext.usage").USAGE)
 
-from topi_ext.compat import relax as _require_relax  # noqa: E402
+from topi_ext.compat import relax as _require_relax
 
 _require_relax()
 

@@ -10,8 +10,10 @@ import numpy as np
 
 from topi_ext.compat import call_attr, constant_value, dtype_name, known_shape, tensor_type_of
 
-from .anchor import PERMUTE, RESHAPES
 from .patterns import Lookup, is_operator
+from .views import PERMUTE, RESHAPES
+
+QUANTIZE, DEQUANTIZE = "relax.quantize", "relax.dequantize"
 
 _ARITHMETIC: dict[str, Callable[..., np.ndarray]] = {
     f"relax.{name}": getattr(np, name) for name in ("add", "subtract", "multiply", "divide")
@@ -33,7 +35,7 @@ def value_of(expr: Any, lookup: Lookup) -> np.ndarray | None:
     if call is None:
         return None
     name = str(call.op.name)
-    if name == "relax.dequantize":
+    if name == DEQUANTIZE:
         return _dequantized(call, lookup)
     if name in _ARITHMETIC:
         return _calculated(call, lookup)

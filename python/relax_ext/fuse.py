@@ -6,9 +6,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from topi_ext.compat import relax
 
 from .chains import Begin, Chain, chains_of, products_and_rows, transposes
+from .match import lowered
 
 R = relax()
 
@@ -59,8 +62,12 @@ class _Fuser(R.PyExprMutator):
         chain = self.chains.get(call)
         if chain is None:
             return super().visit_call_(call)
-        operands = [self.visit_expr(operand) for operand in chain.operands]
-        result = chain.anchor.lowered(self, chain.steps, operands)
+        match = chain.match._replace(inputs=tuple(map(self.visit_expr, chain.match.inputs)))
+        operands = [
+            operand if isinstance(operand, np.ndarray) else self.visit_expr(operand)
+            for operand in chain.operands
+        ]
+        result = lowered(self.builder_, match, chain.anchor, chain.steps, operands)
         for view in chain.views:
             result = R.Call(view.op, [self.builder_.emit(result), *view.args[1:]], view.attrs)
         return result

@@ -19,9 +19,9 @@ from topi_ext.code_cache import keeping, marked
 from topi_ext.compat import call_attr, relax, tir
 from topi_ext.emit import is_kernel
 from topi_ext.float_semantics import ieee_floats, infinite_identities
-from topi_ext.plan_database import AnyPath, using
 from topi_ext.schedule import parallelized, scalars_on_gpu
 from topi_ext.target import advise
+from topi_ext.tuning.database import AnyPath, using
 from topi_ext.vector_math import vectorized_math
 
 from .fuse import fuse_kernels

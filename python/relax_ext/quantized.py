@@ -16,13 +16,15 @@ import numpy as np
 from topi_ext import backend
 from topi_ext.compat import call_attr, dtype_name, relax, tensor_type_of
 from topi_ext.epilogue import PostOp
-from topi_ext.problem import OPERANDS, QUANTIZED
+from topi_ext.fusion.post_ops import Step, is_float32, multiplied
+from topi_ext.problem import QUANTIZED
 
-from .anchor import PERMUTE, RESHAPES, ConvAnchor
 from .attrs import Conv
-from .constants import along, call_of, value_of, viewed
+from .constants import DEQUANTIZE, along, call_of, value_of, viewed
+from .match import Match
 from .patterns import Lookup
-from .quantized_steps import DEQUANTIZE, is_float32
+from .target import target_of
+from .views import PERMUTE, RESHAPES
 
 R = relax()
 
@@ -46,39 +48,33 @@ class Bytes(NamedTuple):
     scale: np.ndarray | None
 
 
-class BytesOfConv(NamedTuple):
-    """A convolution, read as one of bytes.
-
-    Attributes
-    ----------
-    anchor : ConvAnchor
-    steps : list of (PostOp, operand)
-        That make what the call gives of the sums.
-    """
-
-    anchor: ConvAnchor
-    steps: list[tuple[PostOp, Any]]
-
-
-def of_bytes(call: Any, conv: Conv, target: Any, lookup: Lookup) -> BytesOfConv | None:
+def of_bytes(match: Match, conv: Conv, lookup: Lookup) -> Match | None:
     """Read a convolution as one of bytes.
+
+    Parameters
+    ----------
+    match : Match
+        The convolution of whatever dtypes it has.
+    conv : Conv
+    lookup : Lookup
 
     Returns
     -------
-    BytesOfConv or None
-        None where it is none: operands of other dtypes, scales or zero points that are not
-        constants, zero points or scales of the data that differ, scales of weights that differ
-        within an output channel; and zero points for which the target has no kernels.
+    Match or None
+        Its steps compute the call's result from the sums.  None for operands of other dtypes, for
+        scales or zero points that are not constants, for several zero points or several scales of
+        the data, for scales that differ within an output channel, and for zero points for which the
+        target has no kernels.
     """
-    data, weight = (_operand(one, lookup) for one in call.args[:2])
+    data, weight = (_operand(one, lookup) for one in match.inputs)
     if data is None or weight is None or (data.scale is None) != (weight.scale is None):
         return None
     zero_points = data.zero_point, weight.zero_point
     if data.scale is None and not any(zero_points):
         return None  # of bytes anyway
-    if not backend.supports("conv", target, zero_points):
+    if not backend.supports("conv", target_of(match.type), zero_points):
         return None
-    steps: list[tuple[PostOp, Any]] = []
+    steps: list[Step] = []
     dtype = conv.dtypes[conv.result]
     if data.scale is not None:
         factor = _factor(conv, data.scale, weight.scale)
@@ -87,18 +83,10 @@ def of_bytes(call: Any, conv: Conv, target: Any, lookup: Lookup) -> BytesOfConv 
         steps = [(PostOp("cast"), None), multiplied(factor)]
     elif dtype != "int32":
         return None
-    roles = (*OPERANDS[conv.face], conv.result)
-    dtypes = dict(zip(roles, (data.dtype, weight.dtype, dtype)))
-    anchor = ConvAnchor(call, replace(conv, dtypes=dtypes), target, tensor_type_of(call))
-    anchor.operands, anchor.zero_points = (data.tensor, weight.tensor), zero_points
-    return BytesOfConv(anchor, steps)
-
-
-def multiplied(factor: np.ndarray) -> tuple[PostOp, Any]:
-    """The step that multiplies by a number, or by one for each channel."""
-    if factor.size == 1:
-        return PostOp("multiply", value=float(factor.reshape(()))), None
-    return PostOp("multiply", "C", "C", dtype="float32"), R.const(factor.astype("float32"))
+    dtypes = data.dtype, weight.dtype, dtype
+    base = replace(match.anchor.base, dtypes=dtypes, zero_points=zero_points)
+    anchor = replace(match.anchor, base=base)
+    return Match(anchor, (data.tensor, weight.tensor), match.type, steps)
 
 
 def _operand(expr: Any, lookup: Lookup) -> Bytes | None:

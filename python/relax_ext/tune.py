@@ -6,8 +6,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tvm
@@ -16,19 +15,17 @@ from topi_ext import backend, compat
 from topi_ext.backend import Unsupported, Work
 from topi_ext.compat import relax
 from topi_ext.cpu.backend import CpuBackend
-from topi_ext.cpu.measured import entry, measured
-from topi_ext.cpu.plan.shortlist import shortlist
 from topi_ext.cpu.plan.window import Plan
 from topi_ext.cpu.registry import KERNELS
-from topi_ext.plan_database import AnyPath, machine_name, merge, opened, read, using
 from topi_ext.problem import OPERANDS
-from topi_ext.race import Timed, race
+from topi_ext.tuning.database import AnyPath, machine_name, merge, opened, read, using
+from topi_ext.tuning.interleaved import Timed, race
+from topi_ext.tuning.lookup import entry, measured
+from topi_ext.tuning.rpc import Board
+from topi_ext.tuning.runner import PlanRuns, built, here, on_board
+from topi_ext.tuning.shortlist import shortlist
 
 from .pipeline import first_passes
-from .plan_runner import PlanRuns, built, here, on_board
-
-if TYPE_CHECKING:
-    from conv_cli.boards import Board
 
 R = relax()
 
@@ -65,6 +62,19 @@ class Tuned(NamedTuple):
 Say = Callable[[str], None]
 
 
+class Progress:
+    """Progress of :func:`tune`, as lines; a subclass may show more."""
+
+    def __init__(self, say: Say) -> None:
+        self.say = say
+
+    def start(self, total: int) -> None:
+        """Take the number of kernels that will be measured."""
+
+    def step(self, what: str) -> None:
+        """Take the kernel that is measured next."""
+
+
 def tune(
     module: Any,
     target: Any,
@@ -72,7 +82,7 @@ def tune(
     *,
     candidates: int = MOST,
     again: bool = False,
-    say: Say | None = None,
+    say: Say | Progress | None = None,
     board: Board | None = None,
 ) -> list[Tuned]:
     """Measure plans of the convolutions of a model, and keep the fastest of each.
@@ -94,9 +104,9 @@ def tune(
         Plans of a kernel that are measured, at most.
     again : bool
         Whether kernels are measured that the database has.
-    say : callable, optional
-        What takes lines of progress; standard error if left out, where a terminal has a bar too.
-    board : conv_cli.boards.Board, optional
+    say : callable or Progress, optional
+        Takes lines of progress; they are printed to standard error by default.
+    board : topi_ext.tuning.rpc.Board, optional
         What runs the plans, behind TVM's RPC tracker; this machine builds them.  Each kernel is one
         session.  A target that names no ``num-cores`` gets the board's, as the command line has it.
 
@@ -109,8 +119,8 @@ def tune(
     ------
     ValueError
         For a target that is not that processor; for a file that is something else.
-    conv_cli.errors.CliError
-        What is wrong with the board, in one line.
+    topi_ext.tuning.rpc.BoardError
+        The board or its tracker fails; one line.
 
     Examples
     --------
@@ -120,7 +130,8 @@ def tune(
     """
     target = _checked(tvm.target.Target(target), board)
     read(database)  # refuses what is no database, before anything is measured
-    say = say or _to_stderr
+    progress = say if isinstance(say, Progress) else Progress(say or _to_stderr)
+    say = progress.say
     works = [work for work in _works(module, target) if isinstance(work.backend, CpuBackend)]
     known = [work for work in works if work.problem.is_static]
     if len(known) < len(works):
@@ -129,28 +140,16 @@ def tune(
     if len(left) < len(known):
         say(f"tune: {len(known) - len(left)} kernels are in {database} already")
     done, start = [], time.monotonic()
-    with _bar() as bar:
-        bar.start(len(left))
-        for number, work in enumerate(left, 1):
-            bar.step(f"{work.problem.face}, {number} of {len(left)}")
-            plan, tuned = _fastest(work, target, candidates, board)
-            found = {work.problem.signature: entry(plan, tuned.ms, tuned.estimate_ms)}
-            name = machine_name(work.backend.processor, work.backend.machine)
-            merge(database, {name: found})
-            done.append(tuned)
-            say(f"tune: {number} of {len(left)}, {time.monotonic() - start:.0f} s: {_told(tuned)}")
+    progress.start(len(left))
+    for number, work in enumerate(left, 1):
+        progress.step(f"{work.problem.face}, {number} of {len(left)}")
+        plan, tuned = _fastest(work, target, candidates, board)
+        plans = {work.problem.signature: entry(plan, tuned.ms, tuned.estimate_ms)}
+        name = machine_name(work.backend.processor, work.backend.machine)
+        merge(database, {name: plans})
+        done.append(tuned)
+        say(f"tune: {number} of {len(left)}, {time.monotonic() - start:.0f} s: {_told(tuned)}")
     return done
-
-
-def _bar() -> Any:
-    """A progress bar on a terminal, where the package rich is there to draw it."""
-    try:
-        from conv_cli.report import Bar
-    except ImportError:
-        from conv_cli.check import Progress
-
-        return nullcontext(Progress())
-    return Bar()
 
 
 def _checked(target: Any, board: Board | None) -> Any:

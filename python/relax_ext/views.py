@@ -1,73 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Anchors whose result may be viewed in other shapes before the steps behind it."""
+"""Calls that view a tensor in another shape, or in another order of axes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-from topi_ext.epilogue import PostOp
+from topi_ext.compat import call_attr, known_shape, relax, same_size, tensor_type_of
+from topi_ext.fusion.anchors import Anchor
 
-from .anchor import Anchor
-from .axes import Axes, Letters
+R = relax()
 
+RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
+"""Operators whose result has the elements of their operand, in the same order."""
 
-class ViewedAnchor(Anchor):
-    """A call whose axes are letters, which views split and merge.
-
-    Attributes
-    ----------
-    letters : Letters
-        Of all tensors; the result is the last.
-    shape : tuple
-        Of the result.
-    """
-
-    needs_axes = True
-    letters: Letters
-    shape: Any
-
-    @property
-    def axes(self) -> Axes:
-        """Of the result."""
-        return self.letters.tensors[-1]
-
-    @property
-    def sizes(self) -> Any:
-        """Of letters."""
-        return self.letters.sizes
-
-    def view(self, shape: Sequence[Any]) -> bool:
-        """See :class:`~relax_ext.anchor.Anchor`."""
-        found = self.letters.reshaped(len(self.letters.tensors) - 1, shape)
-        if found is None:
-            return False
-        self.letters, self.shape = found, tuple(shape)
-        return True
-
-    def mark(self) -> Any:
-        """See :class:`~relax_ext.anchor.Anchor`."""
-        return self.letters, self.shape
-
-    def reset(self, mark: Any) -> None:
-        """See :class:`~relax_ext.anchor.Anchor`."""
-        self.letters, self.shape = mark
+PERMUTE = "relax.permute_dims"
 
 
-def in_letters(steps: Sequence[PostOp], letters: Letters, before: int = 0) -> tuple[PostOp, ...]:
-    """Steps, whose operands vary along the letters that there are by now.
+def is_view(call: Any) -> bool:
+    """Return whether a call reshapes, transposes, or broadcasts to the same shape."""
+    if call.op.name == "relax.broadcast_to":
+        before, after = shape_of(call.args[0]), shape_of(call)
+        return before is not None and are_same(before, after)
+    return call.op.name in (*RESHAPES, PERMUTE)
 
-    Parameters
-    ----------
-    steps : sequence of PostOp
-    letters : Letters
-    before : int
-        How many other steps come first.
-    """
-    found = []
-    for step in steps:
-        varies = letters.current(step.varies)
-        earlier = None if step.earlier is None else step.earlier + before
-        found.append(replace(step, order=varies, varies=varies, earlier=earlier))
-    return tuple(found)
+
+def viewed(anchor: Anchor, call: Any) -> Anchor | None:
+    """Return the anchor whose result is what a view makes of it, or None."""
+    shape = shape_of(call)
+    if shape is None:
+        return None
+    if call.op.name == PERMUTE:
+        return anchor.permuted(order_of(call, len(shape)))
+    return anchor.viewed(shape)
+
+
+def order_of(transpose: Any, rank: int) -> list[int]:
+    """Return which axis of the operand each axis of a transpose is."""
+    axes = call_attr(transpose, "axes")
+    return [int(a) % rank for a in axes] if axes else list(reversed(range(rank)))
+
+
+def shape_of(expr: Any) -> tuple[Any, ...] | None:
+    """Return the shape of a tensor, or None where it is not known."""
+    tensor = tensor_type_of(expr)
+    return None if tensor is None else known_shape(tensor.shape)
+
+
+def reshaped(builder: Any, tensor: Any, shape: Sequence[Any]) -> Any:
+    """Emit a reshape, which costs nothing; return the tensor itself where it has that shape."""
+    before = shape_of(tensor)
+    if before is not None and are_same(before, shape):
+        return tensor
+    return builder.emit(R.op.reshape(tensor, R.ShapeExpr(shape)))
+
+
+def are_same(shape: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Return whether two shapes are known to be equal."""
+    return len(shape) == len(other) and all(map(same_size, shape, other))

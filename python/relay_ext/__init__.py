@@ -13,11 +13,12 @@ Importing this package registers it; nothing else changes::
 
 from importlib import import_module as _import
 
-from conv_cli.start import ahead as _ahead
+from topi_ext.interrupts import is_run as _is_run
 
-_ahead("relay_ext", lambda: _import("relay_ext.usage").USAGE)
+if _is_run("relay_ext"):  # the command line begins before TVM is imported
+    _import("conv_cli.start").ahead("relay_ext", lambda: _import("relay_ext.usage").USAGE)
 
-from . import boot  # noqa: E402
+from . import boot
 
 boot.find_tvm()
 

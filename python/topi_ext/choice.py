@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from .epilogue import Epilogue
 from .kernel_info import KernelInfo
-from .plan_database import plain
+from .tuning.database import plain
 
 
 class Choice(NamedTuple):

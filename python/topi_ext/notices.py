@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said once per process, in one line."""
+"""Warnings that are given once per process, and errors in one line."""
 
 from __future__ import annotations
 
@@ -18,3 +18,19 @@ def warn_once(text: str) -> None:
         # of TVM's passes, and the next compile too. Nothing is wrong with what is compiled, so
         # whoever wants to see every warning sees this one.
         print(text, file=sys.stderr)
+
+
+NOT_TELLING = ("File ", "at ", "[bt]", "Stack", "^", "#", "R.", "Offending call:")
+"""Beginnings of lines in TVM's errors that quote code or its place."""
+
+
+def one_line(error: BaseException, width: int = 100) -> str:
+    """Return the last line of an exception that explains it, at most ``width`` long."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith(NOT_TELLING)]
+    text = (told or lines or [""])[-1]
+    name = type(error).__name__
+    if name == "NotImplementedError":
+        name = ""
+    text = text if text.startswith(name) else f"{name}: {text}"
+    return text if len(text) <= width else text[: width - 1] + "…"

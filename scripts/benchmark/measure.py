@@ -13,6 +13,7 @@ from torch import Tensor
 
 from topi_ext import backend
 from topi_ext.layout import Layouts
+from topi_ext.notices import one_line
 from topi_ext.problem import Problem
 
 from . import by_torch, rivals
@@ -20,7 +21,7 @@ from .arguments import PACKED_RIVALS, RIVALS, Options
 from .cases import Case
 from .default_malloc import TorchByDefault
 from .engines import Built, UnavailableError
-from .errors import allowed, finite, one_line, relative_error
+from .errors import allowed, finite, relative_error
 from .peaks import Peaks
 from .rivals import Call
 from .timing import Neighbours, interleaved, timed

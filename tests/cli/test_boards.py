@@ -23,12 +23,11 @@ torch = pytest.importorskip("torch")
 
 import tvm  # noqa: E402 (after what may be missing)
 
-from conv_cli import boards  # noqa: E402
-from conv_cli.boards import Board  # noqa: E402
-from conv_cli.errors import CliError  # noqa: E402
 from helpers import rpc  # noqa: E402
 from topi_ext import compat  # noqa: E402
-from topi_ext.plan_database import read  # noqa: E402
+from topi_ext.tuning import rpc as boards  # noqa: E402
+from topi_ext.tuning.database import read  # noqa: E402
+from topi_ext.tuning.rpc import Board, BoardError  # noqa: E402
 
 PLAIN = '{"kind": "llvm", "mcpu": "generic"}'
 LIMIT = 120
@@ -58,7 +57,7 @@ def wait_until_known(tracker: rpc.Service, key: str) -> None:
     while True:
         try:
             return board(tracker, key).connect().close()
-        except CliError:
+        except BoardError:
             assert time.monotonic() < until
             time.sleep(0.2)
 
@@ -151,10 +150,10 @@ def test_plans_of_a_board_that_is_not_there(tracker: rpc.Service, servers: list)
     from relax_ext import tune
 
     module, target = tvm.IRModule({}), tvm.target.Target({"kind": "llvm", "mcpu": "generic"})
-    with pytest.raises(CliError, match="--key centre: not at "):
+    with pytest.raises(BoardError, match="--key centre: not at "):
         tune(module, target, board=board(tracker, "centre"))
     arm = tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu"})
-    with pytest.raises(CliError, match="--target is for aarch64-linux-gnu"):
+    with pytest.raises(BoardError, match="--target is for aarch64-linux-gnu"):
         tune(module, arm, board=board(tracker, "left"))
     board(tracker, "left").connect().close()
 
@@ -200,7 +199,7 @@ def test_what_is_refused_before_anything_is_compiled(tracker: rpc.Service, serve
     left, right = servers
 
     def refusal(of: Board, target: str | dict = "llvm") -> str:
-        with pytest.raises(CliError) as refused, closing(of.connect()) as session:
+        with pytest.raises(BoardError) as refused, closing(of.connect()) as session:
             session.check_target(tvm.target.Target(target))
         return str(refused.value)
 
@@ -226,12 +225,12 @@ def test_a_board_is_free_again_where_a_session_fails_to_begin(
     tracker: rpc.Service, servers: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ask(*_: object) -> None:
-        raise CliError("no answer")
+        raise BoardError("no answer")
 
     of = Board("127.0.0.1", tracker.port, "left", timeout=5, threads=2)
     with monkeypatch.context() as patched:
         patched.setattr(boards.Session, "_ask", ask)
-        with pytest.raises(CliError, match="no answer"):
+        with pytest.raises(BoardError, match="no answer"):
             of.connect()
     board(tracker, "left", timeout=5).connect().close()
 
@@ -245,7 +244,7 @@ def test_a_server_that_is_silent(
     session = board(tracker, "left", timeout=1).connect()
     left.signal(signal.SIGSTOP)
     try:
-        with pytest.raises(CliError, match=r"was not done within 1 s while it did nothing"):
+        with pytest.raises(BoardError, match=r"was not done within 1 s while it did nothing"):
             with session.doing("did nothing"):
                 session.remote.get_function("runtime.NumThreads")()
     finally:
@@ -265,7 +264,7 @@ def test_instructions_that_the_board_lacks(
 
     monkeypatch.setattr(boards.Session, "_ask", without_avx)
     with closing(board(tracker, "right").connect()) as session:
-        with pytest.raises(CliError, match=r"has no avx, avx2, f16c, fma, which --target uses"):
+        with pytest.raises(BoardError, match=r"has no avx, avx2, f16c, fma, which --target uses"):
             session.check_target(tvm.target.Target({"kind": "llvm", "mcpu": "haswell"}))
 
 
@@ -287,7 +286,7 @@ def test_a_library_that_the_board_does_not_take(
     x = relax.Var("x", compat.tensor_type((2,), "float32", 1))
     with bb.function("main", [x]):
         bb.emit_func_output(bb.emit(relax.op.add(x, x)))
-    with pytest.raises(CliError, match=r"does not take a library of \d+\.\d MB: "):
+    with pytest.raises(BoardError, match=r"does not take a library of \d+\.\d MB: "):
         adapter.compile(bb.get(), tvm.target.Target("llvm"), "main")
     left.connect().close()
 
@@ -327,6 +326,7 @@ def test_another_tvm() -> None:
 )
 def test_options_that_do_not_go_together(arguments: list[str], said: str) -> None:
     from conv_cli import args
+    from conv_cli.errors import CliError
     from relax_ext.usage import USAGE
 
     first = ["tune"] if "tune" in said else []
@@ -337,15 +337,13 @@ def test_options_that_do_not_go_together(arguments: list[str], said: str) -> Non
 
 def test_libraries_are_linked_for_the_board(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the linker that the triple names, without its vendor too."""
-    from relax_ext.cli import remote
-
     here = Board("localhost", 1, "a")
     triple = {"kind": "llvm", "mtriple": "aarch64-unknown-linux-gnu"}
     target = tvm.target.Target(triple)
-    monkeypatch.setattr(remote.shutil, "which", {"aarch64-linux-gnu-gcc": "found"}.get)
-    assert remote.linker(here, target) == "aarch64-linux-gnu-gcc"
-    monkeypatch.setattr(remote.shutil, "which", lambda name: None)
-    with pytest.raises(CliError, match=r"install aarch64-unknown-linux-gnu-g\+\+, or say --cc"):
-        remote.linker(here, target)
-    assert remote.linker(Board("localhost", 1, "a", compiler="cc"), target) == "cc"
-    assert remote.linker(here, tvm.target.Target("llvm")) is None
+    monkeypatch.setattr(boards.shutil, "which", {"aarch64-linux-gnu-gcc": "found"}.get)
+    assert boards.linker(here, target) == "aarch64-linux-gnu-gcc"
+    monkeypatch.setattr(boards.shutil, "which", lambda name: None)
+    with pytest.raises(BoardError, match=r"install aarch64-unknown-linux-gnu-g\+\+, or say --cc"):
+        boards.linker(here, target)
+    assert boards.linker(Board("localhost", 1, "a", compiler="cc"), target) == "cc"
+    assert boards.linker(here, tvm.target.Target("llvm")) is None

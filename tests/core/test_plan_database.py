@@ -14,12 +14,12 @@ import pytest
 
 from topi_ext import notices
 from topi_ext.cpu.machine import Machine
-from topi_ext.cpu.measured import entry, measured
 from topi_ext.cpu.plan.choose import candidates
 from topi_ext.epilogue import PostOp
 from topi_ext.geometry import Geometry
 from topi_ext.layout import Layouts
-from topi_ext.plan_database import (
+from topi_ext.problem import Problem
+from topi_ext.tuning.database import (
     DatabaseError,
     current,
     machine_name,
@@ -28,7 +28,7 @@ from topi_ext.plan_database import (
     read,
     using,
 )
-from topi_ext.problem import Problem
+from topi_ext.tuning.lookup import entry, measured
 
 MACHINE = Machine(vector_bytes=32, threads=2)
 NAME = machine_name("znver3", MACHINE)

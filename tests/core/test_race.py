@@ -9,15 +9,15 @@ from collections import Counter
 import pytest
 
 from topi_ext.cpu.machine import Machine
-from topi_ext.cpu.measured import entry, measured
 from topi_ext.cpu.plan.choose import by_other_stores, candidates, choose
-from topi_ext.cpu.plan.shortlist import shortlist
 from topi_ext.cpu.registry import KERNELS
 from topi_ext.geometry import Geometry
 from topi_ext.layout import Layouts
-from topi_ext.plan_database import Database, machine_name
 from topi_ext.problem import Problem
-from topi_ext.race import race
+from topi_ext.tuning.database import Database, machine_name
+from topi_ext.tuning.interleaved import race
+from topi_ext.tuning.lookup import entry, measured
+from topi_ext.tuning.shortlist import shortlist
 
 RACES = {
     "the fastest": ({0: 1.0, 1: 0.5, 2: 0.8}, 1),

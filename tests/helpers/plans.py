@@ -12,14 +12,14 @@ import pytest
 
 from topi_ext.backend import of_target
 from topi_ext.cpu import backend as cpu_backend
-from topi_ext.cpu.measured import entry
 from topi_ext.cpu.plan.choose import candidates, choose
 from topi_ext.cpu.plan.direct import DirectPlan
 from topi_ext.cpu.plan.window import Plan
 from topi_ext.geometry import Geometry
 from topi_ext.layout import Layouts
-from topi_ext.plan_database import machine_name, merge
 from topi_ext.problem import Problem
+from topi_ext.tuning.database import machine_name, merge
+from topi_ext.tuning.lookup import entry
 
 X, W, PADDING = (1, 8, 12, 12), (8, 8, 3, 3), (1, 1)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -181,6 +182,17 @@ def test_doctor_of_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert sorted(one["kind"] for one in found["ours"]) == ["conv", "conv_transpose"]
     assert main(["doctor", str(tmp_path / "none.pt2")]) == 2
     assert capsys.readouterr().err.endswith("none.pt2: no such file\n")
+
+
+def test_doctor_of_a_model_needs_no_rich(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "model.pt2"
+    program = torch.export.export(model()[:1].eval(), (torch.randn(1, 3, 8, 8),))
+    torch.export.save(program, path)
+    monkeypatch.setitem(sys.modules, "rich", None)
+    assert main(["doctor", str(path), "--threads", "1"]) == 0
+    assert "1 kernel" in capsys.readouterr().out
 
 
 def test_the_pipeline_is_the_one_of_users() -> None:

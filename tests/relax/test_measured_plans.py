@@ -18,7 +18,7 @@ from helpers import plans
 from helpers.plans import W, X, plant
 from topi_ext import backend, notices
 from topi_ext.compat import tensor_type
-from topi_ext.plan_database import using
+from topi_ext.tuning.database import using
 
 TARGET = relax_ext.host_target(num_cores=2)
 DATA, WEIGHT = (

@@ -21,9 +21,9 @@ from tvm import relax
 from helpers import emulated
 from helpers.whole import compiled, ours
 from relax_ext.pipeline import first_passes
-from relax_ext.quantized_steps import simplified
 from topi_ext.compat import size_var, tensor_type
 from topi_ext.epilogue import PostOp
+from topi_ext.fusion.post_ops import simplified
 
 OP = relax.op
 LIMITS = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767)}

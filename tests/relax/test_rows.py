@@ -83,6 +83,28 @@ def test_rows_that_a_mask_hides() -> None:
     check(attend, q, k, v, mask)
 
 
+def test_a_masked_softmax_that_is_broadcast() -> None:
+    """The softmax is a kernel, and what makes more of it is not; it had ended the compilation."""
+    op, bb = relax.op, relax.BlockBuilder()
+    x = relax.Var("x", tensor_type([2, 3], "float32", 2))
+    zeros = relax.Var("zeros", tensor_type([5, 2, 3], "float32", 3))
+    with bb.function("main", [x, zeros]):
+        with bb.dataflow():
+            shown = op.logical_not(op.equal(x, relax.const(-math.inf, "float32")))
+            some = op.max(bb.emit(op.astype(bb.emit(shown), "float32")), -1, True)
+            hidden = bb.emit(op.logical_not(bb.emit(op.astype(bb.emit(some), "bool"))))
+            softmax = bb.emit(op.nn.softmax(x, -1))
+            zero = bb.emit(op.zeros_like(zeros))
+            out = bb.emit_output(op.where(hidden, zero, softmax))
+        bb.emit_func_output(out)
+    run, module = compiled(bb.get())
+    assert ours(module) == ["softmax"]
+    given = np.array([[1, 2, 3], [-np.inf] * 3], "float32")
+    result = run(*map(tvm.runtime.tensor, (given, np.zeros((5, 2, 3), "float32")))).numpy()
+    exact = np.exp(given[0]) / np.exp(given[0]).sum()
+    np.testing.assert_allclose(result, np.stack([[exact, np.zeros(3)]] * 5), rtol=1e-5)
+
+
 def test_of_a_row_that_is_all_minus_infinity_softmax_is_nan() -> None:
     x = torch.zeros(2, 5)
     x[1] = -math.inf

@@ -16,7 +16,7 @@ import relax_ext
 from helpers import plans
 from topi_ext import notices
 from topi_ext.compat import size_var, tensor_type
-from topi_ext.plan_database import plain, read
+from topi_ext.tuning.database import plain, read
 
 TARGET = relax_ext.host_target(num_cores=2)
 

@@ -12,13 +12,15 @@ from typing import Any
 
 from conv_cli import onnx_model, tflite_model
 from conv_cli.adapter import Adapter, Compiled, Observed
-from conv_cli.boards import Board
+from conv_cli.check import Progress as CommandProgress
 from conv_cli.measure import Protocol, Side, device, timed
 from conv_cli.model import Model
 from conv_cli.operators import Operator
 from conv_cli.profiling import Ran
 from topi_ext.kernel_info import KernelInfo
+from topi_ext.tuning.rpc import Board
 
+from ..tune import Progress
 from ..usage import USAGE
 from . import gradcheck, operators, torch_model
 from .instrument import KernelNames, calls_of
@@ -105,6 +107,14 @@ class RelaxObserved(RelaxCompiled, Observed):
         return runs[1:] or runs, self.kernels
 
 
+class Shown(Progress):
+    """Progress of tuning as lines and a bar."""
+
+    def __init__(self, say: Callable[[str], None], bar: CommandProgress) -> None:
+        super().__init__(say)
+        self.start, self.step = bar.start, bar.step
+
+
 class RelaxAdapter(Adapter):
     """Relax, through plain ``tvm.compile``."""
 
@@ -174,8 +184,10 @@ class RelaxAdapter(Adapter):
     ) -> list[Any]:
         """Measure plans of a model's convolutions, and keep the fastest in a file."""
         import relax_ext
+        from conv_cli.report import Bar
 
-        return relax_ext.tune(module, target, database, say=say, board=board)
+        with Bar() as bar:
+            return relax_ext.tune(module, target, database, say=Shown(say, bar), board=board)
 
     def _compiled(self, *arguments: Any, **options: Any) -> Compiled:
         if self.board:

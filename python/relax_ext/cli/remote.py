@@ -8,87 +8,19 @@ not in it.
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
 
 from conv_cli.adapter import Compiled
-from conv_cli.boards import Board, Session
-from conv_cli.errors import CliError, one_line
 from conv_cli.measure import Protocol
-from topi_ext import compat
+from topi_ext.tuning.rpc import Board, export, upload
 
 LIBRARY = "model.so"
 MOST_RUNS = 1000
 SHORTEST = 0.1
 """Seconds of timed runs, where the budget allows."""
-
-
-def linker(board: Board, target: Any) -> str | None:
-    """What links a library for a target; None for this machine's own compiler.
-
-    Raises
-    ------
-    CliError
-        There is none for the target's triple.
-    """
-    host = target if target.kind.name == "llvm" else target.host
-    if board.compiler or host is None or compat.is_for_this_machine(host):
-        return board.compiler
-    triple = str(host.attrs["mtriple"])
-    names = dict.fromkeys(
-        f"{t}-{c}" for t in (triple, _without_vendor(triple)) for c in ("g++", "gcc", "clang")
-    )
-    if found := next(filter(shutil.which, names), None):
-        return found
-    raise CliError(
-        f"--target: nothing links for {triple}: install {next(iter(names))}, or say --cc"
-    )
-
-
-def _without_vendor(triple: str) -> str:
-    """``aarch64-linux-gnu`` of ``aarch64-unknown-linux-gnu``, as compilers are called."""
-    parts = triple.split("-")
-    return "-".join(parts[:1] + parts[2:]) if len(parts) == 4 else triple
-
-
-def export(executable: Any, board: Board, target: Any, library: Path) -> None:
-    """Link a compiled module for a board into a shared library.
-
-    Raises
-    ------
-    CliError
-        The linker fails.
-    """
-    compiler = linker(board, target)
-    try:
-        executable.export_library(str(library), **({"cc": compiler} if compiler else {}))
-    except Exception as error:
-        name = compiler or "this machine's compiler"
-        raise CliError(f"--key {board.key}: {name} cannot link: {one_line(error)}") from error
-
-
-def upload(session: Session, library: Path) -> None:
-    """Send a library.
-
-    Raises
-    ------
-    CliError
-        The server does not take it.
-    """
-    try:
-        with session.doing("was sent a library"):
-            session.remote.upload(str(library))
-    except CliError:
-        raise
-    except Exception as error:
-        what = f"a library of {library.stat().st_size / 1e6:.1f} MB"
-        raise CliError(
-            f"--key {session.board.key}: the server at {session.address} does not take "
-            f"{what}: {one_line(error)}"
-        ) from error
 
 
 class RemoteCompiled(Compiled):

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from conv_cli.adapter import Choices
-from conv_cli.errors import CliError, one_line, quiet
+from conv_cli.errors import CliError, quiet
 from conv_cli.model import Model, check_names, chosen_shape, given_input, random_input
+from topi_ext.notices import one_line
 
 
 def to_relax(exported: Any, *, keep_params: bool = False) -> Any:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 from topi_ext.compat import dtype_name, known_shape, relax, type_of
 from topi_ext.geometry import fail
+from topi_ext.onnx_activations import ACTIVATIONS
 
 R = relax()
 
@@ -135,38 +136,33 @@ def _gemm(node: Node) -> Any:
 def _fused_conv(node: Node) -> Any:
     """Convert ``activation(conv(x, w, b) + z)``."""
     attr = dict(node.attr)
-    activation = attr.pop("activation", b"")
-    name = activation.decode() if isinstance(activation, bytes) else activation
+    name = attr.pop("activation", b"")
+    name = name.decode() if isinstance(name, bytes) else name
     given = attr.pop("activation_params", ())
     y = node.stock("Conv", [node.inputs[i] for i in range(3)], attr)
     if node.inputs[3] is not None:
         y = node.bb.normalize(R.op.add(y, node.inputs[3]))
     if not name:
         return y
-    if name not in _ACTIVATIONS:
-        raise fail("FusedConv", f"activation={name!r} must be one of {', '.join(_ACTIVATIONS)}")
-    if len(given) not in (0, _PARAMETERS.get(name, 0)) or (name == "Clip" and not given):
-        rule = f"must be {_PARAMETERS.get(name, 0)} numbers for {name}"
+    if name not in ACTIVATIONS:
+        raise fail("FusedConv", f"activation={name!r} must be one of {', '.join(ACTIVATIONS)}")
+    activation = ACTIVATIONS[name]
+    if len(given) not in (0, activation.parameters) or (name == "Clip" and not given):
+        rule = f"must be {activation.parameters} numbers for {name}"
         raise fail("FusedConv", f"activation_params={list(given)} {rule}")
-    return node.bb.normalize(_ACTIVATIONS[name](y, *given))
+    return node.bb.normalize(activation.apply(_OPERATORS, y, *given))
 
 
-def _hard_sigmoid(x: Any, alpha: float = 0.2, beta: float = 0.5) -> Any:
-    dtype = dtype_name(type_of(x).dtype)
-    line = R.op.add(R.op.multiply(x, R.const(alpha, dtype)), R.const(beta, dtype))
-    return R.op.clip(line, 0.0, 1.0)
-
-
-_ACTIVATIONS: dict[str, Callable[..., Any]] = {
-    "Relu": lambda x: R.op.nn.relu(x),
-    "Tanh": lambda x: R.op.tanh(x),
-    "Sigmoid": lambda x: R.op.sigmoid(x),
-    "LeakyRelu": lambda x, alpha=0.01: R.op.nn.leakyrelu(x, alpha),
-    "Clip": lambda x, low, high: R.op.clip(x, low, high),
-    "HardSigmoid": _hard_sigmoid,
-    "HardSwish": lambda x: R.op.multiply(x, _hard_sigmoid(x, 1 / 6, 0.5)),
-}
-_PARAMETERS = {"LeakyRelu": 1, "Clip": 2, "HardSigmoid": 2}
+_OPERATORS = SimpleNamespace(
+    relu=lambda x: R.op.nn.relu(x),
+    tanh=lambda x: R.op.tanh(x),
+    sigmoid=lambda x: R.op.sigmoid(x),
+    leaky_relu=lambda x, alpha: R.op.nn.leakyrelu(x, alpha),
+    clip=lambda x, low, high: R.op.clip(x, low, high),
+    add=lambda x, y: R.op.add(x, y),
+    multiply=lambda x, y: R.op.multiply(x, y),
+    number=lambda x, value: R.const(value, dtype_name(type_of(x).dtype)),
+)
 
 _CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "QLinearAdd": partial(_of_two, "Add"),

@@ -3,19 +3,20 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
+from ..match import lowered
 from ..rows import read
 
 
 def row_kernel(bb: Any, call: Any, stock: Any) -> Any:
     """Lower a call by a row-wise kernel where there is one."""
-    found = read(call, lambda _: None)
-    if found is None:
+    match = read(call, lambda _: None)
+    if match is None or not match.is_supported:
         return stock(bb, call)
-    anchor, steps, operands = found
-    return anchor.lowered(SimpleNamespace(builder_=bb, visit_expr=lambda e: e), steps, operands)
+    steps = [step for step, _ in match.steps]
+    operands = [operand for _, operand in match.steps]
+    return lowered(bb, match, match.anchor, steps, operands)
 
 
 RULES = dict.fromkeys(

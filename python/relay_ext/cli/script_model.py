@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from conv_cli.adapter import Choices
-from conv_cli.errors import CliError, one_line, quiet
+from conv_cli.errors import CliError, quiet
 from conv_cli.model import Model, check_names, given_input, random_input
 from topi_ext.compat import relay
+from topi_ext.notices import one_line
 
 from .bound import bound
 from .diagnostics import in_errors

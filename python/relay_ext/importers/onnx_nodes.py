@@ -17,6 +17,7 @@ import numpy as np
 
 from topi_ext.compat import relay
 from topi_ext.geometry import fail
+from topi_ext.onnx_activations import ACTIVATIONS
 
 from .normalization import dtype_of
 
@@ -88,33 +89,28 @@ def _fused_conv(module: ModuleType, _: dict[str, Any]) -> Convert:
     def convert(inputs: Any, attr: dict[str, Any], params: Any) -> Any:
         name = attr.pop("activation", b"").decode()
         numbers = attr.pop("activation_params", ())
-        counts = {"LeakyRelu": 1, "Clip": 2, "HardSigmoid": 2}
-        if name not in _ACTIVATIONS:
-            raise fail("FusedConv", f"activation={name!r} must be one of {', '.join(_ACTIVATIONS)}")
-        if len(numbers) != (wanted := counts.get(name, 0)):
-            raise fail("FusedConv", f"activation_params={list(numbers)} must be {wanted} of {name}")
+        if name not in ACTIVATIONS:
+            raise fail("FusedConv", f"activation={name!r} must be one of {', '.join(ACTIVATIONS)}")
+        count, apply = ACTIVATIONS[name]
+        if len(numbers) != count:
+            raise fail("FusedConv", f"activation_params={list(numbers)} must be {count} of {name}")
         operands, added = list(inputs[:3]), inputs[3] if len(inputs) > 3 else None
         result = module.Conv._impl_v1(operands, attr, params)
-        return _ACTIVATIONS[name](result if added is None else R.add(result, added), *numbers)
+        return apply(_OPERATORS, result if added is None else R.add(result, added), *numbers)
 
     return convert
 
 
-def _hard_sigmoid(data: Any, alpha: float, beta: float) -> Any:
-    dtype = dtype_of(data)
-    scaled = R.add(R.multiply(data, R.const(alpha, dtype)), R.const(beta, dtype))
-    return R.clip(scaled, 0.0, 1.0)
-
-
-_ACTIVATIONS: dict[str, Callable[..., Any]] = {
-    "Relu": R.nn.relu,
-    "Tanh": R.tanh,
-    "Sigmoid": R.sigmoid,
-    "LeakyRelu": R.nn.leaky_relu,
-    "Clip": R.clip,
-    "HardSigmoid": _hard_sigmoid,
-    "HardSwish": lambda data: R.multiply(data, _hard_sigmoid(data, 1 / 6, 0.5)),
-}
+_OPERATORS = SimpleNamespace(
+    relu=R.nn.relu,
+    tanh=R.tanh,
+    sigmoid=R.sigmoid,
+    leaky_relu=R.nn.leaky_relu,
+    clip=R.clip,
+    add=R.add,
+    multiply=R.multiply,
+    number=lambda x, value: R.const(value, dtype_of(x)),
+)
 
 
 # ------------------------------------------------------------------------- quantized operators

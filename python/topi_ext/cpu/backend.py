@@ -13,12 +13,12 @@ from ..emit.arguments import Packed
 from ..epilogue import ZeroPoints
 from ..kernel_info import with_info
 from ..kernel_selection import ALL, Selection
-from ..plan_database import Database, current
 from ..sizes import Rule
 from ..spec.problem import Problem
+from ..tuning.database import Database, current
+from ..tuning.lookup import measured
 from . import kernels
 from .machine import Machine
-from .measured import measured
 from .plan.choose import candidates, rated
 from .plan.window import Plan
 from .registry import KERNELS

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import socket
 import struct
 import threading
@@ -16,9 +17,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from .errors import CliError, one_line
+from ..notices import one_line
 
 GRACE = 5.0
 """Seconds that a server has beyond a session's own limit to say that it is over."""
@@ -29,9 +31,13 @@ _open: list[Session] = []
 _leaving = threading.Event()
 
 
+class BoardError(RuntimeError):
+    """A tracker, a board or a linker fails; one line, which names the option of the command."""
+
+
 @dataclass(frozen=True)
 class Board:
-    """A kind of board, as the command line names it.
+    """A kind of board.
 
     Attributes
     ----------
@@ -71,7 +77,7 @@ class Board:
 
         Raises
         ------
-        CliError
+        BoardError
             In one line: no tracker, no such key, none free in time, not this TVM.
         """
         until = time.monotonic() + self.timeout
@@ -79,7 +85,9 @@ class Board:
             known = tracker.keys()
             if self.key not in known:
                 others = ", ".join(known) or "none"
-                raise CliError(f"--key {self.key}: not at {self.tracker}, whose keys are: {others}")
+                raise BoardError(
+                    f"--key {self.key}: not at {self.tracker}, whose keys are: {others}"
+                )
             host, port, match = tracker.request(until)
         return Session(self, (host, port), match)
 
@@ -98,7 +106,7 @@ class _Tracker:
             self._socket = socket.create_connection((board.host, board.port), board.timeout)
         except OSError as error:
             reason = error.strerror or one_line(error)
-            raise CliError(f"--rpc {board.tracker}: no tracker: {reason}") from error
+            raise BoardError(f"--rpc {board.tracker}: no tracker: {reason}") from error
 
     def __enter__(self) -> _Tracker:
         magic = struct.pack("<i", self._base.RPC_TRACKER_MAGIC)
@@ -109,7 +117,7 @@ class _Tracker:
             answer = b""
         if answer != magic:
             self._socket.close()
-            raise CliError(f"--rpc {self._board.tracker}: no TVM tracker answers there")
+            raise BoardError(f"--rpc {self._board.tracker}: no TVM tracker answers there")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -133,16 +141,16 @@ class _Tracker:
             status, *value = self._base.recvjson(self._socket)
         except TimeoutError:
             if code != self._base.TrackerCode.REQUEST:
-                raise CliError(f"--rpc {board.tracker}: the tracker does not answer") from None
-            raise CliError(
+                raise BoardError(f"--rpc {board.tracker}: the tracker does not answer") from None
+            raise BoardError(
                 f"--key {board.key}: no free server within {board.timeout:g} s (--rpc-timeout)"
             ) from None
         except (OSError, ValueError) as error:
-            raise CliError(
+            raise BoardError(
                 f"--rpc {board.tracker}: the tracker went away: {one_line(error)}"
             ) from error
         if status != self._base.TrackerCode.SUCCESS:
-            raise CliError(f"--rpc {board.tracker}: the tracker refused: {value}")
+            raise BoardError(f"--rpc {board.tracker}: the tracker refused: {value}")
         return value[0]
 
 
@@ -195,9 +203,11 @@ class Session:
         thread.join(seconds)
         who = f"--key {self.board.key}: the server at {self.address}"
         if not found:
-            raise CliError(f"{who} cannot be reached within {seconds:g} s: is it behind a router?")
+            raise BoardError(
+                f"{who} cannot be reached within {seconds:g} s: is it behind a router?"
+            )
         if isinstance(found[0], Exception):
-            raise CliError(f"{who} {_refusal(found[0])}") from found[0]
+            raise BoardError(f"{who} {_refusal(found[0])}") from found[0]
         return found[0]
 
     def close(self) -> None:
@@ -215,13 +225,13 @@ class Session:
 
         Raises
         ------
-        CliError
+        BoardError
             The server died, or was silent for too long.
         """
         start = time.monotonic()
         try:
             yield
-        except CliError:
+        except BoardError:
             raise
         except Exception as error:
             if _leaving.is_set():
@@ -229,12 +239,12 @@ class Session:
             seconds, limit = time.monotonic() - start, self.board.timeout
             who = f"--key {self.board.key}: the server at {self.address}"
             if "RPCSessionTimeoutError" in str(error) or seconds >= limit:
-                raise CliError(
+                raise BoardError(
                     f"{who} was not done within {limit:g} s while it {what} (--rpc-timeout)"
                 ) from error
             if self._is_open():
                 raise
-            raise CliError(
+            raise BoardError(
                 f"{who} died while it {what}: killed, out of memory, or --target has "
                 "instructions that its processor lacks"
             ) from error
@@ -279,22 +289,22 @@ class Session:
 
         Raises
         ------
-        CliError
+        BoardError
         """
-        from topi_ext import compat
+        from .. import compat
 
         kind = str(target.kind.name)
         host = target if kind == "llvm" else target.host
         who = f"--key {self.board.key}: the server at {self.address}"
         with self.doing("was asked for its devices"):
             if host is not target and not self.remote.device(kind, 0).exist:
-                raise CliError(f"{who} has no device {kind}")
+                raise BoardError(f"{who} has no device {kind}")
         triple = self._ask("target.llvm_get_system_triple")
         if host is None or triple is None:
             return
         wanted = str(host.attrs.get("mtriple", "") or compat.system_triple())
         if wanted.split("-")[0] != str(triple).split("-")[0]:
-            raise CliError(f"{who} is {triple}, --target is for {wanted}")
+            raise BoardError(f"{who} is {triple}, --target is for {wanted}")
         there = self._ask("tvm.codegen.llvm.GetHostCPUFeatures")
         if there is None:
             return
@@ -304,7 +314,7 @@ class Session:
             return not known or bool(self._ask("ffi.MapGetItem", there, feature))
 
         if missing := compat.missing_vectors(host, has):
-            raise CliError(f"{who} has no {', '.join(missing)}, which --target uses")
+            raise BoardError(f"{who} has no {', '.join(missing)}, which --target uses")
 
     def planned(self, target: Any) -> Any:
         """An llvm target that names no ``num-cores``, with as many threads as the server uses;
@@ -331,7 +341,7 @@ def hang_up() -> None:
 
 def _refusal(error: Exception) -> str:
     """Why a server takes no session."""
-    from topi_ext import compat
+    from .. import compat
 
     said = one_line(error, 200)
     if "pending_request_bytes_" in said or "version" in said.lower():
@@ -348,3 +358,70 @@ def _sockets() -> set[int]:
             if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
                 found.add(int(name))
     return found
+
+
+def linker(board: Board, target: Any) -> str | None:
+    """What links a library for a target; None for this machine's own compiler.
+
+    Raises
+    ------
+    BoardError
+        There is none for the target's triple.
+    """
+    from .. import compat
+
+    host = target if target.kind.name == "llvm" else target.host
+    if board.compiler or host is None or compat.is_for_this_machine(host):
+        return board.compiler
+    triple = str(host.attrs["mtriple"])
+    names = dict.fromkeys(
+        f"{t}-{c}" for t in (triple, _without_vendor(triple)) for c in ("g++", "gcc", "clang")
+    )
+    if found := next(filter(shutil.which, names), None):
+        return found
+    raise BoardError(
+        f"--target: nothing links for {triple}: install {next(iter(names))}, or say --cc"
+    )
+
+
+def _without_vendor(triple: str) -> str:
+    """``aarch64-linux-gnu`` of ``aarch64-unknown-linux-gnu``, as compilers are called."""
+    parts = triple.split("-")
+    return "-".join(parts[:1] + parts[2:]) if len(parts) == 4 else triple
+
+
+def export(executable: Any, board: Board, target: Any, library: Path) -> None:
+    """Link a compiled module for a board into a shared library.
+
+    Raises
+    ------
+    BoardError
+        The linker fails.
+    """
+    compiler = linker(board, target)
+    try:
+        executable.export_library(str(library), **({"cc": compiler} if compiler else {}))
+    except Exception as error:
+        name = compiler or "this machine's compiler"
+        raise BoardError(f"--key {board.key}: {name} cannot link: {one_line(error)}") from error
+
+
+def upload(session: Session, library: Path) -> None:
+    """Send a library.
+
+    Raises
+    ------
+    BoardError
+        The server does not take it.
+    """
+    try:
+        with session.doing("was sent a library"):
+            session.remote.upload(str(library))
+    except BoardError:
+        raise
+    except Exception as error:
+        what = f"a library of {library.stat().st_size / 1e6:.1f} MB"
+        raise BoardError(
+            f"--key {session.board.key}: the server at {session.address} does not take "
+            f"{what}: {one_line(error)}"
+        ) from error

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...plan_database import plain
-from ...spec.problem import Problem
-from ..machine import Machine
-from ..registry import KERNELS
-from .choose import by_other_stores, candidates, choose
-from .window import Plan
+from ..cpu.machine import Machine
+from ..cpu.plan.choose import by_other_stores, candidates, choose
+from ..cpu.plan.window import Plan
+from ..cpu.registry import KERNELS
+from ..spec.problem import Problem
+from .database import plain
 
 WITHIN = 4.0
 """Times the least estimate, beyond which the best of a kernel is not measured."""

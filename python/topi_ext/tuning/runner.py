@@ -7,19 +7,17 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tvm
 
-from topi_ext import compat
-from topi_ext.backend import Work
-from topi_ext.code_cache import keeping
-from topi_ext.cpu.plan.window import Plan
-from topi_ext.race import Timed
-
-if TYPE_CHECKING:
-    from conv_cli.boards import Board
+from .. import compat
+from ..backend import Work
+from ..code_cache import keeping
+from ..cpu.plan.window import Plan
+from .interleaved import Timed
+from .rpc import Board, export, upload
 
 
 class Opened(NamedTuple):
@@ -66,11 +64,9 @@ def on_board(library: Any, board: Board, target: Any) -> Iterator[Opened]:
 
     Raises
     ------
-    CliError
-        In one line: nothing links for it, no board is free, or it ends.
+    BoardError
+        Nothing links for it, no board is free, or it ends.
     """
-    from .cli.remote import export, upload
-
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "plans.so"
         export(library, board, target, path)

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from ..cpu.machine import Machine
+from ..cpu.plan.choose import by_other_stores, candidates
+from ..cpu.plan.window import Plan
+from ..cpu.registry import KERNELS
 from ..kernel_selection import Selection
 from ..notices import warn_once
-from ..plan_database import Database, Entry, machine_name, plain
 from ..spec.problem import Problem
-from .machine import Machine
-from .plan.choose import by_other_stores, candidates
-from .plan.window import Plan
-from .registry import KERNELS
+from .database import Database, Entry, machine_name, plain
 
 
 def entry(plan: Plan, ms: float, estimate_ms: float) -> Entry:

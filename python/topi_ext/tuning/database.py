@@ -30,8 +30,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Union, cast
 
-from .notices import warn_once
-from .spec.problem import listed
+from ..notices import warn_once
+from ..spec.problem import listed
 
 FORMAT, VERSION = "tvm-conv-ext plans", 1
 

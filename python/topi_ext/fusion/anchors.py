@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operator that a fused chain begins with.
+
+An anchor never changes.  A view or a conversion behind the operator gives another anchor, or None
+where the kernel cannot write its result so.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from ..compat import same_size
+from ..dtypes import FLOATS
+from ..epilogue import Epilogue, PostOp
+from ..geometry import Size
+from ..layout import SPATIAL
+from ..problem import RESULT
+from ..problem import Problem as Convolution
+from ..spec.problem import Problem
+from .axes import Axes, Letters
+
+
+class Anchor(ABC):
+    """An operator that a kernel computes together with post-ops.
+
+    Attributes
+    ----------
+    name : str
+        Name of the operator, with which the kernel's name begins.
+    dtype : str
+        Dtype of the result.
+    axes : sequence of str
+        Letters of each axis of the result: one, or several where the result is a view.
+    sizes : mapping
+        Size of each letter.
+    merges_axes : bool
+        Whether the problem merges axes.  The kernel's operands are then reshaped to the shapes that
+        the problem states, and the operand of a post-op must vary along some axis.
+    sums_integers : bool
+        Whether operands of post-ops may have other dtypes than the result.
+    """
+
+    name: str
+    dtype: str
+    axes: Sequence[str]
+    sizes: Mapping[str, Any]
+    merges_axes = True
+    sums_integers = False
+
+    def viewed(self, shape: Sequence[Size]) -> Anchor | None:
+        """Return the anchor whose result is reshaped to `shape`, or None."""
+        del shape
+        return None
+
+    def permuted(self, order: Sequence[int]) -> Anchor | None:
+        """Return the anchor whose result is transposed by `order`, or None."""
+        del order
+        return None
+
+    def converted(self, dtype: str) -> Anchor | None:
+        """Return the anchor whose result has another dtype, or None."""
+        del dtype
+        return None
+
+    @abstractmethod
+    def problem(self, epilogue: Sequence[PostOp]) -> Problem:
+        """Return the problem that a kernel solves: the operator and these post-ops."""
+
+    def post_op(self, op: str, shape: Sequence[Size]) -> PostOp | None:
+        """Return the post-op whose operand has this shape.
+
+        The operand may be broadcast.  The result is None where the operand would enlarge the
+        anchor's result, and where `merges_axes` forbids an operand of one element.
+        """
+        axes = self.axes[len(self.axes) - len(shape) :]
+        varies = ""
+        for letters, size in zip(axes, shape):
+            if same_size(size, 1):
+                continue
+            if not same_size(size, prod((self.sizes[a] for a in letters), start=1)):
+                return None
+            varies += letters
+        if not varies and self.merges_axes:
+            return None
+        return PostOp(op, "".join(axes), varies)
+
+
+@dataclass(frozen=True)
+class ConvAnchor(Anchor):
+    """A convolution or transposed convolution.
+
+    Attributes
+    ----------
+    name : str
+    base : Convolution
+        The convolution without post-ops.
+    """
+
+    name: str
+    base: Convolution
+
+    merges_axes = False
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of the result."""
+        return self.base.dtypes[2]
+
+    @property
+    def sums_integers(self) -> bool:
+        """Whether the operands are integers."""
+        return self.base.dtypes[1] not in FLOATS
+
+    @property
+    def axes(self) -> Axes:
+        """Letter of each axis of the result."""
+        return tuple(getattr(self.base.layouts, RESULT[self.base.face]))
+
+    @property
+    def sizes(self) -> dict[str, Size]:
+        """Size of each letter of the result."""
+        base, rank = self.base, len(self.axes) - 2
+        spatial = dict(zip(SPATIAL[rank], base.out_sizes[-rank:]))
+        channels = base.geometry.c if base.transposed else base.geometry.k
+        return {"N": base.n, "C": channels, **spatial}
+
+    def converted(self, dtype: str) -> ConvAnchor | None:
+        """Return the anchor with this dtype; only kernels of integers can convert."""
+        if not self.sums_integers:
+            return None
+        dtypes = (*self.base.dtypes[:2], dtype)
+        return replace(self, base=replace(self.base, dtypes=dtypes))
+
+    def problem(self, epilogue: Sequence[PostOp]) -> Convolution:
+        """Return the convolution with post-ops."""
+        return replace(self.base, epilogue=tuple(epilogue))
+
+
+@dataclass(frozen=True)
+class ViewedAnchor(Anchor):
+    """An operator whose axes are letters, which views split and merge.
+
+    Attributes
+    ----------
+    letters : Letters
+        The axes of all tensors; the result is the last.
+    shape : tuple
+        Shape of the result.
+    """
+
+    letters: Letters
+    shape: tuple[Size, ...]
+
+    @property
+    def axes(self) -> Axes:
+        """Letters of each axis of the result."""
+        return self.letters.tensors[-1]
+
+    @property
+    def sizes(self) -> Mapping[str, Size]:
+        """Size of each letter."""
+        return self.letters.sizes
+
+    def viewed(self, shape: Sequence[Size]) -> ViewedAnchor | None:
+        """Return the anchor whose result is reshaped, where letters can be split and merged so."""
+        letters = self.letters.reshaped(len(self.letters.tensors) - 1, shape)
+        return letters and replace(self, letters=letters, shape=tuple(shape))
+
+    def epilogue(self, steps: Sequence[PostOp], before: int = 0) -> Epilogue:
+        """Return post-ops in the letters that views have left.
+
+        Parameters
+        ----------
+        steps : sequence of PostOp
+        before : int
+            Number of other post-ops that come first.
+        """
+        renamed = []
+        for step in steps:
+            varies = self.letters.current(step.varies)
+            earlier = None if step.earlier is None else step.earlier + before
+            renamed.append(replace(step, order=varies, varies=varies, earlier=earlier))
+        return tuple(renamed)

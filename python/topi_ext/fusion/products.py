@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrix products as anchors, whose operands may be views of other tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from string import ascii_lowercase
+
+from ..compat import same_size
+from ..epilogue import PostOp
+from ..geometry import Size
+from ..product import Product
+from .anchors import ViewedAnchor
+from .axes import Letters
+
+X, W, Y = range(3)
+"""Numbers of the tensors of :class:`.axes.Letters`."""
+
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+_BATCH, _ROW, _COLUMN, _TERM = ascii_lowercase[:8], "x", "y", "z"
+
+_MODERATE = 2.0**8
+
+
+@dataclass(frozen=True)
+class ProductAnchor(ViewedAnchor):
+    """A matrix product.
+
+    Attributes
+    ----------
+    dtypes : tuple of str
+        Dtypes of both operands and of the result.
+    factor : float
+        Number that multiplies the sums, in place of an operand.
+    """
+
+    dtypes: tuple[str, str, str]
+    factor: float = 1.0
+
+    name = "matmul"
+
+    @classmethod
+    def of(
+        cls, shapes: Sequence[Sequence[Size]], dtypes: tuple[str, str, str]
+    ) -> ProductAnchor | None:
+        """Return the product of two tensors, batched and broadcast as NumPy's ``matmul``.
+
+        Parameters
+        ----------
+        shapes, dtypes
+            Those of both operands and of the result.
+
+        Returns
+        -------
+        ProductAnchor or None
+            None for integers, operands of one axis, batch sizes that are not known to be equal, and
+            tensors without elements.
+        """
+        if any(dtype not in _FLOATS for dtype in dtypes) or dtypes[X] != dtypes[W]:
+            return None
+        sizes = [size for shape in shapes for size in shape]
+        if any(len(shape) < 2 for shape in shapes) or any(_is_zero(size) for size in sizes):
+            return None
+        letters = _letters(*shapes)
+        return letters and cls(letters, tuple(shapes[Y]), dtypes)
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of the result."""
+        return self.dtypes[Y]
+
+    def permuted(self, order: Sequence[int]) -> ProductAnchor | None:
+        """Return the anchor whose result is transposed, where its last letter stays.
+
+        Otherwise the kernel would write the elements of its vectors one by one.
+        """
+        axes = self.letters.tensors[Y]
+        turned = tuple(axes[axis] for axis in order)
+        if "".join(turned)[-1:] != "".join(axes)[-1:]:
+            return None
+        shape = tuple(self.shape[axis] for axis in order)
+        return replace(self, letters=self.letters.with_axes(Y, turned), shape=shape)
+
+    def scaled(self, factor: float) -> ProductAnchor | None:
+        """Return the anchor that multiplies its sums by one more factor.
+
+        The range of finite sums changes by the factor, so it must stay moderate: attention's
+        ``1 / sqrt(head size)`` is.
+        """
+        factor *= self.factor
+        is_moderate = 1 / _MODERATE <= abs(factor) <= _MODERATE
+        return replace(self, factor=factor) if is_moderate else None
+
+    def transposed_from(self, number: int, order: Sequence[int]) -> ProductAnchor:
+        """Return the anchor that reads an operand before its transpose by `order`."""
+        return replace(self, letters=self.letters.permuted(number, order))
+
+    def broadcast_from(self, number: int, shape: Sequence[Size]) -> ProductAnchor | None:
+        """Return the anchor that reads an operand before it was broadcast from `shape`."""
+        kept = self.letters.current(_ROW + _COLUMN + _TERM)
+        letters = self.letters.broadcast(number, shape, kept=kept)
+        return letters and replace(self, letters=letters)
+
+    def reshaped_from(self, number: int, shape: Sequence[Size]) -> ProductAnchor | None:
+        """Return the anchor that reads an operand before it was reshaped from `shape`."""
+        letters = self.letters.reshaped(number, shape)
+        return letters and replace(self, letters=letters)
+
+    def problem(self, epilogue: Sequence[PostOp]) -> Product:
+        """Return the product; its post-ops name only letters that their operands vary along."""
+        first = () if self.factor == 1.0 else (PostOp("multiply", value=self.factor),)
+        steps = (*first, *self.epilogue(epilogue, before=len(first)))
+        x, w, y = ("".join(axes) for axes in self.letters.tensors)
+        sizes = tuple(self.letters.sizes.items())
+        return Product(sizes, x, w, y, self.dtypes, steps).merged()
+
+
+def _letters(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size]) -> Letters | None:
+    """Return a letter for each axis of the result, and one for the axis that is summed over."""
+    batch = len(y) - 2
+    if batch > len(_BATCH) or not same_size(x[-1], w[-2]):
+        return None
+    of_y = (*_BATCH[:batch], _ROW, _COLUMN)
+    sizes = {**dict(zip(of_y, y)), _TERM: x[-1]}
+    operands = []
+    for shape, ends in ((x, (_ROW, _TERM)), (w, (_TERM, _COLUMN))):
+        names = _BATCH[batch - len(shape) + 2 : batch]
+        axes = []
+        for size, name in zip(shape[:-2], names):
+            if not (same_size(size, sizes[name]) or same_size(size, 1)):
+                return None
+            axes.append(name if same_size(size, sizes[name]) else "")
+        operands.append((*axes, *ends))
+    return Letters(sizes, (*operands, of_y))
+
+
+def _is_zero(size: Size) -> bool:
+    return isinstance(size, int) and size == 0

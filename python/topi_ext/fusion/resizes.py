@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Resizes of images as anchors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..epilogue import PostOp
+from ..geometry import Size
+from ..resize import ASYMMETRIC, CORNERS, HALF_PIXEL, NEAREST, Resize
+from .anchors import Anchor
+
+_LINEAR = {"half_pixel": HALF_PIXEL, "align_corners": CORNERS, "asymmetric": ASYMMETRIC}
+"""Methods by coordinate transformation mode."""
+
+_NEAREST = {("half_pixel", "round"), ("half_pixel", ""), ("asymmetric", "floor")}
+"""Modes and roundings that repeat each element equally often where sizes are whole multiples."""
+
+
+@dataclass(frozen=True)
+class ResizeAnchor(Anchor):
+    """A resize.
+
+    Attributes
+    ----------
+    base : Resize
+        The resize without post-ops.
+    """
+
+    base: Resize
+
+    name, dtype, axes = "resize2d", "float32", tuple("NCHW")
+
+    @classmethod
+    def of(
+        cls,
+        before: Sequence[Size],
+        after: Sequence[Size],
+        dtypes: Sequence[str],
+        layout: str,
+        how: tuple[str, str, str],
+    ) -> ResizeAnchor | None:
+        """Return the resize of images of shape `before` to shape `after`.
+
+        Parameters
+        ----------
+        before, after, dtypes
+            Shapes and dtypes of the operand and of the result.
+        layout : str
+        how : tuple of str
+            Method, coordinate transformation mode and rounding, as TVM's ``image.resize2d`` names
+            them.
+
+        Returns
+        -------
+        ResizeAnchor or None
+            None for other layouts, methods and dtypes, and for symbolic sizes.
+        """
+        sizes = [*before, *after]
+        if len(sizes) != 8 or not all(isinstance(size, int) and size > 0 for size in sizes):
+            return None
+        if set(dtypes) != {"float32"} or layout != "NCHW":
+            return None
+        method = _method(*how, before[2:], after[2:])
+        return method and cls(
+            Resize(method, tuple(before[:2]), tuple(before[2:]), tuple(after[2:]))
+        )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the result."""
+        return tuple(self.sizes.values())
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Size of each letter."""
+        return self.base.sizes
+
+    def problem(self, epilogue: Sequence[PostOp]) -> Resize:
+        """Return the resize with post-ops; their operands have the axes that they vary along."""
+        return replace(self.base, epilogue=tuple(replace(s, order=s.varies) for s in epilogue))
+
+
+def _method(
+    method: str, mode: str, rounding: str, before: Sequence[int], after: Sequence[int]
+) -> str | None:
+    """Return the method of :class:`Resize`, or None where it has none."""
+    if method == "linear":
+        return _LINEAR.get(mode)
+    is_multiple = all(b % a == 0 for a, b in zip(before, after))
+    known = method == "nearest_neighbor" and (mode, rounding) in _NEAREST
+    return NEAREST if known and is_multiple else None

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transposes as anchors: those whose last axis becomes another one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from string import ascii_lowercase
+
+from ..epilogue import PostOp
+from ..geometry import Size
+from ..transposition import Transposition
+from .anchors import ViewedAnchor
+from .axes import Letters
+
+_ELEMENTS = 1 << 13
+"""Smaller transposes are left to TVM, which can fuse them with the operators that read them."""
+
+_SIDE = 8
+"""Minimum number of rows and columns of the matrices that are transposed."""
+
+
+@dataclass(frozen=True)
+class TransposeAnchor(ViewedAnchor):
+    """A transpose.
+
+    Attributes
+    ----------
+    dtype : str
+        Dtype of the operand and of the result.
+    """
+
+    dtype: str
+
+    name = "transpose"
+
+    @classmethod
+    def of(cls, shape: Sequence[Size], order: Sequence[int], dtype: str) -> TransposeAnchor | None:
+        """Return the transpose to `shape` whose axes were axes `order` of the operand.
+
+        Returns
+        -------
+        TransposeAnchor or None
+            None for dtypes other than float32, symbolic sizes, small tensors, and where the last
+            axis stays.
+        """
+        if not shape or not all(isinstance(size, int) for size in shape):
+            return None
+        if dtype != "float32" or len(shape) > len(ascii_lowercase) // 2:
+            return None
+        given = tuple(ascii_lowercase[: len(order)])
+        turned = tuple(given[axis] for axis in order)
+        letters = Letters(dict(zip(turned, shape)), (given, turned))
+        anchor = cls(letters, tuple(shape), dtype)
+        problem = anchor.problem(())
+        if problem.elements < _ELEMENTS or problem.x[-1:] == problem.y[-1:]:
+            return None
+        sides = problem.shape(problem.x[-1] + problem.y[-1])
+        return anchor if min(sides) >= _SIDE else None
+
+    def problem(self, epilogue: Sequence[PostOp]) -> Transposition:
+        """Return the transpose with post-ops."""
+        x, y = ("".join(axes) for axes in self.letters.tensors)
+        sizes = tuple(self.letters.sizes.items())
+        return Transposition(sizes, x, y, self.dtype, self.epilogue(epilogue)).merged()
