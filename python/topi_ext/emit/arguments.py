@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..problem import DATA, TAPS, Problem
 from ..product import Product
-from .builder import argument, nest
+from .builder import argument, grid
 from .expressions import Expr
 from .operands import Operand, Part
 
 
 class Packed(NamedTuple):
-    """What packed weights are: how many elements, of which dtype."""
+    """The number of elements of packed weights, and their dtype."""
 
     elements: int
     dtype: str
@@ -38,7 +38,8 @@ def arguments(problem: Any, packed: Packed | None = None) -> list[tuple[Any, ...
 
 
 def conv_arguments(problem: Problem, packed: Packed | None = None) -> list[tuple[Any, ...]]:
-    """Data, weight, the operands of the epilogue, and the result, of ``conv`` or its transpose.
+    """Declare data, weight, the operands of the epilogue, and the result of ``conv`` or its
+    transpose.
 
     Parameters
     ----------
@@ -56,7 +57,7 @@ def conv_arguments(problem: Problem, packed: Packed | None = None) -> list[tuple
 
 
 def weight_grad_arguments(problem: Problem) -> list[tuple[Any, ...]]:
-    """x, y, and the gradient of the weight."""
+    """Declare x, y, and the gradient of the weight."""
     geometry, layouts = problem.geometry, problem.layouts
     x = _argument("x", layouts.x, _data_sizes(problem.x_sizes, geometry.c), problem.dtypes[0])
     y = _argument("y", layouts.y, _data_sizes(problem.y_sizes, geometry.k), problem.dtypes[1])
@@ -64,7 +65,7 @@ def weight_grad_arguments(problem: Problem) -> list[tuple[Any, ...]]:
 
 
 def product_arguments(product: Product, packed: Packed | None = None) -> list[tuple[Any, ...]]:
-    """Both operands, those of the epilogue, and the result, of a matrix product; see
+    """Declare both operands, those of the epilogue, and the result of a matrix product; see
     :func:`conv_arguments`."""
     sizes, (of_x, _, of_y) = product.size, product.dtypes
     x = _argument("x", product.x, sizes, of_x)
@@ -78,14 +79,14 @@ def product_arguments(product: Product, packed: Packed | None = None) -> list[tu
 
 
 def stored_weight(problem: Problem | Product) -> tuple[Any, ...]:
-    """The weight, as the user stores it."""
+    """Declare the weight, as the user stores it."""
     if isinstance(problem, Product):
         return _argument("w", problem.w, problem.size, problem.dtypes[1])
     return _argument("weight", problem.layouts.w, _weight_sizes(problem), problem.dtypes[1])
 
 
 def packed_weight(packed: Packed) -> tuple[Any, ...]:
-    """The packed weight, which has one axis."""
+    """Declare the packed weight, which has one axis."""
     return _argument("packed", "P", {"P": packed.elements}, packed.dtype)
 
 
@@ -97,23 +98,24 @@ def weight_index(
     out_channel: Expr,
     taps: Sequence[Expr],
 ) -> Expr:
-    """Where `weight` holds the weight between two channels of a group, by which face reads it."""
+    """Return the index of the weight between two channels of a group, as the problem's face reads
+    it."""
     outer, inner = out_channel, in_channel
     if problem.transposed:
         outer, inner = inner, outer
     return weight.at("OI" + TAPS, group * problem.geometry.k_per_group + outer, inner, *taps)
 
 
-def as_stored(
-    weight: Operand, extents: dict[str, Expr], step: Callable[[dict[str, Expr]], None]
-) -> None:
-    """``step(numbers along these axes)``, in the order in which `weight` is stored."""
+def as_stored(weight: Operand, extents: dict[str, Expr]) -> Iterator[dict[str, Expr]]:
+    """Emit ``for index in as_stored(weight, extents)``: loops over these axes, in the order in
+    which `weight` is stored; `index` has the index along each axis by its letter."""
     order = sorted(extents, key=lambda letter: -weight.strides.get(letter, 0))
-    nest([extents[letter] for letter in order], lambda *at: step(dict(zip(order, at))))
+    for index in grid(*(extents[letter] for letter in order)):
+        yield dict(zip(order, index))
 
 
 def tap_number(problem: Problem, taps: Sequence[Expr]) -> Expr:
-    """The number of a tap among all of a kernel."""
+    """Return the number of a tap among all taps of a kernel."""
     number: Expr = 0
     for tap, extent in zip(taps, problem.geometry.kernel):
         number = number * extent + tap
@@ -121,18 +123,18 @@ def tap_number(problem: Problem, taps: Sequence[Expr]) -> Expr:
 
 
 def copied_weight(problem: Problem, packed: Operand, start: int) -> Operand:
-    """The weight as the user stores it, of which `packed` holds a copy from `start` on."""
+    """Return the weight as the user stores it, of which `packed` holds a copy from `start` on."""
     return Part(packed, start, *stored_sizes(problem))
 
 
 def stored_sizes(problem: Problem) -> tuple[str, list[int]]:
-    """The axes of the weight in the order in which the user stores them, and their sizes."""
+    """Return the axes of the weight in the order in which the user stores them, and their sizes."""
     sizes, order = _weight_sizes(problem), problem.layouts.w
     return order, [sizes[letter] for letter in order]
 
 
 def _epilogue_arguments(problem: Problem) -> list[tuple[Any, ...]]:
-    """The operands of the steps, in their order."""
+    """Declare the operands of the steps, in their order."""
     sizes = _data_sizes(problem.out_sizes, problem.geometry.groups * problem.out_channels)
     return [
         _argument(
@@ -146,7 +148,7 @@ def _epilogue_arguments(problem: Problem) -> list[tuple[Any, ...]]:
 
 
 def _data_sizes(sizes: Sequence[Expr], channels: int) -> dict[str, Expr]:
-    """Sizes by letter of data with these four axes."""
+    """Return sizes by letter of data with these four axes."""
     return {**dict(zip(DATA, sizes)), "C": channels}
 
 
@@ -156,5 +158,5 @@ def _weight_sizes(problem: Problem) -> dict[str, int]:
 
 
 def _argument(name: str, order: str, sizes: dict[str, Any], dtype: str) -> tuple[Any, ...]:
-    """One that is stored in `order`; axes that it does not name are unit axes."""
+    """Declare an argument stored in `order`; axes that it does not name are unit axes."""
     return argument(name, order, [sizes[letter] for letter in order], dtype)
