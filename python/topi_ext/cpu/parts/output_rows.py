@@ -134,6 +134,22 @@ class Row(NamedTuple):
         else:
             copy(result.out, self.into + first, acc, start, count, lanes)
 
+    def interleaved(
+        self, factor: int, counts: tuple[Expr, Expr], unrolled: int
+    ) -> Iterator[tuple[Expr, Expr, Expr]]:
+        """Emit ``for i, q, a in row.interleaved(...)``: loops over all elements ``i = q * factor +
+        a``.
+
+        `counts` are the number of positions q that have all elements a below `factor`, and the
+        elements of one position more.  A loop over at most `unrolled` elements is written out.
+        """
+        whole, rest = counts
+        for q in emit.loop(whole):
+            for a in range(factor) if factor <= unrolled else emit.loop(factor):
+                yield q * factor + a, q, a
+        for a in emit.loop(rest):
+            yield whole * factor + a, whole, a
+
     def put_interleaved(
         self,
         factor: int,
@@ -141,17 +157,9 @@ class Row(NamedTuple):
         value_of: Callable[[Expr, Expr], Expr],
         unrolled: int,
     ) -> None:
-        """Write ``value_of(q, a)`` to element ``q * factor + a``, for all a below `factor`.
-
-        `counts` are the number of positions q, and of elements of one more that exist only in part.
-        A loop over at most `unrolled` elements is written out.
-        """
-        whole, rest = counts
-        for q in emit.loop(whole):
-            for a in range(factor) if factor <= unrolled else emit.loop(factor):
-                self.put(q * factor + a, value_of(q, a))
-        for a in emit.loop(rest):
-            self.put(whole * factor + a, value_of(whole, a))
+        """Write ``value_of(q, a)`` to each element, in the loops of :meth:`interleaved`."""
+        for i, q, a in self.interleaved(factor, counts, unrolled):
+            self.put(i, value_of(q, a))
 
     def end(self, count: Expr) -> None:
         """End the row, all `count` elements of which were put."""

@@ -126,12 +126,9 @@ class PhaseCopy:
                 # LLVM would take the row for a long one.
                 row.put_all(0, acc, source, present, self.plan.lanes)
             else:
-                row.put_interleaved(
-                    factor,
-                    (present // factor, present % factor),
-                    lambda q, a: acc[source + (a * self.pitch + q)],
-                    MOST_WRITTEN_OUT,
-                )
+                counts = present // factor, present % factor
+                for i, q, a in row.interleaved(factor, counts, MOST_WRITTEN_OUT):
+                    row.put(i, acc[source + (a * self.pitch + q)])
         row.end(present)
 
 
