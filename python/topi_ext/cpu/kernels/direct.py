@@ -77,8 +77,8 @@ def pack_weights(problem: Problem, plan: DirectPlan, weight: Operand, packed: Op
 
 @dataclass(frozen=True)
 class Blocking:
-    """How the positions and output channels of a kernel are divided, and what each task allocates;
-    of symbolic sizes chosen at run time.
+    """The division of the positions and output channels of a kernel, and the memory of each task;
+    chosen at run time for symbolic sizes.
 
     Attributes
     ----------
@@ -361,7 +361,7 @@ class Direct:
 
     def _tile(self, reduction: Reduction, phase: PhaseIndex, position: Expr, vectors: int) -> None:
         """accumulators[channels][vectors] += weight * panel, over input channels and taps."""
-        plan, lanes, task, acc = self.plan, self.plan.lanes, reduction.task, reduction.acc
+        plan, lanes, (task, k_block, _, acc, _) = self.plan, self.plan.lanes, reduction
         last = self.gathers[-1]
         in_row = [0]
         if plan.all_phases:
@@ -377,14 +377,12 @@ class Direct:
         for at, (register, index) in registers.items():
             value = (
                 emit.broadcast(self._first_sum(task, reduction.block, rows[at[:2]]), lanes)
-                if reduction.k_block.fresh
+                if k_block.fresh
                 else acc[indices[at]]
             )
             emit.store(register, index, value)
         weight_at = self._weight_at(reduction, phase)
-        for step, taps, data, p in self._reads(
-            reduction.k_block, phase, data_at, position, vectors
-        ):
+        for step, taps, data, p in self._reads(k_block, phase, data_at, position, vectors):
             for o in range(plan.channels):
                 weight = emit.let(weight_at(o, step, taps))
                 for v, vector in enumerate(data):
@@ -397,11 +395,10 @@ class Direct:
     def _reads(
         self, k_block: KBlock, phase: PhaseIndex, data_at: DataAt, position: Expr, vectors: int
     ) -> Iterator[tuple[Expr, Sequence[Expr], list[Expr], int]]:
-        """Emit the loops over input channels and taps of a tile: ``for step, taps, data, p in
-        ...``.
+        """Emit the loops over input channels and taps of a tile; yield step, taps, data and phase.
 
-        `data` are the vectors of the panel that a tap reads, and `p` is the phase that they are
-        summed to: one of those along a row if the tile has all of them, else 0.
+        `data` are the vectors of the panel that a tap reads, and the phase is that to which they
+        are summed: one of those along a row if the tile has all of them, else 0.
         """
         lanes = self.plan.lanes
 

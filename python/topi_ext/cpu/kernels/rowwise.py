@@ -52,9 +52,9 @@ class _Moments(NamedTuple):
     squares: Expr
 
     @classmethod
-    def read(cls, held: Array, at: Expr = 0) -> _Moments:
-        """Load the moments that begin at ``held[at]``."""
-        return cls(*(emit.let(held[at + i]) for i in range(len(cls._fields))))
+    def read(cls, array: Array, at: Expr = 0) -> _Moments:
+        """Load the moments that begin at ``array[at]``."""
+        return cls(*(emit.let(array[at + i]) for i in range(len(cls._fields))))
 
 
 class _Kernel:

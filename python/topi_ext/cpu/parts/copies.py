@@ -106,8 +106,8 @@ def _every(
     begins = [min(i * lanes, last) for i in range(step - 1)] + [last]
     read = [emit.let(source[emit.lanes_of(start + begin, lanes)]) for begin in begins]
     for residue in residues:
-        places = range(residue, residue + lanes * step, step)
-        vectors = [min(place // lanes, step - 1) for place in places]
+        offsets = range(residue, residue + lanes * step, step)
+        vectors = [min(offset // lanes, step - 1) for offset in offsets]
         yield emit.shuffled(
-            read, [v * lanes + place - begins[v] for place, v in zip(places, vectors)]
+            read, [v * lanes + offset - begins[v] for offset, v in zip(offsets, vectors)]
         )

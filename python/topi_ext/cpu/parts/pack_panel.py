@@ -151,8 +151,8 @@ class _Packing:
             return emit.opaque_base(self.source.at("C" + DATA, self.channel + channel, *where))
 
         def row_of(outer: Sequence[Expr], column: Expr) -> Expr:
-            places = zip((*outer, column), self.panel.window.steps)
-            return emit.opaque_base(base + sum(e * step for e, step in places))
+            steps = zip((*outer, column), self.panel.window.steps)
+            return emit.opaque_base(base + sum(e * step for e, step in steps))
 
         return _Plane(base, begins, limits, source_of, row_of)
 

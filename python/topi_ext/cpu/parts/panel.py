@@ -71,7 +71,7 @@ class FittedWindow(NamedTuple):
         blocks : int or symbolic
             The number of blocks, if images, planes and rows can be divided into so many.
         """
-        wanted = _block_extents(positions, blocks)
+        extents = _block_extents(positions, blocks)
         halo = [gather.last_shift - gather.first_shift for gather in gathers]
         most = room.elements // prod(1 + reach for reach in halo[:-1]) - halo[-1]
         width = _equal_block(positions[-1], emit.least(most, positions[-1]))
@@ -83,7 +83,7 @@ class FittedWindow(NamedTuple):
             most = emit.most(
                 emit.quotient(room.elements, emit.opaque_value(inner * around)) - halo[axis], 1
             )
-            count = _equal_block(positions[axis], emit.least(most, wanted[axis]))
+            count = _equal_block(positions[axis], emit.least(most, extents[axis]))
             count = emit.opaque_value(emit.choose(is_whole, lambda count=count: count, 1))
             block[axis] = count
             inner = emit.opaque_value(inner * (count + halo[axis]))
@@ -117,16 +117,16 @@ def fitted_block(
     return FittedWindow.emitted(Window.of(room, dense), tiles, dense, lanes, blocks).block
 
 
-def fitted_splits(tasks: Expr, wanted: int, most: Expr) -> Expr:
-    """Return into how many splits each of `tasks` is divided, at most `most`, so that there are as
-    many tasks as `wanted`.
+def fitted_splits(tasks: Expr, target: int, most: Expr) -> Expr:
+    """Return into how many splits each of `tasks` is divided, at most `most`, so that there are
+    `target` tasks.
 
     These are two for each thread.  If all threads have equally many, one for each is enough, since
     every split packs the same data.
     """
-    threads = max(1, wanted // 2)
+    threads = max(1, target // 2)
     uneven = emit.remainder(tasks, threads) * emit.remainder(emit.wide(threads), tasks)
-    enough = emit.opaque_value(emit.choose(uneven > 0, lambda: wanted, threads))
+    enough = emit.opaque_value(emit.choose(uneven > 0, lambda: target, threads))
     return emit.opaque_value(emit.least(emit.opaque_value(emit.ceil_div(enough, tasks)), most))
 
 
@@ -142,11 +142,11 @@ def window_of(
 
 def _block_extents(positions: Sequence[Expr], blocks: Expr) -> list[Expr]:
     """Return images, planes and rows of a block of which there are `blocks`."""
-    extents, wanted = [], blocks if isinstance(blocks, int) and blocks == 1 else emit.wide(blocks)
+    extents, left = [], blocks if isinstance(blocks, int) and blocks == 1 else emit.wide(blocks)
     for count in positions[:-1]:
-        along = emit.opaque_value(emit.least(count, wanted))
+        along = emit.opaque_value(emit.least(count, left))
         extents.append(emit.opaque_value(emit.ceil_div(count, along)))
-        wanted = emit.opaque_value(emit.ceil_div(wanted, along))
+        left = emit.opaque_value(emit.ceil_div(left, along))
     return extents
 
 

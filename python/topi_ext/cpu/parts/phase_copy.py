@@ -28,7 +28,7 @@ MOST_WRITTEN_OUT = 4
 """The most phases along a row whose elements are written out, one after the other."""
 
 HasTaps = Callable[[Expr], Expr]
-"""Whether a phase along an axis has a tap."""
+"""Returns whether a phase along an axis has a tap."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from ..emit import Expr
 from ..plan.direct import DirectPlan
 
 SPATIAL = (1, 2, 3)
-"""Of the four axes, those that have taps."""
+"""The axes that have taps, among the four."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class PhaseIndex(NamedTuple):
 
     @property
     def taps(self) -> list[Expr]:
-        """How many taps it has along each axis."""
+        """Number of taps along each axis."""
         return [group.taps for group in self.groups]
 
 

@@ -11,7 +11,7 @@ from ..emit import Expr
 
 
 class RowTiles(NamedTuple):
-    """How a row is divided into tiles.
+    """The division of a row into tiles.
 
     Attributes
     ----------

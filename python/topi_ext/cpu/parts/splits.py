@@ -11,7 +11,7 @@ from ..emit import Expr
 
 
 class Splits(NamedTuple):
-    """How the blocks of output channels of a group are divided among tasks.
+    """The division of the blocks of output channels of a group among tasks.
 
     Attributes
     ----------
