@@ -233,9 +233,11 @@ def test_one_element_too_far_is_seen(guard: Path, tmp_path: Path, of: str) -> No
         y = emit.argument("y", "A", (1024,), "float32")
         with emit.body(x, y) as (source, into):
             held = emit.scratch(1024, "float32")
-            emit.loop(1024, lambda i: emit.store(held, i, source[i]))
+            for i in emit.loop(1024):
+                emit.store(held, i, source[i])
             array = source if of == "argument" else held
-            emit.loop(1024, lambda i: emit.store(into, i, array[i + 1]))
+            for i in emit.loop(1024):
+                emit.store(into, i, array[i + 1])
     arrays = [np.ones(1024, "float32"), np.zeros(1024, "float32")]
     done, _ = run(guard, tmp_path, {"f0": made[0]}, {"f0": arrays}, HOST)
     assert done.returncode == -signal.SIGSEGV, done.stderr[-2000:]

@@ -33,10 +33,8 @@ def test_values(step: int) -> None:
             held = emit.scratch(100 * pitch, "float32")
             rows = Pitched(held, 5, pitch)
             transpose(rows, Runs(data, 0, step, channels, length, length), LANES)
-            emit.nest(
-                (length, channels),
-                lambda p, k: emit.store(out, p * channels + k, held[5 + p * pitch + k]),
-            )
+            for p, k in emit.grid(length, channels):
+                emit.store(out, p * channels + k, held[5 + p * pitch + k])
     func = made[0].with_attr("global_symbol", "main")
     kernel = tvm.compile(tvm.IRModule({"main": func}), "llvm")["main"]
     for positions in LENGTHS:

@@ -25,11 +25,22 @@ EMITTERS = ("topi_ext/cpu/kernels/", "topi_ext/cpu/parts/")
 EMITTING = {
     f"emit.{verb}"
     for verb in (
-        *("fill", "let", "loop", "nest", "opaque_base", "opaque_value", "registers", "scratch"),
-        *("share_of", "store", "table", "tasks", "tiles", "via_memory", "when"),
+        *("fill", "grid", "let", "loop", "nest", "only_if", "opaque_base", "opaque_value"),
+        *("registers", "scratch", "share_of", "sides", "store", "table", "tasks", "tiles"),
+        *("tiles_or_ones", "tiles_then_ones", "via_memory", "when"),
     )
 }
 """Verbs of `emit` that leave statements behind."""
+LOOP_MODULES = (
+    "topi_ext/emit/",
+    *(f"topi_ext/cpu/{folder}" for folder in ("emit", "isa/", "kernels/", "parts/")),
+    *(f"topi_ext/cuda/{folder}" for folder in ("emit", "kernels/", "parts/")),
+)
+"""Modules that emit kernels: a loop of Python may stand for a loop or a branch that is emitted."""
+EMITTED_LOOPS = {
+    *("grid", "loop", "only_if", "share_of", "sides", "tiles", "tiles_or_ones", "tiles_then_ones"),
+}
+"""Generators of `emit` that emit loops and branches; emitters add their own."""
 CACHED = {"cached_property", "functools.cached_property"}
 """Decorators that set an attribute when it is first read."""
 EXCEPTIONS = {
@@ -114,6 +125,103 @@ def state(method: ast.FunctionDef) -> Iterator[str]:
         is_set = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
         if is_set and not is_constructor and ast.unparse(node.value) == "self":
             yield f"{method.name} sets {node.attr}"
+
+
+def generators(tree: ast.AST) -> set[str]:
+    """Return the names of the functions of a module that are generators, not context managers."""
+    return {
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+        and not any("contextmanager" in ast.unparse(d) for d in node.decorator_list)
+        and any(isinstance(inner, (ast.Yield, ast.YieldFrom)) for inner in ast.walk(node))
+    }
+
+
+def early_exits(name: str, tree: ast.AST, loops: set[str]) -> Iterator[str]:
+    """Yield a line for each statement that leaves the body of an emitted loop or branch early.
+
+    Such a generator emits the end of the loop when Python asks for its next item.  Statements of an
+    inner function, and ``break`` and ``continue`` of an inner loop of Python, leave something else.
+    """
+
+    def visit(node: ast.AST, loop: str, returns: bool) -> Iterator[str]:
+        if isinstance(node, (ast.FunctionDef, ast.Lambda)):
+            loop, returns = "", False
+        elif isinstance(node, (ast.Break, ast.Continue)) and loop:
+            yield f"{name}:{node.lineno}: {type(node).__name__.lower()} inside {loop}"
+        elif isinstance(node, ast.Return) and returns:
+            yield f"{name}:{node.lineno}: return inside an emitted loop"
+        elif isinstance(node, ast.While):
+            loop = ""
+        elif isinstance(node, ast.For):
+            called = ast.unparse(node.iter.func) if isinstance(node.iter, ast.Call) else ""
+            loop = called if called.rpartition(".")[2] in loops else ""
+            returns = returns or bool(loop)
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, loop, returns)
+
+    yield from visit(tree, "", False)
+
+
+def test_no_emitted_loop_is_left_early() -> None:
+    python = ROOT / "python"
+    trees = {
+        path.relative_to(python).as_posix(): ast.parse(path.read_text())
+        for path in tracked("python/topi_ext/*.py")
+    }
+    trees = {name: tree for name, tree in trees.items() if name.startswith(LOOP_MODULES)}
+    assert trees
+    loops = EMITTED_LOOPS.union(*map(generators, trees.values()))
+    assert [line for name, tree in trees.items() for line in early_exits(name, tree, loops)] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("for i in emit.loop(n):\n  break", "break inside emit.loop"),
+        ("for i, j in grid(m, n):\n  if i: continue", "continue inside grid"),
+        ("for holds in emit.sides(c):\n  return", "return inside an emitted loop"),
+        ("for _ in emit.only_if(c):\n  for a in b:\n    return a", "return inside an emitted loop"),
+        (
+            "for block, i in self.splits.blocks_of(s):\n  continue",
+            "continue inside self.splits.blocks_of",
+        ),
+        ("for a in b:\n  for i in emit.tiles(m, n):\n    break", "break inside emit.tiles"),
+    ],
+)
+def test_an_early_exit_is_seen(body: str, said: str) -> None:
+    (line,) = early_exits("a.py", ast.parse(body), {*EMITTED_LOOPS, "blocks_of"})
+    assert line.split(": ", 1)[1] == said
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "for a in b:\n  break",
+        "for i in emit.loop(n):\n  for a in b:\n    if a: continue",
+        "for i in emit.loop(n):\n  while a:\n    break",
+        "for i in emit.loop(n):\n  def f():\n    return i",
+        "def f():\n  for i in emit.loop(n):\n    store(i)\n  return",
+    ],
+)
+def test_other_exits_pass(body: str) -> None:
+    assert list(early_exits("a.py", ast.parse(body), EMITTED_LOOPS)) == []
+
+
+def test_generators_of_emitters_are_found() -> None:
+    text = """
+class A:
+    def tiles_of(self):
+        for i in emit.loop(2):
+            yield i
+    @contextmanager
+    def task(self):
+        yield 1
+    def size(self):
+        return 1
+"""
+    assert generators(ast.parse(text)) == {"tiles_of"}
 
 
 def test_every_command_of_make_has_one_rule() -> None:

@@ -3,19 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..problem import TAPS
 from ..problem import Problem as Convolution
 from ..spec.problem import Argument, Problem
-from .builder import argument, nest
+from .builder import argument, grid
 from .expressions import Expr
 from .operands import Operand, Part
 
 
 class Packed(NamedTuple):
-    """What packed weights are: how many elements, of which dtype."""
+    """The number of elements of packed weights, and their dtype."""
 
     elements: int
     dtype: str
@@ -58,23 +58,24 @@ def weight_index(
     out_channel: Expr,
     taps: Sequence[Expr],
 ) -> Expr:
-    """Where `weight` holds the weight between two channels of a group, by which face reads it."""
+    """Return the index of the weight between two channels of a group, as the problem's face reads
+    it."""
     outer, inner = out_channel, in_channel
     if problem.transposed:
         outer, inner = inner, outer
     return weight.at("OI" + TAPS, group * problem.geometry.k_per_group + outer, inner, *taps)
 
 
-def as_stored(
-    weight: Operand, extents: dict[str, Expr], step: Callable[[dict[str, Expr]], None]
-) -> None:
-    """``step(numbers along these axes)``, in the order in which `weight` is stored."""
+def as_stored(weight: Operand, extents: dict[str, Expr]) -> Iterator[dict[str, Expr]]:
+    """Emit ``for index in as_stored(weight, extents)``: loops over these axes, in the order in
+    which `weight` is stored; `index` has the index along each axis by its letter."""
     order = sorted(extents, key=lambda letter: -weight.strides.get(letter, 0))
-    nest([extents[letter] for letter in order], lambda *at: step(dict(zip(order, at))))
+    for index in grid(*(extents[letter] for letter in order)):
+        yield dict(zip(order, index))
 
 
 def tap_number(problem: Convolution, taps: Sequence[Expr]) -> Expr:
-    """The number of a tap among all of a kernel."""
+    """Return the number of a tap among all taps of a kernel."""
     number: Expr = 0
     for tap, extent in zip(taps, problem.geometry.kernel):
         number = number * extent + tap
@@ -82,11 +83,11 @@ def tap_number(problem: Convolution, taps: Sequence[Expr]) -> Expr:
 
 
 def copied_weight(problem: Problem, packed: Operand, start: int) -> Operand:
-    """The weight as the user stores it, of which `packed` holds a copy from `start` on."""
+    """Return the weight as the user stores it, of which `packed` holds a copy from `start` on."""
     return Part(packed, start, *stored_sizes(problem))
 
 
 def stored_sizes(problem: Problem) -> tuple[str, list[int]]:
-    """The axes of the weight in the order in which the user stores them, and their sizes."""
+    """Return the axes of the weight in the order in which the user stores them, and their sizes."""
     weight = stored_weight(problem)
     return weight.order, list(weight.shape)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a problem and a plan to a PrimFunc, by the module of the plan's kernel.
+"""Build a PrimFunc from a problem and a plan, by the module of the plan's kernel.
 
-Kernels that may find their weights packed have two functions beside what emits them:
-``packed_weights(problem, plan)``, what these are, or None where the plan reads weights as they are,
-and ``pack_weights(problem, plan, weight, packed)``, which emits how they become that.
+The module of a kernel that takes packed weights has two functions beside its emitter:
+``packed_weights(problem, plan)`` returns their size and dtype, or None where the plan reads weights
+as they are stored, and ``pack_weights(problem, plan, weight, packed)`` emits the packing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -23,18 +22,18 @@ from .operands import Operand
 
 @dataclass(frozen=True)
 class Functions:
-    """Functions of one kind of target.
+    """The functions that build kernels of one kind of target.
 
     Attributes
     ----------
     package : str
-        Of the kernels' modules.
+        The package of the kernels' modules.
     kernel_of : callable
-        The row of the registry that a plan belongs to.
+        Returns the row of the registry that a plan belongs to.
     body : callable
-        Opens the body of a function, of declared arguments.
+        Opens the body of a function with these declared arguments.
     emit_body : callable
-        ``emit_body(problem, plan, operands)``: what a function does.
+        ``emit_body(problem, plan, operands)`` emits the body of a function.
     """
 
     package: str
@@ -43,48 +42,40 @@ class Functions:
     emit_body: Callable[[Any, Any, Sequence[Operand]], None]
 
     def module_of(self, plan: Any) -> Any:
-        """The module of the kernel that `plan` is one of."""
+        """Return the module of the kernel of `plan`."""
         return import_module(f"{self.package}.{self.kernel_of(plan).name}")
 
     def build(self, problem: Problem, plan: Any) -> Any:
-        """The PrimFunc ``(data, weight, *operands of the epilogue, out)``, of a weight gradient
-        ``(x, y, out)``, of one operand ``(x, *operands of the epilogue, out)``, scheduled by
-        `plan`."""
-        packed = self.packed_weights(problem, plan)
+        """Build the PrimFunc ``(data, weight, *operands of the epilogue, out)``, scheduled by
+        `plan`.
 
-        def emit_it(operands: Sequence[Operand]) -> None:
+        Of a weight gradient it is ``(x, y, out)``, of a problem with one operand ``(x, *operands of
+        the epilogue, out)``.
+        """
+        packed = self.packed_weights(problem, plan)
+        with kernel(ATTRIBUTES) as functions, self.body(*arguments(problem, packed)) as operands:
             operands[0].zero, weight_zero = problem.zero_points
-            if not packed:  # those are less it
+            if not packed:  # the zero point is subtracted from packed weights
                 operands[1].zero = weight_zero
             self.emit_body(problem, plan, operands)
-
-        return self._prim_func(partial(arguments, problem, packed), emit_it)
+        return functions[0]
 
     def build_packing(self, problem: Problem, plan: Any) -> Any:
-        """The PrimFunc ``(weight, packed)`` that packs weights for the kernel of the same plan.
+        """Build the PrimFunc ``(weight, packed)`` that packs weights for the kernel of the same
+        plan.
 
-        Of a problem and a plan that have :meth:`packed_weights`.  It has loops, not threads of a
-        GPU: TVM may run it on the processor while it compiles.
+        The problem and the plan have :meth:`packed_weights`.  The function has loops, not threads
+        of a GPU: TVM may run it on the CPU while it compiles.
         """
         packed, pack = self.packed_weights(problem, plan), self.module_of(plan).pack_weights
-
-        def emit_it(operands: Sequence[Operand]) -> None:
-            operands[0].zero = problem.zero_points[1]
-            pack(problem, plan, *operands)
-
-        return self._prim_func(partial(packing_arguments, problem, packed), emit_it)
+        with kernel(ATTRIBUTES) as functions:
+            with self.body(*packing_arguments(problem, packed)) as operands:
+                operands[0].zero = problem.zero_points[1]
+                pack(problem, plan, *operands)
+        return functions[0]
 
     def packed_weights(self, problem: Problem, plan: Any) -> Packed | None:
-        """What the kernel finds in place of its weights; None where it reads them as they are."""
+        """Return size and dtype of the packed weights; None where the kernel reads stored ones."""
         if not (problem.prepacked and self.kernel_of(plan).prepacks):
             return None
         return self.module_of(plan).packed_weights(problem, plan)
-
-    def _prim_func(
-        self, declare: Callable[[], Sequence[Any]], emit_it: Callable[[Sequence[Operand]], None]
-    ) -> Any:
-        """The function with the arguments that `declare` declares, and what is emitted."""
-        with kernel(ATTRIBUTES) as made:
-            with self.body(*declare()) as operands:
-                emit_it(operands)
-        return made[0]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Emitting what is done to sums while they are written out; see :mod:`topi_ext.epilogue`.
+"""Emit the post-ops of sums while they are written; see :mod:`topi_ext.epilogue`.
 
-Everything here is arithmetic and selections, so that LLVM makes vectors of it: a call of ``tanhf``
-for each element would cost more than most kernels.
+All of them are arithmetic and selections, so that LLVM makes vectors of them: a call of ``tanhf``
+for each element would take longer than most kernels.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from .operands import Operand
 
 
 class RowEpilogue(NamedTuple):
-    """The steps for the elements of one row of the result.
+    """The post-ops of the elements of one row of the result.
 
     Attributes
     ----------
     steps : tuple of PostOp
     dtype : str
-        Of the sums.
+        The dtype of the sums.
     sources : list
-        For each step with an operand, that operand, where the row begins in it, and how far the
-        row's elements are apart there.
+        For each step with an operand: the operand, the offset of the row in it, and the distance of
+        the row's elements there.
     kept : callable
-        ``kept(value, dtype)``: `value` through memory that the target makes a register of.
+        ``kept(value, dtype)`` passes `value` through memory that the target turns into a register.
     """
 
     steps: Sequence[PostOp]
@@ -53,7 +53,7 @@ class RowEpilogue(NamedTuple):
     def emitted(
         cls, problem: Problem, operands: Sequence[Operand], channel: Expr, outer: Sequence[Expr]
     ) -> RowEpilogue:
-        """That of a channel's row, at this place along all axes but its own."""
+        """Return the epilogue of the row of a channel, at index `outer` along the other axes."""
         where = dict(zip("C" + DATA, (channel, *outer, 0)))
         return cls.along(problem.epilogue, problem.acc_dtype, operands, where, DATA[-1])
 
@@ -66,7 +66,8 @@ class RowEpilogue(NamedTuple):
         where: dict[str, Expr],
         row: str,
     ) -> RowEpilogue:
-        """That of elements along the axis `row`, of which the first is at this place."""
+        """Return the epilogue of elements along the axis `row`, the first of which is at
+        `where`."""
         sources = []
         for step, operand in zip((step for step in steps if step.order), operands):
             start = operand.at(step.varies, *(where[letter] for letter in step.varies))
@@ -75,7 +76,7 @@ class RowEpilogue(NamedTuple):
         return cls(steps, dtype, sources)
 
     def __call__(self, value: Expr, position: Expr) -> Expr:
-        """What becomes of `value`, the sum at `position` along the row."""
+        """Apply the steps to `value`, the sum at `position` along the row."""
         sources = iter(self.sources)
         is_function = False
         saved = {step.earlier for step in self.steps}
@@ -101,8 +102,8 @@ class RowEpilogue(NamedTuple):
                 value = cast(value, dtype, "float32")
             else:
                 if is_function:
-                    # TVM puts what a variable holds into each of its uses: of a function of a
-                    # function it would simplify for minutes. It does not look into memory.
+                    # TVM substitutes variables by their values: it would simplify a function of a
+                    # function for minutes. It does not look into memory.
                     value = self.kept(value, dtype)
                 value, is_function = _unary(step)(let(value), dtype), True
         return value
@@ -110,13 +111,13 @@ class RowEpilogue(NamedTuple):
     def _operand(
         self, step: PostOp, source: tuple[Operand, Expr, Expr], position: Expr, dtype: str
     ) -> Expr:
-        """The operand of a step at `position`, in the dtype of the step."""
+        """Load the operand of a step at `position`, in the dtype of the step."""
         operand, start, stride = source
-        place = start + position * stride
+        index = start + position * stride
         if step.is_quantized:
-            whole = operand.load(place, "int32") - constant(step.zero_point, "int32")
+            whole = operand.load(index, "int32") - constant(step.zero_point, "int32")
             return self.kept(cast(whole, "int32", dtype), dtype) * constant(step.scale, dtype)
-        other = operand.load(place, dtype)
+        other = operand.load(index, dtype)
         return other if operand.dtype == dtype else self.kept(other, dtype)
 
 
@@ -147,19 +148,19 @@ def _unary(step: PostOp) -> Callable[[Expr, str], Expr]:
 
 
 def leaky_relu(x: Expr, dtype: str, slope: float) -> Expr:
-    """``x`` where it is not negative, else ``slope * x``; NaN stays NaN."""
+    """Return ``x`` where it is not negative, else ``slope * x``; NaN stays NaN."""
     zero = constant(0, dtype)
     below = x * constant(slope, dtype) if slope else zero
     return select(x < zero, below, x)
 
 
-def quantized(x: Expr, dtype: str, wanted: str, zero_point: int) -> Expr:
-    """``saturate(round(x) + zero_point)`` as int32: halves to the even number, and NaN to the
-    smallest number that `wanted` has.
+def quantized(x: Expr, dtype: str, result: str, zero_point: int) -> Expr:
+    """Return ``saturate(round(x) + zero_point)`` as int32: halves to the even number, and NaN to
+    the smallest number of the dtype `result`.
 
     `x` is clamped first: a number below 2**22 is rounded by the sum with a large one.
     """
-    low, high = (constant(limit - zero_point, dtype) for limit in QUANTIZED[wanted])
+    low, high = (constant(limit - zero_point, dtype) for limit in QUANTIZED[result])
     shifted = limited(x, low, high) + constant(SHIFT, dtype)
     return bits(shifted, "int32") - constant(SHIFT_BITS - zero_point, "int32")
 
@@ -195,7 +196,8 @@ def erf(x: Expr, dtype: str) -> Expr:
 def _to_one(
     x: Expr, parts: tuple[Sequence[float], Sequence[float]], limit: float, dtype: str
 ) -> Expr:
-    """An odd rational function; beyond the limit exactly 1, or gelu would not vanish there."""
+    """Return an odd rational function of `x`; beyond the limit it is exactly 1, so that gelu
+    vanishes there."""
     square = let(x * x)
     above, below = (_polynomial(square, part, dtype) for part in parts)
     value = let(x * (above / below))
@@ -205,13 +207,13 @@ def _to_one(
 
 
 def gelu(x: Expr, dtype: str) -> Expr:
-    """``x`` times the distribution function of the normal distribution."""
+    """Return ``x`` times the distribution function of the normal distribution."""
     half, one = constant(0.5, dtype), constant(1, dtype)
     return x * half * (one + erf(x * constant(sqrt(0.5), dtype), dtype))
 
 
 def gelu_tanh(x: Expr, dtype: str) -> Expr:
-    """The same, approximated by a hyperbolic tangent."""
+    """Return gelu, approximated by a hyperbolic tangent."""
     half, one, cube = (constant(value, dtype) for value in (0.5, 1, 0.044715))
     inner = x * constant(sqrt(2 / pi), dtype) * (one + cube * x * x)
     return x * half * (one + tanh(let(inner), dtype))
@@ -246,7 +248,7 @@ def _power_of_two(n: Expr, dtype: str) -> Expr:
 
 
 def _polynomial(x: Expr, coefficients: Sequence[float], dtype: str) -> Expr:
-    """By Horner's rule, the highest power first."""
+    """Evaluate a polynomial by Horner's rule; coefficients of the highest power first."""
     result = constant(coefficients[0], dtype)
     for coefficient in coefficients[1:]:
         result = result * x + constant(coefficient, dtype)
@@ -257,15 +259,15 @@ SHIFT = 12582912.0
 """1.5 * 2**23: a sum with it has no fraction, and the rounded number in its last bits."""
 
 SHIFT_BITS = 0x4B400000
-"""Of that number."""
+"""The bits of that number."""
 
 LOG2_E = 1.44269504088896341
 
 LOG_2 = (0.693359375, -2.12194440e-4)
-"""In two parts: products of the first with whole numbers are exact."""
+"""The logarithm as a sum of two: products of the first with whole numbers are exact."""
 
 EXP_LIMITS = (-104.0, 89.0)
-"""Beyond these exp is 0, and infinite."""
+"""Below the first exp is 0, above the second it is infinite."""
 
 TANH_LIMIT = 7.90531110763549805
 """Beyond it tanh is 1."""
@@ -298,4 +300,4 @@ EXP = (
     1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1,
     5.0000001201e-1,
 )  # fmt: skip
-"""Of (exp(r) - 1 - r) / r^2."""
+"""Coefficients of (exp(r) - 1 - r) / r^2."""

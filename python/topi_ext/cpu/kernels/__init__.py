@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels as direct TIR, one page each; every one is tested against the TE definitions.
 
-Each module has one of two: ``emit_body(problem, plan, operands)``, what its PrimFunc does, or, of
-kernels with room for so many positions only, ``kernel_of(problem, plan, operands)``, with
-``emit()`` and ``fits()``.  Some can pack weights, see :mod:`topi_ext.emit.functions`.
+Each module has ``emit_body(problem, plan, operands)``, which emits the body of its PrimFunc.  A
+kernel that has room for a limited number of positions has ``kernel_of(problem, plan, operands)``
+instead, which returns an emitter with ``emit()`` and ``fits()``.  Some kernels pack weights, see
+:mod:`topi_ext.emit.functions`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ..registry import KERNELS
 
 
 def emit_body(problem: Problem, plan: Plan, operands: Sequence[Operand]) -> None:
-    """What the PrimFunc of :func:`build` does, with its arguments as `operands`."""
+    """Emit the body of the PrimFunc of :func:`build`, whose arguments are `operands`."""
     module = module_of(plan)
     if KERNELS.of_plan(plan).is_bounded:
         module.kernel_of(problem, plan, operands).emit()

@@ -4,7 +4,7 @@
 Lanes run over the positions of one phase, weights are scalars broadcast from a packed panel::
 
     parallel (batch, group, depth, height, width block, split of output channels):
-        for each chunk of `depth` input channels:
+        for each K-block of `depth` input channels:
             pack the input window of the block                           -> panel
             for each block of `channels` output channels:
                 for each phase, for each tile of `vectors` vectors:
@@ -17,8 +17,8 @@ the phase.  Left, weights ``[block][phase][input channel][tap][channels]``, each
 `panel` ``[input channel][residue][position]``, which a tap reads at an offset: no column is built.
 
 ``conv`` is the case of one phase; ``conv_transpose`` runs, for each phase, over its own taps only:
-no zero is inserted and no product wasted.  Without chunks, a block is written out as soon as it is
-summed.
+no zero is inserted and no product wasted.  With one K-block, a block of output channels is written
+out as soon as it is summed.
 
 Of few output channels, a tile may have all phases of its rows (`all_phases`): their taps read the
 same data, which then is loaded once for all of them::
@@ -31,9 +31,8 @@ may give each tap a plane of the panel, so that no lane is lost between rows and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from math import prod
 from typing import NamedTuple
@@ -52,55 +51,50 @@ from ..parts.row_tiles import RowTiles
 from ..parts.splits import Splits
 from ..plan.direct import DirectPlan
 
-OverTiles = Callable[[Callable[[Expr, int], None]], None]
-"""``tile(start, vectors)`` for register tiles of the positions of one phase."""
-
-OverBlocks = Callable[[Callable[[Expr, Expr], None]], None]
-"""``step(block, where its sums are)`` for the blocks of output channels of a split."""
-
-Products = Callable[[OverTiles, Expr, Expr], None]
-"""The products of a block, whose sums are at a place, in some of its tiles."""
+DataAt = Callable[[Expr, Sequence[Expr]], Expr]
+"""Index in the panel that the first position of a phase reads, by step and tap."""
 
 FEWEST_SUMS = 4
-"""Sums in vectors, of a register tile, that go on while the first of them is added to."""
+"""The fewest vectors of sums of a register tile: while one waits for its addition, the others go
+on."""
 
 
 def emit_body(problem: Problem, plan: DirectPlan, operands: Sequence[Operand]) -> None:
-    """What the PrimFunc does, with its arguments as `operands`."""
+    """Emit the body of the PrimFunc, whose arguments are `operands`."""
     data, weight, *extra, out = operands
     Direct(problem, plan, DirectWeights(problem, plan, weight), data, out, extra).emit()
 
 
 def packed_weights(problem: Problem, plan: DirectPlan) -> Packed | None:
-    """What the packed weights are; None where the plan packs none."""
+    """Return size and dtype of the packed weights; None where the plan packs none."""
     return DirectWeights(problem, plan).packed if plan.packed else None
 
 
 def pack_weights(problem: Problem, plan: DirectPlan, weight: Operand, packed: Operand) -> None:
-    """Pack them."""
+    """Emit the packing of the weights."""
     DirectWeights(problem, plan, weight).pack(packed)
 
 
 @dataclass(frozen=True)
 class Blocking:
-    """How the positions and output channels of a kernel are divided, and what each task allocates;
-    of symbolic sizes chosen at run time.
+    """The division of the positions and output channels of a kernel, and the memory of each task;
+    chosen at run time for symbolic sizes.
 
     Attributes
     ----------
     panel : Panel
         The input window of a block of positions.
     counts : list
-        Blocks of positions along the four axes.
+        Number of blocks of positions along the four axes.
     tiles : RowTiles
         Register tiles of the positions of one phase.
     splits : Splits
-        Of the output channels.
+        Splits of the output channels.
     acc_elements, acc_room : int or expression
-        Accumulators of one block of output channels, and what is allocated for all that a task
-        holds at a time.
+        Accumulators of one block of output channels, and elements that are allocated for all that
+        a task keeps at a time.
     panel_room : int
-        What is allocated for the panel.
+        Elements that are allocated for the panel.
     """
 
     panel: Panel
@@ -119,9 +113,9 @@ class Task(NamedTuple):
     ----------
     blocking : Blocking
     weights : Array
-        Packed ones, or the user's.
+        Packed weights, or the user's.
     rows : Rows
-        By which it writes.
+        The rows of the result that it writes.
     first : sequence
         The first position of the block along the four axes.
     group, split : Expr
@@ -135,40 +129,51 @@ class Task(NamedTuple):
     split: Expr
 
 
+class KBlock(NamedTuple):
+    """A block of the K dimension: some steps of input channels.
+
+    Attributes
+    ----------
+    first, steps : Expr
+        The first step, and how many.
+    panel : Array
+        Input of these steps.
+    fresh : bool
+        Whether sums start from zero instead of from what the accumulators hold.
+    """
+
+    first: Expr
+    steps: Expr
+    panel: Array
+    fresh: bool
+
+
 class Reduction(NamedTuple):
-    """What the register tiles of one block of output channels sum over: a chunk of the K dimension.
+    """The sums of one block of output channels over one K-block.
 
     Attributes
     ----------
     task : Task
+    k_block : KBlock
     block : Expr
         The block of output channels.
-    first, steps : Expr
-        The first step of input channels, and how many.
-    panel : Array
-        Input of these steps.
     acc : Array
-        Accumulators ``[output channel][phase][position]``, from element `place` on.
-    place : Expr
-    fresh : bool
-        Whether sums start from zero instead of from what `acc` holds.
+        Accumulators ``[output channel][phase][position]``, from element `start` on.
+    start : Expr
     """
 
     task: Task
+    k_block: KBlock
     block: Expr
-    first: Expr
-    steps: Expr
-    panel: Array
     acc: Array
-    place: Expr
-    fresh: bool
+    start: Expr
 
 
 class Direct:
-    """One kernel while it is being emitted.
+    """The emitter of one kernel.
 
-    Another kernel of the same loop nest may take its own way to pack and to sum a tile, and its own
-    order of blocks and tiles.
+    A kernel of the same loop nest may override how data are packed and how a tile is summed, and
+    the order of blocks and tiles.
     """
 
     def __init__(
@@ -186,14 +191,14 @@ class Direct:
         self.steps, self.groups = weights.steps, weights.groups
         self.gathers = plan.gathers(problem)
         self.phases = prod(gather.out_step for gather in problem.gathers)
-        self.chunks = -(-self.steps.number // plan.depth)
-        # Whether all sums of a split are held, or those of one block of output channels.
-        self.holds_all = self.chunks > 1
+        self.k_blocks = -(-self.steps.number // plan.depth)
+        # Whether a task keeps all sums of its split, or those of one block of output channels.
+        self.holds_all = self.k_blocks > 1
 
     # ------------------------------------------------------------ blocking
 
     def _blocking(self) -> Blocking:
-        """Choose the blocks."""
+        """Choose the blocking, of symbolic sizes at run time."""
         problem, plan, blocks = self.problem, self.plan, self.weights.blocks
         width = plan.vectors * plan.lanes
         least = 1 if problem.is_static else self._fewest_blocks(width)
@@ -213,7 +218,7 @@ class Direct:
             tasks = emit.opaque_value(emit.most(prod(counts, start=problem.geometry.groups), 1))
             splits = fitted_splits(tasks, plan.tasks, blocks)
         per_split = emit.opaque_value(emit.ceil_div(blocks, splits))
-        # What has to be allocated, in numbers.
+        # Allocated sizes are integers.
         most = per_split if problem.is_static else blocks
         acc_room = plan.channels * self.phases * row_room * (most if self.holds_all else 1)
         panel_room = panel.room(plan.depth * self.steps.planes)
@@ -225,32 +230,35 @@ class Direct:
 
     @property
     def _small_vectors(self) -> int:
-        """Vectors of the tiles for what is left of a row of unknown length: sums for the units that
-        multiply, which wait for each."""
+        """Vectors of the small tiles that end a row of unknown length: at least `FEWEST_SUMS`
+        vectors of sums."""
         rows = self.gathers[-1].out_step if self.plan.all_phases else 1
         least = -(-FEWEST_SUMS // (self.plan.channels * rows))
         return min(self.plan.vectors, least)
 
     def _fewest_blocks(self, width: int) -> Expr:
-        """Of symbolic sizes, into how many the positions are divided at least: into what output
-        channels can't be divided, or, where there are fewer weights than data, for each thread,
-        if a block still has `width` positions.  Every part of the channels packs the same data,
-        and every block reads the same weights."""
+        """Return the fewest blocks of positions of symbolic sizes.
+
+        There are as many as keep all threads busy where output channels cannot be divided further.
+        Where there are fewer weights than data, there is one for each thread, if a block still has
+        `width` positions: every split of the channels packs the same data, and every block reads
+        the same weights.
+        """
         problem, groups = self.problem, self.problem.geometry.groups
         least = -(-self.plan.tasks // (groups * self.weights.blocks))
-        wanted = -(-(self.plan.tasks // 2) // groups)  # one for each thread: parts are alike
-        if wanted <= least:
+        per_thread = -(-(self.plan.tasks // 2) // groups)
+        if per_thread <= least:
             return least
         data = emit.opaque_value(prod(problem.in_sizes, start=problem.in_channels))
         filled = emit.quotient(emit.opaque_value(prod(problem.positions)), width)
-        most = emit.opaque_value(emit.least(emit.most(filled, least), wanted))
+        most = emit.opaque_value(emit.least(emit.most(filled, least), per_thread))
         large = data > problem.weights_per_group
         return emit.opaque_value(emit.choose(large, lambda: most, emit.wide(least)))
 
     # ------------------------------------------------------------ the loop nest
 
     def emit(self) -> None:
-        """The whole kernel."""
+        """Emit the whole kernel."""
         problem, plan, blocking = self.problem, self.plan, self._blocking()
         counts = blocking.counts
         extents = (counts[0], problem.geometry.groups, *counts[1:], blocking.splits.number)
@@ -271,58 +279,52 @@ class Direct:
                 self._task(Task(blocking, weights, rows, first, group, split))
 
     def _task(self, task: Task) -> None:
-        """All chunks of input channels, and what becomes of the sums."""
+        """Emit one task: all K-blocks, then the rows of the result."""
         plan, blocking = self.plan, task.blocking
         panel = emit.scratch(blocking.panel_room, self.steps.panel_dtype)
-        fresh = self.chunks == 1
+        fresh = self.k_blocks == 1
         elements = blocking.acc_elements * (blocking.splits.per_split if self.holds_all else 1)
         acc = emit.scratch(blocking.acc_room, self.dtype)
         # Rows without taps are not read.
         if not fresh or self.gathers[-1].has_empty_phase:
             emit.fill(acc, 0, elements, emit.constant(0, self.dtype))
-
-        def over_blocks(step: Callable[[Expr, Expr], None]) -> None:
-            """``step(block, where its accumulators are)`` for the blocks of this split."""
-            blocking.splits.over_blocks(
-                task.split,
-                lambda block, i: step(block, i * blocking.acc_elements if self.holds_all else 0),
-            )
-
         if not fresh:
-            self._begin_sums(task, acc, over_blocks)
-
-        def copy_out(block: Expr, place: Expr) -> None:
-            PhaseCopy(
-                self.problem, plan, blocking.panel.window, task.rows, task.first,
-                blocking.tiles.length,
-            ).block(task.group, block, acc, place)  # fmt: skip
-
-        def chunk(i: Expr) -> None:
-            first = i * plan.depth
-            count = emit.clamped_extent(first, self.steps.number, plan.depth)
-            self._pack_data(task, panel, first, count)
-
-            def products(over_tiles: OverTiles, block: Expr, place: Expr) -> None:
-                reduction = Reduction(task, block, first, count, panel, acc, place, fresh)
-                for kind in self.groups.kinds:
-                    self.groups.over_phases(
-                        kind, lambda phase: over_tiles(partial(self._tile, reduction, phase))
-                    )
-                if not self.holds_all:
-                    copy_out(block, place)
-
-            self._in_order(blocking.tiles.over, over_blocks, products)
-
-        emit.loop(self.chunks, chunk)
+            self._begin_sums(task, acc)
+        for number in emit.loop(self.k_blocks):
+            first = number * plan.depth
+            steps = emit.clamped_extent(first, self.steps.number, plan.depth)
+            self._pack_data(task, panel, first, steps)
+            self._products(task, KBlock(first, steps, panel, fresh), acc)
         if self.holds_all:
-            over_blocks(copy_out)
+            for block, start in self._blocks_of(task):
+                self._write(task, block, acc, start)
 
-    def _in_order(self, over_tiles: OverTiles, over_blocks: OverBlocks, products: Products) -> None:
-        """The products of every block of output channels and tile: tiles are the inner loop."""
-        over_blocks(partial(products, over_tiles))
+    def _products(self, task: Task, k_block: KBlock, acc: Array) -> None:
+        """Sum every block of output channels and tile over a K-block; tiles are the inner loop."""
+        for block, start in self._blocks_of(task):
+            reduction = Reduction(task, k_block, block, acc, start)
+            for phase in self.groups.phases():
+                for position, vectors in task.blocking.tiles.tiles():
+                    self._tile(reduction, phase, position, vectors)
+            if not self.holds_all:
+                self._write(task, block, acc, start)
 
-    def _begin_sums(self, task: Task, acc: Array, over_blocks: OverBlocks) -> None:
-        """Write what sums begin with, where a task holds those of all its blocks: they are zero."""
+    def _blocks_of(self, task: Task) -> Iterator[tuple[Expr, Expr]]:
+        """Emit ``for block, start in self._blocks_of(task)``: a loop over the blocks of output
+        channels of a task, whose accumulators begin at `start`."""
+        blocking = task.blocking
+        for block, i in blocking.splits.blocks_of(task.split):
+            yield block, i * blocking.acc_elements if self.holds_all else 0
+
+    def _begin_sums(self, task: Task, acc: Array) -> None:
+        """Write the initial sums, where a task keeps those of all its blocks: they are zero."""
+
+    def _write(self, task: Task, block: Expr, acc: Array, start: Expr) -> None:
+        """Write the rows of a block of output channels, whose accumulators begin at `start`."""
+        blocking = task.blocking
+        window, pitch = blocking.panel.window, blocking.tiles.length
+        copy = PhaseCopy(self.problem, self.plan, window, task.rows, task.first, pitch)
+        copy.block(task.group, block, acc, start)
 
     # ------------------------------------------------------------ operands
 
@@ -335,14 +337,14 @@ class Direct:
     def _weight_at(
         self, reduction: Reduction, phase: PhaseIndex
     ) -> Callable[[int, Expr, Sequence[Expr]], Expr]:
-        """The weight of an output channel of the tile for a step of the chunk and a tap."""
+        """Return the weight of an output channel of the tile, by step of the K-block and tap."""
         plan, geometry, weights = self.plan, self.problem.geometry, reduction.task.weights
         group, layout = reduction.task.group, self.weights
         if plan.packed:
             block = group * layout.blocks + reduction.block
             base = emit.let(
                 layout.offset_of(block, phase)
-                + layout.step_offset(phase, reduction.first, [0] * len(SPATIAL))
+                + layout.step_offset(phase, reduction.k_block.first, [0] * len(SPATIAL))
             )
             return lambda o, step, taps: weights[base + layout.step_offset(phase, step, taps) + o]
         weight = layout.weight
@@ -352,80 +354,81 @@ class Direct:
             if geometry.k_per_group % plan.channels:
                 k = emit.least(k, geometry.k_per_group - 1)  # the last again, and dropped
             k = group * geometry.k_per_group + k
-            rows.append(emit.let(weight.at("OI", k, reduction.first)))
+            rows.append(emit.let(weight.at("OI", k, reduction.k_block.first)))
         return lambda o, channel, taps: weight[rows[o] + weight.at("I" + TAPS, channel, *taps)]
 
     # ------------------------------------------------------------ arithmetic
 
-    def _tile(self, reduction: Reduction, phase: PhaseIndex, start: Expr, vectors: int) -> None:
+    def _tile(self, reduction: Reduction, phase: PhaseIndex, position: Expr, vectors: int) -> None:
         """accumulators[channels][vectors] += weight * panel, over input channels and taps."""
-        plan, lanes, blocking = self.plan, self.plan.lanes, reduction.task.blocking
+        plan, lanes, (task, k_block, _, acc, _) = self.plan, self.plan.lanes, reduction
         last = self.gathers[-1]
         in_row = [0]
         if plan.all_phases:
             in_row = sorted(set(map(last.phase_of, range(last.kernel))))
         tile = list(product(range(plan.channels), in_row, range(vectors)))
         registers = dict(zip(tile, emit.registers(len(tile), lanes, self.dtype)))
-        number, data_at = self._data_at(reduction.task, phase)
-        rows, places = {}, {}
+        number, data_at = self._data_at(task, phase)
+        rows, indices = {}, {}
         for o, p, v in tile:
             rows[o, p] = o * self.phases + number + p
-            row = reduction.place + rows[o, p] * blocking.tiles.length
-            places[o, p, v] = emit.lanes_of(row + start + v * lanes, lanes)
+            row = reduction.start + rows[o, p] * task.blocking.tiles.length
+            indices[o, p, v] = emit.lanes_of(row + position + v * lanes, lanes)
         for at, (register, index) in registers.items():
             value = (
-                emit.broadcast(
-                    self._first_sum(reduction.task, reduction.block, rows[at[:2]]), lanes
-                )
-                if reduction.fresh
-                else reduction.acc[places[at]]
+                emit.broadcast(self._first_sum(task, reduction.block, rows[at[:2]]), lanes)
+                if k_block.fresh
+                else acc[indices[at]]
             )
             emit.store(register, index, value)
         weight_at = self._weight_at(reduction, phase)
-
-        def vectors_at(x: Expr) -> list[Expr]:
-            indices = (emit.lanes_of(x + v * lanes, lanes) for v in range(vectors))
-            return [emit.let(reduction.panel[index]) for index in indices]
-
-        def add(channel: Expr, taps: Sequence[Expr], row: Sequence[Expr], p: int) -> None:
+        for step, taps, data, p in self._reads(k_block, phase, data_at, position, vectors):
             for o in range(plan.channels):
-                weight = emit.let(weight_at(o, channel, taps))
-                for v, vector in enumerate(row):
+                weight = emit.let(weight_at(o, step, taps))
+                for v, vector in enumerate(data):
                     register, index = registers[o, p, v]
                     factor = emit.broadcast(weight, lanes)
                     emit.store(register, index, self._add(register[index], factor, vector))
-
-        def step(channel: Expr, taps: Sequence[Expr]) -> None:
-            add(channel, taps, vectors_at(data_at(channel, taps) + start), 0)
-
-        def step_of_row(channel: Expr, *outer: Expr) -> None:
-            first = data_at(channel, (*outer, 0)) + start
-            for shift, users in last.reads.items():
-                row = vectors_at(first + shift)
-                for p, tap in users:
-                    add(channel, (*outer, tap), row, p)
-
-        if plan.all_phases:
-            emit.nest((reduction.steps, *phase.taps[:-1]), step_of_row)
-        else:
-            self.groups.over_taps(reduction.steps, phase, step)
         for at, (register, index) in registers.items():
-            emit.store(reduction.acc, places[at], register[index])
+            emit.store(acc, indices[at], register[index])
+
+    def _reads(
+        self, k_block: KBlock, phase: PhaseIndex, data_at: DataAt, position: Expr, vectors: int
+    ) -> Iterator[tuple[Expr, Sequence[Expr], list[Expr], int]]:
+        """Emit the loops over input channels and taps of a tile; yield step, taps, data and phase.
+
+        `data` are the vectors of the panel that a tap reads, and the phase is that to which they
+        are summed: one of those along a row if the tile has all of them, else 0.
+        """
+        lanes = self.plan.lanes
+
+        def loaded(start: Expr) -> list[Expr]:
+            indices = (emit.lanes_of(start + v * lanes, lanes) for v in range(vectors))
+            return [emit.let(k_block.panel[index]) for index in indices]
+
+        if not self.plan.all_phases:
+            for step, taps in self.groups.taps(k_block.steps, phase):
+                yield step, taps, loaded(data_at(step, taps) + position), 0
+            return
+        for step, *outer in emit.grid(k_block.steps, *phase.taps[:-1]):
+            first = data_at(step, (*outer, 0)) + position
+            for shift, users in self.gathers[-1].reads.items():
+                data = loaded(first + shift)
+                for p, tap in users:
+                    yield step, (*outer, tap), data, p
 
     def _first_sum(self, task: Task, block: Expr, row: Expr) -> Expr:
-        """What sums of a block begin with: those of a row, ``[output channel][phase]``."""
+        """Return the initial sum of a row ``[output channel][phase]`` of a block."""
         return emit.constant(0, self.dtype)
 
     def _add(self, acc: Expr, weight: Expr, row: Expr) -> Expr:
-        """A vector of accumulators, and a product for each."""
+        """Return a vector of accumulators, to each of which a product is added."""
         return acc + weight * row
 
-    def _data_at(
-        self, task: Task, phase: PhaseIndex
-    ) -> tuple[Expr, Callable[[Expr, Sequence[Expr]], Expr]]:
-        """The number of a phase, and where its first position reads a plane, by tap.
+    def _data_at(self, task: Task, phase: PhaseIndex) -> tuple[Expr, DataAt]:
+        """Return the number of a phase, and where its first position reads a plane, by tap.
 
-        Of a whole row: that of its first phase, and where a tap that is not shifted reads.
+        For all phases of a row: the number of the first, and where a tap without a shift reads.
         """
         panel = task.blocking.panel
         firsts = [group.first_tap + number for group, number in zip(*phase)]

@@ -2,11 +2,11 @@
 """The kernel of ``conv`` and ``conv_transpose`` of bfloat16 for processors with AMX.
 
 The loop nest of :mod:`topi_ext.cpu.kernels.direct`, with pairs of input channels in its panel and
-tiles in the place of vectors::
+tiles instead of vectors::
 
     if Linux grants the matrix unit:
         parallel (batch, group, depth, height, width block, split of output channels):
-            for each chunk of input channels:
+            for each K-block of input channels:
                 pack the input window of the block, channels in pairs        -> panel
                 for each block of output channels, each phase, each tile of positions:
                     for each step of 32 input channels, for each tap of the phase:
@@ -16,8 +16,8 @@ tiles in the place of vectors::
     else:
         the kernel of direct.py, in float32
 
-With `tiles_first` the loop over tiles of positions is around that over blocks of output channels:
-what a tile reads of the panel then stays in the first cache while all of them pass over it.
+With `tiles_first` the loop over tiles of positions encloses that over blocks of output channels:
+the part of the panel that a tile reads stays in the first cache for all blocks.
 
 A tap is an offset in the panel here too: the unit loads rows from any address.  Channels that
 are missing in a last step, or in a last tile of output channels, are zero.
@@ -28,15 +28,13 @@ of one phase, in its columns; K, pairs of input channels, and taps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import product
 from math import prod
 from typing import NamedTuple, Protocol
 
 from ...emit.arguments import Packed, as_stored, stored_sizes, tap_number, weight_index
-from ...gather import TapGroup
 from ...problem import TAPS, Problem
 from .. import emit
 from ..emit import Array, Expr, Operand
@@ -48,50 +46,46 @@ from ..parts.phase_groups import PhaseIndex
 from ..plan.direct import DirectPlan
 from ..plan.direct_amx import TILE, DirectAmxPlan
 from . import direct
-from .direct import Direct, OverBlocks, OverTiles, Products, Reduction, Task
+from .direct import Direct, KBlock, Reduction, Task
 
-_CHUNK = TILE // 2
+_PACKED_CHANNELS = TILE // 2
 """Output channels whose weights are packed at a time, so that they stay in the first cache."""
 
 
 def emit_body(problem: Problem, plan: DirectAmxPlan, operands: Sequence[Operand]) -> None:
-    """What the PrimFunc does, with its arguments as `operands`."""
+    """Emit the body of the PrimFunc, whose arguments are `operands`."""
     data, weight, *extra, out = operands
     weights = AmxWeights(problem, plan.gather, weight)
-    granted = DirectAmx(problem, plan, weights, data, out, extra)
-
-    def refused() -> None:
-        raw = weight
-        if problem.prepacked:
-            raw = Halves(weight, weights.elements, *stored_sizes(problem))
-        unpacked = replace(problem, prepacked=False)
-        direct.emit_body(unpacked, plan.refused, [data, raw, *extra, out])
-
-    emit.when(amx.is_granted(), granted.emit, refused)
+    for is_granted in emit.sides(amx.is_granted()):
+        if is_granted:
+            DirectAmx(problem, plan, weights, data, out, extra).emit()
+        else:
+            raw = weight
+            if problem.prepacked:
+                raw = Halves(weight, weights.elements, *stored_sizes(problem))
+            unpacked = replace(problem, prepacked=False)
+            direct.emit_body(unpacked, plan.refused, [data, raw, *extra, out])
 
 
 def packed_weights(problem: Problem, plan: DirectAmxPlan) -> Packed:
-    """What the packed weights are: tiles, and behind them the weights as they are, for where the
-    matrix unit is refused."""
+    """Return size and dtype of the packed weights: tiles, and behind them the weights as they are
+    stored, for the kernel that runs where the matrix unit is refused."""
     tiles = AmxWeights(problem, plan.gather).elements
     return Packed(tiles + -(-problem.weights // 2), PAIR)
 
 
 def pack_weights(problem: Problem, plan: DirectAmxPlan, weight: Operand, packed: Operand) -> None:
-    """Pack them."""
+    """Emit the packing of the weights."""
     weights = AmxWeights(problem, plan.gather, weight)
     weights.pack(packed)
-
-    def copy(i: Expr) -> None:
+    for i in emit.loop(-(-problem.weights // 2)):
         last = emit.least(2 * i + 1, problem.weights - 1)
         both = pair(weight[2 * i], weight[last])
         emit.store(packed, weights.elements + i, both)
 
-    emit.loop(-(-problem.weights // 2), copy)
-
 
 class TilePlan(Protocol):
-    """What plans of kernels over tiles have."""
+    """The fields of plans of kernels over tiles."""
 
     @property
     def gather(self) -> DirectPlan: ...
@@ -113,78 +107,76 @@ class AmxWeights(DirectWeights):
     size = 2
 
     def _steps(self) -> Steps:
-        """As many pairs at a time as a tile has rows for."""
+        """Return the steps: as many pairs as a tile has rows."""
         number = -(-self.problem.in_channels // (self.size * TILE))
         return Steps(number, TILE, PAIR, self.plan.channels * TILE, PAIR)
 
     def pack(self, packed: Array) -> None:
-        """Rows of output channels, each with its input channels in pairs; zero beyond the last.
+        """Write rows of output channels, each with its input channels in pairs; zero behind the
+        last.
 
         packed[group][block][combination][phases][step][taps][channels][pairs of input channels]
         """
         all_taps = self.problem.geometry.taps
-        lines = _CHUNK * all_taps // TILE + 1
+        lines = _PACKED_CHANNELS * all_taps // TILE + 1
         pitch = (lines + 1 - lines % 2) * TILE
         extents = self.problem.geometry.groups, self.blocks, self.steps.number
         with emit.tasks(prod(extents), self.plan.parallel) as task:
             group, block, step = emit.unravel(task, extents)
             raw = emit.scratch(TILE * pitch, PAIR)
-
-            def chunk(i: Expr) -> None:
-                first = emit.let(i * _CHUNK)
+            for i in emit.loop(self.plan.channels // _PACKED_CHANNELS):
+                first = emit.let(i * _PACKED_CHANNELS)
                 self._copy_weights(raw, pitch, group, block * self.plan.channels + first, step)
-
-                def row(combination: Sequence[TapGroup], *numbers: Expr) -> None:
-                    phase = PhaseIndex(combination, numbers[:3])
-                    taps, o = numbers[3:6], numbers[6]
+                for phase, taps, o in self._rows_of_block():
                     into = self.offset_of(group * self.blocks + block, phase)
                     into = into + self.step_offset(phase, step, taps)
                     into = emit.opaque_base(into + (first + o) * TILE)
                     number = tap_number(self.problem, self.groups.tap_numbers(phase, taps))
                     source = emit.opaque_base(o * all_taps + number)
-                    emit.loop(TILE, lambda p: emit.store(packed, into + p, raw[source + p * pitch]))
+                    for p in emit.loop(TILE):
+                        emit.store(packed, into + p, raw[source + p * pitch])
 
-                for combination in self.groups.combinations:
-                    phases = (tap_group.phases for tap_group in combination)
-                    taps = (tap_group.taps for tap_group in combination)
-                    emit.nest((*phases, *taps, _CHUNK), partial(row, combination))
-
-            emit.loop(self.plan.channels // _CHUNK, chunk)
+    def _rows_of_block(self) -> Iterator[tuple[PhaseIndex, Sequence[Expr], Expr]]:
+        """Emit ``for phase, taps, channel in ...``: loops over all phases, their taps, and the
+        output channels that are packed at a time."""
+        for combination in self.groups.combinations:
+            phases = (tap_group.phases for tap_group in combination)
+            taps = (tap_group.taps for tap_group in combination)
+            for numbers in emit.grid(*phases, *taps, _PACKED_CHANNELS):
+                yield PhaseIndex(combination, numbers[:3]), numbers[3:6], numbers[6]
 
     def _copy_weights(self, raw: Array, pitch: int, group: Expr, first: Expr, step: Expr) -> None:
-        """raw[pair][output channels][tap] of a step, read in the order in which it is stored.
+        """Copy ``raw[pair][output channels][tap]`` of a step, in the order in which it is stored.
 
-        Beyond the last output channel the last is copied again; what is made of it is dropped.
+        Behind the last output channel the last one is copied again; its sums are dropped.
         """
         problem, number = self.problem, -(-self.problem.in_channels // self.size)
         present = emit.let(emit.least(TILE, number - step * TILE)) if number % TILE else TILE
         source, result = ("O", "I") if problem.transposed else ("I", "O")
         taps = dict(zip(TAPS, problem.geometry.kernel))
-        extents = {source: present, result: _CHUNK, **taps}
-
-        def element_of(at: dict[str, Expr]) -> None:
-            place = [at[letter] for letter in TAPS]
+        extents = {source: present, result: _PACKED_CHANNELS, **taps}
+        for at in as_stored(self.weight, extents):
+            tap = [at[letter] for letter in TAPS]
             out_channel = first + at[result]
             if problem.out_channels % self.plan.channels:
                 out_channel = emit.least(out_channel, problem.out_channels - 1)
             channel = self.size * (step * TILE + at[source])
-            index = weight_index(problem, self.weight, group, channel, out_channel, place)
+            index = weight_index(problem, self.weight, group, channel, out_channel, tap)
             element = self._joined(index, self.weight.strides[source], channel)
             into = at[source] * pitch + at[result] * problem.geometry.taps
-            emit.store(raw, into + tap_number(self.problem, place), element)
-
-        as_stored(self.weight, extents, element_of)
+            emit.store(raw, into + tap_number(self.problem, tap), element)
         if number % TILE:
             zero = emit.constant(0, PAIR)
             emit.fill(raw, present * pitch, (TILE - present) * pitch, zero)
 
     def _joined(self, index: Expr, step: Expr, channel: Expr) -> Expr:
-        """The weights of input channels from `channel` on in 32 bits; the first is at `index`."""
+        """Return the weights of input channels from `channel` on in 32 bits; the first is at
+        `index`."""
         return pair(self.weight[index], self.weight[index + step])
 
 
 class DirectAmx(Direct):
-    """One kernel while it is being emitted.
+    """The emitter of one kernel.
 
     Attributes
     ----------
@@ -208,80 +200,71 @@ class DirectAmx(Direct):
         self.holds_all = self.holds_all or plan.tiles_first
 
     def _task(self, task: Task) -> None:
-        """With the unit's registers."""
+        """Emit one task, between the configuration and the release of the matrix unit."""
         amx.configure()
         super()._task(task)
         amx.release()
 
-    def _in_order(self, over_tiles: OverTiles, over_blocks: OverBlocks, products: Products) -> None:
-        """With `tiles_first`, tiles are the outer loop."""
+    def _products(self, task: Task, k_block: KBlock, acc: Array) -> None:
+        """Sum every block and tile over a K-block; with `tiles_first`, tiles are the outer loop."""
         if not self.tiles_first:
-            super()._in_order(over_tiles, over_blocks, products)
+            super()._products(task, k_block, acc)
             return
-
-        def blocks_of_tile(start: Expr, vectors: int) -> None:
-            over_blocks(partial(products, lambda tile: tile(start, vectors)))
-
-        over_tiles(blocks_of_tile)
+        for position, vectors in task.blocking.tiles.tiles():
+            for block, start in self._blocks_of(task):
+                for phase in self.groups.phases():
+                    reduction = Reduction(task, k_block, block, acc, start)
+                    self._tile(reduction, phase, position, vectors)
 
     def _pack_data(self, task: Task, panel: Array, first: Expr, count: Expr) -> None:
-        """Fill the panel with pairs; what a last step has too few of is zero."""
+        """Fill the panel with pairs; pairs that the last step lacks are zero."""
         number, layout = self.problem.in_channels // 2, task.blocking.panel
-        first, wanted = first * TILE, count * TILE
-        present = emit.let(emit.least(wanted, number - first))
+        first, planes = first * TILE, count * TILE
+        present = emit.let(emit.least(planes, number - first))
         start = task.group * number + first
         source = Source(Pairs(self.data), start, present, self.problem.in_sizes)
         pack(layout, panel, source, task.first)
         if number % TILE:
             plane = layout.slots * layout.pitch
             zero = emit.constant(0, PAIR)
-            emit.fill(panel, present * plane, (wanted - present) * plane + layout.lanes, zero)
+            emit.fill(panel, present * plane, (planes - present) * plane + layout.lanes, zero)
 
-    def _tile(self, reduction: Reduction, phase: PhaseIndex, start: Expr, vectors: int) -> None:
+    def _tile(self, reduction: Reduction, phase: PhaseIndex, position: Expr, vectors: int) -> None:
         """accumulators[rows][positions] += weights @ panel, over input channels and taps."""
-        task, layout, blocking = reduction.task, self.weights, reduction.task.blocking
+        task, layout, k_block = reduction.task, self.weights, reduction.k_block
+        blocking = task.blocking
         number, data_at = self._data_at(task, phase)
-        apart = self.phases * blocking.tiles.length
+        pitch = self.phases * blocking.tiles.length
         block = task.group * layout.blocks + reduction.block
         weights = emit.let(
-            layout.offset_of(block, phase) + layout.step_offset(phase, reduction.first, [0] * 3)
+            layout.offset_of(block, phase) + layout.step_offset(phase, k_block.first, [0] * 3)
         )
         registers = _Registers(self.plan.channels // TILE, self.plan.vectors)
-
-        def place(o: int, v: int) -> Expr:
-            row = reduction.place + o * TILE * apart + number * blocking.tiles.length
-            return row + start + v * TILE
-
-        def each(do: Callable[[int, int], None]) -> None:
-            for o, v in product(range(registers.high), range(vectors)):
-                do(o, v)
-
-        def begin(o: int, v: int) -> None:
-            if reduction.fresh:
+        tile = []
+        for o, v in product(range(registers.high), range(vectors)):
+            row = reduction.start + o * TILE * pitch + number * blocking.tiles.length
+            tile.append((o, v, row + position + v * TILE))
+        for o, v, sums in tile:
+            if k_block.fresh:
                 self._begin_tile(registers.acc(o, v), reduction, number, o)
             else:
-                amx.load(registers.acc(o, v), reduction.acc, place(o, v), apart)
-
-        def step(i: Expr, taps: Sequence[Expr]) -> None:
-            at = weights + layout.step_offset(phase, i, taps)
-            x = data_at(i * TILE, taps) + start
+                amx.load(registers.acc(o, v), reduction.acc, sums, pitch)
+        for step, taps in self.groups.taps(k_block.steps, phase):
+            at = weights + layout.step_offset(phase, step, taps)
+            x = data_at(step * TILE, taps) + position
             for o in range(registers.high):
                 amx.load(registers.weights(o), task.weights, at + o * TILE * TILE, TILE)
             plane = blocking.panel.slots * blocking.panel.pitch
             for v in range(vectors):
-                amx.load(registers.data(v), reduction.panel, x + v * TILE, plane)
-            each(
-                lambda o, v: amx.add_product(
-                    registers.acc(o, v), registers.weights(o), registers.data(v), self.product
-                )
-            )
-
-        each(begin)
-        self.groups.over_taps(reduction.steps, phase, step)
-        each(lambda o, v: amx.store(registers.acc(o, v), reduction.acc, place(o, v), apart))
+                amx.load(registers.data(v), k_block.panel, x + v * TILE, plane)
+            for o, v, _ in tile:
+                factors = registers.weights(o), registers.data(v)
+                amx.add_product(registers.acc(o, v), *factors, self.product)
+        for o, v, sums in tile:
+            amx.store(registers.acc(o, v), reduction.acc, sums, pitch)
 
     def _begin_tile(self, tile: int, _: Reduction, phase: Expr, high: int) -> None:
-        """What sums of a tile of output channels of a block begin with, in the phase of a number:
+        """Write the initial sums of tile `high` of the output channels of a block to a register:
         they are zero."""
         amx.zero(tile)
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from math import prod
 
 from ...emit.arguments import Packed, stored_sizes
@@ -32,49 +31,45 @@ from ..plan.direct_amx import TILE
 from ..plan.direct_amx_int8 import TILE_DOTS, DirectAmxInt8Plan
 from ..plan.direct_dot_int8 import DirectDotInt8Plan
 from . import direct, direct_dot_int8
-from .direct import OverBlocks, Reduction, Task
+from .direct import Reduction, Task
 from .direct_amx import AmxWeights, DirectAmx
 
 
 def emit_body(problem: Problem, plan: DirectAmxInt8Plan, operands: Sequence[Operand]) -> None:
-    """What the PrimFunc does, with its arguments as `operands`."""
+    """Emit the body of the PrimFunc, whose arguments are `operands`."""
     data, weight, *extra, out = operands
     weights = ByteWeights(problem, plan, weight)
-    granted = DirectAmxInt8(problem, plan, weights, data, out, extra)
-
-    def refused() -> None:
-        raw = weight
-        if problem.prepacked:
-            raw = Bytes(weight, weights.elements, problem.dtypes[1], *stored_sizes(problem))
-            raw.zero = problem.zero_points[1]
-        unpacked, arguments = replace(problem, prepacked=False), [data, raw, *extra, out]
-        if isinstance(plan.refused, DirectDotInt8Plan):
-            direct_dot_int8.emit_body(unpacked, plan.refused, arguments)
+    for is_granted in emit.sides(amx.is_granted()):
+        if is_granted:
+            DirectAmxInt8(problem, plan, weights, data, out, extra).emit()
         else:
-            direct.emit_body(unpacked, plan.refused, arguments)
-
-    emit.when(amx.is_granted(), granted.emit, refused)
+            raw = weight
+            if problem.prepacked:
+                raw = Bytes(weight, weights.elements, problem.dtypes[1], *stored_sizes(problem))
+                raw.zero = problem.zero_points[1]
+            unpacked, arguments = replace(problem, prepacked=False), [data, raw, *extra, out]
+            if isinstance(plan.refused, DirectDotInt8Plan):
+                direct_dot_int8.emit_body(unpacked, plan.refused, arguments)
+            else:
+                direct.emit_body(unpacked, plan.refused, arguments)
 
 
 def packed_weights(problem: Problem, plan: DirectAmxInt8Plan) -> Packed:
-    """What the packed weights are: tiles, and behind them the weights as they are, for where the
-    matrix unit is refused."""
+    """Return size and dtype of the packed weights: tiles, and behind them the weights as they are
+    stored, for the kernel that runs where the matrix unit is refused."""
     return Packed(ByteWeights(problem, plan).elements + -(-problem.weights // 4), LANE)
 
 
 def pack_weights(
     problem: Problem, plan: DirectAmxInt8Plan, weight: Operand, packed: Operand
 ) -> None:
-    """Pack them."""
+    """Emit the packing of the weights."""
     weights = ByteWeights(problem, plan, weight)
     weights.pack(packed)
-
-    def copy(i: Expr) -> None:
-        places = [emit.least(4 * i + k, problem.weights - 1) for k in range(4)]
-        four = joined([emit.cast(weight[place], weight.dtype, LANE) for place in places], 4)
+    for i in emit.loop(-(-problem.weights // 4)):
+        indices = [emit.least(4 * i + k, problem.weights - 1) for k in range(4)]
+        four = joined([emit.cast(weight[index], weight.dtype, LANE) for index in indices], 4)
         emit.store(packed, weights.elements + i, four)
-
-    emit.loop(-(-problem.weights // 4), copy)
 
 
 class ByteWeights(AmxWeights):
@@ -87,8 +82,8 @@ class ByteWeights(AmxWeights):
     zero : int
         The zero point of data.
     firsts, rows : int
-        Where packed weights end; behind them are the tiles that sums begin with, of each block so
-        many rows, ``[phase][output channel]``.  Nothing where the zero point is zero.
+        Where packed weights end, and rows ``[phase][output channel]`` of initial sums of each
+        block, which are tiles behind the weights.  There are none where the zero point is zero.
     """
 
     size = 4
@@ -102,43 +97,36 @@ class ByteWeights(AmxWeights):
             self.elements += problem.geometry.groups * self.blocks * self.rows * TILE
 
     def pack(self, packed: Array) -> None:
-        """Write all of them to `packed`, and behind them what sums begin with."""
+        """Write all weights to `packed`, and behind them the initial sums."""
         super().pack(packed)
         if self.zero:
             with emit.tasks(self.problem.geometry.groups * self.blocks, self.plan.parallel) as task:
-                for kind in self.groups.kinds:
-                    self.groups.over_phases(kind, partial(self._pack_firsts, packed, task))
+                for phase in self.groups.phases():
+                    self._pack_firsts(packed, task, phase)
 
     def _pack_firsts(self, packed: Array, block: Expr, phase: PhaseIndex) -> None:
-        """Of a phase: rows of one number."""
+        """Write the initial sums of a phase of a block: rows of one number."""
         number: Expr = 0
         for axis, group, which in zip(SPATIAL, *phase):
             gather = self.problem.gathers[axis]
             number = number * gather.out_step + gather.phase_of(group.first_tap + which)
         number, weights = emit.let(number), self.offset_of(block, phase)
-
-        def channel(o: Expr) -> None:
+        for o in emit.loop(self.plan.channels):
             row = emit.let(self.first_of(block, number, o))
             emit.fill(packed, row, TILE, emit.constant(0, LANE))
-
-            def weight(step: Expr, *where: Expr) -> None:
-                *taps, lane = where
+            for step, *taps, lane in emit.grid(self.steps.number, *phase.taps, TILE):
                 four = packed[weights + self.step_offset(phase, step, taps) + o * TILE + lane]
                 less = total(four, self.dot) * emit.constant(self.zero, LANE)
                 emit.store(packed, row, packed[row] - less)
-
-            emit.nest((self.steps.number, *phase.taps, TILE), weight)
             first = emit.let(packed[row])
             emit.fill(packed, row, TILE, first)
 
-        emit.loop(self.plan.channels, channel)
-
     def first_of(self, block: Expr, phase: Expr, channel: Expr) -> Expr:
-        """Where the row is that sums begin with, of a block of all groups."""
+        """Return where the row of initial sums is, of a block counted through all groups."""
         return self.firsts + (block * self.rows + phase * self.plan.channels + channel) * TILE
 
     def _joined(self, index: Expr, step: Expr, channel: Expr) -> Expr:
-        """Four weights; those of channels that are missing are zero."""
+        """Return four weights; those of channels that do not exist are zero."""
         channels = self.problem.in_channels
 
         def weight(i: int) -> Expr:
@@ -150,7 +138,7 @@ class ByteWeights(AmxWeights):
 
 
 class DirectAmxInt8(DirectAmx):
-    """One kernel while it is being emitted."""
+    """The emitter of one kernel."""
 
     weights: ByteWeights
 
@@ -167,8 +155,8 @@ class DirectAmxInt8(DirectAmx):
         self.product = plan.dot
 
     def _pack_data(self, task: Task, panel: Array, first: Expr, count: Expr) -> None:
-        """Fill the panel by fours; what a last step has too few of is anything: its weights are
-        zero."""
+        """Fill the panel with four channels in 32 bits; channels that the last step lacks have any
+        value, since their weights are zero."""
         channels, number = self.problem.in_channels, first * TILE
         whole, rest = divmod(channels, 4)
         base = task.group * channels * self.data.strides["C"]
@@ -182,26 +170,22 @@ class DirectAmxInt8(DirectAmx):
         full = emit.let(emit.least(count * TILE, whole - number))
         planes(number, full, 0, 4)
         if rest:
-            last = number + count * TILE > whole
-            emit.when(last, lambda: planes(whole, 1, full, rest))
+            for _ in emit.only_if(number + count * TILE > whole):
+                planes(whole, 1, full, rest)
 
-    def _begin_sums(self, task: Task, acc: Array, over_blocks: OverBlocks) -> None:
-        """Write what sums begin with."""
+    def _begin_sums(self, task: Task, acc: Array) -> None:
+        """Write the initial sums of all blocks of a task."""
         length, weights = task.blocking.tiles.length, self.weights
-
-        def of_block(block: Expr, place: Expr) -> None:
-            def row(o: Expr, phase: Expr) -> None:
+        if not weights.zero:
+            return
+        for block, start in self._blocks_of(task):
+            for o, phase in emit.grid(self.plan.channels, self.phases):
                 first = weights.first_of(task.group * weights.blocks + block, phase, o)
-                start = emit.opaque_base(place + (o * self.phases + phase) * length)
-                emit.fill(acc, start, length, emit.let(task.weights[first]))
-
-            emit.nest((self.plan.channels, self.phases), row)
-
-        if weights.zero:
-            over_blocks(of_block)
+                row = emit.opaque_base(start + (o * self.phases + phase) * length)
+                emit.fill(acc, row, length, emit.let(task.weights[first]))
 
     def _begin_tile(self, tile: int, reduction: Reduction, phase: Expr, high: int) -> None:
-        """From where they are packed."""
+        """Load the initial sums from where they are packed."""
         weights, task = self.weights, reduction.task
         if not weights.zero:
             super()._begin_tile(tile, reduction, phase, high)

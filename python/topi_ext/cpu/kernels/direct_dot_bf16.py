@@ -26,7 +26,7 @@ from .direct import Direct
 
 
 def emit_body(problem: Problem, plan: DirectDotPlan, operands: Sequence[Operand]) -> None:
-    """What the PrimFunc does, with its arguments as `operands`."""
+    """Emit the body of the PrimFunc, whose arguments are `operands`."""
     data, weight, *extra, out = operands
     weights = DotWeights(problem, plan.gather, weight)
     with instruction():
@@ -34,12 +34,12 @@ def emit_body(problem: Problem, plan: DirectDotPlan, operands: Sequence[Operand]
 
 
 def packed_weights(problem: Problem, plan: DirectDotPlan) -> Packed:
-    """What the packed weights are."""
+    """Return size and dtype of the packed weights."""
     return DotWeights(problem, plan.gather).packed
 
 
 def pack_weights(problem: Problem, plan: DirectDotPlan, weight: Operand, packed: Operand) -> None:
-    """Pack them."""
+    """Emit the packing of the weights."""
     DotWeights(problem, plan.gather, weight).pack(packed)
 
 
@@ -47,7 +47,7 @@ class DotWeights(DirectWeights):
     """Weights in pairs of input channels."""
 
     def _steps(self) -> Steps:
-        """A pair of input channels at a time."""
+        """Return the steps: one pair of input channels each."""
         return Steps(self.problem.in_channels // 2, 1, PAIR, self.plan.channels, PAIR)
 
     def _present_weight(
@@ -61,7 +61,7 @@ class DotWeights(DirectWeights):
 
 
 class DirectDot(Direct):
-    """One kernel while it is being emitted."""
+    """The emitter of one kernel."""
 
     def _add(self, acc: Expr, weight: Expr, row: Expr) -> Expr:
         return add_products(acc, weight, row)

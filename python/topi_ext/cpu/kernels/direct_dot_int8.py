@@ -24,7 +24,6 @@ both operands.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from math import prod
 
 from ...emit.arguments import Packed, weight_index
@@ -37,11 +36,11 @@ from ..parts.direct_weights import DirectWeights, Steps
 from ..parts.pack_panel import Source, pack
 from ..parts.phase_groups import SPATIAL, PhaseIndex
 from ..plan.direct_dot_int8 import DOTS, DirectDotInt8Plan, zero_of
-from .direct import Direct, OverBlocks, Task
+from .direct import Direct, Task
 
 
 def emit_body(problem: Problem, plan: DirectDotInt8Plan, operands: Sequence[Operand]) -> None:
-    """What the PrimFunc does, with its arguments as `operands`."""
+    """Emit the body of the PrimFunc, whose arguments are `operands`."""
     data, weight, *extra, out = operands
     weights = LaneWeights(problem, plan, weight)
     with dot_int8.instruction(weights.dot, plan.gather.lanes):
@@ -49,14 +48,14 @@ def emit_body(problem: Problem, plan: DirectDotInt8Plan, operands: Sequence[Oper
 
 
 def packed_weights(problem: Problem, plan: DirectDotInt8Plan) -> Packed:
-    """What the packed weights are."""
+    """Return size and dtype of the packed weights."""
     return LaneWeights(problem, plan).packed
 
 
 def pack_weights(
     problem: Problem, plan: DirectDotInt8Plan, weight: Operand, packed: Operand
 ) -> None:
-    """Pack them."""
+    """Emit the packing of the weights."""
     LaneWeights(problem, plan, weight).pack(packed)
 
 
@@ -70,8 +69,8 @@ class LaneWeights(DirectWeights):
     zero : int
         The zero point that data in the panel have.
     firsts, rows : int
-        Where packed weights end; behind them is what sums begin with, of each block so many: one
-        for an output channel and phase.  Nothing where these are zero.
+        Where packed weights end, and initial sums of each block behind them: one for each output
+        channel and phase.  There are none where all are zero.
     """
 
     def __init__(self, problem: Problem, plan: DirectDotInt8Plan, weight: Operand | None = None):
@@ -83,48 +82,39 @@ class LaneWeights(DirectWeights):
             self.elements += problem.geometry.groups * self.blocks * self.rows
 
     def pack(self, packed: Array) -> None:
-        """Write all of them to `packed`, and behind them what sums begin with."""
+        """Write all weights to `packed`, and behind them the initial sums."""
         super().pack(packed)
         if self.zero:
             with emit.tasks(self.problem.geometry.groups * self.blocks, self.plan.parallel) as task:
                 emit.fill(packed, self.firsts + task * self.rows, self.rows, emit.constant(0, LANE))
-                for kind in self.groups.kinds:
-                    self.groups.over_phases(kind, partial(self._pack_firsts, packed, task))
+                for phase in self.groups.phases():
+                    self._pack_firsts(packed, task, phase)
 
     def _pack_firsts(self, packed: Array, block: Expr, phase: PhaseIndex) -> None:
-        """Of a phase, or of all along a row."""
+        """Write the initial sums of a phase of a block, or of all phases along a row."""
         gathers = [self.problem.gathers[axis] for axis in SPATIAL]
         numbers = [
             emit.let(gather.phase_of(group.first_tap + number))
             for gather, group, number in zip(gathers, *phase)
         ]
         weights = self.offset_of(block, phase)
-        counts = (self.steps.number, *phase.taps[:-1])
-
-        def of_row(row_tap: Expr, in_row: Expr, *outer: Expr) -> None:
-            number: Expr = 0
-            for gather, offset in zip(gathers, (*numbers[:-1], in_row)):
-                number = number * gather.out_step + offset
-            first = self.firsts + block * self.rows + number
-            lanes = weights + self.step_offset(phase, outer[0], (*outer[1:], row_tap))
-
-            def channel(o: Expr) -> None:
-                into = first + o * (self.rows // self.plan.channels)
-                less = dot_int8.total(packed[lanes + o], self.dot) * emit.constant(self.zero, LANE)
-                emit.store(packed, into, packed[into] - less)
-
-            emit.loop(self.plan.channels, channel)
-
-        if self.plan.all_phases:
-            for tap in range(gathers[-1].kernel):
-                emit.nest(counts, partial(of_row, tap, gathers[-1].phase_of(tap)))
-        else:
-            emit.loop(
-                phase.taps[-1], lambda tap: emit.nest(counts, partial(of_row, tap, numbers[-1]))
-            )
+        in_row, last = self.plan.all_phases, gathers[-1]
+        for tap in range(last.kernel) if in_row else emit.loop(phase.taps[-1]):
+            for step, *outer in emit.grid(self.steps.number, *phase.taps[:-1]):
+                number: Expr = 0
+                row_phase = last.phase_of(tap) if in_row else numbers[-1]
+                for gather, offset in zip(gathers, (*numbers[:-1], row_phase)):
+                    number = number * gather.out_step + offset
+                first = self.firsts + block * self.rows + number
+                lanes = weights + self.step_offset(phase, step, (*outer, tap))
+                for o in emit.loop(self.plan.channels):
+                    into = first + o * (self.rows // self.plan.channels)
+                    total = dot_int8.total(packed[lanes + o], self.dot)
+                    less = total * emit.constant(self.zero, LANE)
+                    emit.store(packed, into, packed[into] - less)
 
     def _steps(self) -> Steps:
-        """A lane of input channels at a time."""
+        """Return the steps: one lane of input channels each."""
         number = -(-self.problem.in_channels // self.dot.size)
         return Steps(number, 1, LANE, self.plan.channels, LANE)
 
@@ -144,7 +134,7 @@ class LaneWeights(DirectWeights):
 
 
 class DirectDotInt8(Direct):
-    """One kernel while it is being emitted."""
+    """The emitter of one kernel."""
 
     def __init__(
         self,
@@ -159,7 +149,7 @@ class DirectDotInt8(Direct):
         self.lanes, self.dot = weights, weights.dot
 
     def _pack_data(self, task: Task, panel: Array, first: Expr, count: Expr) -> None:
-        """Fill the panel with lanes; what a group's last has too few of is zero."""
+        """Fill the panel with lanes; channels that the last lane of a group lacks are zero."""
         size, channels = self.dot.size, self.problem.in_channels
         whole, rest = divmod(channels, size)
         base = task.group * channels * self.data.strides["C"]
@@ -175,25 +165,21 @@ class DirectDotInt8(Direct):
             return
         full = emit.let(emit.least(count, whole - first))
         planes(first, full, 0, size)
-        last = first + count > whole
-        emit.when(last, lambda: planes(whole, 1, full, rest))
+        for _ in emit.only_if(first + count > whole):
+            planes(whole, 1, full, rest)
 
-    def _begin_sums(self, task: Task, acc: Array, over_blocks: OverBlocks) -> None:
-        """Write what sums begin with."""
+    def _begin_sums(self, task: Task, acc: Array) -> None:
+        """Write the initial sums of all blocks of a task."""
         length = task.blocking.tiles.length
-
-        def of_block(block: Expr, place: Expr) -> None:
-            def row(number: Expr) -> None:
-                value = emit.let(self._first_sum(task, block, number))
-                emit.fill(acc, emit.opaque_base(place + number * length), length, value)
-
-            emit.loop(self.lanes.rows, row)
-
-        if self.lanes.zero:
-            over_blocks(of_block)
+        if not self.lanes.zero:
+            return
+        for block, start in self._blocks_of(task):
+            for row in emit.loop(self.lanes.rows):
+                value = emit.let(self._first_sum(task, block, row))
+                emit.fill(acc, emit.opaque_base(start + row * length), length, value)
 
     def _first_sum(self, task: Task, block: Expr, row: Expr) -> Expr:
-        """What sums of a block begin with: those of a row, ``[output channel][phase]``."""
+        """Return the initial sum of a row ``[output channel][phase]`` of a block."""
         weights = self.lanes
         if not weights.zero:
             return emit.constant(0, LANE)

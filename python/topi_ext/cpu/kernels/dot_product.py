@@ -16,8 +16,8 @@ Of the matrix product, M are output channels, N positions, K input channels and 
 weights as the user stores them; right, `columns` ``[position][input channel][tap]`` of im2col: the
 lanes run along K in both.
 
-Where it is not known how many positions there are, it takes as many at a time as there is `room`
-for.
+If the number of positions is not known, a task takes one N-block after the other, of as many
+positions as its `room` holds.
 
 Weights of float16 and bfloat16 are widened as they are read; of other dtypes than the sums they are
 copied first, those of one tile of channels at a time, and bfloat16 where TVM reads no LLVM text.
@@ -25,9 +25,8 @@ copied first, those of one tile of channels at a time, and bfloat16 where TVM re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from functools import partial
 from itertools import product
 from math import prod
 from typing import NamedTuple
@@ -45,33 +44,33 @@ from ..plan.dot_product import DotProductPlan
 
 
 def kernel_of(problem: Problem, plan: DotProductPlan, operands: Sequence[Operand]) -> DotProduct:
-    """The kernel with the arguments of the PrimFunc as `operands`."""
+    """Return the emitter of the kernel, with the arguments of the PrimFunc as `operands`."""
     x, weight, *extra, out = operands
     positions = emit.opaque_value(prod(problem.y_sizes))
     return DotProduct(problem, plan, positions, x, weight, Result(problem, out, extra))
 
 
-class _Part(NamedTuple):
-    """Some positions of a task.
+class _NBlock(NamedTuple):
+    """A block of positions.
 
     Attributes
     ----------
     columns : Array
-        What they read.
+        The elements of x that they read.
     weights : Array, optional
-        Room for the weights of a tile of channels, if they are copied.
-    begin, present : Expr
+        Memory for the weights of a tile of channels, if they are copied.
+    first, count : Expr
         The first position, and how many.
     """
 
     columns: Array
     weights: Array | None
-    begin: Expr
-    present: Expr
+    first: Expr
+    count: Expr
 
 
 class DotProduct:
-    """One kernel while it is being emitted."""
+    """The emitter of one kernel."""
 
     def __init__(
         self,
@@ -92,15 +91,16 @@ class DotProduct:
         self.is_copied = not self.widens and weight.dtype not in (self.dtype, "float16")
 
     def fits(self) -> Expr:
-        """Whether there is room: it takes as many positions at a time as there is room for."""
+        """Return whether the kernel can run: its N-blocks fit into any room."""
         return True
 
     def emit(self) -> None:
-        """The whole kernel."""
+        """Emit the whole kernel."""
         with widening.instructions(self.plan.lanes) if self.widens else nullcontext():
-            self._all_channels()
+            self._tasks()
 
-    def _all_channels(self) -> None:
+    def _tasks(self) -> None:
+        """Emit all tasks."""
         plan, g = self.plan, self.problem.geometry
         room = self.positions if self.problem.is_static else plan.room
         blocks = -(-g.k_per_group // plan.k_block)
@@ -112,108 +112,91 @@ class DotProduct:
             first = block * plan.k_block
             count = emit.clamped_extent(first, g.k_per_group, plan.k_block)
             first = emit.let(group * g.k_per_group + first)
+            for begin, present in self._n_blocks():
+                n_block = _NBlock(columns, weights, begin, present)
+                self._copy_columns(n_block, group)
+                for o, size in emit.tiles_or_ones(count, plan.channels):
+                    # Behind the last channel, the last again.
+                    numbers = [first + emit.least(o + i, count - 1) for i in range(size)]
+                    self._channels(n_block, numbers)
 
-            def of_part(begin: Expr, present: Expr) -> None:
-                part = _Part(columns, weights, begin, present)
-                self._copy_columns(part, group)
-                emit.tiles_or_ones(
-                    count,
-                    plan.channels,
-                    lambda o, size: self._channels(part, first, o, size, count),
-                )
-
-            self._over_parts(of_part)
-
-    def _over_parts(self, part: Callable[[Expr, Expr], None]) -> None:
-        """``part(first, count)`` for parts of the positions, all but the last of the same size."""
+    def _n_blocks(self) -> Iterator[tuple[Expr, Expr]]:
+        """Emit ``for first, count in self._n_blocks()``: a loop over blocks of positions, all but
+        the last of the same size."""
         if self.problem.is_static:
-            part(0, self.positions)
+            yield 0, self.positions
             return
-        parts = emit.opaque_value(emit.ceil_div(self.positions, self.plan.room))
-        each = emit.opaque_value(emit.ceil_div(self.positions, emit.most(parts, 1)))
+        blocks = emit.opaque_value(emit.ceil_div(self.positions, self.plan.room))
+        each = emit.opaque_value(emit.ceil_div(self.positions, emit.most(blocks, 1)))
+        for i in emit.loop(blocks):
+            first = emit.opaque_value(i * each)
+            yield first, emit.opaque_value(emit.least(each, self.positions - first))
 
-        def numbered(i: Expr) -> None:
-            begin = emit.opaque_value(i * each)
-            part(begin, emit.opaque_value(emit.least(each, self.positions - begin)))
-
-        emit.loop(parts, numbered)
-
-    def _copy_columns(self, part: _Part, group: Expr) -> None:
-        """columns[position][input channel][tap] of one part."""
+    def _copy_columns(self, n_block: _NBlock, group: Expr) -> None:
+        """Copy columns[position][input channel][tap] of an N-block."""
         problem, channels = self.problem, self.problem.in_channels
-
-        def position(number: Expr) -> None:
-            digits = emit.unravel(part.begin + number, problem.y_sizes)
-            at, place = number * self.pitch, [self.number_of(digit) for digit in digits]
+        for number in emit.loop(n_block.count):
+            digits = emit.unravel(n_block.first + number, problem.y_sizes)
+            at, position = number * self.pitch, [self.number_of(digit) for digit in digits]
             source = Source(self.x, group * channels, channels, problem.x_sizes)
-            copy_column(problem, source, part.columns, at, place, self.plan.lanes)
+            copy_column(problem, source, n_block.columns, at, position, self.plan.lanes)
 
-        emit.loop(part.present, position)
-
-    def _channels(self, part: _Part, first: Expr, o: Expr, size: int, count: Expr) -> None:
-        """All positions of some output channels; beyond the last, the last again."""
-        numbers = [first + emit.least(o + i, count - 1) for i in range(size)]
+    def _channels(self, n_block: _NBlock, numbers: Sequence[Expr]) -> None:
+        """Compute all positions of the output channels of these numbers."""
         rows = [emit.opaque_base(self.weight.at("O", number)) for number in numbers]
         source: Array = self.weight
         if self.is_copied:
-            source = part.weights
+            source = n_block.weights
             for i, start in enumerate(rows):
                 copy(source, i * self.pitch, self.weight, start, self.terms, self.plan.lanes)
-            rows = [i * self.pitch for i in range(size)]
-        tile = partial(self._tile, part, source, rows, numbers)
-        if self.problem.is_static:
-            emit.tiles(part.present, self.plan.m_tile, tile)
-        else:
-            emit.tiles_then_ones(part.present, self.plan.m_tile, tile)
+            rows = [i * self.pitch for i in range(len(numbers))]
+        tiles = emit.tiles if self.problem.is_static else emit.tiles_then_ones
+        for position, size in tiles(n_block.count, self.plan.m_tile):
+            self._tile(n_block, source, rows, numbers, position, size)
 
     def _tile(
         self,
-        part: _Part,
+        n_block: _NBlock,
         source: Array,
         rows: Sequence[Expr],
         numbers: Sequence[Expr],
-        m: Expr,
+        position: Expr,
         size: int,
     ) -> None:
-        """accumulators[channels][positions] += weights * columns, and what they add up to."""
+        """accumulators[channels][positions] += weights * columns; write the sums of their lanes."""
         lanes = self.plan.lanes
         tile = list(product(range(len(rows)), range(size)))
         accumulators = dict(zip(tile, emit.registers(len(tile), lanes, self.dtype)))
         zero = emit.broadcast(emit.constant(0, self.dtype), lanes)
         for register, index in accumulators.values():
             emit.store(register, index, zero)
-
-        def term(i: Expr) -> None:
+        columns = [(position + p) * self.pitch for p in range(size)]
+        for i in emit.loop(self.terms // lanes):
             values = [
-                emit.let(part.columns[emit.lanes_of((m + p) * self.pitch + i * lanes, lanes)])
-                for p in range(size)
+                emit.let(n_block.columns[emit.lanes_of(column + i * lanes, lanes)])
+                for column in columns
             ]
             for o, row in enumerate(rows):
                 weights = emit.let(self._vector(source, row + i * lanes))
                 for p, value in enumerate(values):
                     register, index = accumulators[o, p]
                     emit.store(register, index, register[index] + weights * value)
-
-        emit.loop(self.terms // lanes, term)
         rest = self.terms % lanes
         for (o, p), (register, index) in accumulators.items():
             added = self._added(register[index])
             total = emit.scratch(1, self.dtype)
             emit.store(total, 0, added)
-
-            def left(i: Expr, o: int = o, p: int = p, total: Array = total) -> None:
-                place = self.terms - rest + i
-                value = part.columns[(m + p) * self.pitch + place]
-                weight = source.load(rows[o] + place, self.dtype)
+            for i in emit.loop(rest):
+                term = self.terms - rest + i
+                value = n_block.columns[columns[p] + term]
+                weight = source.load(rows[o] + term, self.dtype)
                 if source.dtype != self.dtype:
                     weight = emit.via_memory(weight, self.dtype)
                 emit.store(total, 0, total[0] + weight * value)
-
-            emit.loop(rest, left)
-            self._write(numbers[o], part.begin + m + p, total[0])
+            self._write(numbers[o], n_block.first + position + p, total[0])
 
     def _vector(self, source: Array, start: Expr) -> Expr:
-        """Neighbours, in the dtype of the sums."""
+        """Load a vector of weights in the dtype of the sums."""
         lanes = self.plan.lanes
         if self.widens:
             value, dtype = widening.widened(source, start, lanes), "float32"
@@ -222,7 +205,7 @@ class DotProduct:
         return value if dtype == self.dtype else source.converted(value, self.dtype, lanes)
 
     def _added(self, vector: Expr) -> Expr:
-        """The sum of all lanes, half by half."""
+        """Return the sum of all lanes, half by half."""
         count = self.plan.lanes
         while count > 2:
             count //= 2
@@ -235,5 +218,6 @@ class DotProduct:
         return pair[0] + pair[1]
 
     def _write(self, channel: Expr, position: Expr, value: Expr) -> None:
+        """Write the sum of a channel at a position."""
         *outer, last = map(self.number_of, emit.unravel(position, self.problem.y_sizes))
         self.rows.row(channel, (*outer, 0)).put(last, value)

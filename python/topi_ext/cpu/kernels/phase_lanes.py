@@ -19,8 +19,8 @@ Of the matrix product, M are the positions q of a row, N channels of x and phase
 of the kernel, channels of y and taps t.  Left, `values` ``[channel of y][depth][height][width]``,
 each broadcast; right, `weights` ``[row of the kernel][tile of vectors][channel of y][t][lanes]``.
 
-A task that has but one row of one image may do so for a chunk of the channels of y after the other:
-then it holds the weights of one chunk at a time.
+A task that has one row of one image may sum one K-block of the channels of y after the other: then
+it keeps the weights of one K-block at a time.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from ..plan.phase_lanes import PhaseLanesPlan
 
 
 def emit_body(problem: Problem, plan: PhaseLanesPlan, operands: Sequence[Operand]) -> None:
-    """What the PrimFunc does, with its arguments as `operands`."""
+    """Emit the body of the PrimFunc, whose arguments are `operands`."""
     y, weight, *extra, out = operands
     _PhaseLanes(problem, plan, y, weight, out, extra).emit()
 
 
 class _Sizes(NamedTuple):
-    """Sizes of what a task holds; of symbolic sizes known at run time.
+    """Sizes of the arrays of a task; symbolic ones are known at run time.
 
     Attributes
     ----------
     extent : list
-        Of the values, along depth, height and width.
+        Sizes of the values, along depth, height and width.
     positions, tiles : int or expression
         Positions q of a row, and tiles of `m_tile` of them.
     """
@@ -61,15 +61,15 @@ class _Sizes(NamedTuple):
 
 
 class _Task(NamedTuple):
-    """One task, and what it holds.
+    """One task, and its arrays.
 
     Attributes
     ----------
     sizes : _Sizes
     rows : Rows
-        By which it writes.
+        The rows of the result that it writes.
     group, first_c, first_phase : Expr
-        Its group, and in it its first channel of x, and the first of the phases of a row.
+        Its group, its first channel of x in the group, and its first phase of a row.
     weights, values, acc : Array
         Weights, values of y between zeros, and the accumulators ``[position][vectors]`` of a row.
     """
@@ -85,7 +85,7 @@ class _Task(NamedTuple):
 
 
 class _PhaseLanes:
-    """One kernel while it is being emitted."""
+    """The emitter of one kernel."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class _PhaseLanes:
         return _Sizes(extent, positions, emit.opaque_value(emit.ceil_div(positions, plan.m_tile)))
 
     def emit(self) -> None:
-        """The whole kernel."""
+        """Emit the whole kernel."""
         problem, plan, g, sizes = self.problem, self.plan, self.problem.geometry, self._sizes()
         blocks = -(-g.c_per_group // plan.c_block)
         extents = (emit.ceil_div(problem.n, plan.images), g.groups, blocks, plan.phase_splits)
@@ -139,112 +139,88 @@ class _PhaseLanes:
             if plan.chunks == 1:
                 self._images(task, images)
             else:
-                self._chunks(task, images)
+                self._k_blocks(task, images)
 
     def _images(self, task: _Task, images: Expr) -> None:
-        """All rows of some images."""
+        """Emit all rows of the images of a task."""
         problem, plan, g = self.problem, self.plan, self.problem.geometry
         self._copy_weights(task, 0, g.k_per_group)
-
-        def image(i: Expr) -> None:
+        for i in emit.loop(plan.images):
             number = emit.let(images * plan.images + i)
-
-            def row(*at: Expr) -> None:
-                self._products(task, at, g.k_per_group, fresh=True)
-                self._write(task, number, at)
-
-            def present() -> None:
-                self._copy_values(task, number, 0, g.k_per_group)
-                emit.nest(problem.x_sizes[1:-1], row)
-
             is_even = plan.images == 1 or problem.n % plan.images == 0
-            emit.when(True if is_even else number < problem.n, present)
+            for _ in emit.only_if(True if is_even else number < problem.n):
+                self._copy_values(task, number, 0, g.k_per_group)
+                for row in emit.grid(*problem.x_sizes[1:-1]):
+                    self._products(task, row, g.k_per_group, fresh=True)
+                    self._write(task, number, row)
 
-        emit.loop(plan.images, image)
-
-    def _chunks(self, task: _Task, image: Expr) -> None:
-        """The only row of an image, chunk by chunk of the channels of y."""
+    def _k_blocks(self, task: _Task, image: Expr) -> None:
+        """Emit the only row of an image, one K-block after the other."""
         k, row = self.problem.geometry.k_per_group, (0, 0)
         room = task.sizes.tiles * self.plan.m_tile * self.row
         emit.fill(task.acc, 0, room, emit.constant(0, self.dtype))
-
-        def chunk(first: Expr, count: int) -> None:
+        for first, count in emit.tiles(k, self.k_block):
             self._copy_weights(task, first, count)
             self._copy_values(task, image, first, count)
             self._products(task, row, count, fresh=False)
-
-        emit.tiles(k, self.k_block, chunk)
         self._write(task, image, row)
 
     # ------------------------------------------------------------ operands
 
     def _row_at(self, first: Expr, vectors: int, outer: Sequence[Expr], k: Expr, t: Expr) -> Expr:
-        """weights[row of the kernel][tile of vectors][channel of y][t][vectors]."""
+        """Return the index of weights[row of the kernel][tile of vectors][channel of y][t]."""
         depth, height = outer
         number = depth * self.problem.geometry.kernel[1] + height
         terms = self.k_block * self.taps[-1]
-        place = number * (terms * self.row) + first * (terms * self.plan.lanes)
-        return place + (k * self.taps[-1] + t) * (vectors * self.plan.lanes)
+        tile = number * (terms * self.row) + first * (terms * self.plan.lanes)
+        return tile + (k * self.taps[-1] + t) * (vectors * self.plan.lanes)
 
     def _copy_weights(self, task: _Task, first_k: Expr, count: int) -> None:
-        """Of `count` channels of y, read as they are usually stored; zeros fill the last vector of
-        a stride."""
+        """Copy the weights of `count` channels of y, in the order in which they are usually stored;
+        zeros fill the last vector of a stride."""
         g, lanes = self.problem.geometry, self.plan.lanes
         stride = self.weight.strides.get(TAPS[-1], 1)
-
-        def tile(k: Expr, first: Expr, vectors: int) -> None:
-            def one(v: Expr, depth: Expr, height: Expr, t: Expr) -> None:
-                number = first + v
-                c = emit.least(task.first_c + number // self.each, g.c_per_group - 1)
-                phase = emit.let(task.first_phase + number % self.each * lanes)
-                place = self._row_at(first, vectors, (depth, height), k, t) + v * lanes
-                into = emit.opaque_base(place)
-                tap = t * self.stride + phase
-                present: Expr = lanes
-                if self.stride % lanes:
-                    present = emit.let(emit.least(self.stride - phase, lanes))
-                outer_k = task.group * g.k_per_group + first_k + k
-                where = (outer_k, c, depth, height, tap)
-                source = emit.opaque_base(self.weight.at("OI" + TAPS, *where))
-
-                def element(i: Expr) -> None:
-                    value = self.weight.load(source + i * stride, self.dtype)
-                    emit.store(task.weights, into + i, value)
-
-                emit.loop(present, element)
-                if not isinstance(present, int):
-                    zero = emit.constant(0, self.dtype)
-                    emit.fill(task.weights, into + present, lanes - present, zero)
-
-            emit.nest((vectors, *g.kernel[:-1], self.taps[-1]), one)
-
-        emit.loop(count, lambda k: emit.tiles(self.vectors, self.plan.vectors, partial(tile, k)))
+        for k in emit.loop(count):
+            for first, vectors in emit.tiles(self.vectors, self.plan.vectors):
+                for v, depth, height, t in emit.grid(vectors, *g.kernel[:-1], self.taps[-1]):
+                    number = first + v
+                    c = emit.least(task.first_c + number // self.each, g.c_per_group - 1)
+                    phase = emit.let(task.first_phase + number % self.each * lanes)
+                    row = self._row_at(first, vectors, (depth, height), k, t)
+                    into = emit.opaque_base(row + v * lanes)
+                    tap = t * self.stride + phase
+                    present: Expr = lanes
+                    if self.stride % lanes:
+                        present = emit.let(emit.least(self.stride - phase, lanes))
+                    outer_k = task.group * g.k_per_group + first_k + k
+                    where = (outer_k, c, depth, height, tap)
+                    source = emit.opaque_base(self.weight.at("OI" + TAPS, *where))
+                    for i in emit.loop(present):
+                        value = self.weight.load(source + i * stride, self.dtype)
+                        emit.store(task.weights, into + i, value)
+                    if not isinstance(present, int):
+                        zero = emit.constant(0, self.dtype)
+                        emit.fill(task.weights, into + present, lanes - present, zero)
 
     def _copy_values(self, task: _Task, image: Expr, first_k: Expr, count: int) -> None:
-        """values[channel of y][depth][height][width], from `first` on; zeros around stay zero."""
+        """Copy values[channel of y][depth][height][width]; the zeros around them stay."""
         g = self.problem.geometry
         extent = task.sizes.extent
         low = [max(0, a) for a in self.first]
         high = [emit.least(size, a + e) for size, a, e in zip(g.y_size, self.first, extent)]
         present = [emit.opaque_value(emit.most(b - a, 0)) for a, b in zip(low, high)]
         stride = self.y.strides[DATA[-1]]
-
-        def run(k: Expr, *outer: Expr) -> None:
-            place = k
+        for k, *outer in emit.grid(count, *present[:-1]):
+            index = k
             for at, a, b, e in zip((*outer, 0), low, self.first, extent):
-                place = place * e + (at + a - b)
-            into = emit.opaque_base(place)
+                index = index * e + (at + a - b)
+            into = emit.opaque_base(index)
             where = [at + a for at, a in zip((*outer, 0), low)]
             channel = task.group * g.k_per_group + first_k + k
             source = emit.opaque_base(self.y.at("C" + DATA, channel, image, *where))
-
-            def element(i: Expr) -> None:
+            for i in emit.loop(present[-1]):
                 value = self.y.load(source + i * stride, self.dtype)
                 emit.store(task.values, into + i, value)
-
-            emit.loop(present[-1], element)
-
-        emit.nest((count, *present[:-1]), run)
 
     # ------------------------------------------------------------ one row of x
 
@@ -257,10 +233,10 @@ class _PhaseLanes:
         starts = [emit.let(u // s - first) for u, s, first in zip(unpadded, g.stride, self.first)]
         last = self.taps[-1] - 1
 
-        def value_at(o: Expr, depth: Expr, height: Expr, k: Expr, t: Expr) -> Expr:
-            place = k * extent[0] + starts[0] - depth
-            place = place * extent[1] + starts[1] - height
-            return place * extent[2] + o + last - t
+        def value_at(q: Expr, o: int, depth: Expr, height: Expr, k: Expr, t: Expr) -> Expr:
+            row = k * extent[0] + starts[0] - depth
+            row = row * extent[1] + starts[1] - height
+            return row * extent[2] + (q + o) + last - t
 
         def weights_at(
             first: Expr, vectors: int, depth: Expr, height: Expr, k: Expr, t: Expr
@@ -269,64 +245,52 @@ class _PhaseLanes:
             return self._row_at(first, vectors, outer, k, t)
 
         is_static = self.problem.is_static
-
-        def tile(first: Expr, vectors: int, q: Expr, size: int) -> None:
-            places = [(q + o) * self.row + first * plan.lanes for o in range(size)]
+        for first, vectors in emit.tiles(self.vectors, plan.vectors):
             steps = (None, None) if is_static else (-1, vectors * plan.lanes)
-            add_products(
-                (*self.taps[:-1], count, self.taps[-1]),
-                Matrix(task.values, lambda o, *term: value_at(q + o, *term), steps[0]),
-                Matrix(task.weights, partial(weights_at, first, vectors), steps[1]),
-                RegisterTile(task.acc, places, vectors, plan.lanes),
-                fresh=fresh,
-            )
-
-        emit.tiles(
-            self.vectors,
-            plan.vectors,
-            lambda first, vectors: emit.tiles_or_ones(
-                task.sizes.positions, plan.m_tile, partial(tile, first, vectors)
-            ),
-        )
+            for q, size in emit.tiles_or_ones(task.sizes.positions, plan.m_tile):
+                offsets = [(q + o) * self.row + first * plan.lanes for o in range(size)]
+                add_products(
+                    (*self.taps[:-1], count, self.taps[-1]),
+                    Matrix(task.values, partial(value_at, q), steps[0]),
+                    Matrix(task.weights, partial(weights_at, first, vectors), steps[1]),
+                    RegisterTile(task.acc, offsets, vectors, plan.lanes),
+                    fresh=fresh,
+                )
 
     def _write(self, task: _Task, image: Expr, at: Sequence[Expr]) -> None:
-        """The row of each channel of the block."""
+        """Write the row of each channel of the block."""
         g, plan = self.problem.geometry, self.plan
-
-        def present(c: Expr) -> None:
+        for c in emit.loop(plan.c_block):
             number = task.group * g.c_per_group + task.first_c + c
             whole = g.c_per_group % plan.c_block == 0
-            emit.when(
-                True if whole else task.first_c + c < g.c_per_group,
-                lambda: self._write_row(task, task.rows.row(number, (image, *at, 0)), c),
-            )
-
-        emit.loop(plan.c_block, present)
+            for _ in emit.only_if(True if whole else task.first_c + c < g.c_per_group):
+                self._write_row(task, task.rows.row(number, (image, *at, 0)), c)
 
     def _write_row(self, task: _Task, row: Row, c: Expr) -> None:
-        """That of channel `c` of the block: of its first position some phases, of all others all,
-        of a last one some."""
+        """Write the row of channel `c` of the block: some phases of its first position, all phases
+        of the others, and some of a last one."""
         size, step = self.problem.x_sizes[-1], self.stride
         # The first output is the phase `skip` of the first position.
         skip = self.problem.geometry.pad_before[-1] % step
         phases, lanes = step // self.plan.phase_splits, self.plan.lanes
 
-        def some(q: Expr, first: Expr, end: Expr) -> None:
-            """The phases of this task from `first` to `end`, of position q."""
+        def write(q: Expr, first: Expr, end: Expr) -> None:
+            """Write the phases of this task from `first` to `end`, of position q."""
             first = emit.most(first, task.first_phase)
             count = emit.most(emit.least(end, task.first_phase + phases) - first, 0)
-            place = q * self.row + c * (self.each * lanes) + (first - task.first_phase)
-            source = emit.opaque_base(place)
+            start = q * self.row + c * (self.each * lanes) + (first - task.first_phase)
+            source = emit.opaque_base(start)
             begin = emit.let(q * step + (first - skip))
             row.put_all(begin, task.acc, source, count, lanes)
 
         head = emit.opaque_value(emit.least(size, step - skip)) if skip else 0
         begin = 1 if skip else 0
         if skip:
-            some(0, skip, skip + head)
+            write(0, skip, skip + head)
         whole = emit.opaque_value(emit.quotient(size - head, step))
         tail = emit.opaque_value(size - head - whole * step)
-        emit.loop(whole, lambda q: some(q + begin, task.first_phase, task.first_phase + phases))
+        for q in emit.loop(whole):
+            write(q + begin, task.first_phase, task.first_phase + phases)
         if not (isinstance(tail, int) and tail == 0):
-            some(whole + begin, 0, tail)
+            write(whole + begin, 0, tail)
         row.end(size)

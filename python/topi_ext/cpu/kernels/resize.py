@@ -13,7 +13,7 @@ It has no matrix product.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ...emit.post_ops import RowEpilogue
@@ -26,41 +26,38 @@ _DTYPE, _WIDE = "float32", "float64"
 
 
 def emit_body(resize: Resize, plan: ResizePlan, operands: Sequence[Operand]) -> None:
-    """What the PrimFunc does, with its arguments as `operands`."""
+    """Emit the body of the PrimFunc, whose arguments are `operands`."""
     x, *others, out = operands
     columns = _Columns.emitted(resize) if resize.method != NEAREST else None
     _emit(resize, plan, (x, others, out), columns)
 
 
 class _Columns(NamedTuple):
-    """Which element of a row comes before each column, and how near that is to the next."""
+    """For each column, the element of a row before it, and the weight of the next element."""
 
     index: Array
     weight: Array
 
     @classmethod
     def emitted(cls, resize: Resize) -> _Columns:
-        """Those of a row of the result."""
+        """Compute those of a row of the result."""
         count = resize.after[1]
-        made = cls(emit.scratch(count, "int32"), emit.scratch(count, _DTYPE))
-
-        def column(o: Expr) -> None:
+        columns = cls(emit.scratch(count, "int32"), emit.scratch(count, _DTYPE))
+        for o in emit.loop(count):
             index, weight = _between(resize, 1, o)
-            emit.store(made.index, o, index)
-            emit.store(made.weight, o, weight)
-
-        emit.loop(count, column)
-        return made
+            emit.store(columns.index, o, index)
+            emit.store(columns.weight, o, weight)
+        return columns
 
 
 def _between(resize: Resize, axis: int, number: Expr) -> tuple[Expr, Expr]:
-    """The element before a coordinate, of 32 bits, and the weight of the next."""
+    """Return the element before a coordinate, as int32, and the weight of the next element."""
     scale, offset = (emit.constant(a, _WIDE) for a in resize.coordinate(axis))
-    place = emit.let(emit.wide(number).astype(_WIDE) * scale + offset)
+    coordinate = emit.let(emit.wide(number).astype(_WIDE) * scale + offset)
     zero = emit.constant(0, _WIDE)
-    place = emit.let(emit.select(place < zero, zero, place))
-    index = emit.let(place.astype("int32"))
-    return index, emit.let((place - index.astype(_WIDE)).astype(_DTYPE))
+    coordinate = emit.let(emit.select(coordinate < zero, zero, coordinate))
+    index = emit.let(coordinate.astype("int32"))
+    return index, emit.let((coordinate - index.astype(_WIDE)).astype(_DTYPE))
 
 
 def _emit(
@@ -79,66 +76,55 @@ def _emit(
         first = emit.let(block * rows)
         count = emit.clamped_extent(first, height, rows)
         mixed = emit.scratch(w + 1, _DTYPE)
-
-        def row(i: Expr) -> None:
+        for i in emit.loop(count):
             where = {"N": image, "C": channel, "H": emit.let(first + i), "W": 0}
             into = emit.opaque_base(out.at("NCHW", *where.values()))
             epilogue = RowEpilogue.along(resize.epilogue, _DTYPE, others, where, "W")
-
-            def put(place: Expr, value: Expr) -> None:
-                emit.store(out, into + place, epilogue(value, place))
-
             if columns is None:
-                _nearest(resize, x, plane, where["H"], put)
+                elements = _nearest(resize, x, plane, where["H"])
             else:
                 _mix(resize, (x, plane), where["H"], mixed)
-                _linear(width, mixed, columns, put)
+                elements = _linear(width, mixed, columns)
+            for column, value in elements:
+                emit.store(out, into + column, epilogue(value, column))
 
-        emit.loop(count, row)
 
-
-def _nearest(
-    resize: Resize, x: Operand, plane: Expr, row: Expr, put: Callable[[Expr, Expr], None]
-) -> None:
-    """A row, of which each element comes several times."""
+def _nearest(resize: Resize, x: Operand, plane: Expr, row: Expr) -> Iterator[tuple[Expr, Expr]]:
+    """Emit ``for column, value in ...``: a loop over a row, each element of which comes several
+    times."""
     times_h, times_w = (b // a for a, b in zip(resize.before, resize.after))
     start = emit.opaque_base(plane + emit.quotient(row, times_h) * resize.before[1])
-
-    def element(i: Expr) -> None:
+    for i in emit.loop(resize.before[1]):
         for copy in range(times_w):
-            put(i * times_w + copy, x[start + i])
-
-    emit.loop(resize.before[1], element)
+            yield i * times_w + copy, x[start + i]
 
 
 def _mix(resize: Resize, source: tuple[Operand, Expr], row: Expr, mixed: Array) -> None:
-    """Both rows beside a coordinate, weighted; the last element comes twice."""
+    """Write the weighted sum of both rows beside a coordinate; the last element comes twice."""
     (x, plane), (h, w) = source, resize.before
     above, weight = _between(resize, 0, row)
     above = emit.let(emit.least(above.astype("int64"), h - 1))
     starts = [
         emit.opaque_base(plane + number * w) for number in (above, emit.least(above + 1, h - 1))
     ]
-
-    def element(k: Expr) -> None:
+    for k in emit.loop(w):
         upper, lower = (x[start + k] for start in starts)
         emit.store(mixed, k, _weighted(upper, lower, weight))
-
-    emit.loop(w, element)
     emit.store(mixed, w, mixed[w - 1])
 
 
-def _weighted(one: Expr, next_: Expr, weight: Expr) -> Expr:
-    """Of two elements; not by their difference, which may be infinite, or NaN where one is."""
-    return one * (emit.constant(1, _DTYPE) - weight) + next_ * weight
+def _weighted(value: Expr, next_: Expr, weight: Expr) -> Expr:
+    """Return the weighted sum of two elements.
+
+    It is not computed by their difference, which may be infinite, or NaN where an element is
+    infinite.
+    """
+    return value * (emit.constant(1, _DTYPE) - weight) + next_ * weight
 
 
-def _linear(width: int, mixed: Array, columns: _Columns, put: Callable[[Expr, Expr], None]) -> None:
-    """Two neighbours for each column."""
-
-    def element(o: Expr) -> None:
+def _linear(width: int, mixed: Array, columns: _Columns) -> Iterator[tuple[Expr, Expr]]:
+    """Emit ``for column, value in ...``: a loop over a row, whose elements are sums of two."""
+    for o in emit.loop(width):
         left = emit.let(columns.index[o].astype("int64"))
         weight = emit.let(columns.weight[o])
-        put(o, _weighted(mixed[left], mixed[left + 1], weight))
-
-    emit.loop(width, element)
+        yield o, _weighted(mixed[left], mixed[left + 1], weight)

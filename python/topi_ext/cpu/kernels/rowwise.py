@@ -13,8 +13,8 @@ Mean and variance are those of blocks that stay in the first cache, each from it
 together (Chan, Golub and LeVeque, 1979): the square of a large mean cancels nothing, and memory is
 read once.
 
-Where there are few rows, each is divided into parts: their statistics come first, in parallel.
-It has no matrix product.
+Where there are few rows, the statistics of each are computed by split-K: in parts, in parallel, by
+tasks that run first.  It has no matrix product.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ from ..parts.reduction import reduced
 from ..plan.rowwise import RowPlan
 
 _BLOCK = 4096
-"""Elements whose mean and variance are made at a time."""
+"""Elements whose mean and variance are computed at a time."""
 
 _LOWEST = {"float32": -3.4028234663852886e38, "float64": -1.7976931348623157e308}
 
 
 def emit_body(rowwise: RowWise, plan: RowPlan, operands: Sequence[Operand]) -> None:
-    """What the PrimFunc does, with its arguments as `operands`."""
+    """Emit the body of the PrimFunc, whose arguments are `operands`."""
     x, *others, out = operands
     sizes = {a: emit.opaque_value(size) for a, size in rowwise.sizes}
     _Kernel(rowwise, plan, sizes, (x, others, out)).emit()
 
 
 class _Moments(NamedTuple):
-    """Of some elements: how many, as a number of the dtype; their mean; the sum of the squares of
-    what they are off it."""
+    """The number of some elements, in their dtype, their mean, and the sum of the squares of their
+    differences from it."""
 
     count: Expr
     mean: Expr
     squares: Expr
 
     @classmethod
-    def read(cls, held: Array, at: Expr = 0) -> _Moments:
-        """Those that are there."""
-        return cls(*(emit.let(held[at + i]) for i in range(len(cls._fields))))
+    def read(cls, array: Array, at: Expr = 0) -> _Moments:
+        """Load the moments that begin at ``array[at]``."""
+        return cls(*(emit.let(array[at + i]) for i in range(len(cls._fields))))
 
 
 class _Kernel:
-    """One kernel while it is being emitted."""
+    """The emitter of one kernel."""
 
     def __init__(
         self,
@@ -75,19 +75,20 @@ class _Kernel:
         *self.outer, self.run = rowwise.columns
 
     def emit(self) -> None:
-        """All of it."""
+        """Emit the whole kernel."""
         plan = self.plan
         if plan.parts > 1:
-            self._in_parts()
+            self._split_k()
             return
         blocks = emit.ceil_div(self.rows, plan.rows)
         with emit.tasks(blocks, plan.parallel) as task:
             first = emit.let(task * plan.rows)
             count = emit.clamped_extent(first, self.rows, plan.rows)
-            emit.loop(count, lambda i: self._row(emit.let(first + i)))
+            for i in emit.loop(count):
+                self._row(emit.let(first + i))
 
     def _row(self, row: Expr) -> None:
-        """One row, from its first element to its last."""
+        """Emit one row."""
         start = emit.opaque_base(row * self.length)
         source, begin = self._as_computed(start, self.length)
         if self.rowwise.op == NORMALIZE:
@@ -97,19 +98,19 @@ class _Kernel:
         self._write_row(row, source, begin, finish)
 
     def _as_computed(self, start: Expr, count: Expr) -> tuple[Array, Expr]:
-        """Elements of x in the dtype in which they are computed, and where they begin."""
+        """Return elements of x in the dtype of the computation, and where they begin."""
         if self.x.dtype == self.dtype:
             return self.x, start
-        held = emit.scratch(count, self.dtype)
-        copy(held, 0, self.x, start, count, self.plan.lanes)
-        return held, 0
+        converted = emit.scratch(count, self.dtype)
+        copy(converted, 0, self.x, start, count, self.plan.lanes)
+        return converted, 0
 
     # ------------------------------------------------------------ softmax
 
     def _softmax(
         self, source: Array, begin: Expr, start: Expr
     ) -> tuple[Array, Expr, Callable[[Expr], Expr]]:
-        """Where the exponentials are, and what makes a share of each."""
+        """Return where the exponentials are, and the function that divides each by their sum."""
         largest = self._reduced(source, begin, self.length, emit.most, -float("inf"))
         masked = self.rowwise.op == MASKED_SOFTMAX
         if masked:  # minus infinity less this is what it was
@@ -118,16 +119,13 @@ class _Kernel:
         into, at = self.out, start
         if into.dtype != self.dtype:
             into, at = source, begin
-
-        def exponential(i: Expr) -> None:
+        for i in emit.loop(self.length):
             emit.store(into, at + i, exp(source[begin + i] - largest, self.dtype))
-
-        emit.loop(self.length, exponential)
         total = self._reduced(into, at, self.length, lambda a, b: a + b, 0.0)
         zero, one = (emit.constant(value, self.dtype) for value in (0.0, 1.0))
-        share = one / total
-        share = emit.let(emit.select(total == zero, zero, share) if masked else share)
-        return into, at, lambda value: value * share
+        factor = one / total
+        factor = emit.let(emit.select(total == zero, zero, factor) if masked else factor)
+        return into, at, lambda value: value * factor
 
     def _reduced(
         self,
@@ -137,7 +135,7 @@ class _Kernel:
         combine: Callable[[Expr, Expr], Expr],
         start: float,
     ) -> Expr:
-        """All elements from one on, combined."""
+        """Return the combination of `count` elements from `begin` on."""
 
         def value(i: Expr, lanes: int) -> Expr:
             return _read(source, begin + i, lanes)
@@ -148,116 +146,106 @@ class _Kernel:
     # ------------------------------------------------------------ mean and variance
 
     def _moments(self, source: Array, begin: Expr, count: Expr) -> _Moments:
-        """Of neighbouring elements, block by block."""
+        """Return the moments of neighbouring elements, computed block by block."""
         if isinstance(count, int) and count <= _BLOCK:
             return self._of_block(source, begin, count)
-        held = self._no_moments()
-
-        def block(i: Expr) -> None:
+        total = self._no_moments()
+        for i in emit.loop(emit.ceil_div(count, _BLOCK)):
             first = emit.let(i * _BLOCK)
             of_block = emit.clamped_extent(first, count, _BLOCK)
-            place = emit.opaque_base(begin + first)
-            self._add(held, self._of_block(source, place, of_block))
-
-        emit.loop(emit.ceil_div(count, _BLOCK), block)
-        return _Moments.read(held)
+            start = emit.opaque_base(begin + first)
+            self._add(total, self._of_block(source, start, of_block))
+        return _Moments.read(total)
 
     def _of_block(self, source: Array, begin: Expr, count: Expr) -> _Moments:
-        """Of those of a block: the mean, then how far they are off it."""
+        """Return the moments of a block: the mean first, then the differences from it."""
         number = emit.constant(count, self.dtype) if isinstance(count, int) else count
         number = number if isinstance(count, int) else emit.let(count.astype(self.dtype))
         mean = emit.let(self._reduced(source, begin, count, lambda a, b: a + b, 0.0) / number)
 
         def square(i: Expr, lanes: int) -> Expr:
             same = mean if lanes == 1 else emit.broadcast(mean, lanes)
-            off = emit.let(_read(source, begin + i, lanes) - same)
-            return off * off
+            difference = emit.let(_read(source, begin + i, lanes) - same)
+            return difference * difference
 
         zero, shape = emit.constant(0, self.dtype), (self.plan.lanes, self.dtype)
         return _Moments(number, mean, reduced(count, square, lambda a, b: a + b, zero, shape))
 
     def _no_moments(self) -> Array:
-        held = emit.scratch(len(_Moments._fields), self.dtype)
-        emit.fill(held, 0, len(_Moments._fields), emit.constant(0, self.dtype))
-        return held
+        """Allocate the moments of no elements."""
+        total = emit.scratch(len(_Moments._fields), self.dtype)
+        emit.fill(total, 0, len(_Moments._fields), emit.constant(0, self.dtype))
+        return total
 
-    def _add(self, held: Array, more: _Moments) -> None:
-        """Put together what `held` has, and `more`."""
-        before = _Moments.read(held)
-        count, off = emit.let(before.count + more.count), emit.let(more.mean - before.mean)
-        share = emit.let(more.count / count)
-        squares = before.squares + more.squares + off * off * (before.count * share)
-        for i, value in enumerate((count, before.mean + off * share, squares)):
-            emit.store(held, i, value)
+    def _add(self, total: Array, more: _Moments) -> None:
+        """Add the moments of more elements to `total`."""
+        before = _Moments.read(total)
+        count, difference = emit.let(before.count + more.count), emit.let(more.mean - before.mean)
+        ratio = emit.let(more.count / count)
+        squares = before.squares + more.squares + difference * difference * (before.count * ratio)
+        for i, value in enumerate((count, before.mean + difference * ratio, squares)):
+            emit.store(total, i, value)
 
     def _normalized(self, moments: _Moments) -> Callable[[Expr], Expr]:
-        """What becomes of an element."""
+        """Return the function that normalizes an element."""
         epsilon, one = (emit.constant(a, self.dtype) for a in (self.rowwise.epsilon, 1))
         variance = moments.squares / moments.count
         scale = emit.let(one / emit.function("sqrt", variance + epsilon))
         return lambda value: (value - moments.mean) * scale
 
-    def _in_parts(self) -> None:
-        """The moments of all parts of all rows, then all elements."""
+    def _split_k(self) -> None:
+        """Emit the moments of all parts of all rows, then all elements."""
         parts, width = self.plan.parts, len(_Moments._fields)
         of_part = emit.ceil_div(self.length, parts)
-        held = emit.scratch(self.rows * parts * width, self.dtype)
+        moments = emit.scratch(self.rows * parts * width, self.dtype)
         with emit.tasks(self.rows * parts, self.plan.parallel) as task:
             row, part = emit.unravel(task, (self.rows, parts))
             first = emit.let(part * of_part)
             count = emit.clamped_extent(first, self.length, of_part)
-            place = emit.opaque_base(row * self.length + first)
-            for i, value in enumerate(self._moments(*self._as_computed(place, count), count)):
-                emit.store(held, task * width + i, value)
+            start = emit.opaque_base(row * self.length + first)
+            for i, value in enumerate(self._moments(*self._as_computed(start, count), count)):
+                emit.store(moments, task * width + i, value)
+        self._normalize_blocks(moments)
 
-        def whole(row: Expr) -> _Moments:
-            made = self._no_moments()
-
-            def part(number: Expr) -> None:
-                self._add(made, _Moments.read(held, (row * parts + number) * width))
-
-            emit.loop(parts, part)
-            return _Moments.read(made)
-
-        self._pieces(parts, whole)
-
-    def _pieces(self, parts: int, moments: Callable[[Expr], _Moments]) -> None:
-        """All elements, in so many tasks a row or more."""
+    def _normalize_blocks(self, moments: Array) -> None:
+        """Normalize all elements, by at least as many tasks a row as it has parts."""
+        parts = self.plan.parts
         runs, run = _product(self.size[a] for a in self.outer), self.size[self.run]
-        pieces = emit.ceil_div(parts, runs)
-        of_piece = emit.ceil_div(run, pieces)
-        with emit.tasks(self.rows * runs * pieces, self.plan.parallel) as task:
-            row, number, piece = map(emit.let, emit.unravel(task, (self.rows, runs, pieces)))
-            finish = self._normalized(moments(row))
-            first = emit.let(piece * of_piece)
-            count = emit.clamped_extent(first, run, of_piece)
-            place = emit.opaque_base((row * runs + number) * run + first)
+        blocks = emit.ceil_div(parts, runs)
+        of_block = emit.ceil_div(run, blocks)
+        with emit.tasks(self.rows * runs * blocks, self.plan.parallel) as task:
+            row, number, block = map(emit.let, emit.unravel(task, (self.rows, runs, blocks)))
+            total = self._no_moments()
+            for part in emit.loop(parts):
+                at = (row * parts + part) * len(_Moments._fields)
+                self._add(total, _Moments.read(moments, at))
+            finish = self._normalized(_Moments.read(total))
+            first = emit.let(block * of_block)
+            count = emit.clamped_extent(first, run, of_block)
+            start = emit.opaque_base((row * runs + number) * run + first)
             where = {**self._where(self.rowwise.rows, row), **self._where(self.outer, number)}
-            source = self._as_computed(place, count)
-            self._write({**where, self.run: first}, source, (place, count), finish)
+            source = self._as_computed(start, count)
+            self._write({**where, self.run: first}, source, (start, count), finish)
 
     # ------------------------------------------------------------ output
 
     def _where(self, letters: Sequence[str], number: Expr) -> dict[str, Expr]:
-        """Numbers along some letters, of a number among all of their combinations."""
+        """Return the index along some letters, of a number among all of their combinations."""
         if not letters:
             return {}
-        found = emit.unravel(number, [self.size[a] for a in letters])
-        return {a: emit.let(i) for a, i in zip(letters, found)}
+        digits = emit.unravel(number, [self.size[a] for a in letters])
+        return {a: emit.let(i) for a, i in zip(letters, digits)}
 
     def _write_row(
         self, row: Expr, source: Array, begin: Expr, finish: Callable[[Expr], Expr]
     ) -> None:
-        """All elements of a row."""
+        """Write all elements of a row."""
         rows, run = self._where(self.rowwise.rows, row), self.size[self.run]
-
-        def one(number: Expr) -> None:
+        for number in emit.loop(_product(self.size[a] for a in self.outer)):
             where = {**rows, **self._where(self.outer, number), self.run: 0}
             at = emit.opaque_base(begin + number * run)
-            place = emit.opaque_base(row * self.length + number * run)
-            self._write(where, (source, at), (place, run), finish)
-
-        emit.loop(_product(self.size[a] for a in self.outer), one)
+            into = emit.opaque_base(row * self.length + number * run)
+            self._write(where, (source, at), (into, run), finish)
 
     def _write(
         self,
@@ -266,18 +254,25 @@ class _Kernel:
         out: tuple[Expr, Expr],
         finish: Callable[[Expr], Expr],
     ) -> None:
-        """Neighbouring elements: where the first is, where it is read, where it is written and how
-        many there are."""
-        (array, begin), (place, count) = source, out
+        """Write neighbouring elements.
+
+        Parameters
+        ----------
+        where : dict
+            Index of the first one by letter.
+        source, out : tuple
+            The array where they are and the offset of the first one, and its offset in the result
+            and how many they are.
+        finish : callable
+            The function of each element before the epilogue.
+        """
+        (array, begin), (into, count) = source, out
         epilogue = RowEpilogue.along(
             self.rowwise.epilogue, self.dtype, self.others, where, self.run
         )
-
-        def element(i: Expr) -> None:
+        for i in emit.loop(count):
             value = epilogue(finish(array[begin + i]), i)
-            emit.store(self.out, place + i, emit.cast(value, self.dtype, self.out.dtype))
-
-        emit.loop(count, element)
+            emit.store(self.out, into + i, emit.cast(value, self.dtype, self.out.dtype))
 
 
 def _read(array: Array, first: Expr, lanes: int) -> Expr:

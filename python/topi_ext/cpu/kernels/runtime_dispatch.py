@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel for sizes that are not known: two kernels, one of which runs.
+"""The kernel for symbolic sizes: two kernels, one of which runs.
 
 ::
 
@@ -14,7 +14,6 @@ It has no product of its own: M, N and K are those of the kernel that runs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from math import prod
 
 from ...problem import Problem
@@ -25,17 +24,21 @@ from ..registry import KERNELS
 
 
 def emit_body(problem: Problem, plan: DispatchPlan, operands: Sequence[Operand]) -> None:
-    """What the PrimFunc does, with its arguments as `operands`."""
-    is_small = _is_small(problem, plan)
+    """Emit the body of the PrimFunc, whose arguments are `operands`."""
+    is_small, small = _is_small(problem, plan), None
     if KERNELS.of_plan(plan.small).is_bounded:
-        kernel = kernels.module_of(plan.small).kernel_of(problem, plan.small, operands)
-        small, is_small = kernel.emit, emit.both(is_small, kernel.fits())
-    else:
-        small = partial(kernels.emit_body, problem, plan.small, operands)
-    emit.when(is_small, small, lambda: kernels.emit_body(problem, plan.large, operands))
+        small = kernels.module_of(plan.small).kernel_of(problem, plan.small, operands)
+        is_small = emit.both(is_small, small.fits())
+    for runs_small in emit.sides(is_small):
+        if not runs_small:
+            kernels.emit_body(problem, plan.large, operands)
+        elif small:
+            small.emit()
+        else:
+            kernels.emit_body(problem, plan.small, operands)
 
 
 def _is_small(problem: Problem, plan: DispatchPlan) -> Expr:
-    """Whether there are so few positions of y."""
+    """Return whether y has few enough positions for the small kernel."""
     limits = (problem.y_sizes, plan.most), (problem.y_sizes[1:], plan.most_of_image)
     return emit.both(*(prod(sizes) <= most for sizes, most in limits if most is not None))

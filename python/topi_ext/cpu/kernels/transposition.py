@@ -25,78 +25,61 @@ from ..parts.transpose import Pitched, Runs, transpose
 from ..plan.transposition import TranspositionPlan
 
 
-def emit_body(made: Transposition, plan: TranspositionPlan, operands: Sequence[Operand]) -> None:
-    """What the PrimFunc does, with its arguments as `operands`."""
+def emit_body(
+    transposition: Transposition, plan: TranspositionPlan, operands: Sequence[Operand]
+) -> None:
+    """Emit the body of the PrimFunc, whose arguments are `operands`."""
     x, *others, out = operands
-    row, column = made.x[-1], made.y[-1]
-    size, outer = dict(made.sizes), made.outer
+    row, column = transposition.x[-1], transposition.y[-1]
+    size, outer = dict(transposition.sizes), transposition.outer
     lanes, width = plan.lanes, plan.columns
-    extents = [*made.shape(outer), -(-size[row] // plan.rows), -(-size[column] // width)]
+    extents = [*transposition.shape(outer), -(-size[row] // plan.rows), -(-size[column] // width)]
     with emit.tasks(prod(extents), plan.parallel) as task:
-        *where, block, part = map(emit.let, emit.unravel(task, extents))
+        *where, block, column_block = map(emit.let, emit.unravel(task, extents))
         first = emit.let(block * plan.rows)
         count = emit.clamped_extent(first, size[row], plan.rows)
-        left = emit.let(part * width)
+        left = emit.let(column_block * width)
         columns = emit.clamped_extent(left, size[column], width)
-        place = dict(zip(outer, where)) | {row: first, column: left}
-        source, target = (emit.opaque_base(a.at("".join(place), *place.values())) for a in (x, out))
-        into: tuple[Array, Expr, Expr] = (out, target, out.strides[row])
-        if made.epilogue:
-            into = emit.scratch(plan.rows * width, made.dtype), 0, width
-
-        def vector(i: Expr) -> None:
-            # The last overlaps the one before it.
-            k = emit.let(emit.least(i * lanes, columns - lanes))
-            apart = x.strides[column]
-            longest = min(plan.rows, size[row])
-            begin = emit.opaque_base(source + k * apart)
-            runs = Runs(x, begin, 1, lanes, count, longest, apart)
-            transpose(Pitched(into[0], emit.opaque_base(into[1] + k), into[2]), runs, lanes)
-
-        emit.when(
-            columns >= lanes,
-            lambda: emit.loop(emit.ceil_div(columns, lanes), vector),
-            lambda: _few(x, (source, x.strides[column]), into, (count, columns)),
+        corner = dict(zip(outer, where)) | {row: first, column: left}
+        source, target = (
+            emit.opaque_base(a.at("".join(corner), *corner.values())) for a in (x, out)
         )
-        if made.epilogue:
-            _write(made, (x, others, out), into[0], (place, target), (count, columns, width))
-
-
-def _few(
-    x: Operand,
-    source: tuple[Expr, Expr],
-    into: tuple[Array, Expr, Expr],
-    extents: tuple[Expr, Expr],
-) -> None:
-    """Fewer columns than a vector has lanes."""
-    (start, apart), (array, at, pitch) = source, into
-
-    def element(p: Expr, k: Expr) -> None:
-        emit.store(array, at + p * pitch + k, x[start + k * apart + p])
-
-    emit.nest(extents, element)
+        tile, start, pitch = out, target, out.strides[row]
+        if transposition.epilogue:
+            tile, start, pitch = emit.scratch(plan.rows * width, transposition.dtype), 0, width
+        apart, longest = x.strides[column], min(plan.rows, size[row])
+        for has_vectors in emit.sides(columns >= lanes):
+            if has_vectors:
+                for i in emit.loop(emit.ceil_div(columns, lanes)):
+                    # The last overlaps the one before it.
+                    k = emit.let(emit.least(i * lanes, columns - lanes))
+                    begin = emit.opaque_base(source + k * apart)
+                    runs = Runs(x, begin, 1, lanes, count, longest, apart)
+                    transpose(Pitched(tile, emit.opaque_base(start + k), pitch), runs, lanes)
+            else:
+                for p, k in emit.grid(count, columns):
+                    emit.store(tile, start + p * pitch + k, x[source + k * apart + p])
+        if transposition.epilogue:
+            extents_of_tile = count, columns, width
+            _write(transposition, (others, out), tile, (corner, target), extents_of_tile)
 
 
 def _write(
-    made: Transposition,
-    operands: tuple[Operand, Sequence[Operand], Operand],
+    transposition: Transposition,
+    operands: tuple[Sequence[Operand], Operand],
     tile: Array,
     target: tuple[dict[str, Expr], Expr],
     extents: tuple[Expr, Expr, int],
 ) -> None:
-    """The rows of a tile."""
-    (_, others, out), (place, start), (count, columns, width) = operands, target, extents
-    row, column = made.x[-1], made.y[-1]
-
-    def one(p: Expr) -> None:
-        where = {**place, row: place[row] + p}
-        epilogue = RowEpilogue.along(made.epilogue, made.dtype, others, where, column)
+    """Write the rows of a tile, with the epilogue; `target` is the index of its first element by
+    letter, and in the result."""
+    (others, out), (corner, start), (count, columns, width) = operands, target, extents
+    row, column = transposition.x[-1], transposition.y[-1]
+    for p in emit.loop(count):
+        where = {**corner, row: corner[row] + p}
+        steps, dtype = transposition.epilogue, transposition.dtype
+        epilogue = RowEpilogue.along(steps, dtype, others, where, column)
         source = emit.opaque_base(p * width)
         into = emit.opaque_base(start + p * out.strides[row])
-
-        def element(k: Expr) -> None:
+        for k in emit.loop(columns):
             emit.store(out, into + k, epilogue(tile[source + k], k))
-
-        emit.loop(columns, element)
-
-    emit.loop(count, one)

@@ -6,7 +6,7 @@ of positions could not leave these out, since their lanes differ in it.  So lane
 output channels, values of the data are broadcast, and each tap has its own rectangle of positions::
 
     parallel (group, split of output channels, image, block of rows):
-        for each chunk of `depth` input channels:
+        for each K-block of `depth` input channels:
             for each row of taps: copy the rows of data that it meets         -> inputs
             for each block of `vectors` vectors of output channels:
                 copy its weights, unless they come packed                     -> weights
@@ -49,28 +49,28 @@ from ..plan.vectors import square_side
 
 
 def kernel_of(problem: Problem, plan: ValidTapsPlan, operands: Sequence[Operand]) -> ValidTaps:
-    """The kernel with the arguments of the PrimFunc as `operands`."""
+    """Return the emitter of the kernel, with the arguments of the PrimFunc as `operands`."""
     data, weight, *extra, out = operands
     return ValidTaps(problem, plan, weight, data, Result(problem, out, extra))
 
 
 def packed_weights(problem: Problem, plan: ValidTapsPlan) -> Packed:
-    """What the packed weights are."""
+    """Return size and dtype of the packed weights."""
     return Packed(plan.packed(problem), problem.acc_dtype)
 
 
 def pack_weights(problem: Problem, plan: ValidTapsPlan, weight: Operand, packed: Operand) -> None:
-    """Pack them."""
+    """Emit the packing of the weights."""
     ValidTaps(problem, plan, weight).pack_weights(packed)
 
 
 class _Sizes(NamedTuple):
-    """Sizes of what a task works on; of symbolic sizes known at run time.
+    """Sizes of a task; symbolic ones are known at run time.
 
     Attributes
     ----------
     positions : tuple
-        Along the four axes.
+        Positions along the four axes.
     rows : sequence
         Rows of a task along depth and height.
     pitch : int or expression
@@ -98,7 +98,7 @@ class _Task(NamedTuple):
     sizes : _Sizes
     group, split, image : Expr
     first, present : sequence
-        Along depth and height, the first of its rows, and how many exist.
+        The first of its rows along depth and height, and how many exist.
     """
 
     sizes: _Sizes
@@ -110,12 +110,12 @@ class _Task(NamedTuple):
 
 
 class _Workspace(NamedTuple):
-    """What a task holds.
+    """The arrays of a task.
 
     Attributes
     ----------
     inputs, weights : Array
-        Rows of data, and weights of a block and chunk, or all that come packed.
+        Rows of data, and weights of a block and K-block, or all packed weights.
     acc : Array
         Accumulators ``[block][row][position][channels]``.
     """
@@ -126,7 +126,7 @@ class _Workspace(NamedTuple):
 
 
 class ValidTaps:
-    """One kernel while it is being emitted."""
+    """The emitter of one kernel."""
 
     def __init__(
         self,
@@ -142,14 +142,14 @@ class ValidTaps:
         self.channels = plan.vectors * plan.lanes
         blocks = plan.blocks(problem)
         self.splits = Splits(blocks, plan.channel_splits, -(-blocks // plan.channel_splits))
-        self.chunks = -(-problem.in_channels // plan.depth)
-        # Whether all sums of a split are held, or those of one block of output channels.
-        self.holds_all = self.chunks > 1
+        self.k_blocks = -(-problem.in_channels // plan.depth)
+        # Whether a task keeps all sums of its split, or those of one block of output channels.
+        self.holds_all = self.k_blocks > 1
         self.kernel = problem.geometry.kernel
         self.number_of = emit.let if problem.is_static else emit.opaque_value
 
     def fits(self) -> Expr:
-        """Whether there is room: tasks size what they hold."""
+        """Return whether there is room: each task allocates what it needs."""
         return True
 
     def _sizes(self) -> _Sizes:
@@ -164,18 +164,18 @@ class ValidTaps:
         return _Sizes(positions, rows, pitch, elements)
 
     def emit(self) -> None:
-        """The whole kernel."""
+        """Emit the whole kernel."""
         sizes = self._sizes()
         images, *rows, _ = sizes.positions
         counts = [
-            emit.opaque_value(emit.ceil_div(size, part)) for size, part in zip(rows, sizes.rows)
+            emit.opaque_value(emit.ceil_div(size, block)) for size, block in zip(rows, sizes.rows)
         ]
-        # Images and rows of the same weights are one thread's, if possible.
+        # One thread has images and rows of the same weights, if possible.
         extents = (self.problem.geometry.groups, self.splits.number, images, *counts)
         with emit.tasks(prod(extents), self.plan.parallel) as task:
             digits = emit.unravel(task, extents)
             group, split, image, *numbers = map(self.number_of, digits)
-            first = [self.number_of(i * part) for i, part in zip(numbers, sizes.rows)]
+            first = [self.number_of(i * block) for i, block in zip(numbers, sizes.rows)]
             bounds = zip(first, rows, sizes.rows)
             present = [self.number_of(emit.clamped_extent(*bound)) for bound in bounds]
             self._task(_Task(sizes, group, split, image, first, present))
@@ -183,7 +183,7 @@ class ValidTaps:
     # ------------------------------------------------------------ weights
 
     def pack_weights(self, packed: Array) -> None:
-        """packed[group][block][tap][input channel][channels]."""
+        """Write packed[group][block][tap][input channel][channels]."""
         copied, groups = self._copied(self.problem.in_channels), self.problem.geometry.groups
         blocks = self.splits.blocks
         with emit.tasks(groups * blocks, self.plan.parallel) as task:
@@ -191,22 +191,22 @@ class ValidTaps:
             copied.copy(packed, group, block, 0, emit.opaque_base(task * copied.elements))
 
     def _copied(self, count: int) -> BlockWeights:
-        """The weights of a block and of `count` input channels."""
+        """Return the copy of the weights of a block and of `count` input channels."""
         problem, lanes, blocks = self.problem, self.plan.lanes, self.splits.blocks
         return BlockWeights(problem, self.weight, self.channels, blocks, count, lanes)
 
     def _weights_of(
         self, task: _Task, weights: Array, block: Expr, first: Expr
     ) -> tuple[Expr, int]:
-        """Where those of a block and of the chunk from channel `first` on begin, and how far taps
-        are apart; copied to `weights` unless all come packed."""
+        """Return where the weights of a block and of the K-block from channel `first` on begin, and
+        the distance of taps; copy them to `weights` unless all come packed."""
         channels, depth = self.problem.in_channels, self.plan.depth
         if self.problem.prepacked:
             pitch = channels * self.channels
             number = task.group * self.splits.blocks + block
-            place = number * (self.problem.geometry.taps * pitch) + first * self.channels
-            return emit.let(place), pitch
-        # The last chunk may be a smaller one: all of its room is filled.
+            start = number * (self.problem.geometry.taps * pitch) + first * self.channels
+            return emit.let(start), pitch
+        # The last K-block may be a smaller one: it begins earlier, to fill all of its room.
         begin = first if channels % depth == 0 else emit.least(first, channels - depth)
         copied = self._copied(depth)
         copied.copy(weights, task.group, block, begin)
@@ -215,7 +215,7 @@ class ValidTaps:
     # ------------------------------------------------------------ one task
 
     def _task(self, task: _Task) -> None:
-        """All chunks of input channels, and what becomes of the sums."""
+        """Emit one task: all K-blocks, then the rows of the result."""
         plan, channels, zero = self.plan, self.problem.in_channels, emit.constant(0, self.dtype)
         elements = task.sizes.acc_elements
         room = elements * (self.splits.per_split if self.holds_all else 1)
@@ -225,37 +225,27 @@ class ValidTaps:
         if not self.problem.prepacked:
             weights = emit.scratch(self._copied(plan.depth).elements, self.dtype)
         workspace = _Workspace(inputs, weights, acc)
-
-        def place_of(i: Expr) -> Expr:
-            """Where the accumulators of a block of the split begin."""
-            return i * elements if self.holds_all else 0
-
-        def chunk(number: Expr) -> None:
+        if self.holds_all:
+            emit.fill(acc, 0, room, zero)
+        for number in emit.loop(self.k_blocks):
             first = emit.let(number * plan.depth)
             count = emit.clamped_extent(first, channels, plan.depth)
             self._copy_inputs(task, inputs, first, count)
-
-            def of_block(block: Expr, i: Expr) -> None:
-                place = place_of(i)
+            for block, i in self.splits.blocks_of(task.split):
                 if not self.holds_all:
                     emit.fill(acc, 0, elements, zero)
                 begin, pitch = self._weights_of(task, weights, block, first)
-                self._products(task, workspace, (begin, pitch), place, count)
+                start = i * elements if self.holds_all else 0
+                self._products(task, workspace, (begin, pitch), start, count)
                 if not self.holds_all:
-                    self._write(task, acc, place, block)
-
-            self.splits.over_blocks(task.split, of_block)
-
+                    self._write(task, acc, start, block)
         if self.holds_all:
-            emit.fill(acc, 0, room, zero)
-        emit.loop(self.chunks, chunk)
-        if self.holds_all:
-            self.splits.over_blocks(
-                task.split, lambda block, i: self._write(task, acc, place_of(i), block)
-            )
+            for block, i in self.splits.blocks_of(task.split):
+                self._write(task, acc, i * elements, block)
 
     def _valid(self, task: _Task, axis: int, tap: Expr) -> tuple[Expr, Expr]:
-        """The first position of the task, and how many, where a tap meets data along an axis."""
+        """Return the first position of the task where a tap meets data along an axis, and how
+        many there are."""
         gather, size = self.problem.gathers[axis], self.problem.in_sizes[axis]
         low, high = gather.meets(tap, self.problem.positions[axis], size, emit.most, emit.least)
         start, count = (*zip(task.first, task.present), (0, task.sizes.width))[axis - 1]
@@ -263,129 +253,114 @@ class ValidTaps:
         return begin, self.number_of(emit.most(emit.least(high - start, count) - begin, 0))
 
     def _row_of(self, task: _Task, taps: Sequence[Expr], rows: Sequence[Expr]) -> Expr:
-        """inputs[...][depth tap][height tap][depth row][height row][width]: where a row begins."""
+        """Return where a row of inputs[...][depth tap][height tap][depth row][height row]
+        begins."""
         index: Expr = 0
         for i, extent in zip((*taps, *rows), (*self.kernel[:2], *task.sizes.rows)):
             index = index * extent + i
         return index * self.problem.in_sizes[-1]
 
     def _copy_inputs(self, task: _Task, inputs: Array, first: Expr, count: Expr) -> None:
-        """The rows of data that each row of taps meets, of `count` input channels."""
+        """Copy the rows of data that each row of taps meets, of `count` input channels."""
         problem, plan = self.problem, self.plan
         channel = task.group * problem.in_channels + first
         gathers, step = problem.gathers, self.data.strides[DATA[-1]]
         # Rows that follow each other are copied together.
         joined = isinstance(task.sizes.width, int) and gathers[2].in_step == 1
         joined = joined and self.data.is_run(DATA[-2:])
-
-        def of_taps(*taps: Expr) -> None:
+        for taps in emit.grid(*self.kernel[:2]):
             valid = (self._valid(task, axis + 1, tap) for axis, tap in enumerate(taps))
             begins, counts = zip(*valid)
             width = problem.in_sizes[-1]
             # A number and no more: TVM 0.25 divides multiples of minima and maxima wrongly.
             length = emit.opaque_base(counts[1] * width) if joined else width
-
-            def run(c: Expr, *numbers: Expr) -> None:
+            runs = (counts[0], 1) if joined else counts
+            for c, *numbers in emit.grid(count, *runs):
                 rows = [begin + i for begin, i in zip(begins, numbers)]
                 where = [
                     gather.reads_at(tap, start + r)
                     for gather, tap, start, r in zip(gathers[1:], taps, task.first, rows)
                 ]
                 source = self.data.at("C" + DATA, channel + c, task.image, *where, 0)
-                place = c * task.sizes.pitch + self._row_of(task, taps, rows)
-                into = emit.opaque_base(place)
+                into = emit.opaque_base(c * task.sizes.pitch + self._row_of(task, taps, rows))
                 copy(inputs, into, self.data, emit.opaque_base(source), length, plan.lanes, step)
-
-            runs = (counts[0], 1) if joined else counts
-            emit.nest((count, *runs), run)
-
-        emit.nest(self.kernel[:2], of_taps)
 
     def _products(
         self,
         task: _Task,
         workspace: _Workspace,
         weights: tuple[Expr, int],
-        place: Expr,
+        start: Expr,
         count: Expr,
     ) -> None:
-        """acc[row][position][channels] of a block of output channels, from `place` on.
+        """acc[row][position][channels] += weights * inputs, of a block of output channels.
 
-        `weights` are where the weights of its first tap begin, and how far behind those of the next
-        one do.
+        Its accumulators begin at `start`.  `weights` are where the weights of its first tap begin,
+        and the distance of those of the next tap.
         """
         plan, last, sizes = self.plan, self.problem.gathers[-1], task.sizes
         first, pitch = weights
         steps = (None, None) if isinstance(sizes.pitch, int) else (sizes.pitch, self.channels)
 
-        def of_tap(*taps: Expr) -> None:
+        def input_at(row: Expr, position: Expr, o: int, c: Expr) -> Expr:
+            return row + (c * sizes.pitch + (position + o) * last.in_step)
+
+        def weights_at(tap: Expr, c: Expr) -> Expr:
+            return tap + c * self.channels
+
+        for taps in emit.grid(*self.kernel):
             axes = [self._valid(task, axis + 1, tap) for axis, tap in enumerate(taps)]
             begins = [begin for begin, _ in axes]
-            start = emit.let(first + tap_number(self.problem, taps) * pitch)
-
-            def of_row(*numbers: Expr) -> None:
+            tap_start = emit.let(first + tap_number(self.problem, taps) * pitch)
+            b = Matrix(workspace.weights, partial(weights_at, tap_start), steps[1])
+            for numbers in emit.grid(*(n for _, n in axes[:-1])):
                 rows = [begin + i for begin, i in zip(begins, numbers)]
                 read = self._row_of(task, taps[:2], rows) + last.reads_at(taps[-1], begins[-1])
                 read = emit.opaque_base(read)
                 flat = (rows[0] * sizes.rows[1] + rows[1]) * sizes.width + begins[-1]
-                into = emit.opaque_base(place + flat * self.channels)
-
-                def tile(p: Expr, size: int) -> None:
-                    def input_at(o: int, c: Expr) -> Expr:
-                        return read + (c * sizes.pitch + (p + o) * last.in_step)
-
-                    places = [into + (p + o) * self.channels for o in range(size)]
-                    add_products(
-                        (count,),
-                        Matrix(workspace.inputs, input_at, steps[0]),
-                        Matrix(workspace.weights, lambda c: start + c * self.channels, steps[1]),
-                        RegisterTile(workspace.acc, places, plan.vectors, plan.lanes),
-                        fresh=False,
-                    )
-
-                emit.tiles_then_ones(axes[-1][1], plan.m_tile, tile)
-
-            emit.nest([n for _, n in axes[:-1]], of_row)
-
-        emit.nest(self.kernel, of_tap)
+                into = emit.opaque_base(start + flat * self.channels)
+                for p, size in emit.tiles_then_ones(axes[-1][1], plan.m_tile):
+                    a = Matrix(workspace.inputs, partial(input_at, read, p), steps[0])
+                    offsets = [into + (p + o) * self.channels for o in range(size)]
+                    c = RegisterTile(workspace.acc, offsets, plan.vectors, plan.lanes)
+                    add_products((count,), a, b, c, fresh=False)
 
     # ------------------------------------------------------------ output
 
-    def _write(self, task: _Task, acc: Array, place: Expr, block: Expr) -> None:
-        """Transpose the sums of a block: a row of positions and a vector of channels at a time."""
+    def _write(self, task: _Task, acc: Array, start: Expr, block: Expr) -> None:
+        """Transpose the sums of a block, and write them: a row of positions and a vector of
+        channels at a time."""
         problem, lanes, width = self.problem, self.plan.lanes, task.sizes.width
         transposed = emit.scratch(lanes * width, self.dtype)
-        side = square_side(width, lanes) if isinstance(width, int) else lanes
-
-        def vector(v: Expr, *rows: Expr) -> None:
+        for v, *rows in emit.grid(self.plan.vectors, *task.present):
             flat = (rows[0] * task.sizes.rows[1] + rows[1]) * width
-            source = emit.opaque_base(place + flat * self.channels + v * lanes)
-
-            def square(number: Expr) -> None:
-                p = emit.let(emit.least(number * side, width - side))
-                starts = [emit.opaque_base(source + (p + i) * self.channels) for i in range(side)]
-                transpose_squares(
-                    Pitched(transposed, p, width), starts, side, lanes,
-                    lambda at: emit.let(acc[emit.lanes_of(at, side)]),
-                )  # fmt: skip
-
-            def element(k: Expr, p: Expr) -> None:
-                emit.store(transposed, k * width + p, acc[source + p * self.channels + k])
-
-            emit.when(
-                emit.both(side > 0, width >= side),
-                lambda: emit.loop(emit.ceil_div(width, side), square),
-                lambda: emit.nest((lanes, width), element),
-            )
+            source = emit.opaque_base(start + flat * self.channels + v * lanes)
+            self._transpose(acc, source, transposed, width)
             first = emit.let(block * self.channels + v * lanes)
             count = emit.let(emit.most(emit.least(problem.out_channels - first, lanes), 0))
-            where = [task.image, *(start + r for start, r in zip(task.first, rows)), 0]
-            emit.loop(count, partial(channel, emit.let(first), where))
+            where = [task.image, *(begin + r for begin, r in zip(task.first, rows)), 0]
+            first = emit.let(first)
+            for k in emit.loop(count):
+                number = task.group * problem.out_channels + first + k
+                row = Rows(self.result).row(number, where)
+                row.put_all(0, transposed, emit.opaque_base(k * width), width, lanes)
+                row.end(width)
 
-        def channel(first: Expr, where: Sequence[Expr], k: Expr) -> None:
-            number = task.group * problem.out_channels + first + k
-            row = Rows(self.result).row(number, where)
-            row.put_all(0, transposed, emit.opaque_base(k * width), width, lanes)
-            row.end(width)
-
-        emit.nest((self.plan.vectors, *task.present), vector)
+    def _transpose(self, acc: Array, source: Expr, transposed: Array, width: Expr) -> None:
+        """Write ``transposed[channel][position]`` of a vector of channels of a row."""
+        lanes = self.plan.lanes
+        side = square_side(width, lanes) if isinstance(width, int) else lanes
+        for fits in emit.sides(emit.both(side > 0, width >= side)):
+            if fits:
+                for number in emit.loop(emit.ceil_div(width, side)):
+                    p = emit.let(emit.least(number * side, width - side))
+                    starts = [
+                        emit.opaque_base(source + (p + i) * self.channels) for i in range(side)
+                    ]
+                    transpose_squares(
+                        Pitched(transposed, p, width), starts, side, lanes,
+                        lambda at: emit.let(acc[emit.lanes_of(at, side)]),
+                    )  # fmt: skip
+            else:
+                for k, p in emit.grid(lanes, width):
+                    emit.store(transposed, k * width + p, acc[source + p * self.channels + k])

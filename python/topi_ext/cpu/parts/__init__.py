@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kernels share: panels, packed weights, copies and transposes, rows of the result."""
+"""Parts that kernels share: panels, packed weights, copies and transposes, rows of the result."""

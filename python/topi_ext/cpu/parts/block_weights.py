@@ -12,7 +12,7 @@ registers::
         for some taps at a time:
             load these taps of each output channel, transpose, store     -> copied
 
-Else weights are copied one by one, in the order in which they are stored.
+Otherwise weights are copied one by one, in the order in which they are stored.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from ..plan.vectors import square_size
 from .transpose import Pitched, transpose_squares
 
 Row = Callable[[Expr, Expr], Expr]
-"""Where the first tap between an input and an output channel is stored."""
+"""The index of the first tap between an input and an output channel."""
 
 
 class BlockWeights:
-    """How they are copied.
+    """The copy of the weights of one block.
 
-    Beyond the last output channel the last is copied again; what is made of it is dropped.
+    Behind the last output channel the last one is copied again; its sums are dropped.
 
     Parameters
     ----------
     problem, weight
-        Whose weights, as the user stores them.
+        The problem, and its weights as the user stores them.
     channels, blocks : int
         Output channels of a block, and blocks of a group.
     count : int
@@ -53,7 +53,7 @@ class BlockWeights:
     pitch : int
         Distance of two taps: whole vectors.
     elements : int
-        Room for the copy.
+        Elements of the copy.
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class BlockWeights:
         self.elements = problem.geometry.taps * self.pitch
 
     def copy(self, into: Array, group: Expr, block: Expr, first: Expr, at: Expr = 0) -> None:
-        """Those of a group's output channels of number ``block * channels`` and on, and of its
-        input channels of number `first` and on, from element `at` on."""
+        """Copy the weights of a block of output channels of a group, and of its input channels from
+        `first` on, to ``into[at]`` and behind."""
         row = partial(self._row, group, block * self.channels, first)
         square = square_size(self.problem, self.channels, self.lanes)
         # Weights that a copy holds in another dtype come one by one.
@@ -84,7 +84,7 @@ class BlockWeights:
             self._one_by_one(into, at, row)
 
     def _row(self, group: Expr, first_out: Expr, first_in: Expr, i: Expr, o: Expr) -> Expr:
-        """Where the first tap is stored."""
+        """Return the index of the first tap between two channels."""
         problem, number = self.problem, first_out + o
         if not self.is_whole:
             number = emit.least(number, problem.out_channels - 1)
@@ -92,11 +92,15 @@ class BlockWeights:
         return weight_index(problem, self.weight, group, first_in + i, number, origin)
 
     def _by_squares(self, into: Array, at: Expr, row: Row, size: int) -> None:
+        """Copy by squares of `size` weights, which are transposed in registers."""
         channels, taps = self.channels, self.problem.geometry.taps
         # As many squares side by side as a vector has room for.
         wide = min(self.lanes, channels) // size * size
-
-        def squares(i: Expr, number: Expr) -> None:
+        # In the order in which they are stored.
+        counts = self.count, -(-channels // wide)
+        swaps = not self.problem.transposed
+        for outer, inner in emit.grid(*(counts[::-1] if swaps else counts)):
+            i, number = (inner, outer) if swaps else (outer, inner)
             # The last begin earlier, where there are not enough channels for whole ones.
             o = emit.let(emit.least(number * wide, channels - wide))
             rows = [emit.opaque_base(row(i, o + k)) for k in range(wide)]
@@ -104,15 +108,8 @@ class BlockWeights:
             vector = partial(self._vector, size=size)
             transpose_squares(Pitched(into, start, self.pitch), rows, size, taps, vector)
 
-        # In the order in which they are stored.
-        numbers = self.count, -(-channels // wide)
-        if self.problem.transposed:
-            emit.nest(numbers, squares)
-        else:
-            emit.nest(numbers[::-1], lambda number, i: squares(i, number))
-
     def _vector(self, start: Expr, size: int) -> Expr:
-        """So many neighbours, in the dtype of the sums."""
+        """Load `size` neighbouring weights in the dtype of the sums."""
         value = self.weight[emit.lanes_of(start, size)]
         if self.weight.dtype == self.dtype:
             return emit.let(value)
@@ -126,6 +123,7 @@ class BlockWeights:
         return emit.let(register[index])
 
     def _one_by_one(self, into: Array, at: Expr, row: Row) -> None:
+        """Copy weight by weight."""
         problem, weight = self.problem, self.weight
         source, result = ("O", "I") if problem.transposed else ("I", "O")
         extents = {
@@ -134,13 +132,11 @@ class BlockWeights:
             **dict(zip(TAPS, problem.geometry.kernel)),
         }
 
-        def element(number: dict[str, Expr]) -> None:
-            taps = [number[letter] for letter in TAPS]
-            first_tap = row(number[source], number[result])
+        for index in as_stored(weight, extents):
+            taps = [index[letter] for letter in TAPS]
+            first_tap = row(index[source], index[result])
             value = weight.load(first_tap + weight.at(TAPS, *taps), self.dtype)
             if weight.dtype != self.dtype:
                 value = emit.via_memory(value, self.dtype)
-            place = at + tap_number(problem, taps) * self.pitch
-            emit.store(into, place + number[source] * self.channels + number[result], value)
-
-        as_stored(weight, extents, element)
+            offset = at + tap_number(problem, taps) * self.pitch
+            emit.store(into, offset + index[source] * self.channels + index[result], value)

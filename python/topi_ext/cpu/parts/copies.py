@@ -9,7 +9,7 @@ then LLVM knows it neither of arguments nor of memory that a kernel reaches by i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from .. import emit
 from ..emit import Array, Expr
@@ -21,31 +21,28 @@ def copy(
 ) -> None:
     """``into[at + i] = source[start + i * step]`` for i below `count`.
 
-    The last vector overlaps the one before it.  One by one go elements that are not known to be
-    near, and those of another dtype unless they are neighbours and neither is bfloat16.
+    The last vector overlaps the one before it.  Elements are copied one by one where they are not
+    known to be near, and where dtypes differ, unless they are neighbours and neither is bfloat16.
     """
-
-    def one(i: Expr) -> None:
-        emit.store(into, at + i, source.load(start + i * step, into.dtype))
-
-    def vector(first: Expr, lanes: int) -> None:
-        begin = emit.let(start + first * step)
-        if source.dtype == into.dtype:
-            value = every(source, begin, step, lanes)
-        else:
-            value = source.neighbours(begin, into.dtype, lanes)
-        emit.store(into, emit.lanes_of(at + first, lanes), value)
-
     # Not every release of TVM converts vectors of bfloat16.
     is_same, dtypes = source.dtype == into.dtype, (source.dtype, into.dtype)
-    if are_near(step, MOST_STEP if is_same else 1) and (is_same or "bfloat16" not in dtypes):
-        _by_vectors(count, lanes, vector, one)
-    else:
-        emit.loop(count, one)
+    is_near = are_near(step, MOST_STEP if is_same else 1)
+    by_vectors = is_near and (is_same or "bfloat16" not in dtypes)
+    for first, width in _covering(count, lanes if by_vectors else 1):
+        if width == 1:
+            emit.store(into, at + first, source.load(start + first * step, into.dtype))
+        else:
+            begin = emit.let(start + first * step)
+            value = (
+                every(source, begin, step, width)
+                if is_same
+                else source.neighbours(begin, into.dtype, width)
+            )
+            emit.store(into, emit.lanes_of(at + first, width), value)
 
 
 def are_near(step: Expr, most: int = MOST_STEP) -> bool:
-    """Whether elements `step` apart are known to be near enough to be picked from vectors."""
+    """Return whether elements `step` apart are known to be near enough to pick from vectors."""
     return isinstance(step, int) and step <= most
 
 
@@ -58,48 +55,44 @@ def deal(
     step: int,
     lanes: int,
 ) -> None:
-    """``into[at[r] + i] = source[start + i * step + r]`` for i below `count` and each r, which are
-    less than `step`; each element is read once."""
-
-    def element(i: Expr) -> None:
-        for residue, place in at.items():
-            emit.store(into, place + i, source[start + (i * step + residue)])
-
-    def vector(first: Expr, lanes: int) -> None:
-        begin = emit.let(start + first * step)
-        values = _every(source, begin, step, lanes, sorted(at))
-        for residue, value in zip(sorted(at), values):
-            emit.store(into, emit.lanes_of(at[residue] + first, lanes), value)
-
-    _by_vectors(count, lanes, vector, element)
-
-
-def _by_vectors(
-    count: Expr, lanes: int, vector: Callable[[Expr, int], None], one: Callable[[Expr], None]
-) -> None:
-    """``vector(first, lanes)`` for vectors that cover `count` elements, or narrow ones that do, or
-    ``one(i)`` for the few."""
-
-    def vectors(lanes: int) -> None:
-        def numbered(i: Expr) -> None:
-            first = i * lanes
-            if not (isinstance(count, int) and count % lanes == 0):
-                first = emit.let(emit.least(first, count - lanes))
-            vector(first, lanes)
-
-        emit.loop(emit.ceil_div(count, lanes), numbered)
-
-    def few() -> None:
-        if lanes > NARROW:
-            emit.when(count >= NARROW, lambda: vectors(NARROW), lambda: emit.loop(count, one))
+    """``into[at[r] + i] = source[start + i * step + r]`` for i below `count` and each residue r
+    below `step`; each element is read once."""
+    residues = sorted(at)
+    for first, width in _covering(count, lanes):
+        if width == 1:
+            for residue, offset in at.items():
+                emit.store(into, offset + first, source[start + (first * step + residue)])
         else:
-            emit.loop(count, one)
+            begin = emit.let(start + first * step)
+            values = _every(source, begin, step, width, residues)
+            for residue, value in zip(residues, values):
+                emit.store(into, emit.lanes_of(at[residue] + first, width), value)
 
-    emit.when(count >= lanes, lambda: vectors(lanes), few)
+
+def _covering(count: Expr, lanes: int) -> Iterator[tuple[Expr, int]]:
+    """Emit ``for first, width in _covering(count, lanes)``: a loop over vectors that cover `count`
+    elements, or over narrower ones if there are fewer than `lanes`, or over single elements.
+
+    The last vector overlaps the one before it.
+    """
+    if lanes == 1:
+        for i in emit.loop(count):
+            yield i, 1
+        return
+    for fits in emit.sides(count >= lanes):
+        if not fits:
+            yield from _covering(count, NARROW if lanes > NARROW else 1)
+        else:
+            for i in emit.loop(emit.ceil_div(count, lanes)):
+                first = i * lanes
+                if not (isinstance(count, int) and count % lanes == 0):
+                    first = emit.let(emit.least(first, count - lanes))
+                yield first, lanes
 
 
 def every(source: Array, start: Expr, step: int, lanes: int) -> Expr:
-    """A vector of elements of `source` that are `step` apart; none is read behind the last."""
+    """Return a vector of elements of `source` that are `step` apart; nothing behind the last one is
+    read."""
     if step == 1:
         return source[emit.lanes_of(start, lanes)]
     return next(_every(source, start, step, lanes, [0]))
@@ -108,13 +101,13 @@ def every(source: Array, start: Expr, step: int, lanes: int) -> Expr:
 def _every(
     source: Array, start: Expr, step: int, lanes: int, residues: Sequence[int]
 ) -> Iterator[Expr]:
-    """The same of elements from each of `residues` on, which ascend: they are read once."""
+    """Yield such a vector from each of `residues` on, which ascend; each element is read once."""
     last = (lanes - 1) * (step - 1) + residues[-1]
     begins = [min(i * lanes, last) for i in range(step - 1)] + [last]
     read = [emit.let(source[emit.lanes_of(start + begin, lanes)]) for begin in begins]
     for residue in residues:
-        places = range(residue, residue + lanes * step, step)
-        vectors = [min(place // lanes, step - 1) for place in places]
+        offsets = range(residue, residue + lanes * step, step)
+        vectors = [min(offset // lanes, step - 1) for offset in offsets]
         yield emit.shuffled(
-            read, [v * lanes + place - begins[v] for place, v in zip(places, vectors)]
+            read, [v * lanes + offset - begins[v] for offset, v in zip(offsets, vectors)]
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether something that a task computed was infinite or NaN."""
+"""A check whether an element that a task computed is infinite or NaN."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from ..emit import Array, Expr
 
 
 class NonFiniteCheck(NamedTuple):
-    """Sums up what it is shown, times a zero that LLVM does not know: zero if all was finite.
+    """The sum of all vectors that it is shown, times a zero that LLVM does not know: zero if all of
+    them were finite.
 
     Attributes
     ----------
     lanes : int
-        Of the vectors that it is shown.
+        Elements of each vector.
     zero, total : Array
         One vector each: that zero, and the sum.
     """
@@ -26,7 +27,7 @@ class NonFiniteCheck(NamedTuple):
 
     @classmethod
     def emitted(cls, dtype: str, lanes: int) -> NonFiniteCheck:
-        """One that was shown nothing yet."""
+        """Allocate a check that was shown nothing yet."""
         check = cls(lanes, emit.scratch(lanes, dtype), emit.scratch(lanes, dtype))
         for array in (check.zero, check.total):
             emit.store(array, check._vector, emit.broadcast(emit.constant(0, dtype), lanes))
@@ -37,16 +38,17 @@ class NonFiniteCheck(NamedTuple):
         return emit.lanes_of(0, self.lanes)
 
     def show(self, vector: Expr) -> None:
-        """Look at one vector."""
+        """Add one vector to the check."""
         total = self.total[self._vector] + vector * self.zero[self._vector]
         emit.store(self.total, self._vector, total)
 
     def report(self, flag: Array) -> None:
-        """Set `flag` to one if something was not finite; tasks that set it set it alike."""
+        """Set `flag` to one if an element was not finite; all tasks that set it write the same."""
         total: Expr = self.total[0]
         for lane in range(1, self.lanes):
             total = total + self.total[lane]
         is_finite = emit.let(total) == emit.constant(0, self.total.dtype)
         # Not `total != 0`, which TVM takes for ordered: false of NaN.
         other = emit.opaque_value(emit.choose(is_finite, lambda: 0, 1)) > 0
-        emit.when(other, lambda: emit.store(flag, 0, emit.wide(1)))
+        for _ in emit.only_if(other):
+            emit.store(flag, 0, emit.wide(1))

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
@@ -26,10 +26,10 @@ class Matrix(NamedTuple):
     ----------
     array : Array
     at : callable
-        Of `a`, ``at(m, *k)``: where its element is in the array.  Of `b`, ``at(*k)``: where the
-        ``vectors * lanes`` elements of its row begin.
+        Of `a`, ``at(m, *k)``: the index of its element.  Of `b`, ``at(*k)``: the index of the first
+        of the ``vectors * lanes`` elements of its row.
     step : int or expression, optional
-        How far neighbouring terms of the last loop are apart.  Where both operands have one,
+        Distance of neighbouring terms of the last loop.  Where both operands have one,
         indices that hold sizes known only at run time are computed once for each such loop.
     """
 
@@ -39,19 +39,19 @@ class Matrix(NamedTuple):
 
 
 class RegisterTile(NamedTuple):
-    """The result of the product, which is held in registers.
+    """The result of the product, which registers hold while it is summed.
 
     Attributes
     ----------
     array : Array
-    places : sequence
-        Where each of its rows begins there.
+    offsets : sequence
+        Where each row begins in the array.
     vectors, lanes : int
-        What a row has.
+        Vectors of a row, and elements of a vector.
     """
 
     array: Array
-    places: Sequence[Expr]
+    offsets: Sequence[Expr]
     vectors: int
     lanes: int
 
@@ -65,7 +65,8 @@ def add_products(
     fresh: bool,
     prefetch: Callable[..., None] | None = None,
 ) -> None:
-    """Compute ``c.array[c.places[m] + l] (+)= sum_k a.array[a.at(m, *k)] * b.array[b.at(*k) + l]``.
+    """Compute ``c.array[c.offsets[m] + l] (+)= sum_k a.array[a.at(m, *k)] * b.array[b.at(*k) +
+    l]``.
 
     Parameters
     ----------
@@ -74,39 +75,40 @@ def add_products(
     fresh : bool
         Whether the sum starts from zero instead of from what `c` holds.
     prefetch : callable, optional
-        ``prefetch(*k)`` emits, for each term, what asks for memory to be read later; operands have
-        no steps then.
+        ``prefetch(*k)`` emits the prefetches of each term; operands have no steps then.
     """
-    lanes = c.lanes
-    tile = list(product(range(len(c.places)), range(c.vectors)))
+    lanes, rows = c.lanes, range(len(c.offsets))
+    tile = list(product(rows, range(c.vectors)))
     accumulators = dict(zip(tile, emit.registers(len(tile), lanes, c.array.dtype)))
     zero = emit.broadcast(emit.constant(0, c.array.dtype), lanes)
     for (m, v), (register, index) in accumulators.items():
-        at = emit.lanes_of(c.places[m] + v * lanes, lanes)
+        at = emit.lanes_of(c.offsets[m] + v * lanes, lanes)
         emit.store(register, index, zero if fresh else c.array[at])
-
-    def add(value_at: Callable[[int], Expr], start: Expr) -> None:
+    for indices, start in _terms(terms, a, b, len(rows), prefetch):
         row = [emit.let(b.array[emit.lanes_of(start + v * lanes, lanes)]) for v in range(c.vectors)]
-        for m in range(len(c.places)):
-            value = emit.let(a.array[value_at(m)])
+        for m in rows:
+            value = emit.let(a.array[indices[m]])
             for v in range(c.vectors):
                 register, index = accumulators[m, v]
                 product_ = emit.broadcast(value, lanes) * row[v]
                 emit.store(register, index, register[index] + product_)
-
-    def term(*k: Expr) -> None:
-        if prefetch:
-            prefetch(*k)
-        add(lambda m: a.at(m, *k), b.at(*k))
-
-    def run(*outer: Expr) -> None:
-        starts = [emit.opaque_value(a.at(m, *outer, 0)) for m in range(len(c.places))]
-        start = emit.opaque_value(b.at(*outer, 0))
-        emit.loop(terms[-1], lambda k: add(lambda m: starts[m] + k * a.step, start + k * b.step))
-
-    if a.step is None or b.step is None:
-        emit.nest(terms, term)
-    else:
-        emit.nest(terms[:-1], run)
     for (m, v), (register, index) in accumulators.items():
-        emit.store(c.array, emit.lanes_of(c.places[m] + v * lanes, lanes), register[index])
+        emit.store(c.array, emit.lanes_of(c.offsets[m] + v * lanes, lanes), register[index])
+
+
+def _terms(
+    terms: Sequence[Expr], a: Matrix, b: Matrix, rows: int, prefetch: Callable[..., None] | None
+) -> Iterator[tuple[list[Expr], Expr]]:
+    """Emit the loops of the sum; yield where the elements of `a` are, one for each of `rows`, and
+    where the row of `b` begins."""
+    if a.step is None or b.step is None:
+        for k in emit.grid(*terms):
+            if prefetch:
+                prefetch(*k)
+            yield [a.at(m, *k) for m in range(rows)], b.at(*k)
+        return
+    for outer in emit.grid(*terms[:-1]):
+        starts = [emit.opaque_value(a.at(m, *outer, 0)) for m in range(rows)]
+        start = emit.opaque_value(b.at(*outer, 0))
+        for k in emit.loop(terms[-1]):
+            yield [first + k * a.step for first in starts], start + k * b.step

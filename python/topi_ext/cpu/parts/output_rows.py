@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the result, written as kernels put them together: phase by phase, element by element.
+"""Rows of the result, which kernels write phase by phase, element by element.
 
 A result that is so large that it is written past the caches is written by stores of whole cache
 lines.  Some rows are collected in a staging buffer first::
@@ -28,18 +28,18 @@ from ..isa import nontemporal
 from .copies import copy
 
 COLLECTED_BYTES = 8192
-"""How much is collected, if no row is longer: what the first cache has room for beside sums."""
+"""Bytes that are collected, if no row is longer: the room of the first cache beside sums."""
 
 
 class Result:
-    """The result of a kernel, of which each task writes some rows.
+    """The result of a kernel; each task writes some of its rows.
 
     Parameters
     ----------
     problem, out, extra
-        With the operands of its epilogue.
+        The result, and the operands of its epilogue.
     streamed : int
-        Lanes, of vectors of sums, if they are written past the caches, a power of two; else 0.
+        Lanes of vectors of sums, a power of two, if rows are written past the caches; else 0.
     """
 
     def __init__(self, problem: Problem, out: Operand, extra: Sequence[Operand], streamed: int = 0):
@@ -51,7 +51,7 @@ class Result:
 
     @contextmanager
     def kernel(self) -> Iterator[None]:
-        """Around all tasks."""
+        """Enclose all tasks of the kernel."""
         if self.lanes:
             with nontemporal.instructions(self.out.dtype, self.dtype, self.lanes):
                 yield
@@ -60,7 +60,7 @@ class Result:
 
     @contextmanager
     def task(self, room: Expr) -> Iterator[Rows]:
-        """Around one task, whose rows have at most `room` elements: what it writes them by."""
+        """Enclose one task, whose rows have at most `room` elements; yield the rows to write by."""
         if not self.lanes:
             yield Rows(self)
             return
@@ -84,12 +84,13 @@ class Rows(NamedTuple):
     staging: StagingBuffer | None = None
 
     def row(self, channel: Expr, where: Sequence[Expr]) -> Row:
-        """The row of `channel`, of all channels, that begins at this place along the four axes."""
+        """Begin the row of `channel`, counted through all groups, at this index along the four
+        axes."""
         result, staging = self
         into = emit.opaque_base(result.out.at("C" + DATA, channel, *where))
         epilogue = RowEpilogue.emitted(result.problem, result.extra, channel, where[:-1])
-        place = staging.begin(into) if staging else 0
-        return Row(result, staging, epilogue, where[-1], into, place)
+        offset = staging.begin(into) if staging else 0
+        return Row(result, staging, epilogue, where[-1], into, offset)
 
 
 class Row(NamedTuple):
@@ -103,7 +104,7 @@ class Row(NamedTuple):
         What is done to each sum.
     first : Expr
         The position of its first element along the row's axis.
-    into, place : Expr
+    into, offset : Expr
         Where that is in the result, and in the staging buffer.
     """
 
@@ -112,25 +113,42 @@ class Row(NamedTuple):
     epilogue: RowEpilogue
     first: Expr
     into: Expr
-    place: Expr
+    offset: Expr
 
-    def put(self, place: Expr, value: Expr) -> None:
-        """The sum that belongs to element `place` of the row."""
+    def put(self, i: Expr, value: Expr) -> None:
+        """Write a sum to element `i` of the row."""
         result = self.result
-        value = self.epilogue(value, self.first + place)
+        value = self.epilogue(value, self.first + i)
         if self.staging:
-            emit.store(self.staging.elements, self.place + place, value)
+            emit.store(self.staging.elements, self.offset + i, value)
         else:
             narrow = emit.cast(value, result.dtype, result.out.dtype)
-            emit.store(result.out, self.into + place * result.stride, narrow)
+            emit.store(result.out, self.into + i * result.stride, narrow)
 
-    def put_all(self, place: Expr, acc: Array, start: Expr, count: Expr, lanes: int) -> None:
-        """The sums ``acc[start + i]`` of the elements ``place + i``, i below `count`."""
+    def put_all(self, first: Expr, acc: Array, start: Expr, count: Expr, lanes: int) -> None:
+        """Write the sums ``acc[start + i]`` to elements ``first + i``, for i below `count`."""
         result = self.result
         if self.staging or result.stride != 1 or result.problem.epilogue:
-            emit.loop(count, lambda i: self.put(place + i, acc[start + i]))
+            for i in emit.loop(count):
+                self.put(first + i, acc[start + i])
         else:
-            copy(result.out, self.into + place, acc, start, count, lanes)
+            copy(result.out, self.into + first, acc, start, count, lanes)
+
+    def interleaved(
+        self, factor: int, counts: tuple[Expr, Expr], unrolled: int
+    ) -> Iterator[tuple[Expr, Expr, Expr]]:
+        """Emit ``for i, q, a in row.interleaved(...)``: loops over all elements ``i = q * factor +
+        a``.
+
+        `counts` are the number of positions q that have all elements a below `factor`, and the
+        elements of one position more.  A loop over at most `unrolled` elements is written out.
+        """
+        whole, rest = counts
+        for q in emit.loop(whole):
+            for a in range(factor) if factor <= unrolled else emit.loop(factor):
+                yield q * factor + a, q, a
+        for a in emit.loop(rest):
+            yield whole * factor + a, whole, a
 
     def put_interleaved(
         self,
@@ -139,26 +157,12 @@ class Row(NamedTuple):
         value_of: Callable[[Expr, Expr], Expr],
         unrolled: int,
     ) -> None:
-        """``value_of(q, a)`` for element ``q * factor + a``: all a below `factor` of the first of
-        `counts` positions q, and so many as the second says of the next.  A loop over at most
-        `unrolled` elements is written out."""
-        whole, rest = counts
-
-        def element(q: Expr, a: Expr) -> None:
-            self.put(q * factor + a, value_of(q, a))
-
-        def position(q: Expr) -> None:
-            if factor <= unrolled:
-                for a in range(factor):
-                    element(q, a)
-            else:
-                emit.loop(factor, lambda a: element(q, a))
-
-        emit.loop(whole, position)
-        emit.loop(rest, lambda a: element(whole, a))
+        """Write ``value_of(q, a)`` to each element, in the loops of :meth:`interleaved`."""
+        for i, q, a in self.interleaved(factor, counts, unrolled):
+            self.put(i, value_of(q, a))
 
     def end(self, count: Expr) -> None:
-        """All `count` elements were put."""
+        """End the row, all `count` elements of which were put."""
         if self.staging:
             self.staging.end(self.into + count)
 
@@ -195,9 +199,9 @@ class StagingBuffer:
 
     @classmethod
     def emitted(cls, out: Operand, dtype: str, lanes: int, room: Expr) -> StagingBuffer:
-        """An empty one of this dtype."""
+        """Allocate an empty buffer of this dtype."""
         most = emit.most(room, COLLECTED_BYTES // emit.byte_width(dtype)) + 2 * lanes
-        # What is kept of a last vector that is none is read as if it were one.
+        # The last elements are kept by whole vectors, which may reach behind them.
         elements = emit.scratch(most + lanes, dtype)
         span = emit.scratch(2, "int64")
         emit.fill(span, 0, 2, emit.wide(0))
@@ -205,27 +209,28 @@ class StagingBuffer:
         return cls(out, lanes, room, most, elements, span, skew)
 
     def begin(self, into: Expr) -> Expr:
-        """Where the elements of a row go that begins at `into` of the result."""
+        """Return where to collect the row that begins at `into` of the result."""
         end = emit.let(self.span[1])
         is_apart, is_full = into != end, end - self._base() > self.most - self.room
-        emit.when(is_apart | is_full, lambda: self.write(emit.let(is_apart), into))
+        for _ in emit.only_if(is_apart | is_full):
+            self.write(emit.let(is_apart), into)
         return emit.opaque_base(into - self._base())
 
     def end(self, end: Expr) -> None:
-        """The row was put, and ends there."""
+        """End a row, which ends before element `end` of the result."""
         emit.store(self.span, 1, end)
 
     def _base(self) -> Expr:
-        """What element of the result the first one is."""
+        """Return the number of the first collected element in the result."""
         return emit.let(self._vector_of(self.span[0]))
 
     def _vector_of(self, element: Expr) -> Expr:
-        """Where in the result the vector begins that holds its element of this number."""
+        """Return where in the result the vector begins that contains this element."""
         return ((element + self.skew) & emit.wide(-self.lanes)) - self.skew
 
     def write(self, is_apart: Expr, then: Expr) -> None:
-        """Write vectors, and what is no whole one: at the end only if the next row `is_apart`; that
-        begins at `then`."""
+        """Write all whole vectors, the elements before them, and, if the next row `is_apart`, those
+        behind them.  The next row begins at `then`."""
         lanes = self.lanes
         start, end, base = emit.let(self.span[0]), emit.let(self.span[1]), self._base()
         # Of the result: where the first vector begins, and the last ends.
@@ -234,32 +239,25 @@ class StagingBuffer:
         rest = emit.let(emit.most(start, last))
         source, into = emit.opaque_base(first - base), emit.opaque_base(first)
 
-        def one_by_one(begin: Expr, count: Expr) -> None:
-            place = emit.opaque_base(begin - base)
+        for _ in emit.only_if(last >= first):
+            self._copy_elements(base, start, emit.let(first - start))
+            for i in emit.loop(emit.let((last - first) >> (lanes.bit_length() - 1))):
+                value = self.elements[emit.lanes_of(source + i * lanes, lanes)]
+                nontemporal.store(self.out, into + i * lanes, value, lanes)
+        for is_last in emit.sides(is_apart):
+            if is_last:
+                self._copy_elements(base, rest, emit.let(end - rest))
+                emit.store(self.span, 0, emit.wide(then))
+            else:
+                # Kept in front, to be written with the next row.
+                kept = emit.opaque_base(self._vector_of(rest)) - base
+                value = self.elements[emit.lanes_of(kept, lanes)]
+                emit.store(self.elements, emit.lanes_of(0, lanes), value)
+                emit.store(self.span, 0, rest)
 
-            def element(i: Expr) -> None:
-                value = emit.cast(self.elements[place + i], self.elements.dtype, self.out.dtype)
-                emit.store(self.out, begin + i, value)
-
-            emit.loop(count, element)
-
-        def vector(i: Expr) -> None:
-            value = self.elements[emit.lanes_of(source + i * lanes, lanes)]
-            nontemporal.store(self.out, into + i * lanes, value, lanes)
-
-        def whole() -> None:
-            one_by_one(start, emit.let(first - start))
-            emit.loop(emit.let((last - first) >> (lanes.bit_length() - 1)), vector)
-
-        def all_of_it() -> None:
-            one_by_one(rest, emit.let(end - rest))
-            emit.store(self.span, 0, emit.wide(then))
-
-        def keep() -> None:
-            place = emit.opaque_base(self._vector_of(rest)) - base
-            value = self.elements[emit.lanes_of(place, lanes)]
-            emit.store(self.elements, emit.lanes_of(0, lanes), value)
-            emit.store(self.span, 0, rest)
-
-        emit.when(last >= first, whole)
-        emit.when(is_apart, all_of_it, keep)
+    def _copy_elements(self, base: Expr, begin: Expr, count: Expr) -> None:
+        """Write `count` elements of the result from `begin` on, one by one."""
+        source = emit.opaque_base(begin - base)
+        for i in emit.loop(count):
+            value = emit.cast(self.elements[source + i], self.elements.dtype, self.out.dtype)
+            emit.store(self.out, begin + i, value)

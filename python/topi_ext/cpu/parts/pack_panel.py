@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packing: filling a panel with the window of a block, where padding, layout, stride and dtype end.
+"""Packing: fill a panel with the window of a block, without padding, layout, stride and dtype of
+the data.
 
 ::
 
     for each channel, each residue of the position:
         for each row of the plane: zeros, every `step`-th element of a row of the data, zeros
 
-Rows of symbolic length are copied by vectors into a plane of zeros.  What neighbouring residues
-read lies side by side, so such rows of all residues are dealt out of vectors that are read once.
+Rows of symbolic length are copied by vectors into a plane of zeros.  Neighbouring residues read
+neighbouring elements, so such rows of all residues are dealt out of vectors that are read once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ...problem import DATA
@@ -26,7 +26,7 @@ from .panel import Panel
 
 
 class Source(NamedTuple):
-    """What is packed: some channels of an operand.
+    """The channels of an operand that are packed.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Source(NamedTuple):
     plane : Expr
         The number of the first of them in the panel.
     padding : int
-        What lies outside.
+        The value outside of the data.
     """
 
     operand: Operand
@@ -68,16 +68,20 @@ def pack(
     *outer, in_row = (gather.slots for gather in panel.gathers)
     channels = source.channels
     if isinstance(panel.window, Window):
-        emit.nest((channels, *outer, in_row), packing.known_rows)
+        for channel, *slots in emit.grid(channels, *outer, in_row):
+            packing.known_rows(packing.plane(channel, *slots))
     else:
-        rows = packing.dealt_rows if packing.is_dealt else packing.present_rows
-        emit.nest(outer, lambda *slots: emit.loop(channels, rows(*slots)))
+        for slots in emit.grid(*outer):
+            if packing.is_dealt:
+                packing.dealt_rows(channels, slots)
+            else:
+                packing.present_rows(channels, slots)
     end = panel.elements(source.plane + channels) - panel.lanes
     emit.fill(into, end, panel.lanes, packing.zero)
 
 
 class _Plane(NamedTuple):
-    """One plane of a panel: where it is, and what of it is data.
+    """One plane of a panel: where it is, and which part of it is data.
 
     Attributes
     ----------
@@ -86,7 +90,7 @@ class _Plane(NamedTuple):
     begins, limits : list
         Along the four axes, the first position inside of the source, and the first behind it.
     source_of, row_of : callable
-        Where a row is there, and in the panel, by its place along the other axes and a column.
+        Where a row is there, and in the panel, by its index along the other axes and a column.
     """
 
     base: Expr
@@ -97,7 +101,7 @@ class _Plane(NamedTuple):
 
 
 class _Packing:
-    """One panel while it is filled."""
+    """The packing of one panel."""
 
     def __init__(
         self,
@@ -116,13 +120,14 @@ class _Packing:
 
     @property
     def is_dealt(self) -> bool:
-        """Whether planes of all residues along a row are filled together."""
+        """Return whether planes of all residues along a row are filled together."""
         same = self.source.dtype == self.into.dtype
         several = 1 < self.last.slots <= self.last.in_step <= MOST_STEP
         return are_near(self.source.strides[DATA[-1]], 1) and same and several
 
     def plane(self, channel: Expr, *slots: Expr) -> _Plane:
-        """That of a channel, from the first that is packed, and of a slot along each axis."""
+        """Return the plane of a channel, counted from the first that is packed, and of a slot along
+        each axis."""
         gathers = self.panel.gathers
         base = self.panel.plane(self.first_plane + channel, slots)
         residues = [gather.residue_of(slot) for gather, slot in zip(gathers, slots)]
@@ -146,67 +151,62 @@ class _Packing:
             return emit.opaque_base(self.source.at("C" + DATA, self.channel + channel, *where))
 
         def row_of(outer: Sequence[Expr], column: Expr) -> Expr:
-            places = zip((*outer, column), self.panel.window.steps)
-            return emit.opaque_base(base + sum(e * step for e, step in places))
+            steps = zip((*outer, column), self.panel.window.steps)
+            return emit.opaque_base(base + sum(e * step for e, step in steps))
 
         return _Plane(base, begins, limits, source_of, row_of)
 
     # ------------------------------------------------------------ sizes that are known
 
-    def known_rows(self, *number: Expr) -> None:
-        """A plane, row by row: zeros, data, zeros."""
-        plane, extent = self.plane(*number), self.extent
+    def known_rows(self, plane: _Plane) -> None:
+        """Fill a plane row by row: zeros, data, zeros."""
+        extent = self.extent
         low = emit.let(emit.least(emit.most(plane.begins[-1], 0), extent[-1]))
         high = emit.let(emit.least(emit.most(plane.limits[-1], low), extent[-1]))
-
-        def row(*outer: Expr) -> None:
-            flat = plane.row_of(outer, 0)
-
-            def data() -> None:
-                origin = plane.source_of(outer, low)
-                emit.fill(self.into, flat, low, self.zero)
-                self._copy_by_ones(flat + low, origin, high - low)
-                emit.fill(self.into, flat + high, extent[-1] - high, self.zero)
-
+        for outer in emit.grid(*extent[:-1]):
+            row = plane.row_of(outer, 0)
             inside = emit.both(
                 *(e >= begin for begin, e in zip(plane.begins, outer)),
                 *(e < limit for limit, e in zip(plane.limits, outer)),
             )
-            emit.when(inside, data, lambda: emit.fill(self.into, flat, extent[-1], self.zero))
-
-        emit.nest(extent[:-1], row)
+            for has_data in emit.sides(inside):
+                if has_data:
+                    origin = plane.source_of(outer, low)
+                    emit.fill(self.into, row, low, self.zero)
+                    for e in emit.loop(high - low):
+                        value = self.source.load(origin + e * self.step, self.into.dtype)
+                        emit.store(self.into, row + low + e, value)
+                    emit.fill(self.into, row + high, extent[-1] - high, self.zero)
+                else:
+                    emit.fill(self.into, row, extent[-1], self.zero)
         elements = self.panel.window.elements
         emit.fill(self.into, plane.base + elements, self.panel.pitch - elements, self.zero)
 
-    def _copy_by_ones(self, flat: Expr, origin: Expr, count: Expr) -> None:
-        def one(e: Expr) -> None:
-            value = self.source.load(origin + e * self.step, self.into.dtype)
-            emit.store(self.into, flat + e, value)
-
-        emit.loop(count, one)
-
     # ------------------------------------------------------------ sizes known when it runs
 
-    def present_rows(self, *outer: Expr) -> Callable[[Expr], None]:
-        """Of a channel, all planes: zeros first, then data.  LLVM does not know that rows are
-        short, and its loops for long ones cost more than what they copy.
+    def present_rows(self, channels: Expr, outer: Sequence[Expr]) -> None:
+        """Fill the planes of all channels at these outer slots: zeros first, then data.
 
-        What is the same for all channels is computed before they are counted: LLVM would do so for
-        each.
+        LLVM does not know that rows are short, and its loops for long ones cost more than what they
+        copy.  What is the same for all channels is computed before the loop over them, since LLVM
+        would compute it for each.
         """
         present = self._present(self.plane(0, *outer, 0), range(len(outer)))
-
-        def plane(channel: Expr, slot: Expr) -> None:
+        for channel, slot in emit.grid(channels, self.last.slots):
             plane = self.plane(channel, *outer, slot)
             self._clear(plane)
             ((low, high),) = self._present(plane, (-1,))
-            self._copy_rows(plane, present, low, emit.let(high - low))
+            count = emit.let(high - low)
+            for where in _rows(present):
+                row, origin = plane.row_of(where, low), plane.source_of(where, low)
+                copy(self.into, row, self.source, origin, count, self.panel.lanes, self.step)
 
-        return lambda channel: emit.loop(self.last.slots, partial(plane, channel))
+    def dealt_rows(self, channels: Expr, outer: Sequence[Expr]) -> None:
+        """Fill the same planes, those of all residues along a row together.
 
-    def dealt_rows(self, *outer: Expr) -> Callable[[Expr], None]:
-        """The same of the planes of all residues along a row.  All begin alike, and the last one
-        has the fewest elements: so many of each are read together, and one more of some."""
+        All of them begin alike, and the last one has the fewest elements: so many of each are read
+        together, and one more of some.
+        """
         slots = sorted(range(self.last.slots), key=self.last.residue_of)
         residues = [self.last.residue_of(slot) - self.last.residue_of(slots[0]) for slot in slots]
         firsts = [self.plane(0, *outer, slot) for slot in slots]
@@ -216,58 +216,41 @@ class _Packing:
         count = emit.let(emit.most(ends[-1][1] - low, 0))
         has_more = [emit.let(high - low > count) for _, high in ends]
 
-        def channel(number: Expr) -> None:
-            planes = [self.plane(number, *outer, slot) for slot in slots]
+        for channel in emit.loop(channels):
+            planes = [self.plane(channel, *outer, slot) for slot in slots]
             for plane in planes:
                 self._clear(plane)
-
-            def row(place: Sequence[Expr]) -> None:
-                rows = {r: plane.row_of(place, low) for r, plane in zip(residues, planes)}
-                origin, step = planes[0].source_of(place, low), self.last.in_step
+            for where in _rows(present):
+                rows = {r: plane.row_of(where, low) for r, plane in zip(residues, planes)}
+                origin, step = planes[0].source_of(where, low), self.last.in_step
                 deal(self.into, rows, self.source, origin, count, step, self.panel.lanes)
-
-            self._over_rows(present, row)
             for plane, more in zip(planes, has_more):
-                one = partial(self._copy_column, plane, low + count)
-                emit.when(more, partial(self._over_rows, present, one))
-
-        return channel
+                for _ in emit.only_if(more):
+                    for where in _rows(present):
+                        origin = plane.source_of(where, low + count)
+                        value = self.source.load(origin, self.into.dtype)
+                        emit.store(self.into, plane.row_of(where, low + count), value)
 
     def _clear(self, plane: _Plane) -> None:
+        """Fill a plane with zeros."""
         lanes, start = self.panel.lanes, emit.opaque_base(plane.base)
         zeros = emit.broadcast(self.zero, lanes)
-        emit.loop(
-            emit.quotient(self.panel.pitch, lanes),
-            lambda v: emit.store(self.into, emit.lanes_of(start + v * lanes, lanes), zeros),
-        )
+        for v in emit.loop(emit.quotient(self.panel.pitch, lanes)):
+            emit.store(self.into, emit.lanes_of(start + v * lanes, lanes), zeros)
 
     def _present(self, plane: _Plane, axes: Iterable[int]) -> list[tuple[Expr, Expr]]:
-        """Along some axes, from where on a plane has data, and up to where."""
+        """Return the first position of a plane that has data, and the first behind it, along some
+        axes."""
 
         def within(bound: Expr, axis: int) -> Expr:
             return emit.let(emit.least(emit.most(bound, 0), self.extent[axis]))
 
         return [(within(plane.begins[a], a), within(plane.limits[a], a)) for a in axes]
 
-    def _over_rows(
-        self, present: Sequence[tuple[Expr, Expr]], step: Callable[[Sequence[Expr]], None]
-    ) -> None:
-        """``step(place along the other axes)`` for the rows that have data."""
-        counts = [emit.let(high - low) for low, high in present]
-        emit.nest(counts, lambda *i: step([low + e for (low, _), e in zip(present, i)]))
 
-    def _copy_column(self, plane: _Plane, column: Expr, place: Sequence[Expr]) -> None:
-        """One element of a row."""
-        value = self.source.load(plane.source_of(place, column), self.into.dtype)
-        emit.store(self.into, plane.row_of(place, column), value)
-
-    def _copy_rows(
-        self, plane: _Plane, present: Sequence[tuple[Expr, Expr]], low: Expr, count: Expr
-    ) -> None:
-        """`count` columns from `low` on."""
-
-        def row(place: Sequence[Expr]) -> None:
-            flat, origin = plane.row_of(place, low), plane.source_of(place, low)
-            copy(self.into, flat, self.source, origin, count, self.panel.lanes, self.step)
-
-        self._over_rows(present, row)
+def _rows(present: Sequence[tuple[Expr, Expr]]) -> Iterator[list[Expr]]:
+    """Emit ``for where in _rows(present)``: loops over the rows of a plane that have data; `where`
+    is the index of a row along the outer axes."""
+    counts = [emit.let(high - low) for low, high in present]
+    for numbers in emit.grid(*counts):
+        yield [low + e for (low, _), e in zip(present, numbers)]

@@ -7,7 +7,7 @@ as one flat plane::
     panel[(channel * slots + slot) * pitch + ((e0*E1 + e1)*E2 + e2)*E3 + e3]
 
 so that a tap is a constant offset, the lanes of a vector are neighbours in memory whatever the
-stride, and padding, layout and dtype are dealt with once, by packing (:mod:`.pack_panel`).
+stride, and padding, layout and dtype are handled once, by packing (:mod:`.pack_panel`).
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from ..plan.window import Window
 
 
 class FittedWindow(NamedTuple):
-    """A window whose block is chosen when the kernel runs, for sizes that are known only then.
+    """A window of symbolic sizes, whose block is chosen at run time.
 
     Attributes
     ----------
     room : Window
-        What was planned for nominal sizes: this one has at most as many elements.
+        The window that was planned for assumed sizes: this one has at most as many elements.
     block, extent : tuple
-        Positions along the four axes, and what they reach.
+        Positions along the four axes, and the inputs that they reach.
     steps : tuple
         Elements from one position to the next, along the four axes.
     elements, length : Expr
-        Of a plane, and from the first position to the last.
+        Elements of a plane, and from the first position to the last.
     plane_pitch : Expr
         Distance of two planes.
     """
@@ -59,7 +59,8 @@ class FittedWindow(NamedTuple):
         lanes: int,
         blocks: Expr = 1,
     ) -> FittedWindow:
-        """As many whole rows, planes and images as the planned window has room for, in equal parts.
+        """Return a window of as many whole rows, planes and images as the planned one has room for,
+        so that all blocks have equally many.
 
         Parameters
         ----------
@@ -68,12 +69,12 @@ class FittedWindow(NamedTuple):
         gathers, lanes
             As of :class:`Panel`.
         blocks : int or symbolic
-            How many there should be, if images, planes and rows can be divided into so many.
+            The number of blocks, if images, planes and rows can be divided into so many.
         """
-        share = _shares(positions, blocks)
+        extents = _block_extents(positions, blocks)
         halo = [gather.last_shift - gather.first_shift for gather in gathers]
         most = room.elements // prod(1 + reach for reach in halo[:-1]) - halo[-1]
-        width = _equal_part(positions[-1], emit.least(most, positions[-1]))
+        width = _equal_block(positions[-1], emit.least(most, positions[-1]))
         block: list[Expr] = [1, 1, 1, width]
         inner: Expr = emit.opaque_value(width + halo[-1])
         is_whole: Expr = width == positions[-1]
@@ -82,7 +83,7 @@ class FittedWindow(NamedTuple):
             most = emit.most(
                 emit.quotient(room.elements, emit.opaque_value(inner * around)) - halo[axis], 1
             )
-            count = _equal_part(positions[axis], emit.least(most, share[axis]))
+            count = _equal_block(positions[axis], emit.least(most, extents[axis]))
             count = emit.opaque_value(emit.choose(is_whole, lambda count=count: count, 1))
             block[axis] = count
             inner = emit.opaque_value(inner * (count + halo[axis]))
@@ -98,63 +99,66 @@ class FittedWindow(NamedTuple):
         return cls(room, tuple(block), extent, tuple(steps), inner, length, pitch)
 
     def pitch(self, _: int) -> Expr:
-        """Distance of two planes: whole vectors, and never a power of two of cache lines."""
+        """Return the distance of two planes: whole vectors, and never a power of two of cache
+        lines."""
         return self.plane_pitch
 
     def most_pitch(self, lanes: int) -> int:
-        """What has to be allocated for a plane: no window that fits has a larger pitch."""
+        """Return what has to be allocated for a plane: no window that fits has a larger pitch."""
         return (-(-self.room.elements // lanes) + 1) * lanes
 
 
 def fitted_block(
     room: Sequence[int], tiles: Sequence[Expr], lanes: int, blocks: int
 ) -> tuple[Expr, ...]:
-    """The block of a :class:`FittedWindow` of what has no halo, `tiles` along the four axes."""
+    """Return the block of a :class:`FittedWindow` without a halo, of `tiles` along the four
+    axes."""
     dense = (Gather(False, 1, 1, 1, 0),) * 4
     return FittedWindow.emitted(Window.of(room, dense), tiles, dense, lanes, blocks).block
 
 
-def fitted_splits(tasks: Expr, wanted: int, most: Expr) -> Expr:
-    """Into how many each of `tasks` is divided, at most `most`: together as many as are wanted.
+def fitted_splits(tasks: Expr, target: int, most: Expr) -> Expr:
+    """Return into how many splits each of `tasks` is divided, at most `most`, so that there are
+    `target` tasks.
 
-    These are two for each thread; where all threads have equally many, one for each will do, since
+    These are two for each thread.  If all threads have equally many, one for each is enough, since
     every split packs the same data.
     """
-    threads = max(1, wanted // 2)
+    threads = max(1, target // 2)
     uneven = emit.remainder(tasks, threads) * emit.remainder(emit.wide(threads), tasks)
-    enough = emit.opaque_value(emit.choose(uneven > 0, lambda: wanted, threads))
+    enough = emit.opaque_value(emit.choose(uneven > 0, lambda: target, threads))
     return emit.opaque_value(emit.least(emit.opaque_value(emit.ceil_div(enough, tasks)), most))
 
 
 def window_of(
     problem: Problem, planned: Window, gathers: Sequence[Gather], lanes: int, blocks: Expr = 1
 ) -> Window | FittedWindow:
-    """The planned window where sizes are known, else one that fits into it."""
+    """Return the planned window if sizes are known, else one that fits into it."""
     if problem.is_static:
         return planned
     positions = [emit.opaque_value(emit.most(p, 1)) for p in problem.positions]  # may be empty
     return FittedWindow.emitted(planned, positions, gathers, lanes, blocks)
 
 
-def _shares(positions: Sequence[Expr], blocks: Expr) -> list[Expr]:
-    """Images, planes and rows of a block, if there are to be so many blocks."""
-    shares, wanted = [], blocks if isinstance(blocks, int) and blocks == 1 else emit.wide(blocks)
+def _block_extents(positions: Sequence[Expr], blocks: Expr) -> list[Expr]:
+    """Return images, planes and rows of a block of which there are `blocks`."""
+    extents, left = [], blocks if isinstance(blocks, int) and blocks == 1 else emit.wide(blocks)
     for count in positions[:-1]:
-        parts = emit.opaque_value(emit.least(count, wanted))
-        shares.append(emit.opaque_value(emit.ceil_div(count, parts)))
-        wanted = emit.opaque_value(emit.ceil_div(wanted, parts))
-    return shares
+        along = emit.opaque_value(emit.least(count, left))
+        extents.append(emit.opaque_value(emit.ceil_div(count, along)))
+        left = emit.opaque_value(emit.ceil_div(left, along))
+    return extents
 
 
-def _equal_part(size: Expr, most: Expr) -> Expr:
-    """The smallest part of which no more are needed than of parts of `most`."""
-    parts = emit.opaque_value(emit.ceil_div(size, emit.opaque_value(most)))
-    return emit.opaque_value(emit.ceil_div(size, parts))
+def _equal_block(size: Expr, most: Expr) -> Expr:
+    """Return the smallest block of which no more are needed than of blocks of `most`."""
+    blocks = emit.opaque_value(emit.ceil_div(size, emit.opaque_value(most)))
+    return emit.opaque_value(emit.ceil_div(size, blocks))
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Where things are in a panel.
+    """The layout of a panel.
 
     Attributes
     ----------
@@ -181,22 +185,23 @@ class Panel:
         return prod(gather.slots for gather in self.gathers)
 
     def elements(self, channels: Expr) -> Expr:
-        """Size of the panel; one vector more, since the last tile may read past the last plane."""
+        """Return the size of the panel; it has one vector more, since the last tile may read past
+        the last plane."""
         return channels * self.slots * self.pitch + self.lanes
 
     def room(self, channels: int) -> int:
-        """The most that :meth:`elements` can be."""
+        """Return the most that :meth:`elements` can be."""
         return channels * self.slots * self.window.most_pitch(self.lanes) + self.lanes
 
     def plane(self, channel: Expr, slots: Sequence[Expr]) -> Expr:
-        """Offset of a plane."""
+        """Return the offset of a plane."""
         index = channel
         for gather, slot in zip(self.gathers, slots):
             index = index * gather.slots + slot
         return index * self.pitch
 
     def shifted(self, shifts: Sequence[Expr]) -> Expr:
-        """Offset in a plane of the first position of the block, read with `shifts`."""
+        """Return the offset in a plane of the first position of the block, read with `shifts`."""
         return sum(
             (shift - gather.first_shift) * step
             for shift, gather, step in zip(shifts, self.gathers, self.window.steps)

@@ -22,13 +22,13 @@ from .output_rows import Rows
 from .panel import FittedWindow
 
 MOST_LOOKED_UP = 64
-"""Phases of which a kernel writes a table."""
+"""The most phases of which a kernel writes a table."""
 
 MOST_WRITTEN_OUT = 4
-"""Phases along a row whose elements are written out, one after the other."""
+"""The most phases along a row whose elements are written out, one after the other."""
 
 HasTaps = Callable[[Expr], Expr]
-"""Whether a phase along an axis has a tap."""
+"""Returns whether a phase along an axis has a tap."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class PhaseCopy:
     Attributes
     ----------
     problem, plan
-        Whose output channels and lanes are copied.
+        The problem, and the plan with its output channels and lanes.
     window : Window or FittedWindow
         Its positions.
     rows : Rows
-        By which it is written.
+        The rows to write by.
     first : sequence
         The first position along the four axes.
     pitch : int or expression
@@ -62,19 +62,19 @@ class PhaseCopy:
 
     @property
     def _origin(self) -> list[Expr]:
-        """The first output along the four axes."""
+        """The first output of the block along the four axes."""
         return [f * s for f, s in zip(self.first, self._steps)]
 
     @property
     def _present(self) -> list[Expr]:
-        """How many outputs of the block exist along them."""
+        """Outputs of the block that exist along the four axes."""
         extent = (b * s for b, s in zip(self.window.block, self._steps))
         bounds = zip(extent, self.problem.out_sizes, self._origin)
         return [emit.least(e, size - o) for e, size, o in bounds]
 
-    def block(self, group: Expr, block: Expr, acc: Array, place: Expr) -> None:
-        """One block of output channels, whose accumulators ``[channel][phase][position]`` begin at
-        `place`."""
+    def block(self, group: Expr, block: Expr, acc: Array, start: Expr) -> None:
+        """Write a block of output channels, whose accumulators ``[channel][phase][position]`` begin
+        at ``acc[start]``."""
         problem, channels = self.problem, self.plan.channels
         # Of axes with phases that have no taps, whether a phase has some.
         filled = {
@@ -83,19 +83,15 @@ class PhaseCopy:
             if gather.has_empty_phase
         }
 
-        def channel(o: Expr) -> None:
+        for o in emit.loop(channels):
             number = block * channels + o
             all_channels = group * problem.out_channels + number
-
-            def row(*outer: Expr) -> None:
-                self._row(all_channels, outer, acc, (place, o), filled)
-
             inside: Expr = True
             if problem.out_channels % channels:
                 inside = number < problem.out_channels
-            emit.when(inside, lambda: emit.nest(self._present[:-1], row))
-
-        emit.loop(channels, channel)
+            for _ in emit.only_if(inside):
+                for outer in emit.grid(*self._present[:-1]):
+                    self._row(all_channels, outer, acc, (start, o), filled)
 
     def _row(
         self,
@@ -105,11 +101,12 @@ class PhaseCopy:
         at: tuple[Expr, Expr],
         filled: dict[int, HasTaps],
     ) -> None:
-        """The row of a channel at `outer` along the other axes, counted from the block's first.
+        """Write the row of a channel at index `outer` along the other axes, from the block's first
+        on.
 
         `at` is where the accumulators of the block begin, and the number of the channel in it.
         """
-        (place, phase), steps, present = at, self._steps, self._present[-1]
+        (start, phase), steps, present = at, self._steps, self._present[-1]
         flat: Expr = 0
         offsets = [emit.let(u % s) for u, s in zip(outer, steps)]
         for u, s, offset, step in zip(outer, steps, offsets, self.window.steps):
@@ -117,30 +114,28 @@ class PhaseCopy:
         where = [a + u for a, u in zip(self._origin, (*outer, 0))]
         row = self.rows.row(channel, where)
         factor = steps[-1]
-        source = emit.opaque_base(place + phase * factor * self.pitch + flat)
-
-        def interleave() -> None:
-            if factor == 1 and not self.problem.is_static:
-                # LLVM would take the row for a long one.
-                row.put_all(0, acc, source, present, self.plan.lanes)
-                return
-            row.put_interleaved(
-                factor,
-                (present // factor, present % factor),
-                lambda q, a: acc[source + (a * self.pitch + q)],
-                MOST_WRITTEN_OUT,
-            )
+        source = emit.opaque_base(start + phase * factor * self.pitch + flat)
 
         zero = emit.constant(0, self.problem.acc_dtype)
         has_taps = emit.both(*(is_filled(offsets[a]) for a, is_filled in filled.items()))
-        emit.when(has_taps, interleave, lambda: emit.loop(present, lambda i: row.put(i, zero)))
+        for is_summed in emit.sides(has_taps):
+            if not is_summed:
+                for i in emit.loop(present):
+                    row.put(i, zero)
+            elif factor == 1 and not self.problem.is_static:
+                # LLVM would take the row for a long one.
+                row.put_all(0, acc, source, present, self.plan.lanes)
+            else:
+                counts = present // factor, present % factor
+                for i, q, a in row.interleaved(factor, counts, MOST_WRITTEN_OUT):
+                    row.put(i, acc[source + (a * self.pitch + q)])
         row.end(present)
 
 
 def _has_taps(gather: Gather) -> HasTaps:
-    """Whether a phase meets a tap: looked up, or of many phases computed."""
+    """Return whether a phase has a tap: looked up in a table, or computed where phases are many."""
     if gather.out_step > MOST_LOOKED_UP:
         return lambda phase: gather.first_tap_of(phase) < gather.kernel
     phases = range(gather.out_step)
-    found = emit.table([int(gather.first_tap_of(phase) < gather.kernel) for phase in phases])
-    return lambda phase: found(phase) > 0
+    has_taps = emit.table([int(gather.first_tap_of(phase) < gather.kernel) for phase in phases])
+    return lambda phase: has_taps(phase) > 0

@@ -8,7 +8,7 @@ numbers do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -21,7 +21,7 @@ from ..emit import Expr
 from ..plan.direct import DirectPlan
 
 SPATIAL = (1, 2, 3)
-"""Of the four axes, those that have taps."""
+"""The axes that have taps, among the four."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class PhaseIndex(NamedTuple):
 
     @property
     def taps(self) -> list[Expr]:
-        """How many taps it has along each axis."""
+        """Number of taps along each axis."""
         return [group.taps for group in self.groups]
 
 
@@ -75,40 +75,27 @@ class PhaseGroups:
         # Every kind is code of its own.
         self._unrolled = plan.unrolled // len(self.kinds)
 
-    def over_phases(self, kind: Sequence[TapGroup], step: Callable[[PhaseIndex], None]) -> None:
-        """``step(phase)`` for all phases of the axes that share code, and of these groups along the
-        others."""
+    def phases(self) -> Iterator[PhaseIndex]:
+        """Emit ``for phase in groups.phases()``: loops over all phases, one loop nest for each
+        kind."""
+        for kind in self.kinds:
+            counts = [sum(group.phases for group in groups) for groups in self.shared]
+            for numbers in emit.grid(*counts, *(group.phases for group in kind)):
+                shared = map(_group_of, self.shared, numbers)
+                yield PhaseIndex((*shared, *kind), numbers)
 
-        def group_of(groups: Sequence[TapGroup], phase: Expr) -> TapGroup:
-            if len(groups) == 1:
-                return groups[0]
-            one, other = groups
-            taps = emit.choose(phase < one.phases, lambda: one.taps, other.taps)
-            return EitherGroup(0, one.phases + other.phases, emit.let(taps), (one, other))
-
-        def of_phases(*phases: Expr) -> None:
-            step(PhaseIndex((*map(group_of, self.shared, phases), *kind), phases))
-
-        counts = [sum(group.phases for group in groups) for groups in self.shared]
-        emit.nest((*counts, *(group.phases for group in kind)), of_phases)
-
-    def over_taps(
-        self, count: Expr, phase: PhaseIndex, step: Callable[[Expr, Sequence[Expr]], None]
-    ) -> None:
-        """``step(i, taps)`` for `count` steps and all taps of a phase; the innermost loops over
-        taps are written out."""
+    def taps(self, count: Expr, phase: PhaseIndex) -> Iterator[tuple[Expr, Sequence[Expr]]]:
+        """Emit ``for step, taps in groups.taps(count, phase)``: loops over `count` steps of input
+        channels and all taps of a phase; the innermost loops over taps are written out."""
         counts = phase.taps
         unrolled = len(counts)
         # Taps that are counted at run time are not written out.
         least = max((a + 1 for a, groups in enumerate(self.shared) if len(groups) > 1), default=0)
         while unrolled > least and prod(counts[unrolled - 1 :]) <= self._unrolled:
             unrolled -= 1
-
-        def of_outer(i: Expr, *outer: Expr) -> None:
+        for step, *outer in emit.grid(count, *counts[:unrolled]):
             for inner in product(*(range(count) for count in counts[unrolled:])):
-                step(i, (*outer, *inner))
-
-        emit.nest((count, *counts[:unrolled]), of_outer)
+                yield step, (*outer, *inner)
 
     def tap_numbers(self, phase: PhaseIndex, taps: Sequence[Expr]) -> list[Expr]:
         """Along the three axes of the kernel, the taps of a phase."""
@@ -116,3 +103,12 @@ class PhaseGroups:
             group.first_tap + number + tap * step
             for group, number, tap, step in zip(*phase, taps, self.tap_steps)
         ]
+
+
+def _group_of(groups: Sequence[TapGroup], phase: Expr) -> TapGroup:
+    """Return the group of a phase along an axis that has one group or two."""
+    if len(groups) == 1:
+        return groups[0]
+    one, other = groups
+    taps = emit.choose(phase < one.phases, lambda: one.taps, other.taps)
+    return EitherGroup(0, one.phases + other.phases, emit.let(taps), (one, other))

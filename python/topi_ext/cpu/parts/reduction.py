@@ -20,7 +20,7 @@ def reduced(
     start: Expr,
     shape: tuple[int, str],
 ) -> Expr:
-    """All values below `count`, combined.
+    """Return the combination of all values below `count`.
 
     Parameters
     ----------
@@ -30,50 +30,44 @@ def reduced(
     combine : callable
         Associative and commutative, up to roundings; of numbers or of vectors.
     start : Expr
-        What is combined with others without a change.
+        The neutral element of `combine`.
     shape : tuple
         Lanes and dtype of vectors.
     """
     lanes, dtype = shape
     turn = lanes * _ACCUMULATORS
-    held = emit.registers(_ACCUMULATORS, lanes, dtype)
-    for register, index in held:
+    accumulators = emit.registers(_ACCUMULATORS, lanes, dtype)
+    for register, index in accumulators:
         emit.store(register, index, emit.broadcast(start, lanes))
-
-    def add(first: Expr, number: int) -> None:
-        register, index = held[number]
-        emit.store(register, index, combine(register[index], value(first, lanes)))
-
-    def turns(i: Expr) -> None:
-        for number in range(_ACCUMULATORS):
-            add(i * turn + number * lanes, number)
-
     whole = emit.quotient(count, turn)
-    emit.loop(whole, turns)
+    for i in emit.loop(whole):
+        for number, (register, index) in enumerate(accumulators):
+            vector = value(i * turn + number * lanes, lanes)
+            emit.store(register, index, combine(register[index], vector))
     done = whole * turn
     vectors = emit.quotient(count - done, lanes)
-    emit.loop(vectors, lambda i: add(done + i * lanes, 0))
+    register, index = accumulators[0]
+    for i in emit.loop(vectors):
+        vector = value(done + i * lanes, lanes)
+        emit.store(register, index, combine(register[index], vector))
     done = done + vectors * lanes
     rest = emit.scratch(1, dtype)
     emit.store(rest, 0, start)
-
-    def one(i: Expr) -> None:
+    for i in emit.loop(count - done):
         emit.store(rest, 0, combine(rest[0], value(done + i, 1)))
-
-    emit.loop(count - done, one)
-    vectors_held = [emit.let(register[index]) for register, index in held]
-    return emit.let(combine(_folded(vectors_held, combine, lanes), rest[0]))
+    totals = [emit.let(register[index]) for register, index in accumulators]
+    return emit.let(combine(_folded(totals, combine, lanes), rest[0]))
 
 
 def _folded(vectors: list[Expr], combine: Callable[[Expr, Expr], Expr], lanes: int) -> Expr:
-    """All elements of some vectors, combined."""
+    """Return the combination of all elements of some vectors."""
     while len(vectors) > 1:
         vectors = [emit.let(combine(a, b)) for a, b in zip(vectors[::2], vectors[1::2])]
-    (one,) = vectors
+    (vector,) = vectors
     while lanes > 1:
         lanes //= 2
         low, high = (
-            emit.let(emit.shuffled([one], range(first, first + lanes))) for first in (0, lanes)
+            emit.let(emit.shuffled([vector], range(first, first + lanes))) for first in (0, lanes)
         )
-        one = emit.let(combine(low, high))
-    return one
+        vector = emit.let(combine(low, high))
+    return vector

@@ -7,7 +7,7 @@ They are ordered by the slice of the kernel that they need, see
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from .. import emit
 from ..emit import Expr
@@ -27,24 +27,38 @@ class RowPhases:
         self.slices = slices
         self._pairs = list(dict.fromkeys(one.pair for one in slices))
 
-    def over_phases(self, slice_: Expr, step: Callable[[Expr, Expr], None]) -> None:
-        """``step(phase, number in the slice)`` for the phases of a slice."""
+    def phases_of(self, slice_: Expr) -> Iterator[tuple[Expr, Expr]]:
+        """Emit ``for phase, i in row_phases.phases_of(slice_)``: a loop over the phases of a slice,
+        where `i` is the number of the phase in the slice."""
         counts = [len(one.phases) for one in self.slices]
         first = emit.let(emit.table([sum(counts[:i]) for i in range(len(counts))])(slice_))
-        emit.loop(emit.let(emit.table(counts)(slice_)), lambda i: step(first + i, i))
+        for i in emit.loop(emit.let(emit.table(counts)(slice_))):
+            yield first + i, i
 
-    def of_pair(self, slice_: Expr, step: Callable[[Pair], None]) -> None:
-        """``step(pair)`` for that of a slice: code of its own for each."""
+    def over_phases(self, slice_: Expr, step: Callable[[Expr, Expr], None]) -> None:
+        """Call ``step(phase, i)`` in the loop of :meth:`phases_of`."""
+        for phase, i in self.phases_of(slice_):
+            step(phase, i)
+
+    def pair_of(self, slice_: Expr) -> Iterator[Pair]:
+        """Emit ``for pair in row_phases.pair_of(slice_)``: a branch for each pair of filters, which
+        is taken where the slice has that pair."""
         pair_of = emit.table([self._pairs.index(one.pair) for one in self.slices])(slice_)
         for number, pair in enumerate(self._pairs):
-            emit.when(len(self._pairs) == 1 or pair_of == number, lambda pair=pair: step(pair))
+            for _ in emit.only_if(len(self._pairs) == 1 or pair_of == number):
+                yield pair
+
+    def of_pair(self, slice_: Expr, step: Callable[[Pair], None]) -> None:
+        """Call ``step(pair)`` in the branches of :meth:`pair_of`."""
+        for pair in self.pair_of(slice_):
+            step(pair)
 
     def numbers(self, phase: Expr) -> list[Expr]:
-        """Of a phase, its numbers among those of its filters along depth and height."""
+        """Return the numbers of a phase among those of its filters, along depth and height."""
         return _looked_up([numbers for one in self.slices for numbers in one.phases], phase)
 
     def offsets(self, phase: Expr) -> list[Expr]:
-        """Of a phase, which rows are its own, along depth and height."""
+        """Return which rows belong to a phase, along depth and height."""
         offsets = [
             [f.phases[i][0] for f, i in zip(one.pair, numbers)]
             for one in self.slices
@@ -53,7 +67,7 @@ class RowPhases:
         return _looked_up(offsets, phase)
 
     def first_taps(self, slice_: Expr) -> list[Expr]:
-        """Of a slice, the numbers of its first taps among those of its filters."""
+        """Return the numbers of the first taps of a slice among those of its filters."""
         numbers = [
             [f.first_taps.index(tap) for f, tap in zip(one.pair, one.first_taps)]
             for one in self.slices
@@ -62,5 +76,5 @@ class RowPhases:
 
 
 def _looked_up(rows: Sequence[Sequence[int]], number: Expr) -> list[Expr]:
-    """The row of this number, when the kernel runs."""
+    """Look up the row of this number at run time."""
     return [emit.let(emit.table(column)(number)) for column in zip(*rows)]

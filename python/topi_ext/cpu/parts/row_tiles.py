@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from .. import emit
@@ -11,16 +11,16 @@ from ..emit import Expr
 
 
 class RowTiles(NamedTuple):
-    """How a row is divided into tiles.
+    """The division of a row into tiles.
 
     Attributes
     ----------
     length : int or expression
         Elements of all tiles together: an integer where the row's length is known.
     vectors, lanes : int
-        Of a whole tile.
+        Vectors of a whole tile, and elements of a vector.
     whole, rest : int or expression
-        Of a row of unknown length, whole tiles, and small ones for what is left.
+        Of a row of unknown length, the whole tiles and the small ones behind them.
     small : int
         Vectors of a small tile.
     """
@@ -34,12 +34,12 @@ class RowTiles(NamedTuple):
 
     @classmethod
     def of_length(cls, length: int, vectors: int, lanes: int) -> RowTiles:
-        """Those of a row of known length, of which the last may have fewer vectors."""
+        """Return the tiles of a row of known length; the last one may have fewer vectors."""
         return cls(-(-length // lanes) * lanes, vectors, lanes)
 
     @classmethod
     def emitted(cls, length: Expr, vectors: int, small: int, lanes: int) -> RowTiles:
-        """Those of a row of unknown length, counted at run time."""
+        """Return the tiles of a row of unknown length, counted at run time."""
         present = emit.opaque_value(emit.ceil_div(length, lanes))
         rest: Expr = 0
         if small == vectors:
@@ -51,15 +51,18 @@ class RowTiles(NamedTuple):
         tiled = whole * vectors + rest * small
         return cls(emit.opaque_value(tiled * lanes), vectors, lanes, whole, rest, small)
 
-    def over(self, tile: Callable[[Expr, int], None]) -> None:
-        """``tile(start, vectors)`` for all of them; of a row of unknown length what is left goes by
-        small ones."""
+    def tiles(self) -> Iterator[tuple[Expr, int]]:
+        """Emit ``for start, vectors in row_tiles.tiles()``: a loop over the whole tiles, then one
+        over what is left: a narrower tile, or small ones where the row's length is unknown."""
         lanes, vectors = self.lanes, self.vectors
         if isinstance(self.length, int):
-            emit.tiles(self.length // lanes, vectors, lambda v, size: tile(v * lanes, size))
+            for v, size in emit.tiles(self.length // lanes, vectors):
+                yield v * lanes, size
             return
         width, small = vectors * lanes, self.small * lanes
         # TVM would put where a tile is into every index.
-        emit.loop(self.whole, lambda i: tile(emit.opaque_value(i * width), vectors))
+        for i in emit.loop(self.whole):
+            yield emit.opaque_value(i * width), vectors
         rest = self.whole * width
-        emit.loop(self.rest, lambda i: tile(emit.opaque_value(rest + i * small), self.small))
+        for i in emit.loop(self.rest):
+            yield emit.opaque_value(rest + i * small), self.small

@@ -11,8 +11,7 @@ A run that is shorter than a square goes by smaller ones, or element by element.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from .. import emit
@@ -55,9 +54,9 @@ class Runs(NamedTuple):
 
 
 def transpose(rows: Pitched, runs: Runs, lanes: int) -> None:
-    """Element k of row p of `rows` is position p of channel k of `runs`.
+    """Write position p of channel k of `runs` to element k of row p of `rows`.
 
-    Of the channels, `lanes` have room; what else is written to a row repeats the last.
+    A row has room for `lanes` channels; behind the last channel its elements repeat that one.
     """
     source, start, step, channels, length, longest, apart = runs
     if apart is None:
@@ -66,31 +65,33 @@ def transpose(rows: Pitched, runs: Runs, lanes: int) -> None:
     sides = [square_side(longest, lanes)] if known else sorted({lanes, min(lanes, NARROW)})
     may = are_near(step) and source.dtype == rows.array.dtype
 
-    def element(p: Expr, k: Expr) -> None:
-        value = source.load(start + k * apart + p * step, rows.array.dtype)
-        emit.store(rows.array, rows.start + p * rows.pitch + k, value)
+    for size in _side_of(sides if may else [], length, channels):
+        if not size:
+            for p, k in emit.grid(length, channels):
+                value = source.load(start + k * apart + p * step, rows.array.dtype)
+                emit.store(rows.array, rows.start + p * rows.pitch + k, value)
+        else:
+            starts = [
+                emit.opaque_base(start + emit.least(k, channels - 1) * apart) for k in range(lanes)
+            ]
+            transpose_squares(
+                rows, starts, size, length,
+                lambda at, size=size: emit.let(every(source, emit.let(at), step, size)), step,
+            )  # fmt: skip
 
-    def squares(size: int) -> None:
-        starts = [
-            emit.opaque_base(start + emit.least(k, channels - 1) * apart) for k in range(lanes)
-        ]
-        transpose_squares(
-            rows, starts, size, length,
-            lambda at: emit.let(every(source, emit.let(at), step, size)), step,
-        )  # fmt: skip
 
-    def by_squares(sides: Sequence[int]) -> None:
-        if not sides:
-            emit.nest((length, channels), element)
-            return
-        *smaller, size = sides
-        emit.when(
-            emit.both(may, size > 0, length >= size, channels > 0),
-            partial(squares, size),
-            partial(by_squares, smaller),
-        )
-
-    by_squares(sides)
+def _side_of(sides: Sequence[int], length: Expr, channels: Expr) -> Iterator[int]:
+    """Emit ``for size in _side_of(sides, length, channels)``: a branch for each of `sides`, which
+    is taken where a square of that side is the largest that fits; 0 where none does."""
+    if not sides:
+        yield 0
+        return
+    *smaller, size = sides
+    for fits in emit.sides(emit.both(size > 0, length >= size, channels > 0)):
+        if fits:
+            yield size
+        else:
+            yield from _side_of(smaller, length, channels)
 
 
 def transpose_squares(
@@ -101,7 +102,7 @@ def transpose_squares(
     load: Callable[[Expr], Expr],
     step: int = 1,
 ) -> None:
-    """Element k of row p of `rows` is position p of run k.
+    """Write position p of run k to element k of row p of `rows`.
 
     Parameters
     ----------
@@ -114,21 +115,19 @@ def transpose_squares(
         The vector of a run that begins at an index, of so many elements.
     """
 
-    def squares(number: Expr) -> None:
+    for number in emit.loop(emit.ceil_div(length, size)):
         # The last overlaps the one before it.
         p = emit.let(emit.least(number * size, length - size))
         read = [load(start + p * step) for start in starts]
-        place = emit.opaque_base(rows.start + p * rows.pitch)
-        sides = [transposed(read[k : k + size]) for k in range(0, len(read), size)]
-        for i, parts in enumerate(zip(*sides)):
-            column = parts[0] if len(parts) == 1 else emit.shuffled(parts, range(len(read)))
-            emit.store(rows.array, emit.lanes_of(place + i * rows.pitch, len(read)), column)
-
-    emit.loop(emit.ceil_div(length, size), squares)
+        offset = emit.opaque_base(rows.start + p * rows.pitch)
+        squares = [transposed(read[k : k + size]) for k in range(0, len(read), size)]
+        for i, columns in enumerate(zip(*squares)):
+            row = columns[0] if len(columns) == 1 else emit.shuffled(columns, range(len(read)))
+            emit.store(rows.array, emit.lanes_of(offset + i * rows.pitch, len(read)), row)
 
 
 def transposed(rows: Sequence[Expr]) -> list[Expr]:
-    """The columns of a square: as many vectors as each has lanes, a power of two.
+    """Return the columns of a square: as many vectors as each has lanes, a power of two.
 
     Rows at distances of 1, 2, 4, ... exchange the halves that lie across the diagonal.
     """
