@@ -26,7 +26,7 @@ class NonFiniteCheck(NamedTuple):
 
     @classmethod
     def emitted(cls, dtype: str, lanes: int) -> NonFiniteCheck:
-        """One that was shown nothing yet."""
+        """Return a check that has seen no vector yet."""
         check = cls(lanes, emit.scratch(lanes, dtype), emit.scratch(lanes, dtype))
         for array in (check.zero, check.total):
             emit.store(array, check._vector, emit.broadcast(emit.constant(0, dtype), lanes))
@@ -37,16 +37,16 @@ class NonFiniteCheck(NamedTuple):
         return emit.lanes_of(0, self.lanes)
 
     def show(self, vector: Expr) -> None:
-        """Look at one vector."""
+        """Add one vector to the sum."""
         total = self.total[self._vector] + vector * self.zero[self._vector]
         emit.store(self.total, self._vector, total)
 
     def report(self, flag: Array) -> None:
-        """Set `flag` to one if something was not finite; tasks that set it set it alike."""
+        """Set `flag` to one if a value was not finite; all tasks that write it write the same."""
         total: Expr = self.total[0]
         for lane in range(1, self.lanes):
             total = total + self.total[lane]
         is_finite = emit.let(total) == emit.constant(0, self.total.dtype)
         # Not `total != 0`, which TVM takes for ordered: false of NaN.
-        other = emit.opaque_value(emit.choose(is_finite, lambda: 0, 1)) > 0
-        emit.when(other, lambda: emit.store(flag, 0, emit.wide(1)))
+        for _ in emit.only_if(emit.opaque_value(emit.choose(is_finite, lambda: 0, 1)) > 0):
+            emit.store(flag, 0, emit.wide(1))

@@ -7,7 +7,7 @@ They are ordered by the slice of the kernel that they need, see
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 
 from .. import emit
 from ..emit import Expr
@@ -27,17 +27,19 @@ class RowPhases:
         self.slices = slices
         self._pairs = list(dict.fromkeys(one.pair for one in slices))
 
-    def over_phases(self, slice_: Expr, step: Callable[[Expr, Expr], None]) -> None:
-        """``step(phase, number in the slice)`` for the phases of a slice."""
+    def of_slice(self, slice_: Expr) -> Iterator[tuple[Expr, Expr]]:
+        """Emit a loop over the phases of a slice: their numbers, of all phases and in the slice."""
         counts = [len(one.phases) for one in self.slices]
         first = emit.let(emit.table([sum(counts[:i]) for i in range(len(counts))])(slice_))
-        emit.loop(emit.let(emit.table(counts)(slice_)), lambda i: step(first + i, i))
+        for i in emit.loop(emit.let(emit.table(counts)(slice_))):
+            yield first + i, i
 
-    def of_pair(self, slice_: Expr, step: Callable[[Pair], None]) -> None:
-        """``step(pair)`` for that of a slice: code of its own for each."""
+    def pairs(self, slice_: Expr) -> Iterator[Pair]:
+        """Emit a branch for each pair of filters; the one of the slice is taken."""
         pair_of = emit.table([self._pairs.index(one.pair) for one in self.slices])(slice_)
         for number, pair in enumerate(self._pairs):
-            emit.when(len(self._pairs) == 1 or pair_of == number, lambda pair=pair: step(pair))
+            for _ in emit.only_if(len(self._pairs) == 1 or pair_of == number):
+                yield pair
 
     def numbers(self, phase: Expr) -> list[Expr]:
         """Of a phase, its numbers among those of its filters along depth and height."""
