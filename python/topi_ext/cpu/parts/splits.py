@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from .. import emit
@@ -16,23 +16,27 @@ class Splits(NamedTuple):
     Attributes
     ----------
     blocks : int
-        Of all splits.
+        Blocks of all splits.
     number : int or expression
-        How many splits.
+        Number of splits.
     per_split : int or expression
-        Blocks of each, of which a last split may lack some.
+        Blocks of each split; the last split may have fewer.
     """
 
     blocks: int
     number: Expr
     per_split: Expr
 
-    def over_blocks(self, split: Expr, step: Callable[[Expr, Expr], None]) -> None:
-        """``step(block, its number in the split)`` for the blocks of one split."""
+    def blocks_of(self, split: Expr) -> Iterator[tuple[Expr, Expr]]:
+        """Emit ``for block, i in splits.blocks_of(split)``: a loop over the blocks of one split,
+        where `i` is the number of the block in the split."""
         is_even = isinstance(self.number, int) and self.blocks % self.number == 0
-
-        def numbered(i: Expr) -> None:
+        for i in emit.loop(self.per_split):
             block = split * self.per_split + i
-            emit.when(True if is_even else block < self.blocks, lambda: step(block, i))
+            for _ in emit.only_if(True if is_even else block < self.blocks):
+                yield block, i
 
-        emit.loop(self.per_split, numbered)
+    def over_blocks(self, split: Expr, step: Callable[[Expr, Expr], None]) -> None:
+        """Call ``step(block, i)`` in the loop of :meth:`blocks_of`."""
+        for block, i in self.blocks_of(split):
+            step(block, i)
