@@ -26,11 +26,11 @@ __all__ = [
     "dtype_of",
     "flat",
     "get_vector",
-    "greatest",
     "launch",
     "least",
     "local",
     "loop",
+    "most",
     "narrow",
     "opaque_value",
     "pick",
@@ -85,7 +85,7 @@ def launch(blocks: Expr, threads: int, functions: str = "") -> Iterator[tuple[Ex
     """
     # An empty batch, of a size that only run time knows, is no reason to launch nothing: CUDA
     # refuses that.
-    blocks = _index(blocks) if isinstance(blocks, int) else greatest(1, narrow(blocks))
+    blocks = _index(blocks) if isinstance(blocks, int) else most(1, narrow(blocks))
     with ExitStack() as open_frames:
         block = open_frames.enter_context(compat.launch_thread("blockIdx.x", blocks))
         thread = open_frames.enter_context(compat.launch_thread("threadIdx.x", _index(threads)))
@@ -214,13 +214,13 @@ def unravel(index: Expr, extents: Sequence[Expr]) -> tuple[Expr, ...]:
 
 
 def least(a: Expr, b: Expr) -> Expr:
-    """The smaller of two."""
+    """The smaller of two numbers of 32 bits."""
     known = isinstance(a, int) and isinstance(b, int)
     return min(a, b) if known else tir.min(_index(a), _index(b))
 
 
-def greatest(a: Expr, b: Expr) -> Expr:
-    """The larger of two."""
+def most(a: Expr, b: Expr) -> Expr:
+    """The larger of two numbers of 32 bits."""
     known = isinstance(a, int) and isinstance(b, int)
     return max(a, b) if known else tir.max(_index(a), _index(b))
 

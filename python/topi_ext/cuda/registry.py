@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from ..problem import Problem
 from .machine import GpuMachine
-from .plan.base import Plan
 from .plan.direct import DirectPlan, direct_candidates
 from .plan.implicit_gemm import GemmPlan, implicit_gemm_candidates
 from .plan.implicit_gemm_mma import MmaPlan, implicit_gemm_mma_candidates
+from .plan.tiles import Plan
 from .plan.wgrad_direct import WgradDirectPlan, wgrad_direct_candidates
 from .plan.wgrad_gemm import WgradGemmPlan, wgrad_gemm_candidates
 from .plan.wgrad_mma import WgradMmaPlan, wgrad_mma_candidates

@@ -13,7 +13,7 @@ from ...emit.functions import Functions
 from ...problem import Problem
 from .. import emit
 from ..emit import Operand
-from ..plan.base import Plan
+from ..plan.tiles import Plan
 from ..registry import kernel_of
 
 

@@ -69,7 +69,7 @@ class _Axis:
         number, phase = emit.unravel(position, (0, gather.stride))
         first = opaque_value(gather.first_tap_of(opaque_value(phase)))
         step = gather.tap_step
-        count = emit.greatest(0, emit.quotient(gather.kernel + (step - 1) - first, step))
+        count = emit.most(0, emit.quotient(gather.kernel + (step - 1) - first, step))
         start = opaque_value(number + gather.shift_of(phase, first))
         return cls(first, opaque_value(count), step, start, gather.shift_step)
 

@@ -36,7 +36,8 @@ from ..parts.packed_weights import pack_weights as pack
 from ..parts.simt_tile import SimtTile, multiply_add
 from ..parts.split_sums import add_shares, shares_of
 from ..parts.tap_steps import TapSteps
-from ..plan.implicit_gemm import PAD, GemmPlan
+from ..plan.implicit_gemm import GemmPlan
+from ..plan.tiles import PAD
 
 
 def packed_weights(problem: Problem, plan: GemmPlan) -> Packed | None:

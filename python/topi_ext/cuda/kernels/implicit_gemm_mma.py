@@ -38,7 +38,7 @@ from ..parts.packed_weights import pack_weights as pack
 from ..parts.split_sums import add_shares, shares_of
 from ..parts.tap_steps import TapSteps
 from ..plan.implicit_gemm_mma import reads_chunks
-from ..plan.warp_tiles import WarpTiles
+from ..plan.tiles import WarpTiles
 
 SHARED = "shared.dyn"
 

@@ -26,7 +26,7 @@ from ..parts.output_tile import Threads
 from ..parts.simt_tile import SimtTile
 from ..parts.split_sums import add_shares, shares_of
 from ..parts.wgrad_block import Column, Copies, WgradBlock, wgrad_grid, write_weights
-from ..plan.implicit_gemm import PAD
+from ..plan.tiles import PAD
 from ..plan.wgrad_gemm import WgradGemmPlan
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from .. import emit
 from ..emit import Array, Expr, call, local, opaque_value, store, unrolled
 from ..isa.tensor_core import multiply
-from ..plan.warp_tiles import WarpTiles
+from ..plan.tiles import WarpTiles
 
 _LOADS = {False: "topi_load_matrix", True: "topi_load_matrix_transposed"}
 """By whether rows in shared memory are what is summed over."""

@@ -20,7 +20,7 @@ from ...emit.post_ops import RowEpilogue
 from ...problem import DATA, Problem
 from .. import emit
 from ..emit import Array, Expr, Operand, along, both, flat, opaque_value, shared, store, when
-from ..plan.implicit_gemm import LAST_PAD, PAD, Tile
+from ..plan.tiles import LAST_PAD, PAD, Tile
 from .gather_block import GatherBlock
 
 

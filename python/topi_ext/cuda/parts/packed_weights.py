@@ -15,7 +15,7 @@ from ...emit.arguments import Packed, weight_index
 from ...problem import Problem
 from .. import emit
 from ..emit import Array, Expr, Operand, flat, launch, pick, store, unravel, when
-from ..plan.implicit_gemm import Tile
+from ..plan.tiles import Tile
 
 THREADS = 256
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from .. import emit
 from ..emit import Array, Expr, local, opaque_value, store, unrolled
-from ..plan.implicit_gemm import PAD, slice_columns
+from ..plan.tiles import PAD, slice_columns
 
 WARP_ROWS, WARP_COLUMNS = 8, 4
 

@@ -13,7 +13,7 @@ from ...emit.post_ops import RowEpilogue
 from ...problem import DATA, Problem
 from .. import emit
 from ..emit import Expr, Operand, flat, local, opaque_value, store, when
-from ..plan.implicit_gemm import Tile
+from ..plan.tiles import Tile
 
 THREADS = 256
 

@@ -10,7 +10,7 @@ from math import prod
 from ...problem import Problem
 from .. import emit
 from ..emit import Array, Expr, least, local, opaque_value, quotient, store, unravel, when
-from ..plan.implicit_gemm import Tile
+from ..plan.tiles import Tile
 from .gather_block import GatherBlock
 
 AXES = 3
@@ -46,7 +46,7 @@ class TapSteps:
             return cls(opaque_value(taps * chunks), limits, made)
         each = opaque_value(quotient(taps * chunks + (tile.splits - 1), tile.splits))
         first = opaque_value(block.split * each)
-        count = emit.greatest(0, least(each, taps * chunks - first))
+        count = emit.most(0, least(each, taps * chunks - first))
         digits = unravel(first, (chunks, *(_not_zero(limit) for limit in limits)))
         for axis, digit in enumerate((*digits[1:], digits[0])):
             store(made, axis, emit.typed(digit))
@@ -85,4 +85,4 @@ def _is_one(limit: Expr) -> bool:
 
 
 def _not_zero(limit: Expr) -> Expr:
-    return limit if isinstance(limit, int) else emit.greatest(limit, 1)
+    return limit if isinstance(limit, int) else emit.most(limit, 1)

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from ...problem import DATA, TAPS, Problem
 from .. import emit
 from ..emit import Expr, Operand, both, flat, narrow, opaque_value, quotient, store, unravel, when
-from ..plan.implicit_gemm import Tile
+from ..plan.tiles import Tile
 from .gather_rows import opaque_bool
 from .output_tile import Threads
 
@@ -74,7 +74,7 @@ class WgradBlock:
         steps = opaque_value(quotient(prod(sizes) + (tile.depth - 1), tile.depth))
         each = opaque_value(quotient(steps + (tile.splits - 1), tile.splits))
         first = opaque_value(split * each) if tile.splits > 1 else 0
-        count = emit.greatest(0, emit.least(each, steps - first))
+        count = emit.most(0, emit.least(each, steps - first))
         return cls(
             problem,
             opaque_value(group),

@@ -10,7 +10,7 @@ from ...kernel_selection import ALL, Selection
 from ...problem import Problem
 from ..machine import GpuMachine
 from ..registry import kernel_of, kernels_of
-from .base import Plan
+from .tiles import Plan
 
 
 def choose(problem: Problem, machine: GpuMachine, selection: Selection = ALL) -> Plan:

@@ -15,6 +15,7 @@ from ...dtypes import byte_width
 from ...nominal import nominal
 from ...problem import Problem
 from ..machine import WARP, GpuMachine
+from .tiles import Footprint, Tile
 
 CLOCK = 1.6
 """Cycles in a nanosecond."""
@@ -36,8 +37,8 @@ class Blocks:
     Attributes
     ----------
     count : float
-    threads, registers, shared : int
-        Of a block, of a thread, bytes of a block.
+    footprint : Footprint
+        Of a block.
     steps : float
         Of a block, in the mean.
     cycles : float
@@ -47,32 +48,30 @@ class Blocks:
     """
 
     count: float
-    threads: int
-    registers: int
-    shared: int
+    footprint: Footprint
     steps: float
     cycles: float
     stages: int = 1
 
 
-def resident(blocks: Blocks, machine: GpuMachine) -> int:
-    """Blocks that a multiprocessor holds at once; 0 where it does not hold one."""
-    granted = -(-blocks.registers // 8) * 8
+def resident(footprint: Footprint, machine: GpuMachine) -> int:
+    """Return how many blocks a multiprocessor holds at once; 0 where it does not hold one."""
+    granted = -(-footprint.registers // 8) * 8
     return min(
-        machine.threads // blocks.threads,
-        machine.registers // (granted * blocks.threads),
-        machine.shared // max(1, blocks.shared + 1024),
+        machine.threads // footprint.threads,
+        machine.registers // (granted * footprint.threads),
+        machine.shared // max(1, footprint.shared + 1024),
         32,
     )
 
 
 def launch_time(blocks: Blocks, machine: GpuMachine) -> float:
     """Nanoseconds of a launch, memory aside."""
-    together = resident(blocks, machine)
+    together = resident(blocks.footprint, machine)
     per_sm = ceil(blocks.count / machine.sms)
     side_by_side = max(1, min(together, per_sm))
     turns = ceil(per_sm / side_by_side)
-    warps = side_by_side * blocks.threads / WARP
+    warps = side_by_side * blocks.footprint.threads / WARP
     busy = min(1.0, warps / BUSY_WARPS)
     step = max(blocks.cycles * side_by_side / busy, LATENCY / blocks.stages)
     return LAUNCH + turns * (blocks.steps * step + LATENCY) / CLOCK
@@ -145,3 +144,66 @@ class SimtStep:
         issued = (products + reads + self.loads + 40) * self.threads / ISSUED
         multiplied = products * rate * self.threads / machine.lanes
         return max(issued, multiplied, self.lines, self.moved / L2_BYTES)
+
+
+LOAD = 5
+"""Instructions that load an element, with what says where it lies, and keep it."""
+
+PACKING = 4.0
+"""Times, of reading and writing weights in two orders."""
+
+MMA_SHARE = 0.6
+"""Of the tensor cores' products, what ``mma.sync`` reaches."""
+
+
+def steps_of(problem: Problem, tile: Tile) -> float:
+    """Of a block, in the mean over its phases: every tap belongs to one."""
+    phases = prod(gather.out_step for gather in problem.gathers)
+    return -(-problem.in_channels // tile.depth) * problem.geometry.taps / phases
+
+
+def block_count(problem: Problem, tile: Tile) -> int:
+    """Blocks of a launch."""
+    phases = prod(gather.out_step for gather in problem.gathers)
+    rows, columns = -(-positions(problem) // tile.rows), -(-problem.out_channels // tile.columns)
+    return rows * columns * phases * problem.geometry.groups * tile.splits
+
+
+def split_time(problem: Problem, tile: Tile, machine: GpuMachine) -> float:
+    """Nanoseconds in which shares of a split sum are written, read and added."""
+    if tile.splits == 1:
+        return 0.0
+    channels = problem.geometry.groups * problem.out_channels
+    sums = prod(nominal(problem.out_sizes)) * channels * byte_width(problem.acc_dtype)
+    # What fits into the second cache stays there.
+    speed = 3.0 if sums * tile.splits < machine.l2 // 2 else 1.0
+    return LAUNCH + bytes_time(2 * tile.splits * sums, machine) / speed
+
+
+def packing_time(problem: Problem, machine: GpuMachine) -> float:
+    """Nanoseconds of the kernel that packs weights, where they do not come packed."""
+    if problem.prepacked:
+        return 0.0
+    moved = problem.weights * byte_width(problem.dtypes[1])
+    return LAUNCH + PACKING * bytes_time(moved, machine)
+
+
+def wgrad_steps(problem: Problem, tile: Tile) -> int:
+    """Return the steps of a sum over positions that is not split."""
+    return -(-prod(nominal(problem.y_sizes)) // tile.depth)
+
+
+def wgrad_blocks(problem: Problem, tile: Tile) -> int:
+    """Blocks of a launch."""
+    g = problem.geometry
+    rows, columns = -(-g.k_per_group // tile.rows), -(-g.taps * g.c_per_group // tile.columns)
+    return rows * columns * g.groups * tile.splits
+
+
+def wgrad_split_time(problem: Problem, tile: Tile, machine: GpuMachine) -> float:
+    """Return the nanoseconds in which shares of weight gradients are written, read and added."""
+    if tile.splits == 1:
+        return 0.0
+    sums = problem.weights * byte_width(problem.acc_dtype) * tile.splits
+    speed = 3.0 if sums < machine.l2 // 2 else 1.0
+    return LAUNCH + bytes_time(2 * sums, machine) / speed

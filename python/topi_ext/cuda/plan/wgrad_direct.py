@@ -12,10 +12,8 @@ from ...dtypes import byte_width
 from ...nominal import nominal
 from ...problem import Problem
 from ..machine import GpuMachine
-from .base import Plan
-from .cost import CLOCK, LATENCY, LAUNCH, memory_time
-from .implicit_gemm import Tile
-from .wgrad_gemm import wgrad_split_time
+from .cost import CLOCK, LATENCY, LAUNCH, memory_time, wgrad_split_time
+from .tiles import Plan, Tile
 
 
 @dataclass(frozen=True)
