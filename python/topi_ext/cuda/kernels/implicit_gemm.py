@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from ...emit.arguments import Packed, tap_number, weight_index
 from ...problem import Problem
 from .. import emit
-from ..emit import Array, Expr, Operand, barrier, both, local, opaque_value, pick, store, when
+from ..emit import Array, Expr, Operand, both, local, opaque_value, pick, store
 from ..isa.dp4a import add_four, functions, word
 from ..isa.vectors import FUNCTIONS as VECTORS
 from ..parts.gather_block import GatherBlock, blocks_of
@@ -33,6 +33,7 @@ from ..parts.gather_rows import GatherRow
 from ..parts.output_tile import OutputTile, Threads
 from ..parts.packed_weights import PackedShape, packed_first, packed_of
 from ..parts.packed_weights import pack_weights as pack
+from ..parts.pipeline import double_buffered
 from ..parts.simt_tile import SimtTile, multiply_add
 from ..parts.split_sums import add_shares, shares_of
 from ..parts.tap_steps import TapSteps
@@ -55,7 +56,7 @@ def _shape(problem: Problem, plan: GemmPlan) -> PackedShape:
 
 
 def emit_body(problem: Problem, plan: GemmPlan, operands: Sequence[Operand]) -> None:
-    """All launches: packing, the product, the sum of shares."""
+    """Emit all launches: packing, the product, the sum of shares."""
     data, weight, *extra, out = operands
     source: Array = weight
     if plan.packed and not problem.prepacked:
@@ -154,7 +155,7 @@ class Step:
         return tile.columns * self.plan.elements // self.threads.count
 
     def fetch(self, data: Array, weights: Array) -> None:
-        """What the next step multiplies, to registers."""
+        """Read what the next step multiplies to registers."""
         self._fetch_data(data)
         if self.plan.packed:
             self._fetch_packed(weights)
@@ -267,40 +268,58 @@ class Step:
         return tap_number(self.problem, self._taps())
 
 
+@dataclass(frozen=True)
+class _Buffers:
+    """Registers of a thread and shared memory, through which the operands of a step go.
+
+    Attributes
+    ----------
+    step : Step
+    stages : list of Array
+        Of each the data, then at `weights_at` the weights.
+    data, weights : Array
+        Registers.
+    """
+
+    step: Step
+    stages: list[Array]
+    data: Array
+    weights: Array
+
+    @classmethod
+    def emitted(cls, step: Step) -> _Buffers:
+        """Allocate them."""
+        plan, tile, dtype = step.plan, step.plan.tile, step.problem.acc_dtype
+        # Two arrays, not one: TVM puts a barrier between reads and writes of one that may overlap.
+        stages = [emit.shared(plan.stage_elements, dtype) for _ in range(2)]
+        data = local(tile.rows * plan.elements // plan.threads, dtype)
+        weights = local(step.weights_each, step.weight.dtype if plan.packed else dtype)
+        return cls(step, stages, data, weights)
+
+    @property
+    def weights_at(self) -> int:
+        """Where the weights begin in a stage."""
+        return (self.step.plan.tile.rows + PAD) * self.step.plan.elements
+
+    def fetch(self, number: Expr) -> None:
+        """Read the next step to registers."""
+        self.step.fetch(self.data, self.weights)
+
+    def keep(self, stage: int) -> None:
+        """Write registers to a stage."""
+        self.step.keep_data(self.data, self.stages[stage], 0)
+        self.step.keep_weights(self.weights, self.stages[stage], self.weights_at)
+
+
 def _products(step: Step) -> tuple[SimtTile, Array]:
-    """All sums of the block, and shared memory for a slice of them."""
+    """Compute all sums of the block; return them, and shared memory for a slice of them."""
     plan, tile, dtype = step.plan, step.plan.tile, step.problem.acc_dtype
     tiles = (tile.rows, tile.columns), (plan.thread_rows, plan.thread_columns)
     sums = SimtTile.emitted(*tiles, step.threads.number, dtype)
-    weights_at = (tile.rows + PAD) * plan.elements
-    # Two arrays, not one: TVM puts a barrier between reads and writes of one that may overlap.
-    stages = [emit.shared(plan.stage_elements, dtype) for _ in range(2)]
-    data = local(tile.rows * plan.elements // plan.threads, dtype)
-    weights = local(step.weights_each, step.weight.dtype if plan.packed else dtype)
+    buffers = _Buffers.emitted(step)
     add = add_four(*step.problem.dtypes[:2]) if plan.word > 1 else multiply_add
-    count = step.steps.count
-
-    def keep(number: int) -> None:
-        step.keep_data(data, stages[number], 0)
-        step.keep_weights(weights, stages[number], weights_at)
-
-    def first() -> None:
-        step.fetch(data, weights)
-        keep(0)
-
-    when(count > 0, first)
-    barrier()
-
-    def one(number: Expr, now: int) -> None:
-        more = number + 1 < count
-        when(more, lambda: step.fetch(data, weights))
-        sums.add_products(plan.elements, (stages[now], 0), (stages[now], weights_at), add)
-        when(more, lambda: keep(1 - now))
-        barrier()
-
-    def two(pair: Expr) -> None:
-        one(pair * 2, 0)
-        when(pair * 2 + 1 < count, lambda: one(pair * 2 + 1, 1))
-
-    emit.loop(emit.ceil_div(count, 2), two)
-    return sums, emit.shared(plan.kept_elements, dtype) if plan.kept_elements else stages[0]
+    for stage in double_buffered(step.steps.count, buffers):
+        array = buffers.stages[stage]
+        sums.add_products(plan.elements, (array, 0), (array, buffers.weights_at), add)
+    slice_ = emit.shared(plan.kept_elements, dtype) if plan.kept_elements else buffers.stages[0]
+    return sums, slice_
