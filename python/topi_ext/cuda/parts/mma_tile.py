@@ -62,10 +62,11 @@ class MmaTile:
     def emitted(
         cls, plan: WarpTiles, dtype: str, thread: Expr, rows_by_depth: bool, columns_by_depth: bool
     ) -> MmaTile:
-        """Sums that are zero."""
+        """Allocate the sums and set them to zero."""
         blocks, columns = plan.row_blocks, plan.column_blocks
         sums = local(blocks * columns * 4, "float32")
-        unrolled(blocks * columns * 4, lambda i: store(sums, i, emit.constant(0, "float32")))
+        for i in unrolled(blocks * columns * 4):
+            store(sums, i, emit.constant(0, "float32"))
         warp_column, warp_row = emit.unravel(emit.quotient(thread, 32), (0, plan.warp_rows))
         return cls(
             plan,
@@ -81,7 +82,7 @@ class MmaTile:
         )
 
     def add_products(self, arena: Array, rows_at: Expr, columns_at: Expr) -> None:
-        """Add what a step multiplies: operands that begin at these bytes of shared memory."""
+        """Add the products of a step, whose operands begin at these bytes of shared memory."""
         plan = self.plan
         matrix, inner = emit.quotient(self.lane, 8), emit.remainder(self.lane, 8)
         odd, high = emit.remainder(matrix, 2), emit.quotient(matrix, 2)
@@ -99,10 +100,9 @@ class MmaTile:
                 place = self._columns_place(lanes, pair, part)
                 name = _LOADS[self.columns_by_depth]
                 self._load(name, self.columns_of, pair * 4, arena, columns_at + place)
-            unrolled(
-                plan.row_blocks,
-                lambda i: unrolled(plan.column_blocks, lambda j: self._add(i, j)),
-            )
+            for i in unrolled(plan.row_blocks):
+                for j in unrolled(plan.column_blocks):
+                    self._add(i, j)
 
     def _rows_place(self, lanes: tuple[Expr, Expr], block: int, part: int) -> Expr:
         tile, size, (inner, chunk) = self.plan.tile, self.plan.chunk, lanes

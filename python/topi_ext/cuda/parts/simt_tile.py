@@ -57,10 +57,11 @@ class SimtTile:
     def emitted(
         cls, tile: tuple[int, int], thread_tile: tuple[int, int], thread: Expr, dtype: str
     ) -> SimtTile:
-        """Sums that are zero."""
+        """Allocate the sums and set them to zero."""
         (rows, columns), (thread_rows, thread_columns) = tile, thread_tile
         sums = local(thread_rows * thread_columns, dtype)
-        unrolled(thread_rows * thread_columns, lambda i: store(sums, i, emit.constant(0, dtype)))
+        for i in unrolled(thread_rows * thread_columns):
+            store(sums, i, emit.constant(0, dtype))
         warp, lane = emit.quotient(thread, 32), emit.remainder(thread, 32)
         warps = rows // (WARP_ROWS * thread_rows)
         warp_column, warp_row = emit.unravel(warp, (0, warps))
@@ -135,31 +136,24 @@ class SimtTile:
         b: tuple[Array, Expr],
         add: Callable[[Expr, Expr, Expr], Expr] = multiply_add,
     ) -> None:
-        """Add what a step multiplies: ``a[k, row]``, ``b[k, column]``, k below `depth`."""
+        """Add the products of a step: ``a[k, row]`` by ``b[k, column]``, k below `depth`."""
         rows, columns = local(self.thread_rows, a[0].dtype), local(self.thread_columns, b[0].dtype)
         spread_rows, spread_columns = WARP_ROWS * self.row_group, WARP_COLUMNS * self.column_group
-
-        def one(k: Expr) -> None:
+        for k in unrolled(depth):
             start = a[1] + k * (self.rows + PAD) + self.first_row
             for i in range(0, self.thread_rows, self.row_group):
-                place = start + i // self.row_group * spread_rows
-                value = emit.get_vector(a[0], place, self.row_group)
-                emit.set_vector(rows, i, self.row_group, value)
+                at = start + i // self.row_group * spread_rows
+                emit.set_vector(rows, i, self.row_group, emit.get_vector(a[0], at, self.row_group))
             start = b[1] + k * (self.columns + PAD) + self.first_column
             for j in range(0, self.thread_columns, self.column_group):
-                place = start + j // self.column_group * spread_columns
-                value = emit.get_vector(b[0], place, self.column_group)
-                emit.set_vector(columns, j, self.column_group, value)
-            unrolled(
-                self.thread_rows,
-                lambda i: unrolled(self.thread_columns, lambda j: add_one(i, j)),
-            )
-
-        def add_one(i: Expr, j: Expr) -> None:
-            place = i * self.thread_columns + j
-            store(self.sums, place, add(self.sums[place], rows[i], columns[j]))
-
-        unrolled(depth, one)
+                at = start + j // self.column_group * spread_columns
+                emit.set_vector(
+                    columns, j, self.column_group, emit.get_vector(b[0], at, self.column_group)
+                )
+            for i in unrolled(self.thread_rows):
+                for j in unrolled(self.thread_columns):
+                    number = i * self.thread_columns + j
+                    store(self.sums, number, add(self.sums[number], rows[i], columns[j]))
 
     def keep(self, part: int, held: Array, strides: tuple[int, int]) -> None:
         """Write the thread's sums of a slice to ``held[row, column]``."""

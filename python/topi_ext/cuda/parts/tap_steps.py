@@ -9,7 +9,7 @@ from math import prod
 
 from ...problem import Problem
 from .. import emit
-from ..emit import Array, Expr, least, local, opaque_value, quotient, store, unravel, when
+from ..emit import Array, Expr, least, local, opaque_value, quotient, store, unravel
 from ..plan.tiles import Tile
 from .gather_block import GatherBlock
 
@@ -72,12 +72,9 @@ class TapSteps:
             return
         axis, *rest = axes
         store(self.at, axis, self.at[axis] + 1)
-
-        def wrap() -> None:
+        for _ in emit.only_if(self.at[axis] >= self.limits[axis]):
             store(self.at, axis, emit.constant(0, "int32"))
             self._carry(rest)
-
-        when(self.at[axis] >= self.limits[axis], wrap)
 
 
 def _is_one(limit: Expr) -> bool:

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from ...problem import DATA, TAPS, Problem
 from .. import emit
-from ..emit import Expr, Operand, both, flat, narrow, opaque_value, quotient, store, unravel, when
+from ..emit import Expr, Operand, both, flat, narrow, opaque_value, quotient, store, unravel
 from ..plan.tiles import Tile
 from .gather_rows import opaque_bool
 from .output_tile import Threads
@@ -204,17 +204,15 @@ class Weights(Protocol):
 
 
 def write_weights(block: WgradBlock, tile: Tile, sums: Weights, out: Operand) -> None:
-    """A thread's sums to their weights: of the result, or of the share's part of a workspace."""
+    """Write a thread's sums to their weights: of the result, or of the share in a workspace."""
     problem, limit = block.problem, block.problem.geometry.k_per_group
     share = flat(block.split) * out.strides["S"] if "S" in out.strides else 0
     columns = [block.column(number) for number in sums.own_columns]
     for i, row in enumerate(sums.own_rows):
         channel = opaque_value(block.first_row + row)
         for j, column in enumerate(columns):
-
-            def write(value: Expr, channel: Expr = channel, column: Column = column) -> None:
+            inside = both(column.inside, limit % tile.rows == 0 or channel < limit)
+            for _ in emit.only_if(inside):
+                value = sums.sum_of(i, j)
                 at = block.weight(out, channel, column) + share
                 store(out, at, emit.cast(value, problem.acc_dtype, out.dtype))
-
-            inside = both(column.inside, limit % tile.rows == 0 or channel < limit)
-            when(inside, lambda write=write, i=i, j=j: write(sums.sum_of(i, j)))
