@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 from .. import compat, emit
 from ..compat import script, statements, tir
@@ -137,12 +136,8 @@ def call(name: str, *arguments: Expr) -> None:
     compat.extern_call(name, *map(_index, arguments))
 
 
-def loop(extent: Expr, step: Callable[[Expr], None] | None = None) -> Any:
-    """Emit a serial loop of 32 bits: ``for i in loop(extent)``."""
-    return _each(_serial(extent), step)
-
-
-def _serial(extent: Expr) -> Iterator[Expr]:
+def loop(extent: Expr) -> Iterator[Expr]:
+    """Emit a serial loop of 32 bits: ``for i in loop(extent)``, as :func:`topi_ext.emit.loop`."""
     if isinstance(extent, int) and extent <= 1:
         if extent == 1:
             yield 0
@@ -151,26 +146,14 @@ def _serial(extent: Expr) -> Iterator[Expr]:
         yield i
 
 
-def unrolled(extent: int, step: Callable[[Expr], None] | None = None) -> Any:
+def unrolled(extent: int) -> Iterator[Expr]:
     """Emit a loop that the compiler unrolls, ``for i in unrolled(extent)``: TVM's passes see its
     body once."""
-    return _each(_unrolled(extent), step)
-
-
-def _unrolled(extent: int) -> Iterator[Expr]:
     if extent == 1:
         yield 0
         return
     with statements(script.unroll(_index(0), _index(extent))) as i:
         yield i
-
-
-def _each(items: Iterator[Expr], step: Callable[[Expr], None] | None) -> Any:
-    if step is None:
-        return items
-    for item in items:
-        step(item)
-    return None
 
 
 def pick(condition: Expr, value: Callable[[], Expr], other: Expr) -> Expr:
