@@ -215,10 +215,8 @@ class WgradIm2col:
     def _write(self, share: _Share, tile: _Tile) -> None:
         """Write the rows of one tile, in one run where weights lie in memory as the columns do."""
         geometry, first_c = self.problem.geometry, share.first_c
-        k, present = (
-            share.group * geometry.k_per_group + tile.first_k,
-            geometry.k_per_group - tile.first_k,
-        )
+        k = share.group * geometry.k_per_group + tile.first_k
+        present = geometry.k_per_group - tile.first_k
         is_whole = geometry.k_per_group % self.plan.k_tile == 0
         for o in emit.loop(self.plan.k_tile):
             source = tile.rows[0] + o * self.row

@@ -275,22 +275,31 @@ class _Winograd:
             if not plan.position_splits:
                 for number in emit.loop(plan.channel_parts):
                     self._parallel_part(blocking, number, directly)
-                return
-            tasks = -(-plan.channel_parts // plan.per_task)
-            extents = (self.problem.geometry.groups, tasks, plan.position_splits)
-            with emit.tasks(prod(extents), plan.parallel) as task:
-                group, number, share = map(emit.let, emit.unravel(task, extents))
-                inputs = self._inputs(blocking)
-                for slice_ in emit.loop(len(self.rows.slices)) if plan.by_slice else (None,):
-                    if plan.inputs_first:
-                        # Those of all positions, which are one block.
-                        combined = self._combined_inputs(blocking, [0] * len(blocking.block))
-                        for rows in self._row_phases(slice_):
-                            for phase, row in self._phases(rows):
-                                self._combine_rows(combined, inputs, group, phase, row)
-                    for i in self._parts_of_task(number):
-                        part = self._part(blocking, inputs, group, i, slice_)
-                        self._share_of_blocks(part, share, directly)
+            else:
+                tasks = -(-plan.channel_parts // plan.per_task)
+                extents = (self.problem.geometry.groups, tasks, plan.position_splits)
+                with emit.tasks(prod(extents), plan.parallel) as task:
+                    group, number, share = map(emit.let, emit.unravel(task, extents))
+                    self._some_parts(blocking, directly, group, number, share)
+
+    def _some_parts(
+        self, blocking: _Blocking, directly: Array, group: Expr, task: Expr, share: Expr
+    ) -> None:
+        """Compute the parts of the output channels of one task, for a share of the positions."""
+        inputs = self._inputs(blocking)
+        for slice_ in emit.loop(len(self.rows.slices)) if self.plan.by_slice else (None,):
+            if self.plan.inputs_first:
+                # Those of all positions, which are one block.
+                combined = self._combined_inputs(blocking, [0] * len(blocking.block))
+                for rows in self._row_phases(slice_):
+                    for phase, row in self._phases(rows):
+                        self._combine_rows(combined, inputs, group, phase, row)
+            for number in self._parts_of_task(task):
+                part = self._part(blocking, inputs, group, number, slice_)
+                counts = blocking.counts
+                for block in emit.share_of(prod(counts), self.plan.position_splits, share):
+                    numbers = [emit.let(i) for i in emit.unravel(block, counts)]
+                    self._task(part, numbers, 0, directly)
 
     def _parts_of_task(self, task: Expr) -> Iterator[Expr]:
         """Emit a loop over the parts of the output channels that one task computes."""
@@ -317,12 +326,6 @@ class _Winograd:
         if self.problem.prepacked:
             return self.weight
         return emit.scratch(self.taps.elements, self.dtype)
-
-    def _share_of_blocks(self, part: _Part, share: Expr, directly: Array) -> None:
-        """Compute a part for one share of the blocks of positions."""
-        counts = part.blocking.counts
-        for number in emit.share_of(prod(counts), self.plan.position_splits, share):
-            self._task(part, [emit.let(i) for i in emit.unravel(number, counts)], 0, directly)
 
     def _parallel_part(self, blocking: _Blocking, number: Expr, directly: Array) -> None:
         """Compute one part of the output channels with all threads."""

@@ -147,41 +147,44 @@ class SimtStep:
 
 
 LOAD = 5
-"""Instructions that load an element, with what says where it lies, and keep it."""
+"""Instructions that compute the index of an element, load it and keep it."""
 
 PACKING = 4.0
-"""Times, of reading and writing weights in two orders."""
+"""Factor on the time of moving the weights once: they are read and written in two orders."""
 
 MMA_SHARE = 0.6
-"""Of the tensor cores' products, what ``mma.sync`` reaches."""
+"""Share of the tensor cores' peak that ``mma.sync`` reaches."""
 
 
 def steps_of(problem: Problem, tile: Tile) -> float:
-    """Of a block, in the mean over its phases: every tap belongs to one."""
+    """Return the steps of a block, averaged over phases: every tap belongs to one phase."""
     phases = prod(gather.out_step for gather in problem.gathers)
     return -(-problem.in_channels // tile.depth) * problem.geometry.taps / phases
 
 
 def block_count(problem: Problem, tile: Tile) -> int:
-    """Blocks of a launch."""
+    """Return the number of blocks of a launch."""
     phases = prod(gather.out_step for gather in problem.gathers)
     rows, columns = -(-positions(problem) // tile.rows), -(-problem.out_channels // tile.columns)
     return rows * columns * phases * problem.geometry.groups * tile.splits
 
 
 def split_time(problem: Problem, tile: Tile, machine: GpuMachine) -> float:
-    """Nanoseconds in which shares of a split sum are written, read and added."""
+    """Return the nanoseconds in which the shares of a split sum are written, read and added."""
     if tile.splits == 1:
         return 0.0
-    channels = problem.geometry.groups * problem.out_channels
-    sums = prod(nominal(problem.out_sizes)) * channels * byte_width(problem.acc_dtype)
+    elements = problem.weights
+    if problem.face != "conv_weight_grad":
+        channels = problem.geometry.groups * problem.out_channels
+        elements = prod(nominal(problem.out_sizes)) * channels
+    shares = elements * byte_width(problem.acc_dtype) * tile.splits
     # What fits into the second cache stays there.
-    speed = 3.0 if sums * tile.splits < machine.l2 // 2 else 1.0
-    return LAUNCH + bytes_time(2 * tile.splits * sums, machine) / speed
+    speed = 3.0 if shares < machine.l2 // 2 else 1.0
+    return LAUNCH + bytes_time(2 * shares, machine) / speed
 
 
 def packing_time(problem: Problem, machine: GpuMachine) -> float:
-    """Nanoseconds of the kernel that packs weights, where they do not come packed."""
+    """Return the nanoseconds of the kernel that packs weights; 0 where they come packed."""
     if problem.prepacked:
         return 0.0
     moved = problem.weights * byte_width(problem.dtypes[1])
@@ -194,16 +197,7 @@ def wgrad_steps(problem: Problem, tile: Tile) -> int:
 
 
 def wgrad_blocks(problem: Problem, tile: Tile) -> int:
-    """Blocks of a launch."""
+    """Return the number of blocks of a launch."""
     g = problem.geometry
     rows, columns = -(-g.k_per_group // tile.rows), -(-g.taps * g.c_per_group // tile.columns)
     return rows * columns * g.groups * tile.splits
-
-
-def wgrad_split_time(problem: Problem, tile: Tile, machine: GpuMachine) -> float:
-    """Return the nanoseconds in which shares of weight gradients are written, read and added."""
-    if tile.splits == 1:
-        return 0.0
-    sums = problem.weights * byte_width(problem.acc_dtype) * tile.splits
-    speed = 3.0 if sums < machine.l2 // 2 else 1.0
-    return LAUNCH + bytes_time(2 * sums, machine) / speed

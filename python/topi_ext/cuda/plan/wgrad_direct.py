@@ -12,7 +12,7 @@ from ...dtypes import byte_width
 from ...nominal import nominal
 from ...problem import Problem
 from ..machine import GpuMachine
-from .cost import CLOCK, LATENCY, LAUNCH, memory_time, wgrad_split_time
+from .cost import CLOCK, LATENCY, LAUNCH, memory_time, split_time
 from .tiles import Plan, Tile
 
 
@@ -80,4 +80,4 @@ def _time(problem: Problem, plan: WgradDirectPlan, machine: GpuMachine) -> float
     held = machine.threads // plan.threads * machine.sms
     waits = ceil(blocks / held) * (steps + 4) * LATENCY / 2 / CLOCK
     time = LAUNCH + max(issue, waits, memory_time(problem, machine))
-    return time + wgrad_split_time(problem, plan.tile, machine)
+    return time + split_time(problem, plan.tile, machine)

@@ -19,8 +19,8 @@ from .cost import (
     launch_time,
     memory_time,
     resident,
+    split_time,
     wgrad_blocks,
-    wgrad_split_time,
     wgrad_steps,
 )
 from .tiles import LEAST_STEPS, MOST_SUMS, PAD, WGRAD_SPLITS, Footprint, Plan, Tile
@@ -102,4 +102,4 @@ def _time(problem: Problem, plan: WgradGemmPlan, machine: GpuMachine) -> float |
     steps = wgrad_steps(problem, tile) / tile.splits + 2
     blocks = Blocks(wgrad_blocks(problem, tile), footprint, steps, step.cycles(width, machine))
     time = max(launch_time(blocks, machine), memory_time(problem, machine) + LAUNCH)
-    return time + wgrad_split_time(problem, tile, machine)
+    return time + split_time(problem, tile, machine)

@@ -16,8 +16,8 @@ from .cost import (
     launch_time,
     memory_time,
     resident,
+    split_time,
     wgrad_blocks,
-    wgrad_split_time,
     wgrad_steps,
 )
 from .tiles import HALVES, LEAST_STEPS, WGRAD_SPLITS, Footprint, Tile, WarpTiles
@@ -80,4 +80,4 @@ def _time(problem: Problem, plan: WgradMmaPlan, machine: GpuMachine) -> float | 
         plan.stages - 1 if chunks else 1,
     )  # fmt: skip
     time = max(launch_time(blocks, machine), memory_time(problem, machine) + LAUNCH)
-    return time + wgrad_split_time(problem, tile, machine)
+    return time + split_time(problem, tile, machine)
