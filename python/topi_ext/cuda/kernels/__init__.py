@@ -18,7 +18,7 @@ from ..registry import kernel_of
 
 
 def emit_body(problem: Problem, plan: Plan, operands: Sequence[Operand]) -> None:
-    """What the PrimFunc of :func:`build` does, with its arguments as `operands`."""
+    """Emit the body of the PrimFunc of :func:`build`, whose arguments are `operands`."""
     module_of(plan).emit_body(problem, plan, operands)
 
 

@@ -63,7 +63,7 @@ class _Axis:
 
     @classmethod
     def emitted(cls, gather: Gather, position: Expr) -> _Axis:
-        """Those of an output position."""
+        """Compute the taps that an output position meets."""
         if not gather.transposed:
             start = opaque_value(position * gather.stride - gather.pad_before)
             return cls(0, gather.kernel, 1, start, gather.dilation)
@@ -99,7 +99,7 @@ class _Work:
         operands: tuple[Operand, Operand, Operand],
         extra: Sequence[Operand],
     ) -> _Work:
-        """That of thread `number` of all."""
+        """Compute which results thread `number` has."""
         sizes = tuple(
             tuple(opaque_value(narrow(size)) for size in of)
             for of in (problem.in_sizes, problem.out_sizes)
@@ -123,7 +123,7 @@ class _Work:
 
     @property
     def row(self) -> Gather:
-        """How a row of the result reads."""
+        """The gather along a row of the result."""
         return self.problem.gathers[3]
 
     def emit(self) -> None:

@@ -42,12 +42,12 @@ from ..plan.tiles import PAD
 
 
 def packed_weights(problem: Problem, plan: GemmPlan) -> Packed | None:
-    """What it finds in place of its weights."""
+    """Return the form of packed weights; None for a plan that reads them as they are."""
     return packed_of(problem, _shape(problem, plan)) if plan.packed else None
 
 
 def pack_weights(problem: Problem, plan: GemmPlan, weight: Operand, packed: Operand) -> None:
-    """How weights become that."""
+    """Emit the packing of weights."""
     pack(problem, _shape(problem, plan), weight, packed)
 
 
@@ -111,7 +111,7 @@ class Step:
         threads: Threads,
         operands: tuple[Operand, Array],
     ) -> Step:
-        """Neighbouring threads copy neighbours in memory: channels, or positions."""
+        """Divide copies: neighbouring threads copy neighbours in memory, channels or positions."""
         data, weight = operands
         tile = plan.tile
         if emit.along(data, "C") == 1:
@@ -145,7 +145,7 @@ class Step:
 
     @property
     def packs_four(self) -> bool:
-        """Whether a thread copies four neighbouring packed weights at a time."""
+        """Return whether a thread copies four neighbouring packed weights at a time."""
         return self.plan.packed and self.weights_each % 4 == 0
 
     @property
@@ -186,7 +186,7 @@ class Step:
     def _element(
         self, source: Operand, place: Expr, stride: Expr, channel: Expr, inside: Expr
     ) -> Expr:
-        """One element: that of an input channel, or of this one and those behind it."""
+        """Return one element: of an input channel, or a word of it and of those behind it."""
         problem, dtype = self.problem, self.problem.acc_dtype
         is_whole = problem.in_channels % self.plan.tile.depth == 0
         if self.plan.word > 1:
@@ -197,7 +197,7 @@ class Step:
         return pick(there, lambda: source.load(place, dtype), emit.constant(0, dtype))
 
     def keep_data(self, held: Array, arena: Array, start: Expr) -> None:
-        """Data, from registers to shared memory: ``[elements][rows]``."""
+        """Write data from registers to shared memory: ``[elements][rows]``."""
         pitch = self.plan.tile.rows + PAD
         for number in range(len(self.rows)):
             for turn, behind in enumerate(self.behind):
@@ -248,7 +248,7 @@ class Step:
             store(held, turn, self._element(self.weight, at, stride, channel, inside))
 
     def keep_weights(self, held: Array, arena: Array, start: Expr) -> None:
-        """Weights, from registers to shared memory: ``[elements][columns]``."""
+        """Write weights from registers to shared memory: ``[elements][columns]``."""
         width = 4 if self.packs_four else 1
         pitch = self.plan.tile.columns + PAD
         for turn in range(self.weights_each // width):
@@ -260,7 +260,7 @@ class Step:
                 emit.set_vector(arena, place, 4, emit.get_vector(held, turn * 4, 4))
 
     def _taps(self) -> list[Expr]:
-        """Numbers of the current tap in the kernel."""
+        """Return the numbers of the current tap in the kernel."""
         axes = zip(self.block.axes, self.steps.taps, self.problem.gathers[1:])
         return [axis.first_tap + tap * gather.tap_step for axis, tap, gather in axes]
 
@@ -288,7 +288,7 @@ class _Buffers:
 
     @classmethod
     def emitted(cls, step: Step) -> _Buffers:
-        """Allocate them."""
+        """Allocate registers and shared memory."""
         plan, tile, dtype = step.plan, step.plan.tile, step.problem.acc_dtype
         # Two arrays, not one: TVM puts a barrier between reads and writes of one that may overlap.
         stages = [emit.shared(plan.stage_elements, dtype) for _ in range(2)]

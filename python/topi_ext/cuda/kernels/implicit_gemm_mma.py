@@ -43,12 +43,12 @@ from ..plan.tiles import WarpTiles
 
 
 def packed_weights(problem: Problem, plan: WarpTiles) -> Packed:
-    """What it finds in place of its weights."""
+    """Return the form of packed weights."""
     return packed_of(problem, _shape(problem, plan))
 
 
 def pack_weights(problem: Problem, plan: WarpTiles, weight: Operand, packed: Operand) -> None:
-    """How weights become that."""
+    """Emit the packing of weights."""
     pack(problem, _shape(problem, plan), weight, packed)
 
 
@@ -121,7 +121,7 @@ class Step:
         threads: Threads,
         memory: tuple[Operand, Array, Array],
     ) -> Step:
-        """Neighbouring threads copy neighbours in memory: channels, or positions."""
+        """Divide copies: neighbouring threads copy neighbours in memory, channels or positions."""
         data, weight, arena = memory
         tile, chunks = plan.tile, plan.tile.depth // plan.chunk
         if reads_chunks(problem, plan.chunk):
@@ -167,7 +167,7 @@ class Step:
         self.steps.advance()
 
     def _place(self, number: int, behind: int) -> Expr:
-        """Byte of a chunk of this thread in a stage."""
+        """Return the byte of a chunk of this thread in a stage."""
         row = self.row + number * self.rows_apart
         return swizzled(row, self.chunk + behind, self.plan.tile.depth // self.plan.chunk)
 

@@ -61,7 +61,7 @@ class _Work:
     def emitted(
         cls, problem: Problem, plan: WgradDirectPlan, at: tuple[Expr, ...], thread: Expr
     ) -> _Work:
-        """Of the block at these numbers of taps, of pairs, and of the share."""
+        """Compute the work of a thread in the block with these numbers of taps, pairs and share."""
         g = problem.geometry
         first_tap, first_pair, split = at
         pair = opaque_value(first_pair * plan.pairs + emit.remainder(thread, plan.pairs))

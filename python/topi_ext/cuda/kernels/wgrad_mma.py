@@ -88,7 +88,7 @@ class ChunkStep:
         threads: Threads,
         memory: tuple[Operand, Operand, Array],
     ) -> ChunkStep:
-        """Neighbouring threads copy neighbouring chunks."""
+        """Divide copies: neighbouring threads copy neighbouring chunks."""
         tile = plan.tile
         rows = Copies.of(threads, tile.rows // CHUNK, tile.depth, places_first=True)
         columns = Copies.of(threads, tile.columns // CHUNK, tile.depth, places_first=True)
@@ -158,7 +158,7 @@ class ElementStep:
         threads: Threads,
         memory: tuple[Operand, Operand, Array],
     ) -> ElementStep:
-        """Neighbouring threads copy neighbours in memory: channels, or positions."""
+        """Divide copies: neighbouring threads copy neighbours in memory, channels or positions."""
         tile, (x, y, _) = plan.tile, memory
         rows = Copies.of(threads, tile.rows, tile.depth, emit.along(y, "C") == 1)
         columns = Copies.of(threads, tile.columns, tile.depth, emit.along(x, "C") == 1)

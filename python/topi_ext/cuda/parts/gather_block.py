@@ -104,13 +104,13 @@ class GatherBlock:
         return prod(self.positions)
 
     def position(self, row: Expr) -> tuple[Expr, tuple[Expr, ...]]:
-        """Whether `row` of the tile is a position, and which along the four axes."""
+        """Return whether `row` of the tile is a position, and which along the four axes."""
         number = opaque_value(self.first_row + row)
         return number < self.total, _opaque(unravel(number, self.positions))
 
 
 def blocks_of(problem: Problem, tile: Tile) -> Expr:
-    """How many blocks compute `problem`, with this tile each."""
+    """Return how many blocks compute `problem`, with this tile each."""
     rows = emit.ceil_div(prod(problem.positions), tile.rows)
     columns = -(-problem.out_channels // tile.columns)
     return rows * (columns * prod(_turns(problem)) * problem.geometry.groups * tile.splits)

@@ -20,7 +20,7 @@ _LOADS = {False: "topi_load_matrix", True: "topi_load_matrix_transposed"}
 
 
 def swizzled(row: Expr, chunk: Expr, chunks: int) -> Expr:
-    """Byte of a chunk, of rows of so many."""
+    """Return the byte of a chunk, in rows of `chunks`."""
     line, period = max(1, 8 // chunks), min(8, chunks)
     mixed = emit.xor(chunk, emit.remainder(emit.quotient(row, line), period))
     return (row * chunks + mixed) * 16
@@ -138,7 +138,7 @@ class MmaTile:
         return self.plan.tile.columns // self.slices
 
     def column(self, part: int, number: Expr) -> Expr:
-        """Column of the tile that is column `number` of a slice."""
+        """Return the column of the tile that is column `number` of a slice."""
         run = self.plan.slice_blocks * 8
         warp_column, rest = emit.unravel(number, (0, run))
         return warp_column * (self.plan.column_blocks * 8) + part * run + rest
@@ -158,7 +158,7 @@ class MmaTile:
                     self._keep_pair(held, place, strides[1], at + half * 2)
 
     def _keep_pair(self, held: Array, place: Expr, stride: int, at: int) -> None:
-        """Two neighbouring columns of a row."""
+        """Write two neighbouring columns of a row."""
         pair = self.sums[at], self.sums[at + 1]
         if stride == 1:
             call("topi_put2", held.buffer.data, emit.typed(place), *pair)
@@ -180,6 +180,6 @@ class MmaTile:
         return [first + number * 8 + one for number in blocks for one in range(2)]
 
     def sum_of(self, i: int, j: int) -> Expr:
-        """The sum of the thread's row `i` and column `j`."""
+        """Return the sum of the thread's row `i` and column `j`."""
         block = i // 2 * self.plan.column_blocks + j // 2
         return self.sums[block * 4 + i % 2 * 2 + j % 2]

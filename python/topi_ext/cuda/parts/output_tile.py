@@ -34,7 +34,7 @@ class Fragment(Protocol):
         """Write the thread's sums of a slice, of `width` columns, to ``held[row, column]``."""
 
     def column(self, part: int, number: Expr) -> Expr:
-        """Column of the tile that is column `number` of a slice."""
+        """Return the column of the tile that is column `number` of a slice."""
 
 
 class Threads(NamedTuple):

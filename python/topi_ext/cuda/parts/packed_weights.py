@@ -43,27 +43,27 @@ class PackedShape:
 
     @classmethod
     def of(cls, problem: Problem, tile: Tile, word: int = 1, run: int = 1) -> PackedShape:
-        """Those that a tile reads."""
+        """Return the sizes of the weights that a tile reads."""
         rows = -(-problem.in_channels // tile.depth) * tile.depth // word
         columns = -(-problem.out_channels // tile.columns) * tile.columns
         return cls(problem.geometry.groups, problem.geometry.taps, rows, columns, word, run)
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """Of all axes."""
+        """Sizes of all axes."""
         return (self.groups, self.taps, self.rows // self.run, self.columns, self.run)
 
     def dtype(self, problem: Problem) -> str:
-        """Of an element."""
+        """Return the dtype of an element."""
         return problem.dtypes[1] if self.word == 1 else "int32"
 
     @property
     def elements(self) -> int:
-        """Of all."""
+        """Number of all elements."""
         return self.groups * self.taps * self.rows * self.columns
 
     def at(self, group: Expr, tap: Expr, row: Expr, column: Expr) -> Expr:
-        """Index of a weight; of the first of a run, whose rows are counted by runs."""
+        """Return the index of a weight, or of a run's first, whose rows are counted by runs."""
         rows = (group * self.taps + tap) * (self.rows // self.run) + row
         return (rows * self.columns + column) * self.run
 

@@ -23,7 +23,7 @@ WARP_ROWS, WARP_COLUMNS = 8, 4
 
 
 def multiply_add(total: Expr, a: Expr, b: Expr) -> Expr:
-    """A product, added."""
+    """Return the sum with a product added."""
     return total + a * b
 
 
@@ -98,7 +98,7 @@ class SimtTile:
         return self.columns // self.slices
 
     def row(self, i: int) -> Expr:
-        """Row of the tile that is the thread's row `i`."""
+        """Return the row of the tile that is the thread's row `i`."""
         group, rest = divmod(i, self.row_group)
         return self.first_row + group * (WARP_ROWS * self.row_group) + rest
 
@@ -115,17 +115,17 @@ class SimtTile:
         return [self.first_column + j // group * run + j % group for j in numbers]
 
     def sum_of(self, i: int, j: int) -> Expr:
-        """The sum of the thread's row `i` and column `j`."""
+        """Return the sum of the thread's row `i` and column `j`."""
         return self.sums[i * self.thread_columns + j]
 
     def column(self, part: int, number: Expr) -> Expr:
-        """Column of the tile that is column `number` of a slice."""
+        """Return the column of the tile that is column `number` of a slice."""
         warp_column, lane_column, rest = emit.unravel(number, (0, WARP_COLUMNS, self.slice_columns))
         first = warp_column * (WARP_COLUMNS * self.thread_columns) + lane_column * self.column_group
         return first + self._behind(part) + rest
 
     def _behind(self, part: int) -> int:
-        """How far the columns of a slice are behind the thread's first."""
+        """Return how far the columns of a slice are behind the thread's first."""
         group, rest = divmod(part * self.slice_columns, self.column_group)
         return group * WARP_COLUMNS * self.column_group + rest
 

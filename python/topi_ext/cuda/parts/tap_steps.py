@@ -36,7 +36,7 @@ class TapSteps:
 
     @classmethod
     def emitted(cls, problem: Problem, tile: Tile, block: GatherBlock) -> TapSteps:
-        """That of a block, at its first step."""
+        """Return the counter of a block, at its first step."""
         limits = tuple(axis.taps for axis in block.axes)
         taps, chunks = prod(limits), -(-problem.in_channels // tile.depth)
         made = local(AXES + 1, "int32")
