@@ -9,8 +9,8 @@ from math import prod
 
 from benchmark.cases import Case
 from topi_ext.cuda.machine import GpuMachine
-from topi_ext.cuda.plan.base import Plan
 from topi_ext.cuda.plan.choose import candidates, choose
+from topi_ext.cuda.plan.tiles import Plan
 from topi_ext.cuda.registry import KERNELS
 from topi_ext.geometry import Geometry
 from topi_ext.layout import Layouts

@@ -6,14 +6,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from importlib import import_module
-from unittest.mock import patch
 
 from topi_ext import compat
 from topi_ext.cuda.machine import GpuMachine
-from topi_ext.cuda.plan.base import Plan
 from topi_ext.cuda.plan.choose import choose
-from topi_ext.cuda.plan.cost import Blocks
+from topi_ext.cuda.plan.tiles import Plan
 from topi_ext.cuda.registry import KERNELS
 from topi_ext.geometry import Geometry
 from topi_ext.kernel_registry import Kernel
@@ -163,23 +160,6 @@ def _representative(kernel: Kernel, machine: GpuMachine) -> tuple[Shape, str]:
     ]
     taken = [one for one in serves if KERNELS.of_plan(chosen(*one, machine)) is kernel]
     return (taken or serves)[0]
-
-
-def stated(shape: Shape, face: str, plan: Plan, machine: GpuMachine) -> Blocks | None:
-    """Registers and shared memory that a plan is estimated to take; None of a kernel whose plans
-    state none."""
-    module = import_module(f"topi_ext.cuda.plan.{KERNELS.of_plan(plan).name}")
-    seen: list[Blocks] = []
-    if not hasattr(module, "launch_time"):
-        return None
-
-    def remember(blocks: Blocks, _: GpuMachine) -> float:
-        seen.append(blocks)
-        return 0.0
-
-    with patch.object(module, "launch_time", remember):
-        module._time(shape.problem(face), plan, machine)
-    return seen[0] if seen else None
 
 
 def kernel_names() -> list[str]:

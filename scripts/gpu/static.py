@@ -14,7 +14,7 @@ from cuda_emulator.host import Launch
 from cuda_emulator.lowering import Lowered, lower
 from topi_ext.cuda import kernels
 from topi_ext.cuda.machine import WARP, GpuMachine
-from topi_ext.cuda.plan.base import Plan
+from topi_ext.cuda.plan.tiles import Plan
 from topi_ext.cuda.registry import KERNELS
 
 from . import shapes, toolchain
@@ -179,10 +179,11 @@ def _mix(code: Code) -> Row:
 
 
 def _stated(spot: Spot) -> Row:
-    blocks = shapes.stated(spot.shape, spot.face, spot.plan, spot.machine)
-    if blocks is None:
-        return {"stated_registers": None, "stated_shared": None}
-    return {"stated_registers": blocks.registers, "stated_shared": blocks.shared}
+    stated = spot.plan.footprint(spot.shape.problem(spot.face))
+    return {
+        "stated_registers": stated and stated.registers,
+        "stated_shared": stated and stated.shared,
+    }
 
 
 def conflicts(row: Row, *, looped: bool | None = None) -> float:

@@ -35,8 +35,9 @@ from gpu import (  # noqa: E402
 )
 from gpu.requests import FACES, Request  # noqa: E402
 from topi_ext.cuda.machine import GpuMachine  # noqa: E402
-from topi_ext.cuda.plan.implicit_gemm import GemmPlan, Tile  # noqa: E402
+from topi_ext.cuda.plan.implicit_gemm import GemmPlan  # noqa: E402
 from topi_ext.cuda.plan.implicit_gemm_mma import MmaPlan  # noqa: E402
+from topi_ext.cuda.plan.tiles import Tile  # noqa: E402
 from topi_ext.cuda.registry import KERNELS  # noqa: E402
 from topi_ext.geometry import Geometry  # noqa: E402
 

@@ -22,8 +22,9 @@ from topi_ext.backend import workspace_bytes
 from topi_ext.cuda.kernels import build_packing, packed_weights
 from topi_ext.cuda.plan.choose import candidates, choose
 from topi_ext.cuda.plan.direct import DirectPlan
-from topi_ext.cuda.plan.implicit_gemm import GemmPlan, Tile
+from topi_ext.cuda.plan.implicit_gemm import GemmPlan
 from topi_ext.cuda.plan.implicit_gemm_mma import MmaPlan
+from topi_ext.cuda.plan.tiles import Tile
 from topi_ext.cuda.plan.wgrad_direct import WgradDirectPlan
 from topi_ext.cuda.plan.wgrad_gemm import WgradGemmPlan
 from topi_ext.cuda.plan.wgrad_mma import WgradMmaPlan

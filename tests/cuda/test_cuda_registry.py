@@ -18,10 +18,9 @@ from topi_ext.backend import Unsupported, of_target
 from topi_ext.cuda import kernels
 from topi_ext.cuda.backend import CudaBackend
 from topi_ext.cuda.machine import STATIC_SHARED, GpuMachine
-from topi_ext.cuda.plan.base import Plan
 from topi_ext.cuda.plan.choose import candidates, choose
-from topi_ext.cuda.plan.implicit_gemm import TABLES, GemmPlan
-from topi_ext.cuda.plan.warp_tiles import WarpTiles
+from topi_ext.cuda.plan.implicit_gemm import GemmPlan
+from topi_ext.cuda.plan.tiles import Plan, WarpTiles
 from topi_ext.cuda.registry import KERNELS
 from topi_ext.kernel_registry import Kernel
 from topi_ext.problem import OPERANDS
@@ -69,12 +68,11 @@ def test_rows_are_found_by_face_and_plan() -> None:
 def test_plans_fit_a_block(face: str, arch: str) -> None:
     machine = GpuMachine.of_arch(arch)
     for dtype in ("float32", "float16", "float64"):
-        for _, plan in candidates(problem_of(decoder(face, dtype)), machine):
+        problem = problem_of(decoder(face, dtype))
+        for _, plan in candidates(problem, machine):
             assert getattr(plan, "threads", 128) <= 1024
             if isinstance(plan, GemmPlan):
-                held = 2 * plan.stage_elements + plan.kept_elements
-                width = 8 if dtype == "float64" else 4
-                assert held * width + TABLES * plan.tile.rows <= STATIC_SHARED, plan
+                assert plan.footprint(problem).shared <= STATIC_SHARED, plan
             if isinstance(plan, WarpTiles):
                 assert machine.has_mma
                 assert plan.stages * plan.stage_bytes <= machine.shared, plan

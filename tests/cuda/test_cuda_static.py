@@ -17,8 +17,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 from gpu import banks, ceilings, sass, shapes, static, tables, toolchain
 from topi_ext.cuda.machine import GpuMachine
-from topi_ext.cuda.plan.implicit_gemm import GemmPlan, Tile
+from topi_ext.cuda.plan.implicit_gemm import GemmPlan
 from topi_ext.cuda.plan.implicit_gemm_mma import MmaPlan
+from topi_ext.cuda.plan.tiles import Tile
 from topi_ext.cuda.plan.wgrad_gemm import WgradGemmPlan
 from topi_ext.cuda.registry import KERNELS
 

@@ -17,8 +17,9 @@ from helpers.guarded import symbolic
 from topi_ext.cuda.backend import CudaBackend
 from topi_ext.cuda.machine import GpuMachine
 from topi_ext.cuda.plan.direct import DirectPlan
-from topi_ext.cuda.plan.implicit_gemm import GemmPlan, Tile
+from topi_ext.cuda.plan.implicit_gemm import GemmPlan
 from topi_ext.cuda.plan.implicit_gemm_mma import MmaPlan
+from topi_ext.cuda.plan.tiles import Tile
 from topi_ext.cuda.plan.wgrad_direct import WgradDirectPlan
 from topi_ext.cuda.plan.wgrad_gemm import WgradGemmPlan
 from topi_ext.cuda.plan.wgrad_mma import WgradMmaPlan

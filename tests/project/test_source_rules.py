@@ -25,9 +25,9 @@ EMITTERS = ("topi_ext/cpu/kernels/", "topi_ext/cpu/parts/")
 EMITTING = {
     f"emit.{verb}"
     for verb in (
-        *("fill", "grid", "let", "loop", "nest", "only_if", "opaque_base", "opaque_value"),
+        *("fill", "grid", "let", "loop", "only_if", "opaque_base", "opaque_value"),
         *("registers", "scratch", "share_of", "sides", "store", "table", "tasks", "tiles"),
-        *("tiles_or_ones", "tiles_then_ones", "via_memory", "when"),
+        *("tiles_or_ones", "tiles_then_ones", "via_memory"),
     )
 }
 """Verbs of `emit` that leave statements behind."""

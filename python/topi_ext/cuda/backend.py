@@ -18,8 +18,8 @@ from ..problem import Problem
 from ..sizes import Rule
 from . import kernels
 from .machine import GRID, GpuMachine
-from .plan.base import Plan
 from .plan.choose import candidates, rated
+from .plan.tiles import Plan
 from .registry import KERNELS
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 from .. import compat, emit
 from ..compat import script, statements, tir
@@ -26,11 +25,11 @@ __all__ = [
     "dtype_of",
     "flat",
     "get_vector",
-    "greatest",
     "launch",
     "least",
     "local",
     "loop",
+    "most",
     "narrow",
     "opaque_value",
     "pick",
@@ -85,7 +84,7 @@ def launch(blocks: Expr, threads: int, functions: str = "") -> Iterator[tuple[Ex
     """
     # An empty batch, of a size that only run time knows, is no reason to launch nothing: CUDA
     # refuses that.
-    blocks = _index(blocks) if isinstance(blocks, int) else greatest(1, narrow(blocks))
+    blocks = _index(blocks) if isinstance(blocks, int) else most(1, narrow(blocks))
     with ExitStack() as open_frames:
         block = open_frames.enter_context(compat.launch_thread("blockIdx.x", blocks))
         thread = open_frames.enter_context(compat.launch_thread("threadIdx.x", _index(threads)))
@@ -137,12 +136,8 @@ def call(name: str, *arguments: Expr) -> None:
     compat.extern_call(name, *map(_index, arguments))
 
 
-def loop(extent: Expr, step: Callable[[Expr], None] | None = None) -> Any:
-    """Emit a serial loop of 32 bits: ``for i in loop(extent)``."""
-    return _each(_serial(extent), step)
-
-
-def _serial(extent: Expr) -> Iterator[Expr]:
+def loop(extent: Expr) -> Iterator[Expr]:
+    """Emit a serial loop of 32 bits: ``for i in loop(extent)``, as :func:`topi_ext.emit.loop`."""
     if isinstance(extent, int) and extent <= 1:
         if extent == 1:
             yield 0
@@ -151,26 +146,14 @@ def _serial(extent: Expr) -> Iterator[Expr]:
         yield i
 
 
-def unrolled(extent: int, step: Callable[[Expr], None] | None = None) -> Any:
+def unrolled(extent: int) -> Iterator[Expr]:
     """Emit a loop that the compiler unrolls, ``for i in unrolled(extent)``: TVM's passes see its
     body once."""
-    return _each(_unrolled(extent), step)
-
-
-def _unrolled(extent: int) -> Iterator[Expr]:
     if extent == 1:
         yield 0
         return
     with statements(script.unroll(_index(0), _index(extent))) as i:
         yield i
-
-
-def _each(items: Iterator[Expr], step: Callable[[Expr], None] | None) -> Any:
-    if step is None:
-        return items
-    for item in items:
-        step(item)
-    return None
 
 
 def pick(condition: Expr, value: Callable[[], Expr], other: Expr) -> Expr:
@@ -214,13 +197,13 @@ def unravel(index: Expr, extents: Sequence[Expr]) -> tuple[Expr, ...]:
 
 
 def least(a: Expr, b: Expr) -> Expr:
-    """The smaller of two."""
+    """The smaller of two numbers of 32 bits."""
     known = isinstance(a, int) and isinstance(b, int)
     return min(a, b) if known else tir.min(_index(a), _index(b))
 
 
-def greatest(a: Expr, b: Expr) -> Expr:
-    """The larger of two."""
+def most(a: Expr, b: Expr) -> Expr:
+    """The larger of two numbers of 32 bits."""
     known = isinstance(a, int) and isinstance(b, int)
     return max(a, b) if known else tir.max(_index(a), _index(b))
 

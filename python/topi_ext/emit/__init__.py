@@ -27,7 +27,6 @@ from .builder import (
     is_kernel,
     kernel,
     loop,
-    nest,
     only_if,
     scratch,
     share_of,
@@ -36,7 +35,6 @@ from .builder import (
     tiles_or_ones,
     tiles_then_ones,
     via_memory,
-    when,
     workspace,
 )
 from .expressions import (
@@ -95,7 +93,6 @@ __all__ = [
     "let",
     "loop",
     "most",
-    "nest",
     "only_if",
     "opaque_base",
     "quotient",
@@ -111,7 +108,6 @@ __all__ = [
     "tiles_then_ones",
     "unravel",
     "via_memory",
-    "when",
     "wide",
     "workspace",
 ]

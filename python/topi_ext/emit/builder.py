@@ -4,7 +4,7 @@ branches that Python decides disappear."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -156,20 +156,12 @@ def fill(array: Array, start: Expr, count: Expr, value: Expr) -> None:
         store(array, start + i, value)
 
 
-def loop(extent: Expr, step: Callable[[Expr], None] | None = None) -> Any:
+def loop(extent: Expr) -> Iterator[Expr]:
     """Emit a serial loop: ``for i in loop(extent)`` yields its variable once.
 
     Nothing is emitted for extent 0, and no loop for extent 1.  Do not ``break``, ``continue`` or
     ``return`` inside: what follows in the Python body is the body of the loop.
     """
-    if step is None:
-        return _loop(extent)
-    for i in _loop(extent):
-        step(i)
-    return None
-
-
-def _loop(extent: Expr) -> Iterator[Expr]:
     if isinstance(extent, int) and extent <= 1:
         if extent == 1:
             yield 0
@@ -183,70 +175,44 @@ def grid(*extents: Expr) -> Iterator[tuple[Expr, ...]]:
     if not extents:
         yield ()
         return
-    for first in _loop(extents[0]):
+    for first in loop(extents[0]):
         for rest in grid(*extents[1:]):
             yield (first, *rest)
 
 
-def nest(extents: Sequence[Expr], step: Callable[..., None]) -> None:
-    """Nested loops: ``step(i, j, ...)``, the last index running fastest."""
-    for indices in grid(*extents):
-        step(*indices)
-
-
-def tiles(count: int, size: int, step: Callable[[Expr, int], None] | None = None) -> Any:
+def tiles(count: int, size: int) -> Iterator[tuple[Expr, int]]:
     """Emit ``for first, width in tiles(count, size)``: a loop over whole tiles, then the last one,
     which is narrower.  The Python body runs for each of the two."""
-    return _each(_tiles(count, size), step)
-
-
-def _tiles(count: int, size: int) -> Iterator[tuple[Expr, int]]:
     full, tail = divmod(count, size)
-    for i in _loop(full):
+    for i in loop(full):
         yield i * size, size
     if tail:
         yield full * size, tail
 
 
-def tiles_then_ones(count: Expr, size: int, step: Callable[[Expr, int], None] | None = None) -> Any:
+def tiles_then_ones(count: Expr, size: int) -> Iterator[tuple[Expr, int]]:
     """Emit ``for first, width in tiles_then_ones(count, size)``: a loop over whole tiles, then one
     of width 1 over what is left."""
-    return _each(_tiles_then_ones(count, size), step)
-
-
-def _tiles_then_ones(count: Expr, size: int) -> Iterator[tuple[Expr, int]]:
     whole = count // size
-    for i in _loop(whole):
+    for i in loop(whole):
         yield i * size, size
     if size > 1 and (not isinstance(count, int) or count % size):
         done = whole * size
-        for i in _loop(count - done):
+        for i in loop(count - done):
             yield done + i, 1
 
 
-def tiles_or_ones(count: Expr, size: int, step: Callable[[Expr, int], None] | None = None) -> Any:
+def tiles_or_ones(count: Expr, size: int) -> Iterator[tuple[Expr, int]]:
     """Emit ``for first, width in tiles_or_ones(count, size)``: whole tiles that cover `count`, of
     which the last may reach beyond it.
 
     A count that only run time knows is covered as by :func:`tiles_then_ones`.
     """
-    return _each(_tiles_or_ones(count, size), step)
-
-
-def _tiles_or_ones(count: Expr, size: int) -> Iterator[tuple[Expr, int]]:
     if not isinstance(count, int):
-        yield from _tiles_then_ones(count, size)
+        yield from tiles_then_ones(count, size)
         return
-    for i in _loop(-(-count // size)):
+    for i in loop(-(-count // size)):
         yield i * size, size
-
-
-def _each(items: Iterator[Any], step: Callable[..., None] | None) -> Any:
-    if step is None:
-        return items
-    for item in items:
-        step(*item)
-    return None
 
 
 def clamped_extent(first: Expr, size: Expr, block: Expr) -> Expr:
@@ -257,22 +223,12 @@ def clamped_extent(first: Expr, size: Expr, block: Expr) -> Expr:
     return let(least(block, size - first))
 
 
-def share_of(
-    count: Expr, shares: int, number: Expr, step: Callable[[Expr], None] | None = None
-) -> Any:
+def share_of(count: Expr, shares: int, number: Expr) -> Iterator[Expr]:
     """Emit ``for i in share_of(count, shares, number)``: a loop over the part of all i below
     `count` that is share `number` of `shares` equal ones."""
-    if step is None:
-        return _share_of(count, shares, number)
-    for i in _share_of(count, shares, number):
-        step(i)
-    return None
-
-
-def _share_of(count: Expr, shares: int, number: Expr) -> Iterator[Expr]:
     each = ceil_div(count, shares)
     is_even = shares == 1 or (isinstance(count, int) and count % shares == 0)
-    for i in _loop(each):
+    for i in loop(each):
         index = let(number * each + i)
         for _ in only_if(True if is_even else index < count):
             yield index
@@ -305,14 +261,3 @@ def sides(condition: Expr) -> Iterator[bool]:
             yield True
         with statements(script.Else()), workspace().branch():
             yield False
-
-
-def when(
-    condition: Expr, then: Callable[[], None], otherwise: Callable[[], None] | None = None
-) -> None:
-    """Emit a branch, or only the side that a Python boolean chooses."""
-    for holds in only_if(condition) if otherwise is None else sides(condition):
-        if holds is None or holds:
-            then()
-        elif otherwise is not None:
-            otherwise()

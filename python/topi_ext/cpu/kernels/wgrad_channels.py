@@ -40,7 +40,7 @@ from ..plan.wgrad_channels import WgradChannelsPlan
 
 
 def emit_body(problem: Problem, plan: WgradChannelsPlan, operands: Sequence[Operand]) -> None:
-    """What the PrimFunc does, with its arguments as `operands`."""
+    """Emit the body of the PrimFunc whose arguments are `operands`."""
     _WgradChannels(problem, plan, *operands).emit()
 
 
@@ -117,7 +117,7 @@ class _WgradChannels:
         return _Blocking(Panel(problem.gathers, window, plan.lanes), steps, positions, room)
 
     def emit(self) -> None:
-        """The whole kernel."""
+        """Emit the whole kernel."""
         geometry, plan, blocking = self.problem.geometry, self.plan, self._blocking()
         extents = (
             geometry.groups,
@@ -129,7 +129,7 @@ class _WgradChannels:
             self._task(blocking, group, k * plan.k_block, c * plan.c_block)
 
     def _task(self, blocking: _Blocking, group: Expr, first_k: Expr, first_c: Expr) -> None:
-        """All blocks of positions, for one block of channels of y and of x."""
+        """Sum over all blocks of positions, for one block of channels of y and of x."""
         geometry, plan = self.problem.geometry, self.plan
         k_count = emit.clamped_extent(first_k, geometry.k_per_group, plan.k_block)
         c_count = emit.clamped_extent(first_c, geometry.c_per_group, plan.c_block)
@@ -143,8 +143,8 @@ class _WgradChannels:
         emit.fill(rows, 0, blocking.positions * self.row, zero)
         task = _Task(blocking, first_k, k_count, first_c, c_count, panel, rows, acc)
         size = blocking.panel.window.block
-
-        def block(*numbers: Expr) -> None:
+        counts = [emit.ceil_div(p, b) for p, b in zip(self.problem.y_sizes, size)]
+        for numbers in emit.grid(*counts):
             first = [i * b for i, b in zip(numbers, size)]
             bounds = zip(first, self.problem.y_sizes, size)
             present = [emit.clamped_extent(*bound) for bound in bounds]
@@ -152,23 +152,21 @@ class _WgradChannels:
             pack(blocking.panel, panel, Source(self.x, c, c_count, self.problem.x_sizes), first)
             self._transpose(task, _Block(first, present))
             self._products(task, _Block(first, present))
-
-        emit.nest([emit.ceil_div(p, b) for p, b in zip(self.problem.y_sizes, size)], block)
         self._write(task)
 
     def _place(
-        self, blocking: _Blocking, position: tuple[Expr, ...], first: Expr, vectors: Expr
+        self, blocking: _Blocking, position: Sequence[Expr], first: Expr, vectors: Expr
     ) -> Expr:
-        """Where a position of a tile of vectors is: rows[tile][position][lanes]."""
+        """Return where a position of a tile of vectors is: rows[tile][position][lanes]."""
         index = sum(p * step for p, step in zip(position, blocking.steps))
         return (first * blocking.positions + index * vectors) * self.plan.lanes
 
     def _transpose(self, task: _Task, block: _Block) -> None:
-        """rows[tile of vectors][position][channel] of y, run by run of neighbouring positions."""
+        """Write rows[tile of vectors][position][channel] of y, run by run of neighbouring
+        positions."""
         lanes, step = self.plan.lanes, self.y.strides[DATA[-1]]
         counts, length, longest = self._runs(task.blocking.panel.window.block, block.present)
-
-        def vector(number: Expr, *outer: Expr) -> None:
+        for number, *outer in emit.grid(self.vectors, *counts):
             position = (*outer, 0)
             v = emit.let(emit.remainder(number, self.plan.vectors))
             vectors = emit.clamped_extent(number - v, self.vectors, self.plan.vectors)
@@ -181,11 +179,11 @@ class _WgradChannels:
             runs = Runs(self.y, source, step, channels, length, longest)
             transpose(Pitched(task.rows, into, vectors * lanes), runs, lanes)
 
-        emit.nest((self.vectors, *counts), vector)
-
     def _runs(self, block: Sequence[Expr], extent: Sequence[Expr]) -> tuple[list[Expr], Expr, Expr]:
-        """Runs of y along the outer axes, how long they are, and the most that they can be: whole
-        rows are one run, and so are whole planes."""
+        """Return the runs of y along the outer axes, their length, and the most that it can be.
+
+        Whole rows are one run, and so are whole planes.
+        """
         y_sizes = self.problem.y_sizes
         counts, length, longest = list(extent[:3]), extent[3], block[3]
         whole: Expr = True
@@ -203,49 +201,52 @@ class _WgradChannels:
         return counts, length, longest
 
     def _products(self, task: _Task, block: _Block) -> None:
-        """Every register tile of the block, remainders included."""
-        plan, gathers, panel = self.plan, self.problem.gathers, task.blocking.panel
-        steps = panel.window.steps
+        """Compute every register tile of the block, remainders included."""
+        for vector, vectors in emit.tiles(self.vectors, self.plan.vectors):
+            for c, cs in emit.tiles_then_ones(task.c_count, self.plan.c_tile):
+                for taps in emit.grid(*self.problem.geometry.kernel):
+                    self._tile(task, block, (vector, vectors), (c, cs), taps)
 
-        def tap(vector: Expr, vectors: int, c: Expr, cs: int, *taps: Expr) -> None:
-            slots = [0, *(emit.let(g.slot_of(r)) for g, r in zip(gathers[1:], taps))]
-            shifts = [0, *(emit.let(g.shift_of(0, r)) for g, r in zip(gathers[1:], taps))]
-            shifted = panel.shifted(shifts)
-            sources = [panel.plane(c + o, slots) + shifted for o in range(cs)]
-            begins, counts = self._valid((0, *taps), block)
+    def _tile(
+        self,
+        task: _Task,
+        block: _Block,
+        vectors: tuple[Expr, int],
+        channels: tuple[Expr, int],
+        taps: Sequence[Expr],
+    ) -> None:
+        """Add panel * rows over positions to a tile: channels of x by vectors of channels of y.
 
-            def position(p: Sequence[Expr]) -> tuple[Expr, ...]:
-                return tuple(begin + i for begin, i in zip(begins, p))
+        Of both the first and how many.
+        """
+        gathers, panel, lanes = self.problem.gathers, task.blocking.panel, self.plan.lanes
+        (vector, count), (c, cs) = vectors, channels
+        slots = [0, *(emit.let(g.slot_of(r)) for g, r in zip(gathers[1:], taps))]
+        shifts = [0, *(emit.let(g.shift_of(0, r)) for g, r in zip(gathers[1:], taps))]
+        shifted = panel.shifted(shifts)
+        sources = [panel.plane(c + o, slots) + shifted for o in range(cs)]
+        begins, counts = self._valid((0, *taps), block)
 
-            def panel_at(o: int, *p: Expr) -> Expr:
-                return sources[o] + sum(i * step for i, step in zip(position(p), steps))
+        def panel_at(o: int, *p: Expr) -> Expr:
+            position = [begin + i for begin, i in zip(begins, p)]
+            return sources[o] + sum(i * step for i, step in zip(position, panel.window.steps))
 
-            def row_at(*p: Expr) -> Expr:
-                return self._place(task.blocking, position(p), vector, vectors)
+        def row_at(*p: Expr) -> Expr:
+            position = [begin + i for begin, i in zip(begins, p)]
+            return self._place(task.blocking, position, vector, count)
 
-            along = (None, None) if self.problem.is_static else (1, vectors * plan.lanes)
-            places = [self._weight(c + o, taps) + vector * plan.lanes for o in range(cs)]
-            add_products(
-                counts,
-                Matrix(task.panel, panel_at, along[0]),
-                Matrix(task.rows, row_at, along[1]),
-                RegisterTile(task.acc, places, vectors, plan.lanes),
-                fresh=False,
-            )
-
-        def channels(vector: Expr, vectors: int) -> None:
-            def tile(c: Expr, cs: int) -> None:
-                emit.nest(
-                    self.problem.geometry.kernel,
-                    lambda *taps: tap(vector, vectors, c, cs, *taps),
-                )
-
-            emit.tiles_then_ones(task.c_count, plan.c_tile, tile)
-
-        emit.tiles(self.vectors, self.plan.vectors, channels)
+        along = (None, None) if self.problem.is_static else (1, count * lanes)
+        places = [self._weight(c + o, taps) + vector * lanes for o in range(cs)]
+        add_products(
+            counts,
+            Matrix(task.panel, panel_at, along[0]),
+            Matrix(task.rows, row_at, along[1]),
+            RegisterTile(task.acc, places, count, lanes),
+            fresh=False,
+        )
 
     def _valid(self, taps: Sequence[Expr], block: _Block) -> tuple[list[Expr], list[Expr]]:
-        """The first position of the block and how many, along each axis, over which a tap runs."""
+        """Return along each axis the first position of the block that a tap meets, and how many."""
         if not self.plan.clipped:
             return [0] * 4, list(block.present)
         problem = self.problem
@@ -259,8 +260,8 @@ class _WgradChannels:
             counts.append(number_of(emit.most(emit.least(high - start, count) - begin, 0)))
         return begins, counts
 
-    def _weight(self, c: Expr, tap: tuple[Expr, ...]) -> Expr:
-        """Where the row of channels of y of one weight is."""
+    def _weight(self, c: Expr, tap: Sequence[Expr]) -> Expr:
+        """Return where the row of channels of y of one weight is."""
         index = c
         for r, size in zip(tap, self.problem.geometry.kernel):
             index = index * size + r
@@ -270,22 +271,16 @@ class _WgradChannels:
         """Transpose the weights back, a vector of channels of y at a time."""
         lanes, kernel = self.plan.lanes, self.problem.geometry.kernel
         transposed = emit.scratch(prod(kernel) * lanes, self.dtype)
-
-        def vector(v: Expr, c: Expr) -> None:
+        # Neighbouring channels of x share lines of the result.
+        for v, c in emit.grid(emit.ceil_div(task.k_count, lanes), task.c_count):
             start = emit.let(v * lanes)
-
-            def tap(*taps: Expr) -> None:
+            for taps in emit.grid(*kernel):
                 into = emit.lanes_of(tap_number(self.problem, taps) * lanes, lanes)
                 row = self._weight(c, taps) + start
                 emit.store(transposed, into, task.acc[emit.lanes_of(row, lanes)])
-
-            emit.nest(kernel, tap)
             count = emit.clamped_extent(start, task.k_count, lanes)
             column = Column(transposed, lanes, count)
             write_transposed(self.problem, self.out, column, task.first_k + start, task.first_c + c)
-
-        # Neighbouring channels of x share lines of the result.
-        emit.nest((emit.ceil_div(task.k_count, lanes), task.c_count), vector)
 
 
 class Column(NamedTuple):
@@ -300,13 +295,8 @@ def write_transposed(
     problem: Problem, out: Operand, column: Column, first_k: Expr, c: Expr
 ) -> None:
     """Write a column, of channels of y from `first_k` on and channel `c` of x."""
-
-    def channel(k: Expr) -> None:
-        def weight(*taps: Expr) -> None:
+    for k in emit.loop(column.count):
+        for taps in emit.grid(*problem.geometry.kernel):
             into = out.at("OI" + TAPS, first_k + k, c, *taps)
-            place = tap_number(problem, taps) * column.lanes + k
-            emit.store(out, into, column.array.load(place, out.dtype))
-
-        emit.nest(problem.geometry.kernel, weight)
-
-    emit.loop(column.count, channel)
+            index = tap_number(problem, taps) * column.lanes + k
+            emit.store(out, into, column.array.load(index, out.dtype))

@@ -21,7 +21,7 @@ those of im2col.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -62,6 +62,36 @@ class _Sizes(NamedTuple):
         return cls(axes, emit.opaque_value(prod(axes)))
 
 
+class _Share(NamedTuple):
+    """The weights that a task computes.
+
+    Attributes
+    ----------
+    splits : Splits
+        Of the tiles of channels of y.
+    split, group : Expr
+    first_c, count : Expr
+        The first channel of x, and how many.
+    acc : Array, optional
+        Sums; None where they are written to the result at once.
+    """
+
+    splits: Splits
+    split: Expr
+    group: Expr
+    first_c: Expr
+    count: Expr
+    acc: Array | None
+
+
+class _Tile(NamedTuple):
+    """A tile of channels of y: the first in its group, and where the rows of sums begin."""
+
+    first_k: Expr
+    array: Array
+    rows: Sequence[Expr]
+
+
 class WgradIm2col:
     """One kernel while it is being emitted."""
 
@@ -94,7 +124,7 @@ class WgradIm2col:
         return self.sizes.positions <= self.plan.room
 
     def emit(self) -> None:
-        """The whole kernel."""
+        """Emit the whole kernel."""
         geometry, plan = self.problem.geometry, self.plan
         blocks = -(-geometry.c_per_group // plan.c_block)
         tiles = -(-geometry.k_per_group // plan.k_tile)
@@ -107,70 +137,58 @@ class WgradIm2col:
             count = emit.clamped_extent(first_c, geometry.c_per_group, plan.c_block)
             columns = emit.scratch(self.room * self.row, self.dtype)
             values = emit.scratch(self.room * plan.k_tile, self.dtype)
+            acc: Array | None = None
             if not self.direct:
                 tiles_held = splits.per_split if many else 1
                 acc = emit.scratch(tiles_held * plan.k_tile * self.row, self.dtype)
-
-            def over_tiles(step: Callable[[Expr, Expr], None]) -> None:
-                """``step(number in the split, first channel of y in its group)``."""
-                splits.over_blocks(split, lambda number, i: step(i, number * plan.k_tile))
-
-            def rows_of(i: Expr, first_k: Expr) -> tuple[Array, list[Expr]]:
-                if self.direct:
-                    k = group * geometry.k_per_group + first_k
-                    return self.out, [self.out.at("OI", k + o, first_c) for o in range(plan.k_tile)]
-                first = i * plan.k_tile if many else 0
-                return acc, [(first + o) * self.row for o in range(plan.k_tile)]
-
-            def clear(i: Expr, first_k: Expr) -> None:
-                into, rows = rows_of(i, first_k)
-                for row in rows:
-                    emit.fill(into, row, self.row, emit.constant(0, self.dtype))
-
-            def write(i: Expr, first_k: Expr) -> None:
-                k, present = group * geometry.k_per_group + first_k, geometry.k_per_group - first_k
-                self._write(acc, rows_of(i, first_k)[1][0], k, present, first_c, count)
-
-            def chunk(number: Expr) -> None:
+            share = _Share(splits, split, group, first_c, count, acc)
+            if many:
+                for tile in self._tiles(share):
+                    for row in tile.rows:
+                        emit.fill(tile.array, row, self.row, emit.constant(0, self.dtype))
+            for number in emit.loop(self.chunks):
                 image = number * self.images
                 self._spread(columns, image, group * geometry.c_per_group + first_c, count)
-
-                def tile(i: Expr, first_k: Expr) -> None:
-                    self._values(values, image, group, first_k)
-                    self._products(values, columns, *rows_of(i, first_k), fresh=not many)
+                for tile in self._tiles(share):
+                    self._values(values, image, group, tile.first_k)
+                    self._products(values, columns, tile, fresh=not many)
                     if not (many or self.direct):
-                        write(i, first_k)
-
-                over_tiles(tile)
-
-            if many:
-                over_tiles(clear)
-            emit.loop(self.chunks, chunk)
+                        self._write(share, tile)
             if many and not self.direct:
-                over_tiles(write)
+                for tile in self._tiles(share):
+                    self._write(share, tile)
+
+    def _tiles(self, share: _Share) -> Iterator[_Tile]:
+        """Emit a loop over the tiles of channels of y that a task computes."""
+        plan, many = self.plan, self.chunks > 1
+        for number, i in share.splits.blocks_of(share.split):
+            first_k = number * plan.k_tile
+            if self.direct:
+                k = share.group * self.problem.geometry.k_per_group + first_k
+                rows = [self.out.at("OI", k + o, share.first_c) for o in range(plan.k_tile)]
+                yield _Tile(first_k, self.out, rows)
+            else:
+                first = i * plan.k_tile if many else 0
+                rows = [(first + o) * self.row for o in range(plan.k_tile)]
+                yield _Tile(first_k, share.acc, rows)
 
     def _spread(self, columns: Array, image: Expr, channel: Expr, count: Expr) -> None:
-        """columns[position][channel][taps]: x where the tap meets the position, or zero."""
+        """Write columns[position][channel][taps]: x where the tap meets the position, or zero."""
         source = Source(self.x, channel, count, self.problem.x_sizes)
-
-        def one(*numbers: Expr) -> None:
-            index: Expr = 0
-            for number, size in zip(numbers, self.sizes.axes):
-                index = index * size + number
-            first, *others = numbers
-            at = emit.opaque_base(index * self.row)
-            position = image + first, *others
-            copy_column(self.problem, source, columns, at, position, self.plan.lanes)
-
         # Columns that no weight reads are computed and dropped: they only have to be numbers.
         emit.fill(columns, 0, self.sizes.positions * self.row, emit.constant(0, self.dtype))
-        emit.nest(self.sizes.axes, one)
+        for first, *others in emit.grid(*self.sizes.axes):
+            index = first
+            for number, size in zip(others, self.sizes.axes[1:]):
+                index = index * size + number
+            start = emit.opaque_base(index * self.row)
+            position = image + first, *others
+            copy_column(self.problem, source, columns, start, position, self.plan.lanes)
 
     def _values(self, values: Array, image: Expr, group: Expr, first_k: Expr) -> None:
-        """values[position][k_tile] of y; channels beyond the last repeat it."""
+        """Write values[position][k_tile] of y; channels beyond the last repeat it."""
         geometry, k_tile = self.problem.geometry, self.plan.k_tile
-
-        def element(o: Expr, inner: Expr, *rest: Expr) -> None:
+        for o, inner, *rest in emit.grid(k_tile, *self.sizes.axes):
             k = first_k + o
             if geometry.k_per_group % k_tile:
                 k = emit.least(k, geometry.k_per_group - 1)
@@ -181,52 +199,37 @@ class WgradIm2col:
             source = self.y.at("C" + DATA, k, image + inner, *rest)
             emit.store(values, index * k_tile + o, self.y.load(source, self.dtype))
 
-        emit.nest((k_tile, *self.sizes.axes), element)
-
-    def _products(
-        self, values: Array, columns: Array, into: Array, rows: Sequence[Expr], *, fresh: bool
-    ) -> None:
-        """into[rows[o]][column] (+)= sum over positions of values * columns."""
-        plan = self.plan
-        lanes = plan.lanes
-
-        def tile(vector: Expr, vectors: int) -> None:
+    def _products(self, values: Array, columns: Array, tile: _Tile, *, fresh: bool) -> None:
+        """Compute tile[o][column] (+)= sum over positions of values * columns."""
+        k_tile, lanes = self.plan.k_tile, self.plan.lanes
+        for vector, vectors in emit.tiles(self.vectors, self.plan.vectors):
             start = vector * lanes
-            places = [row + start for row in rows]
             add_products(
                 (self.sizes.positions,),
-                Matrix(values, lambda o, p: p * plan.k_tile + o),
-                Matrix(columns, lambda p: p * self.row + start),
-                RegisterTile(into, places, vectors, lanes),
+                Matrix(values, lambda o, p: p * k_tile + o),
+                Matrix(columns, lambda p, start=start: p * self.row + start),
+                RegisterTile(tile.array, [row + start for row in tile.rows], vectors, lanes),
                 fresh=fresh,
             )
 
-        emit.tiles(self.vectors, plan.vectors, tile)
-
-    def _write(
-        self, acc: Array, place: Expr, k: Expr, present: Expr, first_c: Expr, count: Expr
-    ) -> None:
-        """The rows of one tile, in one run where the weights lie in memory as the columns do."""
-        geometry = self.problem.geometry
-
-        def row(o: Expr) -> None:
-            def element(c: Expr, *taps: Expr) -> None:
-                column = c
-                for r, size in zip(taps, geometry.kernel):
-                    column = column * size + r
-                into = self.out.at("OI" + TAPS, k + o, first_c + c, *taps)
-                emit.store(self.out, into, acc.load(place + o * self.row + column, self.out.dtype))
-
-            def run(i: Expr) -> None:
-                into = self.out.at("OI", k + o, first_c) + i
-                emit.store(self.out, into, acc.load(place + o * self.row + i, self.out.dtype))
-
-            if self.out.is_run("I" + TAPS):
-                emit.loop(count * geometry.taps, run)
-            else:
-                emit.nest((count, *geometry.kernel), element)
-
-        whole = geometry.k_per_group % self.plan.k_tile == 0
-        emit.loop(
-            self.plan.k_tile, lambda o: emit.when(True if whole else o < present, lambda: row(o))
-        )
+    def _write(self, share: _Share, tile: _Tile) -> None:
+        """Write the rows of one tile, in one run where weights lie in memory as the columns do."""
+        geometry, first_c = self.problem.geometry, share.first_c
+        k = share.group * geometry.k_per_group + tile.first_k
+        present = geometry.k_per_group - tile.first_k
+        is_whole = geometry.k_per_group % self.plan.k_tile == 0
+        for o in emit.loop(self.plan.k_tile):
+            source = tile.rows[0] + o * self.row
+            for _ in emit.only_if(True if is_whole else o < present):
+                if self.out.is_run("I" + TAPS):
+                    for i in emit.loop(share.count * geometry.taps):
+                        into = self.out.at("OI", k + o, first_c) + i
+                        emit.store(self.out, into, tile.array.load(source + i, self.out.dtype))
+                else:
+                    for c, *taps in emit.grid(share.count, *geometry.kernel):
+                        column = c
+                        for r, size in zip(taps, geometry.kernel):
+                            column = column * size + r
+                        into = self.out.at("OI" + TAPS, k + o, first_c + c, *taps)
+                        value = tile.array.load(source + column, self.out.dtype)
+                        emit.store(self.out, into, value)

@@ -21,7 +21,7 @@ lanes run.  Left, `rows` ``[channel of y][position]``; right, `panel` ``[channel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
 from typing import NamedTuple
@@ -34,9 +34,12 @@ from ..parts.pack_panel import Source, pack
 from ..parts.panel import Panel, window_of
 from ..plan.wgrad_positions import WgradPositionsPlan
 
+MOST_WRITTEN_OUT = 16
+"""Taps along a row whose tiles are written out one after the other."""
+
 
 def emit_body(problem: Problem, plan: WgradPositionsPlan, operands: Sequence[Operand]) -> None:
-    """What the PrimFunc does, with its arguments as `operands`."""
+    """Emit the body of the PrimFunc whose arguments are `operands`."""
     _WgradPositions(problem, plan, *operands).emit()
 
 
@@ -98,7 +101,7 @@ class _WgradPositions:
         return _Blocking(x, y, emit.ceil_div(window.length, plan.lanes))
 
     def emit(self) -> None:
-        """The whole kernel."""
+        """Emit the whole kernel."""
         geometry, plan, blocking = self.problem.geometry, self.plan, self._blocking()
         extents = (
             geometry.groups,
@@ -110,7 +113,7 @@ class _WgradPositions:
             self._task(blocking, group, k * plan.k_block, c * plan.c_block)
 
     def _task(self, blocking: _Blocking, group: Expr, first_k: Expr, first_c: Expr) -> None:
-        """All blocks of positions, for one block of channels of y and of x."""
+        """Sum over all blocks of positions, for one block of channels of y and of x."""
         geometry, plan, sizes = self.problem.geometry, self.plan, self.problem.y_sizes
         # Blocks that the channels do not fill only work on those that exist.
         k_count = emit.clamped_extent(first_k, geometry.k_per_group, plan.k_block)
@@ -123,27 +126,28 @@ class _WgradPositions:
         task = _Task(blocking, k_count, c_count, rows, panel, acc)
         block = blocking.x.window.block
 
-        def chunk(*numbers: Expr) -> None:
+        for numbers in emit.grid(*(emit.ceil_div(p, b) for p, b in zip(sizes, block))):
             first = [i * b for i, b in zip(numbers, block)]
             valid = [emit.least(b, size - f) for b, size, f in zip(block, sizes, first)]
             k = group * geometry.k_per_group + first_k
             pack(blocking.y, rows, Source(self.y, k, k_count, sizes), first, valid)
             c = group * geometry.c_per_group + first_c
             pack(blocking.x, panel, Source(self.x, c, c_count, self.problem.x_sizes), first)
-            emit.when(
-                self._is_finite(task),
-                lambda: self._tiles(task),
-                lambda: self._one_by_one(task, valid),
-            )
-
-        emit.nest([emit.ceil_div(p, b) for p, b in zip(sizes, block)], chunk)
+            for is_finite in emit.sides(self._is_finite(task)):
+                if is_finite:
+                    self._tiles(task)
+                else:
+                    self._one_by_one(task, valid)
         self._add_lanes(task, group, first_k, first_c)
 
     # ------------------------------------------------------------ infinities
 
     def _is_finite(self, task: _Task) -> Expr:
-        """Whether the packed x has no infinity and no NaN, which zeros in the halo of y would not
-        silence: they would reach weights whose taps never meet them."""
+        """Return whether the packed x has no infinity and no NaN.
+
+        Zeros in the halo of y would not silence them: they would reach weights whose taps never
+        meet them.
+        """
         if not self.dtype.startswith("float"):
             return True
         lanes = self.plan.lanes
@@ -154,67 +158,48 @@ class _WgradPositions:
         ((total, index),) = emit.registers(1, lanes, self.dtype)
         emit.store(total, index, zero)
 
-        def vector(v: Expr) -> None:
+        panel = task.blocking.x
+        for v in emit.loop(emit.ceil_div(task.c_count * panel.slots * panel.pitch, lanes)):
             product_ = task.panel[emit.lanes_of(v * lanes, lanes)] * factor[at]
             emit.store(total, index, total[index] + product_)
-
-        panel = task.blocking.x
-        emit.loop(emit.ceil_div(task.c_count * panel.slots * panel.pitch, lanes), vector)
         lanes_left: Expr = total[0]
         for lane in range(1, lanes):
             lanes_left = lanes_left + total[lane]
         return emit.let(lanes_left) == emit.constant(0, self.dtype)
 
     def _one_by_one(self, task: _Task, valid: Sequence[Expr]) -> None:
-        """The sums of the block, products with the halo left out."""
+        """Add the products of the block, without those with the halo."""
         gathers, acc, (x, y, _) = self.problem.gathers, task.acc, task.blocking
         steps = x.window.steps
-
-        def weight(k: Expr, c: Expr, *tap: Expr) -> None:
+        for k, c, *tap in emit.grid(task.k_count, task.c_count, *self.problem.geometry.kernel):
             slots = [emit.let(gather.slot_of(r)) for gather, r in zip(gathers, (0, *tap))]
             shifts = [emit.let(gather.shift_of(0, r)) for gather, r in zip(gathers, (0, *tap))]
             source = emit.let(x.plane(c, slots) + x.shifted(shifts))
             into = emit.let(self._weight(k, c, tap))
-
-            def position(*p: Expr) -> None:
-                flat = sum(i * step for i, step in zip(p, steps))
+            for position in emit.grid(*valid):
+                flat = sum(i * step for i, step in zip(position, steps))
                 term = task.rows[k * y.pitch + flat] * task.panel[source + flat]
                 emit.store(acc, into, acc[into] + term)
-
-            emit.nest(valid, position)
-
-        emit.nest((task.k_count, task.c_count, *self.problem.geometry.kernel), weight)
 
     # ------------------------------------------------------------ tiles
 
     def _tiles(self, task: _Task) -> None:
-        """Every register tile of the block, remainders included."""
-        geometry, plan = self.problem.geometry, self.plan
-        last = geometry.kernel[-1]
+        """Compute every register tile of the block, remainders included."""
+        kernel, plan = self.problem.geometry.kernel, self.plan
+        for c, cs in emit.tiles_then_ones(task.c_count, plan.c_tile):
+            for row in emit.grid(*kernel[:-1]):
+                for k, ks in emit.tiles_then_ones(task.k_count, plan.k_tile):
+                    for first, taps in self._tap_tiles():
+                        self._tile(task, (k, ks), (c, cs), (*row, first), taps)
 
-        def over_taps(k: Expr, ks: int, c: Expr, cs: int, depth: Expr, height: Expr) -> None:
-            def tile(first: Expr, taps: int) -> None:
-                self._tile(task, (k, ks), (c, cs), (depth, height, first), taps)
-
-            full, rest = divmod(last, plan.tap_tile)
-            if full * plan.tap_tile <= 16:
-                for i in range(full):
-                    tile(i * plan.tap_tile, plan.tap_tile)
-            else:
-                emit.loop(full, lambda i: tile(i * plan.tap_tile, plan.tap_tile))
-            if rest:
-                tile(last - rest, rest)
-
-        def channels_of_y(c: Expr, cs: int, *row: Expr) -> None:
-            emit.tiles_then_ones(
-                task.k_count, plan.k_tile, lambda k, ks: over_taps(k, ks, c, cs, *row)
-            )
-
-        emit.tiles_then_ones(
-            task.c_count,
-            plan.c_tile,
-            lambda c, cs: emit.nest(geometry.kernel[:-1], lambda *row: channels_of_y(c, cs, *row)),
-        )
+    def _tap_tiles(self) -> Iterator[tuple[Expr, int]]:
+        """Emit the tiles of taps along a row: written out, or a loop where they are many."""
+        taps, size = self.problem.geometry.kernel[-1], self.plan.tap_tile
+        full, rest = divmod(taps, size)
+        for i in range(full) if full * size <= MOST_WRITTEN_OUT else emit.loop(full):
+            yield i * size, size
+        if rest:
+            yield taps - rest, rest
 
     def _tile(
         self,
@@ -224,7 +209,7 @@ class _WgradPositions:
         tap: tuple[Expr, Expr, Expr],
         taps: int,
     ) -> None:
-        """accumulators[channels of y][channels of x][taps] += rows * panel over positions."""
+        """Add rows * panel over positions to [channels of y][channels of x][taps]."""
         lanes = self.plan.lanes
         tiles = list(product(range(ks[1]), range(cs[1]), range(taps)))
         registers = emit.registers(len(tiles), lanes, self.dtype)
@@ -246,18 +231,16 @@ class _WgradPositions:
             sources = {at: emit.opaque_value(source) for at, source in sources.items()}
             places_of_y = [emit.opaque_value(place) for place in places_of_y]
 
-        def vector(v: Expr) -> None:
+        for v in emit.loop(task.blocking.vectors):
             for (k, c, t), (register, index) in zip(tiles, registers):
                 y = task.rows[emit.lanes_of(places_of_y[k] + v * lanes, lanes)]
                 x = task.panel[emit.lanes_of(sources[c, t] + v * lanes, lanes)]
                 emit.store(register, index, register[index] + y * x)
-
-        emit.loop(task.blocking.vectors, vector)
         for (register, index), place in zip(registers, places):
             emit.store(task.acc, place, register[index])
 
-    def _weight(self, k: Expr, c: Expr, tap: tuple[Expr, ...]) -> Expr:
-        """Where the lanes of one weight are."""
+    def _weight(self, k: Expr, c: Expr, tap: Sequence[Expr]) -> Expr:
+        """Return where the lanes of one weight are."""
         index = k * self.plan.c_block + c
         for r, count in zip(tap, self.problem.geometry.kernel):
             index = index * count + r
@@ -266,7 +249,7 @@ class _WgradPositions:
     # ------------------------------------------------------------ output
 
     def _add_lanes(self, task: _Task, group: Expr, first_k: Expr, first_c: Expr) -> None:
-        def element(k: Expr, c: Expr, *tap: Expr) -> None:
+        for k, c, *tap in emit.grid(task.k_count, task.c_count, *self.problem.geometry.kernel):
             index = self._weight(k, c, tap)
             terms = [task.acc[index + lane] for lane in range(self.plan.lanes)]
             while len(terms) > 1:
@@ -277,5 +260,3 @@ class _WgradPositions:
             total = emit.scratch(1, self.dtype)
             emit.store(total, 0, terms[0])
             emit.store(self.out, into, total.load(0, self.out.dtype))
-
-        emit.nest((task.k_count, task.c_count, *self.problem.geometry.kernel), element)

@@ -43,8 +43,7 @@ written again by another::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
 from typing import NamedTuple
@@ -64,17 +63,15 @@ from .wgrad_positions import emit_body as emit_directly
 
 
 def emit_body(problem: Problem, plan: WgradWinogradPlan, operands: Sequence[Operand]) -> None:
-    """What the PrimFunc does, with its arguments as `operands`."""
+    """Emit the body of the PrimFunc whose arguments are `operands`."""
     # Not zero where the weights have to be computed directly.
     directly = emit.scratch(1, "int64")
     emit.store(directly, 0, emit.wide(0))
-
-    def fast() -> None:
+    for _ in emit.only_if(directly[0] < 1):
         tiles = _Tiles.emitted(problem, plan)
         _WgradWinograd(problem, plan, tiles, directly, *operands).emit()
-
-    emit.when(directly[0] < 1, fast)
-    emit.when(directly[0] > 0, lambda: emit_directly(problem, plan.direct, operands))
+    for _ in emit.only_if(directly[0] > 0):
+        emit_directly(problem, plan.direct, operands)
 
 
 class _Tiles(NamedTuple):
@@ -153,16 +150,18 @@ class _WgradWinograd:
         self.acc_pitch = self.terms * self.row + plan.lanes
 
     def emit(self) -> None:
-        """The whole kernel."""
+        """Emit the whole kernel."""
         plan, groups = self.plan, self.problem.geometry.groups
         if plan.position_splits > 1:
-            emit.nest((groups, plan.channel_parts), self._shared_part)
-            return
-        rows = self._rows()
-        emit.nest((groups, plan.channel_parts), lambda group, part: self._part(rows, group, part))
+            for group, part in emit.grid(groups, plan.channel_parts):
+                self._shared_part(group, part)
+        else:
+            rows = self._rows()
+            for group, part in emit.grid(groups, plan.channel_parts):
+                self._part(rows, group, part)
 
     def _rows(self) -> Array:
-        """Room for the combined outputs of a block of tiles."""
+        """Return room for the combined outputs of a block of tiles."""
         return emit.scratch(len(self.points) * self.room * self.row, self.dtype)
 
     @property
@@ -173,112 +172,102 @@ class _WgradWinograd:
         )
 
     def _extents(self) -> list[Expr]:
-        """Phases, and blocks of tiles."""
+        """Return how many phases there are, and how many blocks of tiles."""
         tiles = zip(self.plan.tiles(self.problem), self.tiles.block)
         blocks = (emit.opaque_value(emit.ceil_div(count, size)) for count, size in tiles)
         return [*(len(f.phases) for f in self.filters), *blocks]
 
-    def _block_of(self, part: Expr, number: Expr, step: Callable[[Expr, Expr], None]) -> None:
-        """``step(first channel, where its accumulators begin)`` for one block of channels of x."""
+    def _block(self, part: Expr, number: Expr) -> Iterator[tuple[Expr, Expr]]:
+        """Yield the first channel of a block of channels of x and where its accumulators begin.
+
+        The last of several parts may lack the block: then the branch is not taken.
+        """
         channels, c_block = self.problem.geometry.c_per_group, self.plan.c_block
-        place = emit.let(number * c_block)
-        first_c = emit.let(part * (self._blocks * c_block) + place)
-        # The last of several parts may have none.
+        offset = emit.let(number * c_block)
+        first_c = emit.let(part * (self._blocks * c_block) + offset)
         is_even = channels == self.plan.channel_parts * self._blocks * c_block
-        inside = True if is_even else first_c < channels
-        emit.when(inside, lambda: step(first_c, emit.let(place * self.acc_pitch)))
+        for _ in emit.only_if(True if is_even else first_c < channels):
+            yield first_c, emit.let(offset * self.acc_pitch)
 
-    def _of_blocks(self, part: Expr, step: Callable[[Expr, Expr], None]) -> None:
-        """The same for all blocks of the part, which threads share."""
+    def _parallel_blocks(self, part: Expr) -> Iterator[tuple[Expr, Expr]]:
+        """Emit a parallel loop over the blocks of a part, as :meth:`_block` yields them."""
         with emit.tasks(self._blocks, self.plan.parallel) as number:
-            self._block_of(part, number, step)
+            yield from self._block(part, number)
 
-    def _clear(self, acc: Array, place: Expr, blocks: int) -> None:
+    def _clear(self, acc: Array, start: Expr, blocks: int) -> None:
         count = blocks * self.plan.c_block * self.acc_pitch
-        emit.fill(acc, place, count, emit.constant(0, self.dtype))
+        emit.fill(acc, start, count, emit.constant(0, self.dtype))
 
     def _part(self, rows: Array, group: Expr, part: Expr) -> None:
-        """The weights of one part of the channels of x."""
+        """Compute the weights of one part of the channels of x."""
         plan, block = self.plan, self.tiles.block
         acc: Array | None = None
         if not self.is_single:
             acc = emit.scratch(self._blocks * plan.c_block * self.acc_pitch, self.dtype)
-            self._of_blocks(part, lambda _, place: self._clear(acc, place, 1))
-
-        def one_pass(*numbers: Expr) -> None:
-            one = self._pass(rows, acc, group, numbers)
+            for _, start in self._parallel_blocks(part):
+                self._clear(acc, start, 1)
+        for numbers in emit.grid(*self._extents()):
+            pass_ = self._pass(rows, acc, group, numbers)
             extents = (self.vectors, *block[:3])
-            with emit.tasks(
-                emit.opaque_value(self.vectors * prod(block[:3])), plan.parallel
-            ) as task:
-                self._combine_outputs(one, *map(emit.let, emit.unravel(task, extents)))
-            self._of_blocks(part, partial(self._task, one))
-
-        emit.nest(self._extents(), one_pass)
+            count = emit.opaque_value(self.vectors * prod(block[:3]))
+            with emit.tasks(count, plan.parallel) as task:
+                self._combine_outputs(pass_, *map(emit.let, emit.unravel(task, extents)))
+            for first_c, start in self._parallel_blocks(part):
+                self._task(pass_, first_c, start)
         if acc is not None:
-            self._of_blocks(part, partial(self._write, acc, group))
+            for first_c, start in self._parallel_blocks(part):
+                self._write(acc, group, first_c, start)
 
     def _pass(self, rows: Array, acc: Array | None, group: Expr, numbers: Sequence[Expr]) -> _Pass:
-        """That of these numbers of a phase and of a block of tiles."""
+        """Return the pass over the phase and the block of tiles with these numbers."""
         first = [n * b for n, b in zip(numbers[3:], self.tiles.block)]
         return _Pass(rows, acc, group, TilePhase(self.filters, numbers[:3]), first)
 
     def _shared_part(self, group: Expr, part: Expr) -> None:
-        """The same, phases and blocks of tiles divided among the threads."""
+        """Compute one part with phases and blocks of tiles divided among the threads."""
         plan = self.plan
         size = self._blocks * plan.c_block * self.acc_pitch
         acc = emit.scratch(plan.position_splits * size, self.dtype)
         extents = self._extents()
         passes = emit.opaque_value(prod(extents))
-
-        def one_pass(rows: Array, start: Expr, number: Expr) -> None:
-            numbers = [emit.let(i) for i in emit.unravel(number, extents)]
-            one = self._pass(rows, acc, group, numbers)
-            emit.nest((self.vectors, *self.tiles.block[:3]), partial(self._combine_outputs, one))
-
-            def block(first_c: Expr, place: Expr) -> None:
-                self._task(one, first_c, emit.let(start + place))
-
-            emit.loop(self._blocks, lambda i: self._block_of(part, i, block))
-
         with emit.tasks(plan.position_splits, plan.parallel) as share:
-            start, rows = emit.let(share * size), self._rows()
-            self._clear(acc, start, self._blocks)
-
-            emit.share_of(passes, plan.position_splits, share, partial(one_pass, rows, start))
-
-        def write(first_c: Expr, place: Expr) -> None:
-            def add(i: Expr) -> None:
-                total = acc[place + i]
-                for share in range(1, plan.position_splits):
-                    total = total + acc[place + (share * size) + i]
-                emit.store(acc, place + i, total)
-
-            emit.loop(plan.c_block * self.acc_pitch, add)
-            self._write(acc, group, first_c, place)
-
-        self._of_blocks(part, write)
+            first, rows = emit.let(share * size), self._rows()
+            self._clear(acc, first, self._blocks)
+            for number in emit.share_of(passes, plan.position_splits, share):
+                numbers = [emit.let(i) for i in emit.unravel(number, extents)]
+                pass_ = self._pass(rows, acc, group, numbers)
+                for vector, *row in emit.grid(self.vectors, *self.tiles.block[:3]):
+                    self._combine_outputs(pass_, vector, *row)
+                for b in emit.loop(self._blocks):
+                    for first_c, start in self._block(part, b):
+                        self._task(pass_, first_c, emit.let(first + start))
+        for first_c, start in self._parallel_blocks(part):
+            for i in emit.loop(plan.c_block * self.acc_pitch):
+                total = acc[start + i]
+                for number in range(1, plan.position_splits):
+                    total = total + acc[start + (number * size) + i]
+                emit.store(acc, start + i, total)
+            self._write(acc, group, first_c, start)
 
     # ------------------------------------------------------------ outputs
 
-    def _combine_outputs(self, one: _Pass, vector: Expr, *numbers: Expr) -> None:
-        """rows[point][tile of vectors][tile][lanes] of one row of tiles and one vector."""
+    def _combine_outputs(self, pass_: _Pass, vector: Expr, *numbers: Expr) -> None:
+        """Write rows[point][tile of vectors][tile][lanes] of one row of tiles and one vector."""
         lanes, block, tile = self.plan.lanes, self.tiles.block, self.plan.tile
         line = block[3] * tile[2]
         longest = line if self.problem.is_static else self.room * tile[2]
         transposed = emit.scratch(tile[0] * tile[1] * longest * lanes, self.dtype)
-        self._transpose_outputs(one, vector, numbers, transposed)
+        self._transpose_outputs(pass_, vector, numbers, transposed)
         vectors = [self._tile_of(v) for v in range(self.vectors)]
         start_of, count_of, number_of = (emit.table([v[i] for v in vectors]) for i in range(3))
         into = emit.let(start_of(vector) * (self.room * lanes) + number_of(vector) * lanes)
         step = emit.let(count_of(vector) * lanes)
         flat = emit.let(((numbers[0] * block[1] + numbers[1]) * block[2] + numbers[2]) * block[3])
-
-        def one_tile(q: Expr) -> None:
+        for q in emit.loop(block[3]):
             values = {}
             for e in product(*map(range, tile)):
-                place = (e[0] * tile[1] + e[1]) * line + q * tile[2] + e[2]
-                values[e] = emit.let(transposed[emit.lanes_of(place * lanes, lanes)])
+                position = (e[0] * tile[1] + e[1]) * line + q * tile[2] + e[2]
+                values[e] = emit.let(transposed[emit.lanes_of(position * lanes, lanes)])
             for axis, f in enumerate(self.filters):
                 of_point = [
                     [(e, c) for e, output in enumerate(f.outputs) for p, c in output if p == point]
@@ -286,22 +275,21 @@ class _WgradWinograd:
                 ]
                 values = transformed_along(values, axis, of_point, self.dtype, lanes)
             for number, point in enumerate(self.points):
-                place = into + number * (self.room * self.row) + (flat + q) * step
-                emit.store(one.rows, emit.lanes_of(place, lanes), values[point])
-
-        emit.loop(block[3], one_tile)
+                row = into + number * (self.room * self.row) + (flat + q) * step
+                emit.store(pass_.rows, emit.lanes_of(row, lanes), values[point])
 
     def _transpose_outputs(
-        self, one: _Pass, vector: Expr, numbers: Sequence[Expr], transposed: Array
+        self, pass_: _Pass, vector: Expr, numbers: Sequence[Expr], transposed: Array
     ) -> None:
-        """transposed[depth in the tile][height in the tile][position of the row][lanes]."""
-        problem, lanes, tile, first = self.problem, self.plan.lanes, self.plan.tile, one.first
+        """Write transposed[depth in the tile][height in the tile][position of the row][lanes]."""
+        problem, lanes, tile, first = self.problem, self.plan.lanes, self.plan.tile, pass_.first
         channels, sizes = problem.geometry.k_per_group, problem.y_sizes
         line = self.tiles.block[3] * tile[2]
         zeros = emit.broadcast(emit.constant(0, self.dtype), lanes)
         steps = [f.out_step for f in self.filters]
         offsets = [
-            emit.table([offset for offset, _, _ in f.phases])(phase) for f, phase in zip(*one.phase)
+            emit.table([offset for offset, _, _ in f.phases])(number)
+            for f, number in zip(*pass_.phase)
         ]
         image = emit.let(first[0] + numbers[0])
         # Of the row's positions of this phase, how many exist.
@@ -310,8 +298,7 @@ class _WgradWinograd:
         positions = emit.let(emit.least(emit.most(existing - start, 0), line))
         first_k = emit.let(vector * lanes)
         count = emit.clamped_extent(first_k, channels, lanes)
-
-        def piece(*e: Expr) -> None:
+        for e in emit.grid(*tile[:2]):
             depth, height = (
                 emit.let(
                     ((first[axis + 1] + numbers[axis + 1]) * tile[axis] + e[axis]) * steps[axis]
@@ -320,84 +307,77 @@ class _WgradWinograd:
                 for axis in (0, 1)
             )
             into = (e[0] * tile[1] + e[1]) * line * lanes
-            emit.loop(
-                line,
-                lambda u: emit.store(transposed, emit.lanes_of(into + u * lanes, lanes), zeros),
-            )
-
-            def run() -> None:
+            for u in emit.loop(line):
+                emit.store(transposed, emit.lanes_of(into + u * lanes, lanes), zeros)
+            inside = emit.both(image < sizes[0], depth < sizes[1], height < sizes[2])
+            for _ in emit.only_if(inside):
                 where = (image, depth, height, start * steps[2] + offsets[2])
-                k = one.group * channels + first_k
+                k = pass_.group * channels + first_k
                 origin = emit.opaque_base(self.y.at("C" + DATA, k, *where))
                 step = self.y.strides[DATA[-1]] * steps[2]
                 runs = Runs(self.y, origin, step, count, positions, line)
                 transpose(Pitched(transposed, into, lanes), runs, lanes)
 
-            inside = emit.both(image < sizes[0], depth < sizes[1], height < sizes[2])
-            emit.when(inside, run)
-
-        emit.nest(tile[:2], piece)
-
     def _tile_of(self, vector: int) -> tuple[int, int, int]:
-        """The first vector of the tile that holds it, how many it has, and which one this is."""
+        """Return the first vector of the tile that holds it, their number, and which it is."""
         first = vector // self.plan.vectors * self.plan.vectors
         return first, min(self.plan.vectors, self.vectors - first), vector - first
 
     # ------------------------------------------------------------ products
 
-    def _task(self, one: _Pass, first_c: Expr, place: Expr) -> None:
-        """What one block of tiles adds to the sums of one block of channels of x."""
+    def _task(self, pass_: _Pass, first_c: Expr, start: Expr) -> None:
+        """Add one block of tiles to the sums of one block of channels of x, from `start` on."""
         problem, plan = self.problem, self.plan
         count = emit.clamped_extent(first_c, problem.geometry.c_per_group, plan.c_block)
         inputs = emit.scratch(self.terms * plan.rows * plan.pitch, self.dtype)
         combined = WinogradInputs(
-            problem, self.x, one.first, self.tiles.block, self.room, plan.pitch, plan.lanes
+            problem, self.x, pass_.first, self.tiles.block, self.room, plan.pitch, plan.lanes
         )
         first_rows = [t * plan.rows for t in range(self.terms)]
-        tiles = combined.rows_into(inputs, first_rows, one.group, one.phase)
-        emit.loop(count, lambda c: tiles(emit.let(first_c + c), c))
-        if one.acc is not None:
-            self._products(one.rows, inputs, one.acc, place, count)
-            return
-        acc = emit.scratch(plan.c_block * self.acc_pitch, self.dtype)
-        self._products(one.rows, inputs, acc, 0, count)
-        self._write(acc, one.group, first_c, 0)
+        channels = combined.rows_into(inputs, first_rows, pass_.group, pass_.phase)
+        for c in emit.loop(count):
+            channels.combine(emit.let(first_c + c), c)
+        if pass_.acc is not None:
+            self._products(pass_.rows, inputs, pass_.acc, start, count)
+        else:
+            acc = emit.scratch(plan.c_block * self.acc_pitch, self.dtype)
+            self._products(pass_.rows, inputs, acc, 0, count)
+            self._write(acc, pass_.group, first_c, 0)
 
-    def _products(self, rows: Array, inputs: Array, acc: Array, place: Expr, count: Expr) -> None:
-        """acc[channel of x][term][channel of y], from `place` on."""
+    def _products(self, rows: Array, inputs: Array, acc: Array, start: Expr, count: Expr) -> None:
+        """Add to acc[channel of x][term][channel of y], from `start` on."""
         plan, lanes = self.plan, self.plan.lanes
         numbers = [
             [point for point, terms in enumerate(f.points) for _ in terms] for f in self.filters
         ]
         point_of = emit.table([self.points.index(at) for at in product(*numbers)])
-
-        def tile(term: Expr, point: Expr, vector: Expr, vectors: int, c: Expr, cs: int) -> None:
-            row = emit.let(point * (self.room * self.row) + vector * (self.room * lanes))
-            values = emit.let((term * plan.rows + c) * plan.pitch)
-            into = emit.let(place + c * self.acc_pitch + term * self.row + vector * lanes)
-            places = [into + o * self.acc_pitch for o in range(cs)]
-            add_products(
-                (self.tiles.number,),
-                Matrix(inputs, lambda o, i: values + o * plan.pitch + i),
-                Matrix(rows, lambda i: row + i * (vectors * lanes)),
-                RegisterTile(acc, places, vectors, lanes),
-                fresh=self.is_single,
-            )
-
-        def of_term(term: Expr) -> None:
+        for term in emit.loop(self.terms):
             point = emit.let(point_of(term))
+            for vector, vectors in emit.tiles(self.vectors, plan.vectors):
+                for c, cs in emit.tiles_then_ones(count, plan.c_tile):
+                    row = emit.let(point * (self.room * self.row) + vector * (self.room * lanes))
+                    values = emit.let((term * plan.rows + c) * plan.pitch)
+                    into = emit.let(start + c * self.acc_pitch + term * self.row + vector * lanes)
+                    places = [into + o * self.acc_pitch for o in range(cs)]
+                    tile = RegisterTile(acc, places, vectors, lanes)
+                    self._add_products((inputs, values), (rows, row), tile)
 
-            def channels(vector: Expr, vectors: int) -> None:
-                at = partial(tile, term, point, vector, vectors)
-                emit.tiles_then_ones(count, plan.c_tile, at)
-
-            emit.tiles(self.vectors, plan.vectors, channels)
-
-        emit.loop(self.terms, of_term)
+    def _add_products(
+        self, inputs: tuple[Array, Expr], rows: tuple[Array, Expr], tile: RegisterTile
+    ) -> None:
+        """Add the products of inputs and rows, which begin at these indices, over all tiles."""
+        pitch = self.plan.pitch
+        add_products(
+            (self.tiles.number,),
+            Matrix(inputs[0], lambda o, i: inputs[1] + o * pitch + i),
+            Matrix(rows[0], lambda i: rows[1] + i * (tile.vectors * tile.lanes)),
+            tile,
+            fresh=self.is_single,
+        )
 
     # ------------------------------------------------------------ weights
 
-    def _write(self, acc: Array, group: Expr, first_c: Expr, place: Expr) -> None:
+    def _write(self, acc: Array, group: Expr, first_c: Expr, start: Expr) -> None:
         """Combine the sums of terms to weights, and transpose them back, a vector at a time."""
         g, lanes = self.problem.geometry, self.plan.lanes
         count = emit.clamped_extent(first_c, g.c_per_group, self.plan.c_block)
@@ -408,33 +388,27 @@ class _WgradWinograd:
         term_numbers = list(product(*(range(len(f.terms)) for _, f in axes)))
         tap_numbers = list(product(*(range(g.kernel[axis]) for axis, _ in axes)))
         tap_of = emit.table([term.taps[0][0] for term in depth.terms])
-
-        def combine(start: Expr, number: Expr) -> None:
-            """All terms, or those with this one along depth."""
-            first = emit.let(start + number * (len(term_numbers) * self.row))
-            values = {
-                at: emit.let(acc[emit.lanes_of(first + t * self.row, lanes)])
-                for t, at in enumerate(term_numbers)
-            }
-            for number_of_axis, (axis, f) in enumerate(axes):
-                of_tap = [
-                    [(t, a) for t, term in enumerate(f.terms) for i, a in term.taps if i == tap]
-                    for tap in range(g.kernel[axis])
-                ]
-                values = transformed_along(values, number_of_axis, of_tap, self.dtype, lanes)
-            into = emit.let(tap_of(number) * len(tap_numbers)) if depth.is_direct else 0
-            for tap, at in enumerate(tap_numbers):
-                emit.store(transposed, emit.lanes_of((into + tap) * lanes, lanes), values[at])
-                finite.show(values[at])
-
-        def vector(c: Expr, v: Expr) -> None:
-            start = emit.let(place + c * self.acc_pitch + v * lanes)
-            emit.loop(depth.loops, lambda number: combine(start, number))
+        for c, v in emit.grid(count, self.vectors):
+            first = emit.let(start + c * self.acc_pitch + v * lanes)
+            for number in emit.loop(depth.loops):  # all terms, or those with this one along depth
+                row = emit.let(first + number * (len(term_numbers) * self.row))
+                values = {
+                    at: emit.let(acc[emit.lanes_of(row + t * self.row, lanes)])
+                    for t, at in enumerate(term_numbers)
+                }
+                for number_of_axis, (axis, f) in enumerate(axes):
+                    of_tap = [
+                        [(t, a) for t, term in enumerate(f.terms) for i, a in term.taps if i == tap]
+                        for tap in range(g.kernel[axis])
+                    ]
+                    values = transformed_along(values, number_of_axis, of_tap, self.dtype, lanes)
+                into = emit.let(tap_of(number) * len(tap_numbers)) if depth.is_direct else 0
+                for tap, at in enumerate(tap_numbers):
+                    emit.store(transposed, emit.lanes_of((into + tap) * lanes, lanes), values[at])
+                    finite.show(values[at])
             first_k = emit.let(v * lanes)
             k_count = emit.clamped_extent(first_k, g.k_per_group, lanes)
             k = group * g.k_per_group + first_k
             column = Column(transposed, lanes, k_count)
             write_transposed(self.problem, self.out, column, k, first_c + c)
-
-        emit.nest((count, self.vectors), vector)
         finite.report(self.directly)

@@ -44,9 +44,8 @@ value overflow, where a direct sum would not: hence the last line, which other d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import product
 from math import prod
 from typing import NamedTuple
@@ -65,7 +64,6 @@ from ..parts.winograd_inputs import TilePhase, WinogradInputs
 from ..parts.winograd_transform import transformed_along
 from ..parts.winograd_weights import WinogradWeights
 from ..plan.winograd import WinogradPlan
-from ..plan.winograd_rows import Pair
 from . import direct
 
 MOST_WRITTEN_OUT = 8
@@ -73,35 +71,34 @@ MOST_WRITTEN_OUT = 8
 
 
 def emit_body(problem: Problem, plan: WinogradPlan, operands: Sequence[Operand]) -> None:
-    """What the PrimFunc does, with its arguments as `operands`."""
+    """Emit the body of the PrimFunc whose arguments are `operands`."""
     data, weight, *extra, out = operands
     # Not zero where the outputs have to be computed directly.
     directly = emit.scratch(1, "int64")
-    one = _Winograd(problem, plan, weight, data, out, extra)
-    emit.store(directly, 0, emit.choose(one.pays(), lambda: emit.wide(0), emit.wide(1)))
-    emit.when(directly[0] < 1, lambda: one.emit(directly))
+    winograd = _Winograd(problem, plan, weight, data, out, extra)
+    emit.store(directly, 0, emit.choose(winograd.pays(), lambda: emit.wide(0), emit.wide(1)))
+    for _ in emit.only_if(directly[0] < 1):
+        winograd.emit(directly)
     if problem.prepacked:
-        weight = copied_weight(problem, weight, one.taps.elements)
+        weight = copied_weight(problem, weight, winograd.taps.elements)
         dtypes = problem.dtypes[0], weight.dtype, problem.dtypes[2]
         problem = replace(problem, dtypes=dtypes, prepacked=False)
-    operands = [data, weight, *extra, out]
-    emit.when(directly[0] > 0, lambda: direct.emit_body(problem, plan.direct, operands))
+    for _ in emit.only_if(directly[0] > 0):
+        direct.emit_body(problem, plan.direct, [data, weight, *extra, out])
 
 
 def packed_weights(problem: Problem, plan: WinogradPlan) -> Packed:
-    """What the packed weights are: combined taps, and behind them the weights as they are, for data
-    that is not finite."""
+    """Return the form of packed weights: combined taps, then the original weights, which are read
+    when data is not finite."""
     return Packed(WinogradWeights(problem, plan).elements + problem.weights, problem.acc_dtype)
 
 
 def pack_weights(problem: Problem, plan: WinogradPlan, weight: Operand, packed: Operand) -> None:
-    """Pack them."""
+    """Emit the packing of weights."""
     taps = WinogradWeights(problem, plan, weight)
     taps.combine(packed)
-    emit.loop(
-        problem.weights,
-        lambda i: emit.store(packed, taps.elements + i, weight.load(i, packed.dtype)),
-    )
+    for i in emit.loop(problem.weights):
+        emit.store(packed, taps.elements + i, weight.load(i, packed.dtype))
 
 
 class _Blocking(NamedTuple):
@@ -200,6 +197,26 @@ class _Pass(NamedTuple):
     blocks: Expr
 
 
+class _RowPhase(NamedTuple):
+    """A phase along depth and height, and where its inputs are combined.
+
+    Attributes
+    ----------
+    number : Expr
+        Of all these phases.
+    slice_ : Expr
+        The slice of the kernel that it needs.
+    first_inputs : Expr
+        First row of inputs of the slice, if those of all positions are combined first.
+    number_in_slice : Expr
+    """
+
+    number: Expr
+    slice_: Expr
+    first_inputs: Expr
+    number_in_slice: Expr
+
+
 class _Winograd:
     """One kernel while it is being emitted."""
 
@@ -252,73 +269,70 @@ class _Winograd:
         return _Blocking(block, counts, positions, rounds, Splits(part_blocks, splits, per_split))
 
     def emit(self, directly: Array) -> None:
-        """The whole kernel; it sets `directly` if something that it makes is infinite or NaN."""
+        """Emit the whole kernel; it sets `directly` if a result is infinite or NaN."""
         plan, blocking = self.plan, self._blocking()
         with self.result.kernel():
             if not plan.position_splits:
-                emit.loop(
-                    plan.channel_parts,
-                    lambda number: self._parallel_part(blocking, number, directly),
-                )
-                return
-            tasks = -(-plan.channel_parts // plan.per_task)
-            extents = (self.problem.geometry.groups, tasks, plan.position_splits)
-            with emit.tasks(prod(extents), plan.parallel) as task:
-                place = map(emit.let, emit.unravel(task, extents))
-                self._some_parts(blocking, directly, *place)
-
-    def _combined_taps(self, combine: Callable[[Array], None]) -> Array:
-        """The combined taps of a part: as they come packed, or made by `combine`."""
-        if self.problem.prepacked:
-            return self.weight
-        combined = emit.scratch(self.taps.elements, self.dtype)
-        combine(combined)
-        return combined
+                for number in emit.loop(plan.channel_parts):
+                    self._parallel_part(blocking, number, directly)
+            else:
+                tasks = -(-plan.channel_parts // plan.per_task)
+                extents = (self.problem.geometry.groups, tasks, plan.position_splits)
+                with emit.tasks(prod(extents), plan.parallel) as task:
+                    group, number, share = map(emit.let, emit.unravel(task, extents))
+                    self._some_parts(blocking, directly, group, number, share)
 
     def _some_parts(
-        self, blocking: _Blocking, directly: Array, group: Expr, number: Expr, share: Expr
+        self, blocking: _Blocking, directly: Array, group: Expr, task: Expr, share: Expr
     ) -> None:
-        """A share of some parts of the output channels, by one thread."""
-        plan, counts = self.plan, blocking.counts
+        """Compute the parts of the output channels of one task, for a share of the positions."""
         inputs = self._inputs(blocking)
-
-        def of_part(slice_: Expr | None, i: Expr) -> None:
-            first = emit.let((number * plan.per_task + i) * self.taps.part_blocks)
-            combined = self._combined_taps(
-                lambda into: emit.loop(
-                    self.taps.chunks,
-                    lambda chunk: self.taps.combine_chunk(into, group, first, chunk, slice_),
-                )
-            )
-            part = _Part(blocking, combined, inputs, group, first, slice_)
-
-            def block(number: Expr) -> None:
-                numbers = [emit.let(i) for i in emit.unravel(number, counts)]
-                self._task(part, numbers, 0, directly)
-
-            emit.share_of(prod(counts), plan.position_splits, share, block)
-
-        def present(slice_: Expr | None, i: Expr) -> None:
-            is_even = plan.channel_parts % plan.per_task == 0
-            inside = True if is_even else number * plan.per_task + i < plan.channel_parts
-            emit.when(inside, lambda: of_part(slice_, i))
-
-        def of_slice(slice_: Expr | None) -> None:
-            if plan.inputs_first:
+        for slice_ in emit.loop(len(self.rows.slices)) if self.plan.by_slice else (None,):
+            if self.plan.inputs_first:
                 # Those of all positions, which are one block.
                 combined = self._combined_inputs(blocking, [0] * len(blocking.block))
-                self._over_phases(slice_, partial(self._combine_rows, combined, inputs, group))
-            emit.loop(plan.per_task, partial(present, slice_))
+                for rows in self._row_phases(slice_):
+                    for phase, row in self._phases(rows):
+                        self._combine_rows(combined, inputs, group, phase, row)
+            for number in self._parts_of_task(task):
+                part = self._part(blocking, inputs, group, number, slice_)
+                counts = blocking.counts
+                for block in emit.share_of(prod(counts), self.plan.position_splits, share):
+                    numbers = [emit.let(i) for i in emit.unravel(block, counts)]
+                    self._task(part, numbers, 0, directly)
 
-        if plan.by_slice:
-            emit.loop(len(self.rows.slices), of_slice)
-        else:
-            of_slice(None)
+    def _parts_of_task(self, task: Expr) -> Iterator[Expr]:
+        """Emit a loop over the parts of the output channels that one task computes."""
+        plan = self.plan
+        is_even = plan.channel_parts % plan.per_task == 0
+        for i in emit.loop(plan.per_task):
+            number = task * plan.per_task + i
+            for _ in emit.only_if(True if is_even else number < plan.channel_parts):
+                yield number
+
+    def _part(
+        self, blocking: _Blocking, inputs: Array, group: Expr, number: Expr, slice_: Expr | None
+    ) -> _Part:
+        """Return part `number` of the output channels, whose taps this thread combines."""
+        first = emit.let(number * self.taps.part_blocks)
+        combined = self._room_for_taps()
+        if not self.problem.prepacked:
+            for chunk in emit.loop(self.taps.chunks):
+                self.taps.combine_chunk(combined, group, first, chunk, slice_)
+        return _Part(blocking, combined, inputs, group, first, slice_)
+
+    def _room_for_taps(self) -> Array:
+        """Return memory for the combined taps of a part, or the packed weights that hold them."""
+        if self.problem.prepacked:
+            return self.weight
+        return emit.scratch(self.taps.elements, self.dtype)
 
     def _parallel_part(self, blocking: _Blocking, number: Expr, directly: Array) -> None:
-        """One part of the output channels, by all threads."""
+        """Compute one part of the output channels with all threads."""
         first, counts = emit.let(number * self.taps.part_blocks), blocking.counts
-        combined = self._combined_taps(lambda into: self.taps.combine(into, first))
+        combined = self._room_for_taps()
+        if not self.problem.prepacked:
+            self.taps.combine(combined, first)
         groups = self.problem.geometry.groups
         extents = (counts[0], groups, *counts[1:], blocking.splits.number)
         with emit.tasks(emit.opaque_value(prod(extents)), self.plan.parallel) as task:
@@ -331,7 +345,7 @@ class _Winograd:
     # ------------------------------------------------------------ one task
 
     def _task(self, part: _Part, numbers: Sequence[Expr], split: Expr, directly: Array) -> None:
-        """The outputs of one block of tiles and of one split of a part: of one slice, or of all."""
+        """Compute one block of tiles, for one split of a part: of one slice, or of all."""
         plan, blocking = self.plan, part.blocking
         per_split, block = blocking.splits.per_split, blocking.block
         most = max(prod(len(f.points) for f in filters) for filters in product(*self.filters))
@@ -344,93 +358,76 @@ class _Winograd:
         present = emit.least(self.taps.part_blocks, self.taps.blocks - part.first_block) - first
         blocks = emit.let(emit.most(emit.least(present, per_split), 0))
         with self.result.task(block[-1] * self.tile[-1] * self.out_steps[-1]) as rows:
-            place = [i * b for i, b in zip(numbers, block)]
-            task = _Task(part, rows, place, first, blocks, points, acc, finite)
-
-            def copy_out(row_phase: Expr) -> None:
-                offsets = self.row_phases.offsets(row_phase)
-                emit.loop(blocks * plan.channels, lambda o: self._copy_out(task, o, offsets))
-
-            self._over_phases(part.slice_, partial(self._phase, task), copy_out)
+            corner = [i * b for i, b in zip(numbers, block)]
+            task = _Task(part, rows, corner, first, blocks, points, acc, finite)
+            for row_phase in self._row_phases(part.slice_):
+                for phase, row in self._phases(row_phase):
+                    self._phase(task, phase, row)
+                offsets = self.row_phases.offsets(row_phase.number)
+                for o in emit.loop(blocks * plan.channels):
+                    self._copy_out(task, o, offsets)
         finite.report(directly)
 
     def _phase(self, task: _Task, phase: TilePhase, row: Expr) -> None:
-        """The outputs of one phase, whose inputs are combined from this row on."""
-        plan, part, first = self.plan, task.part, task.first_block
+        """Compute one phase, whose inputs are combined from this row on."""
+        plan, part = self.plan, task.part
         numbers = [
             emit.table([f.first_taps.index(first) for _, _, first in f.phases])(i)
             for f, i in zip(*phase)
         ]
-
-        def one_pass(chunk: Expr, i: Expr) -> None:
-            start = emit.let(i * plan.pass_blocks)
-            blocks = emit.let(emit.most(emit.least(task.blocks - start, plan.pass_blocks), 0))
-            place = self.taps.block_held(part.group, part.first_block, first + start)
-            taps = self.taps.offset_of(place, phase.filters, numbers)
-            taps = emit.let(taps + chunk * self.taps.chunk_elements)
-            one = _Pass(phase, row, taps, start, blocks)
-            emit.loop(part.blocking.rounds, partial(self._round, task, one))
-
-        def one_chunk(chunk: Expr) -> None:
+        if plan.chunks > 1:
+            self._clear(task, phase)
+        for chunk in emit.loop(plan.chunks):
             if not plan.inputs_first:
                 combined = self._combined_inputs(part.blocking, task.first)
                 self._combine_rows(combined, part.inputs, part.group, phase, row, chunk)
             passes = emit.ceil_div(part.blocking.splits.per_split, plan.pass_blocks)
-            emit.loop(passes, partial(one_pass, chunk))
-
-        if plan.chunks > 1:
-            self._clear(task, phase)
-        emit.loop(plan.chunks, one_chunk)
+            for i in emit.loop(passes):
+                start = emit.let(i * plan.pass_blocks)
+                blocks = emit.let(emit.most(emit.least(task.blocks - start, plan.pass_blocks), 0))
+                number = task.first_block + start
+                number = self.taps.block_held(part.group, part.first_block, number)
+                taps = self.taps.offset_of(number, phase.filters, numbers)
+                taps = emit.let(taps + chunk * self.taps.chunk_elements)
+                for round_ in emit.loop(part.blocking.rounds):
+                    self._round(task, _Pass(phase, row, taps, start, blocks), round_)
 
     # ------------------------------------------------------------ inputs
 
     def _inputs(self, blocking: _Blocking) -> Array:
-        """Room for rows of combined inputs, with zeros behind the last tile."""
+        """Return room for rows of combined inputs, with zeros behind the last tile."""
         rows, positions = self.rows.inputs_held, blocking.positions
-        made = emit.scratch(rows * self.pitch, self.dtype)
+        inputs = emit.scratch(rows * self.pitch, self.dtype)
         tail, zero = self.pitch - positions, emit.constant(0, self.dtype)
-        emit.loop(rows, lambda i: emit.fill(made, i * self.pitch + positions, tail, zero))
-        return made
+        for i in emit.loop(rows):
+            emit.fill(inputs, i * self.pitch + positions, tail, zero)
+        return inputs
 
-    def _over_phases(
-        self,
-        slice_: Expr | None,
-        of_phase: Callable[[TilePhase, Expr], None],
-        then: Callable[[Expr], None] = lambda _: None,
-    ) -> None:
-        """``of_phase(phase, its first row of inputs)`` for the phases of a slice, or of all, and
-        ``then(phase)`` after those of a phase of rows."""
-
-        def of_slice(slice_: Expr) -> None:
-            before: Expr = 0
+    def _row_phases(self, slice_: Expr | None) -> Iterator[_RowPhase]:
+        """Emit loops over the phases along depth and height of a slice, or of all slices."""
+        for s in emit.loop(len(self.rows.slices)) if slice_ is None else (slice_,):
+            first: Expr = 0
             if self.plan.inputs_first:
-                before = emit.let(emit.table(self.rows.first_inputs)(slice_))
+                first = emit.let(emit.table(self.rows.first_inputs)(s))
+            for number, i in self.row_phases.of_slice(s):
+                yield _RowPhase(number, s, first, i)
 
-            def of_rows(row_phase: Expr, number: Expr) -> None:
-                def along_row(filters: Sequence[Filter], first: int, i: Expr) -> None:
-                    phases, row = [*self.row_phases.numbers(row_phase), i], 0
+    def _phases(self, rows: _RowPhase) -> Iterator[tuple[TilePhase, Expr]]:
+        """Emit loops over the phases along the row, each with its first row of inputs."""
+        for pair in self.row_phases.pairs(rows.slice_):
+            *before, each_of_rows = self.rows.inputs_before(pair)
+            for last, start in zip(self.filters[2], before):
+                filters = (*pair, last)
+                for i in emit.loop(len(last.phases)):
+                    phases, row = [*self.row_phases.numbers(rows.number), i], 0
                     if self.plan.inputs_first:
                         each = self.rows.of_phase(filters)
-                        of_phase_of_rows = self.rows.inputs_before((filters[0], filters[1]))[-1]
-                        row = emit.let(before + number * of_phase_of_rows + first + i * each)
-                    of_phase(TilePhase(filters, phases), row)
-
-                def of_pair(pair: Pair) -> None:
-                    for last, first in zip(self.filters[2], self.rows.inputs_before(pair)):
-                        emit.loop(len(last.phases), partial(along_row, (*pair, last), first))
-
-                self.row_phases.of_pair(slice_, of_pair)
-                then(row_phase)
-
-            self.row_phases.over_phases(slice_, of_rows)
-
-        if slice_ is None:
-            emit.loop(len(self.rows.slices), of_slice)
-        else:
-            of_slice(slice_)
+                        row = rows.first_inputs + rows.number_in_slice * each_of_rows
+                        row = emit.let(row + start + i * each)
+                    yield TilePhase(filters, phases), row
 
     def _combined_inputs(self, blocking: _Blocking, first: Sequence[Expr]) -> WinogradInputs:
-        """The inputs of the block whose first tile is `first`."""
+        """Return the inputs of the block whose first tile is `first`."""
         return WinogradInputs(
             self.problem, self.data, first, blocking.block, self.room, self.pitch, self.plan.lanes
         )
@@ -444,76 +441,88 @@ class _Winograd:
         first_row: Expr,
         chunk: Expr = 0,
     ) -> None:
-        """inputs[term][input channel][tile] of one phase and one chunk, from this row on."""
+        """Write inputs[term][input channel][tile] of one phase and one chunk, from this row on."""
         first_rows = list(self.taps.rows_of(phase.filters).values())
-        tiles = combined.rows_into(into, first_rows, group, phase)
+        inputs = combined.rows_into(into, first_rows, group, phase)
         first = chunk * self.depth
-        emit.loop(self.depth, lambda c: tiles(first + c, first_row + c))
+        for c in emit.loop(self.depth):
+            inputs.combine(first + c, first_row + c)
 
     # ------------------------------------------------------------ products
 
-    def _round(self, task: _Task, one: _Pass, number: Expr) -> None:
-        """The outputs of some vectors of tiles, of the blocks of channels of a pass."""
-        plan, filters = self.plan, one.phase.filters
+    def _round(self, task: _Task, pass_: _Pass, number: Expr) -> None:
+        """Compute some vectors of tiles, for the blocks of channels of a pass."""
+        plan, filters = self.plan, pass_.phase.filters
         counts = [prod(map(len, points)) for points in product(*(f.points for f in filters))]
         # A phase may lack the first terms along depth, where terms are a loop.
-        loops, lack = filters[0].loops, emit.table(filters[0].missing)(one.phase.numbers[0])
+        loops, lack = filters[0].loops, emit.table(filters[0].missing)(pass_.phase.numbers[0])
         terms_of = emit.table([count // loops for count in counts])
         start_of = emit.table(self.rows.starts(filters)[:-1])
-
-        def point(p: Expr) -> None:
+        for p in emit.loop(len(counts)):
             each = terms_of(p)
             terms = (loops - lack) * each
             start = emit.let(start_of(p) + lack * each * self.depth)
+            for b in emit.loop(pass_.blocks):
+                point = (p * plan.pass_blocks + b) * self.block_width
+                self._products(task, pass_, (number, b, start), terms, point)
+        before = pass_.first * (plan.channels * self.outputs * self.pitch)
+        offset = emit.let(before + self._offset_of(pass_.phase) + number * self.width)
+        for o in emit.loop(pass_.blocks * plan.channels):
+            self._combine_points(task, filters, o, offset)
 
-            def block(b: Expr) -> None:
-                weights = emit.let(one.taps + b * self.taps.block_elements + start * plan.channels)
-                into = emit.let((p * plan.pass_blocks + b) * self.block_width)
-                places = [into + o * self.width for o in range(plan.channels)]
-                add_products(
-                    (terms * self.depth,),
-                    Matrix(task.part.combined, lambda o, i: weights + i * plan.channels + o),
-                    Matrix(
-                        task.part.inputs,
-                        lambda i: (one.row + start + i) * self.pitch + number * self.width,
-                    ),
-                    RegisterTile(task.points, places, plan.vectors, plan.lanes),
-                    fresh=True,
-                )
+    def _products(
+        self,
+        task: _Task,
+        pass_: _Pass,
+        numbers: tuple[Expr, Expr, Expr],
+        terms: Expr,
+        point: Expr,
+    ) -> None:
+        """Sum up one point of some vectors of tiles, for one block of channels.
 
-            emit.loop(one.blocks, block)
-
-        emit.loop(len(counts), point)
-        before = one.first * (plan.channels * self.outputs * self.pitch)
-        place = emit.let(before + self._place_of(one.phase) + number * self.width)
-        emit.loop(
-            one.blocks * plan.channels, lambda o: self._combine_points(task, filters, o, place)
+        `numbers` are the round, the block and the first row of the point; the sums go to `point`.
+        """
+        plan, (round_, block, start) = self.plan, numbers
+        weights = emit.let(pass_.taps + block * self.taps.block_elements + start * plan.channels)
+        into = emit.let(point)
+        add_products(
+            (terms * self.depth,),
+            Matrix(task.part.combined, lambda o, i: weights + i * plan.channels + o),
+            Matrix(
+                task.part.inputs,
+                lambda i: (pass_.row + start + i) * self.pitch + round_ * self.width,
+            ),
+            RegisterTile(
+                task.points,
+                [into + o * self.width for o in range(plan.channels)],
+                plan.vectors,
+                plan.lanes,
+            ),
+            fresh=True,
         )
 
-    def _place_of(self, phase: TilePhase) -> Expr:
-        """Where the outputs of a phase are, of those of all phases of a row."""
+    def _offset_of(self, phase: TilePhase) -> Expr:
+        """Return where the outputs of a phase are, among those of all phases of a row."""
         offset = emit.table([offset for offset, _, _ in phase.filters[2].phases])(phase.numbers[2])
         return offset * (prod(self.tile) * self.pitch)
 
     def _clear(self, task: _Task, phase: TilePhase) -> None:
-        """Zeros for the outputs of one phase."""
-        place, lanes = emit.let(self._place_of(phase)), self.plan.lanes
+        """Write zeros to the outputs of one phase."""
+        offset, lanes = emit.let(self._offset_of(phase)), self.plan.lanes
         zeros = emit.broadcast(emit.constant(0, self.dtype), lanes)
-
-        def vector(o: Expr, v: Expr) -> None:
-            at = emit.lanes_of(place + o * self.outputs * self.pitch + v * lanes, lanes)
-            emit.store(task.acc, at, zeros)
-
         vectors = prod(self.tile) * self.pitch // lanes
-        emit.nest((task.blocks * self.plan.channels, vectors), vector)
+        for o, v in emit.grid(task.blocks * self.plan.channels, vectors):
+            index = emit.lanes_of(offset + o * self.outputs * self.pitch + v * lanes, lanes)
+            emit.store(task.acc, index, zeros)
 
-    def _combine_points(self, task: _Task, filters: Sequence[Filter], o: Expr, place: Expr) -> None:
-        """acc[output channel][phase of the row][outputs of the tile][tile]."""
+    def _combine_points(
+        self, task: _Task, filters: Sequence[Filter], o: Expr, offset: Expr
+    ) -> None:
+        """Write acc[output channel][phase of the row][outputs of the tile][tile]."""
         plan, lanes = self.plan, self.plan.lanes
         extents = [len(f.points) for f in filters]
         distance = plan.pass_blocks * self.block_width
-
-        def vector(v: Expr) -> None:
+        for v in emit.loop(plan.vectors):
             values = {
                 at: emit.let(
                     task.points[emit.lanes_of(n * distance + o * self.width + v * lanes, lanes)]
@@ -523,19 +532,17 @@ class _Winograd:
             for axis in (2, 1, 0):
                 values = transformed_along(values, axis, filters[axis].outputs, self.dtype, lanes)
             for n, at in enumerate(product(*map(range, self.tile))):
-                into = place + (o * self.outputs + n) * self.pitch + v * lanes
+                into = offset + (o * self.outputs + n) * self.pitch + v * lanes
                 index, value = emit.lanes_of(into, lanes), values[at]
                 if plan.chunks > 1:
                     value = emit.let(task.acc[index] + value)
                 emit.store(task.acc, index, value)
                 task.finite.show(value)
 
-        emit.loop(plan.vectors, vector)
-
     # ------------------------------------------------------------ output
 
     def _copy_out(self, task: _Task, o: Expr, offsets: Sequence[Expr]) -> None:
-        """Interleave phases and tiles of one output channel into its rows of one phase."""
+        """Interleave the phases and tiles of one output channel in its rows of one phase."""
         problem, plan, part = self.problem, self.plan, task.part
         block, steps, tiles = part.blocking.block, (1, *self.out_steps), (1, *self.tile)
         origin = [f * t * s for f, t, s in zip(task.first, tiles, steps)]
@@ -554,25 +561,20 @@ class _Winograd:
         ]
         step, last = steps[-1], tiles[-1]
         counts = emit.quotient(present[-1], step * last), present[-1] % (step * last)
-
-        def row(*numbers: Expr) -> None:
-            output: Expr = 0
-            flat: Expr = 0
-            for n, b, t in zip(numbers, block, tiles):
-                output = output * t + emit.let(n % t)
-                flat = flat * b + emit.let(n // t)
-            outer = [a + n * s + offset for a, n, s, offset in zip(origin, numbers, steps, offsets)]
-            all_channels = part.group * problem.out_channels + number
-            written = task.rows.row(all_channels, [*outer, origin[-1]])
-            # Planes of the outputs of a tile along the row, those of each of its phases together.
-            plane = output * last
-            source = emit.opaque_base((o * self.outputs + plane) * self.pitch + flat * block[-1])
-
-            def value_of(q: Expr, u: Expr) -> Expr:
-                plane = u % step * prod(tiles) + u // step
-                return task.acc[source + (plane * self.pitch + q)]
-
-            written.put_interleaved(step * last, counts, value_of, MOST_WRITTEN_OUT)
-            written.end(present[-1])
-
-        emit.when(inside, lambda: emit.nest(rows, row))
+        for _ in emit.only_if(inside):
+            for numbers in emit.grid(*rows):
+                output: Expr = 0
+                flat: Expr = 0
+                for n, b, t in zip(numbers, block, tiles):
+                    output = output * t + emit.let(n % t)
+                    flat = flat * b + emit.let(n // t)
+                outer = [a + n * s + e for a, n, s, e in zip(origin, numbers, steps, offsets)]
+                all_channels = part.group * problem.out_channels + number
+                row = task.rows.row(all_channels, [*outer, origin[-1]])
+                # Planes of a tile's outputs along the row, those of each of its phases together.
+                plane = o * self.outputs + output * last
+                source = emit.opaque_base(plane * self.pitch + flat * block[-1])
+                for i, q, u in row.interleaved(step * last, counts, MOST_WRITTEN_OUT):
+                    plane = u % step * prod(tiles) + u // step
+                    row.put(i, task.acc[source + (plane * self.pitch + q)])
+                row.end(present[-1])

@@ -27,7 +27,7 @@ class NonFiniteCheck(NamedTuple):
 
     @classmethod
     def emitted(cls, dtype: str, lanes: int) -> NonFiniteCheck:
-        """Allocate a check that was shown nothing yet."""
+        """Return a check that has seen no vector yet."""
         check = cls(lanes, emit.scratch(lanes, dtype), emit.scratch(lanes, dtype))
         for array in (check.zero, check.total):
             emit.store(array, check._vector, emit.broadcast(emit.constant(0, dtype), lanes))
@@ -38,7 +38,7 @@ class NonFiniteCheck(NamedTuple):
         return emit.lanes_of(0, self.lanes)
 
     def show(self, vector: Expr) -> None:
-        """Add one vector to the check."""
+        """Add one vector to the sum."""
         total = self.total[self._vector] + vector * self.zero[self._vector]
         emit.store(self.total, self._vector, total)
 
@@ -49,6 +49,5 @@ class NonFiniteCheck(NamedTuple):
             total = total + self.total[lane]
         is_finite = emit.let(total) == emit.constant(0, self.total.dtype)
         # Not `total != 0`, which TVM takes for ordered: false of NaN.
-        other = emit.opaque_value(emit.choose(is_finite, lambda: 0, 1)) > 0
-        for _ in emit.only_if(other):
+        for _ in emit.only_if(emit.opaque_value(emit.choose(is_finite, lambda: 0, 1)) > 0):
             emit.store(flag, 0, emit.wide(1))

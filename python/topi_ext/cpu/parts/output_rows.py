@@ -15,7 +15,7 @@ memory at each.  Rows that follow each other also share a cache line, which is f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -149,17 +149,6 @@ class Row(NamedTuple):
                 yield q * factor + a, q, a
         for a in emit.loop(rest):
             yield whole * factor + a, whole, a
-
-    def put_interleaved(
-        self,
-        factor: int,
-        counts: tuple[Expr, Expr],
-        value_of: Callable[[Expr, Expr], Expr],
-        unrolled: int,
-    ) -> None:
-        """Write ``value_of(q, a)`` to each element, in the loops of :meth:`interleaved`."""
-        for i, q, a in self.interleaved(factor, counts, unrolled):
-            self.put(i, value_of(q, a))
 
     def end(self, count: Expr) -> None:
         """End the row, all `count` elements of which were put."""

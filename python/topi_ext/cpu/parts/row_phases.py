@@ -7,7 +7,7 @@ They are ordered by the slice of the kernel that they need, see
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from .. import emit
 from ..emit import Expr
@@ -27,31 +27,19 @@ class RowPhases:
         self.slices = slices
         self._pairs = list(dict.fromkeys(one.pair for one in slices))
 
-    def phases_of(self, slice_: Expr) -> Iterator[tuple[Expr, Expr]]:
-        """Emit ``for phase, i in row_phases.phases_of(slice_)``: a loop over the phases of a slice,
-        where `i` is the number of the phase in the slice."""
+    def of_slice(self, slice_: Expr) -> Iterator[tuple[Expr, Expr]]:
+        """Emit a loop over the phases of a slice: their numbers, of all phases and in the slice."""
         counts = [len(one.phases) for one in self.slices]
         first = emit.let(emit.table([sum(counts[:i]) for i in range(len(counts))])(slice_))
         for i in emit.loop(emit.let(emit.table(counts)(slice_))):
             yield first + i, i
 
-    def over_phases(self, slice_: Expr, step: Callable[[Expr, Expr], None]) -> None:
-        """Call ``step(phase, i)`` in the loop of :meth:`phases_of`."""
-        for phase, i in self.phases_of(slice_):
-            step(phase, i)
-
-    def pair_of(self, slice_: Expr) -> Iterator[Pair]:
-        """Emit ``for pair in row_phases.pair_of(slice_)``: a branch for each pair of filters, which
-        is taken where the slice has that pair."""
+    def pairs(self, slice_: Expr) -> Iterator[Pair]:
+        """Emit a branch for each pair of filters; the one of the slice is taken."""
         pair_of = emit.table([self._pairs.index(one.pair) for one in self.slices])(slice_)
         for number, pair in enumerate(self._pairs):
             for _ in emit.only_if(len(self._pairs) == 1 or pair_of == number):
                 yield pair
-
-    def of_pair(self, slice_: Expr, step: Callable[[Pair], None]) -> None:
-        """Call ``step(pair)`` in the branches of :meth:`pair_of`."""
-        for pair in self.pair_of(slice_):
-            step(pair)
 
     def numbers(self, phase: Expr) -> list[Expr]:
         """Return the numbers of a phase among those of its filters, along depth and height."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from .. import emit
@@ -35,8 +35,3 @@ class Splits(NamedTuple):
             block = split * self.per_split + i
             for _ in emit.only_if(True if is_even else block < self.blocks):
                 yield block, i
-
-    def over_blocks(self, split: Expr, step: Callable[[Expr, Expr], None]) -> None:
-        """Call ``step(block, i)`` in the loop of :meth:`blocks_of`."""
-        for block, i in self.blocks_of(split):
-            step(block, i)

@@ -18,7 +18,7 @@ a vector was just written to, at another offset, a processor can't read at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
 from math import prod
@@ -71,67 +71,41 @@ class WinogradInputs:
 
     def rows_into(
         self, made: Array, first_rows: Sequence[int], group: Expr, phase: TilePhase
-    ) -> Callable[[Expr, Expr], None]:
-        """``tiles(channel, row)`` combines the inputs of one input channel.
+    ) -> ChannelInputs:
+        """Prepare to combine the inputs of one phase, channel by channel.
 
         Those of a term are written to ``made[first row of the term + row]``.
         """
-        block, dtype, depth = self.block, self.problem.acc_dtype, phase.filters[0]
-        rows = _Rows.emitted(phase.filters, block)
+        dtype, depth = self.problem.acc_dtype, phase.filters[0]
+        rows = _Rows.emitted(phase.filters, self.block)
         # What lies outside is zero, and stays zero.
         room = self.room if not self.problem.is_static else None
         raw = emit.scratch(rows.room(room) + self.lanes, dtype)
         emit.fill(raw, 0, rows.elements, emit.constant(0, dtype))
-        copy = self._copy_into(raw, rows, group, phase)
+        copied = self._copied_rows(raw, rows, group, phase)
         terms = _Terms(phase.filters, rows, raw, made, first_rows)
-        lack = emit.table(depth.missing)(phase.numbers[0])
+        return ChannelInputs(self, copied, terms, emit.table(depth.missing)(phase.numbers[0]))
 
-        def tiles(channel: Expr, row: Expr) -> None:
-            copy(channel)
-
-            def by(lanes: int) -> None:
-                emit.nest(
-                    (depth.loops - lack, *block[:3]),
-                    lambda term, *at: self._combine_row(terms, lanes, row, lack + term, at),
-                )
-
-            self._by_widest(by)
-
-        return tiles
-
-    def _by_widest(self, by: Callable[[int], None]) -> None:
-        """``by(lanes)``, as wide as a row of tiles allows."""
-        width = self.block[3]
-
-        def by_some(lanes: int, *narrower: int) -> None:
-            if narrower:
-                emit.when(width >= lanes, lambda: by(lanes), lambda: by_some(*narrower))
-            else:
-                by(lanes)
-
-        if isinstance(width, int):
-            by(row_lanes(width, self.lanes))
-        else:
-            halves = range(self.lanes.bit_length())
-            by_some(*(self.lanes >> i for i in halves if self.lanes >> i >= NARROW), 1)
-
-    def _combine_row(
-        self, terms: _Terms, lanes: int, row: Expr, term: Expr, place: Sequence[Expr]
+    def combine_row(
+        self, terms: _Terms, lanes: int, row: Expr, term: Expr, numbers: Sequence[Expr]
     ) -> None:
-        """One row of tiles: all terms, or those with this one along depth."""
+        """Combine one row of tiles: all terms, or those with this one along depth."""
         rows, dtype, width = terms.rows, self.problem.acc_dtype, self.block[3]
-        sources, into = terms.sources(term, place), self._places(terms, row, term, place)
+        sources, into = terms.sources(term, numbers), self._starts(terms, row, term, numbers)
         vectors = range(rows.vectors(lanes))
-
-        def some(i: Expr) -> None:
+        is_even = lanes == 1 or (isinstance(width, int) and width % lanes == 0)
+        for number in emit.loop(emit.ceil_div(width, lanes)):
+            i = number * lanes
+            if not is_even:  # the last vector overlaps the one before it
+                i = emit.let(emit.least(i, width - lanes))
             read = {
                 at: [
-                    emit.let(terms.raw[_some(source + (i * rows.step + v * lanes), lanes)])
+                    emit.let(terms.raw[_index(source + (i * rows.step + v * lanes), lanes)])
                     for v in vectors
                 ]
                 for at, source in sources.items()
             }
-            places = iter(into)
+            starts = iter(into)
             for mixture in terms.mixtures:
                 mixed = []
                 for v in vectors:
@@ -141,22 +115,13 @@ class WinogradInputs:
                 for along_row in rows.row.terms:
                     addends = [(inputs[x], c) for x, c in along_row.inputs]
                     value = linear_combination(addends, dtype, lanes)
-                    emit.store(terms.made, _some(next(places) + i, lanes), value)
+                    emit.store(terms.made, _index(next(starts) + i, lanes), value)
 
-        is_even = lanes == 1 or (isinstance(width, int) and width % lanes == 0)
-        # Else the last vector overlaps the one before it.
-        emit.loop(
-            emit.ceil_div(width, lanes),
-            lambda i: some(
-                i * lanes if is_even else emit.let(emit.least(i * lanes, width - lanes))
-            ),
-        )
-
-    def _places(self, terms: _Terms, row: Expr, term: Expr, place: Sequence[Expr]) -> list[Expr]:
-        """Where the tiles of each term begin, in the order of the mixtures and of terms along the
-        row."""
+    def _starts(self, terms: _Terms, row: Expr, term: Expr, numbers: Sequence[Expr]) -> list[Expr]:
+        """Return where the tiles of each term begin, in the order of the mixtures and of terms
+        along the row."""
         block, first_rows, steps = self.block, terms.first_rows, terms.steps
-        flat = emit.let(((place[0] * block[1] + place[1]) * block[2] + place[2]) * block[3])
+        flat = emit.let(((numbers[0] * block[1] + numbers[1]) * block[2] + numbers[2]) * block[3])
         # Rows of terms are often equally far apart, from one term along depth to the next.
         common = steps[0] if len(set(steps)) == 1 else 0
         start = emit.opaque_base((row + term * common) * self.pitch + flat)
@@ -165,59 +130,115 @@ class WinogradInputs:
             for first, step in zip(first_rows, steps)
         ]
 
-    def _copy_into(
-        self, raw: Array, rows: _Rows, group: Expr, phase: TilePhase
-    ) -> Callable[[Expr], None]:
-        """``copy(channel)`` copies the rows that there are of one input channel."""
-        problem, data = self.problem, self.data
-        sizes, stride = problem.in_sizes, data.strides[DATA[-1]]
+    def _copied_rows(self, raw: Array, rows: _Rows, group: Expr, phase: TilePhase) -> _CopiedRows:
+        """Return the rows of the data that are copied to `raw` for each input channel."""
+        size = self.problem.in_sizes[3]
         starts = [
             emit.let(first * (f.in_step * f.tile) + emit.table([b for _, b, _ in f.phases])(number))
             for f, first, number in zip(phase.filters, self.first[1:], phase.numbers)
         ]
         every, along_row = rows.input_stride, starts[2]
+        low = emit.let(emit.least(emit.most(0 - along_row // every, 0), rows.length))
+        behind = (size - 1 - along_row) // every + 1
+        high = emit.let(emit.least(emit.most(behind, low), rows.length))
+        return _CopiedRows(raw, rows, group, starts, low, high)
+
+    def copy(self, copied: _CopiedRows, channel: Expr) -> None:
+        """Copy the rows of one input channel that are not padding."""
+        problem, data, rows, raw = self.problem, self.data, copied.rows, copied.raw
+        sizes, stride, every = problem.in_sizes, data.strides[DATA[-1]], rows.input_stride
         # LLVM takes a loop of unknown length for a long one.
         by_vectors = are_near(stride, 1) and not (every == 1 and problem.is_static)
-        low = emit.let(emit.least(emit.most(0 - along_row // every, 0), rows.length))
-        behind = (sizes[3] - 1 - along_row) // every + 1
-        high = emit.let(emit.least(emit.most(behind, low), rows.length))
+        low, length = copied.low, copied.high - copied.low
+        source_channel = copied.group * problem.in_channels + channel
+        of_axes = ((len(axis.residues), axis.total) for axis in rows.axes)
+        for b, *inputs in emit.grid(self.block[0], *chain.from_iterable(of_axes)):
+            image, of_axis = self.first[0] + b, (inputs[:2], inputs[2:])
+            depth, height = (
+                emit.let(start + axis.input_of(*at))
+                for start, axis, at in zip(copied.starts, rows.axes, of_axis)
+            )
+            numbers = [axis.number_of(*at) for axis, at in zip(rows.axes, of_axis)]
+            inside = emit.both(
+                image < sizes[0],
+                *(depth >= 0, depth < sizes[1]),
+                *(height >= 0, height < sizes[2]),
+            )
+            for _ in emit.only_if(inside):
+                where = (source_channel, image, depth, height, copied.starts[2] + low * every)
+                origin = emit.opaque_base(data.at("C" + DATA, *where))
+                into = emit.opaque_base(rows.start((b, *numbers)) + low)
+                if by_vectors:
+                    copy_row(raw, into, data, origin, length, self.lanes, every)
+                else:
+                    for i in emit.loop(length):
+                        value = data.load(origin + i * stride * every, raw.dtype)
+                        emit.store(raw, into + i, value)
 
-        def copy(channel: Expr) -> None:
-            source_channel = group * problem.in_channels + channel
 
-            def row(b0: Expr, *inputs: Expr) -> None:
-                image, of_axis = self.first[0] + b0, (inputs[:2], inputs[2:])
-                depth, height = (
-                    emit.let(start + axis.input_of(*at))
-                    for start, axis, at in zip(starts, rows.axes, of_axis)
-                )
-                numbers = [axis.number_of(*at) for axis, at in zip(rows.axes, of_axis)]
-                inside = emit.both(
-                    image < sizes[0],
-                    *(depth >= 0, depth < sizes[1]),
-                    *(height >= 0, height < sizes[2]),
-                )
+class ChannelInputs(NamedTuple):
+    """The inputs of one phase of a block, to be combined channel by channel.
 
-                def present() -> None:
-                    where = (source_channel, image, depth, height, along_row + low * every)
-                    origin = emit.opaque_base(data.at("C" + DATA, *where))
-                    into = emit.opaque_base(rows.start((b0, *numbers)) + low)
-                    if by_vectors:
-                        copy_row(raw, into, data, origin, high - low, self.lanes, every)
-                        return
-                    emit.loop(
-                        high - low,
-                        lambda i: emit.store(
-                            raw, into + i, data.load(origin + i * stride * every, raw.dtype)
-                        ),
-                    )
+    Attributes
+    ----------
+    inputs : WinogradInputs
+    copied : _CopiedRows
+    terms : _Terms
+    missing : Expr
+        How many first terms along depth the phase lacks.
+    """
 
-                emit.when(inside, present)
+    inputs: WinogradInputs
+    copied: _CopiedRows
+    terms: _Terms
+    missing: Expr
 
-            of_axes = ((len(axis.residues), axis.total) for axis in rows.axes)
-            emit.nest((self.block[0], *chain.from_iterable(of_axes)), row)
+    def combine(self, channel: Expr, row: Expr) -> None:
+        """Combine the inputs of one input channel, to `row` of each term."""
+        inputs, terms = self.inputs, self.terms
+        inputs.copy(self.copied, channel)
+        for lanes in _widest(inputs.block[3], inputs.lanes):
+            loops = terms.filters[0].loops - self.missing
+            for term, *numbers in emit.grid(loops, *inputs.block[:3]):
+                inputs.combine_row(terms, lanes, row, self.missing + term, numbers)
 
-        return copy
+
+def _widest(width: Expr, lanes: int) -> Iterator[int]:
+    """Emit a branch for each width of vectors; the widest that a row of `width` tiles fills is
+    taken."""
+    if isinstance(width, int):
+        yield row_lanes(width, lanes)
+    elif lanes >= NARROW:
+        for fits in emit.sides(width >= lanes):
+            if fits:
+                yield lanes
+            else:
+                yield from _widest(width, lanes // 2)
+    else:
+        yield 1
+
+
+class _CopiedRows(NamedTuple):
+    """The rows of the data that a phase reads, of each input channel of a group.
+
+    Attributes
+    ----------
+    raw : Array
+        Where they are copied to.
+    rows : _Rows
+    group : Expr
+    starts : sequence
+        The input that the first tile reads first, along the three axes.
+    low, high : Expr
+        Which elements of a row are data; the others are padding.
+    """
+
+    raw: Array
+    rows: _Rows
+    group: Expr
+    starts: Sequence[Expr]
+    low: Expr
+    high: Expr
 
 
 class _Terms(NamedTuple):
@@ -262,19 +283,19 @@ class _Terms(NamedTuple):
             for some_depth, term in product(of_depth, height.terms)
         ]
 
-    def sources(self, term: Expr, place: Sequence[Expr]) -> dict[tuple[int, int], Expr]:
-        """Where the rows of `raw` begin that one row of tiles is made of, by their numbers along
-        depth and height."""
+    def sources(self, term: Expr, numbers: Sequence[Expr]) -> dict[tuple[int, int], Expr]:
+        """Return where the rows of `raw` begin from which one row of tiles is combined, by their
+        numbers along depth and height."""
         (depth, height, _), (along_depth, along_height) = self.filters, self.rows.axes
         at_height = {x: along_height.place(x) for x in height.inputs}
-        corner = [place[1] * depth.tile, place[2] * height.tile]
+        corner = [numbers[1] * depth.tile, numbers[2] * height.tile]
         if depth.is_direct:
             at_depth: dict[int, Expr] = {0: 0}
             read = [one.inputs[0][0] for one in depth.terms]
             corner[0] = corner[0] + along_depth.place_of(read, term)
         else:
             at_depth = {x: along_depth.place(x) for x in depth.inputs}
-        source = emit.opaque_base(self.rows.start((place[0], *corner)))
+        source = emit.opaque_base(self.rows.start((numbers[0], *corner)))
         return {
             (d, h): _beyond(source, self.rows.start((0, at_d, at_h)))
             for (d, at_d), (h, at_h) in product(at_depth.items(), at_height.items())
@@ -407,6 +428,6 @@ def _beyond(origin: Expr, offset: Expr) -> Expr:
     return origin + offset if isinstance(offset, int) else emit.opaque_base(origin + offset)
 
 
-def _some(start: Expr, lanes: int) -> Expr:
-    """The index of one element, or of a vector."""
+def _index(start: Expr, lanes: int) -> Expr:
+    """Return the index of one element, or of a vector."""
     return start if lanes == 1 else emit.lanes_of(start, lanes)

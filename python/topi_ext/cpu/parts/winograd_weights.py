@@ -18,9 +18,8 @@ thread combines the taps that it needs.  For some input channels of a block at a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import product
 from math import prod
 from typing import NamedTuple
@@ -31,7 +30,7 @@ from ...problem import Problem
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..plan.winograd import WinogradPlan
-from ..plan.winograd_rows import COMBINED, Pair, WinogradRows
+from ..plan.winograd_rows import COMBINED, WinogradRows
 from .block_weights import BlockWeights
 from .row_phases import RowPhases
 from .winograd_transform import transformed_along
@@ -51,6 +50,26 @@ class _Copy(NamedTuple):
     raw: Array
     pitch: int
     combined: Array
+
+
+class _Phase(NamedTuple):
+    """The phases with one first tap, and where their combined taps go.
+
+    Attributes
+    ----------
+    filters : sequence of Filter
+    firsts : sequence
+        The first tap along the three axes.
+    into : Expr
+        Where the combined taps begin.
+    taps_along_depth : callable
+        The tap along depth of a term, where terms along depth are a loop.
+    """
+
+    filters: Sequence[Filter]
+    firsts: Sequence[Expr]
+    into: Expr
+    taps_along_depth: Callable[[Expr], Expr]
 
 
 class WinogradWeights:
@@ -139,7 +158,7 @@ class WinogradWeights:
     # ------------------------------------------------------------ how they are computed
 
     def combine(self, combined: Array, first_block: Expr = 0) -> None:
-        """Those of all groups, of the blocks of one part."""
+        """Combine the taps of all groups, for the blocks of one part."""
         extents = (self.problem.geometry.groups, self.chunks)
         with emit.tasks(prod(extents), self.plan.parallel) as task:
             group, number = emit.unravel(task, extents)
@@ -153,9 +172,10 @@ class WinogradWeights:
         number: Expr,
         slice_: Expr | None = None,
     ) -> None:
-        """Those of one group and some input channels, of which the last overlap those before.
+        """Combine the taps of one group and of chunk `number` of its input channels.
 
-        Of one slice of the kernel, where only these are held.
+        The last chunk overlaps the one before it.  With a `slice_`, only the taps of that slice of
+        the kernel are combined.
         """
         problem, plan, lanes = self.problem, self.plan, self.plan.lanes
         blocks = plan.channel_parts * self.part_blocks
@@ -163,16 +183,7 @@ class WinogradWeights:
         first = emit.let(emit.least(number * self.chunk, problem.in_channels - self.chunk))
         copy = _Copy(emit.scratch(copied.elements, self.dtype), copied.pitch, combined)
 
-        def of_slice(start: Expr, number: Expr) -> None:
-            def of_pair(pair: Pair) -> None:
-                at = self.row_phases.first_taps(number)
-                for last in self.rows.filters[2]:
-                    of_phase = partial(self._combine_phase, copy, start, (*pair, last), at)
-                    emit.loop(len(last.first_taps), of_phase)
-
-            self.row_phases.of_pair(number, of_pair)
-
-        def block(b: Expr) -> None:
+        for b in emit.loop(self.held_blocks):
             # All taps, also of one slice: they share cache lines.
             copied.copy(copy.raw, group, first_block + b, first)
             start = self.block_held(group, first_block, b) * self.block_elements
@@ -181,63 +192,77 @@ class WinogradWeights:
                 chunk, channel = emit.unravel(first, (plan.chunks, plan.depth(problem)))
             start = start + (chunk * self.chunk_elements + channel * plan.channels)
             if self.rows.taps_by_slice:
-                of_slice(start, slice_)
+                self._combine_slice(copy, start, slice_)
             else:
-                emit.loop(len(self.rows.slices), partial(of_slice, start))
+                for s in emit.loop(len(self.rows.slices)):
+                    self._combine_slice(copy, start, s)
 
-        emit.loop(self.held_blocks, block)
+    def _combine_slice(self, copy: _Copy, start: Expr, slice_: Expr) -> None:
+        """Combine the taps of one slice of the kernel."""
+        for pair in self.row_phases.pairs(slice_):
+            outer = self.row_phases.first_taps(slice_)
+            for last in self.rows.filters[2]:
+                for number in emit.loop(len(last.first_taps)):
+                    self._combine_phase(copy, start, (*pair, last), (*outer, number))
 
     def _combine_phase(
         self,
         copy: _Copy,
         start: Expr,
         filters: Sequence[Filter],
-        outer: Sequence[Expr],
-        last: Expr,
+        numbers: Sequence[Expr],
     ) -> None:
-        """Those of the phases with one first tap, given by its numbers along depth and height and
-        along the row, of the input channels of a copy: from `start` on."""
-        lanes, numbers = self.plan.lanes, (*outer, last)
+        """Combine the taps of the phases with one first tap, for the input channels of a copy.
+
+        `numbers` are those of the first tap along the axes; the result begins at `start`.
+        """
+        lanes = self.plan.lanes
         run = self.chunk * self.plan.channels
         firsts = [emit.table(f.first_taps)(i) for f, i in zip(filters, numbers)]
         into = emit.opaque_base(start + self.offset_of(0, filters, numbers))
-        rows, depth = self.rows_of(filters), filters[0]
-        taps_along_depth = emit.table([term.taps[0][0] for term in depth.terms])
-        one = replace(depth, points=(depth.points[0][:1],)) if depth.is_direct else depth
-        kinds = (one, *filters[1:])
-
-        def some(term: Expr, i: Expr, count: int) -> None:
-            def index(place: Expr) -> Expr:
-                return place + i if count == 1 else emit.lanes_of(place + i, count)
-
-            def source(*taps: int) -> Expr:
-                at = [first + tap for first, tap in zip(firsts, taps)]
-                if depth.is_direct:
-                    at[0] = firsts[0] + taps_along_depth(term)
-                return tap_number(self.problem, at) * copy.pitch
-
-            taps = {
-                taps: emit.let(copy.raw[index(source(*taps))])
-                for taps in product(*(f.taps for f in kinds))
-            }
-            for terms, value in self._combine_taps(taps, kinds, count).items():
-                row = rows[terms]
-                if depth.loops > 1:
-                    row = row + term * (rows[(1, *terms[1:])] - row)
-                emit.store(copy.combined, index(into + row * self.plan.channels), value)
-
+        depth = filters[0]
+        phase = _Phase(filters, firsts, into, emit.table([term.taps[0][0] for term in depth.terms]))
         rest, lack = run % lanes, emit.table(depth.missing_taps)(numbers[0])
-        each = depth.loops - lack
-        emit.nest((each, run // lanes), lambda t, i: some(lack + t, i * lanes, lanes))
-        emit.nest((each, rest), lambda t, i: some(lack + t, run - rest + i, 1))
+        terms = depth.loops - lack
+        for t, i in emit.grid(terms, run // lanes):
+            self._combine_vector(copy, phase, lack + t, i * lanes, lanes)
+        for t, i in emit.grid(terms, rest):
+            self._combine_vector(copy, phase, lack + t, run - rest + i, 1)
+
+    def _combine_vector(
+        self, copy: _Copy, phase: _Phase, term: Expr, offset: Expr, lanes: int
+    ) -> None:
+        """Combine the taps of `lanes` weights: all terms, or those with this one along depth."""
+        filters, depth = phase.filters, phase.filters[0]
+        rows = self.rows_of(filters)
+        if depth.is_direct:
+            filters = (replace(depth, points=(depth.points[0][:1],)), *filters[1:])
+        values = {}
+        for taps in product(*(f.taps for f in filters)):
+            numbers = [first + tap for first, tap in zip(phase.firsts, taps)]
+            if depth.is_direct:
+                numbers[0] = phase.firsts[0] + phase.taps_along_depth(term)
+            source = tap_number(self.problem, numbers) * copy.pitch + offset
+            values[taps] = emit.let(copy.raw[_index(source, lanes)])
+        for terms, value in self._combine_taps(values, filters, lanes).items():
+            row = rows[terms]
+            if depth.loops > 1:
+                row = row + term * (rows[(1, *terms[1:])] - row)
+            into = phase.into + row * self.plan.channels + offset
+            emit.store(copy.combined, _index(into, lanes), value)
 
     def _combine_taps(
         self, taps: dict[tuple[int, ...], Expr], filters: Sequence[Filter], lanes: int
     ) -> dict[tuple[int, ...], Expr]:
-        """The combinations of `taps`, by the numbers of the terms along the axes."""
+        """Return the combinations of `taps`, by the numbers of the terms along the axes."""
         values = taps
         for axis, f in enumerate(filters):
             # Taps along this axis become numbers of terms.
             addends = [term.taps for term in f.terms]
             values = transformed_along(values, axis, addends, self.dtype, lanes)
         return values
+
+
+def _index(start: Expr, lanes: int) -> Expr:
+    """Return the index of one element, or of a vector."""
+    return start if lanes == 1 else emit.lanes_of(start, lanes)

@@ -13,12 +13,12 @@ from ...emit.functions import Functions
 from ...spec.problem import Problem
 from .. import emit
 from ..emit import Operand
-from ..plan.base import Plan
+from ..plan.tiles import Plan
 from ..registry import KERNELS
 
 
 def emit_body(problem: Problem, plan: Plan, operands: Sequence[Operand]) -> None:
-    """What the PrimFunc of :func:`build` does, with its arguments as `operands`."""
+    """Emit the body of the PrimFunc of :func:`build`, whose arguments are `operands`."""
     module_of(plan).emit_body(problem, plan, operands)
 
 

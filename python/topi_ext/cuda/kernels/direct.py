@@ -24,13 +24,13 @@ from ...emit.post_ops import RowEpilogue
 from ...gather import Gather
 from ...problem import DATA, Problem
 from .. import emit
-from ..emit import Array, Expr, Operand, both, flat, local, narrow, opaque_value, pick, store, when
+from ..emit import Array, Expr, Operand, both, flat, local, narrow, opaque_value, pick, store
 from ..isa.runs import FUNCTIONS
 from ..plan.direct import DirectPlan, reads_of
 
 
 def emit_body(problem: Problem, plan: DirectPlan, operands: Sequence[Operand]) -> None:
-    """The one launch."""
+    """Emit the one launch."""
     data, weight, *extra, out = operands
     per_row = emit.ceil_div(problem.positions[3], plan.vector)
     blocks = -(-problem.out_channels // plan.channels)
@@ -39,7 +39,8 @@ def emit_body(problem: Problem, plan: DirectPlan, operands: Sequence[Operand]) -
     with emit.launch(grid, plan.threads, FUNCTIONS) as (block, thread):
         number = opaque_value(block * plan.threads + thread)
         work = _Work.emitted(problem, plan, number, (data, weight, out), extra)
-        when(work.inside, work.emit)
+        for _ in emit.only_if(work.inside):
+            work.emit()
 
 
 @dataclass(frozen=True)
@@ -62,14 +63,14 @@ class _Axis:
 
     @classmethod
     def emitted(cls, gather: Gather, position: Expr) -> _Axis:
-        """Those of an output position."""
+        """Compute the taps that an output position meets."""
         if not gather.transposed:
             start = opaque_value(position * gather.stride - gather.pad_before)
             return cls(0, gather.kernel, 1, start, gather.dilation)
         number, phase = emit.unravel(position, (0, gather.stride))
         first = opaque_value(gather.first_tap_of(opaque_value(phase)))
         step = gather.tap_step
-        count = emit.greatest(0, emit.quotient(gather.kernel + (step - 1) - first, step))
+        count = emit.most(0, emit.quotient(gather.kernel + (step - 1) - first, step))
         start = opaque_value(number + gather.shift_of(phase, first))
         return cls(first, opaque_value(count), step, start, gather.shift_step)
 
@@ -98,7 +99,7 @@ class _Work:
         operands: tuple[Operand, Operand, Operand],
         extra: Sequence[Operand],
     ) -> _Work:
-        """That of thread `number` of all."""
+        """Compute which results thread `number` has."""
         sizes = tuple(
             tuple(opaque_value(narrow(size)) for size in of)
             for of in (problem.in_sizes, problem.out_sizes)
@@ -122,36 +123,32 @@ class _Work:
 
     @property
     def row(self) -> Gather:
-        """How a row of the result reads."""
+        """The gather along a row of the result."""
         return self.problem.gathers[3]
 
     def emit(self) -> None:
-        """Sum, and write."""
+        """Compute the sums and write the results."""
         problem, plan, acc = self.problem, self.plan, self.problem.acc_dtype
         count = plan.vector * self.row.out_step * plan.channels
         sums = local(count, acc)
-        emit.unrolled(count, lambda i: store(sums, i, emit.constant(0, acc)))
+        for i in emit.unrolled(count):
+            store(sums, i, emit.constant(0, acc))
         reads = reads_of(self.row, plan.vector)
         held = local(max(1, len(reads)), acc)
         axes = [_Axis.emitted(g, at) for g, at in zip(problem.gathers[1:3], self.at[1:])]
-
-        def one(channel: Expr, depth: Expr, height: Expr) -> None:
-            both_axes = list(zip(axes, (depth, height)))
-            self._read(channel, [axis.start + tap * axis.step for axis, tap in both_axes], held)
-            taps = [axis.first_tap + tap * axis.tap_step for axis, tap in both_axes]
-            self._add(channel, taps, held, sums)
-
         if reads:
-            emit.loop(
-                problem.in_channels,
-                lambda c: emit.loop(
-                    axes[0].count, lambda d: emit.loop(axes[1].count, lambda h: one(c, d, h))
-                ),
-            )
+            for channel in emit.loop(problem.in_channels):
+                for depth in emit.loop(axes[0].count):
+                    for height in emit.loop(axes[1].count):
+                        pairs = list(zip(axes, (depth, height)))
+                        where = [axis.start + tap * axis.step for axis, tap in pairs]
+                        self._read(channel, where, held)
+                        taps = [axis.first_tap + tap * axis.tap_step for axis, tap in pairs]
+                        self._add(channel, taps, held, sums)
         self._write(sums)
 
     def _read(self, channel: Expr, at: Sequence[Expr], held: Array) -> None:
-        """What all results of the thread read of a row of the data."""
+        """Read what all results of the thread need of a row of the data."""
         problem, data, (_, *limits) = self.problem, self.operands[0], self.sizes[0]
         inside: Expr = True
         of_all = flat(self.group) * problem.in_channels + flat(channel)
@@ -171,7 +168,7 @@ class _Work:
             store(held, number, value)
 
     def _add(self, channel: Expr, taps: Sequence[Expr], held: Array, sums: Array) -> None:
-        """The products of a row of data and a row of the kernel."""
+        """Add the products of a row of data and a row of the kernel."""
         problem, plan, row = self.problem, self.plan, self.row
         weight, place = self.operands[1], {q: i for i, q in enumerate(reads_of(row, plan.vector))}
         met = [(tap, phase.offset) for phase in row.phases for tap in phase.taps]
@@ -186,30 +183,27 @@ class _Work:
                     store(sums, number, sums[number] + held[read] * factor)
 
     def _write(self, sums: Array) -> None:
-        problem, plan, out = self.problem, self.plan, self.operands[2]
-        run = plan.vector * self.row.out_step
+        problem, plan = self.problem, self.plan
+        is_whole = problem.out_channels % plan.channels == 0
         for number in range(plan.channels):
             channel = opaque_value(self.group * problem.out_channels + self.channel + number)
             fits = self.channel + number < problem.out_channels
-            is_whole = problem.out_channels % plan.channels == 0
+            for _ in emit.only_if(True if is_whole else fits):
+                self._write_channel(sums, number, channel)
 
-            def write(number: int = number, channel: Expr = channel) -> None:
-                outer = (flat(value) for value in self.at)
-                base = out.at("C" + DATA[:3], flat(channel), *outer)
-                finished = local(run, out.dtype)
-                epilogue = self._epilogue(channel)
-                start = opaque_value(self.first * self.row.out_step)
-
-                def finish(i: int) -> None:
-                    value = epilogue(sums[number * run + i], flat(start) + i)
-                    store(finished, i, emit.cast(value, problem.finished_dtype, out.dtype))
-
-                reads = any(step.order for step in problem.epilogue)
-                for i in range(run):
-                    when(not reads or start + i < self.sizes[1][3], lambda i=i: finish(i))
-                self._store_run(finished, base, start)
-
-            when(True if is_whole else fits, write)
+    def _write_channel(self, sums: Array, number: int, channel: Expr) -> None:
+        """Finish and write the run of one channel, which is `number` of the thread's."""
+        problem, out, run = self.problem, self.operands[2], self.plan.vector * self.row.out_step
+        base = out.at("C" + DATA[:3], flat(channel), *(flat(value) for value in self.at))
+        finished = local(run, out.dtype)
+        epilogue = self._epilogue(channel)
+        start = opaque_value(self.first * self.row.out_step)
+        reads = any(step.order for step in problem.epilogue)
+        for i in range(run):
+            for _ in emit.only_if(not reads or start + i < self.sizes[1][3]):
+                value = epilogue(sums[number * run + i], flat(start) + i)
+                store(finished, i, emit.cast(value, problem.finished_dtype, out.dtype))
+        self._store_run(finished, base, start)
 
     def _epilogue(self, channel: Expr) -> RowEpilogue:
         outer = tuple(map(flat, self.at))
@@ -217,7 +211,7 @@ class _Work:
         return made._replace(kept=emit.via_register)
 
     def _store_run(self, finished: Array, base: Expr, start: Expr) -> None:
-        """Neighbours by vectors where rows are runs."""
+        """Store neighbours, by vectors where rows are runs."""
         out, width = self.operands[2], self.sizes[1][3]
         run = self.plan.vector * self.row.out_step
         stride = emit.along(out, "W")
@@ -228,4 +222,5 @@ class _Work:
             return
         at = opaque_value(emit.wide(at))
         for i in range(run):
-            when(start + i < width, lambda i=i: store(out, at + i * stride, finished[i]))
+            for _ in emit.only_if(start + i < width):
+                store(out, at + i * stride, finished[i])

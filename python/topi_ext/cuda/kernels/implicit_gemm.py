@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from ...emit.arguments import Packed, tap_number, weight_index
 from ...problem import Problem
 from .. import emit
-from ..emit import Array, Expr, Operand, barrier, both, local, opaque_value, pick, store, when
+from ..emit import Array, Expr, Operand, both, local, opaque_value, pick, store
 from ..isa.dp4a import add_four, functions, word
 from ..isa.vectors import FUNCTIONS as VECTORS
 from ..parts.gather_block import GatherBlock, blocks_of
@@ -33,19 +33,21 @@ from ..parts.gather_rows import GatherRow
 from ..parts.output_tile import OutputTile, Threads
 from ..parts.packed_weights import PackedShape, packed_first, packed_of
 from ..parts.packed_weights import pack_weights as pack
+from ..parts.pipeline import double_buffered
 from ..parts.simt_tile import SimtTile, multiply_add
 from ..parts.split_sums import add_shares, shares_of
 from ..parts.tap_steps import TapSteps
-from ..plan.implicit_gemm import PAD, GemmPlan
+from ..plan.implicit_gemm import GemmPlan
+from ..plan.tiles import PAD
 
 
 def packed_weights(problem: Problem, plan: GemmPlan) -> Packed | None:
-    """What it finds in place of its weights."""
+    """Return the form of packed weights; None for a plan that reads them as they are."""
     return packed_of(problem, _shape(problem, plan)) if plan.packed else None
 
 
 def pack_weights(problem: Problem, plan: GemmPlan, weight: Operand, packed: Operand) -> None:
-    """How weights become that."""
+    """Emit the packing of weights."""
     pack(problem, _shape(problem, plan), weight, packed)
 
 
@@ -54,7 +56,7 @@ def _shape(problem: Problem, plan: GemmPlan) -> PackedShape:
 
 
 def emit_body(problem: Problem, plan: GemmPlan, operands: Sequence[Operand]) -> None:
-    """All launches: packing, the product, the sum of shares."""
+    """Emit all launches: packing, the product, the sum of shares."""
     data, weight, *extra, out = operands
     source: Array = weight
     if plan.packed and not problem.prepacked:
@@ -109,7 +111,7 @@ class Step:
         threads: Threads,
         operands: tuple[Operand, Array],
     ) -> Step:
-        """Neighbouring threads copy neighbours in memory: channels, or positions."""
+        """Divide copies: neighbouring threads copy neighbours in memory, channels or positions."""
         data, weight = operands
         tile = plan.tile
         if emit.along(data, "C") == 1:
@@ -143,7 +145,7 @@ class Step:
 
     @property
     def packs_four(self) -> bool:
-        """Whether a thread copies four neighbouring packed weights at a time."""
+        """Return whether a thread copies four neighbouring packed weights at a time."""
         return self.plan.packed and self.weights_each % 4 == 0
 
     @property
@@ -153,7 +155,7 @@ class Step:
         return tile.columns * self.plan.elements // self.threads.count
 
     def fetch(self, data: Array, weights: Array) -> None:
-        """What the next step multiplies, to registers."""
+        """Read what the next step multiplies to registers."""
         self._fetch_data(data)
         if self.plan.packed:
             self._fetch_packed(weights)
@@ -184,7 +186,7 @@ class Step:
     def _element(
         self, source: Operand, place: Expr, stride: Expr, channel: Expr, inside: Expr
     ) -> Expr:
-        """One element: that of an input channel, or of this one and those behind it."""
+        """Return one element: of an input channel, or a word of it and of those behind it."""
         problem, dtype = self.problem, self.problem.acc_dtype
         is_whole = problem.in_channels % self.plan.tile.depth == 0
         if self.plan.word > 1:
@@ -195,7 +197,7 @@ class Step:
         return pick(there, lambda: source.load(place, dtype), emit.constant(0, dtype))
 
     def keep_data(self, held: Array, arena: Array, start: Expr) -> None:
-        """Data, from registers to shared memory: ``[elements][rows]``."""
+        """Write data from registers to shared memory: ``[elements][rows]``."""
         pitch = self.plan.tile.rows + PAD
         for number in range(len(self.rows)):
             for turn, behind in enumerate(self.behind):
@@ -246,7 +248,7 @@ class Step:
             store(held, turn, self._element(self.weight, at, stride, channel, inside))
 
     def keep_weights(self, held: Array, arena: Array, start: Expr) -> None:
-        """Weights, from registers to shared memory: ``[elements][columns]``."""
+        """Write weights from registers to shared memory: ``[elements][columns]``."""
         width = 4 if self.packs_four else 1
         pitch = self.plan.tile.columns + PAD
         for turn in range(self.weights_each // width):
@@ -258,7 +260,7 @@ class Step:
                 emit.set_vector(arena, place, 4, emit.get_vector(held, turn * 4, 4))
 
     def _taps(self) -> list[Expr]:
-        """Numbers of the current tap in the kernel."""
+        """Return the numbers of the current tap in the kernel."""
         axes = zip(self.block.axes, self.steps.taps, self.problem.gathers[1:])
         return [axis.first_tap + tap * gather.tap_step for axis, tap, gather in axes]
 
@@ -266,40 +268,58 @@ class Step:
         return tap_number(self.problem, self._taps())
 
 
+@dataclass(frozen=True)
+class _Buffers:
+    """Registers of a thread and shared memory, through which the operands of a step go.
+
+    Attributes
+    ----------
+    step : Step
+    stages : list of Array
+        Of each the data, then at `weights_at` the weights.
+    data, weights : Array
+        Registers.
+    """
+
+    step: Step
+    stages: list[Array]
+    data: Array
+    weights: Array
+
+    @classmethod
+    def emitted(cls, step: Step) -> _Buffers:
+        """Allocate registers and shared memory."""
+        plan, tile, dtype = step.plan, step.plan.tile, step.problem.acc_dtype
+        # Two arrays, not one: TVM puts a barrier between reads and writes of one that may overlap.
+        stages = [emit.shared(plan.stage_elements, dtype) for _ in range(2)]
+        data = local(tile.rows * plan.elements // plan.threads, dtype)
+        weights = local(step.weights_each, step.weight.dtype if plan.packed else dtype)
+        return cls(step, stages, data, weights)
+
+    @property
+    def weights_at(self) -> int:
+        """Where the weights begin in a stage."""
+        return (self.step.plan.tile.rows + PAD) * self.step.plan.elements
+
+    def fetch(self, number: Expr) -> None:
+        """Read the next step to registers."""
+        self.step.fetch(self.data, self.weights)
+
+    def keep(self, stage: int) -> None:
+        """Write registers to a stage."""
+        self.step.keep_data(self.data, self.stages[stage], 0)
+        self.step.keep_weights(self.weights, self.stages[stage], self.weights_at)
+
+
 def _products(step: Step) -> tuple[SimtTile, Array]:
-    """All sums of the block, and shared memory for a slice of them."""
+    """Compute all sums of the block; return them, and shared memory for a slice of them."""
     plan, tile, dtype = step.plan, step.plan.tile, step.problem.acc_dtype
     tiles = (tile.rows, tile.columns), (plan.thread_rows, plan.thread_columns)
     sums = SimtTile.emitted(*tiles, step.threads.number, dtype)
-    weights_at = (tile.rows + PAD) * plan.elements
-    # Two arrays, not one: TVM puts a barrier between reads and writes of one that may overlap.
-    stages = [emit.shared(plan.stage_elements, dtype) for _ in range(2)]
-    data = local(tile.rows * plan.elements // plan.threads, dtype)
-    weights = local(step.weights_each, step.weight.dtype if plan.packed else dtype)
+    buffers = _Buffers.emitted(step)
     add = add_four(*step.problem.dtypes[:2]) if plan.word > 1 else multiply_add
-    count = step.steps.count
-
-    def keep(number: int) -> None:
-        step.keep_data(data, stages[number], 0)
-        step.keep_weights(weights, stages[number], weights_at)
-
-    def first() -> None:
-        step.fetch(data, weights)
-        keep(0)
-
-    when(count > 0, first)
-    barrier()
-
-    def one(number: Expr, now: int) -> None:
-        more = number + 1 < count
-        when(more, lambda: step.fetch(data, weights))
-        sums.add_products(plan.elements, (stages[now], 0), (stages[now], weights_at), add)
-        when(more, lambda: keep(1 - now))
-        barrier()
-
-    def two(pair: Expr) -> None:
-        one(pair * 2, 0)
-        when(pair * 2 + 1 < count, lambda: one(pair * 2 + 1, 1))
-
-    emit.loop(emit.ceil_div(count, 2), two)
-    return sums, emit.shared(plan.kept_elements, dtype) if plan.kept_elements else stages[0]
+    for stage in double_buffered(step.steps.count, buffers):
+        array = buffers.stages[stage]
+        sums.add_products(plan.elements, (array, 0), (array, buffers.weights_at), add)
+    slice_ = emit.shared(plan.kept_elements, dtype) if plan.kept_elements else buffers.stages[0]
+    return sums, slice_

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from ...emit.arguments import Packed, tap_number
 from ...problem import Problem
 from .. import emit
-from ..emit import Array, Expr, Operand, both, call, flat, opaque_value, pick, store, when
+from ..emit import Array, Expr, Operand, both, call, flat, opaque_value, pick, store
 from ..isa.tensor_core import functions
 from ..isa.vectors import FUNCTIONS as VECTORS
 from ..parts.gather_block import GatherBlock, blocks_of
@@ -35,21 +35,20 @@ from ..parts.mma_tile import MmaTile, swizzled
 from ..parts.output_tile import OutputTile, Threads
 from ..parts.packed_weights import PackedShape, packed_first, packed_of
 from ..parts.packed_weights import pack_weights as pack
+from ..parts.pipeline import SHARED, multistage
 from ..parts.split_sums import add_shares, shares_of
 from ..parts.tap_steps import TapSteps
 from ..plan.implicit_gemm_mma import reads_chunks
-from ..plan.warp_tiles import WarpTiles
-
-SHARED = "shared.dyn"
+from ..plan.tiles import WarpTiles
 
 
 def packed_weights(problem: Problem, plan: WarpTiles) -> Packed:
-    """What it finds in place of its weights."""
+    """Return the form of packed weights."""
     return packed_of(problem, _shape(problem, plan))
 
 
 def pack_weights(problem: Problem, plan: WarpTiles, weight: Operand, packed: Operand) -> None:
-    """How weights become that."""
+    """Emit the packing of weights."""
     pack(problem, _shape(problem, plan), weight, packed)
 
 
@@ -60,7 +59,7 @@ def _shape(problem: Problem, plan: WarpTiles) -> PackedShape:
 
 
 def emit_body(problem: Problem, plan: WarpTiles, operands: Sequence[Operand]) -> None:
-    """All launches: packing, the product, the sum of shares."""
+    """Emit all launches: packing, the product, the sum of shares."""
     data, weight, *extra, out = operands
     source = weight if problem.prepacked else packed_first(problem, _shape(problem, plan), weight)
     shares = shares_of(problem, plan.tile, out)
@@ -71,7 +70,9 @@ def emit_body(problem: Problem, plan: WarpTiles, operands: Sequence[Operand]) ->
         sums = MmaTile.emitted(plan, problem.dtypes[0], threads.number, False, plan.width == 2)
         arena = emit.shared(plan.arena_bytes // 4, "float32", SHARED)
         step = Step.emitted(problem, plan, place, threads, (data, source, arena))
-        _products(step, sums)
+        # Behind the loop, threads may still read the last step in shared memory.
+        for start in multistage(step.steps.count, plan, step, is_async=True):
+            sums.add_products(arena, start, start + plan.row_bytes)
         results = OutputTile.of(problem, place, plan.tile, threads, (shares, extra, out))
         results.write(sums, arena, is_free=False)
     if shares:
@@ -120,7 +121,7 @@ class Step:
         threads: Threads,
         memory: tuple[Operand, Array, Array],
     ) -> Step:
-        """Neighbouring threads copy neighbours in memory: channels, or positions."""
+        """Divide copies: neighbouring threads copy neighbours in memory, channels or positions."""
         data, weight, arena = memory
         tile, chunks = plan.tile, plan.tile.depth // plan.chunk
         if reads_chunks(problem, plan.chunk):
@@ -152,8 +153,8 @@ class Step:
         each = max(1, self.plan.tile.rows * total // self.threads.count // len(self.rows))
         return [number * (total // each) for number in range(each)]
 
-    def ask(self, stage: Expr) -> None:
-        """Copies of the next step begin; what goes by way of registers is read."""
+    def ask(self, number: Expr, stage: Expr) -> None:
+        """Start the copies of the next step; read what goes by way of registers."""
         base = opaque_value(stage * self.plan.stage_bytes)
         channel = opaque_value(self.steps.chunk * self.plan.tile.depth)
         for number, row in enumerate(self.rows):
@@ -166,7 +167,7 @@ class Step:
         self.steps.advance()
 
     def _place(self, number: int, behind: int) -> Expr:
-        """Byte of a chunk of this thread in a stage."""
+        """Return the byte of a chunk of this thread in a stage."""
         row = self.row + number * self.rows_apart
         return swizzled(row, self.chunk + behind, self.plan.tile.depth // self.plan.chunk)
 
@@ -191,7 +192,7 @@ class Step:
                 store(held, (number * len(self.chunks) + turn) * size + one, value)
 
     def keep(self, stage: Expr) -> None:
-        """What was read to registers, to shared memory."""
+        """Write what was read to registers to shared memory."""
         if self.held is None:
             return
         base = opaque_value(stage * self.plan.stage_bytes)
@@ -212,43 +213,13 @@ class Step:
         rows, chunks = tile.depth, tile.columns // size
         if by_run:
             rows, chunks = tile.depth // size, tile.columns
-
-        def copy(number: Expr) -> None:
-            row, chunk = emit.unravel(number, (0, chunks))
-            place = swizzled(chunk, row, rows) if by_run else swizzled(row, chunk, chunks)
-            behind = row * shape.columns * shape.run + chunk * size
-            source = (self.weight.buffer.data, start + flat(behind), emit.condition(True))
-            call("topi_copy16", self.arena.buffer.data, base + place, *source)
-
         count = rows * chunks
         for turn in range(-(-count // self.threads.count)):
             number = opaque_value(self.threads.number + turn * self.threads.count)
             within = (turn + 1) * self.threads.count <= count
-            when(within or number < count, lambda number=number: copy(number))
-
-
-def _products(step: Step, sums: MmaTile) -> None:
-    """All sums of the block; shared memory is free then but for who still reads the last step."""
-    plan, count = step.plan, step.steps.count
-    ahead = plan.stages - 1
-
-    def ask_and_keep(stage: int) -> None:
-        step.ask(stage)
-        step.keep(stage)
-
-    for stage in range(ahead):
-        when(count > stage, lambda stage=stage: ask_and_keep(stage))
-        call("topi_commit")
-
-    def one(number: Expr) -> None:
-        call(f"topi_wait{plan.stages - 2}")
-        emit.barrier(SHARED)
-        more = number + ahead < count
-        later = opaque_value(emit.remainder(number + ahead, plan.stages))
-        when(more, lambda: step.ask(later))
-        call("topi_commit")
-        start = opaque_value(emit.remainder(number, plan.stages) * plan.stage_bytes)
-        sums.add_products(step.arena, start, start + plan.row_bytes)
-        when(more, lambda: step.keep(later))
-
-    emit.loop(count, one)
+            for _ in emit.only_if(within or number < count):
+                row, chunk = emit.unravel(number, (0, chunks))
+                place = swizzled(chunk, row, rows) if by_run else swizzled(row, chunk, chunks)
+                behind = row * shape.columns * shape.run + chunk * size
+                source = (self.weight.buffer.data, start + flat(behind), emit.condition(True))
+                call("topi_copy16", self.arena.buffer.data, base + place, *source)

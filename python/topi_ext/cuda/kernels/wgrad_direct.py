@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from ...problem import Problem
 from .. import emit
-from ..emit import Array, Expr, Operand, both, flat, local, opaque_value, pick, store, when
+from ..emit import Array, Expr, Operand, both, flat, local, opaque_value, pick, store
 from ..isa.block_sums import FUNCTIONS
 from ..parts.gather_rows import opaque_bool
 from ..parts.split_sums import add_shares, shares_of
@@ -30,7 +30,7 @@ from ..plan.wgrad_direct import WgradDirectPlan
 
 
 def emit_body(problem: Problem, plan: WgradDirectPlan, operands: Sequence[Operand]) -> None:
-    """Both launches: the sums, and those of shares."""
+    """Emit both launches: the sums, and those of shares."""
     x, y, out = operands
     shares = shares_of(problem, plan.tile, out)
     pairs = problem.geometry.k * problem.geometry.c_per_group
@@ -61,7 +61,7 @@ class _Work:
     def emitted(
         cls, problem: Problem, plan: WgradDirectPlan, at: tuple[Expr, ...], thread: Expr
     ) -> _Work:
-        """Of the block at these numbers of taps, of pairs, and of the share."""
+        """Compute the work of a thread in the block with these numbers of taps, pairs and share."""
         g = problem.geometry
         first_tap, first_pair, split = at
         pair = opaque_value(first_pair * plan.pairs + emit.remainder(thread, plan.pairs))
@@ -79,28 +79,28 @@ class _Work:
         return cls(problem, plan, thread, opaque_bool(inside), channel, tuple(columns), block)
 
     def added(self, x: Operand, y: Operand) -> Array:
-        """The thread's sums."""
+        """Compute the thread's sums."""
         acc, taps = self.problem.acc_dtype, self.plan.taps
         sums = local(taps, acc)
-        emit.unrolled(taps, lambda i: store(sums, i, emit.constant(0, acc)))
+        for i in emit.unrolled(taps):
+            store(sums, i, emit.constant(0, acc))
         first = opaque_value(emit.quotient(self.thread, self.plan.pairs))
         in_group = opaque_value(self.channel - self.block.group * self.problem.geometry.k_per_group)
         zero = emit.constant(0, acc)
-
-        def one(step: Expr) -> None:
-            position = self.block.position(step * self.plan.tile.depth + first)
-            at = self.block.y_start(y, position) + flat(in_group) * emit.along(y, "C")
-            grad = emit.via_register(pick(position.inside, lambda: y.load(at, acc), zero), acc)
-            for number, column in enumerate(self.columns):
-                meets, index = self.block.x_read(x, position, column)
-                value = pick(meets, lambda index=index: x.load(index, acc), zero)
-                store(sums, number, sums[number] + value * grad)
-
-        when(self.inside, lambda: emit.loop(self.block.steps, one))
+        for _ in emit.only_if(self.inside):
+            for step in emit.loop(self.block.steps):
+                position = self.block.position(step * self.plan.tile.depth + first)
+                at = self.block.y_start(y, position) + flat(in_group) * emit.along(y, "C")
+                grad = pick(position.inside, lambda at=at: y.load(at, acc), zero)
+                grad = emit.via_register(grad, acc)
+                for number, column in enumerate(self.columns):
+                    meets, index = self.block.x_read(x, position, column)
+                    value = pick(meets, lambda index=index: x.load(index, acc), zero)
+                    store(sums, number, sums[number] + value * grad)
         return sums
 
     def write(self, sums: Array, out: Operand) -> None:
-        """The sums of all positions of the share, to their weights."""
+        """Add up the threads' sums and write them to their weights."""
         plan, acc = self.plan, self.problem.acc_dtype
         held = emit.shared(plan.taps * plan.threads, acc)
         counts = (self.thread, plan.threads, plan.pairs)
@@ -108,11 +108,7 @@ class _Work:
         emit.call(name, held.buffer.data, sums.buffer.data, *counts)
         share = flat(self.block.split) * out.strides["S"] if "S" in out.strides else 0
         row = self.channel - self.block.group * self.problem.geometry.k_per_group
-
-        def finish(number: int) -> None:
-            at = self.block.weight(out, row, self.columns[number]) + share
-            store(out, at, emit.cast(sums[number], acc, out.dtype))
-
         for number, column in enumerate(self.columns):
-            there = both(self.inside, column.inside, self.thread < plan.pairs)
-            when(there, lambda number=number: finish(number))
+            for _ in emit.only_if(both(self.inside, column.inside, self.thread < plan.pairs)):
+                at = self.block.weight(out, row, column) + share
+                store(out, at, emit.cast(sums[number], acc, out.dtype))

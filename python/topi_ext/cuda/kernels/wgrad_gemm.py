@@ -21,17 +21,18 @@ from dataclasses import dataclass
 
 from ...problem import Problem
 from .. import emit
-from ..emit import Array, Expr, Operand, barrier, both, flat, local, opaque_value, pick, store, when
+from ..emit import Array, Expr, Operand, both, flat, local, opaque_value, pick, store
 from ..parts.output_tile import Threads
+from ..parts.pipeline import double_buffered
 from ..parts.simt_tile import SimtTile
 from ..parts.split_sums import add_shares, shares_of
 from ..parts.wgrad_block import Column, Copies, WgradBlock, wgrad_grid, write_weights
-from ..plan.implicit_gemm import PAD
+from ..plan.tiles import PAD
 from ..plan.wgrad_gemm import WgradGemmPlan
 
 
 def emit_body(problem: Problem, plan: WgradGemmPlan, operands: Sequence[Operand]) -> None:
-    """Both launches: the product, and the sum of shares."""
+    """Emit both launches: the product, and the sum of shares."""
     x, y, out = operands
     shares = shares_of(problem, plan.tile, out)
     with emit.launch(wgrad_grid(problem, plan.tile), plan.threads) as (number, thread):
@@ -40,7 +41,16 @@ def emit_body(problem: Problem, plan: WgradGemmPlan, operands: Sequence[Operand]
         rows = Copies.of(threads, plan.tile.rows, plan.tile.depth, emit.along(y, "C") == 1)
         columns = Copies.of(threads, plan.tile.columns, plan.tile.depth, emit.along(x, "C") == 1)
         taken = tuple(block.column(place) for place in columns.places)
-        sums = _products(Step(plan, block, (x, y), rows, columns, taken), threads)
+        sums = SimtTile.emitted(
+            (plan.tile.rows, plan.tile.columns),
+            (plan.thread_rows, plan.thread_columns),
+            threads.number,
+            problem.acc_dtype,
+        )
+        step = Step.emitted(plan, block, (x, y), (rows, columns), taken)
+        for stage in double_buffered(block.steps, step):
+            array = step.stages[stage]
+            sums.add_products(plan.tile.depth, (array, 0), (array, plan.columns_at))
         write_weights(block, plan.tile, sums, shares or out)
     if shares:
         add_shares(problem, plan.tile, shares, (), out)
@@ -58,6 +68,10 @@ class Step:
     rows, columns : Copies
     taken : tuple of Column
         Of `columns`, what they are.
+    stages : list of Array
+        Shared memory of two steps: ``[depth][rows]``, then ``[depth][columns]``.
+    held : tuple of Array
+        Registers of rows and of columns.
     """
 
     plan: WgradGemmPlan
@@ -66,12 +80,30 @@ class Step:
     rows: Copies
     columns: Copies
     taken: tuple[Column, ...]
+    stages: list[Array]
+    held: tuple[Array, ...]
 
-    def fetch(self, number: Expr, held: tuple[Array, Array]) -> None:
-        """What step `number` multiplies, to registers."""
+    @classmethod
+    def emitted(
+        cls,
+        plan: WgradGemmPlan,
+        block: WgradBlock,
+        operands: tuple[Operand, Operand],
+        copies: tuple[Copies, Copies],
+        taken: tuple[Column, ...],
+    ) -> Step:
+        """Allocate shared memory and registers."""
+        tile, dtype = plan.tile, block.problem.acc_dtype
+        stages = [emit.shared(plan.stage_elements, dtype) for _ in range(2)]
+        sizes = (tile.rows, tile.columns)
+        held = tuple(local(size * tile.depth // plan.threads, dtype) for size in sizes)
+        return cls(plan, block, operands, *copies, taken, stages, held)
+
+    def fetch(self, number: Expr) -> None:
+        """Read what step `number` multiplies to registers."""
         first = opaque_value(number * self.plan.tile.depth)
-        self._fetch_rows(first, held[0])
-        self._fetch_columns(first, held[1])
+        self._fetch_rows(first, self.held[0])
+        self._fetch_columns(first, self.held[1])
 
     def _fetch_rows(self, first: Expr, held: Array) -> None:
         block, y = self.block, self.operands[1]
@@ -94,45 +126,12 @@ class Step:
             zero = emit.constant(0, dtype)
             store(held, turn, pick(inside, lambda at=at: x.load(at, dtype), zero))
 
-    def keep(self, held: tuple[Array, Array], stage: Array) -> None:
-        """From registers to shared memory: ``[depth][rows]``, then ``[depth][columns]``."""
+    def keep(self, stage: int) -> None:
+        """Write registers to a stage of shared memory."""
         tile, start = self.plan.tile, 0
-        for copies, values, size in zip((self.rows, self.columns), held, (tile.rows, tile.columns)):
+        sizes = tile.rows, tile.columns
+        for copies, values, size in zip((self.rows, self.columns), self.held, sizes):
             for turn, (k, i) in enumerate(copies.pairs()):
                 place = start + copies.positions[k] * (size + PAD) + copies.places[i]
-                store(stage, place, values[turn])
+                store(self.stages[stage], place, values[turn])
             start += (size + PAD) * tile.depth
-
-
-def _products(step: Step, threads: Threads) -> SimtTile:
-    plan, tile, dtype = step.plan, step.plan.tile, step.block.problem.acc_dtype
-    tiles = (tile.rows, tile.columns), (plan.thread_rows, plan.thread_columns)
-    sums = SimtTile.emitted(*tiles, threads.number, dtype)
-    columns_at = (tile.rows + PAD) * tile.depth
-    stage = columns_at + (tile.columns + PAD) * tile.depth
-    stages = [emit.shared(stage, dtype) for _ in range(2)]
-    held = tuple(
-        local(size * tile.depth // plan.threads, dtype) for size in (tile.rows, tile.columns)
-    )
-    count = step.block.steps
-
-    def first() -> None:
-        step.fetch(0, held)
-        step.keep(held, stages[0])
-
-    when(count > 0, first)
-    barrier()
-
-    def one(number: Expr, now: int) -> None:
-        more = number + 1 < count
-        when(more, lambda: step.fetch(number + 1, held))
-        sums.add_products(tile.depth, (stages[now], 0), (stages[now], columns_at))
-        when(more, lambda: step.keep(held, stages[1 - now]))
-        barrier()
-
-    def two(pair: Expr) -> None:
-        one(pair * 2, 0)
-        when(pair * 2 + 1 < count, lambda: one(pair * 2 + 1, 1))
-
-    emit.loop(emit.ceil_div(count, 2), two)
-    return sums

@@ -24,22 +24,21 @@ from dataclasses import dataclass
 
 from ...problem import Problem
 from .. import emit
-from ..emit import Array, Expr, Operand, both, call, flat, opaque_value, pick, store, when
+from ..emit import Array, Expr, Operand, both, call, flat, opaque_value, pick, store
 from ..isa.tensor_core import functions
 from ..parts.mma_tile import MmaTile, swizzled
 from ..parts.output_tile import Threads
+from ..parts.pipeline import SHARED, multistage
 from ..parts.split_sums import add_shares, shares_of
 from ..parts.wgrad_block import Column, Copies, WgradBlock, wgrad_grid, write_weights
 from ..plan.wgrad_mma import WgradMmaPlan, copies_chunks
-
-SHARED = "shared.dyn"
 
 CHUNK = 8
 """Halves in 16 bytes."""
 
 
 def emit_body(problem: Problem, plan: WgradMmaPlan, operands: Sequence[Operand]) -> None:
-    """Both launches: the product, and the sum of shares."""
+    """Emit both launches: the product, and the sum of shares."""
     x, y, out = operands
     shares = shares_of(problem, plan.tile, out)
     called = functions(problem.dtypes[0])
@@ -47,11 +46,13 @@ def emit_body(problem: Problem, plan: WgradMmaPlan, operands: Sequence[Operand])
         threads = Threads(opaque_value(thread), plan.threads)
         block = WgradBlock.emitted(problem, plan.tile, opaque_value(number))
         arena = emit.shared(plan.stages * plan.stage_bytes // 4, "float32", SHARED)
-        kind = ChunkStep if copies_chunks(problem) else ElementStep
+        by_chunks = copies_chunks(problem)
+        kind = ChunkStep if by_chunks else ElementStep
         step = kind.emitted(plan, block, threads, (x, y, arena))
-        by_depth = copies_chunks(problem)
-        sums = MmaTile.emitted(plan, problem.dtypes[0], threads.number, by_depth, by_depth)
-        _products(plan, step, sums, arena)
+        # Chunks lie in shared memory by depth.
+        sums = MmaTile.emitted(plan, problem.dtypes[0], threads.number, by_chunks, by_chunks)
+        for start in multistage(block.steps, plan, step, is_async=by_chunks):
+            sums.add_products(arena, start, start + plan.row_bytes)
         write_weights(block, plan.tile, sums, shares or out)
     if shares:
         add_shares(problem, plan.tile, shares, (), out)
@@ -87,14 +88,14 @@ class ChunkStep:
         threads: Threads,
         memory: tuple[Operand, Operand, Array],
     ) -> ChunkStep:
-        """Neighbouring threads copy neighbouring chunks."""
+        """Divide copies: neighbouring threads copy neighbouring chunks."""
         tile = plan.tile
         rows = Copies.of(threads, tile.rows // CHUNK, tile.depth, places_first=True)
         columns = Copies.of(threads, tile.columns // CHUNK, tile.depth, places_first=True)
         return cls(plan, block, memory, rows, columns, block.column(columns.places[0] * CHUNK))
 
     def ask(self, number: Expr, stage: Expr) -> None:
-        """Copies of a step begin."""
+        """Start the copies of a step."""
         tile, (x, y, arena) = self.plan.tile, self.memory
         first = opaque_value(number * tile.depth)
         base = opaque_value(stage * self.plan.stage_bytes)
@@ -114,22 +115,15 @@ class ChunkStep:
             _copy(there, (arena, place), (x, at), inside)
 
     def keep(self, stage: Expr) -> None:
-        """Nothing went by way of registers."""
-
-    def commit(self) -> None:
-        """What was asked since the last time is a group."""
-        call("topi_commit")
-
-    def wait(self) -> None:
-        """Until all groups but those of steps to come have arrived."""
-        call(f"topi_wait{self.plan.stages - 2}")
+        """Do nothing: no element goes by way of registers."""
 
 
 def _copy(there: Expr, to: tuple[Array, Expr], source: tuple[Operand, Expr], inside: Expr) -> None:
-    """A chunk, or zeros where it is not `inside`, by the threads for which there is one."""
+    """Copy a chunk, or zeros where it is not `inside`, by the threads for which there is one."""
     arena, place = to[0].buffer.data, to[1]
     data, at, here = source[0].buffer.data, emit.wide(source[1]), emit.condition(inside)
-    when(there, lambda: call("topi_copy16", arena, place, data, at, here))
+    for _ in emit.only_if(there):
+        call("topi_copy16", arena, place, data, at, here)
 
 
 @dataclass(frozen=True)
@@ -164,7 +158,7 @@ class ElementStep:
         threads: Threads,
         memory: tuple[Operand, Operand, Array],
     ) -> ElementStep:
-        """Neighbouring threads copy neighbours in memory: channels, or positions."""
+        """Divide copies: neighbouring threads copy neighbours in memory, channels or positions."""
         tile, (x, y, _) = plan.tile, memory
         rows = Copies.of(threads, tile.rows, tile.depth, emit.along(y, "C") == 1)
         columns = Copies.of(threads, tile.columns, tile.depth, emit.along(x, "C") == 1)
@@ -173,7 +167,7 @@ class ElementStep:
         return cls(plan, block, memory, rows, columns, taken, held)
 
     def ask(self, number: Expr, _: Expr) -> None:
-        """Elements of a step are read to registers."""
+        """Read the elements of a step to registers."""
         block, (x, y, _) = self.block, self.memory
         tile, limit = self.plan.tile, self.block.problem.geometry.k_per_group
         first, zero = opaque_value(number * tile.depth), emit.constant(0, x.dtype)
@@ -190,7 +184,7 @@ class ElementStep:
             store(self.held[1], turn, pick(inside, lambda at=at: x[at], zero))
 
     def keep(self, stage: Expr) -> None:
-        """From registers to shared memory."""
+        """Write registers to shared memory."""
         tile, arena = self.plan.tile, self.memory[2].buffer.data
         base = opaque_value(stage * self.plan.stage_bytes)
         for copies, held in zip((self.rows, self.columns), self.held):
@@ -200,37 +194,3 @@ class ElementStep:
                 place = swizzled(copies.places[i], chunk, tile.depth // CHUNK) + behind * 2
                 call("topi_keep2", arena, base + place, held[turn])
             base = base + self.plan.row_bytes
-
-    def commit(self) -> None:
-        """No copy is on its way."""
-
-    def wait(self) -> None:
-        """For none."""
-
-
-Step = ChunkStep | ElementStep
-
-
-def _products(plan: WgradMmaPlan, step: Step, sums: MmaTile, arena: Array) -> None:
-    count, ahead = step.block.steps, plan.stages - 1
-
-    def ask_and_keep(stage: int) -> None:
-        step.ask(stage, stage)
-        step.keep(stage)
-
-    for stage in range(ahead):
-        when(count > stage, lambda stage=stage: ask_and_keep(stage))
-        step.commit()
-
-    def one(number: Expr) -> None:
-        step.wait()
-        emit.barrier(SHARED)
-        more = number + ahead < count
-        later = opaque_value(emit.remainder(number + ahead, plan.stages))
-        when(more, lambda: step.ask(number + ahead, later))
-        step.commit()
-        start = opaque_value(emit.remainder(number, plan.stages) * plan.stage_bytes)
-        sums.add_products(arena, start, start + plan.row_bytes)
-        when(more, lambda: step.keep(later))
-
-    emit.loop(count, one)

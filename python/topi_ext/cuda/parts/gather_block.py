@@ -12,7 +12,7 @@ from ...gather import Gather
 from ...problem import Problem
 from .. import emit
 from ..emit import Expr, narrow, opaque_value, quotient, remainder, unravel
-from ..plan.implicit_gemm import Tile
+from ..plan.tiles import Tile
 
 
 class AxisPhase(NamedTuple):
@@ -43,7 +43,7 @@ class AxisPhase(NamedTuple):
         step = gather.tap_step
         rest, first = quotient(turn, step), remainder(turn, step)
         offset = opaque_value((gather.phase_of(first) + rest) % gather.stride)
-        count = emit.greatest(0, quotient(gather.kernel + (step - 1) - first, step))
+        count = emit.most(0, quotient(gather.kernel + (step - 1) - first, step))
         # Only where tap_step < stride there are others: phases that dilation leaves out.
         taps = opaque_value(emit.pick(rest == 0, lambda: count, emit.constant(0, "int32")))
         return cls(offset, taps, opaque_value(first), opaque_value(gather.shift_of(offset, first)))
@@ -82,7 +82,7 @@ class GatherBlock:
         of the sum that read the same positions follow each other."""
         positions = _opaque(map(narrow, problem.positions))
         # At least one, also of an empty batch: block numbers are divided by it.
-        rows = opaque_value(emit.greatest(1, emit.ceil_div(prod(positions), tile.rows)))
+        rows = opaque_value(emit.most(1, emit.ceil_div(prod(positions), tile.rows)))
         columns = -(-problem.out_channels // tile.columns)
         digits = (*_turns(problem), problem.geometry.groups, tile.splits, rows, columns)
         *turns, group, split, row, column = unravel(block, digits)
@@ -104,13 +104,13 @@ class GatherBlock:
         return prod(self.positions)
 
     def position(self, row: Expr) -> tuple[Expr, tuple[Expr, ...]]:
-        """Whether `row` of the tile is a position, and which along the four axes."""
+        """Return whether `row` of the tile is a position, and which along the four axes."""
         number = opaque_value(self.first_row + row)
         return number < self.total, _opaque(unravel(number, self.positions))
 
 
 def blocks_of(problem: Problem, tile: Tile) -> Expr:
-    """How many blocks compute `problem`, with this tile each."""
+    """Return how many blocks compute `problem`, with this tile each."""
     rows = emit.ceil_div(prod(problem.positions), tile.rows)
     columns = -(-problem.out_channels // tile.columns)
     return rows * (columns * prod(_turns(problem)) * problem.geometry.groups * tile.splits)

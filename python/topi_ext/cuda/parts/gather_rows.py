@@ -43,7 +43,7 @@ class GatherRow:
     def read(
         self, problem: Problem, data: Operand, block: GatherBlock, steps: TapSteps
     ) -> tuple[Expr, Expr]:
-        """Whether the current tap meets data, and the index of its channel 0."""
+        """Return whether the current tap meets data, and the index of its channel 0."""
         inside, index = [self.inside], self.start
         sizes = block.in_sizes[1:]
         for gather, at, tap, size, letter in zip(
@@ -58,7 +58,7 @@ class GatherRow:
 
 
 def opaque_bool(value: Expr) -> Expr:
-    """A condition, computed once; a Python boolean stays one."""
+    """Compute a condition once; a Python boolean stays one."""
     if isinstance(value, bool):
         return value
     return emit.via_register(value.astype("int32"), "int32") != 0

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from .. import emit
 from ..emit import Array, Expr, call, local, opaque_value, store, unrolled
 from ..isa.tensor_core import multiply
-from ..plan.warp_tiles import WarpTiles
+from ..plan.tiles import WarpTiles
 
 _LOADS = {False: "topi_load_matrix", True: "topi_load_matrix_transposed"}
 """By whether rows in shared memory are what is summed over."""
 
 
 def swizzled(row: Expr, chunk: Expr, chunks: int) -> Expr:
-    """Byte of a chunk, of rows of so many."""
+    """Return the byte of a chunk, in rows of `chunks`."""
     line, period = max(1, 8 // chunks), min(8, chunks)
     mixed = emit.xor(chunk, emit.remainder(emit.quotient(row, line), period))
     return (row * chunks + mixed) * 16
@@ -62,10 +62,11 @@ class MmaTile:
     def emitted(
         cls, plan: WarpTiles, dtype: str, thread: Expr, rows_by_depth: bool, columns_by_depth: bool
     ) -> MmaTile:
-        """Sums that are zero."""
+        """Allocate the sums and set them to zero."""
         blocks, columns = plan.row_blocks, plan.column_blocks
         sums = local(blocks * columns * 4, "float32")
-        unrolled(blocks * columns * 4, lambda i: store(sums, i, emit.constant(0, "float32")))
+        for i in unrolled(blocks * columns * 4):
+            store(sums, i, emit.constant(0, "float32"))
         warp_column, warp_row = emit.unravel(emit.quotient(thread, 32), (0, plan.warp_rows))
         return cls(
             plan,
@@ -81,7 +82,7 @@ class MmaTile:
         )
 
     def add_products(self, arena: Array, rows_at: Expr, columns_at: Expr) -> None:
-        """Add what a step multiplies: operands that begin at these bytes of shared memory."""
+        """Add the products of a step, whose operands begin at these bytes of shared memory."""
         plan = self.plan
         matrix, inner = emit.quotient(self.lane, 8), emit.remainder(self.lane, 8)
         odd, high = emit.remainder(matrix, 2), emit.quotient(matrix, 2)
@@ -99,10 +100,9 @@ class MmaTile:
                 place = self._columns_place(lanes, pair, part)
                 name = _LOADS[self.columns_by_depth]
                 self._load(name, self.columns_of, pair * 4, arena, columns_at + place)
-            unrolled(
-                plan.row_blocks,
-                lambda i: unrolled(plan.column_blocks, lambda j: self._add(i, j)),
-            )
+            for i in unrolled(plan.row_blocks):
+                for j in unrolled(plan.column_blocks):
+                    self._add(i, j)
 
     def _rows_place(self, lanes: tuple[Expr, Expr], block: int, part: int) -> Expr:
         tile, size, (inner, chunk) = self.plan.tile, self.plan.chunk, lanes
@@ -138,7 +138,7 @@ class MmaTile:
         return self.plan.tile.columns // self.slices
 
     def column(self, part: int, number: Expr) -> Expr:
-        """Column of the tile that is column `number` of a slice."""
+        """Return the column of the tile that is column `number` of a slice."""
         run = self.plan.slice_blocks * 8
         warp_column, rest = emit.unravel(number, (0, run))
         return warp_column * (self.plan.column_blocks * 8) + part * run + rest
@@ -158,7 +158,7 @@ class MmaTile:
                     self._keep_pair(held, place, strides[1], at + half * 2)
 
     def _keep_pair(self, held: Array, place: Expr, stride: int, at: int) -> None:
-        """Two neighbouring columns of a row."""
+        """Write two neighbouring columns of a row."""
         pair = self.sums[at], self.sums[at + 1]
         if stride == 1:
             call("topi_put2", held.buffer.data, emit.typed(place), *pair)
@@ -180,6 +180,6 @@ class MmaTile:
         return [first + number * 8 + one for number in blocks for one in range(2)]
 
     def sum_of(self, i: int, j: int) -> Expr:
-        """The sum of the thread's row `i` and column `j`."""
+        """Return the sum of the thread's row `i` and column `j`."""
         block = i // 2 * self.plan.column_blocks + j // 2
         return self.sums[block * 4 + i % 2 * 2 + j % 2]

@@ -19,8 +19,8 @@ from typing import NamedTuple, Protocol
 from ...emit.post_ops import RowEpilogue
 from ...problem import DATA, Problem
 from .. import emit
-from ..emit import Array, Expr, Operand, along, both, flat, opaque_value, shared, store, when
-from ..plan.implicit_gemm import LAST_PAD, PAD, Tile
+from ..emit import Array, Expr, Operand, along, both, flat, opaque_value, shared, store
+from ..plan.tiles import LAST_PAD, PAD, Tile
 from .gather_block import GatherBlock
 
 
@@ -34,7 +34,7 @@ class Fragment(Protocol):
         """Write the thread's sums of a slice, of `width` columns, to ``held[row, column]``."""
 
     def column(self, part: int, number: Expr) -> Expr:
-        """Column of the tile that is column `number` of a slice."""
+        """Return the column of the tile that is column `number` of a slice."""
 
 
 class Threads(NamedTuple):
@@ -116,24 +116,20 @@ class OutputTile:
         starts = self._starts()
         is_channels_last = along(self.result, "C") == 1
         strides = (fragment.width + LAST_PAD, 1) if is_channels_last else (1, self.tile.rows + PAD)
-
-        def element(turn: Expr, part: int) -> None:
-            number = self.threads.number + turn * self.threads.count
-            if is_channels_last:
-                row, column = emit.unravel(number, (self.tile.rows, fragment.width))
-            else:
-                column, row = emit.unravel(number, (fragment.width, self.tile.rows))
-            row, column = opaque_value(row), opaque_value(column)
-            channel = opaque_value(self.block.first_column + fragment.column(part, column))
-            self._store(row, channel, held[row * strides[0] + column * strides[1]], starts)
-
         for part in range(fragment.slices):
             if part or not is_free:
                 emit.barrier()
             fragment.keep(part, held, strides)
             emit.barrier()
-            turns = self.tile.rows * fragment.width // self.threads.count
-            emit.unrolled(turns, lambda turn, part=part: element(turn, part))
+            for turn in emit.unrolled(self.tile.rows * fragment.width // self.threads.count):
+                number = self.threads.number + turn * self.threads.count
+                if is_channels_last:
+                    row, column = emit.unravel(number, (self.tile.rows, fragment.width))
+                else:
+                    column, row = emit.unravel(number, (fragment.width, self.tile.rows))
+                row, column = opaque_value(row), opaque_value(column)
+                channel = opaque_value(self.block.first_column + fragment.column(part, column))
+                self._store(row, channel, held[row * strides[0] + column * strides[1]], starts)
 
     @cached_property
     def _operands(self) -> list[ExtraOperand]:
@@ -149,33 +145,33 @@ class OutputTile:
         return found
 
     def _starts(self) -> list[Array]:
-        """For each row of the tile the index of its channel 0: in the result, or -1 outside, and in
-        operands of the epilogue that vary from position to position in another way."""
+        """Write tables with the index of channel 0 of each row of the tile.
+
+        The first is of the result, with -1 outside of it; the others are of operands of the
+        epilogue that vary along positions and are not stored as the result is.
+        """
         others = [one for one in self._operands if one.varies and not one.alike]
         starts = [shared(self.tile.rows, "int64") for _ in range(1 + len(others))]
-
-        def place(row: Expr) -> None:
-            inside, at = self._place(row)
-            start = self.result.at(DATA, *map(flat, at)) + flat(self.share)
-            group = self.block.group * self.problem.out_channels
-            start = emit.wide(start + flat(group) * along(self.result, "C"))
-            store(starts[0], row, emit.pick(inside, lambda: start, emit.constant(-1, "int64")))
-            for table, one in zip(starts[1:], others):
-                where = (flat(at[DATA.index(letter)]) for letter in one.varies)
-                index = one.operand.at(one.varies, *where)
-                store(table, row, emit.wide(index))
-
-        def turn(number: Expr) -> None:
-            row = opaque_value(self.threads.number + number * self.threads.count)
-            when(
-                self.tile.rows % self.threads.count == 0 or row < self.tile.rows, lambda: place(row)
-            )
-
-        emit.unrolled(-(-self.tile.rows // self.threads.count), turn)
+        is_even = self.tile.rows % self.threads.count == 0
+        for turn in emit.unrolled(-(-self.tile.rows // self.threads.count)):
+            row = opaque_value(self.threads.number + turn * self.threads.count)
+            for _ in emit.only_if(is_even or row < self.tile.rows):
+                inside, at = self._place(row)
+                store(starts[0], row, self._start(inside, at))
+                for table, extra in zip(starts[1:], others):
+                    where = (flat(at[DATA.index(letter)]) for letter in extra.varies)
+                    store(table, row, emit.wide(extra.operand.at(extra.varies, *where)))
         return starts
 
+    def _start(self, inside: Expr, at: Sequence[Expr]) -> Expr:
+        """Return the index of channel 0 of a position in the result; -1 outside of it."""
+        start = self.result.at(DATA, *map(flat, at)) + flat(self.share)
+        group = self.block.group * self.problem.out_channels
+        start = emit.wide(start + flat(group) * along(self.result, "C"))
+        return emit.pick(inside, lambda: start, emit.constant(-1, "int64"))
+
     def _place(self, row: Expr) -> tuple[Expr, list[Expr]]:
-        """Whether a row of the tile is in the result, and where along the four axes."""
+        """Return whether a row of the tile is in the result, and where along the four axes."""
         inside, (image, *positions) = self.block.position(row)
         at, sizes = [image], self.block.out_sizes[1:]
         for position, axis, gather, size in zip(
@@ -188,23 +184,19 @@ class OutputTile:
         return inside, at
 
     def _store(self, row: Expr, channel: Expr, value: Expr, starts: Sequence[Array]) -> None:
-        """Write what becomes of one sum."""
+        """Apply the epilogue to one sum and store the result."""
         problem, result = self.problem, self.result
         start = opaque_value(starts[0][row])
         is_whole = problem.out_channels % self.tile.columns == 0
         own = iter(starts[1:])
-
-        def finish() -> None:
+        for _ in emit.only_if(both(start >= 0, is_whole or channel < problem.out_channels)):
             sources = []
-            for one in self._operands:
-                first = start if one.alike else next(own)[row] if one.varies else 0
+            for extra in self._operands:
+                first = start if extra.alike else next(own)[row] if extra.varies else 0
                 in_all = channel + self.block.group * problem.out_channels
-                numbered = channel if one.alike else in_all
-                sources.append((one.operand, first + flat(numbered) * one.channel_stride, 0))
+                numbered = channel if extra.alike else in_all
+                sources.append((extra.operand, first + flat(numbered) * extra.channel_stride, 0))
             epilogue = RowEpilogue(problem.epilogue, problem.acc_dtype, sources, emit.via_register)
             index = start + flat(channel) * along(result, "C")
-            store(
-                result, index, emit.cast(epilogue(value, 0), problem.finished_dtype, result.dtype)
-            )
-
-        when(both(start >= 0, is_whole or channel < problem.out_channels), finish)
+            value = emit.cast(epilogue(value, 0), problem.finished_dtype, result.dtype)
+            store(result, index, value)

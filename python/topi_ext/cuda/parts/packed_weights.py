@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from ...emit.arguments import Packed, weight_index
 from ...problem import Problem
 from .. import emit
-from ..emit import Array, Expr, Operand, flat, launch, pick, store, unravel, when
-from ..plan.implicit_gemm import Tile
+from ..emit import Array, Expr, Operand, flat, launch, pick, store, unravel
+from ..plan.tiles import Tile
 
 THREADS = 256
 
@@ -43,65 +43,56 @@ class PackedShape:
 
     @classmethod
     def of(cls, problem: Problem, tile: Tile, word: int = 1, run: int = 1) -> PackedShape:
-        """Those that a tile reads."""
+        """Return the sizes of the weights that a tile reads."""
         rows = -(-problem.in_channels // tile.depth) * tile.depth // word
         columns = -(-problem.out_channels // tile.columns) * tile.columns
         return cls(problem.geometry.groups, problem.geometry.taps, rows, columns, word, run)
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """Of all axes."""
+        """Sizes of all axes."""
         return (self.groups, self.taps, self.rows // self.run, self.columns, self.run)
 
     def dtype(self, problem: Problem) -> str:
-        """Of an element."""
+        """Return the dtype of an element."""
         return problem.dtypes[1] if self.word == 1 else "int32"
 
     @property
     def elements(self) -> int:
-        """Of all."""
+        """Number of all elements."""
         return self.groups * self.taps * self.rows * self.columns
 
     def at(self, group: Expr, tap: Expr, row: Expr, column: Expr) -> Expr:
-        """Index of a weight; of the first of a run, whose rows are counted by runs."""
+        """Return the index of a weight, or of a run's first, whose rows are counted by runs."""
         rows = (group * self.taps + tap) * (self.rows // self.run) + row
         return (rows * self.columns + column) * self.run
 
 
 def packed_of(problem: Problem, shape: PackedShape) -> Packed:
-    """What a kernel finds in place of its weights."""
+    """Return the form of packed weights, as a kernel reads them."""
     return Packed(shape.elements, shape.dtype(problem))
 
 
 def packed_first(problem: Problem, shape: PackedShape, weight: Operand) -> Array:
-    """The weights, packed by a kernel that is launched before those that read them."""
+    """Pack the weights by a kernel that is launched before those that read them."""
     packed = emit.workspace_of(shape.elements, shape.dtype(problem))
     with launch(-(-shape.elements // THREADS), THREADS) as (block, thread):
         number = emit.opaque_value(block * THREADS + thread)
         inside = True if shape.elements % THREADS == 0 else number < shape.elements
-        when(inside, lambda: _pack_one(problem, shape, weight, packed, number))
+        for _ in emit.only_if(inside):
+            at = [emit.opaque_value(digit) for digit in unravel(number, shape.extents)]
+            store(packed, number, _element_at(problem, shape, weight, at))
     return packed
 
 
 def pack_weights(problem: Problem, shape: PackedShape, weight: Operand, packed: Operand) -> None:
-    """The same by loops, which TVM runs while it compiles."""
-
-    def one(*at: Expr) -> None:
+    """Pack the weights by loops, which TVM runs while it compiles."""
+    for at in emit.grid(*shape.extents):
         store(packed, shape.at(*at[:4]) + at[4], _element_at(problem, shape, weight, at))
-
-    emit.nest(shape.extents, one)
-
-
-def _pack_one(
-    problem: Problem, shape: PackedShape, weight: Operand, packed: Array, number: Expr
-) -> None:
-    digits = unravel(number, shape.extents)
-    at = [emit.opaque_value(digit) for digit in digits]
-    store(packed, number, _element_at(problem, shape, weight, at))
 
 
 def _element_at(problem: Problem, shape: PackedShape, weight: Operand, at: Sequence[Expr]) -> Expr:
-    """What is packed there: a weight, or four."""
+    """Return what is packed there: a weight, or four as one word."""
     group, tap, row, column, behind = at
     if shape.word == 1:
         place = (group, tap, row * shape.run + behind, column)
@@ -115,7 +106,7 @@ def _element_at(problem: Problem, shape: PackedShape, weight: Operand, at: Seque
 
 
 def _weight_at(problem: Problem, shape: PackedShape, weight: Operand, at: Sequence[Expr]) -> Expr:
-    """A weight, or zero where there is none."""
+    """Return a weight, or zero where there is none."""
     group, tap, row, column = at
     inside = emit.both(
         shape.rows * shape.word == problem.in_channels or row < problem.in_channels,

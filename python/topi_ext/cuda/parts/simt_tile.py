@@ -17,13 +17,13 @@ from dataclasses import dataclass
 
 from .. import emit
 from ..emit import Array, Expr, local, opaque_value, store, unrolled
-from ..plan.implicit_gemm import PAD, slice_columns
+from ..plan.tiles import PAD, slice_columns
 
 WARP_ROWS, WARP_COLUMNS = 8, 4
 
 
 def multiply_add(total: Expr, a: Expr, b: Expr) -> Expr:
-    """A product, added."""
+    """Return the sum with a product added."""
     return total + a * b
 
 
@@ -57,10 +57,11 @@ class SimtTile:
     def emitted(
         cls, tile: tuple[int, int], thread_tile: tuple[int, int], thread: Expr, dtype: str
     ) -> SimtTile:
-        """Sums that are zero."""
+        """Allocate the sums and set them to zero."""
         (rows, columns), (thread_rows, thread_columns) = tile, thread_tile
         sums = local(thread_rows * thread_columns, dtype)
-        unrolled(thread_rows * thread_columns, lambda i: store(sums, i, emit.constant(0, dtype)))
+        for i in unrolled(thread_rows * thread_columns):
+            store(sums, i, emit.constant(0, dtype))
         warp, lane = emit.quotient(thread, 32), emit.remainder(thread, 32)
         warps = rows // (WARP_ROWS * thread_rows)
         warp_column, warp_row = emit.unravel(warp, (0, warps))
@@ -97,7 +98,7 @@ class SimtTile:
         return self.columns // self.slices
 
     def row(self, i: int) -> Expr:
-        """Row of the tile that is the thread's row `i`."""
+        """Return the row of the tile that is the thread's row `i`."""
         group, rest = divmod(i, self.row_group)
         return self.first_row + group * (WARP_ROWS * self.row_group) + rest
 
@@ -114,17 +115,17 @@ class SimtTile:
         return [self.first_column + j // group * run + j % group for j in numbers]
 
     def sum_of(self, i: int, j: int) -> Expr:
-        """The sum of the thread's row `i` and column `j`."""
+        """Return the sum of the thread's row `i` and column `j`."""
         return self.sums[i * self.thread_columns + j]
 
     def column(self, part: int, number: Expr) -> Expr:
-        """Column of the tile that is column `number` of a slice."""
+        """Return the column of the tile that is column `number` of a slice."""
         warp_column, lane_column, rest = emit.unravel(number, (0, WARP_COLUMNS, self.slice_columns))
         first = warp_column * (WARP_COLUMNS * self.thread_columns) + lane_column * self.column_group
         return first + self._behind(part) + rest
 
     def _behind(self, part: int) -> int:
-        """How far the columns of a slice are behind the thread's first."""
+        """Return how far the columns of a slice are behind the thread's first."""
         group, rest = divmod(part * self.slice_columns, self.column_group)
         return group * WARP_COLUMNS * self.column_group + rest
 
@@ -135,31 +136,24 @@ class SimtTile:
         b: tuple[Array, Expr],
         add: Callable[[Expr, Expr, Expr], Expr] = multiply_add,
     ) -> None:
-        """Add what a step multiplies: ``a[k, row]``, ``b[k, column]``, k below `depth`."""
+        """Add the products of a step: ``a[k, row]`` by ``b[k, column]``, k below `depth`."""
         rows, columns = local(self.thread_rows, a[0].dtype), local(self.thread_columns, b[0].dtype)
         spread_rows, spread_columns = WARP_ROWS * self.row_group, WARP_COLUMNS * self.column_group
-
-        def one(k: Expr) -> None:
+        for k in unrolled(depth):
             start = a[1] + k * (self.rows + PAD) + self.first_row
             for i in range(0, self.thread_rows, self.row_group):
-                place = start + i // self.row_group * spread_rows
-                value = emit.get_vector(a[0], place, self.row_group)
-                emit.set_vector(rows, i, self.row_group, value)
+                at = start + i // self.row_group * spread_rows
+                emit.set_vector(rows, i, self.row_group, emit.get_vector(a[0], at, self.row_group))
             start = b[1] + k * (self.columns + PAD) + self.first_column
             for j in range(0, self.thread_columns, self.column_group):
-                place = start + j // self.column_group * spread_columns
-                value = emit.get_vector(b[0], place, self.column_group)
-                emit.set_vector(columns, j, self.column_group, value)
-            unrolled(
-                self.thread_rows,
-                lambda i: unrolled(self.thread_columns, lambda j: add_one(i, j)),
-            )
-
-        def add_one(i: Expr, j: Expr) -> None:
-            place = i * self.thread_columns + j
-            store(self.sums, place, add(self.sums[place], rows[i], columns[j]))
-
-        unrolled(depth, one)
+                at = start + j // self.column_group * spread_columns
+                emit.set_vector(
+                    columns, j, self.column_group, emit.get_vector(b[0], at, self.column_group)
+                )
+            for i in unrolled(self.thread_rows):
+                for j in unrolled(self.thread_columns):
+                    number = i * self.thread_columns + j
+                    store(self.sums, number, add(self.sums[number], rows[i], columns[j]))
 
     def keep(self, part: int, held: Array, strides: tuple[int, int]) -> None:
         """Write the thread's sums of a slice to ``held[row, column]``."""

@@ -12,14 +12,14 @@ from math import prod
 from ...emit.post_ops import RowEpilogue
 from ...problem import DATA, Problem
 from .. import emit
-from ..emit import Expr, Operand, flat, local, opaque_value, store, when
-from ..plan.implicit_gemm import Tile
+from ..emit import Expr, Operand, flat, local, opaque_value, store
+from ..plan.tiles import Tile
 
 THREADS = 256
 
 
 def shares_of(problem: Problem, tile: Tile, out: Operand) -> Operand | None:
-    """Memory for all shares, each stored as `out` is; None of a sum that is not split."""
+    """Allocate all shares, each stored as `out` is; return None for a sum that is not split."""
     if tile.splits == 1:
         return None
     order = "S" + "".join(out.sizes)
@@ -35,31 +35,25 @@ def _elements(out: Operand) -> Expr:
 def add_shares(
     problem: Problem, tile: Tile, shares: Operand, extra: Sequence[Operand], out: Operand
 ) -> None:
-    """A kernel that adds the shares of each element, finishes the sum and writes it."""
+    """Emit a kernel that adds the shares of each element, finishes the sum and writes it."""
     elements = _elements(out)
     with emit.launch(emit.ceil_div(elements, THREADS), THREADS) as (block, thread):
         number = opaque_value(flat(block) * THREADS + flat(thread))
         total = local(1, problem.acc_dtype)
-
-        def one() -> None:
+        is_even = isinstance(elements, int) and elements % THREADS == 0
+        for _ in emit.only_if(is_even or number < elements):
             store(total, 0, shares[number])
-
-            def add(share: Expr) -> None:
-                place = number + (flat(share) + 1) * shares.strides["S"]
-                store(total, 0, total[0] + shares[place])
-
-            emit.unrolled(tile.splits - 1, add)
+            for share in emit.unrolled(tile.splits - 1):
+                index = number + (flat(share) + 1) * shares.strides["S"]
+                store(total, 0, total[0] + shares[index])
             value = _finished(problem, extra, out, number, total[0])
             store(out, number, emit.cast(value, problem.finished_dtype, out.dtype))
-
-        known = isinstance(elements, int) and elements % THREADS == 0
-        when(known or number < elements, one)
 
 
 def _finished(
     problem: Problem, extra: Sequence[Operand], out: Operand, number: Expr, value: Expr
 ) -> Expr:
-    """What the epilogue makes of the sum of element `number`."""
+    """Apply the epilogue to the sum of element `number`."""
     if not problem.epilogue:
         return value
     letters = "".join(out.sizes)

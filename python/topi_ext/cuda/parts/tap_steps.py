@@ -9,8 +9,8 @@ from math import prod
 
 from ...problem import Problem
 from .. import emit
-from ..emit import Array, Expr, least, local, opaque_value, quotient, store, unravel, when
-from ..plan.implicit_gemm import Tile
+from ..emit import Array, Expr, least, local, opaque_value, quotient, store, unravel
+from ..plan.tiles import Tile
 from .gather_block import GatherBlock
 
 AXES = 3
@@ -36,7 +36,7 @@ class TapSteps:
 
     @classmethod
     def emitted(cls, problem: Problem, tile: Tile, block: GatherBlock) -> TapSteps:
-        """That of a block, at its first step."""
+        """Return the counter of a block, at its first step."""
         limits = tuple(axis.taps for axis in block.axes)
         taps, chunks = prod(limits), -(-problem.in_channels // tile.depth)
         made = local(AXES + 1, "int32")
@@ -46,7 +46,7 @@ class TapSteps:
             return cls(opaque_value(taps * chunks), limits, made)
         each = opaque_value(quotient(taps * chunks + (tile.splits - 1), tile.splits))
         first = opaque_value(block.split * each)
-        count = emit.greatest(0, least(each, taps * chunks - first))
+        count = emit.most(0, least(each, taps * chunks - first))
         digits = unravel(first, (chunks, *(_not_zero(limit) for limit in limits)))
         for axis, digit in enumerate((*digits[1:], digits[0])):
             store(made, axis, emit.typed(digit))
@@ -72,12 +72,9 @@ class TapSteps:
             return
         axis, *rest = axes
         store(self.at, axis, self.at[axis] + 1)
-
-        def wrap() -> None:
+        for _ in emit.only_if(self.at[axis] >= self.limits[axis]):
             store(self.at, axis, emit.constant(0, "int32"))
             self._carry(rest)
-
-        when(self.at[axis] >= self.limits[axis], wrap)
 
 
 def _is_one(limit: Expr) -> bool:
@@ -85,4 +82,4 @@ def _is_one(limit: Expr) -> bool:
 
 
 def _not_zero(limit: Expr) -> Expr:
-    return limit if isinstance(limit, int) else emit.greatest(limit, 1)
+    return limit if isinstance(limit, int) else emit.most(limit, 1)

@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 
 from ...problem import DATA, TAPS, Problem
 from .. import emit
-from ..emit import Expr, Operand, both, flat, narrow, opaque_value, quotient, store, unravel, when
-from ..plan.implicit_gemm import Tile
+from ..emit import Expr, Operand, both, flat, narrow, opaque_value, quotient, store, unravel
+from ..plan.tiles import Tile
 from .gather_rows import opaque_bool
 from .output_tile import Threads
 
@@ -54,7 +54,7 @@ class WgradBlock:
 
     @classmethod
     def emitted(cls, problem: Problem, tile: Tile, block: Expr) -> WgradBlock:
-        """That of block number `block` of :func:`wgrad_grid`."""
+        """Return the work of block number `block` of :func:`wgrad_grid`."""
         groups, rows, columns = _digits(problem, tile)
         digits = unravel(block, (groups, tile.splits, rows, columns))
         group, split, row, column = map(opaque_value, digits)
@@ -69,12 +69,12 @@ class WgradBlock:
         group: Expr,
         at: tuple[Expr, Expr] = (0, 0),
     ) -> WgradBlock:
-        """The tile at a row and a column of tiles, of a share of the positions."""
+        """Return the tile at a row and a column of tiles, for a share of the positions."""
         sizes = _opaque(map(narrow, problem.y_sizes))
         steps = opaque_value(quotient(prod(sizes) + (tile.depth - 1), tile.depth))
         each = opaque_value(quotient(steps + (tile.splits - 1), tile.splits))
         first = opaque_value(split * each) if tile.splits > 1 else 0
-        count = emit.greatest(0, emit.least(each, steps - first))
+        count = emit.most(0, emit.least(each, steps - first))
         return cls(
             problem,
             opaque_value(group),
@@ -88,7 +88,7 @@ class WgradBlock:
         )
 
     def column(self, number: Expr) -> Column:
-        """Column `number` of the tile."""
+        """Return column `number` of the tile."""
         g = self.problem.geometry
         whole = opaque_value(self.first_column + number)
         if taps_inner(self.problem):
@@ -99,19 +99,19 @@ class WgradBlock:
         return Column(opaque_bool(whole < g.taps * g.c_per_group), taps, opaque_value(channel))
 
     def position(self, number: Expr) -> Position:
-        """Position `number` of y, counted from the share's first."""
+        """Return position `number` of y, counted from the share's first."""
         whole = opaque_value(self.first + number)
         inside = opaque_bool(whole < prod(self.y_sizes))
         return Position(inside, _opaque(unravel(whole, self.y_sizes)))
 
     def y_start(self, y: Operand, position: Position) -> Expr:
-        """Index of channel 0 of the group in y."""
+        """Return the index of channel 0 of the group in y."""
         channel = flat(self.group) * self.problem.geometry.k_per_group
         index = y.at(DATA, *map(flat, position.at)) + channel * emit.along(y, "C")
         return opaque_value(index)
 
     def x_read(self, x: Operand, position: Position, column: Column) -> tuple[Expr, Expr]:
-        """Whether a column's tap meets data at a position, and where it lies in x."""
+        """Return whether a column's tap meets data at a position, and where it lies in x."""
         g = self.problem.geometry
         image, *at = position.at
         inside = both(position.inside, column.inside)
@@ -127,7 +127,7 @@ class WgradBlock:
         return inside, index
 
     def weight(self, out: Operand, row: Expr, column: Column) -> Expr:
-        """Index of a weight of a channel of y and a column."""
+        """Return the index of a weight of a channel of y and a column."""
         g = self.problem.geometry
         channel = flat(self.group) * g.k_per_group + flat(row)
         return out.at("OI" + TAPS, channel, flat(column.channel), *map(flat, column.taps))
@@ -147,7 +147,7 @@ def taps_inner(problem: Problem) -> bool:
 
 
 def wgrad_grid(problem: Problem, tile: Tile) -> int:
-    """How many blocks compute `problem`, with this tile each."""
+    """Return how many blocks compute `problem`, with this tile each."""
     return prod(_digits(problem, tile)) * tile.splits
 
 
@@ -174,7 +174,8 @@ class Copies:
 
     @classmethod
     def of(cls, threads: Threads, size: int, depth: int, places_first: bool) -> Copies:
-        """One place at several positions where places are neighbours, else the other way round."""
+        """Divide copies: one place at several positions where places are neighbours, else
+        several places at one position."""
         count = max(1, size * depth // threads.count)
         fast, slow = (size, depth) if places_first else (depth, size)
         first, second = emit.unravel(threads.number, (0, fast))
@@ -185,11 +186,11 @@ class Copies:
         return cls(*at, is_even)
 
     def taken(self, depth: int) -> list[tuple[Expr, Expr]]:
-        """Positions, and whether the thread has them: of few elements not every thread has one."""
+        """Return positions, and whether the thread has them: with few elements, some have none."""
         return [(k, self.is_even or k < depth) for k in self.positions]
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Numbers of a position and a place, for all elements."""
+        """Return the numbers of a position and a place, for all elements."""
         return [(k, i) for k in range(len(self.positions)) for i in range(len(self.places))]
 
 
@@ -200,21 +201,19 @@ class Weights(Protocol):
     own_columns: list[Expr]
 
     def sum_of(self, i: int, j: int) -> Expr:
-        """The sum of the thread's row `i` and column `j`."""
+        """Return the sum of the thread's row `i` and column `j`."""
 
 
 def write_weights(block: WgradBlock, tile: Tile, sums: Weights, out: Operand) -> None:
-    """A thread's sums to their weights: of the result, or of the share's part of a workspace."""
+    """Write a thread's sums to their weights: of the result, or of the share in a workspace."""
     problem, limit = block.problem, block.problem.geometry.k_per_group
     share = flat(block.split) * out.strides["S"] if "S" in out.strides else 0
     columns = [block.column(number) for number in sums.own_columns]
     for i, row in enumerate(sums.own_rows):
         channel = opaque_value(block.first_row + row)
         for j, column in enumerate(columns):
-
-            def write(value: Expr, channel: Expr = channel, column: Column = column) -> None:
+            inside = both(column.inside, limit % tile.rows == 0 or channel < limit)
+            for _ in emit.only_if(inside):
+                value = sums.sum_of(i, j)
                 at = block.weight(out, channel, column) + share
                 store(out, at, emit.cast(value, problem.acc_dtype, out.dtype))
-
-            inside = both(column.inside, limit % tile.rows == 0 or channel < limit)
-            when(inside, lambda write=write, i=i, j=j: write(sums.sum_of(i, j)))

@@ -11,7 +11,7 @@ from ...kernel_selection import ALL, Selection
 from ...spec.problem import Problem
 from ..machine import GpuMachine
 from ..registry import KERNELS
-from .base import Plan
+from .tiles import Plan
 
 
 def choose(problem: Problem, machine: GpuMachine, selection: Selection = ALL) -> Plan:

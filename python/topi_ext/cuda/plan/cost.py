@@ -15,6 +15,7 @@ from ...dtypes import byte_width
 from ...nominal import nominal
 from ...problem import Problem
 from ..machine import WARP, GpuMachine
+from .tiles import Footprint, Tile
 
 CLOCK = 1.6
 """Cycles in a nanosecond."""
@@ -36,8 +37,8 @@ class Blocks:
     Attributes
     ----------
     count : float
-    threads, registers, shared : int
-        Of a block, of a thread, bytes of a block.
+    footprint : Footprint
+        Of a block.
     steps : float
         Of a block, in the mean.
     cycles : float
@@ -47,32 +48,30 @@ class Blocks:
     """
 
     count: float
-    threads: int
-    registers: int
-    shared: int
+    footprint: Footprint
     steps: float
     cycles: float
     stages: int = 1
 
 
-def resident(blocks: Blocks, machine: GpuMachine) -> int:
-    """Blocks that a multiprocessor holds at once; 0 where it does not hold one."""
-    granted = -(-blocks.registers // 8) * 8
+def resident(footprint: Footprint, machine: GpuMachine) -> int:
+    """Return how many blocks a multiprocessor holds at once; 0 where it does not hold one."""
+    granted = -(-footprint.registers // 8) * 8
     return min(
-        machine.threads // blocks.threads,
-        machine.registers // (granted * blocks.threads),
-        machine.shared // max(1, blocks.shared + 1024),
+        machine.threads // footprint.threads,
+        machine.registers // (granted * footprint.threads),
+        machine.shared // max(1, footprint.shared + 1024),
         32,
     )
 
 
 def launch_time(blocks: Blocks, machine: GpuMachine) -> float:
     """Nanoseconds of a launch, memory aside."""
-    together = resident(blocks, machine)
+    together = resident(blocks.footprint, machine)
     per_sm = ceil(blocks.count / machine.sms)
     side_by_side = max(1, min(together, per_sm))
     turns = ceil(per_sm / side_by_side)
-    warps = side_by_side * blocks.threads / WARP
+    warps = side_by_side * blocks.footprint.threads / WARP
     busy = min(1.0, warps / BUSY_WARPS)
     step = max(blocks.cycles * side_by_side / busy, LATENCY / blocks.stages)
     return LAUNCH + turns * (blocks.steps * step + LATENCY) / CLOCK
@@ -145,3 +144,60 @@ class SimtStep:
         issued = (products + reads + self.loads + 40) * self.threads / ISSUED
         multiplied = products * rate * self.threads / machine.lanes
         return max(issued, multiplied, self.lines, self.moved / L2_BYTES)
+
+
+LOAD = 5
+"""Instructions that compute the index of an element, load it and keep it."""
+
+PACKING = 4.0
+"""Factor on the time of moving the weights once: they are read and written in two orders."""
+
+MMA_SHARE = 0.6
+"""Share of the tensor cores' peak that ``mma.sync`` reaches."""
+
+
+def steps_of(problem: Problem, tile: Tile) -> float:
+    """Return the steps of a block, averaged over phases: every tap belongs to one phase."""
+    phases = prod(gather.out_step for gather in problem.gathers)
+    return -(-problem.in_channels // tile.depth) * problem.geometry.taps / phases
+
+
+def block_count(problem: Problem, tile: Tile) -> int:
+    """Return the number of blocks of a launch."""
+    phases = prod(gather.out_step for gather in problem.gathers)
+    rows, columns = -(-positions(problem) // tile.rows), -(-problem.out_channels // tile.columns)
+    return rows * columns * phases * problem.geometry.groups * tile.splits
+
+
+def split_time(problem: Problem, tile: Tile, machine: GpuMachine) -> float:
+    """Return the nanoseconds in which the shares of a split sum are written, read and added."""
+    if tile.splits == 1:
+        return 0.0
+    elements = problem.weights
+    if problem.face != "conv_weight_grad":
+        channels = problem.geometry.groups * problem.out_channels
+        elements = prod(nominal(problem.out_sizes)) * channels
+    shares = elements * byte_width(problem.acc_dtype) * tile.splits
+    # What fits into the second cache stays there.
+    speed = 3.0 if shares < machine.l2 // 2 else 1.0
+    return LAUNCH + bytes_time(2 * shares, machine) / speed
+
+
+def packing_time(problem: Problem, machine: GpuMachine) -> float:
+    """Return the nanoseconds of the kernel that packs weights; 0 where they come packed."""
+    if problem.prepacked:
+        return 0.0
+    moved = problem.weights * byte_width(problem.dtypes[1])
+    return LAUNCH + PACKING * bytes_time(moved, machine)
+
+
+def wgrad_steps(problem: Problem, tile: Tile) -> int:
+    """Return the steps of a sum over positions that is not split."""
+    return -(-prod(nominal(problem.y_sizes)) // tile.depth)
+
+
+def wgrad_blocks(problem: Problem, tile: Tile) -> int:
+    """Return the number of blocks of a launch."""
+    g = problem.geometry
+    rows, columns = -(-g.k_per_group // tile.rows), -(-g.taps * g.c_per_group // tile.columns)
+    return rows * columns * g.groups * tile.splits

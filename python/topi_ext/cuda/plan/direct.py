@@ -13,8 +13,8 @@ from ...gather import Gather
 from ...nominal import nominal
 from ...problem import Problem
 from ..machine import GpuMachine
-from .base import Plan
 from .cost import CLOCK, LATENCY, LAUNCH, memory_time
+from .tiles import Plan
 
 
 @dataclass(frozen=True)

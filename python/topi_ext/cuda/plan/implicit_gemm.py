@@ -6,43 +6,36 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from math import prod
 
 from ...dtypes import byte_width
-from ...nominal import nominal
 from ...problem import Problem
 from ..machine import STATIC_SHARED, GpuMachine
-from .base import Plan
 from .cost import (
     LAUNCH,
+    LOAD,
     Blocks,
     SimtStep,
-    bytes_time,
+    block_count,
     launch_time,
     memory_time,
-    positions,
+    packing_time,
     resident,
+    split_time,
+    steps_of,
 )
-
-
-@dataclass(frozen=True)
-class Tile:
-    """What a block of threads computes.
-
-    Attributes
-    ----------
-    rows, columns : int
-        Positions, and output channels.
-    depth : int
-        Input channels of a step.
-    splits : int
-        Into how many shares a sum is divided, which other blocks compute.
-    """
-
-    rows: int
-    columns: int
-    depth: int
-    splits: int = 1
+from .tiles import (
+    LEAST_STEPS,
+    MOST_SUMS,
+    PAD,
+    SPLITS,
+    TABLES,
+    Footprint,
+    Plan,
+    Tile,
+    held_elements,
+    reads_channels,
+    slice_columns,
+)
 
 
 @dataclass(frozen=True)
@@ -95,33 +88,15 @@ class GemmPlan(Plan):
         """Of a step, along what is summed over."""
         return self.tile.depth // self.word
 
-
-PAD = 4
-"""Elements between rows of shared memory, so that columns do not share banks; 16 bytes or more, so
-that reads by so many stay aligned."""
-
-LAST_PAD = 8
-"""The same of sums by rows: pairs of columns of eight rows lie in different banks."""
-
-TABLES = 16
-"""Bytes of shared memory for each row: where it begins in the result, and in an operand of the
-epilogue."""
-
-
-def reads_channels(problem: Problem) -> bool:
-    """Whether channels of the data are neighbours in memory."""
-    layout = problem.layouts.y if problem.transposed else problem.layouts.x
-    return layout.endswith("C")
-
-
-def slice_columns(columns: int, thread_columns: int) -> int:
-    """Columns of a thread whose sums are kept at once: fewer of large tiles, for less memory."""
-    return min(4, thread_columns) if columns < 128 else min(2, thread_columns)
-
-
-def held_elements(rows: int, columns: int) -> int:
-    """Shared memory of sums of so many rows and columns, in either order."""
-    return max(rows * (columns + LAST_PAD), (rows + PAD) * columns)
+    def footprint(self, problem: Problem) -> Footprint:
+        """Return the threads, registers and shared memory of a block."""
+        width, sums = byte_width(problem.acc_dtype), self.thread_rows * self.thread_columns
+        # Positions that are not neighbours in memory take registers each.
+        each = self.tile.rows * self.elements // self.threads // self.data_run(problem)
+        others = 84 + 6 * ((each if reads_channels(problem) else 1) - 1)
+        held = (2 * self.stage_elements + self.kept_elements) * width
+        registers = int(sums * width / 4 * 1.25) + others
+        return Footprint(self.threads, registers, held + TABLES * self.tile.rows)
 
 
 TILES = (
@@ -134,14 +109,6 @@ few channels."""
 
 DEPTHS = (8, 16)
 """Elements of a step."""
-
-SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
-
-LEAST_STEPS = 4
-"""Of a share of a split sum."""
-
-MOST_SUMS = 64
-"""32-bit registers of a thread's sums."""
 
 
 def implicit_gemm_candidates(
@@ -174,45 +141,6 @@ def multiplies_words(problem: Problem, machine: GpuMachine) -> bool:
     )
 
 
-def steps_of(problem: Problem, tile: Tile) -> float:
-    """Of a block, in the mean over its phases: every tap belongs to one."""
-    phases = prod(gather.out_step for gather in problem.gathers)
-    return -(-problem.in_channels // tile.depth) * problem.geometry.taps / phases
-
-
-def block_count(problem: Problem, tile: Tile) -> int:
-    """Blocks of a launch."""
-    phases = prod(gather.out_step for gather in problem.gathers)
-    rows, columns = -(-positions(problem) // tile.rows), -(-problem.out_channels // tile.columns)
-    return rows * columns * phases * problem.geometry.groups * tile.splits
-
-
-def split_time(problem: Problem, tile: Tile, machine: GpuMachine) -> float:
-    """Nanoseconds in which shares of a split sum are written, read and added."""
-    if tile.splits == 1:
-        return 0.0
-    channels = problem.geometry.groups * problem.out_channels
-    sums = prod(nominal(problem.out_sizes)) * channels * byte_width(problem.acc_dtype)
-    # What fits into the second cache stays there.
-    speed = 3.0 if sums * tile.splits < machine.l2 // 2 else 1.0
-    return LAUNCH + bytes_time(2 * tile.splits * sums, machine) / speed
-
-
-def packing_time(problem: Problem, machine: GpuMachine) -> float:
-    """Nanoseconds of the kernel that packs weights, where they do not come packed."""
-    if problem.prepacked:
-        return 0.0
-    moved = problem.weights * byte_width(problem.dtypes[1])
-    return LAUNCH + PACKING * bytes_time(moved, machine)
-
-
-PACKING = 4.0
-"""Times, of reading and writing weights in two orders."""
-
-LOAD = 5
-"""Instructions that load an element, with what says where it lies, and keep it."""
-
-
 def _time(problem: Problem, plan: GemmPlan, machine: GpuMachine) -> float | None:
     tile, width, depth = plan.tile, byte_width(problem.acc_dtype), plan.elements
     data, weights = tile.rows * depth, tile.columns * depth
@@ -226,17 +154,10 @@ def _time(problem: Problem, plan: GemmPlan, machine: GpuMachine) -> float | None
         data / 32 + weights * (1 / 32 if plan.packed else 1),
         data * read / taps_near + weights * (read if plan.packed else 32 / taps_near),
     )  # fmt: skip
-    cycles, sums = step.cycles(width, machine), plan.thread_rows * plan.thread_columns
-    # Positions that are not neighbours in memory take registers each.
-    run = plan.data_run(problem)
-    positions_each = data // plan.threads // run if reads_channels(problem) else 1
-    others = 84 + 6 * (positions_each - 1)
-    held = (2 * plan.stage_elements + plan.kept_elements) * width
-    blocks = Blocks(
-        block_count(problem, tile), plan.threads, int(sums * width / 4 * 1.25) + others,
-        held + TABLES * tile.rows, steps_of(problem, tile) / tile.splits + 2, cycles,
-    )  # fmt: skip
-    if resident(blocks, machine) < 1 or held + TABLES * tile.rows > STATIC_SHARED:
+    footprint = plan.footprint(problem)
+    if resident(footprint, machine) < 1 or footprint.shared > STATIC_SHARED:
         return None
+    steps = steps_of(problem, tile) / tile.splits + 2
+    blocks = Blocks(block_count(problem, tile), footprint, steps, step.cycles(width, machine))
     time = max(launch_time(blocks, machine), memory_time(problem, machine) + LAUNCH)
     return time + split_time(problem, tile, machine) + plan.packed * packing_time(problem, machine)

@@ -9,21 +9,28 @@ from itertools import product
 
 from ...problem import Problem
 from ..machine import GpuMachine
-from .cost import LAUNCH, Blocks, launch_time, memory_time, resident
-from .implicit_gemm import (
-    LEAST_STEPS,
-    SPLITS,
-    TABLES,
-    Tile,
+from .cost import (
+    LAUNCH,
+    MMA_SHARE,
+    Blocks,
     block_count,
+    launch_time,
+    memory_time,
     packing_time,
-    reads_channels,
+    resident,
     split_time,
     steps_of,
 )
-from .warp_tiles import WarpTiles
-
-HALVES = ("float16", "bfloat16")
+from .tiles import (
+    HALVES,
+    LEAST_STEPS,
+    SPLITS,
+    TABLES,
+    Footprint,
+    Tile,
+    WarpTiles,
+    reads_channels,
+)
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,12 @@ class MmaPlan(WarpTiles):
         if self.row_bytes < 16 * self.threads:
             raise ValueError(f"MmaPlan: {self.tile} must have 16 bytes of data for each thread")
 
+    def footprint(self, problem: Problem) -> Footprint:
+        """Return the threads, registers and shared memory of a block."""
+        others = 80 if reads_chunks(problem, self.chunk) else 110
+        registers = self.row_blocks * self.column_blocks * 4 + others
+        return Footprint(self.threads, registers, self.arena_bytes + TABLES * self.tile.rows)
+
 
 TILES = (
     (128, 128, 2, 4), (128, 64, 2, 2), (64, 128, 2, 2), (64, 64, 2, 2), (128, 32, 4, 1),
@@ -48,9 +61,6 @@ TILES = (
 """Rows, columns, and the warps that share them."""
 
 DEPTHS = (16, 32)
-
-MMA_SHARE = 0.6
-"""Of the tensor cores' products, what ``mma.sync`` reaches."""
 
 
 def implicit_gemm_mma_candidates(
@@ -98,14 +108,13 @@ def _time(problem: Problem, plan: MmaPlan, machine: GpuMachine) -> float | None:
     loads = tile.rows * tile.depth / (256 if chunks else 32) + tile.columns * tile.depth / 256
     # Every warp reads its rows and its columns: 128 bytes a cycle.
     reads = plan.stage_bytes * (plan.warp_rows + plan.warp_columns) / 2 / 128
-    held = plan.arena_bytes + TABLES * tile.rows
-    registers = plan.row_blocks * plan.column_blocks * 4 + 80 + (0 if chunks else 30)
+    footprint = plan.footprint(problem)
+    if resident(footprint, machine) < 1:
+        return None
     blocks = Blocks(
-        block_count(problem, tile), plan.threads, registers, held,
+        block_count(problem, tile), footprint,
         steps_of(problem, tile) / tile.splits + 2, max(products, loads, reads) + 25,
         plan.stages - 1 if chunks else 1,
     )  # fmt: skip
-    if resident(blocks, machine) < 1:
-        return None
     time = max(launch_time(blocks, machine), memory_time(problem, machine) + LAUNCH)
     return time + split_time(problem, tile, machine) + packing_time(problem, machine)

@@ -12,10 +12,8 @@ from ...dtypes import byte_width
 from ...nominal import nominal
 from ...problem import Problem
 from ..machine import GpuMachine
-from .base import Plan
-from .cost import CLOCK, LATENCY, LAUNCH, memory_time
-from .implicit_gemm import Tile
-from .wgrad_gemm import wgrad_split_time
+from .cost import CLOCK, LATENCY, LAUNCH, memory_time, split_time
+from .tiles import Plan, Tile
 
 
 @dataclass(frozen=True)
@@ -82,4 +80,4 @@ def _time(problem: Problem, plan: WgradDirectPlan, machine: GpuMachine) -> float
     held = machine.threads // plan.threads * machine.sms
     waits = ceil(blocks / held) * (steps + 4) * LATENCY / 2 / CLOCK
     time = LAUNCH + max(issue, waits, memory_time(problem, machine))
-    return time + wgrad_split_time(problem, plan.tile, machine)
+    return time + split_time(problem, plan.tile, machine)

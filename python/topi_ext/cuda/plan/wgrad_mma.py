@@ -9,16 +9,29 @@ from itertools import product
 
 from ...problem import Problem
 from ..machine import GpuMachine
-from .cost import LAUNCH, Blocks, launch_time, memory_time, resident
-from .implicit_gemm import LEAST_STEPS, Tile
-from .implicit_gemm_mma import HALVES, MMA_SHARE
-from .warp_tiles import WarpTiles
-from .wgrad_gemm import SPLITS, wgrad_blocks, wgrad_split_time, wgrad_steps
+from .cost import (
+    LAUNCH,
+    MMA_SHARE,
+    Blocks,
+    launch_time,
+    memory_time,
+    resident,
+    split_time,
+    wgrad_blocks,
+    wgrad_steps,
+)
+from .tiles import HALVES, LEAST_STEPS, WGRAD_SPLITS, Footprint, Tile, WarpTiles
 
 
 @dataclass(frozen=True)
 class WgradMmaPlan(WarpTiles):
     """Channels of y by taps and channels of x, `depth` positions a step."""
+
+    def footprint(self, problem: Problem) -> Footprint:
+        """Return the threads, registers and shared memory of a block."""
+        others = 70 if copies_chunks(problem) else 160
+        registers = self.row_blocks * self.column_blocks * 4 + others
+        return Footprint(self.threads, registers, self.stages * self.stage_bytes)
 
 
 TILES = (
@@ -37,7 +50,7 @@ def wgrad_mma_candidates(
         return
     if problem.dtypes[0] != problem.dtypes[1] or problem.acc_dtype != "float32":
         return
-    for (rows, columns, *warps), depth, splits in product(TILES, DEPTHS, SPLITS):
+    for (rows, columns, *warps), depth, splits in product(TILES, DEPTHS, WGRAD_SPLITS):
         plan = WgradMmaPlan(Tile(rows, columns, depth, splits), *warps)
         if splits > 1 and wgrad_steps(problem, plan.tile) < splits * LEAST_STEPS:
             continue
@@ -58,13 +71,13 @@ def _time(problem: Problem, plan: WgradMmaPlan, machine: GpuMachine) -> float | 
     products = tile.rows * tile.columns * tile.depth / (machine.tensor * MMA_SHARE)
     loads = (tile.rows + tile.columns) * tile.depth / (256 if chunks else 12)
     reads = plan.stage_bytes * (plan.warp_rows + plan.warp_columns) / 2 / 128
-    registers = plan.row_blocks * plan.column_blocks * 4 + (70 if chunks else 160)
+    footprint = plan.footprint(problem)
+    if resident(footprint, machine) < 1:
+        return None
     blocks = Blocks(
-        wgrad_blocks(problem, tile), plan.threads, registers, plan.stages * plan.stage_bytes,
+        wgrad_blocks(problem, tile), footprint,
         wgrad_steps(problem, tile) / tile.splits + 2, max(products, loads, reads) + 40,
         plan.stages - 1 if chunks else 1,
     )  # fmt: skip
-    if resident(blocks, machine) < 1:
-        return None
     time = max(launch_time(blocks, machine), memory_time(problem, machine) + LAUNCH)
-    return time + wgrad_split_time(problem, tile, machine)
+    return time + split_time(problem, tile, machine)
