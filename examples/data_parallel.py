@@ -355,7 +355,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     import tvm
 
     import relax_ext
-    from conv_cli.start import answer_interrupts
+    from conv_cli.launch import answer_interrupts
 
     answer_interrupts("data_parallel")
     torch.manual_seed(0)

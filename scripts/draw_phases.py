@@ -20,8 +20,8 @@ from matplotlib import pyplot as plt
 from matplotlib.patches import Rectangle
 
 from topi_ext.cpu.plan.window import Window
-from topi_ext.gather import Gather
-from topi_ext.geometry import Geometry
+from topi_ext.spec.axis_access import Gather
+from topi_ext.spec.geometry import Geometry
 
 INK, FAINT, FAINTER, GREY, PAPER = "#222222", "#b8b8b8", "#e2e2e2", "#f0f0f0", "#ffffff"
 # Okabe and Ito's colours, which colour-blind readers tell apart; then the same, pale, to fill.

@@ -30,8 +30,8 @@ from topi_ext.backend import Work
 from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.plan.window import Plan
 from topi_ext.cpu.registry import KERNELS
-from topi_ext.layout import Layouts
-from topi_ext.problem import Problem
+from topi_ext.spec.conv import Problem
+from topi_ext.spec.layout import Layouts
 from topi_ext.tuning.interleaved import race
 from topi_ext.tuning.runner import PlanRuns, built, here
 from topi_ext.tuning.shortlist import shortlist

@@ -18,7 +18,7 @@ from .measure import Protocol, Side, timed
 from .operators import Operator
 
 if TYPE_CHECKING:
-    from topi_ext.kernel_info import KernelInfo
+    from topi_ext.kernel.info import KernelInfo
 
     from .model import Model
     from .profiling import Ran

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from topi_ext.kernel_info import KernelInfo
+from topi_ext.kernel.info import KernelInfo
 from topi_ext.notices import one_line
 
 from .adapter import Adapter

@@ -15,7 +15,7 @@ from importlib import import_module as _import
 from topi_ext.interrupts import is_run as _is_run
 
 if _is_run("relax_ext"):  # the command line begins before TVM is imported
-    _import("conv_cli.start").ahead("relax_ext", lambda: _import("relax_ext.usage").USAGE)
+    _import("conv_cli.launch").ahead("relax_ext", lambda: _import("relax_ext.usage").USAGE)
 
 from topi_ext.compat import relax as _require_relax
 
@@ -30,7 +30,7 @@ if _fault := _ffi_fault():
 from topi_ext.precision import float32_precision  # noqa: E402
 from topi_ext.target import host_target  # noqa: E402
 
-from .ops import conv_transpose, conv_weight_grad  # noqa: E402
+from .op.ops import conv_transpose, conv_weight_grad  # noqa: E402
 from .pipeline import pipeline  # noqa: E402
 from .registry import register, stock, unregister  # noqa: E402
 from .tune import tune  # noqa: E402

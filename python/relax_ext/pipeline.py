@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pipeline for whole models: constant weights packed, what follows a convolution fused.
 
-What surrounds the convolutions is scheduled on processors by :mod:`topi_ext.schedule`, on GPUs by
-TVM's own rules, and by ours where those fail.
+Operators around the convolutions are scheduled by :mod:`topi_ext.schedules` on CPUs, and on GPUs by
+TVM's own rules, or by ours where those fail.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 import tvm
 
 from topi_ext.backend import supports
-from topi_ext.code_cache import keeping, marked
+from topi_ext.code_cache.build import keeping, marked
 from topi_ext.compat import call_attr, relax, tir
 from topi_ext.emit import is_kernel
-from topi_ext.float_semantics import ieee_floats, infinite_identities
-from topi_ext.schedule import parallelized, scalars_on_gpu
+from topi_ext.schedules.float_semantics import ieee_floats, infinite_identities
+from topi_ext.schedules.loops import parallelized, scalars_on_gpu
+from topi_ext.schedules.vector_math import vectorized_math
 from topi_ext.target import advise
 from topi_ext.tuning.database import AnyPath, using
-from topi_ext.vector_math import vectorized_math
 
-from .fuse import fuse_kernels
+from .fusion.fuse import fuse_kernels
 
 R = relax()
 

@@ -15,18 +15,18 @@ from typing import Any
 
 from tvm.script import relax as script
 
-from topi_ext import code_cache
+from topi_ext.adapters.registration import Registration
+from topi_ext.code_cache import build as code_cache
 from topi_ext.compat import infer_key, op_attr, own_op, replace_op_attr, set_op_attr
-from topi_ext.registration import Registration
 
-from . import ops
-from .attrs import CONV_TRANSPOSE, CONV_WEIGHT_GRAD, OWN, STOCK
-from .gradient import gradient
 from .importers import HOOKS
-from .infer import infer
 from .legalizations import LEGALIZATIONS
-from .legalize import legalize
-from .mixed_precision import ALWAYS, with_out_dtype
+from .op import ops
+from .op.attrs import CONV_TRANSPOSE, CONV_WEIGHT_GRAD, OWN, STOCK
+from .op.gradient import gradient
+from .op.infer import infer
+from .op.legalize import legalize
+from .op.mixed_precision import ALWAYS, with_out_dtype
 
 _RULES = {infer_key(): infer, "FLegalize": legalize, "FPrimalGradient": gradient}
 

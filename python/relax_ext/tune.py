@@ -17,7 +17,7 @@ from topi_ext.compat import relax
 from topi_ext.cpu.backend import CpuBackend
 from topi_ext.cpu.plan.window import Plan
 from topi_ext.cpu.registry import KERNELS
-from topi_ext.problem import OPERANDS
+from topi_ext.spec.conv import OPERANDS
 from topi_ext.tuning.database import AnyPath, machine_name, merge, opened, read, using
 from topi_ext.tuning.interleaved import Timed, race
 from topi_ext.tuning.lookup import entry, measured

@@ -16,7 +16,7 @@ from importlib import import_module as _import
 from topi_ext.interrupts import is_run as _is_run
 
 if _is_run("relay_ext"):  # the command line begins before TVM is imported
-    _import("conv_cli.start").ahead("relay_ext", lambda: _import("relay_ext.usage").USAGE)
+    _import("conv_cli.launch").ahead("relay_ext", lambda: _import("relay_ext.usage").USAGE)
 
 from . import boot
 

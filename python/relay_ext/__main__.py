@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m relay_ext MODEL``: what importing relay_ext changes for one model."""
 
-from conv_cli.start import run
+from conv_cli.launch import run
 
 from .cli import main
 

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from topi_ext import problem
-from topi_ext.call import Call
+from topi_ext.adapters.call import Call
 from topi_ext.compat import as_size, dtype_name
-from topi_ext.dtypes import accumulator
-from topi_ext.geometry import Geometry, fail, integer, integers
-from topi_ext.layout import SPATIAL, Layout, Layouts
-from topi_ext.problem import RESULT
+from topi_ext.spec import conv as problem
+from topi_ext.spec.conv import RESULT
+from topi_ext.spec.dtypes import accumulator
+from topi_ext.spec.geometry import Geometry, fail, integer, integers
+from topi_ext.spec.layout import SPATIAL, Layout, Layouts
 
 RANKS = (1, 2, 3)
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of the operators, from the table of :mod:`topi_ext.gradients`."""
+"""Gradients of the operators, from the table of :mod:`topi_ext.spec.gradients`."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from topi_ext.compat import relay, simplify
-from topi_ext.dtypes import accumulator
-from topi_ext.geometry import Geometry, fail
-from topi_ext.gradients import RULES
+from topi_ext.spec.dtypes import accumulator
+from topi_ext.spec.geometry import Geometry, fail
+from topi_ext.spec.gradients import RULES
 
 from .attrs import Conv, read, short_name
 from .ops import face_call

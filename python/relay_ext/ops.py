@@ -10,8 +10,8 @@ from typing import Any
 import tvm
 
 from topi_ext.compat import relay, simplify
-from topi_ext.geometry import Geometry
-from topi_ext.layout import Layouts, swap_kernel_letters
+from topi_ext.spec.geometry import Geometry
+from topi_ext.spec.layout import Layouts, swap_kernel_letters
 
 from .attrs import OWN, WEIGHT_GRAD
 

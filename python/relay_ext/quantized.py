@@ -14,7 +14,7 @@ from typing import Any
 import tvm
 
 from topi_ext.compat import relay
-from topi_ext.geometry import fail
+from topi_ext.spec.geometry import fail
 
 from .relation import relate
 

@@ -15,8 +15,8 @@ from typing import Any
 import tvm
 from tvm.target import override_native_generic_func
 
+from topi_ext.adapters.registration import Registration
 from topi_ext.compat import op_attr, relay, replace_op_attr, set_op_attr
-from topi_ext.registration import Registration
 
 from . import ops, quantized
 from .attrs import OWN, STOCK, short_name

@@ -10,7 +10,7 @@ from typing import Any
 import tvm
 
 from topi_ext.compat import as_size, relay, simplify, size_var, tir
-from topi_ext.geometry import fail
+from topi_ext.spec.geometry import fail
 
 from .attrs import FACE, Conv, read, short_name, weight_shape
 

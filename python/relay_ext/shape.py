@@ -9,10 +9,10 @@ from typing import Any
 from tvm import te
 
 from topi_ext.compat import simplify, tir
-from topi_ext.geometry import conv_size, conv_transpose_size
-from topi_ext.layout import Layout
-from topi_ext.problem import RESULT
-from topi_ext.sizes import Rule, unknown
+from topi_ext.spec.conv import RESULT
+from topi_ext.spec.geometry import conv_size, conv_transpose_size
+from topi_ext.spec.layout import Layout
+from topi_ext.spec.size_rules import Rule, unknown
 
 from .attrs import (
     FACE,

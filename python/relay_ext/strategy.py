@@ -13,13 +13,13 @@ from tvm import te, topi
 
 from topi_ext import backend
 from topi_ext.compat import as_size, is_cpu, is_gpu, llvm_features, opaque, relay, tir
-from topi_ext.compute import FACES
 from topi_ext.cuda.backend import CudaBackend
-from topi_ext.geometry import Geometry, fail
-from topi_ext.layout import permuted
-from topi_ext.problem import Problem
-from topi_ext.sizes import Rule, belonging
+from topi_ext.spec.conv import Problem
+from topi_ext.spec.geometry import Geometry, fail
+from topi_ext.spec.layout import permuted
+from topi_ext.spec.size_rules import Rule, belonging
 from topi_ext.target import advise
+from topi_ext.te.definitions import FACES
 
 from .attrs import FACE, Conv, read, short_name
 from .relation import Operand

@@ -19,11 +19,11 @@ from .cpu.backend import CpuBackend
 from .cuda import registry as cuda_registry
 from .cuda.backend import CudaBackend
 from .emit import SCRATCH_BYTES
-from .epilogue import NO_ZERO_POINTS, ZeroPoints
-from .kernel_info import announce
-from .kernel_selection import selected
-from .sizes import Rule, unknown
+from .kernel.info import announce
+from .kernel.selection import selected
+from .spec.post_ops import NO_ZERO_POINTS, ZeroPoints
 from .spec.problem import Problem
+from .spec.size_rules import Rule, unknown
 
 KERNELS = frozenset(
     kernel.name for kernel in (*cpu_registry.KERNELS, *cuda_registry.KERNELS) if kernel.candidates
@@ -136,7 +136,7 @@ def build(problem: Problem, target: Any) -> Any:
     ----------
     problem : Problem
         Of any kind.  A product is one that
-        :attr:`~topi_ext.product.Product.is_matrix_product`.
+        :attr:`~topi_ext.spec.matmul.Product.is_matrix_product`.
     target : tvm.target.Target or None
 
     Returns

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from topi_ext.problem import OPERANDS
+from topi_ext.spec.conv import OPERANDS
 
 from . import by_torch
 from .cases import Case

@@ -9,8 +9,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
-from topi_ext.geometry import Geometry
-from topi_ext.problem import OPERANDS, RESULT
+from topi_ext.spec.conv import OPERANDS, RESULT
+from topi_ext.spec.geometry import Geometry
 
 from .cases import Case
 from .engines import UnavailableError

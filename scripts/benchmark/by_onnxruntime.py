@@ -9,7 +9,7 @@ import onnxruntime
 import torch
 from torch import Tensor
 
-from topi_ext.problem import OPERANDS, RESULT
+from topi_ext.spec.conv import OPERANDS, RESULT
 
 from .by_onnx import model
 from .cases import Case

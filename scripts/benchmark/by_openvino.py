@@ -9,7 +9,7 @@ import openvino
 import torch
 from torch import Tensor
 
-from topi_ext.problem import OPERANDS
+from topi_ext.spec.conv import OPERANDS
 
 from .by_onnx import model
 from .cases import Case

@@ -17,8 +17,8 @@ from tvm import relax
 import relax_ext
 from topi_ext import compat
 from topi_ext.compat import tir
-from topi_ext.geometry import conv_size
-from topi_ext.problem import OPERANDS
+from topi_ext.spec.conv import OPERANDS
+from topi_ext.spec.geometry import conv_size
 
 from .cases import Case
 from .engines import UnavailableError

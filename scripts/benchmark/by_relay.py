@@ -16,8 +16,8 @@ from tvm.contrib import graph_executor
 
 import relay_ext
 from relay_ext.ops import face_call
-from topi_ext.layout import Layouts
-from topi_ext.problem import OPERANDS
+from topi_ext.spec.conv import OPERANDS
+from topi_ext.spec.layout import Layouts
 
 from .cases import Case
 from .engines import UnavailableError

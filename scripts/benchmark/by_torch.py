@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from topi_ext.geometry import Geometry
+from topi_ext.spec.geometry import Geometry
 
 from .cases import Case
 

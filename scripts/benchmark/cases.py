@@ -27,7 +27,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from topi_ext.geometry import Geometry
+from topi_ext.spec.geometry import Geometry
 
 FACES = ("conv_transpose", "conv", "conv_weight_grad")
 

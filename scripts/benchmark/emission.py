@@ -17,14 +17,14 @@ import tvm
 from tvm import relax
 from tvm_ffi import structural_hash
 
-from relax_ext.ops import face_call
+from relax_ext.op.ops import face_call
 from relax_ext.pipeline import first_passes
 from topi_ext import compat
 from topi_ext.emit import is_kernel
-from topi_ext.geometry import conv_size
-from topi_ext.kernel_info import INFO, KERNEL
-from topi_ext.layout import Layouts
-from topi_ext.problem import OPERANDS
+from topi_ext.kernel.info import INFO, KERNEL
+from topi_ext.spec.conv import OPERANDS
+from topi_ext.spec.geometry import conv_size
+from topi_ext.spec.layout import Layouts
 
 from .cases import FACES, Case
 

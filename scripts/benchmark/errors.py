@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from topi_ext.dtypes import accumulator
+from topi_ext.spec.dtypes import accumulator
 
 
 def relative_error(got: Tensor, want: Tensor) -> float | None:

@@ -12,9 +12,9 @@ from typing import Any
 from torch import Tensor
 
 from topi_ext import backend
-from topi_ext.layout import Layouts
 from topi_ext.notices import one_line
-from topi_ext.problem import Problem
+from topi_ext.spec.conv import Problem
+from topi_ext.spec.layout import Layouts
 
 from . import by_torch, rivals
 from .arguments import PACKED_RIVALS, RIVALS, Options

@@ -14,7 +14,7 @@ from topi_ext.compat import llvm_features
 from topi_ext.cpu import emit
 from topi_ext.cpu.emit import ATTRIBUTES
 from topi_ext.cpu.machine import Machine
-from topi_ext.dtypes import byte_width
+from topi_ext.spec.dtypes import byte_width
 
 _SUMS = 12
 """Enough independent sums for the latency of a multiply-add, few enough for any register file."""

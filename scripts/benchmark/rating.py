@@ -18,11 +18,11 @@ import torch
 from topi_ext.compat import llvm_features
 from topi_ext.cpu.backend import CpuBackend
 from topi_ext.cpu.machine import Machine
-from topi_ext.cpu.plan.choose import candidates, choose
 from topi_ext.cpu.plan.window import Plan
 from topi_ext.cpu.registry import KERNELS
-from topi_ext.layout import Layouts
-from topi_ext.problem import OPERANDS, RESULT, Problem
+from topi_ext.cpu.select.choose import candidates, choose
+from topi_ext.spec.conv import OPERANDS, RESULT, Problem
+from topi_ext.spec.layout import Layouts
 
 from . import by_relax, by_torch, report
 from .cases import Case

@@ -12,7 +12,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from topi_ext.cpu.registry import KERNELS
-from topi_ext.problem import OPERANDS
+from topi_ext.spec.conv import OPERANDS
 
 _HUES = (
     "#0a7d74", "#e07a1f", "#2a6f97", "#b23a48", "#6a4c93", "#7a9e2e",

@@ -15,7 +15,7 @@ from cuda_emulator.host import Plan
 from cuda_emulator.lowering import Lowered, lower, target_of
 from topi_ext import compat
 from topi_ext.cuda import kernels
-from topi_ext.problem import Problem
+from topi_ext.spec.conv import Problem
 
 from .bundle import machine_of
 from .requests import Request

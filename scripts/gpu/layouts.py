@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from topi_ext.geometry import Geometry
-from topi_ext.layout import Layouts, permuted
+from topi_ext.spec.geometry import Geometry
+from topi_ext.spec.layout import Layouts, permuted
 
 LAST = {1: ("NWC", "OWI", "NWC"), 2: ("NHWC", "OHWI", "NHWC"), 3: ("NDHWC", "ODHWI", "NDHWC")}
 

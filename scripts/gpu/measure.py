@@ -12,9 +12,9 @@ from torch import Tensor
 
 from benchmark.errors import allowed, finite, one_line, relative_error
 from topi_ext.cuda.machine import GpuMachine
-from topi_ext.cuda.plan.choose import candidates
 from topi_ext.cuda.plan.cost import CLOCK, DOUBLE_RATE
-from topi_ext.dtypes import byte_width
+from topi_ext.cuda.select.choose import candidates
+from topi_ext.spec.dtypes import byte_width
 
 from . import tensors
 from .bundle import Prepared

@@ -9,12 +9,12 @@ from math import prod
 
 from benchmark.cases import Case
 from topi_ext.cuda.machine import GpuMachine
-from topi_ext.cuda.plan.choose import candidates, choose
 from topi_ext.cuda.plan.tiles import Plan
 from topi_ext.cuda.registry import KERNELS
-from topi_ext.geometry import Geometry
-from topi_ext.layout import Layouts
-from topi_ext.problem import OPERANDS, RESULT, Problem
+from topi_ext.cuda.select.choose import candidates, choose
+from topi_ext.spec.conv import OPERANDS, RESULT, Problem
+from topi_ext.spec.geometry import Geometry
+from topi_ext.spec.layout import Layouts
 
 from .layouts import layouts_of, stored_shape
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 
 from topi_ext import compat
 from topi_ext.cuda.machine import GpuMachine
-from topi_ext.cuda.plan.choose import choose
 from topi_ext.cuda.plan.tiles import Plan
 from topi_ext.cuda.registry import KERNELS
-from topi_ext.geometry import Geometry
-from topi_ext.kernel_registry import Kernel
-from topi_ext.layout import Layouts
-from topi_ext.problem import OPERANDS, RESULT, Problem
+from topi_ext.cuda.select.choose import choose
+from topi_ext.kernel.registry import Kernel
+from topi_ext.spec.conv import OPERANDS, RESULT, Problem
+from topi_ext.spec.geometry import Geometry
+from topi_ext.spec.layout import Layouts
 
 from .layouts import layouts_of, stored_shape
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from benchmark import by_torch
 from cuda_emulator.host import Memory
-from topi_ext.layout import Layouts, permuted
+from topi_ext.spec.layout import Layouts, permuted
 
 from .requests import Request
 

@@ -16,8 +16,8 @@ from helpers.cases import SPATIAL, Case, any_case, geometry_of
 from helpers.compare import numpy_dtype
 from helpers.faces import FaceCase
 from helpers.profile import compiling
-from topi_ext import compute
-from topi_ext.layout import Layouts
+from topi_ext.spec.layout import Layouts
+from topi_ext.te import definitions as compute
 
 FACES = list(compute.FACES)
 seeds = st.integers(0, 2**32 - 1)

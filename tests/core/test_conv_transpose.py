@@ -15,7 +15,7 @@ from tvm import te
 from helpers.cases import SPATIAL
 from helpers.compare import numpy_dtype
 from helpers.oracle import permute
-from topi_ext.conv_transpose import ConvTranspose, PhaseAxis, conv_transpose
+from topi_ext.te.conv_transpose import ConvTranspose, PhaseAxis, conv_transpose
 
 
 def random_call(rnd: random.Random) -> dict[str, Any]:

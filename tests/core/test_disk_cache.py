@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import pytest
 
-from topi_ext import disk_cache
+from topi_ext.code_cache import disk as disk_cache
 
 CONTENT = bytes(range(256)) * 400  # 100 KiB
 

@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from topi_ext.dtypes import SUPPORTED, accumulator
+from topi_ext.spec.dtypes import SUPPORTED, accumulator
 
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
 INTS = ["int8", "uint8", "int16", "int32", "int64"]

@@ -10,8 +10,8 @@ from fractions import Fraction
 
 import pytest
 
-from topi_ext.filtering import Filter, filters_of
-from topi_ext.gather import Gather
+from topi_ext.spec.axis_access import Gather
+from topi_ext.spec.minimal_filtering import Filter, filters_of
 
 OUTPUTS, INPUTS = 11, 13
 

@@ -6,16 +6,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topi_ext.epilogue import PostOp
 from topi_ext.fusion import post_ops, rows
 from topi_ext.fusion.anchors import ConvAnchor
 from topi_ext.fusion.chain import Chain
 from topi_ext.fusion.products import ProductAnchor, W
 from topi_ext.fusion.resizes import ResizeAnchor
 from topi_ext.fusion.transposes import TransposeAnchor
-from topi_ext.geometry import Geometry
-from topi_ext.layout import Layouts
-from topi_ext.problem import Problem
+from topi_ext.spec.conv import Problem
+from topi_ext.spec.geometry import Geometry
+from topi_ext.spec.layout import Layouts
+from topi_ext.spec.post_ops import PostOp
 
 FLOAT = ("float32",) * 3
 

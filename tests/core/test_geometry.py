@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from helpers import oracle
 from helpers.cases import Case, any_case, geometry_of
-from topi_ext.gather import Gather, Tap
-from topi_ext.geometry import Geometry
+from topi_ext.spec.axis_access import Gather, Tap
+from topi_ext.spec.geometry import Geometry
 
 # ------------------------------------------------------------------------------ sizes
 

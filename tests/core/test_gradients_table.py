@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from helpers import oracle
 from helpers.cases import Case, any_case, geometry_of
-from topi_ext.geometry import Geometry
-from topi_ext.gradients import RULES
-from topi_ext.reference import Reference
+from topi_ext.spec.geometry import Geometry
+from topi_ext.spec.gradients import RULES
+from topi_ext.spec.reference import Reference
 
 seeds = st.integers(0, 2**32 - 1)
 OPERANDS = {"conv": "xw", "conv_transpose": "yw", "conv_weight_grad": "xy"}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from topi_ext.import_hooks import Importer, ImportHooks
+from topi_ext.adapters.import_hooks import Importer, ImportHooks
 
 NAME = "an_importer_for_this_test"
 

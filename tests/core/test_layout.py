@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import oracle
-from topi_ext.layout import Layout, Layouts, permuted
+from topi_ext.spec.layout import Layout, Layouts, permuted
 
 
 @st.composite

@@ -19,7 +19,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topi_ext.geometry import Geometry
 from topi_ext.padding import (
     SPELLINGS,
     Border,
@@ -30,6 +29,7 @@ from topi_ext.padding import (
     same_from_valid,
     translate,
 )
+from topi_ext.spec.geometry import Geometry
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))

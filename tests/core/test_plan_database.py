@@ -14,11 +14,11 @@ import pytest
 
 from topi_ext import notices
 from topi_ext.cpu.machine import Machine
-from topi_ext.cpu.plan.choose import candidates
-from topi_ext.epilogue import PostOp
-from topi_ext.geometry import Geometry
-from topi_ext.layout import Layouts
-from topi_ext.problem import Problem
+from topi_ext.cpu.select.choose import candidates
+from topi_ext.spec.conv import Problem
+from topi_ext.spec.geometry import Geometry
+from topi_ext.spec.layout import Layouts
+from topi_ext.spec.post_ops import PostOp
 from topi_ext.tuning.database import (
     DatabaseError,
     current,

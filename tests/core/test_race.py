@@ -9,11 +9,11 @@ from collections import Counter
 import pytest
 
 from topi_ext.cpu.machine import Machine
-from topi_ext.cpu.plan.choose import by_other_stores, candidates, choose
 from topi_ext.cpu.registry import KERNELS
-from topi_ext.geometry import Geometry
-from topi_ext.layout import Layouts
-from topi_ext.problem import Problem
+from topi_ext.cpu.select.choose import by_other_stores, candidates, choose
+from topi_ext.spec.conv import Problem
+from topi_ext.spec.geometry import Geometry
+from topi_ext.spec.layout import Layouts
 from topi_ext.tuning.database import Database, machine_name
 from topi_ext.tuning.interleaved import race
 from topi_ext.tuning.lookup import entry, measured

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from helpers import oracle
 from helpers.cases import SPATIAL, Case, any_case, cases, geometry_of, numbers
 from helpers.compare import numpy_dtype
-from topi_ext.layout import Layouts
-from topi_ext.reference import Reference
+from topi_ext.spec.layout import Layouts
+from topi_ext.spec.reference import Reference
 
 seeds = st.integers(0, 2**32 - 1)
 CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}

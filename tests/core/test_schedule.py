@@ -13,7 +13,7 @@ from tvm.script import relax as R
 
 import relax_ext
 from helpers import build
-from topi_ext.schedule import parallelized
+from topi_ext.schedules.loops import parallelized
 
 OP = relax.op
 

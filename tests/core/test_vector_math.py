@@ -11,8 +11,8 @@ from tvm import te
 
 from helpers.assembly import assembly
 from topi_ext import compat
+from topi_ext.schedules.vector_math import vectorized_math
 from topi_ext.target import host_target
-from topi_ext.vector_math import vectorized_math
 
 pytestmark = pytest.mark.skipif(
     not compat.reads_llvm(), reason="this TVM's LLVM has no opaque pointers: functions stay TVM's"

@@ -17,7 +17,7 @@ from tvm_ffi import libinfo
 from helpers.c_kernels import HERE, WORDS, CKernel, check_all, compiled, driver, emitted
 from topi_ext import backend, compat
 from topi_ext.deploy.command import RUNTIME
-from topi_ext.problem import Problem
+from topi_ext.spec.conv import Problem
 
 if not shutil.which("cc"):
     pytest.skip("no C compiler", allow_module_level=True)

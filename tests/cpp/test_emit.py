@@ -16,7 +16,7 @@ import pytest
 from topi_ext.deploy import elf
 from topi_ext.deploy.command import CMAKE, RUNTIME, main
 from topi_ext.deploy.request import SHORT
-from topi_ext.epilogue import BINARY, UNARY
+from topi_ext.spec.post_ops import BINARY, UNARY
 
 CONV = "a conv2d 1x3x8x8 4x3x3x3"
 RISCV = '{"kind":"llvm","mtriple":"riscv64-linux-gnu"}'

@@ -21,7 +21,7 @@ from helpers.documents import ROOT
 from topi_ext.cpu.backend import CpuBackend
 from topi_ext.cpu.registry import KERNELS
 from topi_ext.deploy.request import Words
-from topi_ext.problem import OPERANDS
+from topi_ext.spec.conv import OPERANDS
 
 ARM = ROOT / ".venv-aarch64"
 

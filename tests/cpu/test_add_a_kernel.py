@@ -10,7 +10,7 @@ import pytest
 
 from helpers.documents import DOCS, blocks
 from topi_ext.cpu import kernels, plan, registry
-from topi_ext.cpu.plan.choose import rated
+from topi_ext.cpu.select.choose import rated
 
 PAGE = DOCS / "how-to" / "add-a-kernel.md"
 

@@ -13,7 +13,7 @@ from helpers.assembly import assembly, basic_blocks
 from helpers.cases import Case, geometry_of
 from helpers.faces import FaceCase
 from topi_ext import backend
-from topi_ext.problem import Problem
+from topi_ext.spec.conv import Problem
 
 # Name: target, a multiply-add of full vectors, a vector stored on the stack, and what of those is
 # allowed for each multiply-add of the innermost loop. Arm's multiply-adds take no operand from

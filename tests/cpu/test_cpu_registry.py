@@ -12,8 +12,8 @@ import pytest
 from topi_ext.cpu import kernels
 from topi_ext.cpu.plan.window import Plan
 from topi_ext.cpu.registry import KERNELS
-from topi_ext.kernel_registry import Kernel
-from topi_ext.problem import OPERANDS
+from topi_ext.kernel.registry import Kernel
+from topi_ext.spec.conv import OPERANDS
 
 ROOT = Path(__file__).parents[2]
 ROWS = pytest.mark.parametrize("row", KERNELS, ids=lambda row: row.name)

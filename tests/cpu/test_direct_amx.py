@@ -31,11 +31,11 @@ from helpers.profile import FUZZ, thinned
 from topi_ext import backend, compat
 from topi_ext.cpu import kernels
 from topi_ext.cpu.machine import Machine
-from topi_ext.cpu.plan.choose import choose
 from topi_ext.cpu.plan.direct import DirectPlan
 from topi_ext.cpu.plan.direct_amx import TILE, DirectAmxPlan
 from topi_ext.cpu.plan.window import Window
-from topi_ext.problem import Problem
+from topi_ext.cpu.select.choose import choose
+from topi_ext.spec.conv import Problem
 
 pytestmark = pytest.mark.skipif(IS_ELSEWHERE, reason=REASON)
 

@@ -23,7 +23,6 @@ from topi_ext import backend
 from topi_ext.cpu import kernels
 from topi_ext.cpu.kernels import direct, direct_dot_int8
 from topi_ext.cpu.machine import Machine
-from topi_ext.cpu.plan.choose import choose
 from topi_ext.cpu.plan.cost import cheapest
 from topi_ext.cpu.plan.direct import DirectPlan
 from topi_ext.cpu.plan.direct_amx import TILE
@@ -34,9 +33,10 @@ from topi_ext.cpu.plan.direct_amx_int8 import (
     product_of,
 )
 from topi_ext.cpu.plan.window import Window
-from topi_ext.epilogue import Fused
-from topi_ext.layout import Layouts
-from topi_ext.problem import Problem
+from topi_ext.cpu.select.choose import choose
+from topi_ext.spec.conv import Problem
+from topi_ext.spec.layout import Layouts
+from topi_ext.spec.post_ops import Fused
 
 pytestmark = pytest.mark.skipif(IS_ELSEWHERE, reason=REASON)
 

@@ -27,11 +27,11 @@ from topi_ext.cpu.isa import dot_bf16
 from topi_ext.cpu.isa.dot_bf16 import LANES
 from topi_ext.cpu.kernels import build
 from topi_ext.cpu.machine import Machine
-from topi_ext.cpu.plan.choose import choose
 from topi_ext.cpu.plan.direct import DirectPlan, read_through
 from topi_ext.cpu.plan.direct_dot_bf16 import DirectDotPlan
 from topi_ext.cpu.plan.window import Window
-from topi_ext.problem import Problem
+from topi_ext.cpu.select.choose import choose
+from topi_ext.spec.conv import Problem
 
 MACHINE = Machine(vector_bytes=64, registers=32, threads=2, l2=1 << 20, dots=1.0)
 HAS_DOTS = Machine.of_features(*compat.llvm_features(compat.host_target())).dots

@@ -26,7 +26,6 @@ from topi_ext.backend import Packing
 from topi_ext.cpu import kernels
 from topi_ext.cpu.isa import dot_int8
 from topi_ext.cpu.machine import Machine
-from topi_ext.cpu.plan.choose import choose
 from topi_ext.cpu.plan.direct import DirectPlan, read_through
 from topi_ext.cpu.plan.direct_dot_int8 import (
     DOTS,
@@ -36,8 +35,9 @@ from topi_ext.cpu.plan.direct_dot_int8 import (
     weights_fit,
 )
 from topi_ext.cpu.plan.window import Window
-from topi_ext.layout import Layouts
-from topi_ext.problem import Problem
+from topi_ext.cpu.select.choose import choose
+from topi_ext.spec.conv import Problem
+from topi_ext.spec.layout import Layouts
 
 MACHINE = Machine(vector_bytes=32, registers=16, threads=2)
 NATIVE = dict(Machine.of_features(*compat.llvm_features(HOST)).int_dots)

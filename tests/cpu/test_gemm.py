@@ -15,10 +15,10 @@ from helpers.kernels import HOST, built, guarded
 from topi_ext import compat
 from topi_ext.cpu import kernels
 from topi_ext.cpu.machine import Machine
-from topi_ext.cpu.plan.choose import choose
 from topi_ext.cpu.plan.gemm import GemmPlan, gemm_candidates
-from topi_ext.epilogue import PostOp
-from topi_ext.product import Product
+from topi_ext.cpu.select.choose import choose
+from topi_ext.spec.matmul import Product
+from topi_ext.spec.post_ops import PostOp
 
 MACHINE = Machine.of_features(*compat.llvm_features(HOST))
 LANES = MACHINE.lanes("float32")

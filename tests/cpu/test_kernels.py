@@ -31,7 +31,6 @@ from topi_ext.cpu.emit import ATTRIBUTES
 from topi_ext.cpu.kernels import build_packing, packed_weights
 from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.parts.panel import fitted_splits
-from topi_ext.cpu.plan.choose import choose
 from topi_ext.cpu.plan.direct import DirectPlan, plan_direct, read_through
 from topi_ext.cpu.plan.dot_product import DotProductPlan
 from topi_ext.cpu.plan.gemm_col2im import Col2imPlan
@@ -44,11 +43,12 @@ from topi_ext.cpu.plan.wgrad_positions import WgradPositionsPlan
 from topi_ext.cpu.plan.wgrad_winograd import WgradWinogradPlan
 from topi_ext.cpu.plan.window import Window
 from topi_ext.cpu.plan.winograd import WinogradPlan
-from topi_ext.cpu.plan.winograd_rows import COMBINED
-from topi_ext.epilogue import PostOp
-from topi_ext.layout import SPATIAL, Layouts
-from topi_ext.problem import Problem
-from topi_ext.reference import Reference
+from topi_ext.cpu.select.choose import choose
+from topi_ext.cpu.winograd.rows import COMBINED
+from topi_ext.spec.conv import Problem
+from topi_ext.spec.layout import SPATIAL, Layouts
+from topi_ext.spec.post_ops import PostOp
+from topi_ext.spec.reference import Reference
 
 FACES = list(OPERANDS)
 seeds = st.integers(0, 2**32 - 1)

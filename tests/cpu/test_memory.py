@@ -31,8 +31,8 @@ from topi_ext.cpu.parts.transpose import Pitched, Runs, transpose
 from topi_ext.cpu.plan.direct import DirectPlan
 from topi_ext.cpu.plan.gemm_col2im import Col2imPlan
 from topi_ext.cpu.plan.window import Window
-from topi_ext.layout import Layouts
-from topi_ext.problem import Problem
+from topi_ext.spec.conv import Problem
+from topi_ext.spec.layout import Layouts
 
 HOST = compat.host_target()
 T, C = "conv_transpose", "conv"

@@ -19,21 +19,21 @@ from helpers.kernels import STREAMS, built, kernel_of, problem_of, run_all
 from helpers.profile import thinned
 from topi_ext import backend, compat
 from topi_ext.cpu.machine import Machine
-from topi_ext.cpu.plan.choose import (
+from topi_ext.cpu.plan.direct import DirectPlan
+from topi_ext.cpu.plan.direct_dot_bf16 import DirectDotPlan
+from topi_ext.cpu.plan.phase_lanes import PhaseLanesPlan
+from topi_ext.cpu.plan.window import Plan, Window
+from topi_ext.cpu.plan.winograd import WinogradPlan
+from topi_ext.cpu.select.choose import (
     CACHE_LINE,
     NON_TEMPORAL_CACHES,
     NON_TEMPORAL_RUN,
     choose,
     pays_past_caches,
 )
-from topi_ext.cpu.plan.direct import DirectPlan
-from topi_ext.cpu.plan.direct_dot_bf16 import DirectDotPlan
-from topi_ext.cpu.plan.phase_lanes import PhaseLanesPlan
-from topi_ext.cpu.plan.window import Plan, Window
-from topi_ext.cpu.plan.winograd import WinogradPlan
-from topi_ext.epilogue import PostOp
-from topi_ext.layout import Layouts
-from topi_ext.problem import Problem
+from topi_ext.spec.conv import Problem
+from topi_ext.spec.layout import Layouts
+from topi_ext.spec.post_ops import PostOp
 
 MACHINE = Machine(vector_bytes=32, registers=16, threads=2, streams=True)
 

@@ -18,18 +18,18 @@ from topi_ext import backend
 from topi_ext.cpu import emit, kernels, registry
 from topi_ext.cpu.backend import CpuBackend
 from topi_ext.cpu.machine import Machine
-from topi_ext.cpu.plan.choose import rated
 from topi_ext.cpu.plan.resize import ResizePlan
 from topi_ext.cpu.plan.rowwise import RowPlan
-from topi_ext.cpu.plan.transposition import TranspositionPlan
+from topi_ext.cpu.plan.transpose import TranspositionPlan
 from topi_ext.cpu.plan.window import Plan
-from topi_ext.epilogue import PostOp
-from topi_ext.kernel_info import info_of
-from topi_ext.kernel_registry import Kernel
-from topi_ext.resize import CORNERS, HALF_PIXEL, NEAREST, Resize
-from topi_ext.rowwise import NORMALIZE, SOFTMAX, RowWise
+from topi_ext.cpu.select.choose import rated
+from topi_ext.kernel.info import info_of
+from topi_ext.kernel.registry import Kernel
+from topi_ext.spec.post_ops import PostOp
 from topi_ext.spec.problem import Argument, Problem
-from topi_ext.transposition import Transposition
+from topi_ext.spec.resize import CORNERS, HALF_PIXEL, NEAREST, Resize
+from topi_ext.spec.rowwise import NORMALIZE, SOFTMAX, RowWise
+from topi_ext.spec.transpose import Transposition
 
 RELU = (PostOp("relu"),)
 TOLERANCE = 2e-6

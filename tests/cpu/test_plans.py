@@ -13,12 +13,10 @@ from helpers.cases import Case, geometry_of
 from helpers.faces import FaceCase
 from helpers.kernels import free, problem_of
 from topi_ext.cpu.machine import Machine
-from topi_ext.cpu.plan.choose import choose
 from topi_ext.cpu.plan.cost import cheapest, register_tile
 from topi_ext.cpu.plan.costs import FAMILIES, ZEN4
 from topi_ext.cpu.plan.direct import DirectPlan
 from topi_ext.cpu.plan.dot_product import DotProductPlan
-from topi_ext.cpu.plan.dynamic_shapes import Split, either
 from topi_ext.cpu.plan.gemm_col2im import Col2imPlan, gemm_col2im_candidates
 from topi_ext.cpu.plan.phase_lanes import PhaseLanesPlan
 from topi_ext.cpu.plan.runtime_dispatch import DispatchPlan
@@ -28,10 +26,12 @@ from topi_ext.cpu.plan.wgrad_im2col import WgradIm2colPlan
 from topi_ext.cpu.plan.wgrad_winograd import WgradWinogradPlan, wgrad_winograd_candidates
 from topi_ext.cpu.plan.window import Window
 from topi_ext.cpu.plan.winograd import WinogradPlan, winograd_candidates
-from topi_ext.cpu.plan.winograd_rows import WinogradRows
-from topi_ext.cpu.plan.winograd_tiles import candidate_tiles
-from topi_ext.layout import Layouts
-from topi_ext.problem import OPERANDS, Problem
+from topi_ext.cpu.select.choose import choose
+from topi_ext.cpu.select.dynamic_shapes import Split, either
+from topi_ext.cpu.winograd.rows import WinogradRows
+from topi_ext.cpu.winograd.tiles import candidate_tiles
+from topi_ext.spec.conv import OPERANDS, Problem
+from topi_ext.spec.layout import Layouts
 
 MACHINE = Machine(vector_bytes=64, registers=32, fmas=1, threads=2, l2=1 << 20, streams=True)
 

@@ -17,9 +17,9 @@ from topi_ext import backend, compat
 from topi_ext.cpu.kernels import build
 from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.registry import KERNELS
-from topi_ext.epilogue import PostOp
-from topi_ext.layout import Layouts
-from topi_ext.product import Product
+from topi_ext.spec.layout import Layouts
+from topi_ext.spec.matmul import Product
+from topi_ext.spec.post_ops import PostOp
 
 EXACT = (
     PostOp("add", "NCHW", "C", dtype="int32"),

@@ -19,8 +19,8 @@ import rate_plans  # noqa: E402
 from benchmark import rating  # noqa: E402
 from benchmark.cases import FACES, case_of  # noqa: E402
 from topi_ext.cpu.machine import Machine  # noqa: E402
-from topi_ext.cpu.plan.choose import candidates, choose  # noqa: E402
 from topi_ext.cpu.plan.window import Plan  # noqa: E402
+from topi_ext.cpu.select.choose import candidates, choose  # noqa: E402
 
 CASES = [
     {"name": "up", "x": [1, 8, 6, 6], "cout": 6, "kernel": 4, "stride": 2, "padding": 1},

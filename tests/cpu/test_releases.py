@@ -16,7 +16,6 @@ from helpers.faces import OPERANDS, FaceCase
 from helpers.kernels import HOST, built, free, kernel_of, problem_of, run
 from topi_ext import compat
 from topi_ext.cpu.machine import Machine
-from topi_ext.cpu.plan.choose import choose
 from topi_ext.cpu.plan.direct_amx import DirectAmxPlan
 from topi_ext.cpu.plan.direct_amx_int8 import DirectAmxInt8Plan
 from topi_ext.cpu.plan.direct_dot_bf16 import DirectDotPlan
@@ -25,7 +24,8 @@ from topi_ext.cpu.plan.gemm_col2im import Col2imPlan
 from topi_ext.cpu.plan.runtime_dispatch import DispatchPlan
 from topi_ext.cpu.plan.valid_taps import ValidTapsPlan
 from topi_ext.cpu.registry import KERNELS
-from topi_ext.layout import Layouts
+from topi_ext.cpu.select.choose import choose
+from topi_ext.spec.layout import Layouts
 
 MACHINE = Machine(vector_bytes=32, registers=16)
 

@@ -13,10 +13,10 @@ from helpers.profile import thinned
 from topi_ext import backend
 from topi_ext.cpu.kernels import build
 from topi_ext.cpu.machine import Machine
-from topi_ext.cpu.plan.choose import choose
-from topi_ext.layout import Layouts
-from topi_ext.nominal import elements
-from topi_ext.problem import Problem
+from topi_ext.cpu.select.choose import choose
+from topi_ext.spec.conv import Problem
+from topi_ext.spec.layout import Layouts
+from topi_ext.spec.size_hints import elements
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path.insert(0, str(SCRIPTS))

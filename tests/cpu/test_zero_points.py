@@ -16,14 +16,15 @@ from helpers.cases import Case, geometry_of
 from helpers.faces import FaceCase
 from helpers.kernels import HOST, built, free, problem_of
 from helpers.quantized import OPERANDS, run
-from topi_ext import backend, compute
+from topi_ext import backend
 from topi_ext.cpu import kernels
 from topi_ext.cpu.machine import Machine
 from topi_ext.cpu.registry import KERNELS
-from topi_ext.epilogue import Fused
-from topi_ext.layout import Layouts
-from topi_ext.problem import Problem
-from topi_ext.reference import Reference
+from topi_ext.spec.conv import Problem
+from topi_ext.spec.layout import Layouts
+from topi_ext.spec.post_ops import Fused
+from topi_ext.spec.reference import Reference
+from topi_ext.te import definitions as compute
 
 MACHINE = Machine(vector_bytes=32, registers=16)
 

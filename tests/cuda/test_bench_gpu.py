@@ -39,7 +39,7 @@ from topi_ext.cuda.plan.implicit_gemm import GemmPlan  # noqa: E402
 from topi_ext.cuda.plan.implicit_gemm_mma import MmaPlan  # noqa: E402
 from topi_ext.cuda.plan.tiles import Tile  # noqa: E402
 from topi_ext.cuda.registry import KERNELS  # noqa: E402
-from topi_ext.geometry import Geometry  # noqa: E402
+from topi_ext.spec.geometry import Geometry  # noqa: E402
 
 MACHINE = GpuMachine.of_arch("sm_90")
 GEOMETRY = Geometry.of_conv("up", (2, 24, 12, 10), (40, 24, 4, 4), stride=2, padding=1)

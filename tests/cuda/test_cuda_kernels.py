@@ -20,7 +20,6 @@ from helpers.faces import FaceCase
 from helpers.profile import compiling
 from topi_ext.backend import workspace_bytes
 from topi_ext.cuda.kernels import build_packing, packed_weights
-from topi_ext.cuda.plan.choose import candidates, choose
 from topi_ext.cuda.plan.direct import DirectPlan
 from topi_ext.cuda.plan.implicit_gemm import GemmPlan
 from topi_ext.cuda.plan.implicit_gemm_mma import MmaPlan
@@ -29,8 +28,9 @@ from topi_ext.cuda.plan.wgrad_direct import WgradDirectPlan
 from topi_ext.cuda.plan.wgrad_gemm import WgradGemmPlan
 from topi_ext.cuda.plan.wgrad_mma import WgradMmaPlan
 from topi_ext.cuda.registry import KERNELS
-from topi_ext.epilogue import PostOp
-from topi_ext.layout import SPATIAL, Layouts
+from topi_ext.cuda.select.choose import candidates, choose
+from topi_ext.spec.layout import SPATIAL, Layouts
+from topi_ext.spec.post_ops import PostOp
 
 GATHERS = ("conv", "conv_transpose")
 

@@ -18,12 +18,12 @@ from topi_ext.backend import Unsupported, of_target
 from topi_ext.cuda import kernels
 from topi_ext.cuda.backend import CudaBackend
 from topi_ext.cuda.machine import STATIC_SHARED, GpuMachine
-from topi_ext.cuda.plan.choose import candidates, choose
 from topi_ext.cuda.plan.implicit_gemm import GemmPlan
 from topi_ext.cuda.plan.tiles import Plan, WarpTiles
 from topi_ext.cuda.registry import KERNELS
-from topi_ext.kernel_registry import Kernel
-from topi_ext.problem import OPERANDS
+from topi_ext.cuda.select.choose import candidates, choose
+from topi_ext.kernel.registry import Kernel
+from topi_ext.spec.conv import OPERANDS
 
 ROOT = Path(__file__).parents[2]
 ROWS = pytest.mark.parametrize("row", KERNELS, ids=lambda row: row.name)

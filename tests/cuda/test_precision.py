@@ -11,8 +11,8 @@ from helpers.cases import Case, geometry_of
 from helpers.emulated import problem_of
 from helpers.faces import FaceCase
 from topi_ext.cuda.backend import CudaBackend
-from topi_ext.cuda.plan.choose import choose
 from topi_ext.cuda.registry import KERNELS
+from topi_ext.cuda.select.choose import choose
 
 LARGE = FaceCase("conv", geometry_of(Case("conv", (64, 64), (3, 3), ins=256, outs=256)), 8)
 

@@ -17,8 +17,8 @@ from helpers.faces import FaceCase
 from helpers.kernels import problem_of
 from topi_ext import compat
 from topi_ext.cpu import kernels
-from topi_ext.layout import Layouts
-from topi_ext.problem import Problem
+from topi_ext.spec.conv import Problem
+from topi_ext.spec.layout import Layouts
 
 C, T = "conv", "conv_transpose"
 

@@ -17,8 +17,8 @@ from topi_ext.deploy import c_source, kernel
 from topi_ext.deploy.command import RUNTIME
 from topi_ext.deploy.kernel import Kernel
 from topi_ext.deploy.request import Request, Words, read
-from topi_ext.dtypes import byte_width
-from topi_ext.problem import Problem
+from topi_ext.spec.conv import Problem
+from topi_ext.spec.dtypes import byte_width
 
 from . import compare
 from .cases import numbers

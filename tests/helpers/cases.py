@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from topi_ext.geometry import Geometry
+from topi_ext.spec.geometry import Geometry
 
 from . import compare, oracle
 

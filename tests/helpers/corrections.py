@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from types import ModuleType
 
-from topi_ext.import_hooks import ImportHooks
+from topi_ext.adapters.import_hooks import ImportHooks
 
 
 @contextlib.contextmanager

@@ -23,8 +23,8 @@ from topi_ext.cuda.plan.tiles import Tile
 from topi_ext.cuda.plan.wgrad_direct import WgradDirectPlan
 from topi_ext.cuda.plan.wgrad_gemm import WgradGemmPlan
 from topi_ext.cuda.plan.wgrad_mma import WgradMmaPlan
-from topi_ext.layout import Layouts
-from topi_ext.problem import Problem
+from topi_ext.spec.conv import Problem
+from topi_ext.spec.layout import Layouts
 
 ARCH = "sm_90"
 BACKEND = CudaBackend(GpuMachine.of_arch(ARCH))

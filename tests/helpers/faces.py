@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from topi_ext.geometry import Geometry
-from topi_ext.layout import Layouts
+from topi_ext.spec.geometry import Geometry
+from topi_ext.spec.layout import Layouts
 
 from . import compare, oracle
 from .cases import SPATIAL, numbers

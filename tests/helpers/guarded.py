@@ -15,7 +15,7 @@ import numpy as np
 import tvm
 
 from topi_ext.compat import tir
-from topi_ext.geometry import Geometry
+from topi_ext.spec.geometry import Geometry
 
 from .faces import FaceCase
 

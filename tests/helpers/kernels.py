@@ -15,7 +15,7 @@ from helpers.guarded import symbolic
 from topi_ext import compat
 from topi_ext.cpu.kernels import build, direct, wgrad_winograd
 from topi_ext.cpu.machine import Machine
-from topi_ext.problem import Problem
+from topi_ext.spec.conv import Problem
 
 HOST = compat.host_target()
 

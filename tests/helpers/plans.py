@@ -12,12 +12,12 @@ import pytest
 
 from topi_ext.backend import of_target
 from topi_ext.cpu import backend as cpu_backend
-from topi_ext.cpu.plan.choose import candidates, choose
 from topi_ext.cpu.plan.direct import DirectPlan
 from topi_ext.cpu.plan.window import Plan
-from topi_ext.geometry import Geometry
-from topi_ext.layout import Layouts
-from topi_ext.problem import Problem
+from topi_ext.cpu.select.choose import candidates, choose
+from topi_ext.spec.conv import Problem
+from topi_ext.spec.geometry import Geometry
+from topi_ext.spec.layout import Layouts
 from topi_ext.tuning.database import machine_name, merge
 from topi_ext.tuning.lookup import entry
 

@@ -13,7 +13,7 @@ from helpers.compare import numpy_dtype
 from helpers.faces import FaceCase
 from helpers.kernels import guarded
 from topi_ext.backend import Packing
-from topi_ext.epilogue import QUANTIZED, PostOp
+from topi_ext.spec.post_ops import QUANTIZED, PostOp
 
 OPERANDS = [
     (("uint8", "int8", "int32"), (128, 0)),

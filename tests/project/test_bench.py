@@ -28,7 +28,7 @@ from benchmark import by_relax, by_torch, measure, rivals, session, summary, tim
 from benchmark.arguments import parse  # noqa: E402
 from benchmark.cases import FACES, Case, read_cases  # noqa: E402
 from benchmark.engines import UnavailableError  # noqa: E402
-from topi_ext.problem import RESULT  # noqa: E402
+from topi_ext.spec.conv import RESULT  # noqa: E402
 
 # What readers of the JSON rely on.
 KEYS = {

@@ -22,10 +22,11 @@ from tvm.ir.instrument import PassTimingInstrument
 
 import relax_ext
 from relax_ext.cli import main
-from topi_ext import code_cache, disk_cache
-from topi_ext.code_cache import CachedBuild, keeping, why_nothing_is_kept
+from topi_ext.code_cache import build as code_cache
+from topi_ext.code_cache import disk as disk_cache
+from topi_ext.code_cache.assembly import _with_own_names
+from topi_ext.code_cache.build import CachedBuild, keeping, why_nothing_is_kept
 from topi_ext.compat import builds, tensor_type, tir
-from topi_ext.machine_code import _with_own_names
 
 REASON = why_nothing_is_kept(relax_ext.host_target())
 pytestmark = pytest.mark.skipif(REASON is not None, reason=REASON or "")

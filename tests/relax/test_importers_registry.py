@@ -16,7 +16,7 @@ import pytest
 import relax_ext
 from helpers.corrections import assert_left_alone
 from relax_ext.importers import HOOKS
-from topi_ext.import_hooks import find
+from topi_ext.adapters.import_hooks import find
 
 ONNX = "tvm.relax.frontend.onnx.onnx_frontend"
 TFLITE = "tvm.relax.frontend.tflite.tflite_frontend"

@@ -22,8 +22,8 @@ from helpers.whole import TARGET, check
 from relax_ext.cli import main
 from topi_ext import backend
 from topi_ext.compat import tensor_type, tir
-from topi_ext.kernel_info import INFO, KERNEL, KernelInfo, info_of
-from topi_ext.kernel_selection import ALL, Selection, selected
+from topi_ext.kernel.info import INFO, KERNEL, KernelInfo, info_of
+from topi_ext.kernel.selection import ALL, Selection, selected
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 

@@ -26,7 +26,7 @@ from tvm.script import relax as R
 
 from helpers.compare import numpy_dtype
 from helpers.whole import Function, compiled
-from topi_ext import float_semantics
+from topi_ext.schedules import float_semantics
 
 PIPELINE = import_module("relax_ext.pipeline")  # the package has a function of that name
 SPECIAL = [np.nan, np.inf, -np.inf]

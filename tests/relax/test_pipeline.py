@@ -18,7 +18,7 @@ from tvm.script import relax as R
 import relax_ext
 from helpers import build, compare, oracle
 from helpers.cases import Case, numbers
-from relax_ext.fuse import fuse_kernels
+from relax_ext.fusion.fuse import fuse_kernels
 from topi_ext.compat import tensor_type_of
 
 T = "conv_transpose"

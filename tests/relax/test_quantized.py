@@ -22,8 +22,8 @@ from helpers import emulated
 from helpers.whole import compiled, ours
 from relax_ext.pipeline import first_passes
 from topi_ext.compat import size_var, tensor_type
-from topi_ext.epilogue import PostOp
 from topi_ext.fusion.post_ops import simplified
+from topi_ext.spec.post_ops import PostOp
 
 OP = relax.op
 LIMITS = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767)}

@@ -21,8 +21,8 @@ from tvm.script import relax as R
 import relax_ext
 from helpers import build
 from helpers.cases import Case
-from relax_ext import legalize as legalize_room
 from relax_ext.cli import main
+from relax_ext.op import legalize as legalize_room
 from topi_ext.compat import tir
 
 CASE = Case("conv_transpose", (4, 5), (3, 2), stride=(2, 1), padding=(1, 0, 0, 1))

@@ -23,7 +23,7 @@ from helpers.cases import Case
 from helpers.cuda import DEPTHWISE, GEMM, RANKS, UP, WIDE
 from topi_ext import backend
 from topi_ext.compat import tir
-from topi_ext.schedule import scalars_on_gpu
+from topi_ext.schedules.loops import scalars_on_gpu
 
 T, C = "conv_transpose", "conv"
 

@@ -16,8 +16,8 @@ from helpers import build, compare, oracle
 from helpers.build import check_forward, check_gradients
 from helpers.cases import Case, cases
 from helpers.profile import compiling
-from topi_ext.geometry import Geometry
-from topi_ext.reference import Reference
+from topi_ext.spec.geometry import Geometry
+from topi_ext.spec.reference import Reference
 
 T, C = "conv_transpose", "conv"
 DTYPES = [

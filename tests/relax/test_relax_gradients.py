@@ -17,7 +17,7 @@ from helpers.cases import Case, cases, geometry_of, numbers
 from helpers.faces import FaceCase
 from helpers.named import NAMED
 from helpers.profile import compiling
-from topi_ext.layout import Layouts
+from topi_ext.spec.layout import Layouts
 
 T, C = "conv_transpose", "conv"
 

@@ -13,7 +13,7 @@ import relax_ext
 from helpers import build
 from helpers.cases import SPATIAL, Case
 from helpers.profile import FUZZ
-from relax_ext import legalize
+from relax_ext.op import legalize
 from topi_ext.compat import tir
 
 T, C = "conv_transpose", "conv"

@@ -23,7 +23,7 @@ from helpers.profile import compiling
 from topi_ext import backend, compat
 from topi_ext.cpu import emit
 from topi_ext.emit import builder
-from topi_ext.problem import Problem
+from topi_ext.spec.conv import Problem
 
 THREADS, ROUNDS = 8, 4
 

@@ -17,7 +17,7 @@ from tvm import relay
 import relay_ext
 from helpers.corrections import assert_left_alone
 from relay_ext.importers import HOOKS
-from topi_ext.import_hooks import find
+from topi_ext.adapters.import_hooks import find
 
 ONNX = "tvm.relay.frontend.onnx"
 

@@ -17,7 +17,7 @@ from conv_cli.measure import Protocol, Side, device, timed
 from conv_cli.model import Model
 from conv_cli.operators import Operator
 from conv_cli.profiling import Ran
-from topi_ext.kernel_info import KernelInfo
+from topi_ext.kernel.info import KernelInfo
 from topi_ext.tuning.rpc import Board
 
 from ..tune import Progress

@@ -12,7 +12,7 @@ import tvm
 
 from conv_cli.profiling import Ran
 from topi_ext.compat import tir
-from topi_ext.kernel_info import KernelInfo, info_of
+from topi_ext.kernel.info import KernelInfo, info_of
 
 from ..pipeline import pipeline
 

@@ -7,7 +7,7 @@ None imports a framework: a correction is made when TVM's importer is imported, 
 
 from __future__ import annotations
 
-from topi_ext.import_hooks import Importer, ImportHooks
+from topi_ext.adapters.import_hooks import Importer, ImportHooks
 
 from . import nn_modules, onnx, onnx_quantized, tflite, torch
 

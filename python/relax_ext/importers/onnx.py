@@ -22,9 +22,9 @@ from topi_ext.compat import (
     tir,
     type_of,
 )
-from topi_ext.dtypes import FLOATS
-from topi_ext.geometry import fail
 from topi_ext.padding import reach, read
+from topi_ext.spec.dtypes import FLOATS
+from topi_ext.spec.geometry import fail
 
 R = relax()
 

@@ -13,9 +13,9 @@ from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
+from topi_ext.adapters.onnx_activations import ACTIVATIONS
 from topi_ext.compat import dtype_name, known_shape, relax, type_of
-from topi_ext.geometry import fail
-from topi_ext.onnx_activations import ACTIVATIONS
+from topi_ext.spec.geometry import fail
 
 R = relax()
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from topi_ext.compat import constant_value, dtype_name, relax, type_of
-from topi_ext.geometry import fail
+from topi_ext.spec.geometry import fail
 
 from .onnx_contrib import check_domain
 

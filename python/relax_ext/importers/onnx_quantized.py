@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from topi_ext.compat import constant_value, dtype_name, known_shape, relax, type_of
-from topi_ext.geometry import fail
 from topi_ext.padding import read
+from topi_ext.spec.geometry import fail
 
 from . import onnx_contrib, onnx_narrow
 from .onnx import check_bias

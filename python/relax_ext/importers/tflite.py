@@ -10,10 +10,8 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from topi_ext import tflite_node
-from topi_ext.compat import constant_value, dtype_name, known_shape, relax, type_of
-from topi_ext.geometry import fail
-from topi_ext.tflite_node import (
+from topi_ext.adapters import tflite_node
+from topi_ext.adapters.tflite_node import (
     activated,
     border,
     filled,
@@ -22,6 +20,8 @@ from topi_ext.tflite_node import (
     shape_of,
     with_stated_sizes,
 )
+from topi_ext.compat import constant_value, dtype_name, known_shape, relax, type_of
+from topi_ext.spec.geometry import fail
 
 R = relax()
 

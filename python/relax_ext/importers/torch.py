@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from topi_ext.compat import known_shape, relax, simplify
-from topi_ext.geometry import fail
 from topi_ext.padding import Window, read
+from topi_ext.spec.geometry import fail
 
 from . import (
     torch_arithmetic,

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from topi_ext.geometry import fail
+from topi_ext.spec.geometry import fail
 
 RANDOM = frozenset(
     (

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from topi_ext.compat import dtype_name, known_shape, relax, type_of
-from topi_ext.geometry import fail
+from topi_ext.spec.geometry import fail
 
 R = relax()
 

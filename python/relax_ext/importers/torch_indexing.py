@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from topi_ext.compat import known_shape, relax, type_of
-from topi_ext.geometry import fail
+from topi_ext.spec.geometry import fail
 
 from .torch_arithmetic import Emit, as_dtype, dtype_of
 

@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from topi_ext.compat import dtype_name, known_shape, relax, type_of
-from topi_ext.geometry import fail
+from topi_ext.spec.geometry import fail
 
 from .torch_arguments import operator_name, torch_dtype_name, used_results
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from topi_ext.compat import relax
-from topi_ext.geometry import fail
+from topi_ext.spec.geometry import fail
 
 from . import torch_arithmetic
 

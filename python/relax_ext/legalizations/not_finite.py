@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from topi_ext.compat import constant_value, dtype_name, relax, tensor_type_of
-from topi_ext.dtypes import FLOATS
+from topi_ext.spec.dtypes import FLOATS
 
 R = relax()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..match import lowered
-from ..rows import read
+from ..fusion.match import lowered
+from ..fusion.rows import read
 
 
 def row_kernel(bb: Any, call: Any, stock: Any) -> Any:

@@ -11,7 +11,7 @@ framework's importers each.  ``onnx_nodes`` adds the operators of ``com.microsof
 
 from __future__ import annotations
 
-from topi_ext.import_hooks import Importer, ImportHooks
+from topi_ext.adapters.import_hooks import Importer, ImportHooks
 
 from . import (
     keras,

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from topi_ext.compat import relay
-from topi_ext.geometry import fail
-from topi_ext.layout import SPATIAL
 from topi_ext.padding import Call, read
+from topi_ext.spec.geometry import fail
+from topi_ext.spec.layout import SPATIAL
 
 from .keras_layouts import FROM_KERAS
 from .keras_layouts import corrections as layouts

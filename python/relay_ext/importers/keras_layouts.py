@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from topi_ext.compat import relay
-from topi_ext.geometry import fail
+from topi_ext.spec.geometry import fail
 
 from .keras_training import refuse_trained_models
 

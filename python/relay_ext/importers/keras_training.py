@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from topi_ext.compat import relay
-from topi_ext.geometry import fail
+from topi_ext.spec.geometry import fail
 
 from .normalization import by_batch
 from .tensorflow_operator import is_channels_first

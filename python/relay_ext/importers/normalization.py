@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from topi_ext.compat import relay
-from topi_ext.dtypes import byte_width
+from topi_ext.spec.dtypes import byte_width
 
 R = relay()
 

@@ -13,9 +13,9 @@ from types import ModuleType
 from typing import Any
 
 from topi_ext.compat import relay
-from topi_ext.geometry import fail
-from topi_ext.layout import SPATIAL
 from topi_ext.padding import read
+from topi_ext.spec.geometry import fail
+from topi_ext.spec.layout import SPATIAL
 
 from .normalization import arithmetic_dtype, by_batch, cast, dtype_of
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from topi_ext.adapters.onnx_activations import ACTIVATIONS
 from topi_ext.compat import relay
-from topi_ext.geometry import fail
-from topi_ext.onnx_activations import ACTIVATIONS
+from topi_ext.spec.geometry import fail
 
 from .normalization import dtype_of
 

@@ -8,8 +8,8 @@ from types import ModuleType
 from typing import Any
 
 from topi_ext.compat import relay
-from topi_ext.geometry import fail
 from topi_ext.padding import Call, read
+from topi_ext.spec.geometry import fail
 
 from .tensorflow_operator import (
     convolution,

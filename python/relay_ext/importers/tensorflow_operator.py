@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from topi_ext.compat import relay
-from topi_ext.layout import SPATIAL
 from topi_ext.padding import Call
+from topi_ext.spec.layout import SPATIAL
 
 R = relay()
 

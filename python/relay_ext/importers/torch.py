@@ -12,8 +12,8 @@ from typing import Any
 import tvm
 
 from topi_ext.compat import relay
-from topi_ext.geometry import fail
-from topi_ext.layout import SPATIAL
+from topi_ext.spec.geometry import fail
+from topi_ext.spec.layout import SPATIAL
 
 from .torch_operators import convert_map
 from .torch_script import simplified

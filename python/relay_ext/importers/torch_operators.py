@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from topi_ext.compat import relay
-from topi_ext.geometry import fail
-from topi_ext.layout import SPATIAL
+from topi_ext.spec.geometry import fail
+from topi_ext.spec.layout import SPATIAL
 
 from .normalization import arithmetic_dtype, by_batch, cast, dtype_of
 

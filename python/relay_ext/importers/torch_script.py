@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from topi_ext.geometry import fail
+from topi_ext.spec.geometry import fail
 
 
 def simplified(module: Any, input_infos: Any) -> Any:

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import compat
-from ..choice import Choice, info
 from ..emit.arguments import Packed
-from ..epilogue import ZeroPoints
-from ..kernel_info import with_info
-from ..kernel_selection import ALL, Selection
-from ..sizes import Rule
+from ..kernel.choice import Choice, info
+from ..kernel.info import with_info
+from ..kernel.selection import ALL, Selection
+from ..spec.post_ops import ZeroPoints
 from ..spec.problem import Problem
+from ..spec.size_rules import Rule
 from ..tuning.database import Database, current
 from ..tuning.lookup import measured
 from . import kernels
 from .machine import Machine
-from .plan.choose import candidates, rated
 from .plan.window import Plan
 from .registry import KERNELS
+from .select.choose import candidates, rated
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class CpuBackend:
     def build(self, problem: Problem, plan: Plan | None = None) -> Any:
         """The PrimFunc of the kernel with this `plan`; of the fastest one without.
 
-        Any plan that :func:`topi_ext.cpu.plan.choose.candidates` gives for the problem is right.
+        Any plan that :func:`topi_ext.cpu.select.choose.candidates` gives for the problem is right.
         """
         choice = self.choice(problem) if plan is None else Choice(plan, None, "given")
         func = kernels.build(problem, choice.plan)

@@ -20,7 +20,6 @@ from typing import Any
 
 from .. import compat, emit
 from ..compat import script, statements
-from ..dtypes import byte_width
 from ..emit import *  # noqa: F403  what every target has
 from ..emit import (
     STACK_BYTES,
@@ -37,6 +36,7 @@ from ..emit import (
     wide,
     workspace,
 )
+from ..spec.dtypes import byte_width
 
 __all__ = [
     *emit.__all__,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..dtypes import byte_width
+from ..spec.dtypes import byte_width
 
 CACHE_LINE = 64
 """Bytes of a line of any cache."""

@@ -7,8 +7,8 @@ to know it.  docs/how-to/add-a-kernel.md shows how one is added.
 
 from __future__ import annotations
 
-from ..kernel_registry import DynamicShapes, Kernel, Registry
-from ..rowwise import OPS as ROW_OPS
+from ..kernel.registry import DynamicShapes, Kernel, Registry
+from ..spec.rowwise import OPS as ROW_OPS
 from .machine import Machine
 from .plan.direct import DirectPlan, direct_candidates, direct_of_any_size, plan_direct
 from .plan.direct_amx import DirectAmxPlan, direct_amx_candidates
@@ -26,7 +26,7 @@ from .plan.phase_lanes import PhaseLanesPlan, phase_lanes_candidates, phase_lane
 from .plan.resize import ResizePlan, resize_candidates
 from .plan.rowwise import RowPlan, rowwise_candidates
 from .plan.runtime_dispatch import DispatchPlan
-from .plan.transposition import TranspositionPlan, transposition_candidates
+from .plan.transpose import TranspositionPlan, transposition_candidates
 from .plan.valid_taps import ValidTapsPlan, valid_taps_candidates, valid_taps_of_any_size
 from .plan.wgrad_channels import (
     WgradChannelsPlan,

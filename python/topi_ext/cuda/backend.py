@@ -8,19 +8,19 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from ..choice import Choice, info
 from ..emit.arguments import Packed
-from ..epilogue import ZeroPoints
-from ..kernel_info import with_info
-from ..kernel_selection import ALL, Selection
+from ..kernel.choice import Choice, info
+from ..kernel.info import with_info
+from ..kernel.selection import ALL, Selection
 from ..precision import may_use_tf32
-from ..problem import Problem
-from ..sizes import Rule
+from ..spec.conv import Problem
+from ..spec.post_ops import ZeroPoints
+from ..spec.size_rules import Rule
 from . import kernels
 from .machine import GRID, GpuMachine
-from .plan.choose import candidates, rated
 from .plan.tiles import Plan
 from .registry import KERNELS
+from .select.choose import candidates, rated
 
 
 @dataclass(frozen=True)

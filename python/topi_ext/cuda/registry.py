@@ -7,7 +7,7 @@ to know it.
 
 from __future__ import annotations
 
-from ..kernel_registry import DynamicShapes, Kernel, Registry
+from ..kernel.registry import DynamicShapes, Kernel, Registry
 from .machine import GpuMachine
 from .plan.direct import DirectPlan, direct_candidates
 from .plan.implicit_gemm import GemmPlan, implicit_gemm_candidates

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ..dtypes import byte_width
+from ..spec.dtypes import byte_width
 from .request import Argument, Request, Words
 
 TYPES = {

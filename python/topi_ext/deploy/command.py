@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from ..about import name_and_version
-from ..epilogue import UNARY
+from ..spec.post_ops import UNARY
 from .c_source import header, source
 from .request import OPERATORS, Words, read
 

@@ -10,8 +10,8 @@ import tvm
 
 from .. import backend, compat
 from ..backend import Unsupported, of_target
-from ..epilogue import Fused
-from ..problem import Problem
+from ..spec.conv import Problem
+from ..spec.post_ops import Fused
 from . import elf
 from .request import Argument, Request
 

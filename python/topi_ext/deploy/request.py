@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite, nan
 
-from ..dtypes import FLOATS, accumulator
-from ..epilogue import BINARY, UNARY, Epilogue, PostOp
-from ..geometry import Geometry, fail
-from ..layout import SPATIAL, Layout, Layouts, permuted
+from ..spec.dtypes import FLOATS, accumulator
+from ..spec.geometry import Geometry, fail
+from ..spec.layout import SPATIAL, Layout, Layouts, permuted
+from ..spec.post_ops import BINARY, UNARY, Epilogue, PostOp
 
 OPERATORS = tuple(
     f"conv{rank}d{suffix}"

@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import compat
 from ..compat import IRBuilder, script, statements
-from ..dtypes import byte_width
+from ..spec.dtypes import byte_width
 from .expressions import Expr, ceil_div, least, let, wide
 from .operands import Array, Operand, store
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Emit the post-ops of sums while they are written; see :mod:`topi_ext.epilogue`.
+"""Emit the post-ops of sums while they are written; see :mod:`topi_ext.spec.post_ops`.
 
 All of them are arithmetic and selections, so that LLVM makes vectors of them: a call of ``tanhf``
 for each element would take longer than most kernels.
@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from math import pi, sqrt
 from typing import NamedTuple
 
-from ..dtypes import FLOATS
-from ..epilogue import QUANTIZED, PostOp, step_dtypes
-from ..problem import DATA, Problem
+from ..spec.conv import DATA, Problem
+from ..spec.dtypes import FLOATS
+from ..spec.post_ops import QUANTIZED, PostOp, step_dtypes
 from .builder import via_memory
 from .expressions import (
     Expr,

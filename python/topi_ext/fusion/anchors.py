@@ -14,12 +14,12 @@ from math import prod
 from typing import Any
 
 from ..compat import same_size
-from ..dtypes import FLOATS
-from ..epilogue import Epilogue, PostOp
-from ..geometry import Size
-from ..layout import SPATIAL
-from ..problem import RESULT
-from ..problem import Problem as Convolution
+from ..spec.conv import RESULT
+from ..spec.conv import Problem as Convolution
+from ..spec.dtypes import FLOATS
+from ..spec.geometry import Size
+from ..spec.layout import SPATIAL
+from ..spec.post_ops import Epilogue, PostOp
 from ..spec.problem import Problem
 from .axes import Axes, Letters
 

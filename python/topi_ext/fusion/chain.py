@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..epilogue import PostOp
+from ..spec.post_ops import PostOp
 from .post_ops import Step, simplified
 
 

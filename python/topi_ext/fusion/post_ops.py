@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import FLOATS
-from ..epilogue import QUANTIZED, PostOp
+from ..spec.dtypes import FLOATS
+from ..spec.post_ops import QUANTIZED, PostOp
 
 Step = tuple[PostOp, Any]
 """A post-op and its operand: None, an array whose values are known, or an expression of an IR."""

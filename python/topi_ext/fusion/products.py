@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from string import ascii_lowercase
 
 from ..compat import same_size
-from ..epilogue import PostOp
-from ..geometry import Size
-from ..product import Product
+from ..spec.geometry import Size
+from ..spec.matmul import Product
+from ..spec.post_ops import PostOp
 from .anchors import ViewedAnchor
 from .axes import Letters
 

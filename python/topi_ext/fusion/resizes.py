@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..epilogue import PostOp
-from ..geometry import Size
-from ..resize import ASYMMETRIC, CORNERS, HALF_PIXEL, NEAREST, Resize
+from ..spec.geometry import Size
+from ..spec.post_ops import PostOp
+from ..spec.resize import ASYMMETRIC, CORNERS, HALF_PIXEL, NEAREST, Resize
 from .anchors import Anchor
 
 _LINEAR = {"half_pixel": HALF_PIXEL, "align_corners": CORNERS, "asymmetric": ASYMMETRIC}

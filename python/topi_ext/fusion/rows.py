@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from string import ascii_lowercase
 from typing import NamedTuple
 
-from ..dtypes import FLOATS
-from ..epilogue import PostOp
-from ..geometry import Size
-from ..rowwise import NORMALIZE, SOFTMAX, RowWise
+from ..spec.dtypes import FLOATS
+from ..spec.geometry import Size
+from ..spec.post_ops import PostOp
+from ..spec.rowwise import NORMALIZE, SOFTMAX, RowWise
 from .anchors import ViewedAnchor
 from .axes import Axes, Letters
 
@@ -28,7 +28,7 @@ class RowsAnchor(ViewedAnchor):
     ----------
     name : str
     op : str
-        Operator, one of :data:`topi_ext.rowwise.OPS`.
+        Operator, one of :data:`topi_ext.spec.rowwise.OPS`.
     columns : str
         Letters of a row.
     dtypes : tuple of str

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from string import ascii_lowercase
 
-from ..epilogue import PostOp
-from ..geometry import Size
-from ..transposition import Transposition
+from ..spec.geometry import Size
+from ..spec.post_ops import PostOp
+from ..spec.transpose import Transposition
 from .anchors import ViewedAnchor
 from .axes import Letters
 

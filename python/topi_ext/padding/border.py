@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..geometry import conv_size, fail
+from ..spec.geometry import conv_size, fail
 
 Pairs = tuple[tuple[int, int], ...]
 """Per axis, a number of rows before and one behind."""

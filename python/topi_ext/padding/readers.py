@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..geometry import MAX_RANK, Ints, fail, integers, is_several
+from ..spec.geometry import MAX_RANK, Ints, fail, integers, is_several
 from .border import Border, Call, Pairs, Window
 from .spelling import spelling_of
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..geometry import fail
+from ..spec.geometry import fail
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..geometry import Ints, fail
+from ..spec.geometry import Ints, fail
 from .border import Call, Pairs, Window
 from .readers import read
 from .spelling import spelling_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..geometry import fail
+from ..spec.geometry import fail
 from .border import Call
 from .readers import around_dilated
 

@@ -7,13 +7,13 @@ symbolic.  Planners and emitters take a problem; :mod:`topi_ext.backend` builds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
-from ..epilogue import NO_ZERO_POINTS, Epilogue
-from ..geometry import Size
-from ..sizes import Rule
+from .geometry import Size
+from .post_ops import NO_ZERO_POINTS, Epilogue
+from .size_rules import Rule
 
 FreshSize = Callable[[str], Size]
 """Make a variable of this name for a size that only run time knows."""
@@ -81,6 +81,11 @@ class Problem:
     def signature(self) -> str:
         """This problem, of known sizes, in one line: its key in databases of plans."""
         return f"{self.kind} {listed(self)}"
+
+
+def by(sizes: Sequence[Any]) -> str:
+    """Return sizes as text: ``1x3x8x8``."""
+    return "x".join(map(str, sizes)) or "scalar"
 
 
 def listed(value: Any) -> str:

@@ -6,10 +6,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 from ..cpu.machine import Machine
-from ..cpu.plan.choose import by_other_stores, candidates
 from ..cpu.plan.window import Plan
 from ..cpu.registry import KERNELS
-from ..kernel_selection import Selection
+from ..cpu.select.choose import by_other_stores, candidates
+from ..kernel.selection import Selection
 from ..notices import warn_once
 from ..spec.problem import Problem
 from .database import Database, Entry, machine_name, plain

@@ -14,7 +14,7 @@ import tvm
 
 from .. import compat
 from ..backend import Work
-from ..code_cache import keeping
+from ..code_cache.build import keeping
 from ..cpu.plan.window import Plan
 from .interleaved import Timed
 from .rpc import Board, export, upload

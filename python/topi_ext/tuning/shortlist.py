@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..cpu.machine import Machine
-from ..cpu.plan.choose import by_other_stores, candidates, choose
 from ..cpu.plan.window import Plan
 from ..cpu.registry import KERNELS
+from ..cpu.select.choose import by_other_stores, candidates, choose
 from ..spec.problem import Problem
 from .database import plain
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import ctypes
 
 from ... import compat
-from ...dtypes import byte_width
+from ...spec.dtypes import byte_width
 from .. import emit
 from ..emit import Array, Expr
 from ..plan.direct_amx import TILE

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ... import compat
-from ...dtypes import byte_width
+from ...spec.dtypes import byte_width
 from .. import emit
 from ..emit import Array, Expr
 

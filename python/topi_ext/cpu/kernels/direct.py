@@ -38,7 +38,7 @@ from math import prod
 from typing import NamedTuple
 
 from ...emit.arguments import Packed
-from ...problem import TAPS, Problem
+from ...spec.conv import TAPS, Problem
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..parts.direct_weights import DirectWeights

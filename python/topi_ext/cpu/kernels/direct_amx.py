@@ -35,7 +35,7 @@ from math import prod
 from typing import NamedTuple, Protocol
 
 from ...emit.arguments import Packed, as_stored, stored_sizes, tap_number, weight_index
-from ...problem import TAPS, Problem
+from ...spec.conv import TAPS, Problem
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..isa import amx

@@ -20,7 +20,7 @@ from dataclasses import replace
 from math import prod
 
 from ...emit.arguments import Packed, stored_sizes
-from ...problem import Problem
+from ...spec.conv import Problem
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..isa import amx

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...emit.arguments import Packed, weight_index
-from ...problem import Problem
+from ...spec.conv import Problem
 from ..emit import Expr, Operand
 from ..isa.dot_bf16 import PAIR, Pairs, add_products, instruction, pair
 from ..parts.direct_weights import DirectWeights, Steps

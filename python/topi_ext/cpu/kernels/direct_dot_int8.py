@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from math import prod
 
 from ...emit.arguments import Packed, weight_index
-from ...problem import Problem
+from ...spec.conv import Problem
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..isa import dot_int8

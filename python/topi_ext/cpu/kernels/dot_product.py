@@ -32,7 +32,7 @@ from math import prod
 from typing import NamedTuple
 
 from ... import compat
-from ...problem import Problem
+from ...spec.conv import Problem
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..isa import widening

@@ -32,8 +32,8 @@ from typing import NamedTuple
 
 from ...emit.arguments import Packed
 from ...emit.post_ops import RowEpilogue
-from ...problem import Problem
-from ...product import Product
+from ...spec.conv import Problem
+from ...spec.matmul import Product
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..parts.copies import copy

@@ -30,8 +30,8 @@ from functools import partial
 from math import prod
 from typing import NamedTuple
 
-from ...dtypes import byte_width
-from ...problem import DATA, TAPS, Problem
+from ...spec.conv import DATA, TAPS, Problem
+from ...spec.dtypes import byte_width
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..machine import CACHE_LINE

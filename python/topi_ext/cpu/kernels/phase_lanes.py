@@ -30,7 +30,7 @@ from functools import partial
 from math import prod
 from typing import NamedTuple
 
-from ...problem import DATA, TAPS, Problem
+from ...spec.conv import DATA, TAPS, Problem
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..parts.outer_product import Matrix, RegisterTile, add_products

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ...emit.post_ops import RowEpilogue
-from ...resize import NEAREST, Resize
+from ...spec.resize import NEAREST, Resize
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..plan.resize import ResizePlan

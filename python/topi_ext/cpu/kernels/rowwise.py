@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from ...emit.post_ops import RowEpilogue, exp
-from ...rowwise import MASKED_SOFTMAX, NORMALIZE, RowWise
+from ...spec.rowwise import MASKED_SOFTMAX, NORMALIZE, RowWise
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..parts.copies import copy

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ...problem import Problem
+from ...spec.conv import Problem
 from .. import emit, kernels
 from ..emit import Expr, Operand
 from ..plan.runtime_dispatch import DispatchPlan

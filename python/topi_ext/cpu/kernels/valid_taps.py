@@ -35,7 +35,7 @@ from math import prod
 from typing import NamedTuple
 
 from ...emit.arguments import Packed, tap_number
-from ...problem import DATA, Problem
+from ...spec.conv import DATA, Problem
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..parts.block_weights import BlockWeights

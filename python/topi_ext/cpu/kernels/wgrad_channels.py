@@ -29,7 +29,7 @@ from math import prod
 from typing import NamedTuple
 
 from ...emit.arguments import tap_number
-from ...problem import DATA, TAPS, Problem
+from ...spec.conv import DATA, TAPS, Problem
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..parts.outer_product import Matrix, RegisterTile, add_products

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 from typing import NamedTuple
 
-from ...problem import DATA, TAPS, Problem
+from ...spec.conv import DATA, TAPS, Problem
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..parts.im2col import copy_column

@@ -26,8 +26,8 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from ...gather import Gather
-from ...problem import TAPS, Problem
+from ...spec.axis_access import Gather
+from ...spec.conv import TAPS, Problem
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..parts.pack_panel import Source, pack

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernel of ``conv_weight_grad`` with fewer products than a direct sum has.
 
-The algorithms of :mod:`topi_ext.filtering` are trilinear: what computes some outputs of a sum
-from combined inputs and combined taps also computes the gradient of its taps, from combined inputs
-and combined outputs::
+The algorithms of :mod:`topi_ext.spec.minimal_filtering` are trilinear: what computes some outputs
+of a sum from transformed inputs and transformed filters also computes the gradient of its taps,
+from transformed inputs and transformed outputs::
 
     y[e]   = sum over points, terms:  outputs[e][point] * (inputs of the term) * (taps of the term)
     dw[t]  = sum over points, terms:  taps[term][t] * (inputs of the term) * (outputs of the point)
@@ -48,16 +48,16 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from ...problem import DATA, Problem
+from ...spec.conv import DATA, Problem
 from .. import emit
 from ..emit import Array, Expr, Operand
-from ..parts.nonfinite import NonFiniteCheck
 from ..parts.outer_product import Matrix, RegisterTile, add_products
 from ..parts.panel import fitted_block
 from ..parts.transpose import Pitched, Runs, transpose
-from ..parts.winograd_inputs import TilePhase, WinogradInputs
-from ..parts.winograd_transform import transformed_along
 from ..plan.wgrad_winograd import WgradWinogradPlan
+from ..winograd.inputs import TilePhase, WinogradInputs
+from ..winograd.nonfinite import NonFiniteCheck
+from ..winograd.transform import transformed_along
 from .wgrad_channels import Column, write_transposed
 from .wgrad_positions import emit_body as emit_directly
 

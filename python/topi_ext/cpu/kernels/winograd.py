@@ -2,9 +2,9 @@
 """The kernel of ``conv`` and ``conv_transpose`` with fewer products than a direct sum has.
 
 Outputs are computed in tiles of two along an axis, or of four along a row, by the minimal
-filtering algorithms of :mod:`topi_ext.filtering`: inputs and taps are combined by additions, each
-point of a tile is a sum over input channels of one product, and the points are combined to outputs
-by additions::
+filtering algorithms of :mod:`topi_ext.spec.minimal_filtering`: inputs and filters are transformed
+by additions, each point of a tile is a sum over input channels of one product, and the points are
+transformed to outputs by additions::
 
     for each part of the output channels:
         combine the taps                                                  -> combined
@@ -51,19 +51,19 @@ from math import prod
 from typing import NamedTuple
 
 from ...emit.arguments import Packed, copied_weight
-from ...filtering import Filter
-from ...problem import Problem
+from ...spec.conv import Problem
+from ...spec.minimal_filtering import Filter
 from .. import emit
 from ..emit import Array, Expr, Operand
-from ..parts.nonfinite import NonFiniteCheck
 from ..parts.outer_product import Matrix, RegisterTile, add_products
 from ..parts.output_rows import Result, Rows
 from ..parts.panel import fitted_block, fitted_splits
 from ..parts.splits import Splits
-from ..parts.winograd_inputs import TilePhase, WinogradInputs
-from ..parts.winograd_transform import transformed_along
-from ..parts.winograd_weights import WinogradWeights
 from ..plan.winograd import WinogradPlan
+from ..winograd.inputs import TilePhase, WinogradInputs
+from ..winograd.nonfinite import NonFiniteCheck
+from ..winograd.transform import transformed_along
+from ..winograd.weights import WinogradWeights
 from . import direct
 
 MOST_WRITTEN_OUT = 8

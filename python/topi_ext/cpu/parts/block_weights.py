@@ -22,7 +22,7 @@ from functools import partial
 
 from ... import compat
 from ...emit.arguments import as_stored, tap_number, weight_index
-from ...problem import TAPS, Problem
+from ...spec.conv import TAPS, Problem
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..plan.vectors import square_size

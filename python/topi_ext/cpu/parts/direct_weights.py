@@ -16,7 +16,7 @@ from math import prod
 from typing import NamedTuple
 
 from ...emit.arguments import Packed, tap_number, weight_index
-from ...problem import Problem
+from ...spec.conv import Problem
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..plan.direct import DirectPlan

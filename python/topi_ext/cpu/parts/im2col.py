@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from ...problem import DATA, Problem
+from ...spec.conv import DATA, Problem
 from .. import emit
 from ..emit import Array, Expr
 from .copies import copy

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...emit.post_ops import RowEpilogue
-from ...problem import DATA, Problem
+from ...spec.conv import DATA, Problem
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..isa import nontemporal

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from ...problem import DATA
+from ...spec.conv import DATA
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..plan.vectors import MOST_STEP

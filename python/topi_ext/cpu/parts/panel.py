@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
-from ...gather import Gather
-from ...problem import Problem
+from ...spec.axis_access import Gather
+from ...spec.conv import Problem
 from .. import emit
 from ..emit import Expr
 from ..plan.vectors import odd_vectors

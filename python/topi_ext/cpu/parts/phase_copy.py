@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ...gather import Gather
-from ...problem import Problem
+from ...spec.axis_access import Gather
+from ...spec.conv import Problem
 from .. import emit
 from ..emit import Array, Expr
 from ..plan.direct import DirectPlan

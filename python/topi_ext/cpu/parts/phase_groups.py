@@ -14,8 +14,8 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from ...gather import TapGroup
-from ...problem import Problem
+from ...spec.axis_access import TapGroup
+from ...spec.conv import Problem
 from .. import emit
 from ..emit import Expr
 from ..plan.direct import DirectPlan

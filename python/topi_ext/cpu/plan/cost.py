@@ -12,9 +12,9 @@ from itertools import product
 from math import gcd, prod
 from typing import TypeVar
 
-from ...gather import Gather
-from ...nominal import elements
-from ...problem import Problem
+from ...spec.axis_access import Gather
+from ...spec.conv import Problem
+from ...spec.size_hints import elements
 from ..machine import CACHE_LINE, Machine
 from .costs import CommonCosts, costs_of
 from .vectors import MOST_STEP

@@ -10,10 +10,10 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from ...dtypes import byte_width
-from ...gather import Gather
-from ...nominal import nominal
-from ...problem import Problem
+from ...spec.axis_access import Gather
+from ...spec.conv import Problem
+from ...spec.dtypes import byte_width
+from ...spec.size_hints import nominal
 from ..machine import CACHE_LINE, Machine
 from .cost import (
     MOST_CHANNELS,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from ...nominal import nominal
-from ...problem import Problem
+from ...spec.conv import Problem
+from ...spec.size_hints import nominal
 from ..machine import Machine
 from .cost import (
     PARALLEL_CYCLES,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ...problem import Problem
+from ...spec.conv import Problem
 from ..machine import Machine
 from .direct import DirectPlan, plan_direct
 from .direct_amx import FEWEST_CHANNELS, packing_cycles, tile_candidates

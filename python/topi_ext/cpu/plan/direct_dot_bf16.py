@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ...problem import Problem
+from ...spec.conv import Problem
 from ..machine import Machine
 from .direct import DirectPlan, direct_candidates, plan_direct
 from .window import Plan

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ...problem import QUANTIZED, Problem
+from ...spec.conv import QUANTIZED, Problem
 from ..machine import Machine
 from .cost import cheapest
 from .direct import DirectPlan, direct_candidates, plan_direct

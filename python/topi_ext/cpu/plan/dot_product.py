@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from ...dtypes import byte_width
-from ...nominal import elements
-from ...problem import Problem
+from ...spec.conv import Problem
+from ...spec.dtypes import byte_width
+from ...spec.size_hints import elements
 from ..machine import CACHE_LINE, Machine
 from .cost import (
     PARALLEL_CYCLES,

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 
-from ...dtypes import byte_width
-from ...geometry import Size
-from ...problem import Problem
-from ...product import Product
+from ...spec.conv import Problem
+from ...spec.dtypes import byte_width
+from ...spec.geometry import Size
+from ...spec.matmul import Product
 from ..machine import CACHE_LINE, Machine
 from .cost import (
     PARALLEL_CYCLES,

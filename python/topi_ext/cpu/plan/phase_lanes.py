@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from ...dtypes import byte_width
-from ...geometry import Geometry
-from ...problem import Problem
+from ...spec.conv import Problem
+from ...spec.dtypes import byte_width
+from ...spec.geometry import Geometry
 from ..machine import CACHE_LINE, Machine
 from .cost import (
     PARALLEL_CYCLES,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import nan, prod
 
-from ...resize import Resize
+from ...spec.resize import Resize
 from ..machine import Machine
 from .window import Plan
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import nan
 
-from ...geometry import Size
-from ...rowwise import NORMALIZE, RowWise
+from ...spec.geometry import Size
+from ...spec.rowwise import NORMALIZE, RowWise
 from ..machine import Machine
 from .window import Plan
 

@@ -12,8 +12,8 @@ from operator import floordiv
 from statistics import mean
 from typing import Any
 
-from ...dtypes import byte_width
-from ...problem import Problem
+from ...spec.conv import Problem
+from ...spec.dtypes import byte_width
 from ..machine import Machine
 from .cost import (
     MOST_MEAN,

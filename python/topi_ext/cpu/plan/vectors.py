@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ...problem import Problem
+from ...spec.conv import Problem
 
 MOST_STEP = 4
 """Longest step of elements that are read as vectors, of which most is dropped."""

@@ -9,9 +9,9 @@ from itertools import product
 from math import inf, prod
 from statistics import mean
 
-from ...dtypes import byte_width
-from ...nominal import nominal
-from ...problem import Problem
+from ...spec.conv import Problem
+from ...spec.dtypes import byte_width
+from ...spec.size_hints import nominal
 from ..machine import Machine
 from .cost import (
     MOST_MEAN,

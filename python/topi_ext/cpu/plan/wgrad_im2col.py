@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import inf, prod
 
-from ...dtypes import byte_width
-from ...geometry import Geometry
-from ...nominal import elements
-from ...problem import Problem
+from ...spec.conv import Problem
+from ...spec.dtypes import byte_width
+from ...spec.geometry import Geometry
+from ...spec.size_hints import elements
 from ..machine import Machine
 from .cost import (
     PARALLEL_CYCLES,

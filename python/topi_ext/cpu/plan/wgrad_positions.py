@@ -9,10 +9,10 @@ from functools import lru_cache
 from itertools import product
 from math import prod
 
-from ...dtypes import byte_width
-from ...kernel_registry import cost_of
-from ...nominal import nominal
-from ...problem import Problem
+from ...kernel.registry import cost_of
+from ...spec.conv import Problem
+from ...spec.dtypes import byte_width
+from ...spec.size_hints import nominal
 from ..machine import CACHE_LINE, Machine
 from .cost import (
     PARALLEL_CYCLES,

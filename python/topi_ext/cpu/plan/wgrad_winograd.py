@@ -8,11 +8,21 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from ...dtypes import byte_width
-from ...filtering import Filter
-from ...nominal import nominal
-from ...problem import Problem
+from ...spec.conv import Problem
+from ...spec.dtypes import byte_width
+from ...spec.minimal_filtering import Filter
+from ...spec.size_hints import nominal
 from ..machine import Machine
+from ..winograd.tiles import (
+    MOST_TERMS,
+    ROOMS,
+    Tiled,
+    candidate_tiles,
+    fitted_block,
+    input_rows,
+    winograd_input_cycles,
+    written_terms,
+)
 from .cost import (
     PARALLEL_CYCLES,
     candidate_blocks,
@@ -25,16 +35,6 @@ from .cost import (
 from .costs import costs_of
 from .vectors import NARROW, odd_vectors
 from .wgrad_positions import WgradPositionsPlan, plan_wgrad_positions
-from .winograd_tiles import (
-    MOST_TERMS,
-    ROOMS,
-    Tiled,
-    candidate_tiles,
-    fitted_block,
-    input_rows,
-    winograd_input_cycles,
-    written_terms,
-)
 
 
 @dataclass(frozen=True)

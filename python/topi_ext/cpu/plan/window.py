@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from ...gather import Gather
-from ...kernel_registry import Plan as BasePlan
+from ...kernel.registry import Plan as BasePlan
+from ...spec.axis_access import Gather
 from ..machine import Machine
 from .vectors import odd_vectors
 

@@ -9,11 +9,23 @@ from itertools import product
 from math import gcd, prod
 from typing import NamedTuple
 
-from ...dtypes import byte_width
-from ...filtering import Filter, joined_filters_of
-from ...nominal import elements, nominal
-from ...problem import Problem
+from ...spec.conv import Problem
+from ...spec.dtypes import byte_width
+from ...spec.minimal_filtering import Filter, joined_filters_of
+from ...spec.size_hints import elements, nominal
 from ..machine import Machine
+from ..winograd.rows import COMBINED, WinogradRows
+from ..winograd.tiles import (
+    MOST_TERMS,
+    ROOMS,
+    Tile,
+    Tiled,
+    candidate_tiles,
+    fitted_block,
+    input_rows,
+    winograd_input_cycles,
+    written_terms,
+)
 from .cost import (
     PARALLEL_CYCLES,
     SHARED_CACHES,
@@ -28,18 +40,6 @@ from .cost import (
 from .costs import WinogradCosts, costs_of
 from .direct import DirectPlan, direct_elements, direct_tasks, plan_direct
 from .vectors import NARROW, odd_vectors, square_size
-from .winograd_rows import COMBINED, WinogradRows
-from .winograd_tiles import (
-    MOST_TERMS,
-    ROOMS,
-    Tile,
-    Tiled,
-    candidate_tiles,
-    fitted_block,
-    input_rows,
-    winograd_input_cycles,
-    written_terms,
-)
 
 
 @dataclass(frozen=True)

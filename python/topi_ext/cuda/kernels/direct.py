@@ -21,8 +21,8 @@ from math import prod
 
 from ...emit.arguments import weight_index
 from ...emit.post_ops import RowEpilogue
-from ...gather import Gather
-from ...problem import DATA, Problem
+from ...spec.axis_access import Gather
+from ...spec.conv import DATA, Problem
 from .. import emit
 from ..emit import Array, Expr, Operand, both, flat, local, narrow, opaque_value, pick, store
 from ..isa.runs import FUNCTIONS

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...emit.arguments import Packed, tap_number, weight_index
-from ...problem import Problem
+from ...spec.conv import Problem
 from .. import emit
 from ..emit import Array, Expr, Operand, both, local, opaque_value, pick, store
 from ..isa.dp4a import add_four, functions, word

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...emit.arguments import Packed, tap_number
-from ...problem import Problem
+from ...spec.conv import Problem
 from .. import emit
 from ..emit import Array, Expr, Operand, both, call, flat, opaque_value, pick, store
 from ..isa.tensor_core import functions

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
-from ...gather import Gather
-from ...problem import Problem
+from ...spec.axis_access import Gather
+from ...spec.conv import Problem
 from .. import emit
 from ..emit import Expr, narrow, opaque_value, quotient, remainder, unravel
 from ..plan.tiles import Tile

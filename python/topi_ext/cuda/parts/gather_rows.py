@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...problem import DATA, Problem
+from ...spec.conv import DATA, Problem
 from .. import emit
 from ..emit import Expr, Operand, flat, opaque_value
 from .gather_block import GatherBlock

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from ...emit.post_ops import RowEpilogue
-from ...problem import DATA, Problem
+from ...spec.conv import DATA, Problem
 from .. import emit
 from ..emit import Array, Expr, Operand, along, both, flat, opaque_value, shared, store
 from ..plan.tiles import LAST_PAD, PAD, Tile

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...emit.arguments import Packed, weight_index
-from ...problem import Problem
+from ...spec.conv import Problem
 from .. import emit
 from ..emit import Array, Expr, Operand, flat, launch, pick, store, unravel
 from ..plan.tiles import Tile

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import prod
 
 from ...emit.post_ops import RowEpilogue
-from ...problem import DATA, Problem
+from ...spec.conv import DATA, Problem
 from .. import emit
 from ..emit import Expr, Operand, flat, local, opaque_value, store
 from ..plan.tiles import Tile

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ...problem import Problem
+from ...spec.conv import Problem
 from .. import emit
 from ..emit import Array, Expr, least, local, opaque_value, quotient, store, unravel
 from ..plan.tiles import Tile

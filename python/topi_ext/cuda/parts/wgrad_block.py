@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple, Protocol
 
-from ...problem import DATA, TAPS, Problem
+from ...spec.conv import DATA, TAPS, Problem
 from .. import emit
 from ..emit import Expr, Operand, both, flat, narrow, opaque_value, quotient, store, unravel
 from ..plan.tiles import Tile

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, prod
 
-from ...dtypes import byte_width
-from ...nominal import nominal
-from ...problem import Problem
+from ...spec.conv import Problem
+from ...spec.dtypes import byte_width
+from ...spec.size_hints import nominal
 from ..machine import WARP, GpuMachine
 from .tiles import Footprint, Tile
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import product
 from math import ceil, prod
 
-from ...dtypes import byte_width
-from ...gather import Gather
-from ...nominal import nominal
-from ...problem import Problem
+from ...spec.axis_access import Gather
+from ...spec.conv import Problem
+from ...spec.dtypes import byte_width
+from ...spec.size_hints import nominal
 from ..machine import GpuMachine
 from .cost import CLOCK, LATENCY, LAUNCH, memory_time
 from .tiles import Plan

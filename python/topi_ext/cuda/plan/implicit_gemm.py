@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from ...dtypes import byte_width
-from ...problem import Problem
+from ...spec.conv import Problem
+from ...spec.dtypes import byte_width
 from ..machine import STATIC_SHARED, GpuMachine
 from .cost import (
     LAUNCH,

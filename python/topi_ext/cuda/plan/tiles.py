@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...kernel_registry import Plan as BasePlan
-from ...problem import Problem
+from ...kernel.registry import Plan as BasePlan
+from ...spec.conv import Problem
 
 
 class Footprint(NamedTuple):
@@ -30,7 +30,7 @@ class Footprint(NamedTuple):
 class Plan(BasePlan):
     """Base of the plans of all kernels: tiles, and how sums are divided.
 
-    Any plan gives a correct kernel; :mod:`topi_ext.cuda.plan.choose` estimates which is fast.
+    Any plan gives a correct kernel; :mod:`topi_ext.cuda.select.choose` estimates which is fast.
     """
 
     def footprint(self, problem: Problem) -> Footprint | None:

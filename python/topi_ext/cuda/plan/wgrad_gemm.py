@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-from ...dtypes import byte_width
-from ...problem import Problem
+from ...spec.conv import Problem
+from ...spec.dtypes import byte_width
 from ..machine import GpuMachine
 from .cost import (
     LAUNCH,

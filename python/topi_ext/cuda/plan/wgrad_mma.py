@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from ...problem import Problem
+from ...spec.conv import Problem
 from ..machine import GpuMachine
 from .cost import (
     LAUNCH,

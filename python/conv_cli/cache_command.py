@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m PACKAGE cache``: where compiled code is kept, how much, and its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from topi_ext.code_cache import disk as disk_cache
+from topi_ext.code_cache.build import why_nothing_is_kept
+
+from .adapter import Adapter
+from .errors import CliError
+
+
+def show(adapter: Adapter, arguments: Sequence[str]) -> int:
+    """Print place and size, or with ``--clear`` remove all; 0."""
+    if list(arguments) not in ([], ["--clear"]):
+        raise CliError(f"cache {' '.join(arguments)}: takes nothing but --clear")
+    folder = disk_cache.folder()
+    if folder is None:
+        print(f"no code is kept: {disk_cache.VARIABLE} says so, or no home is known")
+        return 0
+    count, bytes_ = disk_cache.clear() if arguments else disk_cache.size()
+    amount = f"{count} functions, {bytes_ / 2**20:.1f} MiB"
+    limit = f"of at most {disk_cache.limit_bytes() >> 20} MiB"
+    print(f"{folder}: {f'removed {amount}' if arguments else f'{amount} {limit}'}")
+    if reason := why_nothing_is_kept(adapter.host_target(1)):
+        print(f"here nothing is kept or used: {reason}")
+    return 0

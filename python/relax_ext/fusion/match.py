@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A call that a kernel computes, as it was matched, and the one lowering of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from topi_ext import backend
+from topi_ext.backend import Packing
+from topi_ext.compat import constant_value, relax, tensor_type
+from topi_ext.fusion.anchors import Anchor
+from topi_ext.fusion.post_ops import Step
+from topi_ext.spec.post_ops import PostOp
+
+from ..target import target_of
+from .views import reshaped
+
+R = relax()
+
+
+class Match(NamedTuple):
+    """A call, read.
+
+    Attributes
+    ----------
+    anchor : Anchor
+    inputs : tuple of relax.Expr
+        Operands of the kernel, in order: data, or data and weight.
+    type : tensor type
+        Type of the call's result.
+    steps : sequence of (PostOp, operand)
+        Post-ops that belong to the call itself.
+    """
+
+    anchor: Anchor
+    inputs: tuple[Any, ...]
+    type: Any
+    steps: Sequence[Step] = ()
+
+    @property
+    def is_supported(self) -> bool:
+        """Whether the target has kernels for it."""
+        problem = self.anchor.problem(())
+        return bool(backend.supports(problem.kind, target_of(self.type), problem.zero_points))
+
+
+def lowered(
+    builder: Any,
+    match: Match,
+    anchor: Anchor,
+    steps: Sequence[PostOp],
+    operands: Sequence[Any],
+) -> Any:
+    """Return the call of the kernel, whose function is added to the module.
+
+    Parameters
+    ----------
+    builder : relax.BlockBuilder
+    match : Match
+        Its inputs are those of the function that is built.
+    anchor : Anchor
+        The anchor of `match`, with the views of the chain.
+    steps : sequence of PostOp
+    operands : sequence of relax.Expr or numpy.ndarray
+        Operands of those steps that have one.
+    """
+    problem, target, arguments = anchor.problem(steps), target_of(match.type), list(match.inputs)
+    if len(arguments) > 1 and constant_value(arguments[1]) is not None:
+        packing, kernel = backend.prepack(problem, target)
+    else:
+        packing, kernel = None, backend.build(problem, target)
+    arguments += [R.const(one) if isinstance(one, np.ndarray) else one for one in operands]
+    result, ndim = match.type.shape, match.type.ndim
+    if anchor.merges_axes:
+        *shapes, sizes = (shape for _, _, shape, _ in problem.arguments())
+        arguments = [reshaped(builder, *pair) for pair in zip(arguments, shapes)]
+        result, ndim = R.ShapeExpr(sizes), len(sizes)
+    if packing is not None:
+        arguments[1] = _packed(builder, packing, arguments[1], anchor.name)
+    name = builder.add_func(kernel, "_".join([anchor.name, *(step.op for step in steps)]))
+    kind = tensor_type(result, anchor.dtype, ndim, match.type.vdevice)
+    call = R.call_tir(name, arguments, kind)
+    return reshaped(builder, builder.emit(call), anchor.shape) if anchor.merges_axes else call
+
+
+def _packed(builder: Any, packing: Packing, weight: Any, name: str) -> Any:
+    """Emit the packed weight, which ``FoldConstant`` computes at compile time."""
+    kind = tensor_type([packing.elements], packing.dtype, 1)
+    packer = builder.add_func(packing.func, f"{name}_pack")
+    return builder.emit(R.call_tir(packer, [weight], kind))

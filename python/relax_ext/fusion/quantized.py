@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions of integers of 8 bits in whole models, as ONNX, PyTorch and TFLite are imported.
+
+Where both operands of a convolution of float32 are dequantized, the sums of ``scale_x * (x - x0) *
+scale_w * (w - w0)`` are ``scale_x * scale_w`` times sums of integers, which are exact.  Where both
+are differences of bytes and zero points in int16, those sums are the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from topi_ext import backend
+from topi_ext.compat import call_attr, dtype_name, relax, tensor_type_of
+from topi_ext.fusion.post_ops import Step, is_float32, multiplied
+from topi_ext.spec.conv import QUANTIZED
+from topi_ext.spec.post_ops import PostOp
+
+from ..op.attrs import Conv
+from ..target import target_of
+from .constants import DEQUANTIZE, along, call_of, value_of, viewed
+from .match import Match
+from .patterns import Lookup
+from .views import PERMUTE, RESHAPES
+
+R = relax()
+
+
+class Bytes(NamedTuple):
+    """An operand of a convolution: ``scale * (tensor - zero_point)``.
+
+    Attributes
+    ----------
+    tensor : relax.Expr
+        Of int8 or uint8.
+    dtype : str
+    zero_point : int
+    scale : numpy.ndarray or None
+        That broadcasts against the tensor; None where the operand is of integers itself.
+    """
+
+    tensor: Any
+    dtype: str
+    zero_point: int
+    scale: np.ndarray | None
+
+
+def of_bytes(match: Match, conv: Conv, lookup: Lookup) -> Match | None:
+    """Read a convolution as one of bytes.
+
+    Parameters
+    ----------
+    match : Match
+        The convolution of whatever dtypes it has.
+    conv : Conv
+    lookup : Lookup
+
+    Returns
+    -------
+    Match or None
+        Its steps compute the call's result from the sums.  None for operands of other dtypes, for
+        scales or zero points that are not constants, for several zero points or several scales of
+        the data, for scales that differ within an output channel, and for zero points for which the
+        target has no kernels.
+    """
+    data, weight = (_operand(one, lookup) for one in match.inputs)
+    if data is None or weight is None or (data.scale is None) != (weight.scale is None):
+        return None
+    zero_points = data.zero_point, weight.zero_point
+    if data.scale is None and not any(zero_points):
+        return None  # of bytes anyway
+    if not backend.supports("conv", target_of(match.type), zero_points):
+        return None
+    steps: list[Step] = []
+    dtype = conv.dtypes[conv.result]
+    if data.scale is not None:
+        factor = _factor(conv, data.scale, weight.scale)
+        if factor is None or dtype != "float32":
+            return None
+        steps = [(PostOp("cast"), None), multiplied(factor)]
+    elif dtype != "int32":
+        return None
+    dtypes = data.dtype, weight.dtype, dtype
+    base = replace(match.anchor.base, dtypes=dtypes, zero_points=zero_points)
+    anchor = replace(match.anchor, base=base)
+    return Match(anchor, (data.tensor, weight.tensor), match.type, steps)
+
+
+def _operand(expr: Any, lookup: Lookup) -> Bytes | None:
+    """What an operand stands for, through views of constants."""
+    views = []
+    call = call_of(expr, lookup)
+    while call is not None and call.op.name in (*RESHAPES, PERMUTE):
+        views.append(call)
+        call = call_of(call.args[0], lookup)
+    if call is not None and call.op.name == DEQUANTIZE:
+        return _dequantized(call, views[::-1], lookup)
+    if views:
+        return _plain(expr)
+    if call is not None and call.op.name == "relax.subtract":
+        return _difference(call, lookup)
+    return _plain(expr)
+
+
+def _plain(expr: Any) -> Bytes | None:
+    dtype = dtype_name(tensor_type_of(expr).dtype)
+    return Bytes(expr, dtype, 0, None) if dtype in QUANTIZED else None
+
+
+def _dequantized(call: Any, views: list[Any], lookup: Lookup) -> Bytes | None:
+    tensor, *others = call.args
+    found = tensor_type_of(tensor)
+    scale, zero_point = (value_of(one, lookup) for one in others)
+    if scale is None or zero_point is None or dtype_name(found.dtype) not in QUANTIZED:
+        return None
+    zero = _one_of(zero_point, dtype_name(found.dtype))
+    if zero is None or found.ndim < 1 or dtype_name(tensor_type_of(call).dtype) != "float32":
+        return None
+    scale = along(scale, int(call_attr(call, "axis")), found.ndim).astype("float32")
+    if not views:
+        return Bytes(tensor, dtype_name(found.dtype), zero, scale)
+    array = value_of(tensor, lookup)
+    if array is None:
+        return None
+    scale = np.broadcast_to(scale, array.shape)
+    for view in views:
+        array, scale = viewed(array, view), viewed(scale, view)
+        if array is None:
+            return None
+    return Bytes(R.const(np.ascontiguousarray(array)), str(array.dtype), zero, scale)
+
+
+def _difference(call: Any, lookup: Lookup) -> Bytes | None:
+    """An operand that is cast to int16 and has its zero point subtracted."""
+    cast, zero_point = call_of(call.args[0], lookup), value_of(call.args[1], lookup)
+    is_cast = cast is not None and cast.op.name == "relax.astype"
+    if not is_cast or zero_point is None or dtype_name(tensor_type_of(call).dtype) != "int16":
+        return None
+    operand = _plain(cast.args[0])
+    zero = None if operand is None else _one_of(zero_point, operand.dtype)
+    return None if zero is None else operand._replace(zero_point=zero)
+
+
+def _one_of(values: np.ndarray, dtype: str) -> int | None:
+    """The one zero point of a tensor of this dtype; None where there are several, or it is none."""
+    if values.dtype.kind not in "iu" or values.size == 0 or np.any(values != values.flat[0]):
+        return None
+    zero, (low, high) = int(values.flat[0]), QUANTIZED[dtype]
+    return zero if low <= zero <= high else None
+
+
+def _factor(conv: Conv, data: np.ndarray, weight: np.ndarray) -> np.ndarray | None:
+    """What sums are multiplied by: one number, or one for each channel of the result."""
+    if data.size != 1:
+        return None
+    if weight.size > 1:
+        is_transposed = conv.face == "conv_transpose"
+        order, kept = conv.layouts["w"].order, "I" if is_transposed else "O"
+        weight = np.moveaxis(weight, order.index(kept), 0)
+        weight = weight.reshape(weight.shape[0], -1)
+        if np.any(weight != weight[:, :1]):
+            return None
+        weight = np.tile(weight[:, 0], conv.geometry.groups if is_transposed else 1)
+    factor = data.astype("float64").reshape(-1) * weight.astype("float64").reshape(-1)
+    return factor if is_float32(factor) else None
+
+
+def stands_for(expr: Any, lookup: Lookup) -> Bytes | None:
+    """The bytes, with one scale, that the operand of a step is dequantized from; None of others."""
+    call = call_of(expr, lookup)
+    if call is None or call.op.name != DEQUANTIZE:
+        return None
+    found = _dequantized(call, [], lookup)
+    return found if found is not None and found.scale.size == 1 else None

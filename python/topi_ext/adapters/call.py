@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a call of an operator states, whichever IR it is written in.
+
+Adapters read calls into this; everything behind it speaks of the forward convolution's x, w and y.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..compat import simplify
+from ..spec.conv import RESULT
+from ..spec.geometry import Geometry
+from ..spec.layout import Layout, Layouts
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call, read.
+
+    Attributes
+    ----------
+    op : str
+        Name for errors.
+    face : str
+        ``"conv"``, ``"conv_transpose"`` or ``"conv_weight_grad"``.
+    layouts : dict
+        Layout per role, perhaps blocked.
+    dtypes : dict
+        Dtype per role, ``""`` where not known.
+    geometry : Geometry or None
+        None where a shape is not known.
+    n : int or symbolic
+        Batch.
+    """
+
+    op: str
+    face: str
+    layouts: dict[str, Layout]
+    dtypes: dict[str, str]
+    geometry: Geometry | None
+    n: Any
+
+    @property
+    def result(self) -> str:
+        """Role of the result."""
+        return RESULT[self.face]
+
+    @property
+    def plain(self) -> Layouts:
+        """The permutations that are left when the blocks are taken off."""
+        return Layouts(**{role: layout.order for role, layout in self.layouts.items()})
+
+    def shape(self, role: str) -> tuple[Any, ...]:
+        """Shape of the tensor `role` in the canonical order."""
+        shapes = {
+            "x": self.geometry.x_shape(self.n),
+            "w": self.geometry.w_shape,
+            "y": self.geometry.y_shape(self.n),
+        }
+        return shapes[role]
+
+    def stored_shape(self, role: str) -> tuple[Any, ...]:
+        """Shape of the tensor `role` as it is stored."""
+        return self.layouts[role].stored_shape(self.op, self.shape(role), simplify)

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of :mod:`topi_ext.cpu.kernels.transpose`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import nan
+
+from ...spec.transpose import Transposition
+from ..machine import Machine
+from .window import Plan
+
+_ROWS = 64
+
+_COLUMNS = 256
+"""Of a tile, which stays in the first cache with what is read."""
+
+_PARALLEL_ELEMENTS = 1 << 15
+
+
+@dataclass(frozen=True)
+class TranspositionPlan(Plan):
+    """How a transpose is divided.
+
+    Attributes
+    ----------
+    lanes : int
+        Elements per vector.
+    rows, columns : int
+        Of a block of the result.
+    parallel : bool
+        Whether threads share the blocks.
+    """
+
+    lanes: int
+    rows: int
+    columns: int
+    parallel: bool
+
+
+def transposition_candidates(
+    transposition: Transposition, machine: Machine
+) -> Iterator[tuple[float, TranspositionPlan]]:
+    """Yield the one plan that there is, and NaN: its cycles are not estimated."""
+    column = dict(transposition.sizes)[transposition.y[-1]]
+    lanes = min(machine.lanes(transposition.dtype), 1 << (column.bit_length() - 1))
+    columns = column if not transposition.epilogue else min(column, _COLUMNS)
+    parallel = machine.threads > 1 and transposition.elements >= _PARALLEL_ELEMENTS
+    yield nan, TranspositionPlan(lanes, _ROWS, columns, parallel)

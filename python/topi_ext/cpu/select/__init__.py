@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The choice of a kernel and its plan, for known and for symbolic sizes."""

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan that was chosen for a problem, and what is said of it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from ..spec.post_ops import Epilogue
+from ..tuning.database import plain
+from .info import KernelInfo
+
+
+class Choice(NamedTuple):
+    """A plan, and where it comes from.
+
+    Attributes
+    ----------
+    plan : plan
+    estimate : float or None
+        Of its time, by the cost model.
+    origin : str
+        As :class:`~topi_ext.kernel.info.KernelInfo` has it.
+    """
+
+    plan: Any
+    estimate: float | None = None
+    origin: str = "estimate"
+
+
+class Described(Protocol):
+    """What every problem says of itself."""
+
+    @property
+    def kind(self) -> str:
+        """Of operator."""
+
+    @property
+    def shape_text(self) -> str:
+        """Sizes of operands and result."""
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Of operands and result."""
+
+    @property
+    def epilogue(self) -> Epilogue:
+        """What is done to the result before it is written."""
+
+
+def info(problem: Described, kernel: str, choice: Choice, unit: str = "cycles") -> KernelInfo:
+    """Return the info of the kernel that is built for a problem by a plan."""
+    return KernelInfo(
+        problem.kind,
+        problem.shape_text,
+        tuple(problem.dtypes),
+        tuple(step.op for step in problem.epilogue),
+        kernel,
+        plain(choice.plan),
+        choice.estimate,
+        unit,
+        choice.origin,
+    )

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which kernel computes an operator, by which plan: attributes of its PrimFunc, and a line of text.
+
+``TVM_CONV_VERBOSE=1`` prints a line to standard error for each kernel that is asked for,
+``TVM_CONV_VERBOSE=json`` a JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..spec.problem import by
+
+VARIABLE = "TVM_CONV_VERBOSE"
+
+KERNEL = "topi_ext.kernel"
+"""Attribute of a PrimFunc: the name of its kernel."""
+
+INFO = "topi_ext.kernel_info"
+"""Attribute of a PrimFunc: its :class:`KernelInfo` as JSON."""
+
+_OFF = ("", "0", "off", "no", "false")
+
+
+@dataclass(frozen=True)
+class KernelInfo:
+    """What a kernel computes, and how.
+
+    Attributes
+    ----------
+    kind : str
+        Of operator: ``conv``, ``conv_transpose``, ``conv_weight_grad``, ``matmul``, ...
+    shape : str
+        Of operands and result.
+    dtypes : tuple of str
+        Of operands and result.
+    post_ops : tuple of str
+        What is done to the result before it is written.
+    kernel : str
+        Name of the kernel; of one that chooses at run time, with those that it chooses from.
+    plan : mapping
+        The fields of its plan.
+    estimate : float or None
+        Of the time it takes, by the cost model; None where none was made.
+    unit : str
+        Of the estimate: ``cycles`` or ``ns``.
+    origin : str
+        Where the plan comes from: ``estimate``, ``measured``, ``selected`` or ``given``.
+    """
+
+    kind: str
+    shape: str
+    dtypes: tuple[str, ...]
+    post_ops: tuple[str, ...]
+    kernel: str
+    plan: Mapping[str, Any]
+    estimate: float | None = None
+    unit: str = "cycles"
+    origin: str = "estimate"
+
+    def line(self) -> str:
+        """Return the line that is printed."""
+        what = [f"{self.kind} {self.shape}", ",".join(dict.fromkeys(self.dtypes))]
+        if self.post_ops:
+            what.append("+".join(self.post_ops))
+        estimate = "" if self.estimate is None else f" {self.estimate:.3g} {self.unit}"
+        fields = " ".join(f"{name}={_text(value)}" for name, value in self.plan.items())
+        return " | ".join([*what, self.kernel, f"{self.origin}{estimate}", fields])
+
+    def to_json(self) -> str:
+        """Return the JSON object that is printed."""
+        return json.dumps(asdict(self))
+
+
+def info_of(func: Any) -> KernelInfo | None:
+    """Return the info of a PrimFunc, or None of one that is no kernel of this package."""
+    if func.attrs is None or INFO not in func.attrs:
+        return None
+    stated = json.loads(str(func.attrs[INFO]))
+    names = ("dtypes", "post_ops")
+    return KernelInfo(**{**stated, **{name: tuple(stated[name]) for name in names}})
+
+
+def with_info(func: Any, info: KernelInfo) -> Any:
+    """Return a PrimFunc with its info as attributes."""
+    return func.with_attr(KERNEL, info.kernel).with_attr(INFO, info.to_json())
+
+
+def announce(func: Any) -> Any:
+    """Print the info of a kernel where the environment asks for it; return the kernel."""
+    wanted = os.environ.get(VARIABLE, "").strip().lower()
+    info = None if wanted in _OFF or func is None else info_of(func)
+    if info is not None:
+        text = info.to_json() if wanted == "json" else f"tvm_conv: {info.line()}"
+        print(text, file=sys.stderr, flush=True)
+    return func
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + " ".join(f"{name}={_text(one)}" for name, one in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return by(value) if value else "-"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

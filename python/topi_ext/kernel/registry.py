@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels of a target: rows of a registry, for processors and for GPUs alike.
+
+A row ties a kernel's name to the kinds that it serves, to the class of its plans and to what plans
+it.  An operator gets the plan of the lowest estimated cost among all rows that serve its kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from ..spec.problem import Problem
+from .selection import ALL, Selection
+
+MachineT = TypeVar("MachineT")
+
+
+class Plan:
+    """How one kernel computes one problem: blocks, register tiles, the order of loops.
+
+    Every plan that a planner proposes computes the same, whichever is the fastest.
+    """
+
+    @property
+    def subplans(self) -> tuple[Plan, ...]:
+        """Plans of other kernels that this one runs."""
+        return ()
+
+
+Costed = tuple[float, Any]
+"""An estimated cost, in the unit of the target, and a plan; NaN where nothing was estimated."""
+
+Rated = tuple[Any, Sequence[float]]
+"""A plan for symbolic sizes, and its estimated cost for each of some known sizes."""
+
+DynamicPlans = Callable[[Any, Sequence[Any], Any], Iterable[Rated]]
+"""Of a problem of symbolic sizes, the same of known sizes, and a machine: plans."""
+
+
+@dataclass(frozen=True)
+class DynamicShapes:
+    """How a kernel is planned for sizes that only run time knows.
+
+    Attributes
+    ----------
+    kinds : tuple of str
+        Those whose planner takes symbolic sizes as it takes known ones.
+    is_contested : bool
+        Whether plans of other kernels are rated against the one that its planner proposes.
+    few : DynamicPlans, optional
+        Plans with a workspace for few positions only: chosen at run time where these fit.
+    many : DynamicPlans, optional
+        Plans for any number of positions.
+    large : DynamicPlans, optional
+        Plans that pay from some number of positions on; they have ``from_positions(problem,
+        positions, machine)``, which makes them serve fewer by another kernel.
+    unpadded : DynamicPlans, optional
+        Plans that leave out products with padding, in place of others for small images; their
+        ``room`` is the number of positions that a task holds, 0 for images of known size.
+    may_be_one_of_two : bool
+        Whether its plan of `many` may also serve small sizes beside a plan for all others.
+    """
+
+    kinds: tuple[str, ...] = ()
+    is_contested: bool = False
+    few: DynamicPlans | None = None
+    many: DynamicPlans | None = None
+    large: DynamicPlans | None = None
+    unpadded: DynamicPlans | None = None
+    may_be_one_of_two: bool = False
+
+
+STATIC = DynamicShapes()
+"""Of kernels for known sizes only."""
+
+
+@dataclass(frozen=True)
+class Kernel(Generic[MachineT]):
+    """One kernel.
+
+    Attributes
+    ----------
+    name : str
+        Of its modules in ``plan/`` and in ``kernels/``.
+    plan : type
+        Of its plans.
+    kinds : tuple of str
+        Kinds of operators that it serves.
+    candidates : callable, optional
+        ``candidates(problem, machine)``: all plans that are compared, each with its estimated
+        cost; none for a problem that it does not serve.  Left out for a kernel that only runs
+        others.
+    planner : callable, optional
+        ``planner(problem, machine)``: the best plan and its cost, or None, where another than the
+        cheapest candidate is taken, or where it is found sooner.
+    dynamic : DynamicShapes
+    prepacks : bool
+        Whether it may find its weights packed.
+    is_bounded : bool
+        Whether its workspace holds so many positions only: the kernel asks when it runs whether
+        they fit.
+    """
+
+    name: str
+    plan: type[Plan]
+    kinds: tuple[str, ...]
+    candidates: Callable[[Any, MachineT], Iterable[Costed]] | None = None
+    planner: Callable[[Any, MachineT], Costed | None] | None = None
+    dynamic: DynamicShapes = STATIC
+    prepacks: bool = False
+    is_bounded: bool = False
+
+    def cheapest(self, problem: Any, machine: MachineT) -> Costed | None:
+        """Return the best plan and its estimated cost; None for a problem that is not served."""
+        if self.planner is not None:
+            return self.planner(problem, machine)
+        if self.candidates is None:
+            return None
+        return min(self.candidates(problem, machine), key=cost_of, default=None)
+
+
+def cost_of(costed: Costed) -> float:
+    """Return the cost of a pair of cost and plan, to order them."""
+    return costed[0]
+
+
+class Registry(Generic[MachineT]):
+    """The kernels of one kind of target.
+
+    Parameters
+    ----------
+    kernels : Kernel
+        Of plans of equal cost, that of the first kernel is taken.
+    """
+
+    def __init__(self, *kernels: Kernel[MachineT]) -> None:
+        self.kernels = kernels
+        self._of_plan = {kernel.plan: kernel for kernel in kernels}
+
+    def __iter__(self) -> Iterator[Kernel[MachineT]]:
+        return iter(self.kernels)
+
+    def __len__(self) -> int:
+        return len(self.kernels)
+
+    def __contains__(self, kernel: object) -> bool:
+        return kernel in self.kernels
+
+    @contextmanager
+    def added(self, kernel: Kernel[MachineT]) -> Iterator[None]:
+        """Register another kernel inside the block; chosen plans are remembered."""
+        before = self.kernels
+        self.kernels, self._of_plan[kernel.plan] = (*before, kernel), kernel
+        try:
+            yield
+        finally:
+            self.kernels = before
+            del self._of_plan[kernel.plan]
+
+    def of_kind(self, *kinds: str) -> list[Kernel[MachineT]]:
+        """Return the kernels that serve one of these kinds of operators."""
+        return [kernel for kernel in self.kernels if set(kinds) & set(kernel.kinds)]
+
+    def of_plan(self, plan: Plan) -> Kernel[MachineT]:
+        """Return the kernel of a plan."""
+        return self._of_plan[type(plan)]
+
+    def serves(self, kind: str) -> bool:
+        """Return whether a kernel for a kind of operator can be chosen."""
+        return any(kernel.planner or kernel.candidates for kernel in self.of_kind(kind))
+
+    def label(self, plan: Plan) -> str:
+        """Return the name of a plan's kernel, with those that it runs in parentheses."""
+        parts = ", ".join(map(self.label, plan.subplans))
+        return f"{self.of_plan(plan).name}({parts})" if parts else self.of_plan(plan).name
+
+    def candidates(
+        self, problem: Problem, machine: MachineT, selection: Selection = ALL
+    ) -> Iterator[Costed]:
+        """Yield every plan of the selected kernels for a problem, with its estimated cost."""
+        for kernel in self.of_kind(problem.kind):
+            if kernel.candidates is not None and selection.allows(kernel.name):
+                yield from kernel.candidates(problem, machine)
+
+    def proposals(
+        self, problem: Problem, machine: MachineT, selection: Selection = ALL
+    ) -> list[Costed]:
+        """Return the best plan of each selected kernel that serves a problem, and its cost."""
+        kernels = (
+            kernel
+            for kernel in self.of_kind(problem.kind)
+            if selection.allows(kernel.name)
+            and (problem.is_static or problem.kind in kernel.dynamic.kinds)
+        )
+        costed = (kernel.cheapest(problem, machine) for kernel in kernels)
+        return [found for found in costed if found is not None]

@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a plan is made of: a processor, and one operator to be built for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+
+from .axis_access import Gather
+from .dtypes import accumulator
+from .geometry import Geometry, Size, fail
+from .layout import Layouts
+from .post_ops import NO_ZERO_POINTS, UNFUSED, Epilogue, Fused, ZeroPoints, finished
+from .problem import Argument, FreshSize, by, listed, text_of
+from .problem import Problem as AnyProblem
+from .size_rules import Rule, rules
+
+OPERANDS = {"conv": "xw", "conv_transpose": "yw", "conv_weight_grad": "xy"}
+"""Roles of the operands of each face; its result has the role that is left."""
+
+RESULT = {"conv": "y", "conv_transpose": "x", "conv_weight_grad": "w"}
+
+DATA = "NDHW"
+"""The four axes of data as kernels order them; the channel C stands apart."""
+
+TAPS = "DHW"
+"""The axes of a kernel beside its channels O and I."""
+
+QUANTIZED = {"int8": (-128, 127), "uint8": (0, 255)}
+"""Dtypes that have zero points, and which these may be."""
+
+
+@dataclass(frozen=True)
+class Problem(AnyProblem):
+    """One operator to be built: a face, its geometry with three spatial axes, and its operands.
+
+    The batch `n` is treated as a fourth axis with a kernel of one, so that small images of a batch
+    share vectors.  Axes are ordered batch, depth, height, width.
+
+    Attributes
+    ----------
+    face : str
+        ``"conv"``, ``"conv_transpose"`` or ``"conv_weight_grad"``.
+    geometry : Geometry
+        With three spatial axes.
+    layouts : Layouts
+        Permutations in which x, w and y are stored.
+    n : int or symbolic
+        Batch.
+    dtypes : tuple of str
+        Of the first operand, of the second, of the result.
+    epilogue : tuple of PostOp
+        What is done to the sums before they are written.
+    prepacked : bool
+        Whether a kernel that packs its weights may find them packed.
+    zero_points : tuple of int
+        What is subtracted from elements of both operands before they are multiplied.
+    stated : Geometry or None
+        Of symbolic sizes, the geometry as the operator states it, which its run-time checks name.
+
+    Raises
+    ------
+    ValueError
+        For zero points of a gradient, of dtypes other than int8 and uint8, and beyond their range.
+    """
+
+    face: str
+    geometry: Geometry
+    layouts: Layouts
+    n: Size
+    dtypes: tuple[str, str, str]
+    epilogue: Epilogue = ()
+    prepacked: bool = False
+    zero_points: ZeroPoints = NO_ZERO_POINTS
+    stated: Geometry | None = None
+
+    @classmethod
+    def of(
+        cls,
+        face: str,
+        geometry: Geometry,
+        layouts: Layouts,
+        n: Size,
+        dtypes: tuple[str, str, str],
+        fused: Fused = UNFUSED,
+    ) -> Problem:
+        """Return the problem of an operator with one, two or three spatial axes.
+
+        Parameters
+        ----------
+        face : {"conv", "conv_transpose", "conv_weight_grad"}
+        geometry : Geometry
+            As the operator states it.
+        layouts : Layouts
+            Permutations in which x, w and y are stored.
+        n : int or symbolic
+            Batch.
+        dtypes : tuple of str
+            Of the first operand, of the second, of the result.
+        fused : Fused
+            Zero points, and what is done to the result; not for ``conv_weight_grad``.
+        """
+        options = fused.epilogue, False, fused.zero_points
+        problem = cls(face, geometry.as_rank3(), layouts, n, dtypes, *options)
+        return problem if problem.is_static else replace(problem, stated=geometry)
+
+    def anonymous(self) -> Problem:
+        """See :meth:`topi_ext.spec.problem.Problem.anonymous`."""
+        if self.is_static:
+            return self
+        stated = self.stated or self.geometry
+        x_size, y_size = _known(stated.x_size), _known(stated.y_size)
+        stated = replace(stated, x_size=x_size, y_size=y_size)
+        geometry, (n,) = replace(self.geometry, x_size=(), y_size=()), _known((self.n,))
+        return replace(self, stated=stated, geometry=geometry, n=n)
+
+    def with_sizes(self, fresh: FreshSize) -> Problem:
+        """See :meth:`topi_ext.spec.problem.Problem.with_sizes`."""
+        if self.stated is None:
+            return self
+
+        def sized(side: str, sizes: Sequence[Size]) -> tuple[Size, ...]:
+            return tuple(
+                fresh(f"{side}{axis}") if size is None else size for axis, size in enumerate(sizes)
+            )
+
+        n = fresh("n") if self.n is None else self.n
+        x_size, y_size = sized("x", self.stated.x_size), sized("y", self.stated.y_size)
+        stated = replace(self.stated, x_size=x_size, y_size=y_size)
+        return replace(self, stated=stated, geometry=stated.as_rank3(), n=n)
+
+    def rules(self) -> list[Rule]:
+        """See :meth:`topi_ext.spec.problem.Problem.rules`."""
+        return rules(self.face, self.stated or self.geometry)
+
+    def arguments(self) -> Iterator[Argument]:
+        """Data, weight, operands of the epilogue and result; of a weight gradient x, y, result."""
+        g, (first, second, result) = self.geometry, self.dtypes
+        x = self.layouts.x, {**dict(zip(DATA, self.x_sizes)), "C": g.c}
+        y = self.layouts.y, {**dict(zip(DATA, self.y_sizes)), "C": g.k}
+        if self.face == "conv_weight_grad":
+            yield _argument("x", *x, first)
+            yield _argument("y", *y, second)
+            yield _argument("out", *self._weight, result)
+            return
+        data, out = (y, x) if self.transposed else (x, y)
+        yield _argument("data", *data, first)
+        yield _argument("weight", *self._weight, second)
+        for number, step in enumerate(step for step in self.epilogue if step.order):
+            sizes = {
+                letter: out[1][letter] if letter in step.varies else 1 for letter in step.order
+            }
+            yield _argument(f"operand{number}", step.order, sizes, step.dtype or result)
+        yield _argument("out", *out, result)
+
+    @property
+    def _weight(self) -> tuple[str, dict[str, Size]]:
+        g = self.geometry
+        return self.layouts.w, {**dict(zip(TAPS, g.kernel)), "O": g.k, "I": g.c_per_group}
+
+    @property
+    def signature(self) -> str:
+        """See :attr:`topi_ext.spec.problem.Problem.signature`.
+
+        Numbers of an epilogue are left out: no plan depends on them.
+        """
+        steps = ",".join(
+            step.op + (f"({step.order}:{step.varies})" if step.order else "")
+            for step in self.epilogue
+        )
+        more = [f"epilogue={steps}"] * bool(steps)
+        more += [f"zero_points={text_of(self.zero_points)}"] * any(self.zero_points)
+        more += ["prepacked"] * self.prepacked
+        stated = (listed(one) for one in (self.geometry, self.layouts))
+        return " ".join([f"{self.face} n={self.n}", *stated, "x".join(self.dtypes), *more])
+
+    def __post_init__(self) -> None:
+        check_zero_points(self.face, self.dtypes, self.zero_points)
+
+    @property
+    def kind(self) -> str:
+        """Of operator, as :mod:`topi_ext.kernel.info` names it."""
+        return self.face
+
+    @property
+    def shape_text(self) -> str:
+        """Sizes of the data and of the result, and the window between them."""
+        g, rank = self.geometry, len(self.layouts.x) - 2
+        x = by((self.n, g.c, *g.x_size[-rank:]))
+        y = by((self.n, g.k, *g.y_size[-rank:]))
+        ends = {"conv": f"{x} -> {y}", "conv_transpose": f"{y} -> {x}"}
+        window = [ends.get(self.face, f"{x}, {y} -> {g.k}x{g.c_per_group}")]
+        for name, values, usual in (
+            ("kernel", g.kernel, None),
+            ("stride", g.stride, 1),
+            ("dilation", g.dilation, 1),
+            ("padding", (*g.pad_before[-rank:], *g.pad_after[-rank:]), 0),
+        ):
+            own = values if name == "padding" else values[-rank:]
+            if not all(_is(value, usual) for value in own):
+                window.append(f"{name} {by(own)}")
+        return " ".join([*window, *([f"groups {g.groups}"] if g.groups > 1 else [])])
+
+    @property
+    def transposed(self) -> bool:
+        """Whether the gather runs from y to x."""
+        return self.face == "conv_transpose"
+
+    @cached_property
+    def acc_dtype(self) -> str:
+        """Dtype of the accumulators."""
+        return accumulator(self.face, *self.dtypes)
+
+    @cached_property
+    def finished_dtype(self) -> str:
+        """Dtype of what the epilogue makes of them, before it is that of the result."""
+        return finished(self.epilogue, self.acc_dtype)
+
+    @cached_property
+    def gathers(self) -> tuple[Gather, ...]:
+        """How the operand that is packed is read, along the four axes."""
+        batch = Gather(self.transposed, 1, 1, 1, 0)
+        return (batch, *self.geometry.gathers(transposed=self.transposed))
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether operands are bfloat16, with an even number of input channels: pairs of them."""
+        return self.dtypes[:2] == ("bfloat16",) * 2 and self.in_channels % 2 == 0
+
+    def in_steps(self, size: int) -> Problem:
+        """The same with steps of so many input channels in the place of channels; in the last step
+        of a group some may be missing."""
+        g = self.geometry
+        steps = g.groups * -(-self.in_channels // size)
+        fewer = replace(g, k=steps) if self.transposed else replace(g, c=steps)
+        return replace(self, geometry=fewer)
+
+    @property
+    def x_sizes(self) -> tuple[Size, ...]:
+        """Sizes of x along the four axes."""
+        return (self.n, *self.geometry.x_size)
+
+    @property
+    def y_sizes(self) -> tuple[Size, ...]:
+        """Sizes of y along the four axes."""
+        return (self.n, *self.geometry.y_size)
+
+    @property
+    def in_sizes(self) -> tuple[Size, ...]:
+        """Sizes of the data operand of a gather."""
+        return self.y_sizes if self.transposed else self.x_sizes
+
+    @property
+    def out_sizes(self) -> tuple[Size, ...]:
+        """Sizes of the result of a gather."""
+        return self.x_sizes if self.transposed else self.y_sizes
+
+    @cached_property
+    def in_channels(self) -> int:
+        """Channels per group of the data operand of a gather: what is summed over."""
+        g = self.geometry
+        return g.k_per_group if self.transposed else g.c_per_group
+
+    @cached_property
+    def out_channels(self) -> int:
+        """Channels per group of the result of a gather."""
+        g = self.geometry
+        return g.c_per_group if self.transposed else g.k_per_group
+
+    @property
+    def weights_per_group(self) -> int:
+        """Number of weights of one group."""
+        return self.in_channels * self.out_channels * self.geometry.taps
+
+    @property
+    def weights(self) -> int:
+        """Number of all weights."""
+        return self.geometry.groups * self.weights_per_group
+
+    @property
+    def weights_are_runs(self) -> bool:
+        """Whether those of a channel of y lie one after the other in memory, taps fastest."""
+        order = self.layouts.w
+        return order == "OI" + "DHW"[5 - len(order) :]
+
+    @property
+    def weights_are_rows(self) -> bool:
+        """Whether a gather reads those of an output channel so, in the dtype of its sums."""
+        as_summed = self.dtypes[1] == self.acc_dtype
+        return not self.transposed and self.weights_are_runs and as_summed
+
+    @property
+    def rows_are_runs(self) -> bool:
+        """Whether elements of a row of the result are neighbours in memory."""
+        layout = self.layouts.x if self.transposed else self.layouts.y
+        return layout.endswith("W")
+
+    @property
+    def taps_are_runs(self) -> bool:
+        """Whether weights between two channels, of floats, lie one after the other in memory."""
+        taps = self.layouts.w.replace("O", "").replace("I", "")
+        return (
+            self.layouts.w.endswith(taps)
+            and taps == "DHW"[3 - len(taps) :]
+            and self.acc_dtype.startswith("float")
+        )
+
+    @cached_property
+    def positions(self) -> tuple[Size, ...]:
+        """Positions per phase along the four axes (of y, for the weight gradient)."""
+        return tuple(
+            (size + gather.out_step - 1) // gather.out_step
+            for size, gather in zip(self.out_sizes, self.gathers)
+        )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each output position reads one input for every tap."""
+        return all(gather.is_plain for gather in self.gathers)
+
+    @cached_property
+    def met(self) -> tuple[tuple[int, ...], ...]:
+        """Along depth, height and width, at how many positions each tap meets data, not padding.
+
+        Of images of known size and plain gathers.
+        """
+        axes = zip(self.gathers[1:], self.positions[1:], self.in_sizes[1:])
+        bounds = (
+            [gather.meets(tap, positions, size) for tap in range(gather.kernel)]
+            for gather, positions, size in axes
+        )
+        return tuple(tuple(max(0, end - begin) for begin, end in axis) for axis in bounds)
+
+    @cached_property
+    def valid_fraction(self) -> float:
+        """The share of products with data, not padding; 1 of symbolic images and of phases."""
+        if not self.images_are_known or not self.is_plain:
+            return 1.0
+        return prod(map(sum, self.met)) / max(1, prod(self.positions[1:]) * self.geometry.taps)
+
+    @cached_property
+    def is_static(self) -> bool:
+        """Whether all sizes are numbers."""
+        return isinstance(self.n, int) and self.images_are_known
+
+    @cached_property
+    def images_are_known(self) -> bool:
+        """Whether all but the batch are."""
+        sizes = (*self.geometry.x_size, *self.geometry.y_size)
+        return all(isinstance(size, int) for size in sizes)
+
+
+def _argument(name: str, order: str, sizes: dict[str, Size], dtype: str) -> Argument:
+    """One that is stored in `order`; axes that it does not name are unit axes."""
+    return Argument(name, order, tuple(sizes[letter] for letter in order), dtype)
+
+
+def _known(sizes: Sequence[Size]) -> tuple[int | None, ...]:
+    """None in place of symbolic sizes."""
+    return tuple(size if isinstance(size, int) else None for size in sizes)
+
+
+def _is(value: object, usual: int | None) -> bool:
+    """Whether a number, or a size that may be symbolic, is the usual one."""
+    return isinstance(value, int) and value == usual
+
+
+def check_zero_points(face: str, dtypes: tuple[str, str, str], zero_points: ZeroPoints) -> None:
+    """Raise a ValueError, of one line, for those that are none."""
+    for dtype, zero in zip(dtypes, zero_points):
+        if not zero:
+            continue
+        if face == "conv_weight_grad":
+            raise fail(face, "a gradient has no zero points")
+        if dtype not in QUANTIZED:
+            raise fail(face, f"zero point {zero} needs an operand of int8 or uint8, not {dtype}")
+        low, high = QUANTIZED[dtype]
+        if not low <= zero <= high:
+            raise fail(face, f"zero point {zero} of {dtype} must be from {low} to {high}")

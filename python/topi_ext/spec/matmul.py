@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A matrix product, batched and of any rank, stated as ``einsum`` does it: a letter for each axis.
+
+=========  =======================  =====================================
+letters    stand in                 in ``y[b, m, n] = x[b, m, k] w[b, k, n]``
+=========  =======================  =====================================
+rows       x and y                  m
+columns    w and y                  n
+batch      x, w and y               b
+inner      x and w: summed over     k
+=========  =======================  =====================================
+
+Each operand names its letters in the order in which it is stored, so that every transpose of every
+operand is a statement, not a copy.  Where x or w is broadcast along a batch, the batch is rows or
+columns.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from string import ascii_letters
+from typing import ClassVar
+
+from .conv import DATA, Problem
+from .dtypes import accumulator
+from .geometry import Geometry, Size
+from .layout import Layouts
+from .post_ops import NO_ZERO_POINTS, Epilogue, finished, without_letters
+from .problem import Argument, LetteredProblem, by
+
+
+@dataclass(frozen=True)
+class Product(LetteredProblem):
+    """One matrix product to be built.
+
+    Attributes
+    ----------
+    sizes : tuple of (str, int or symbolic)
+        Of each letter.
+    x, w, y : str
+        Letters of the operands and of the result, in memory order.
+    dtypes : tuple of str
+        Of x, w and y.
+    epilogue : tuple of PostOp
+        What is done to the sums before they are written; operands have the letters that they vary
+        along, and no others.
+    prepacked : bool
+        Whether the kernel may find w packed.
+    """
+
+    sizes: tuple[tuple[str, Size], ...]
+    x: str
+    w: str
+    y: str
+    dtypes: tuple[str, str, str]
+    epilogue: Epilogue = ()
+    prepacked: bool = False
+
+    face: ClassVar[str] = "matmul"
+
+    @classmethod
+    def of(cls, problem: Problem) -> Product | None:
+        """A convolution that is one: with one tap, one group, no stride and no padding."""
+        g = problem.geometry
+        is_one = problem.face == "conv" and g.taps == 1 and g.groups == 1
+        steps = any(size != 1 for size in g.stride) or any((*g.pad_before, *g.pad_after))
+        if not is_one or steps or any(problem.zero_points):
+            return None
+        sizes = (*zip(DATA, problem.y_sizes), ("K", g.c), ("F", g.k))
+        of_one = {"C" if a == "F" else a for a, size in sizes if _is_one(size)}
+        if any(step.order and set(step.varies) <= of_one for step in problem.epilogue):
+            return None  # an operand of one element has no letter
+        x, y = (
+            layout.replace("C", letter)
+            for layout, letter in ((problem.layouts.x, "K"), (problem.layouts.y, "F"))
+        )
+        w = "".join({"O": "F", "I": "K"}.get(letter, "") for letter in problem.layouts.w)
+        steps_behind = tuple(
+            replace(step, order=varies, varies=varies)
+            for step in problem.epilogue
+            for varies in ["".join(a for a in step.order if a in step.varies).replace("C", "F")]
+        )
+        return cls(sizes, x, w, y, problem.dtypes, steps_behind, problem.prepacked).merged()
+
+    @property
+    def kind(self) -> str:
+        """Of operator, as :mod:`topi_ext.kernel.info` names it."""
+        return self.face
+
+    @property
+    def shape_text(self) -> str:
+        """Sizes of the operands and of the result."""
+        x, w, y = (by(self.shape(letters)) for letters in (self.x, self.w, self.y))
+        return f"{x} @ {w} -> {y} as {self.x},{self.w}->{self.y}"
+
+    @cached_property
+    def size(self) -> dict[str, Size]:
+        """Size by letter."""
+        return dict(self.sizes)
+
+    @cached_property
+    def acc_dtype(self) -> str:
+        """Dtype of the accumulators."""
+        return accumulator("matmul", *self.dtypes)
+
+    @cached_property
+    def finished_dtype(self) -> str:
+        """Dtype of what the epilogue makes of them, before it is that of the result."""
+        return finished(self.epilogue, self.acc_dtype)
+
+    @property
+    def rows(self) -> str:
+        """Letters of x and y alone, in the order of y."""
+        return "".join(a for a in self.y if a in self.x and a not in self.w)
+
+    @property
+    def columns(self) -> str:
+        """Letters of w and y alone, in the order of y."""
+        return "".join(a for a in self.y if a in self.w and a not in self.x)
+
+    @property
+    def inner(self) -> str:
+        """Letters that are summed over, in the order of w."""
+        return "".join(a for a in self.w if a not in self.y)
+
+    @property
+    def row(self) -> str:
+        """The letter that register tiles have rows of; empty where there is one row."""
+        return self.rows[-1:]
+
+    @property
+    def column(self) -> str:
+        """The letter that vectors run over; empty where there is one column."""
+        return self.columns[-1:]
+
+    @property
+    def outer(self) -> str:
+        """The letters that separate products have: all of y but these two."""
+        return "".join(a for a in self.y if a not in self.row + self.column)
+
+    @property
+    def outer_of_w(self) -> str:
+        """Those of them that w has: as many matrices are packed."""
+        return "".join(a for a in self.outer if a in self.w)
+
+    @property
+    def is_matrix_product(self) -> bool:
+        """Whether no letter stands in one operand alone, and one at most is summed over."""
+        x, w, y = map(set, (self.x, self.w, self.y))
+        return x | w == (x & w) | y and y <= x | w and len(self.inner) <= 1
+
+    def arguments(self) -> Iterator[Argument]:
+        """Both operands, those of the epilogue, and the result."""
+        of_x, of_w, of_y = self.dtypes
+        yield Argument("x", self.x, self.shape(self.x), of_x)
+        yield Argument("w", self.w, self.shape(self.w), of_w)
+        for number, step in enumerate(step for step in self.epilogue if step.order):
+            yield Argument(
+                f"operand{number}", step.order, self.shape(step.order), step.dtype or of_y
+            )
+        yield Argument("out", self.y, self.shape(self.y), of_y)
+
+    def canonical(self) -> Problem | Product:
+        """The convolution with one tap that it is, which more kernels serve."""
+        return self.as_conv() or self
+
+    def extent(self, letters: str) -> Size:
+        """How many combinations of these letters there are."""
+        return prod((self.size[a] for a in letters), start=1)
+
+    def shape(self, letters: str) -> tuple[Size, ...]:
+        """Shape of a tensor with these letters."""
+        return tuple(self.size[a] for a in letters)
+
+    def step(self, role: str, letter: str) -> Size:
+        """How far neighbours along a letter are apart in ``"x"``, ``"w"`` or ``"y"``; 0 where that
+        has no such letter."""
+        order = {"x": self.x, "w": self.w, "y": self.y}[role]
+        _, found, behind = order.partition(letter) if letter else ("", "", "")
+        return self.extent(behind) if found else 0
+
+    def merged(self) -> Product:
+        """The same with as few letters as can be: none of size 1, neighbours everywhere as one.
+
+        There is a letter for rows in any case: a single one has size 1.
+        """
+        made = self._without("".join(a for a, size in self.sizes if _is_one(size)))
+        while True:
+            pair = made._pair()
+            if pair is None:
+                return made if made.rows else made._with_row()
+            first, second = pair
+            size = made.size[first] * made.size[second]
+            made = made._without(second, {**made.size, first: size})
+
+    def _pair(self) -> tuple[str, str] | None:
+        """Two letters that lie behind each other in every operand that has one of them."""
+        operands = (self.x, self.w, self.y, *(step.order for step in self.epilogue))
+        for operand in operands[:3]:
+            for first, second in itertools.pairwise(operand):
+                one, other, both = (
+                    [letters in one for one in operands]
+                    for letters in (first, second, first + second)
+                )
+                if one == other == both:
+                    return first, second
+        return None
+
+    def _with_row(self) -> Product:
+        """The same with a letter for its only row."""
+        letter = next(a for a in ascii_letters if a not in self.size)
+        return replace(self, sizes=((letter, 1), *self.sizes), x=letter + self.x, y=letter + self.y)
+
+    def _without(self, letters: str, sizes: dict[str, Size] | None = None) -> Product:
+        """The same without some letters."""
+
+        def rest(order: str) -> str:
+            return "".join(a for a in order if a not in letters)
+
+        kept = tuple((a, size) for a, size in (sizes or self.size).items() if a not in letters)
+        steps = without_letters(self.epilogue, letters)
+        return replace(
+            self, sizes=kept, x=rest(self.x), w=rest(self.w), y=rest(self.y), epilogue=steps
+        )
+
+    def as_conv(self) -> Problem | None:
+        """The convolution with one tap that it is; None of a batch, or of symbolic sizes."""
+        rows, columns = self.rows, self.columns
+        if not self.is_static or set(self.outer) - set(rows) or len(rows) > len(DATA):
+            return None
+        if not (rows and columns and self.inner):
+            return None
+        axes = dict(zip(reversed(rows), reversed(DATA)))
+        of_data = {**axes, **dict.fromkeys(columns, "C")}
+        sizes = {axes[a]: self.size[a] for a in rows}
+        spatial = tuple(sizes.get(axis, 1) for axis in DATA[1:])
+        inner, outputs = self.extent(self.inner), self.extent(columns)
+        if 0 in (*spatial, sizes.get("N", 1), inner, outputs):
+            return None
+        layouts = Layouts(
+            _renamed(self.x, {**axes, **dict.fromkeys(self.inner, "C")}),
+            _renamed(self.w, {**dict.fromkeys(self.inner, "I"), **dict.fromkeys(columns, "O")}),
+            _renamed(self.y, of_data),
+        )
+        ones, zeros = (1,) * 3, (0,) * 3
+        geometry = Geometry(
+            inner, outputs, 1, ones, ones, ones, zeros, zeros, x_size=spatial, y_size=spatial
+        )
+        steps = tuple(
+            replace(step, order=order, varies=order)
+            for step in self.epilogue
+            for order in [_renamed(step.order, of_data)]
+        )
+        n = sizes.get("N", 1)
+        return Problem(
+            "conv", geometry, layouts, n, self.dtypes, steps, self.prepacked, NO_ZERO_POINTS
+        )
+
+
+def _is_one(size: Size) -> bool:
+    return isinstance(size, int) and size == 1
+
+
+def _renamed(letters: Sequence[str], names: dict[str, str]) -> str:
+    return "".join(names[letter] for letter in letters)

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes that plans assume where they are symbolic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
+
+from .conv import Problem
+from .geometry import Size
+
+NOMINAL = (4, 8, 32, 64)
+"""Assumed sizes of symbolic axes: batch, then depth, height and width."""
+
+
+def nominal(sizes: Sequence[Size]) -> tuple[int, ...]:
+    """Sizes along the four axes, with an assumed one for each that is symbolic."""
+    return tuple(
+        max(1, size) if isinstance(size, int) else nominal for size, nominal in zip(sizes, NOMINAL)
+    )
+
+
+@lru_cache(maxsize=64)
+def data_elements(problem: Problem) -> int:
+    """Elements of x and of y."""
+    x, y = prod(nominal(problem.x_sizes)), prod(nominal(problem.y_sizes))
+    return problem.geometry.c * x + problem.geometry.k * y
+
+
+def elements(problem: Problem) -> int:
+    """The same, and the weights."""
+    return data_elements(problem) + problem.weights
