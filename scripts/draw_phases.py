@@ -20,7 +20,7 @@ from matplotlib import pyplot as plt
 from matplotlib.patches import Rectangle
 
 from topi_ext.cpu.plan.window import Window
-from topi_ext.spec.axis_access import Gather
+from topi_ext.spec.axis_access import AxisAccess
 from topi_ext.spec.geometry import Geometry
 
 INK, FAINT, FAINTER, GREY, PAPER = "#222222", "#b8b8b8", "#e2e2e2", "#f0f0f0", "#ffffff"
@@ -62,7 +62,7 @@ def blank(figure: Any, ax: Any, xs: tuple[float, float], ys: tuple[float, float]
 # -------------------------------------------------------------------- one axis
 
 
-def formula(gather: Gather, offset: int) -> str:
+def formula(gather: AxisAccess, offset: int) -> str:
     """What one phase computes, e.g. ``x[2j+1] = w[0]·y[j+1] + w[2]·y[j]``."""
 
     def at(step: int, plus: int) -> str:
@@ -77,7 +77,7 @@ def axis_picture(kernel: int, stride: int, padding: int, dilation: int, y_size: 
     """One axis of a transposed convolution: who meets whom, and the matrix sorted by phase."""
     attributes = dict(stride=stride, padding=padding, dilation=dilation)
     g = Geometry.of_conv_transpose("picture", (1, 1, y_size), (1, 1, kernel), **attributes)
-    gather, x_size = g.gathers(transposed=True)[0], g.x_size[0]
+    gather, x_size = g.accesses(transposed=True)[0], g.x_size[0]
     widths = {"width_ratios": [1.75, 1]}
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.4, 4.3), gridspec_kw=widths)
     blank(figure, left, *_meetings(left, gather, x_size, y_size))
@@ -85,7 +85,7 @@ def axis_picture(kernel: int, stride: int, padding: int, dilation: int, y_size: 
     return figure
 
 
-def _meetings(ax: Any, gather: Gather, x_size: int, y_size: int) -> Any:
+def _meetings(ax: Any, gather: AxisAccess, x_size: int, y_size: int) -> Any:
     """Lines from y to x, one per product; returns the limits of the drawing."""
     reach, drop = gather.dilation * (gather.kernel - 1), 4.0
     for p in range(y_size):
@@ -116,7 +116,7 @@ def _meetings(ax: Any, gather: Gather, x_size: int, y_size: int) -> Any:
     return (low - 3, high + 0.5), (-0.8, drop + 1.6 + 1.1 * gather.out_step)
 
 
-def _matrix(ax: Any, gather: Gather, x_size: int, y_size: int) -> Any:
+def _matrix(ax: Any, gather: AxisAccess, x_size: int, y_size: int) -> Any:
     """Taps by position of x and of y; returns the limits of the drawing."""
     row = 0.0
     for offset, phase in enumerate(gather.phases):
@@ -143,7 +143,7 @@ def _matrix(ax: Any, gather: Gather, x_size: int, y_size: int) -> Any:
 def plane_picture() -> Any:
     """Stride 2 x 2, kernel 3 x 3: each tap belongs to one phase, each phase to one colour."""
     g = Geometry.of_conv_transpose("picture", (1, 1, 4, 4), (1, 1, 3, 3), stride=2, padding=1)
-    rows, columns = g.gathers(transposed=True)
+    rows, columns = g.accesses(transposed=True)
     widths = {"width_ratios": [1, 1.35]}
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4.1), gridspec_kw=widths)
 
@@ -170,11 +170,11 @@ def plane_picture() -> Any:
 def window_picture() -> Any:
     """A block of 3 x 4 positions, its flattened window, and the lanes that are dropped."""
     g = Geometry.of_conv_transpose("picture", (1, 1, 9, 9), (1, 1, 4, 4), stride=2, padding=1)
-    gathers = g.gathers(transposed=True)
-    window, lanes = Window.of((3, 4), gathers), 8
+    accesses = g.accesses(transposed=True)
+    window, lanes = Window.of((3, 4), accesses), 8
     (rows, columns), (step, _) = window.extent, window.steps
     # The tap with shift 0 along both axes.
-    offset = sum(-gather.first_shift * at for gather, at in zip(gathers, window.steps))
+    offset = sum(-gather.first_shift * at for gather, at in zip(accesses, window.steps))
     figure, ax = plt.subplots(figsize=(9.6, 5.0))
 
     def colours(lane: int) -> tuple[str, str]:

@@ -27,10 +27,10 @@ from benchmark.environment import prepare, processor_name
 from relax_ext.tune import MOST
 from topi_ext import backend
 from topi_ext.backend import Work
-from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.plan.window import Plan
 from topi_ext.cpu.registry import KERNELS
-from topi_ext.spec.conv import Problem
+from topi_ext.spec.conv import Convolution
 from topi_ext.spec.layout import Layouts
 from topi_ext.tuning.interleaved import race
 from topi_ext.tuning.runner import PlanRuns, built, here
@@ -65,7 +65,7 @@ def main() -> int:
     return 0
 
 
-def misstated(machine: Machine) -> Machine:
+def misstated(machine: CpuMachine) -> CpuMachine:
     """The same with half its caches and twice its multiply-adds."""
     return replace(machine, l1=machine.l1 // 2, l2=machine.l2 // 2, fmas=2 * machine.fmas)
 
@@ -76,7 +76,7 @@ def measured(case: Case, target: Any) -> dict[str, Any]:
     g = case.geometry_of(case.op)
     data, weight = LAYOUTS[g.rank].split()
     layouts = Layouts(data, weight, data)
-    problem = Problem(case.op, g.as_rank3(), layouts, case.n, ("float32",) * 3, prepacked=True)
+    problem = Convolution(case.op, g.as_rank3(), layouts, case.n, ("float32",) * 3, prepacked=True)
     right = shortlist(problem, found.machine, MOST)
     wrong = shortlist(problem, misstated(found.machine), MOST)
     plans: list[Plan] = list(dict.fromkeys([*right, *wrong]))

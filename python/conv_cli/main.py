@@ -16,7 +16,7 @@ from topi_ext.notices import one_line
 from topi_ext.tuning.rpc import Board
 
 from . import args as cli_args
-from . import doctor, kept_code
+from . import cache_command, doctor
 from .adapter import Adapter, Choices
 from .check import Options, Report, check, set_threads
 from .errors import CliError, need, tell
@@ -49,7 +49,7 @@ def main(adapter: Adapter, argv: Sequence[str] | None = None) -> int:
         if arguments[:1] == ["doctor"]:
             return _kernels(adapter, cli_args.read(adapter.usage, arguments[1:]))
         if adapter.usage.keeps_code and arguments[:1] == ["cache"]:
-            return kept_code.show(adapter, arguments[1:])
+            return cache_command.show(adapter, arguments[1:])
         chosen = cli_args.read(adapter.usage, arguments)
         # torch 2.13 warns about its own use of a pytree class whenever it copies a program.
         warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")
@@ -87,12 +87,12 @@ def main(adapter: Adapter, argv: Sequence[str] | None = None) -> int:
 
 def _profile(adapter: Adapter, chosen: Namespace, options: Options) -> None:
     """Show where the time goes."""
-    from . import profile_report
+    from . import profile_table
     from .report import Bar
 
     with Bar() as bar:
         found = profile(chosen.model, adapter, options, bar)
-    profile_report.show(found)
+    profile_table.show(found)
     if chosen.json:
         _write_json(chosen.json, [found.to_json()], several=False)
 

@@ -142,7 +142,7 @@ def tune(
     done, start = [], time.monotonic()
     progress.start(len(left))
     for number, work in enumerate(left, 1):
-        progress.step(f"{work.problem.face}, {number} of {len(left)}")
+        progress.step(f"{work.problem.kind}, {number} of {len(left)}")
         plan, tuned = _fastest(work, target, candidates, board)
         plans = {work.problem.signature: entry(plan, tuned.ms, tuned.estimate_ms)}
         name = machine_name(work.backend.processor, work.backend.machine)

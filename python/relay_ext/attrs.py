@@ -33,14 +33,14 @@ WEIGHT_GRAD = {
 
 OWN = {WEIGHT_GRAD[rank]: rank for rank in (1, 3)}
 
-FACE = {
+KIND = {
     **{f"nn.conv{rank}d": "conv" for rank in RANKS},
     **{f"nn.conv{rank}d_transpose": "conv_transpose" for rank in RANKS},
     **dict.fromkeys(WEIGHT_GRAD.values(), "conv_weight_grad"),
 }
-"""All operators that we have rules for, and the face that each one is."""
+"""All operators that we have rules for, and the kind that each one is."""
 
-STOCK = tuple(name for name in FACE if name not in OWN)
+STOCK = tuple(name for name in KIND if name not in OWN)
 
 _LAYOUT_ATTRS = ("data_layout", "kernel_layout", "out_layout")
 _NAMES = {"conv_weight_grad": ("grad", "data")}
@@ -73,7 +73,7 @@ class Conv(Call):
     @property
     def roles(self) -> str:
         """Roles of the operands."""
-        return OPERANDS[self.face]
+        return OPERANDS[self.kind]
 
     @property
     def plain(self) -> Layouts:
@@ -99,7 +99,7 @@ class Conv(Call):
 
 
 def read(op_name: str, attrs: Any, operands: Sequence[Any]) -> Conv | None:
-    """Read one call of an operator in `FACE`.
+    """Read one call of an operator in `KIND`.
 
     Parameters
     ----------
@@ -116,71 +116,71 @@ def read(op_name: str, attrs: Any, operands: Sequence[Any]) -> Conv | None:
     ValueError
         One line that names the operator, the value and the rule.
     """
-    op, face = short_name(op_name), FACE[op_name]
-    names = _NAMES.get(face, ("data", "weight"))
-    roles = OPERANDS[face] + RESULT[face]
+    op, kind = short_name(op_name), KIND[op_name]
+    names = _NAMES.get(kind, ("data", "weight"))
+    roles = OPERANDS[kind] + RESULT[kind]
     window = _window(op, attrs)
-    layouts = layouts_of(op, face, attrs)
+    layouts = layouts_of(op, kind, attrs)
     dtypes = _dtypes(op, [dtype_name(operand.dtype) for operand in operands], attrs)
     stated = dict(layouts)  # in the user's letters
-    if face == "conv_transpose":
+    if kind == "conv_transpose":
         stated["w"] = layouts["w"].exchanged
     first, second = (
         _canonical_shape(op, name, stated[role], operand.shape)
         for name, role, operand in zip(names, roles, operands)
     )
-    if face != "conv_weight_grad" and not isinstance(first[1], int):
-        first = (first[0], _channels_of_data(op, face, attrs, window["groups"], second), *first[2:])
-    constant = (first[1], *((second[1],) if face == "conv_weight_grad" else second))
+    if kind != "conv_weight_grad" and not isinstance(first[1], int):
+        first = (first[0], _channels_of_data(op, kind, attrs, window["groups"], second), *first[2:])
+    constant = (first[1], *((second[1],) if kind == "conv_weight_grad" else second))
     if any(not isinstance(size, int) for size in constant):
         return None
     multiplier = 1
-    if face == "conv" and 1 < window["groups"] == first[1] == second[0]:
+    if kind == "conv" and 1 < window["groups"] == first[1] == second[0]:
         multiplier = second[1]
         second = (second[0] * multiplier, 1, *second[2:])
-    geometry = _geometry(op, face, attrs, window, first, second)
-    _stated(op, face, attrs, geometry)
+    geometry = _geometry(op, kind, attrs, window, first, second)
+    _stated(op, kind, attrs, geometry)
     by_role = dict(zip(roles, dtypes))
-    conv = Conv(op, face, layouts, by_role, geometry, first[0], multiplier)
+    conv = Conv(op, kind, layouts, by_role, geometry, first[0], multiplier)
     conv.stored_shape(conv.result)
     return conv
 
 
 def weight_shape(op_name: str, attrs: Any, data: Sequence[Any]) -> tuple[Any, ...] | None:
     """Stored shape of the weight as the attributes state it, or None if they do not."""
-    op, face = short_name(op_name), FACE[op_name]
-    if face == "conv_weight_grad" or attrs.channels is None or attrs.kernel_size is None:
+    op, kind = short_name(op_name), KIND[op_name]
+    if kind == "conv_weight_grad" or attrs.channels is None or attrs.kernel_size is None:
         return None
     groups = _window(op, attrs)["groups"]
-    layouts, channels = layouts_of(op, face, attrs), _channels(op, attrs)
-    given = _canonical_shape(op, "data", layouts[OPERANDS[face][0]], data)[1]
+    layouts, channels = layouts_of(op, kind, attrs), _channels(op, attrs)
+    given = _canonical_shape(op, "data", layouts[OPERANDS[kind][0]], data)[1]
     if not isinstance(channels, int) or not isinstance(given, int):
         return None
-    outer, inner = (channels, given) if face == "conv" else (given, channels)
+    outer, inner = (channels, given) if kind == "conv" else (given, channels)
     kernel = integers(op, "kernel_size", attrs.kernel_size, (rank_of(op),))
     return layouts["w"].stored_shape(op, (outer, inner // groups, *kernel))
 
 
-def layouts_of(op: str, face: str, attrs: Any) -> dict[str, Layout]:
+def layouts_of(op: str, kind: str, attrs: Any) -> dict[str, Layout]:
     """Layout per role, read from the attributes in the operator's own letters."""
     spatial = SPATIAL[rank_of(op)]
     first, second, third = (str(getattr(attrs, name)) for name in _LAYOUT_ATTRS)
-    if face == "conv_weight_grad":
+    if kind == "conv_weight_grad":
         # The attributes are those of the convolution that computes it: data is the gradient of y,
         # kernel is x, and out is w.
         letters = ("NC" + spatial, "NC" + spatial, "OI" + spatial)
         third = third or "OI" + spatial
     else:
-        kernel = "IO" if face == "conv_transpose" else "OI"
+        kernel = "IO" if kind == "conv_transpose" else "OI"
         letters = ("NC" + spatial, kernel + spatial, "NC" + spatial)
         third = third or first
     found = [
         Layout.parse(op, name, text, canonical)
         for name, text, canonical in zip(_LAYOUT_ATTRS, (first, second, third), letters)
     ]
-    if face == "conv_transpose":
+    if kind == "conv_transpose":
         found[1] = found[1].exchanged
-    return dict(zip(OPERANDS[face] + RESULT[face], found))
+    return dict(zip(OPERANDS[kind] + RESULT[kind], found))
 
 
 def _dtypes(op: str, operands: list[str], attrs: Any) -> tuple[str, str, str]:
@@ -208,9 +208,9 @@ def _canonical_shape(op: str, name: str, layout: Layout, shape: Sequence[Any]) -
     return layout.unblocked_shape(sizes)
 
 
-def _channels_of_data(op: str, face: str, attrs: Any, groups: int, weight: Sequence[Any]) -> Any:
+def _channels_of_data(op: str, kind: str, attrs: Any, groups: int, weight: Sequence[Any]) -> Any:
     """Channels of data that does not state them: what the weight, in canonical order, takes."""
-    if face == "conv_transpose":
+    if kind == "conv_transpose":
         return weight[0]
     # (c, multiplier) reads like (k, c // groups); `channels`, if stated, tells them apart.
     multiplied = weight[0] * weight[1]
@@ -239,11 +239,11 @@ def _channels(op: str, attrs: Any) -> Any:
 
 
 def _geometry(
-    op: str, face: str, attrs: Any, window: dict[str, Any], first: Any, second: Any
+    op: str, kind: str, attrs: Any, window: dict[str, Any], first: Any, second: Any
 ) -> Geometry:
-    if face == "conv":
+    if kind == "conv":
         return Geometry.of_conv(op, first, second, **window)
-    if face == "conv_transpose":
+    if kind == "conv_transpose":
         extra = output_padding_of(op, attrs)
         return Geometry.of_conv_transpose(op, first, second, output_padding=extra, **window)
     if attrs.kernel_size is None:
@@ -254,9 +254,9 @@ def _geometry(
     return Geometry.of_sizes(op, second, first, kernel, **window)
 
 
-def _stated(op: str, face: str, attrs: Any, geometry: Geometry) -> None:
+def _stated(op: str, kind: str, attrs: Any, geometry: Geometry) -> None:
     """Refuse `channels` and `kernel_size` that contradict the operands."""
-    actual = geometry.c if face == "conv_transpose" else geometry.k
+    actual = geometry.c if kind == "conv_transpose" else geometry.k
     channels = _channels(op, attrs)
     if isinstance(channels, int) and channels != actual:
         raise fail(op, f"channels={channels} must equal {actual}, what the operands have")

@@ -11,7 +11,7 @@ from topi_ext.spec.geometry import Geometry, fail
 from topi_ext.spec.gradients import RULES
 
 from .attrs import Conv, read, short_name
-from .ops import face_call
+from .ops import conv_call
 from .relation import Operand
 
 R = relay()
@@ -31,8 +31,8 @@ def gradient(op_name: str, stock: Any, call: Any, dout: Any) -> list[Any]:
     given = zip((*conv.roles, conv.result), (*call.args, dout))
     tensors = {role: conv.opened(role, tensor, R) for role, tensor in given}
     # The table takes x before y, Relay's weight gradient y before x.
-    roles = sorted(conv.roles) if conv.face == "conv_weight_grad" else conv.roles
-    rule = RULES[conv.face]
+    roles = sorted(conv.roles) if conv.kind == "conv_weight_grad" else conv.roles
+    rule = RULES[conv.kind]
     found = rule(_RelayOps(conv), conv.geometry, *(tensors[role] for role in (*roles, conv.result)))
     gradients = dict(zip(roles, found))
     return [conv.stored(role, gradients[role], R) for role in conv.roles]
@@ -45,7 +45,7 @@ def _need_constant_output_padding(conv: Conv) -> None:
 
 
 class _RelayOps:
-    """The faces as Relay calls; every result has the layout and dtype of its role in `conv`."""
+    """The kinds as Relay calls; every result has the layout and dtype of its role in `conv`."""
 
     def __init__(self, conv: Conv):
         self._conv = conv
@@ -62,7 +62,7 @@ class _RelayOps:
         """w from x and y."""
         return self._call("conv_weight_grad", geometry, x=x, y=y)
 
-    def _call(self, face: str, geometry: Geometry, **operands: Any) -> Any:
+    def _call(self, kind: str, geometry: Geometry, **operands: Any) -> Any:
         (result,) = {"x", "w", "y"} - set(operands)
         dtypes = [self._conv.dtypes[role] for role in (*operands, result)]
         tensors = list(operands.values())
@@ -70,4 +70,4 @@ class _RelayOps:
             # Operands of one dtype are what kernels are made for; widening loses nothing.
             wide = accumulator(self._conv.op, *dtypes)
             tensors = [R.cast(tensor, wide) for tensor in tensors]
-        return face_call(face, tensors, geometry, self._conv.plain, dtypes[2])
+        return conv_call(kind, tensors, geometry, self._conv.plain, dtypes[2])

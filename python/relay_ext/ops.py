@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The faces as calls of Relay operators."""
+"""The kinds as calls of Relay operators."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from .attrs import OWN, WEIGHT_GRAD
 R = relay()
 
 
-def face_call(
-    face: str, operands: Sequence[Any], geometry: Geometry, layouts: Layouts, out_dtype: str
+def conv_call(
+    kind: str, operands: Sequence[Any], geometry: Geometry, layouts: Layouts, out_dtype: str
 ) -> Any:
-    """Call the operator that is this face with this geometry.
+    """Call the operator that is this kind with this geometry.
 
     Parameters
     ----------
     operands : sequence
-        In the order of the faces: x before w and y, and y before w.
+        In the order of the kinds: x before w and y, and y before w.
     geometry : Geometry
         Its output padding must come out as integers.
     """
     extra = tuple(map(simplify, geometry.output_padding))
     stated = geometry
-    if face == "conv":
+    if kind == "conv":
         # What the stride does not divide is stated as less padding behind.
         after = tuple(a - e for a, e in zip(geometry.pad_after, extra))
         stated = replace(geometry, pad_after=after)
@@ -44,10 +44,10 @@ def face_call(
         "kernel_size": stated.kernel,
         "out_dtype": out_dtype,
     }
-    if face == "conv_weight_grad":
+    if kind == "conv_weight_grad":
         return _weight_grad(*operands, stated, layouts, attrs)
     attrs["kernel_layout"] = layouts.w
-    if face == "conv":
+    if kind == "conv":
         attrs.update(channels=stated.k, data_layout=layouts.x, out_layout=layouts.y)
         return getattr(R.nn, f"conv{stated.rank}d")(*operands, **attrs)
     attrs.update(channels=stated.c, data_layout=layouts.y, out_layout=layouts.x)

@@ -12,7 +12,7 @@ import tvm
 from topi_ext.compat import as_size, relay, simplify, size_var, tir
 from topi_ext.spec.geometry import fail
 
-from .attrs import FACE, Conv, read, short_name, weight_shape
+from .attrs import KIND, Conv, read, short_name, weight_shape
 
 R = relay()
 
@@ -61,7 +61,7 @@ def _is_known(op_name: str, found: Any) -> bool:
     if isinstance(found, R.ty.IncompleteType):
         return False
     if not isinstance(found, R.TensorType):
-        operand = "operands" if FACE[op_name] == "conv_weight_grad" else "data and weight"
+        operand = "operands" if KIND[op_name] == "conv_weight_grad" else "data and weight"
         raise TypeError(f"{short_name(op_name)}: {operand} must be tensors, one is {found}")
     return True
 

@@ -15,7 +15,7 @@ from topi_ext.spec.layout import Layout
 from topi_ext.spec.size_rules import Rule, unknown
 
 from .attrs import (
-    FACE,
+    KIND,
     OPERANDS,
     ints,
     layouts_of,
@@ -43,17 +43,17 @@ def shape_function(op_name: str, attrs: Any, inputs: Sequence[Any], _: Any) -> l
 
     A result of no elements but for an empty batch is refused, as it is where types tell.
     """
-    op, face = short_name(op_name), FACE[op_name]
-    layouts = layouts_of(op, face, attrs)
+    op, kind = short_name(op_name), KIND[op_name]
+    layouts = layouts_of(op, kind, attrs)
 
     def define(ins: Sequence[Any], outs: Sequence[Any]) -> Any:
         operands = {
-            role: _canonical(layouts[role], shape) for role, shape in zip(OPERANDS[face], ins)
+            role: _canonical(layouts[role], shape) for role, shape in zip(OPERANDS[kind], ins)
         }
-        result = _result(op, face, attrs, **operands)
-        stored = layouts[RESULT[face]].stored_shape(op, result, simplify)
+        result = _result(op, kind, attrs, **operands)
+        stored = layouts[RESULT[kind]].stored_shape(op, result, simplify)
         writes = [outs[0].vstore([axis], size) for axis, size in enumerate(stored)]
-        named = (("data size", operands[OPERANDS[face][0]]), ("output size", result))
+        named = (("data size", operands[OPERANDS[kind][0]]), ("output size", result))
         rules = [
             (size >= 1, f"{op}: {name} must be at least 1 on every axis")
             for name, shape in named
@@ -61,7 +61,7 @@ def shape_function(op_name: str, attrs: Any, inputs: Sequence[Any], _: Any) -> l
         ]
         return asserted(rules, tir.SeqStmt(writes))
 
-    rank = len(layouts[RESULT[face]].axes)
+    rank = len(layouts[RESULT[kind]].axes)
     return [te.extern([(rank,)], list(inputs), define, name="shape", dtype=["int64"])]
 
 
@@ -70,16 +70,16 @@ def _canonical(layout: Layout, shape: Any) -> tuple[Any, ...]:
 
 
 def _result(
-    op: str, face: str, attrs: Any, x: Any = None, w: Any = None, y: Any = None
+    op: str, kind: str, attrs: Any, x: Any = None, w: Any = None, y: Any = None
 ) -> list[Any]:
     """Canonical shape of the result."""
     groups = int(attrs.groups)
-    if face == "conv_weight_grad":
+    if kind == "conv_weight_grad":
         sizes = [y[1], x[1] // groups, *ints(attrs.kernel_size)]
         return [size if not isinstance(size, int) else tir.const(size, "int64") for size in sizes]
     padding, rank = padding_of(attrs), len(attrs.strides)
     window = w[2:], ints(attrs.strides), ints(attrs.dilation), padding[:rank], padding[rank:]
-    if face == "conv":
+    if kind == "conv":
         return [x[0], w[0], *map(conv_size, x[2:], *window)]
     extra = output_padding_of(op, attrs)
     return [y[0], w[1] * groups, *map(conv_transpose_size, y[2:], *window, extra)]

@@ -14,14 +14,14 @@ from tvm import te, topi
 from topi_ext import backend
 from topi_ext.compat import as_size, is_cpu, is_gpu, llvm_features, opaque, relay, tir
 from topi_ext.cuda.backend import CudaBackend
-from topi_ext.spec.conv import Problem
+from topi_ext.spec.conv import Convolution
 from topi_ext.spec.geometry import Geometry, fail
 from topi_ext.spec.layout import permuted
 from topi_ext.spec.size_rules import Rule, belonging
 from topi_ext.target import advise
-from topi_ext.te.definitions import FACES
+from topi_ext.te.definitions import DEFINITIONS
 
-from .attrs import FACE, Conv, read, short_name
+from .attrs import KIND, Conv, read, short_name
 from .relation import Operand
 from .shape import asserted
 
@@ -60,8 +60,8 @@ def is_left_to_stock(conv: Conv, attrs: Any, target: Any) -> bool:
     compiles, and ours does at each call.  Without VNNI, be it with AVX2 or AVX-512, TVM adds pairs
     of products in 16 bits, which saturate: large values come out wrong.
     """
-    if conv.face != "conv" or not backend.supports(conv.face, target):
-        return conv.face == "conv"
+    if conv.kind != "conv" or not backend.supports(conv.kind, target):
+        return conv.kind == "conv"
     sizes = (conv.n, *conv.geometry.x_size)
     known = all(isinstance(size, int) and size > 0 for size in sizes)
     if not (known and is_cpu(target)) or attrs.kernel_size is None:
@@ -115,7 +115,7 @@ def _is_by_vectors(geometry: Geometry) -> bool:
 
 def _needs_rewriting(conv: Conv, target: Any) -> bool:
     """Whether TVM has to take the sign off, or pad channels, before its own kernel is right."""
-    by_vnni = backend.supports(conv.face, target) and conv.geometry.groups == 1
+    by_vnni = backend.supports(conv.kind, target) and conv.geometry.groups == 1
     return by_vnni and not (conv.dtypes["x"] == "uint8" and _is_by_vectors(conv.geometry))
 
 
@@ -123,7 +123,7 @@ def compute(conv: Conv, operands: Sequence[Any], target: Any) -> Any:
     """The result of `conv` as a TE tensor; blocked layouts are undone and made around it."""
     plain = {role: conv.opened(role, t, topi) for role, t in zip(conv.roles, operands)}
     # Kernels take x before y.
-    roles = sorted(conv.roles) if conv.face == "conv_weight_grad" else conv.roles
+    roles = sorted(conv.roles) if conv.kind == "conv_weight_grad" else conv.roles
     tensors = [plain[role] for role in roles]
     dtypes = tuple(conv.dtypes[role] for role in (*roles, conv.result))
     _check_bfloat16(conv, dtypes, target)
@@ -132,10 +132,10 @@ def compute(conv: Conv, operands: Sequence[Any], target: Any) -> Any:
     if 0 in shape or conv.n == 0:
         result = topi.full(shape, dtypes[2], 0)
     else:
-        problem = Problem.of(conv.face, conv.geometry, conv.plain, conv.n, dtypes)
+        problem = Convolution.of(conv.kind, conv.geometry, conv.plain, conv.n, dtypes)
         func = backend.build(problem, target)
         if func is None:
-            result = FACES[conv.face](*tensors, conv.geometry, conv.plain, dtypes[2])
+            result = DEFINITIONS[conv.kind](*tensors, conv.geometry, conv.plain, dtypes[2])
         else:
             rules = _rules(conv, plain) + _limits(conv, dtypes, target)
             restate = _restatement(dtypes, target)
@@ -161,8 +161,8 @@ def _rules(conv: Conv, tensors: dict[str, Any]) -> list[Rule]:
     def size(role: str, letter: str) -> Any:
         return as_size(tensors[role].shape[getattr(conv.plain, role).index(letter)])
 
-    if conv.face != "conv_weight_grad":
-        data, channels = conv.roles[0], geometry.c if conv.face == "conv" else geometry.k
+    if conv.kind != "conv_weight_grad":
+        data, channels = conv.roles[0], geometry.c if conv.kind == "conv" else geometry.k
         text = f"{op}: data channels must equal {channels}, what the weight takes"
         return [(size(data, "C") == channels, text)]
     return [
@@ -180,7 +180,7 @@ def _limits(conv: Conv, dtypes: tuple[str, str, str], target: Any) -> list[Rule]
 
     x_size, y_size = (tuple(map(wide, s)) for s in (conv.geometry.x_size, conv.geometry.y_size))
     geometry = replace(conv.geometry, x_size=x_size, y_size=y_size)
-    problem = Problem.of(conv.face, geometry, conv.plain, wide(conv.n), dtypes)
+    problem = Convolution.of(conv.kind, geometry, conv.plain, wide(conv.n), dtypes)
     return backend.limits(problem, target)
 
 
@@ -313,7 +313,7 @@ def _on_cpu(stage: Any, op: Any) -> None:
 
 def unless_ours(op: str, before: Any) -> Any:
     """TVM's rewriting of a call, where its strategy is left to TVM: ours takes every layout."""
-    if before is None or FACE[op] != "conv":
+    if before is None or KIND[op] != "conv":
         return None
 
     def rewrite(attrs: Any, inputs: Any, types: Any, *out_type: Any) -> Any:

@@ -47,7 +47,7 @@ def advise(package: str, target: Any) -> None:
     """Say, once per process, what a first compile for this machine should know.
 
     A target without ``mcpu`` is compiled for this machine's oldest relatives, one with AVX-512
-    copies by gathers and scatters, and TVM leaves half of an x86 machine idle unless told.
+    copies by accesses and scatters, and TVM leaves half of an x86 machine idle unless told.
     """
     if target is None or target.kind.name != "llvm" or not compat.is_for_this_machine(target):
         return
@@ -58,7 +58,7 @@ def advise(package: str, target: Any) -> None:
         )
     elif compat.gathers_elements(target):
         warn_once(
-            f"{package}: the llvm target lets LLVM copy by gathers and scatters, slower than one "
+            f"{package}: the llvm target lets LLVM copy by accesses and scatters, slower than one "
             f"by one; {package}.host_target() adds mattr prefer-no-gather and prefer-no-scatter"
         )
     started, usable = threads()

@@ -15,7 +15,7 @@ from tvm import relay
 from tvm.contrib import graph_executor
 
 import relay_ext
-from relay_ext.ops import face_call
+from relay_ext.ops import conv_call
 from topi_ext.spec.conv import OPERANDS
 from topi_ext.spec.layout import Layouts
 
@@ -113,7 +113,7 @@ def _build(case: Case, face: str, dtype: str, target: Any) -> Built:
     roles = OPERANDS[face]
     params = [relay.var(role, shape=case.shape(role), dtype=dtype) for role in roles]
     geometry = case.geometry_of(face)
-    body = face_call(face, params, geometry, Layouts.canonical(geometry.rank), dtype)
+    body = conv_call(face, params, geometry, Layouts.canonical(geometry.rank), dtype)
     module = tvm.IRModule.from_expr(relay.Function(params, body))
     start = time.perf_counter()
     with tvm.transform.PassContext(opt_level=3):

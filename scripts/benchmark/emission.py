@@ -17,7 +17,7 @@ import tvm
 from tvm import relax
 from tvm_ffi import structural_hash
 
-from relax_ext.op.ops import face_call
+from relax_ext.op.ops import conv_call
 from relax_ext.pipeline import first_passes
 from topi_ext import compat
 from topi_ext.emit import is_kernel
@@ -137,7 +137,7 @@ def _conv(
         if constant:
             operands = (operands[0], _constant(stored(OPERANDS[face][1]), dtype))
         size = relax.ShapeExpr(sized.geometry.x_size)
-        return face_call(face, operands, g, layouts, out_dtype, size)
+        return conv_call(face, operands, g, layouts, out_dtype, size)
 
     return _module(params, body)
 
@@ -150,7 +150,7 @@ def _fused_conv(case: Case, face: str) -> tvm.IRModule:
     channels = (1, result[1]) + (1,) * g.rank
 
     def body(data: Any, bias: Any, residual: Any) -> Any:
-        y = face_call(face, (data, _constant(shapes[1])), g, layouts, "float32")
+        y = conv_call(face, (data, _constant(shapes[1])), g, layouts, "float32")
         return OP.nn.gelu(OP.nn.relu(OP.add(OP.add(y, bias), residual)))
 
     return _module(
@@ -171,7 +171,7 @@ def _qdq(case: Case, face: str, zeros: tuple[int, int]) -> tvm.IRModule:
             real(data, zeros[0], "uint8"),
             real(_constant(shapes[1], "int8"), zeros[1], "int8"),
         )
-        y = OP.nn.relu(face_call(face, operands, g, layouts, "float32"))
+        y = OP.nn.relu(conv_call(face, operands, g, layouts, "float32"))
         scale, zero = relax.const(np.float32(4)), relax.const(9, "uint8")
         return OP.quantize(y, scale, zero, out_dtype="uint8")
 

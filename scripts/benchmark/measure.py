@@ -13,7 +13,7 @@ from torch import Tensor
 
 from topi_ext import backend
 from topi_ext.notices import one_line
-from topi_ext.spec.conv import Problem
+from topi_ext.spec.conv import Convolution
 from topi_ext.spec.layout import Layouts
 
 from . import by_torch, rivals
@@ -205,5 +205,5 @@ def workspace(case: Case, face: str, dtype: str, target: Any, threads: int) -> i
     """Bytes that our kernel allocates beside its operands; None where it has none to state."""
     geometry = case.geometry_of(face)
     layouts = Layouts.canonical(geometry.rank)
-    func = backend.build(Problem.of(face, geometry, layouts, case.n, (dtype,) * 3), target)
+    func = backend.build(Convolution.of(face, geometry, layouts, case.n, (dtype,) * 3), target)
     return None if func is None else backend.workspace_bytes(func, threads)

@@ -13,7 +13,7 @@ import torch
 from topi_ext.compat import llvm_features
 from topi_ext.cpu import emit
 from topi_ext.cpu.emit import ATTRIBUTES
-from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.machine import CpuMachine
 from topi_ext.spec.dtypes import byte_width
 
 _SUMS = 12
@@ -42,7 +42,7 @@ class Peaks:
 
 def measure(engine: Any, target: Any, threads: int) -> Peaks:
     """The best of several tries of both."""
-    machine = Machine.of_features(*llvm_features(target))
+    machine = CpuMachine.of_features(*llvm_features(target))
     lanes = machine.vector_bytes // byte_width("float32")
     run = engine.kernel(_multiply_adds(threads, lanes), target)
     factors, sums = torch.ones(2 * lanes), torch.zeros(threads * _SUMS * lanes)

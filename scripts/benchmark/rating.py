@@ -17,11 +17,11 @@ import torch
 
 from topi_ext.compat import llvm_features
 from topi_ext.cpu.backend import CpuBackend
-from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.plan.window import Plan
 from topi_ext.cpu.registry import KERNELS
 from topi_ext.cpu.select.choose import candidates, choose
-from topi_ext.spec.conv import OPERANDS, RESULT, Problem
+from topi_ext.spec.conv import OPERANDS, RESULT, Convolution
 from topi_ext.spec.layout import Layouts
 
 from . import by_relax, by_torch, report
@@ -68,7 +68,7 @@ class Choice:
     counts: dict[str, dict[str, int]]
 
     @classmethod
-    def of(cls, problem: Problem, machine: Machine, within: float, most: int) -> Choice:
+    def of(cls, problem: Convolution, machine: CpuMachine, within: float, most: int) -> Choice:
         """At most so many of each kernel, and the chosen one."""
         chosen = choose(problem, machine)
         cycles: dict[Plan, float] = {}
@@ -104,10 +104,10 @@ def spread(found: Sequence[Candidate], most: int) -> list[Candidate]:
     return sorted(taken, key=lambda one: one.cycles)
 
 
-def problem_of(case: Case, face: str, dtype: str) -> Problem:
+def problem_of(case: Case, face: str, dtype: str) -> Convolution:
     """A face of a case, as planners see it."""
     g = case.geometry_of(face)
-    return Problem(face, g.as_rank3(), Layouts.canonical(g.rank), case.n, (dtype,) * 3)
+    return Convolution(face, g.as_rank3(), Layouts.canonical(g.rank), case.n, (dtype,) * 3)
 
 
 class Rater:
@@ -284,7 +284,7 @@ def show(head: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
         out.print(f"other processes used {sum(noise) / len(noise):.2f} cores meanwhile")
 
 
-def _header(given: Any, target: Any, machine: Machine) -> dict[str, Any]:
+def _header(given: Any, target: Any, machine: CpuMachine) -> dict[str, Any]:
     features, _ = llvm_features(target)
     return {
         **describe(target, features, given.threads, by_relax.VERSIONS),

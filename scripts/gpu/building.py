@@ -15,7 +15,7 @@ from cuda_emulator.host import Plan
 from cuda_emulator.lowering import Lowered, lower, target_of
 from topi_ext import compat
 from topi_ext.cuda import kernels
-from topi_ext.spec.conv import Problem
+from topi_ext.spec.conv import Convolution
 
 from .bundle import machine_of
 from .requests import Request
@@ -53,7 +53,7 @@ def build(request: Request, arch: str) -> Built:
     return Built(made.source, made.plan(*shapes), str(plan), packed.elements if packed else 0)
 
 
-def sized(request: Request, problem: Problem) -> Problem:
+def sized(request: Request, problem: Convolution) -> Convolution:
     """The problem, with a variable for the batch and for every size where any is asked for."""
     if request.maker != "symbolic":
         return problem

@@ -12,7 +12,7 @@ from topi_ext.cuda.machine import GpuMachine
 from topi_ext.cuda.plan.tiles import Plan
 from topi_ext.cuda.registry import KERNELS
 from topi_ext.cuda.select.choose import candidates, choose
-from topi_ext.spec.conv import OPERANDS, RESULT, Problem
+from topi_ext.spec.conv import OPERANDS, RESULT, Convolution
 from topi_ext.spec.geometry import Geometry
 from topi_ext.spec.layout import Layouts
 
@@ -85,9 +85,9 @@ class Request:
         return OPERANDS[self.face] + RESULT[self.face]
 
     @property
-    def problem(self) -> Problem:
+    def problem(self) -> Convolution:
         """What is built, of known sizes."""
-        return Problem(
+        return Convolution(
             self.face,
             self.geometry.as_rank3(),
             self.layouts,

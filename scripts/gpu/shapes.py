@@ -13,7 +13,7 @@ from topi_ext.cuda.plan.tiles import Plan
 from topi_ext.cuda.registry import KERNELS
 from topi_ext.cuda.select.choose import choose
 from topi_ext.kernel.registry import Kernel
-from topi_ext.spec.conv import OPERANDS, RESULT, Problem
+from topi_ext.spec.conv import OPERANDS, RESULT, Convolution
 from topi_ext.spec.geometry import Geometry
 from topi_ext.spec.layout import Layouts
 
@@ -75,7 +75,7 @@ class Shape:
         """Of operands and result."""
         return (self.dtype, self.dtype, "int32" if "int" in self.dtype else self.dtype)
 
-    def problem(self, face: str) -> Problem:
+    def problem(self, face: str) -> Convolution:
         """A face of it."""
         g, n = self.geometry, self.x[0]
         if self.symbolic:
@@ -83,7 +83,7 @@ class Shape:
             n = compat.size_var("n")
             x, y = ([compat.size_var(f"{side}{i}") for i in range(g.rank)] for side in "xy")
             g = replace(g, x_size=tuple(x), y_size=tuple(y))
-        return Problem(face, g.as_rank3(), self.layouts, n, self.dtypes)
+        return Convolution(face, g.as_rank3(), self.layouts, n, self.dtypes)
 
     def stored(self, face: str) -> list[tuple[int, ...]]:
         """Shapes of the operands and of the result of a face, as stored."""

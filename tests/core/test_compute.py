@@ -17,9 +17,9 @@ from helpers.compare import numpy_dtype
 from helpers.faces import FaceCase
 from helpers.profile import compiling
 from topi_ext.spec.layout import Layouts
-from topi_ext.te import definitions as compute
+from topi_ext.te import definitions
 
-FACES = list(compute.FACES)
+FACES = list(definitions.DEFINITIONS)
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -31,7 +31,7 @@ def build(cases: list[FaceCase]) -> tvm.runtime.Executable:
             te.placeholder(case.stored_shape(role), dtype, role)
             for role, dtype in zip(case.roles, case.dtypes)
         )
-        out = compute.FACES[case.face](a, b, case.geometry, case.orders, case.dtypes[2])
+        out = definitions.DEFINITIONS[case.face](a, b, case.geometry, case.orders, case.dtypes[2])
         name = f"f{number}"
         functions[name] = te.create_prim_func([a, b, out]).with_attr("global_symbol", name)
     return tvm.compile(tvm.IRModule(functions), tvm.target.Target({"kind": "llvm"}))

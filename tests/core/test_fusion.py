@@ -12,7 +12,7 @@ from topi_ext.fusion.chain import Chain
 from topi_ext.fusion.products import ProductAnchor, W
 from topi_ext.fusion.resizes import ResizeAnchor
 from topi_ext.fusion.transposes import TransposeAnchor
-from topi_ext.spec.conv import Problem
+from topi_ext.spec.conv import Convolution
 from topi_ext.spec.geometry import Geometry
 from topi_ext.spec.layout import Layouts
 from topi_ext.spec.post_ops import PostOp
@@ -29,7 +29,7 @@ def product(x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...]) -> Produ
 def conv(dtypes: tuple[str, str, str] = FLOAT) -> ConvAnchor:
     geometry = Geometry.of_conv("conv2d", (2, 3, 8, 9), (4, 3, 3, 3))
     return ConvAnchor(
-        "conv2d", Problem("conv", geometry, Layouts("NHWC", "OIHW", "NHWC"), 2, dtypes)
+        "conv2d", Convolution("conv", geometry, Layouts("NHWC", "OIHW", "NHWC"), 2, dtypes)
     )
 
 

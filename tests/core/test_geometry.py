@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from helpers import oracle
 from helpers.cases import Case, any_case, geometry_of
-from topi_ext.spec.axis_access import Gather, Tap
+from topi_ext.spec.axis_access import AxisAccess, Tap
 from topi_ext.spec.geometry import Geometry
 
 # ------------------------------------------------------------------------------ sizes
@@ -87,8 +87,8 @@ def test_as_rank3_is_the_same_operator(case: Case) -> None:
         for name, nothing in does_nothing.items():
             step, least_step = getattr(g, name)[axis], getattr(g3, name)[len(extra) + axis]
             assert least_step <= step if nothing else least_step == step
-    for unit in g3.gathers(transposed=True)[: len(extra)]:
-        assert unit == Gather(True, 1, 1, 1, 0)
+    for unit in g3.accesses(transposed=True)[: len(extra)]:
+        assert unit == AxisAccess(True, 1, 1, 1, 0)
     assert g3.as_rank3() == g3
 
 
@@ -184,7 +184,7 @@ def meetings(kernel: int, stride: int, dilation: int, pad: int, bound: int = 40)
 
 @given(axis)
 def test_phases_of_conv_transpose_list_every_meeting_once(parameters) -> None:
-    gather = Gather(True, *parameters)
+    gather = AxisAccess(True, *parameters)
     stride = parameters[1]
     assert [phase.offset for phase in gather.phases] == list(range(stride))
     assert (gather.out_step, gather.in_step) == (stride, 1)
@@ -202,7 +202,7 @@ def test_phases_of_conv_transpose_list_every_meeting_once(parameters) -> None:
 @pytest.mark.parametrize("spread", [False, True])
 @given(axis)
 def test_phase_of_conv_lists_every_meeting_once(spread: bool, parameters) -> None:
-    gather = Gather(False, *parameters, spread)
+    gather = AxisAccess(False, *parameters, spread)
     stride = parameters[1]
     (phase,) = gather.phases
     assert (gather.out_step, gather.in_step, phase.offset) == (1, stride, 0)
@@ -228,7 +228,7 @@ def test_phase_of_conv_lists_every_meeting_once(spread: bool, parameters) -> Non
 def test_positions_whose_tap_meets_data(parameters, positions, size, transposed) -> None:
     """All of them and no other, by trying each."""
     kernel, stride, dilation, pad = parameters
-    gather = Gather(transposed, kernel, 1 if transposed else stride, dilation, pad)
+    gather = AxisAccess(transposed, kernel, 1 if transposed else stride, dilation, pad)
     assert gather.is_plain
     for tap in range(kernel):
         first, end = gather.meets(tap, positions, size)
@@ -245,7 +245,7 @@ def test_taps_of_a_phase_step_by_the_gcd(parameters) -> None:
     """The formula of docs/developer/maths.md: taps r0 + t*(s/g), input index stepping by d/g."""
     _, stride, dilation, pad = parameters
     common = gcd(stride, dilation)
-    gather = Gather(True, *parameters)
+    gather = AxisAccess(True, *parameters)
     assert gather.tap_step == stride // common
     for phase in gather.phases:
         for one, other in zip(phase.taps, phase.taps[1:]):
@@ -259,7 +259,7 @@ def test_taps_of_a_phase_step_by_the_gcd(parameters) -> None:
 @pytest.mark.parametrize("transposed", [False, True])
 @given(parameters=axis)
 def test_groups_and_closed_form_are_the_table(transposed: bool, parameters) -> None:
-    gather = Gather(transposed, *parameters)
+    gather = AxisAccess(transposed, *parameters)
     assert len(gather.groups) <= 2
     found = {}
     for group in gather.groups:
@@ -286,16 +286,16 @@ def test_groups_and_closed_form_are_the_table(transposed: bool, parameters) -> N
 
 def test_phases_of_k4_s2_p1() -> None:
     """By hand: x[2j] has taps 1 and 3 of y[j], y[j-1]; x[2j+1] taps 0 and 2 of y[j+1], y[j]."""
-    gather = Gather(True, 4, 2, 1, 1)
+    gather = AxisAccess(True, 4, 2, 1, 1)
     assert gather.phases[0].taps == (Tap(1, 0, 0), Tap(3, 0, -1))
     assert gather.phases[1].taps == (Tap(0, 0, 1), Tap(2, 0, 0))
     assert (gather.first_shift, gather.last_shift) == (-1, 1)
 
 
 def test_kernel_smaller_than_stride_leaves_phases_without_taps() -> None:
-    counts = [len(phase.taps) for phase in Gather(True, 1, 3, 1, 1).phases]
+    counts = [len(phase.taps) for phase in AxisAccess(True, 1, 3, 1, 1).phases]
     assert counts == [0, 0, 1]
-    assert [len(p.taps) for p in Gather(True, 3, 2, 2, 0).phases] == [3, 0]
+    assert [len(p.taps) for p in AxisAccess(True, 3, 2, 2, 0).phases] == [3, 0]
 
 
 # ------------------------------------------------------------------------------ refusals
@@ -384,7 +384,7 @@ def test_integers_of_numpy_and_of_every_sequence_are_taken() -> None:
 def test_steps_of_any_length_take_no_time(transposed: bool) -> None:
     """2^40 phases: whoever asked each of them would never end."""
     stride, pad = 1 << 40, 1
-    gather = Gather(transposed, 3, stride, 1, pad)
+    gather = AxisAccess(transposed, 3, stride, 1, pad)
     assert gather.has_empty_phase == transposed
     assert (gather.first_shift, gather.last_shift) == ((0, 1) if transposed else (-1, 0))
     if transposed:
@@ -392,7 +392,7 @@ def test_steps_of_any_length_take_no_time(transposed: bool) -> None:
             assert gather.phase_of(tap) == (tap - pad) % stride
             assert gather.first_tap_of(gather.phase_of(tap)) == tap
         assert gather.first_tap_of(stride // 2) >= 3
-    long = Gather(transposed, 3, 3, 1 << 40, 1 << 40)
+    long = AxisAccess(transposed, 3, 3, 1 << 40, 1 << 40)
     assert not long.has_empty_phase and long.last_shift - long.first_shift == (2 << 40) // 3 + 1
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from topi_ext import notices
-from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.select.choose import candidates
-from topi_ext.spec.conv import Problem
+from topi_ext.spec.conv import Convolution
 from topi_ext.spec.geometry import Geometry
 from topi_ext.spec.layout import Layouts
 from topi_ext.spec.post_ops import PostOp
@@ -30,10 +30,10 @@ from topi_ext.tuning.database import (
 )
 from topi_ext.tuning.lookup import entry, measured
 
-MACHINE = Machine(vector_bytes=32, threads=2)
+MACHINE = CpuMachine(vector_bytes=32, threads=2)
 NAME = machine_name("znver3", MACHINE)
 GEOMETRY = Geometry.of_conv("conv2d", (1, 8, 12, 12), (8, 8, 3, 3), padding=1).as_rank3()
-PROBLEM = Problem("conv", GEOMETRY, Layouts.canonical(2), 1, ("float32",) * 3)
+PROBLEM = Convolution("conv", GEOMETRY, Layouts.canonical(2), 1, ("float32",) * 3)
 PLANS = [plan for _, plan in candidates(PROBLEM, MACHINE)]
 
 
@@ -43,7 +43,7 @@ def _anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TVM_CONV_PLANS", raising=False)
 
 
-def planted(path: Path, number: int, problem: Problem = PROBLEM, name: str = NAME) -> None:
+def planted(path: Path, number: int, problem: Convolution = PROBLEM, name: str = NAME) -> None:
     merge(path, {name: {problem.signature: entry(PLANS[number], 1.0, 2.0)}})
 
 
@@ -77,7 +77,7 @@ def test_entries_are_of_one_problem() -> None:
 
 
 @pytest.mark.parametrize("one", OTHERS.values(), ids=OTHERS)
-def test_another_problem_finds_nothing(tmp_path: Path, one: Problem) -> None:
+def test_another_problem_finds_nothing(tmp_path: Path, one: Convolution) -> None:
     planted(tmp_path / "plans.json", 0)
     with warnings.catch_warnings(record=True) as said:
         assert measured(one, MACHINE, "znver3", opened(tmp_path / "plans.json")) is None

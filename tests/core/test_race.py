@@ -8,10 +8,10 @@ from collections import Counter
 
 import pytest
 
-from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.registry import KERNELS
 from topi_ext.cpu.select.choose import by_other_stores, candidates, choose
-from topi_ext.spec.conv import Problem
+from topi_ext.spec.conv import Convolution
 from topi_ext.spec.geometry import Geometry
 from topi_ext.spec.layout import Layouts
 from topi_ext.tuning.database import Database, machine_name
@@ -56,10 +56,10 @@ def test_clear_losers_are_left_out() -> None:
 
 
 def test_the_shortlist_begins_with_the_choice_and_has_every_kernel_near_it() -> None:
-    machine = Machine(vector_bytes=32, threads=2)
+    machine = CpuMachine(vector_bytes=32, threads=2)
     geometry = Geometry.of_conv("conv2d", (1, 64, 28, 28), (64, 64, 3, 3), padding=1)
     for face in ("conv", "conv_transpose", "conv_weight_grad"):
-        problem = Problem(face, geometry.as_rank3(), Layouts.canonical(2), 1, ("float32",) * 3)
+        problem = Convolution(face, geometry.as_rank3(), Layouts.canonical(2), 1, ("float32",) * 3)
         plans = shortlist(problem, machine, 10)
         assert plans[0] == choose(problem, machine)
         assert len(set(plans)) == len(plans) == 10
@@ -70,10 +70,12 @@ def test_the_shortlist_begins_with_the_choice_and_has_every_kernel_near_it() -> 
 
 def test_the_shortlist_has_the_choice_by_other_stores_where_the_size_is_in_doubt() -> None:
     """And a database that has such a plan finds it again."""
-    machine = Machine(vector_bytes=32, threads=2, streams=True)
+    machine = CpuMachine(vector_bytes=32, threads=2, streams=True)
     for size, expected in ((64, False), (256, True), (512, True), (2048, False)):
         geometry = Geometry.of_conv("conv2d", (1, 8, size, size), (16, 8, 3, 3), padding=1)
-        problem = Problem("conv", geometry.as_rank3(), Layouts.canonical(2), 1, ("float32",) * 3)
+        problem = Convolution(
+            "conv", geometry.as_rank3(), Layouts.canonical(2), 1, ("float32",) * 3
+        )
         chosen = choose(problem, machine)
         other = by_other_stores(problem, chosen, machine)
         assert (other is not None) == expected, size

@@ -19,7 +19,7 @@ from relax_ext.cli import main
 from topi_ext import compat, notices, target
 from topi_ext.compat import builds
 from topi_ext.cpu.isa import amx
-from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.plan.costs import costs_of
 
 
@@ -92,7 +92,7 @@ def test_gathers_and_scatters(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of AVX-512, LLVM is told not to use them; who names a processor without that is told so."""
     monkeypatch.setenv("TVM_NUM_THREADS", "8")
     (line,) = said(tvm.target.Target({"kind": "llvm", "mcpu": "znver4"}))
-    assert "gathers and scatters" in line and "prefer-no-scatter" in line
+    assert "accesses and scatters" in line and "prefer-no-scatter" in line
     assert said(tvm.target.Target({"kind": "llvm", "mcpu": "znver3"})) == []
     named = {
         "kind": "llvm",
@@ -113,7 +113,7 @@ def test_more_than_the_name_of_the_processor_promises(
 ) -> None:
     """As in a virtual machine that hides what it is; float32 is planned as for the name alone."""
     named = tvm.target.Target({"kind": "llvm", "mcpu": "rocketlake", "num-cores": 2})
-    before = Machine.of_features(*compat.llvm_features(named))
+    before = CpuMachine.of_features(*compat.llvm_features(named))
     asked = "tvm.codegen.llvm.GetHostCPUFeatures"
     function, has = tvm.get_global_func, dict.fromkeys(HIDDEN, 1) | {"avx512ifma": 0, "rtm": 1}
     monkeypatch.setattr(
@@ -126,7 +126,7 @@ def test_more_than_the_name_of_the_processor_promises(
     assert set(map(str, host.attrs["mattr"])) == amx_features | {
         "+avx512bf16", "+avxvnni", "-avx512ifma", "+prefer-no-gather", "+prefer-no-scatter",
     }  # fmt: skip
-    after = Machine.of_features(*compat.llvm_features(host))
+    after = CpuMachine.of_features(*compat.llvm_features(host))
     assert after == replace(before, amx=granted, dots=0.5)
 
 
@@ -250,7 +250,7 @@ def test_processors_with_avx512(
 ) -> None:
     """Their caches, in KiB, and what a line costs that comes from behind these."""
     named = tvm.target.Target({"kind": "llvm", "mcpu": processor})
-    machine = Machine.of_features(*compat.llvm_features(named))
+    machine = CpuMachine.of_features(*compat.llvm_features(named))
     assert machine.vector_bytes == 64
     assert (machine.fmas, costs_of(machine).common.l3_line) == (fmas, l3_line)
     assert (machine.l1, machine.l2) == (l1 << 10, l2 << 10)

@@ -17,7 +17,7 @@ from tvm_ffi import libinfo
 from helpers.c_kernels import HERE, WORDS, CKernel, check_all, compiled, driver, emitted
 from topi_ext import backend, compat
 from topi_ext.deploy.command import RUNTIME
-from topi_ext.spec.conv import Problem
+from topi_ext.spec.conv import Convolution
 
 if not shutil.which("cc"):
     pytest.skip("no C compiler", allow_module_level=True)
@@ -112,7 +112,7 @@ def test_beside_the_runtime_of_tvm(tmp_path: Path) -> None:
     (grad,) = (one for one in kernels() if one.name == "grad")
     case, target = grad.case, compat.host_target(2)
     func = backend.build(
-        Problem.of(case.face, case.geometry, case.orders, case.n, case.dtypes), target
+        Convolution.of(case.face, case.geometry, case.orders, case.n, case.dtypes), target
     ).with_attr("global_symbol", "grad")
     library = tmp_path / "kernel.so"
     tvm.compile(tvm.IRModule({"grad": func}), target).export_library(str(library))

@@ -13,7 +13,7 @@ from helpers.assembly import assembly, basic_blocks
 from helpers.cases import Case, geometry_of
 from helpers.faces import FaceCase
 from topi_ext import backend
-from topi_ext.spec.conv import Problem
+from topi_ext.spec.conv import Convolution
 
 # Name: target, a multiply-add of full vectors, a vector stored on the stack, and what of those is
 # allowed for each multiply-add of the innermost loop. Arm's multiply-adds take no operand from
@@ -47,7 +47,7 @@ def compiled(case: FaceCase, processor: str) -> str:
     """The assembly of its kernel for a processor."""
     target = tvm.target.Target({"kind": "llvm", "num-cores": 2, **PROCESSORS[processor][0]})
     func = backend.build(
-        Problem.of(case.face, case.geometry, case.orders, case.n, case.dtypes), target
+        Convolution.of(case.face, case.geometry, case.orders, case.n, case.dtypes), target
     ).with_attr("global_symbol", "main")
     return assembly(tvm.compile(tvm.IRModule({"main": func}), target))
 

@@ -30,12 +30,12 @@ from helpers.kernels import problem_of
 from helpers.profile import FUZZ, thinned
 from topi_ext import backend, compat
 from topi_ext.cpu import kernels
-from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.plan.direct import DirectPlan
 from topi_ext.cpu.plan.direct_amx import TILE, DirectAmxPlan
 from topi_ext.cpu.plan.window import Window
 from topi_ext.cpu.select.choose import choose
-from topi_ext.spec.conv import Problem
+from topi_ext.spec.conv import Convolution
 
 pytestmark = pytest.mark.skipif(IS_ELSEWHERE, reason=REASON)
 
@@ -48,10 +48,10 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return compiled(tmp_path_factory.mktemp("libraries"))
 
 
-def some_plan(problem: Problem, dice: random.Random) -> DirectAmxPlan:
+def some_plan(problem: Convolution, dice: random.Random) -> DirectAmxPlan:
     """Blocks, tiles and splits that divide nothing."""
     block = some_block(problem, dice)
-    window = Window.of(block, problem.gathers)
+    window = Window.of(block, problem.accesses)
     channels, vectors = dice.choice([(TILE, 1), (TILE, 3), (2 * TILE, 1), (2 * TILE, 2)])
     splits = dice.randint(1, -(-problem.out_channels // channels))
     depth = dice.randint(1, -(-problem.in_channels // (2 * TILE)))
@@ -86,7 +86,7 @@ def test_tiles_of_positions_before_blocks_of_channels(
     ):
         face = FaceCase(case.op, geometry_of(case), case.n, dtypes=BF16)
         problem = problem_of(face)
-        window = Window.of((1, 1, 5, 11), problem.gathers)
+        window = Window.of((1, 1, 5, 11), problem.accesses)
         refused = DirectPlan(window, 8, 2, 1, 1, problem.in_channels)
         for splits, depth in thinned(product((1, 2), (1, 2)), 2, len(made) and 1):
             gather = DirectPlan(window, TILE, TILE, 2, splits, depth)
@@ -107,7 +107,7 @@ def test_planned(
     for name, case in LARGE.items():
         sizes = (case.geometry, case.n) if known == "when compiled" else guarded.symbolic(case)
         kernels[name] = backend.build(
-            Problem.of(case.face, sizes[0], case.orders, sizes[1], case.dtypes), amx_target()
+            Convolution.of(case.face, sizes[0], case.orders, sizes[1], case.dtypes), amx_target()
         )
         values[name], operands[name] = stored(case, rng)
     results = check(libraries, tmp_path, kernels, operands)
@@ -161,7 +161,7 @@ def test_innermost_loop() -> None:
     target = tvm.target.Target({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2})
     for case in LARGE.values():
         func = backend.build(
-            Problem.of(case.face, case.geometry, case.orders, case.n, case.dtypes), target
+            Convolution.of(case.face, case.geometry, case.orders, case.n, case.dtypes), target
         ).with_attr("global_symbol", "main")
         text = assembly(tvm.compile(tvm.IRModule({"main": func}), target))
         hottest = max(basic_blocks(text), key=lambda block: sum("tdpbf16ps" in i for i in block))
@@ -175,7 +175,7 @@ def test_innermost_loop() -> None:
 @pytest.mark.parametrize("channels", [1, 2, 3])
 def test_nearly_empty_tiles_are_left_to_vectors(channels: int) -> None:
     """Of 16 rows: three that are used make up for the others."""
-    machine = Machine(vector_bytes=64, registers=32, threads=2, amx=True)
+    machine = CpuMachine(vector_bytes=64, registers=32, threads=2, amx=True)
     some = Case(T, (64, 64), (9, 9), ins=56, outs=channels, stride=(2, 2), padding=(4,) * 4)
     plan = choose(problem_of(FaceCase(T, geometry_of(some), 1, dtypes=BF16)), machine)
     assert isinstance(plan, DirectAmxPlan) == (channels == 3)
@@ -185,10 +185,10 @@ def test_other_targets_have_no_matrix_unit() -> None:
     """AMX is asked for by a call of Linux."""
     for triple, has in (("x86_64-pc-linux-gnu", True), ("x86_64-pc-windows-msvc", False)):
         target = tvm.target.Target({"kind": "llvm", "mcpu": "sapphirerapids", "mtriple": triple})
-        assert Machine.of_features(*compat.llvm_features(target)).amx == has
+        assert CpuMachine.of_features(*compat.llvm_features(target)).amx == has
 
 
 def test_the_matrix_unit_needs_no_other_vectors() -> None:
     """Features are named one by one, here over those of a processor without AVX-512."""
-    machine = Machine.of_features(frozenset({"avx2", "amx-tile", "amx-bf16"}), 2)
+    machine = CpuMachine.of_features(frozenset({"avx2", "amx-tile", "amx-bf16"}), 2)
     assert machine.amx and machine.vector_bytes == 32

@@ -22,7 +22,7 @@ from helpers.profile import FUZZ
 from topi_ext import backend
 from topi_ext.cpu import kernels
 from topi_ext.cpu.kernels import direct, direct_dot_int8
-from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.plan.cost import cheapest
 from topi_ext.cpu.plan.direct import DirectPlan
 from topi_ext.cpu.plan.direct_amx import TILE
@@ -34,13 +34,13 @@ from topi_ext.cpu.plan.direct_amx_int8 import (
 )
 from topi_ext.cpu.plan.window import Window
 from topi_ext.cpu.select.choose import choose
-from topi_ext.spec.conv import Problem
+from topi_ext.spec.conv import Convolution
 from topi_ext.spec.layout import Layouts
 from topi_ext.spec.post_ops import Fused
 
 pytestmark = pytest.mark.skipif(IS_ELSEWHERE, reason=REASON)
 
-MACHINE = Machine(vector_bytes=64, registers=32, threads=2, l2=2 << 20, amx_int8=True)
+MACHINE = CpuMachine(vector_bytes=64, registers=32, threads=2, l2=2 << 20, amx_int8=True)
 
 OPERANDS = [
     (("int8", "int8", "int32"), (-128, 0)),
@@ -71,9 +71,9 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return compiled(tmp_path_factory.mktemp("libraries"))
 
 
-def some_plan(problem: Problem, dice: random.Random) -> DirectAmxInt8Plan:
+def some_plan(problem: Convolution, dice: random.Random) -> DirectAmxInt8Plan:
     """Blocks, tiles and splits that divide nothing."""
-    window = Window.of(some_block(problem, dice), problem.gathers)
+    window = Window.of(some_block(problem, dice), problem.accesses)
     channels, vectors = dice.choice([(TILE, 1), (TILE, 3), (2 * TILE, 1), (2 * TILE, 2)])
     gather = DirectPlan(
         window, TILE, channels, vectors,
@@ -94,7 +94,7 @@ class Chosen:
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng, self.kernels, self.operands, self.cases = rng, {}, {}, {}
 
-    def add(self, face: FaceCase, problem: Problem, kernel: object, plan: object) -> None:
+    def add(self, face: FaceCase, problem: Convolution, kernel: object, plan: object) -> None:
         """A kernel for `problem`, which is `face` less its zero points."""
         name = f"f{len(self.cases)}"
         values = face.arrays(self.rng)
@@ -184,7 +184,7 @@ def test_innermost_loop(name: str) -> None:
     dot, case = TILE_DOTS[name], LARGE["up"]
     face = FaceCase(case.op, geometry_of(case), case.n, None, (dot.data, dot.weights, "int32"))
     fused = Fused((), (3, 0))
-    problem = Problem.of(face.face, face.geometry, face.orders, face.n, face.dtypes, fused)
+    problem = Convolution.of(face.face, face.geometry, face.orders, face.n, face.dtypes, fused)
     func = backend.build(problem, target).with_attr("global_symbol", "main")
     text = assembly(tvm.compile(tvm.IRModule({"main": func}), target))
     hottest = max(basic_blocks(text), key=lambda block: sum(name in i for i in block))
@@ -201,4 +201,4 @@ def test_targets() -> None:
     for processor, has in {"sapphirerapids": True, "icelake-server": False}.items():
         target = tvm.target.Target({"kind": "llvm", "mcpu": processor})
         assert backend.of_target(target).machine.amx_int8 == has
-    assert not Machine.of_features(frozenset({"avx2", "amx-tile", "amx-bf16"}), 2).amx_int8
+    assert not CpuMachine.of_features(frozenset({"avx2", "amx-tile", "amx-bf16"}), 2).amx_int8

@@ -26,15 +26,15 @@ from topi_ext import backend, compat
 from topi_ext.cpu.isa import dot_bf16
 from topi_ext.cpu.isa.dot_bf16 import LANES
 from topi_ext.cpu.kernels import build
-from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.plan.direct import DirectPlan, read_through
-from topi_ext.cpu.plan.direct_dot_bf16 import DirectDotPlan
+from topi_ext.cpu.plan.direct_dot_bf16 import DirectDotBf16Plan
 from topi_ext.cpu.plan.window import Window
 from topi_ext.cpu.select.choose import choose
-from topi_ext.spec.conv import Problem
+from topi_ext.spec.conv import Convolution
 
-MACHINE = Machine(vector_bytes=64, registers=32, threads=2, l2=1 << 20, dots=1.0)
-HAS_DOTS = Machine.of_features(*compat.llvm_features(compat.host_target())).dots
+MACHINE = CpuMachine(vector_bytes=64, registers=32, threads=2, l2=1 << 20, dots=1.0)
+HAS_DOTS = CpuMachine.of_features(*compat.llvm_features(compat.host_target())).dots
 
 SUMS, PAIRS = f"<{LANES} x float>", f"<{LANES} x i32>"
 
@@ -69,7 +69,7 @@ def instruction(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(dot_bf16, "INSTRUCTION", IN_FLOAT32)
 
 
-def some_plan(problem: Problem, dice: random.Random) -> DirectDotPlan:
+def some_plan(problem: Convolution, dice: random.Random) -> DirectDotBf16Plan:
     """Blocks, tiles and splits that divide nothing."""
     block = some_block(problem, dice)
     plane_per_tap = problem.face == "conv" and dice.random() < 0.5
@@ -83,7 +83,7 @@ def some_plan(problem: Problem, dice: random.Random) -> DirectDotPlan:
         unrolled=dice.choice([1, 9]),
         streamed=STREAMS and problem.rows_are_runs and dice.random() < 0.3,
     )  # fmt: skip
-    return DirectDotPlan(gather)
+    return DirectDotBf16Plan(gather)
 
 
 def run(
@@ -111,9 +111,9 @@ def test_planned(tmp_path: Path, known: str, rng: np.random.Generator) -> None:
         geometry, n = case.geometry, case.n
         if known == "when run":
             geometry, n = guarded.symbolic(case)
-        problem = Problem(case.face, geometry.as_rank3(), case.orders, n, case.dtypes)
+        problem = Convolution(case.face, geometry.as_rank3(), case.orders, n, case.dtypes)
         plan = choose(problem, MACHINE)
-        assert isinstance(plan, DirectDotPlan)
+        assert isinstance(plan, DirectDotBf16Plan)
         kernels[name] = build(problem, plan)
         values[name], operands[name] = stored(case, rng)
     results = run(tmp_path, kernels, operands)
@@ -124,7 +124,7 @@ def test_planned(tmp_path: Path, known: str, rng: np.random.Generator) -> None:
 def test_an_odd_number_of_channels_has_no_pairs() -> None:
     for case in (Case("conv", (9, 9), (3, 3), ins=63, outs=64), CASES["DCGAN"].with_(ins=63)):
         one = FaceCase(case.op, geometry_of(case), case.n, dtypes=BF16)
-        assert not isinstance(choose(problem_of(one), MACHINE), DirectDotPlan)
+        assert not isinstance(choose(problem_of(one), MACHINE), DirectDotBf16Plan)
 
 
 def test_a_slow_instruction_is_left_alone() -> None:
@@ -132,9 +132,9 @@ def test_a_slow_instruction_is_left_alone() -> None:
     one = Case("conv_transpose", (32, 32), (9, 9), ins=56, outs=1, stride=(2, 2), padding=(4,) * 4)
     narrow = FaceCase(one.op, geometry_of(one), 1, dtypes=BF16)
     for case in (*LARGE.values(), narrow):
-        problem = Problem(case.face, case.geometry.as_rank3(), case.orders, case.n, case.dtypes)
-        assert isinstance(choose(problem, MACHINE), DirectDotPlan)
-        assert not isinstance(choose(problem, replace(MACHINE, dots=0.5)), DirectDotPlan)
+        problem = Convolution(case.face, case.geometry.as_rank3(), case.orders, case.n, case.dtypes)
+        assert isinstance(choose(problem, MACHINE), DirectDotBf16Plan)
+        assert not isinstance(choose(problem, replace(MACHINE, dots=0.5)), DirectDotBf16Plan)
 
 
 def test_innermost_loop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def test_innermost_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     target = tvm.target.Target({"kind": "llvm", "mcpu": "znver4", "num-cores": 2})
     for case in LARGE.values():
         func = backend.build(
-            Problem.of(case.face, case.geometry, case.orders, case.n, case.dtypes), target
+            Convolution.of(case.face, case.geometry, case.orders, case.n, case.dtypes), target
         ).with_attr("global_symbol", "main")
         text = assembly(tvm.compile(tvm.IRModule({"main": func}), target))
         assert "topi_ext_dot" not in text, "called, not inlined"
@@ -160,4 +160,4 @@ def test_targets() -> None:
     rates = {"cooperlake": 0.5, "sapphirerapids": 0.5, "znver4": 1.0, "skylake-avx512": 0.0}
     for processor, has in rates.items():
         target = tvm.target.Target({"kind": "llvm", "mcpu": processor})
-        assert Machine.of_features(*compat.llvm_features(target)).dots == has
+        assert CpuMachine.of_features(*compat.llvm_features(target)).dots == has

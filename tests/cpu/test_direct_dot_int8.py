@@ -25,7 +25,7 @@ from topi_ext import backend, compat
 from topi_ext.backend import Packing
 from topi_ext.cpu import kernels
 from topi_ext.cpu.isa import dot_int8
-from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.plan.direct import DirectPlan, read_through
 from topi_ext.cpu.plan.direct_dot_int8 import (
     DOTS,
@@ -36,11 +36,11 @@ from topi_ext.cpu.plan.direct_dot_int8 import (
 )
 from topi_ext.cpu.plan.window import Window
 from topi_ext.cpu.select.choose import choose
-from topi_ext.spec.conv import Problem
+from topi_ext.spec.conv import Convolution
 from topi_ext.spec.layout import Layouts
 
-MACHINE = Machine(vector_bytes=32, registers=16, threads=2)
-NATIVE = dict(Machine.of_features(*compat.llvm_features(HOST)).int_dots)
+MACHINE = CpuMachine(vector_bytes=32, registers=16, threads=2)
+NATIVE = dict(CpuMachine.of_features(*compat.llvm_features(HOST)).int_dots)
 
 MORE = [
     Case("conv", (9, 9), (3, 3), 1, ins=63, outs=10),
@@ -86,11 +86,11 @@ def dot(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Dot:
     return DOTS[request.param]
 
 
-def some_plan(problem: Problem, dot: Dot, dice: random.Random) -> DirectDotInt8Plan:
+def some_plan(problem: Convolution, dot: Dot, dice: random.Random) -> DirectDotInt8Plan:
     """Blocks, tiles and splits that divide nothing."""
     block = some_block(problem, dice)
     plane_per_tap = problem.face == "conv" and dice.random() < 0.5
-    last = problem.gathers[-1]
+    last = problem.accesses[-1]
     all_phases = 1 < last.out_step <= 4 and not last.has_empty_phase and dice.random() < 0.5
     window = Window.of(block, read_through(problem, plane_per_tap=plane_per_tap))
     channels, vectors = dice.randint(1, min(problem.out_channels, 5)), dice.randint(1, 3)
@@ -176,7 +176,7 @@ def test_innermost_loop(name: str) -> None:
     target = tvm.target.Target({"kind": "llvm", "num-cores": 2, **options})
     case = Case("conv", (28, 28), (3, 3), 1, ins=64, outs=64, padding=(1,) * 4)
     asked = "conv", geometry_of(case), FaceCase("conv", geometry_of(case)).orders, 1
-    func = backend.build(Problem.of(*asked, ("uint8", "int8", "int32")), target)
+    func = backend.build(Convolution.of(*asked, ("uint8", "int8", "int32")), target)
     module = tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target)
     product = re.compile(pattern)
     found = [
@@ -203,7 +203,7 @@ def test_innermost_loop(name: str) -> None:
 def test_targets(processor: str, has: list[str]) -> None:
     """Features decide, as for all that a machine can do."""
     target = tvm.target.Target({"kind": "llvm", "mcpu": processor, "mtriple": "x86_64-linux-gnu"})
-    machine = Machine.of_features(*compat.llvm_features(target))
+    machine = CpuMachine.of_features(*compat.llvm_features(target))
     assert [name for name, _ in machine.int_dots] == has
 
 

@@ -14,13 +14,13 @@ from helpers.compare import numpy_dtype
 from helpers.kernels import HOST, built, guarded
 from topi_ext import compat
 from topi_ext.cpu import kernels
-from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.plan.gemm import GemmPlan, gemm_candidates
 from topi_ext.cpu.select.choose import choose
-from topi_ext.spec.matmul import Product
+from topi_ext.spec.matmul import MatMul
 from topi_ext.spec.post_ops import PostOp
 
-MACHINE = Machine.of_features(*compat.llvm_features(HOST))
+MACHINE = CpuMachine.of_features(*compat.llvm_features(HOST))
 LANES = MACHINE.lanes("float32")
 TOLERANCE = {"float64": 1e-13, "float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}
 """Of the largest value: sums of at most 67 products, and one rounding to the dtype."""
@@ -42,19 +42,19 @@ PRODUCTS = [
 
 def product_of(
     x: str, w: str, y: str, sizes: tuple[int, ...], dtype: str = "float32", out: str = ""
-) -> Product:
+) -> MatMul:
     named = zip(sorted({*x, *w}), sizes)
-    return Product(tuple(named), x, w, y, (dtype, dtype, out or dtype))
+    return MatMul(tuple(named), x, w, y, (dtype, dtype, out or dtype))
 
 
-def arrays(product: Product, rng: np.random.Generator) -> list[np.ndarray]:
+def arrays(product: MatMul, rng: np.random.Generator) -> list[np.ndarray]:
     return [
         rng.standard_normal(product.shape(order)).astype(numpy_dtype(dtype))
         for order, dtype in zip((product.x, product.w), product.dtypes)
     ]
 
 
-def check(product: Product, plan: object, rng: np.random.Generator, steps: object = None) -> None:
+def check(product: MatMul, plan: object, rng: np.random.Generator, steps: object = None) -> None:
     """Run it as it is and with w packed ahead, between guards."""
     x, w = arrays(product, rng)
     letters = f"{product.x},{product.w}->{product.y}"
@@ -110,7 +110,7 @@ def test_dtypes(dtype: str, rng: np.random.Generator) -> None:
 def test_epilogue(rng: np.random.Generator) -> None:
     """Operands along columns, along rows and along both."""
 
-    def steps(product: Product, sums: np.ndarray, *operands: np.ndarray) -> np.ndarray:
+    def steps(product: MatMul, sums: np.ndarray, *operands: np.ndarray) -> np.ndarray:
         orders = [step.order for step in product.epilogue if step.order]
         bias, scale, more = (
             np.einsum(f"{order},{product.y}->{product.y}", one, np.ones_like(sums))
@@ -139,7 +139,7 @@ def test_what_is_proposed_is_among_the_candidates() -> None:
 
 def test_letters_are_merged() -> None:
     """Neighbours everywhere become one, and what has one element none."""
-    product = Product(
+    product = MatMul(
         (("a", 2), ("b", 3), ("o", 1), ("k", 5), ("n", 7)), "aobk", "kn", "aobn", ("float32",) * 3
     )
     merged = product.merged()
@@ -151,6 +151,6 @@ def test_taps_of_one_are_products() -> None:
     """A convolution by one tap, with channels last, is chosen to be one where that is faster."""
     product = product_of("mk", "nk", "mn", (256, 256, 256))
     problem = product.as_conv()
-    assert problem is not None and Product.of(problem).is_matrix_product
+    assert problem is not None and MatMul.of(problem).is_matrix_product
     found = {type(plan) for _, plan in itertools.islice(gemm_candidates(problem, MACHINE), 3)}
     assert found == {GemmPlan}

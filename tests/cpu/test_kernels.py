@@ -29,13 +29,13 @@ from topi_ext import backend, compat
 from topi_ext.cpu import emit
 from topi_ext.cpu.emit import ATTRIBUTES
 from topi_ext.cpu.kernels import build_packing, packed_weights
-from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.parts.panel import fitted_splits
 from topi_ext.cpu.plan.direct import DirectPlan, plan_direct, read_through
 from topi_ext.cpu.plan.dot_product import DotProductPlan
-from topi_ext.cpu.plan.gemm_col2im import Col2imPlan
+from topi_ext.cpu.plan.gemm_col2im import GemmCol2imPlan
 from topi_ext.cpu.plan.phase_lanes import PhaseLanesPlan
-from topi_ext.cpu.plan.runtime_dispatch import DispatchPlan
+from topi_ext.cpu.plan.runtime_dispatch import RuntimeDispatchPlan
 from topi_ext.cpu.plan.valid_taps import ValidTapsPlan
 from topi_ext.cpu.plan.wgrad_channels import WgradChannelsPlan
 from topi_ext.cpu.plan.wgrad_im2col import WgradIm2colPlan
@@ -45,7 +45,7 @@ from topi_ext.cpu.plan.window import Window
 from topi_ext.cpu.plan.winograd import WinogradPlan
 from topi_ext.cpu.select.choose import choose
 from topi_ext.cpu.winograd.rows import COMBINED
-from topi_ext.spec.conv import Problem
+from topi_ext.spec.conv import Convolution
 from topi_ext.spec.layout import SPATIAL, Layouts
 from topi_ext.spec.post_ops import PostOp
 from topi_ext.spec.reference import Reference
@@ -57,11 +57,11 @@ seeds = st.integers(0, 2**32 - 1)
 def selected(case: FaceCase, target: tvm.target.Target) -> object:
     """What an adapter gets."""
     return backend.build(
-        Problem.of(case.face, case.geometry, case.orders, case.n, case.dtypes), target
+        Convolution.of(case.face, case.geometry, case.orders, case.n, case.dtypes), target
     )
 
 
-def planned(case: FaceCase, machine: Machine) -> object:
+def planned(case: FaceCase, machine: CpuMachine) -> object:
     """The kernel for a machine that need not be this one."""
     problem = problem_of(case)
     return kernel_of(problem, choose(problem, machine))
@@ -71,7 +71,7 @@ def check(
     cases: list[FaceCase],
     seed: int = 0,
     target: tvm.target.Target = HOST,
-    machine: Machine | None = None,
+    machine: CpuMachine | None = None,
 ) -> None:
     """Build all in one module, run one by one; planned for the target unless for a machine."""
     made = [planned(c, machine) if machine else selected(c, target) for c in cases]
@@ -108,12 +108,12 @@ def test_any_geometry_as_wide_as_vectors(some: list[Case], seed: int) -> None:
 # ------------------------------------------------------------------------------ plans
 
 MACHINES = {
-    "sse": Machine(vector_bytes=16, registers=16, threads=2),
-    "avx-512": Machine(vector_bytes=64, registers=32, threads=4),
-    "one thread": Machine(vector_bytes=32, registers=16, threads=1),
-    "64 threads": Machine(vector_bytes=32, registers=16, threads=64),
-    "small caches": Machine(vector_bytes=32, registers=16, threads=3, l1=1 << 10, l2=8 << 10),
-    "few registers": Machine(vector_bytes=16, registers=6, threads=2, l2=16 << 10),
+    "sse": CpuMachine(vector_bytes=16, registers=16, threads=2),
+    "avx-512": CpuMachine(vector_bytes=64, registers=32, threads=4),
+    "one thread": CpuMachine(vector_bytes=32, registers=16, threads=1),
+    "64 threads": CpuMachine(vector_bytes=32, registers=16, threads=64),
+    "small caches": CpuMachine(vector_bytes=32, registers=16, threads=3, l1=1 << 10, l2=8 << 10),
+    "few registers": CpuMachine(vector_bytes=16, registers=6, threads=2, l2=16 << 10),
 }
 
 SHAPES = [
@@ -162,11 +162,11 @@ BORDERLESS = (
 what is written."""
 
 
-def small_image_plan(problem: Problem) -> Col2imPlan:
+def small_image_plan(problem: Convolution) -> GemmCol2imPlan:
     """Lanes over weights."""
     g = problem.geometry
-    room = problem.n * math.prod(g.y_size), Col2imPlan.elements_held(g)
-    return Col2imPlan(problem.n, *room, 4, g.c_per_group, g.k_per_group, 2, 1, parallel=False)
+    room = problem.n * math.prod(g.y_size), GemmCol2imPlan.elements_held(g)
+    return GemmCol2imPlan(problem.n, *room, 4, g.c_per_group, g.k_per_group, 2, 1, parallel=False)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NCWH", "NHWC", "HWNC"])
@@ -198,13 +198,13 @@ def test_steps_of_images_without_a_border(varies: str) -> None:
     np.testing.assert_allclose(out.numpy(), want * factor + 1, rtol=1e-5, atol=1e-5)
 
 
-def may_stream(problem: Problem) -> bool:
+def may_stream(problem: Convolution) -> bool:
     """Whether the result may be written past the caches."""
     return STREAMS and problem.rows_are_runs
 
 
 @st.composite
-def plans(draw: st.DrawFn, problem: Problem) -> object:
+def plans(draw: st.DrawFn, problem: Convolution) -> object:
     """Any plan that makes sense for a problem, good or bad."""
 
     def number(most: int) -> int:
@@ -224,8 +224,8 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
         c_block, k_block = number(g.c_per_group), number(g.k_per_group)
         m_tile = number(min(4, images * math.prod(g.y_size)))
         vectors = number(min(3, -(-c_block * g.taps // lanes)))
-        room = images * math.prod(g.y_size), Col2imPlan.elements_held(g)
-        plan = Col2imPlan(images, *room, lanes, c_block, k_block, m_tile, vectors, parallel)
+        room = images * math.prod(g.y_size), GemmCol2imPlan.elements_held(g)
+        plan = GemmCol2imPlan(images, *room, lanes, c_block, k_block, m_tile, vectors, parallel)
         return replace(plan, ahead=draw(st.integers(0, 2)))
     few = problem.face == "conv" and problem.weights_are_runs and math.prod(problem.y_sizes) > 0
     if few and draw(st.booleans()):
@@ -245,7 +245,7 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
         return PhaseLanesPlan(
             images, lanes, c_block, number(4), vectors, parallel, streamed, splits, chunks
         )
-    is_plain = all(gather.is_plain for gather in problem.gathers)
+    is_plain = all(gather.is_plain for gather in problem.accesses)
     if problem.face != "conv_weight_grad" and is_plain and draw(st.booleans()):
         rows = number(problem.positions[1]), number(problem.positions[2])
         vectors = number(min(3, -(-problem.out_channels // lanes)))
@@ -259,7 +259,7 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
         if block[axis] < problem.positions[axis]:
             break
     plane_per_tap = problem.face == "conv" and draw(st.booleans())
-    no_gaps = not any(gather.has_empty_phase for gather in problem.gathers)
+    no_gaps = not any(gather.has_empty_phase for gather in problem.accesses)
     if no_gaps and draw(st.booleans()):
         of_face = weight_tiles_plans if problem.face == "conv_weight_grad" else winograd_plans
         plan = draw(of_face(problem, lanes, parallel))
@@ -291,7 +291,9 @@ def plans(draw: st.DrawFn, problem: Problem) -> object:
 
 
 @st.composite
-def winograd_plans(draw: st.DrawFn, problem: Problem, lanes: int, parallel: bool) -> WinogradPlan:
+def winograd_plans(
+    draw: st.DrawFn, problem: Convolution, lanes: int, parallel: bool
+) -> WinogradPlan:
     """Any plan of the kernel that saves products, without a way out by a direct sum."""
     tile = tuple(draw(st.sampled_from(outputs)) for outputs in ((1, 2), (1, 2), (1, 2, 4)))
     channels = draw(st.integers(1, min(problem.out_channels, 5)))
@@ -322,7 +324,7 @@ def winograd_plans(draw: st.DrawFn, problem: Problem, lanes: int, parallel: bool
 
 @st.composite
 def weight_tiles_plans(
-    draw: st.DrawFn, problem: Problem, lanes: int, parallel: bool
+    draw: st.DrawFn, problem: Convolution, lanes: int, parallel: bool
 ) -> WgradWinogradPlan:
     """The same for weight gradients."""
     tile = tuple(draw(st.sampled_from(outputs)) for outputs in ((1, 2), (1, 2), (1, 2, 4)))
@@ -363,9 +365,9 @@ def test_phases_that_lack_taps_of_others(kernel: tuple, stride: tuple) -> None:
     case = Case("conv_transpose", (4, 5, 6), kernel, ins=5, outs=6, stride=stride, padding=(1,) * 6)
     one = FaceCase("conv_transpose", geometry_of(case), 2)
     problem = problem_of(one)
-    window = Window.of((1, 2, 3, 4), problem.gathers)
+    window = Window.of((1, 2, 3, 4), problem.accesses)
     plan: list[object] = [DirectPlan(window, 4, 4, 2, 1, 3, shared=n) for n in (1, 2, 3)]
-    if not any(gather.has_empty_phase for gather in problem.gathers):
+    if not any(gather.has_empty_phase for gather in problem.accesses):
         of_tiles = WinogradPlan((1, 2, 2), (1, 2, 2, 2), 4, 3, 1, 1, 1, None)
         (depth,), *_ = of_tiles.filters(problem)
         assert len(set(depth.missing)) > 1, "phases along depth have equally many taps"
@@ -434,7 +436,7 @@ def clipped_plans(case: FaceCase) -> list[object]:
     """Plans that leave it out: of whole images, and of parts that divide nothing."""
     g, problem = case.geometry, problem_of(case)
     if case.face == "conv_weight_grad":
-        window = Window.of((1, *(-(-size // 2) for size in problem.y_sizes[1:])), problem.gathers)
+        window = Window.of((1, *(-(-size // 2) for size in problem.y_sizes[1:])), problem.accesses)
         return [WgradChannelsPlan(window, 8, g.k_per_group, g.c_per_group, 2, 2, clipped=True)]
     _, depth, height, _ = problem.positions
     whole = ValidTapsPlan((depth, height), 8, 1, 3, problem.in_channels, 1)
@@ -506,7 +508,7 @@ def test_clipped_images_of_any_size(backward: bool) -> None:
         problem = free(FaceCase(face, geometry_of(case), case.n, layouts))
         plan: object = ValidTapsPlan((1, 1), 8, 1 + room % 3, 3, 5, 2, room=room)
         if face == "conv_weight_grad":
-            g, window = problem.geometry, Window.of((1, 2, 3, 5), problem.gathers)
+            g, window = problem.geometry, Window.of((1, 2, 3, 5), problem.accesses)
             plan = WgradChannelsPlan(window, 8, g.k_per_group, g.c_per_group, 2, 2, clipped=True)
         made.append(kernel_of(problem, plan))
         for size in (case.size, tuple(max(1, s - 7) for s in case.size), (22, 19, 17)[: case.rank]):
@@ -594,7 +596,7 @@ def test_weights_transposed_in_registers() -> None:
         one = FaceCase(case.op, geometry_of(case), case.n, None, tuple(dtype or ["float32"]) * 3)
         problem = problem_of(one)
         for lanes, channels in thinned(((16, 16), (16, 9), (8, 8)), 2, len(made) // 2 % 2):
-            window = Window.of([1, *problem.positions[1:]], problem.gathers)
+            window = Window.of([1, *problem.positions[1:]], problem.accesses)
             plan = DirectPlan(window, lanes, channels, 1, 2, problem.in_channels)
             assert plan.copies_squares(problem)
             made.append(kernel_of(problem, plan))
@@ -682,7 +684,7 @@ def test_equal_requests_give_the_same_object() -> None:
     m = compat.tir.Var("m", "int64")
     g, orders = one.geometry, one.orders
     symbolic = [
-        backend.build(Problem.of("conv", g, orders, size + 1, ("float32",) * 3), HOST)
+        backend.build(Convolution.of("conv", g, orders, size + 1, ("float32",) * 3), HOST)
         for size in (n, m)
     ]
     assert symbolic[0].same_as(symbolic[1])
@@ -692,7 +694,7 @@ def test_equal_requests_give_the_same_object() -> None:
 def test_kernels_are_parallel_and_vectorised(face: str) -> None:
     """What stock TVM's code for a CPU is not; a kernel that is neither would still be right."""
     case = faces_of(SHAPES[0])[FACES.index(face)]
-    machine = Machine(vector_bytes=32, registers=16, threads=2)
+    machine = CpuMachine(vector_bytes=32, registers=16, threads=2)
     target = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
     code = built([planned(case, machine)], target).mod.inspect_source("ll")
     assert "TVMBackendParallelLaunch" in code
@@ -741,7 +743,7 @@ def test_dtypes_of_few_positions() -> None:
     mixed += (("bfloat16", "bfloat16", "float64"), ("float64", "float32", "float64"))
     case = Case("conv", (3, 2), (2, 2), n=1, ins=21, outs=37)
     some = [FaceCase("conv", geometry_of(case), 1, None, d) for d in (*floats, *mixed)]
-    machine = Machine.of_features(*compat.llvm_features(HOST))
+    machine = CpuMachine.of_features(*compat.llvm_features(HOST))
     assert all(isinstance(choose(problem_of(one), machine), DotProductPlan) for one in some)
     check(some)
 
@@ -783,7 +785,7 @@ def test_not_a_number_in_x_goes_only_to_the_weights_that_meet_it(what: float) ->
         Case("conv", (4, 4), (4, 4), n=2, ins=40, outs=64, stride=(2, 2), padding=(1,) * 4),
     ]
     some = [FaceCase("conv_weight_grad", geometry_of(c), c.n) for c in shapes]
-    machine = Machine.of_features(*compat.llvm_features(HOST))
+    machine = CpuMachine.of_features(*compat.llvm_features(HOST))
     used = {type(choose(problem_of(case), machine)) for case in some}
     assert used == {WgradPositionsPlan, WgradChannelsPlan, WgradIm2colPlan}
     kernels, rng = built([selected(case, HOST) for case in some]), np.random.default_rng(0)
@@ -820,10 +822,10 @@ FEWER_PRODUCTS = [
 its taps, that before it has chunks of them."""
 
 
-def fewer_products(case: FaceCase, *, prepacked: bool = False) -> tuple[Problem, WinogradPlan]:
+def fewer_products(case: FaceCase, *, prepacked: bool = False) -> tuple[Convolution, WinogradPlan]:
     """The problem, and its plan if it is the one that is meant here."""
     problem = replace(problem_of(case), prepacked=prepacked)
-    plan = choose(problem, Machine(vector_bytes=32, threads=2))
+    plan = choose(problem, CpuMachine(vector_bytes=32, threads=2))
     assert isinstance(plan, WinogradPlan), case
     assert plan.inputs_first == (case is FEWER_PRODUCTS[-1] and not prepacked)
     assert (plan.tile[-1] == 4) == (case in FEWER_PRODUCTS[1:3])
@@ -904,10 +906,10 @@ WEIGHT_TILES = [
 channels at a time."""
 
 
-def weight_tiles_of(case: FaceCase) -> tuple[Problem, WgradWinogradPlan]:
+def weight_tiles_of(case: FaceCase) -> tuple[Convolution, WgradWinogradPlan]:
     """The problem, and its plan if it is the one that is meant here."""
     problem = problem_of(case)
-    plan = choose(problem, Machine(vector_bytes=32, threads=2))
+    plan = choose(problem, CpuMachine(vector_bytes=32, threads=2))
     assert isinstance(plan, WgradWinogradPlan), case
     assert (plan.passes(problem) == 1) == (case is WEIGHT_TILES[0])
     assert (plan.tile[-1] == 4) == (case is WEIGHT_TILES[2])
@@ -982,7 +984,7 @@ def test_symbolic_sizes_bind_to_the_operands() -> None:
             n = compat.tir.Var("n", "int64")
             free = replace(g, x_size=tuple(x), y_size=tuple(y))
             orders = Layouts.canonical(g.rank)
-            func = backend.build(Problem.of(face, free, orders, n, ("float32",) * 3), HOST)
+            func = backend.build(Convolution.of(face, free, orders, n, ("float32",) * 3), HOST)
             kernels[name] = func.with_attr("global_symbol", name)
             for grow, batch in ((0, 2), (1, 1), (2, 3), (9, 1), (31, 2)):
                 size = tuple(s + grow for s in case.size)
@@ -1017,8 +1019,8 @@ def plans_of_any_size(draw: st.DrawFn, case: FaceCase) -> object:
         return replace(plan, images=1, chunks=1, streamed=False)
     if isinstance(plan, WgradChannelsPlan):
         return replace(plan, parallel=True)
-    if isinstance(plan, (DotProductPlan, Col2imPlan, ValidTapsPlan, WgradIm2colPlan)):
-        if isinstance(plan, Col2imPlan):
+    if isinstance(plan, (DotProductPlan, GemmCol2imPlan, ValidTapsPlan, WgradIm2colPlan)):
+        if isinstance(plan, GemmCol2imPlan):
             held = draw(st.sampled_from([plan.held, 2000]))
             plan = replace(plan, positions=room, held=held)
         elif isinstance(plan, ValidTapsPlan):
@@ -1026,10 +1028,10 @@ def plans_of_any_size(draw: st.DrawFn, case: FaceCase) -> object:
         else:
             plan = replace(plan, room=room)
         nominal = choose(replace(free(case), prepacked=True), MACHINES["sse"])
-        large = nominal.large if isinstance(nominal, DispatchPlan) else nominal
+        large = nominal.large if isinstance(nominal, RuntimeDispatchPlan) else nominal
         # Of images without positions none is planned, and TVM divides by a size that must be zero.
         limits = (st.none() | st.integers(least, 10 * room) for least in (0, 1))
-        return DispatchPlan(plan, large, *map(draw, limits))
+        return RuntimeDispatchPlan(plan, large, *map(draw, limits))
     return choose(free(case), draw(st.sampled_from(list(MACHINES.values()))))
 
 
@@ -1053,7 +1055,7 @@ def test_any_plan_of_any_size(face: str, data, some: list[Case], seed: int) -> N
 def test_rooms_that_an_image_does_not_fit() -> None:
     """Of two kernels the small one has no room for it; sums go on from one block to the next."""
     up = Case("conv_transpose", (5, 5), (3, 3), ins=4, outs=3, stride=(2, 2))
-    small = Col2imPlan(1, 8, 2000, 8, 3, 4, 2, 1)
+    small = GemmCol2imPlan(1, 8, 2000, 8, 3, 4, 2, 1)
     large = choose(
         replace(free(FaceCase("conv_transpose", geometry_of(up), 1)), prepacked=True),
         MACHINES["sse"],
@@ -1065,7 +1067,9 @@ def test_rooms_that_an_image_does_not_fit() -> None:
     tiles = WgradWinogradPlan((1, 1, 2), (1, 1, 1, 64), 8, 4, 2, 1, None)
     assert tiles.passes(problem) == 1
     made = [
-        kernel_of(free(FaceCase("conv_transpose", geometry_of(up), 1)), DispatchPlan(small, large)),
+        kernel_of(
+            free(FaceCase("conv_transpose", geometry_of(up), 1)), RuntimeDispatchPlan(small, large)
+        ),
         kernel_of(problem, tiles),
     ]
     kernels, rng = built(made), np.random.default_rng(0)
@@ -1134,7 +1138,7 @@ np.savez(sys.argv[3], **results)
 def test_threads(tmp_path: Path, rng: np.random.Generator) -> None:
     """Kernels planned for 1 or for 8 cores, run by 1, 2 and 4 threads: right and repeatable."""
     some = [face for case in SHAPES for face in faces_of(case)]
-    machines = [Machine(vector_bytes=32, threads=t, l2=32 << 10) for t in (1, 8)]
+    machines = [CpuMachine(vector_bytes=32, threads=t, l2=32 << 10) for t in (1, 8)]
     pairs = list(zip(some, itertools.cycle(machines)))
     module = built([planned(*pair) for pair in pairs])
     library = tmp_path / "kernels.so"

@@ -29,9 +29,9 @@ from topi_ext.cpu.emit import ATTRIBUTES
 from topi_ext.cpu.parts.copies import MOST_STEP, copy
 from topi_ext.cpu.parts.transpose import Pitched, Runs, transpose
 from topi_ext.cpu.plan.direct import DirectPlan
-from topi_ext.cpu.plan.gemm_col2im import Col2imPlan
+from topi_ext.cpu.plan.gemm_col2im import GemmCol2imPlan
 from topi_ext.cpu.plan.window import Window
-from topi_ext.spec.conv import Problem
+from topi_ext.spec.conv import Convolution
 from topi_ext.spec.layout import Layouts
 
 HOST = compat.host_target()
@@ -103,7 +103,7 @@ def test_kernels_stay_inside(
         values[f"f{number}"] = first, second = case.arrays(rng)
         sizes = (case.geometry, case.n) if known == "when compiled" else symbolic(case)
         kernels[f"f{number}"] = backend.build(
-            Problem.of(case.face, sizes[0], case.orders, sizes[1], case.dtypes), HOST
+            Convolution.of(case.face, sizes[0], case.orders, sizes[1], case.dtypes), HOST
         )
         stored = [case.stored(r, v) for r, v in zip(case.roles, (first, second))]
         operands[f"f{number}"] = [*stored, np.zeros(case.stored_shape(case.roles[2]), "float32")]
@@ -133,7 +133,7 @@ def test_dtypes(
     for name, case in cases.items():
         values[name] = case.arrays(rng)
         kernels[name] = backend.build(
-            Problem.of(case.face, case.geometry, case.orders, case.n, case.dtypes), HOST
+            Convolution.of(case.face, case.geometry, case.orders, case.n, case.dtypes), HOST
         )
         stored = [case.stored(r, v) for r, v in zip(case.roles, values[name])]
         out = np.zeros(case.stored_shape(case.roles[2]), compare.numpy_dtype(dtypes[2]))
@@ -193,7 +193,7 @@ def test_tiles_of_positions(guard: Path, tmp_path: Path, rng: np.random.Generato
     kernels, operands, values = {}, {}, {}
     for layouts, images, m_tile in product((None, CHANNELS_LAST), (1, 3), (4, 5, 7)):
         case = FaceCase(T, geometry, 3, layouts)
-        plan = Col2imPlan(images, 15 * images, 500, 8, 4, 4, m_tile, 2, parallel=False)
+        plan = GemmCol2imPlan(images, 15 * images, 500, 8, 4, 4, m_tile, 2, parallel=False)
         name = f"f{len(kernels)}"
         data, weight = case.arrays(rng)
         kernels[name], values[name] = kernel_of(problem_of(case), plan), (case, data, weight)
@@ -213,7 +213,7 @@ def test_collected_rows(guard: Path, tmp_path: Path, rng: np.random.Generator) -
         geometry = geometry_of(Case(C, (40, row), (1, 1), ins=1, outs=2))
         case = FaceCase(C, geometry, 1)
         problem = problem_of(case)
-        window = Window.of((1, *problem.positions[1:]), problem.gathers)
+        window = Window.of((1, *problem.positions[1:]), problem.accesses)
         plan = DirectPlan(window, lanes, 2, 2, 1, 1, streamed=True)
         name = f"f{len(kernels)}"
         data, weight = case.arrays(rng)

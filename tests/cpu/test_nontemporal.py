@@ -18,9 +18,9 @@ from helpers.faces import FaceCase
 from helpers.kernels import STREAMS, built, kernel_of, problem_of, run_all
 from helpers.profile import thinned
 from topi_ext import backend, compat
-from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.plan.direct import DirectPlan
-from topi_ext.cpu.plan.direct_dot_bf16 import DirectDotPlan
+from topi_ext.cpu.plan.direct_dot_bf16 import DirectDotBf16Plan
 from topi_ext.cpu.plan.phase_lanes import PhaseLanesPlan
 from topi_ext.cpu.plan.window import Plan, Window
 from topi_ext.cpu.plan.winograd import WinogradPlan
@@ -31,11 +31,11 @@ from topi_ext.cpu.select.choose import (
     choose,
     pays_past_caches,
 )
-from topi_ext.spec.conv import Problem
+from topi_ext.spec.conv import Convolution
 from topi_ext.spec.layout import Layouts
 from topi_ext.spec.post_ops import PostOp
 
-MACHINE = Machine(vector_bytes=32, registers=16, threads=2, streams=True)
+MACHINE = CpuMachine(vector_bytes=32, registers=16, threads=2, streams=True)
 
 ROWS = (
     Case("conv_transpose", (5, 37), (3, 3), ins=3, outs=5, stride=(2, 3)),
@@ -57,12 +57,12 @@ def streamed_plans(case: FaceCase, lanes: int) -> list[Plan]:
     block = [max(1, -(-p // 2)) for p in problem.positions]
     # Rows that follow each other, more of them than are collected.
     whole = [1, *problem.positions[1:]]
-    gathers = [
-        DirectPlan(Window.of(each, problem.gathers), lanes, 2, 2, 1, problem.in_channels)
+    accesses = [
+        DirectPlan(Window.of(each, problem.accesses), lanes, 2, 2, 1, problem.in_channels)
         for each in (block, whole)
     ]
     plans: list[Plan] = [
-        *gathers,
+        *accesses,
         WinogradPlan((1, 2, 2), (1, 1, 2, 3), lanes, 2, 1, 1, 1, None),
     ]
     if problem.transposed and case.geometry.stride[-1] >= lanes:
@@ -132,7 +132,7 @@ def test_epilogue() -> None:
 
 def large(
     face: str = "conv_transpose", row: int = 512, width: int = 4, **changes: object
-) -> Problem:
+) -> Convolution:
     """Of the size from which results are streamed, and not more than a row larger, if an element
     has `width` bytes."""
     rows = -(-NON_TEMPORAL_CACHES * MACHINE.l2 * MACHINE.threads // (64 * row * width))
@@ -147,7 +147,7 @@ def test_short_rows_are_streamed_where_enough_of_them_follow_each_other() -> Non
 
     def is_streamed(row: int, *block: int) -> bool:
         problem = large("conv_transpose", row)
-        window = Window.of((1, 1, *block), problem.gathers)
+        window = Window.of((1, 1, *block), problem.accesses)
         return pays_past_caches(problem, DirectPlan(window, 8, 2, 2, 1, 64), MACHINE)
 
     assert is_streamed(3 * line, 1, line)
@@ -184,9 +184,9 @@ def test_what_is_streamed() -> None:
         assert not choose(problem, replace(MACHINE, streams=False)).streamed
         assert not choose(problem, replace(MACHINE, threads=5)).streamed
     channels_last = Layouts("NHWC", "OIHW", "NHWC")
-    pairs = Machine(64, 32, fmas=1, threads=2, l2=MACHINE.l2, dots=1.0, streams=True)
+    pairs = CpuMachine(64, 32, fmas=1, threads=2, l2=MACHINE.l2, dots=1.0, streams=True)
     plan = choose(halves[1], pairs)
-    assert isinstance(plan, DirectDotPlan)
+    assert isinstance(plan, DirectDotBf16Plan)
     assert plan.gather.streamed
     for problem in (
         large(layouts=channels_last),
@@ -210,12 +210,14 @@ def test_what_is_streamed() -> None:
 def test_stores(options: dict, dtype: str, store: str | None) -> None:
     """Whole vectors past the caches, and a fence behind them; none without AVX."""
     target = tvm.target.Target({"kind": "llvm", "num-cores": 2, **options})
-    if not Machine.of_features(*compat.llvm_features(target)).streams:
+    if not CpuMachine.of_features(*compat.llvm_features(target)).streams:
         store = None
     rows = 1026 * (4 // np.dtype(numpy_dtype(dtype)).itemsize) // 2
     geometry = geometry_of(Case("conv", (rows, 1026), (3, 3), ins=8, outs=32))
     case = FaceCase("conv", geometry, 1, dtypes=(dtype,) * 3)
-    func = backend.build(Problem.of(case.face, case.geometry, case.orders, 1, case.dtypes), target)
+    func = backend.build(
+        Convolution.of(case.face, case.geometry, case.orders, 1, case.dtypes), target
+    )
     text = assembly(
         tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target)
     )

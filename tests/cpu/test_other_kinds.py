@@ -17,10 +17,10 @@ from helpers.kernels import HOST, built
 from topi_ext import backend
 from topi_ext.cpu import emit, kernels, registry
 from topi_ext.cpu.backend import CpuBackend
-from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.plan.resize import ResizePlan
-from topi_ext.cpu.plan.rowwise import RowPlan
-from topi_ext.cpu.plan.transpose import TranspositionPlan
+from topi_ext.cpu.plan.rowwise import RowwisePlan
+from topi_ext.cpu.plan.transpose import TransposePlan
 from topi_ext.cpu.plan.window import Plan
 from topi_ext.cpu.select.choose import rated
 from topi_ext.kernel.info import info_of
@@ -29,7 +29,7 @@ from topi_ext.spec.post_ops import PostOp
 from topi_ext.spec.problem import Argument, Problem
 from topi_ext.spec.resize import CORNERS, HALF_PIXEL, NEAREST, Resize
 from topi_ext.spec.rowwise import NORMALIZE, SOFTMAX, RowWise
-from topi_ext.spec.transpose import Transposition
+from topi_ext.spec.transpose import Transpose
 
 RELU = (PostOp("relu"),)
 TOLERANCE = 2e-6
@@ -37,7 +37,7 @@ TOLERANCE = 2e-6
 
 
 def run(problem: Any, plan: Plan | None, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    func = CpuBackend(Machine(vector_bytes=32, threads=2)).build(problem, plan)
+    func = CpuBackend(CpuMachine(vector_bytes=32, threads=2)).build(problem, plan)
     out = tvm.runtime.tensor(np.full(shape, np.nan, "float32"))
     built([func])["f0"](tvm.runtime.tensor(x), out)
     return out.numpy()
@@ -46,12 +46,12 @@ def run(problem: Any, plan: Plan | None, x: np.ndarray, shape: tuple[int, ...]) 
 @pytest.mark.smoke
 @pytest.mark.parametrize(
     "plan",
-    [None, RowPlan(8), RowPlan(4, 3), RowPlan(16, 2, 1, False), RowPlan(8, 1, 3)],
+    [None, RowwisePlan(8), RowwisePlan(4, 3), RowwisePlan(16, 2, 1, False), RowwisePlan(8, 1, 3)],
 )
 @pytest.mark.parametrize("op", [SOFTMAX, NORMALIZE])
-def test_rows(op: str, plan: RowPlan | None, rng: np.random.Generator) -> None:
+def test_rows(op: str, plan: RowwisePlan | None, rng: np.random.Generator) -> None:
     if op == SOFTMAX and plan is not None and plan.parts > 1:
-        plan = RowPlan(8, 5)  # softmax has no parts
+        plan = RowwisePlan(8, 5)  # softmax has no parts
     x = rng.standard_normal((7, 300), "float32")
     problem = RowWise(op, (("b", 7), ("k", 300)), "k", ("float32",) * 2, 1e-5, RELU)
     wide = x.astype("float64")
@@ -67,14 +67,14 @@ def test_rows(op: str, plan: RowPlan | None, rng: np.random.Generator) -> None:
 
 @pytest.mark.smoke
 @pytest.mark.parametrize(
-    "plan", [None, TranspositionPlan(8, 5, 16, True), TranspositionPlan(4, 64, 37, False)]
+    "plan", [None, TransposePlan(8, 5, 16, True), TransposePlan(4, 64, 37, False)]
 )
 @pytest.mark.parametrize("steps", [(), RELU], ids=["", "relu"])
 def test_transposes(
-    steps: tuple[PostOp, ...], plan: TranspositionPlan | None, rng: np.random.Generator
+    steps: tuple[PostOp, ...], plan: TransposePlan | None, rng: np.random.Generator
 ) -> None:
     x = rng.standard_normal((3, 37, 70), "float32")
-    problem = Transposition((("a", 3), ("b", 37), ("c", 70)), "abc", "acb", "float32", steps)
+    problem = Transpose((("a", 3), ("b", 37), ("c", 70)), "abc", "acb", "float32", steps)
     want = np.maximum(x, 0) if steps else x
     assert np.array_equal(run(problem, plan, x, (3, 70, 37)), want.transpose(0, 2, 1))
 
@@ -151,7 +151,7 @@ def test_a_target_is_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     class ToyBackend(CpuBackend):
         @classmethod
         def of(cls, target: Any, selection: Any = None) -> ToyBackend:
-            return cls(Machine(vector_bytes=16, threads=1), selection=selection)
+            return cls(CpuMachine(vector_bytes=16, threads=1), selection=selection)
 
     target = tvm.target.Target("opencl")
     assert "llvm and cuda" in backend.supports("softmax", target).reason

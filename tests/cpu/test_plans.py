@@ -12,14 +12,14 @@ import pytest
 from helpers.cases import Case, geometry_of
 from helpers.faces import FaceCase
 from helpers.kernels import free, problem_of
-from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.plan.cost import cheapest, register_tile
 from topi_ext.cpu.plan.costs import FAMILIES, ZEN4
 from topi_ext.cpu.plan.direct import DirectPlan
 from topi_ext.cpu.plan.dot_product import DotProductPlan
-from topi_ext.cpu.plan.gemm_col2im import Col2imPlan, gemm_col2im_candidates
+from topi_ext.cpu.plan.gemm_col2im import GemmCol2imPlan, gemm_col2im_candidates
 from topi_ext.cpu.plan.phase_lanes import PhaseLanesPlan
-from topi_ext.cpu.plan.runtime_dispatch import DispatchPlan
+from topi_ext.cpu.plan.runtime_dispatch import RuntimeDispatchPlan
 from topi_ext.cpu.plan.valid_taps import ValidTapsPlan
 from topi_ext.cpu.plan.wgrad_channels import WgradChannelsPlan
 from topi_ext.cpu.plan.wgrad_im2col import WgradIm2colPlan
@@ -30,17 +30,17 @@ from topi_ext.cpu.select.choose import choose
 from topi_ext.cpu.select.dynamic_shapes import Split, either
 from topi_ext.cpu.winograd.rows import WinogradRows
 from topi_ext.cpu.winograd.tiles import candidate_tiles
-from topi_ext.spec.conv import OPERANDS, Problem
+from topi_ext.spec.conv import OPERANDS, Convolution
 from topi_ext.spec.layout import Layouts
 
-MACHINE = Machine(vector_bytes=64, registers=32, fmas=1, threads=2, l2=1 << 20, streams=True)
+MACHINE = CpuMachine(vector_bytes=64, registers=32, fmas=1, threads=2, l2=1 << 20, streams=True)
 
 
 UP = Case("conv_transpose", (14, 14), (2, 2), stride=(2, 2))
 """Doubles a small image."""
 
 
-def problem_for(size: tuple[int, ...], kernel: tuple[int, ...], **case: object) -> Problem:
+def problem_for(size: tuple[int, ...], kernel: tuple[int, ...], **case: object) -> Convolution:
     """A transposed convolution of one image."""
     geometry = geometry_of(Case("conv_transpose", size, kernel, **case))
     return problem_of(FaceCase("conv_transpose", geometry, 1))
@@ -139,7 +139,7 @@ def test_taps_that_meet_padding(
     case = Case("conv", (size, size), (3, 3), 1, ins=ins, outs=ins, padding=pad, dilation=dilation)
     problem = problem_of(FaceCase(face, geometry_of(case), 1))
     plan = choose(problem, MACHINE)
-    assert choose(problem, Machine(registers=6))
+    assert choose(problem, CpuMachine(registers=6))
     found = isinstance(plan, ValidTapsPlan) or (
         isinstance(plan, WgradChannelsPlan) and plan.clipped
     )
@@ -218,7 +218,7 @@ def test_rows_that_are_held(by_slice: bool, per_task: int) -> None:
     """Their number by kinds of phases is the sum, or the maximum, over slices of the kernel."""
     for kernel, stride in (((3, 3), (2, 2)), ((5, 4), (3, 2)), ((64, 64), (32, 32))):
         problem = problem_for((8, 8), kernel, ins=5, outs=4, stride=stride)
-        direct = DirectPlan(Window.of((1, 1, 8, 8), problem.gathers), 8, 2, 1, 1, 5)
+        direct = DirectPlan(Window.of((1, 1, 8, 8), problem.accesses), 8, 2, 1, 1, 5)
         plan = WinogradPlan(
             (1, 2, 2), (1, 1, 4, 4), 8, 2, 1, 1, 1, direct,
             position_splits=1, channel_parts=per_task, per_task=per_task, by_slice=by_slice,
@@ -289,7 +289,7 @@ def test_terms_of_weight_gradients_lie_in_different_sets_of_a_cache(
         (
             "conv_transpose",
             Case("conv_transpose", (8, 8), (4, 4), ins=256, outs=128, stride=(2, 2)),
-            Col2imPlan,
+            GemmCol2imPlan,
             WinogradPlan,
         ),
         (
@@ -301,7 +301,7 @@ def test_terms_of_weight_gradients_lie_in_different_sets_of_a_cache(
         (
             "conv_transpose",
             Case("conv_transpose", (99,), (256,), ins=258, outs=1, stride=(128,)),
-            Col2imPlan,
+            GemmCol2imPlan,
             PhaseLanesPlan,
         ),
     ],
@@ -311,7 +311,7 @@ def test_any_size_has_the_kernels_of_known_ones(
 ) -> None:
     """That of few positions, and the one that known sizes of many choose."""
     plan = choose(free(FaceCase(face, geometry_of(case), 1)), MACHINE)
-    assert isinstance(plan, DispatchPlan)
+    assert isinstance(plan, RuntimeDispatchPlan)
     assert isinstance(plan.small, small) and (plan.most is None or plan.most >= 4)
     assert isinstance(plan.large, large)
 
@@ -325,7 +325,7 @@ def test_padding_of_any_size_is_left_out(face: str, dilation: int, *, is_clipped
     one = FaceCase(face, geometry_of(case), 1)
     plan: object = choose(free(one), MACHINE)
     small = []
-    while isinstance(plan, DispatchPlan):
+    while isinstance(plan, RuntimeDispatchPlan):
         small.append(plan)
         plan = plan.large
     assert isinstance(plan, WinogradPlan)
@@ -344,7 +344,7 @@ def test_gradients_of_any_size_leave_out_padding(dilation: int, *, is_clipped: b
     one = FaceCase("conv_weight_grad", geometry_of(case), 1)
     for problem in (free(one), replace(problem_of(one), n=free(one).n)):
         plan = choose(problem, MACHINE)
-        large = plan.large if isinstance(plan, DispatchPlan) else plan
+        large = plan.large if isinstance(plan, RuntimeDispatchPlan) else plan
         assert (isinstance(large, WgradChannelsPlan) and large.clipped) == is_clipped
 
 
@@ -365,7 +365,7 @@ def test_a_plan_of_few_positions_serves_some() -> None:
     assert sum(map(log, cycles)) > sum(map(log, [*cycles[1:], cycles[0]]))
     assert either([(small, [99.0] * 3)], large, cycles, known)[0] is large
     held, _ = either([(small, [99.0, 1.0, 99.0])], large, cycles, known)
-    assert isinstance(held, DispatchPlan) and held.most == 1
+    assert isinstance(held, RuntimeDispatchPlan) and held.most == 1
 
 
 def test_small_images_of_any_batch() -> None:
@@ -373,7 +373,7 @@ def test_small_images_of_any_batch() -> None:
     products serve batches of one position each that they do not serve of one image."""
     case = Case("conv", (4, 4), (4, 4), ins=512, outs=1)
     plan = choose(free(FaceCase("conv", geometry_of(case), 1)), MACHINE)
-    assert isinstance(plan, DispatchPlan) and isinstance(plan.small, DotProductPlan)
+    assert isinstance(plan, RuntimeDispatchPlan) and isinstance(plan.small, DotProductPlan)
     assert plan.most is None or plan.most >= 64
     assert plan.most_of_image is not None and plan.most_of_image < 16
 
@@ -382,7 +382,7 @@ def test_few_positions_of_many_weights() -> None:
     """More than there is room for are taken in parts."""
     case = Case("conv", (4, 4, 4), (4, 4, 4), ins=768, outs=12, stride=(4,) * 3)
     plan = choose(free(FaceCase("conv", geometry_of(case), 8)), MACHINE)
-    assert isinstance(plan, DispatchPlan) and isinstance(plan.small, DotProductPlan)
+    assert isinstance(plan, RuntimeDispatchPlan) and isinstance(plan.small, DotProductPlan)
     assert plan.small.room * 768 * 64 * 4 <= MACHINE.l2 // 2
     assert plan.most is None or plan.most > 2 * plan.small.room
 
@@ -392,7 +392,7 @@ def test_weight_gradients_of_small_images_and_large() -> None:
     case = Case("conv", (33, 33), (3, 3), ins=256, outs=64, padding=(2,) * 4, dilation=(2, 2))
     plan = choose(free(FaceCase("conv_weight_grad", geometry_of(case), 1)), MACHINE)
     kinds = []
-    while isinstance(plan, DispatchPlan):
+    while isinstance(plan, RuntimeDispatchPlan):
         kinds.append(type(plan.small))
         plan = plan.large
     assert WgradChannelsPlan in kinds and not isinstance(plan, WgradChannelsPlan)
@@ -412,7 +412,7 @@ PLANNING_SECONDS = 5
 """Of one thread, generous: it takes a tenth of them."""
 
 
-def in_time(problem: Problem) -> object:
+def in_time(problem: Convolution) -> object:
     begun = process_time()
     plan = choose(problem, MACHINE)
     assert process_time() - begun < PLANNING_SECONDS
@@ -447,14 +447,14 @@ def test_of_many_phases_a_task_has_room_for_one_position() -> None:
     """Each holds a result for every phase: of 65,536 of them 64 positions would be gigabytes."""
     case = Case("conv_transpose", (3,), (2,), stride=(1 << 16,))
     plan = in_time(free(FaceCase("conv_transpose", geometry_of(case), 1)))
-    while isinstance(plan, DispatchPlan):
+    while isinstance(plan, RuntimeDispatchPlan):
         plan = plan.large
     assert isinstance(plan, DirectPlan) and plan.window.block == (1, 1, 1, 1)
 
 
 def test_estimates_are_never_less_than_nothing() -> None:
     """Of AVX2, long kernels with a stride: their logarithm was asked for."""
-    machine = Machine(vector_bytes=32, registers=16, threads=4, streams=True)
+    machine = CpuMachine(vector_bytes=32, registers=16, threads=4, streams=True)
     pad = dict(stride=(8, 8), padding=(4,) * 4)
     case = Case("conv_transpose", (40, 30), (16, 16), ins=21, outs=21, **pad)
     choose(free(FaceCase("conv_transpose", geometry_of(case), 1)), machine)

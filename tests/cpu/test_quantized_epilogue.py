@@ -15,10 +15,10 @@ from helpers.kernels import HOST, built, problem_of
 from helpers.quantized import finished, requantized
 from topi_ext import backend, compat
 from topi_ext.cpu.kernels import build
-from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.registry import KERNELS
 from topi_ext.spec.layout import Layouts
-from topi_ext.spec.matmul import Product
+from topi_ext.spec.matmul import MatMul
 from topi_ext.spec.post_ops import PostOp
 
 EXACT = (
@@ -78,7 +78,7 @@ def operands_of(
 
 def test_every_kernel(rng: np.random.Generator) -> None:
     """What each kernel that takes integers writes, of a case that it is made for."""
-    machine = Machine.of_features(*compat.llvm_features(HOST))
+    machine = CpuMachine.of_features(*compat.llvm_features(HOST))
     chosen, kernels, tried = [], [], set()
     for number, (case, row) in enumerate((case, row) for case in CASES for row in KERNELS):
         if row.candidates is None or case.op not in row.kinds:
@@ -122,7 +122,7 @@ def test_matrix_product(rng: np.random.Generator) -> None:
         PostOp("quantize", value=9, dtype="uint8"),
     )
     sizes = {"b": 2, "m": 5, "k": 33, "n": 21}
-    product = Product(tuple(sizes.items()), "bmk", "bkn", "bmn", ("uint8", "int8", "uint8"), steps)
+    product = MatMul(tuple(sizes.items()), "bmk", "bkn", "bmn", ("uint8", "int8", "uint8"), steps)
     x = rng.integers(0, 255, (2, 5, 33), "uint8", endpoint=True)
     w = rng.integers(-128, 127, (2, 33, 21), "int8", endpoint=True)
     scale = rng.uniform(0.0005, 0.002, 21).astype("float32")
@@ -141,7 +141,7 @@ def test_rounding_of_numbers_of_every_size() -> None:
     factors = np.concatenate([halves, *near, special]).astype("float32")
     outs, wanted = factors.size, ("int8", "uint8", "int16")
     case = Case("conv", (1, 1), (1, 1), n=1, ins=1, outs=outs)
-    machine = Machine.of_features(*compat.llvm_features(HOST))
+    machine = CpuMachine.of_features(*compat.llvm_features(HOST))
     (row,) = (row for row in KERNELS if row.name == "direct")
     kernels = []
     for dtype in wanted:

@@ -18,7 +18,7 @@ sys.path.insert(0, str(SCRIPTS))
 import rate_plans  # noqa: E402
 from benchmark import rating  # noqa: E402
 from benchmark.cases import FACES, case_of  # noqa: E402
-from topi_ext.cpu.machine import Machine  # noqa: E402
+from topi_ext.cpu.machine import CpuMachine  # noqa: E402
 from topi_ext.cpu.plan.window import Plan  # noqa: E402
 from topi_ext.cpu.select.choose import candidates, choose  # noqa: E402
 
@@ -26,7 +26,7 @@ CASES = [
     {"name": "up", "x": [1, 8, 6, 6], "cout": 6, "kernel": 4, "stride": 2, "padding": 1},
     {"name": "down", "op": "conv", "x": [2, 4, 9], "cout": 5, "kernel": 3, "padding": 2},
 ]
-MACHINE = Machine(vector_bytes=32, threads=2)
+MACHINE = CpuMachine(vector_bytes=32, threads=2)
 
 
 def options(*more: str) -> Any:

@@ -15,21 +15,21 @@ from helpers.cases import Case, geometry_of
 from helpers.faces import OPERANDS, FaceCase
 from helpers.kernels import HOST, built, free, kernel_of, problem_of, run
 from topi_ext import compat
-from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.plan.direct_amx import DirectAmxPlan
 from topi_ext.cpu.plan.direct_amx_int8 import DirectAmxInt8Plan
-from topi_ext.cpu.plan.direct_dot_bf16 import DirectDotPlan
+from topi_ext.cpu.plan.direct_dot_bf16 import DirectDotBf16Plan
 from topi_ext.cpu.plan.direct_dot_int8 import DirectDotInt8Plan, plan_direct_dot_int8
-from topi_ext.cpu.plan.gemm_col2im import Col2imPlan
-from topi_ext.cpu.plan.runtime_dispatch import DispatchPlan
+from topi_ext.cpu.plan.gemm_col2im import GemmCol2imPlan
+from topi_ext.cpu.plan.runtime_dispatch import RuntimeDispatchPlan
 from topi_ext.cpu.plan.valid_taps import ValidTapsPlan
 from topi_ext.cpu.registry import KERNELS
 from topi_ext.cpu.select.choose import choose
 from topi_ext.spec.layout import Layouts
 
-MACHINE = Machine(vector_bytes=32, registers=16)
+MACHINE = CpuMachine(vector_bytes=32, registers=16)
 
-OF_SOME = {DirectAmxPlan, DirectAmxInt8Plan, DirectDotPlan, DirectDotInt8Plan}
+OF_SOME = {DirectAmxPlan, DirectAmxInt8Plan, DirectDotBf16Plan, DirectDotInt8Plan}
 """Plans with instructions that only some processors have."""
 
 CASES = [
@@ -64,14 +64,14 @@ def in_dtype(dtype: str) -> list[FaceCase]:
 
 def kinds(plan: object) -> set[type]:
     """Of the plan, and of both that it chooses from."""
-    if isinstance(plan, DispatchPlan):
-        return {DispatchPlan, *kinds(plan.small), *kinds(plan.large)}
+    if isinstance(plan, RuntimeDispatchPlan):
+        return {RuntimeDispatchPlan, *kinds(plan.small), *kinds(plan.large)}
     return {type(plan)}
 
 
 def asks(plan: object) -> bool:
     """Whether it asks for weights before they are read, which is code of its own."""
-    return isinstance(plan, Col2imPlan) and plan.ahead > 0
+    return isinstance(plan, GemmCol2imPlan) and plan.ahead > 0
 
 
 @pytest.mark.smoke
@@ -91,7 +91,7 @@ def test_each_kernel(dtype: str) -> None:
                 seen |= kinds(plan)
     if dtype in ("bfloat16", "float16"):
         assert (
-            seen | {DispatchPlan}
+            seen | {RuntimeDispatchPlan}
             == {kernel.plan for kernel in KERNELS.of_kind(*OPERANDS)} - OF_SOME
         )
     kernels = built([kernel for _, kernel in chosen.values()])
@@ -103,7 +103,7 @@ def test_each_kernel(dtype: str) -> None:
 @pytest.mark.smoke
 def test_dot_products() -> None:
     """Kernels whose instructions are not TVM's, by what this processor has."""
-    has = Machine.of_features(*compat.llvm_features(HOST)).int_dots
+    has = CpuMachine.of_features(*compat.llvm_features(HOST)).int_dots
     if not has:
         pytest.skip("no instruction here multiplies and adds integers within lanes")
     machine = replace(MACHINE, int_dots=has)

@@ -12,9 +12,9 @@ import pytest
 from helpers.profile import thinned
 from topi_ext import backend
 from topi_ext.cpu.kernels import build
-from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.select.choose import choose
-from topi_ext.spec.conv import Problem
+from topi_ext.spec.conv import Convolution
 from topi_ext.spec.layout import Layouts
 from topi_ext.spec.size_hints import elements
 
@@ -24,11 +24,11 @@ sys.path.insert(0, str(SCRIPTS))
 from benchmark.cases import FACES, read_cases  # noqa: E402
 
 MACHINES = {
-    "AVX-512": Machine(64, 32, fmas=1, threads=2, l2=1 << 20, streams=True),
-    "AVX-512 of Intel": Machine(
+    "AVX-512": CpuMachine(64, 32, fmas=1, threads=2, l2=1 << 20, streams=True),
+    "AVX-512 of Intel": CpuMachine(
         64, 32, threads=2, l1=48 << 10, l2=2 << 20, family="emerald_rapids", streams=True
     ),
-    "AVX2": Machine(32, 16, threads=2, streams=True),
+    "AVX2": CpuMachine(32, 16, threads=2, streams=True),
 }
 SOME = {
     "bench": slice(None),
@@ -58,7 +58,7 @@ def test_no_more_than_operands_and_result(name: str, face: str) -> None:
         for case in thinned(cases, 3, [*MACHINES].index(name)):
             g = case.geometry_of(face)
             layouts = Layouts.canonical(g.rank)
-            problem = Problem(face, g.as_rank3(), layouts, case.n, ("float32",) * 3)
+            problem = Convolution(face, g.as_rank3(), layouts, case.n, ("float32",) * 3)
             for prepacked in (False, True)[: 1 + (face != "conv_weight_grad")]:
                 problem = replace(problem, prepacked=prepacked)
                 plan = choose(problem, machine)

@@ -18,15 +18,15 @@ from helpers.kernels import HOST, built, free, problem_of
 from helpers.quantized import OPERANDS, run
 from topi_ext import backend
 from topi_ext.cpu import kernels
-from topi_ext.cpu.machine import Machine
+from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.registry import KERNELS
-from topi_ext.spec.conv import Problem
+from topi_ext.spec.conv import Convolution
 from topi_ext.spec.layout import Layouts
 from topi_ext.spec.post_ops import Fused
 from topi_ext.spec.reference import Reference
-from topi_ext.te import definitions as compute
+from topi_ext.te import definitions
 
-MACHINE = Machine(vector_bytes=32, registers=16)
+MACHINE = CpuMachine(vector_bytes=32, registers=16)
 
 NHWC = Layouts("NHWC", "HWIO", "NHWC")
 
@@ -77,7 +77,7 @@ def test_as_an_adapter_asks(known: str) -> None:
             sizes = (replace(face.geometry, x_size=g.x_size[-rank:], y_size=g.y_size[-rank:]),
                      problem.n)  # fmt: skip
         fused = Fused((), zero_points)
-        asked = Problem.of(face.face, sizes[0], face.orders, sizes[1], dtypes, fused)
+        asked = Convolution.of(face.face, sizes[0], face.orders, sizes[1], dtypes, fused)
         made.append(backend.build(asked, HOST))
         packing, kernel = backend.prepack(asked, HOST)
         packings.append(packing)
@@ -103,8 +103,8 @@ def test_reference_and_definition() -> None:
         got = getattr(Reference(None, zero_points), case.op)(a, b, face.geometry)
         np.testing.assert_array_equal(got, want)
         places = [te.placeholder(v.shape, v.dtype.name) for v in (a, b)]
-        centred = [compute.centred(p, z, "int32") for p, z in zip(places, zero_points)]
-        out = compute.FACES[case.op](*centred, face.geometry, face.orders, "int32")
+        centred = [definitions.centred(p, z, "int32") for p, z in zip(places, zero_points)]
+        out = definitions.DEFINITIONS[case.op](*centred, face.geometry, face.orders, "int32")
         func = te.create_prim_func([*places, out]).with_attr("global_symbol", "f0")
         run(tvm.compile(tvm.IRModule({"f0": func}), HOST)["f0"], face, zero_points, rng)
 
@@ -128,7 +128,7 @@ def test_no_kernel_for_cuda_has_them() -> None:
     """Callers ask, and get none."""
     case = FaceCase("conv", geometry_of(CASES[0]), 1, None, ("uint8", "int8", "int32"))
     target = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
-    problem = Problem.of(case.face, case.geometry, case.orders, case.n, case.dtypes)
+    problem = Convolution.of(case.face, case.geometry, case.orders, case.n, case.dtypes)
     assert backend.build(problem, target) is not None
     problem = replace(problem, zero_points=(3, 0))
     reason = backend.supports(problem.kind, target, problem.zero_points).reason

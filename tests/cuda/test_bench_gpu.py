@@ -35,8 +35,8 @@ from gpu import (  # noqa: E402
 )
 from gpu.requests import FACES, Request  # noqa: E402
 from topi_ext.cuda.machine import GpuMachine  # noqa: E402
-from topi_ext.cuda.plan.implicit_gemm import GemmPlan  # noqa: E402
-from topi_ext.cuda.plan.implicit_gemm_mma import MmaPlan  # noqa: E402
+from topi_ext.cuda.plan.implicit_gemm import ImplicitGemmPlan  # noqa: E402
+from topi_ext.cuda.plan.implicit_gemm_mma import ImplicitGemmMmaPlan  # noqa: E402
 from topi_ext.cuda.plan.tiles import Tile  # noqa: E402
 from topi_ext.cuda.registry import KERNELS  # noqa: E402
 from topi_ext.spec.geometry import Geometry  # noqa: E402
@@ -94,7 +94,9 @@ def prepared(request: Request) -> bundle.Prepared:
     arguments = tuple(Address(number, 0) for number in range(3))
     launch = Launch("main", (7, 1, 1), (64, 1, 1), 0, arguments, ("handle",) * 3)
     memory = tuple(Memory(name, number, 0) for number, name in enumerate(request.roles))
-    return bundle.Prepared(request.key, "GemmPlan(fake)", "", b"code", Plan(memory, (launch,)))
+    return bundle.Prepared(
+        request.key, "ImplicitGemmPlan(fake)", "", b"code", Plan(memory, (launch,))
+    )
 
 
 def device(cuda: FakeCuda) -> measure.Device:
@@ -110,7 +112,7 @@ def test_launches_of_any_batch(n: int) -> None:
     """Blocks, sizes and workspaces follow from the shapes that a call is given."""
     case = Case("up", "conv", n, GEOMETRY)
     request = Request(case, "conv", maker="symbolic")
-    plan = GemmPlan(Tile(64, 64, 8, 2), 4, 4, packed=True)
+    plan = ImplicitGemmPlan(Tile(64, 64, 8, 2), 4, 4, packed=True)
     problem = building.sized(request, request.problem)
     made = building.lower(building.kernels.build(problem, plan), "sm_90")
     found = made.plan(*map(request.stored, request.roles))
@@ -130,7 +132,7 @@ def test_launches_of_any_batch(n: int) -> None:
 
 def test_dynamic_shared_memory_is_asked_for() -> None:
     request = Request(CASE, "conv", "float16", "last")
-    plan = MmaPlan(Tile(128, 128, 32), 2, 4, stages=4)
+    plan = ImplicitGemmMmaPlan(Tile(128, 128, 32), 2, 4, stages=4)
     made = building.lower(building.kernels.build(request.problem, plan), "sm_90")
     found = made.plan(*map(request.stored, request.roles))
     multiply = found.launches[-1]
@@ -256,7 +258,13 @@ def test_a_run_from_arguments_to_files(tmp_path: Path, capsys: pytest.CaptureFix
 def row(name: str, ratio: float, **changes: Any) -> dict[str, Any]:
     base: dict[str, Any] = dict.fromkeys(summary.RATIOS)
     base |= {"key": name, "name": name, "dtype": "float32", "channels": "first", "face": "conv"}
-    base |= {"ratio_torch": ratio, "share": 0.5, "ok": True, "plan": "GemmPlan(a)", "notes": []}
+    base |= {
+        "ratio_torch": ratio,
+        "share": 0.5,
+        "ok": True,
+        "plan": "ImplicitGemmPlan(a)",
+        "notes": [],
+    }
     base |= {"ours_ms": 1.0, "ours_graph_ms": 0.9, "prepacked_ms": 0.95, "torch_ms": ratio}
     base |= {"estimate_ms": 0.9, "configuration": "c", "torch_graph_ms": None}
     base |= {"plans": [{"graph_ms": 0.45}, {"graph_ms": None}]}
@@ -275,7 +283,7 @@ def test_summary_names_the_worst_and_the_wrong() -> None:
     said = " ".join(found["first"])
     for words in (
         "1 results are wrong",
-        "GemmPlan: slower than cuDNN in 2 rows",
+        "ImplicitGemmPlan: slower than cuDNN in 2 rows",
         "packing",
         "20 %",
     ):

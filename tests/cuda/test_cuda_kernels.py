@@ -21,8 +21,8 @@ from helpers.profile import compiling
 from topi_ext.backend import workspace_bytes
 from topi_ext.cuda.kernels import build_packing, packed_weights
 from topi_ext.cuda.plan.direct import DirectPlan
-from topi_ext.cuda.plan.implicit_gemm import GemmPlan
-from topi_ext.cuda.plan.implicit_gemm_mma import MmaPlan
+from topi_ext.cuda.plan.implicit_gemm import ImplicitGemmPlan
+from topi_ext.cuda.plan.implicit_gemm_mma import ImplicitGemmMmaPlan
 from topi_ext.cuda.plan.tiles import Tile
 from topi_ext.cuda.plan.wgrad_direct import WgradDirectPlan
 from topi_ext.cuda.plan.wgrad_gemm import WgradGemmPlan
@@ -61,8 +61,8 @@ CASES = {
 
 PLANS = {
     "conv": [
-        GemmPlan(Tile(32, 32, 8), 4, 2),
-        GemmPlan(Tile(64, 16, 16, 3), 4, 2, packed=True),
+        ImplicitGemmPlan(Tile(32, 32, 8), 4, 2),
+        ImplicitGemmPlan(Tile(64, 16, 16, 3), 4, 2, packed=True),
         DirectPlan(1, 1),
         DirectPlan(4, 2),
     ],
@@ -115,10 +115,10 @@ def test_an_empty_batch() -> None:
 # ------------------------------------------------------------------------------ tiles
 
 TILES = [
-    ("conv_transpose", GemmPlan(Tile(128, 128, 8), 8, 8, packed=True)),
-    ("conv", GemmPlan(Tile(128, 64, 16), 8, 8)),
-    ("conv", GemmPlan(Tile(32, 128, 8), 4, 8)),
-    ("conv_transpose", GemmPlan(Tile(128, 32, 8, 2), 8, 4)),
+    ("conv_transpose", ImplicitGemmPlan(Tile(128, 128, 8), 8, 8, packed=True)),
+    ("conv", ImplicitGemmPlan(Tile(128, 64, 16), 8, 8)),
+    ("conv", ImplicitGemmPlan(Tile(32, 128, 8), 4, 8)),
+    ("conv_transpose", ImplicitGemmPlan(Tile(128, 32, 8, 2), 8, 4)),
     ("conv_weight_grad", WgradGemmPlan(Tile(128, 128, 8), 8, 8)),
     ("conv_weight_grad", WgradGemmPlan(Tile(64, 32, 16, 4), 4, 4)),
 ]
@@ -138,7 +138,7 @@ def test_plans_fit_the_device() -> None:
                 for _, plan in candidates(problem_of(case), BACKEND.machine):
                     threads = getattr(plan, "threads", 128)
                     assert threads % 32 == 0 and threads <= 1024, plan
-                    if isinstance(plan, GemmPlan):
+                    if isinstance(plan, ImplicitGemmPlan):
                         assert threads % plan.tile.rows == 0, plan
                         assert plan.tile.columns * plan.elements % threads == 0, plan
 
@@ -157,7 +157,10 @@ def test_any_plan_of_any_geometry(some: list[Case], seed: int) -> None:
 # ------------------------------------------------------------------------------ tensor cores
 
 MMA = {
-    "conv": [MmaPlan(Tile(64, 64, 32), 2, 2), MmaPlan(Tile(64, 16, 16, 2), 2, 1)],
+    "conv": [
+        ImplicitGemmMmaPlan(Tile(64, 64, 32), 2, 2),
+        ImplicitGemmMmaPlan(Tile(64, 16, 16, 2), 2, 1),
+    ],
     "conv_weight_grad": [
         WgradMmaPlan(Tile(64, 64, 32), 2, 2),
         WgradMmaPlan(Tile(64, 32, 16, 3), 2, 1),
@@ -185,13 +188,13 @@ def test_tensor_cores(name: str, dtype: str) -> None:
 @pytest.mark.parametrize(
     "plan",
     [
-        MmaPlan(Tile(128, 128, 32), 2, 4),
-        MmaPlan(Tile(128, 32, 32), 4, 1, stages=4),
-        MmaPlan(Tile(64, 128, 16), 2, 2, stages=2),
+        ImplicitGemmMmaPlan(Tile(128, 128, 32), 2, 4),
+        ImplicitGemmMmaPlan(Tile(128, 32, 32), 4, 1, stages=4),
+        ImplicitGemmMmaPlan(Tile(64, 128, 16), 2, 2, stages=2),
     ],
     ids=str,
 )
-def test_tiles_of_tensor_cores(plan: MmaPlan) -> None:
+def test_tiles_of_tensor_cores(plan: ImplicitGemmMmaPlan) -> None:
     case = CASES["groups, asymmetric and negative padding"]
     one = FaceCase("conv_transpose", geometry_of(case), case.n, dtypes=("float16",) * 3)
     check(one, plan, orders=ORDERS)
@@ -205,8 +208,8 @@ def test_float32_as_three_products_of_tf32(name: str) -> None:
         case = FaceCase(face, geometry_of(CASES[name]), 2)
         last = replace(case, layouts=channels_last(2))
         for plan in (
-            MmaPlan(Tile(64, 64, 16), 2, 2, width=4),
-            MmaPlan(Tile(64, 16, 8, 2), 2, 1, width=4),
+            ImplicitGemmMmaPlan(Tile(64, 64, 16), 2, 2, width=4),
+            ImplicitGemmMmaPlan(Tile(64, 16, 8, 2), 2, 1, width=4),
         ):
             check(case, plan)
             check(last, plan)
@@ -262,8 +265,8 @@ def test_words_of_bytes(ins: int, layouts: Layouts | None) -> None:
     for face in GATHERS:
         for dtypes in (("int8", "int8", "int32"), ("uint8", "int8", "int32")):
             one = FaceCase(face, geometry_of(case), case.n, layouts, dtypes)
-            check(one, GemmPlan(Tile(32, 32, 32), 4, 2, word=4))
-            check(one, GemmPlan(Tile(64, 16, 64, 2), 4, 2, packed=True, word=4))
+            check(one, ImplicitGemmPlan(Tile(32, 32, 32), 4, 2, word=4))
+            check(one, ImplicitGemmPlan(Tile(64, 16, 64, 2), 4, 2, packed=True, word=4))
 
 
 # ------------------------------------------------------------------------------ epilogues
@@ -284,14 +287,11 @@ def finished(value: np.ndarray, operands: list[np.ndarray]) -> np.ndarray:
     return np.tanh(value / (1 + np.exp(-value))) + 0.5
 
 
-@pytest.mark.parametrize(
-    "plan", [*PLANS["conv"], MmaPlan(Tile(64, 64, 32), 2, 2), MmaPlan(Tile(64, 16, 16, 2), 2, 1)],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize("plan", [*PLANS["conv"], *MMA["conv"]], ids=str)
 @pytest.mark.parametrize("is_last", [False, True], ids=["NCHW", "NHWC"])
 def test_epilogues(plan: object, is_last: bool) -> None:
     geometry = geometry_of(CASES["tails"])
-    dtype = "float16" if isinstance(plan, MmaPlan) else "float32"
+    dtype = "float16" if isinstance(plan, ImplicitGemmMmaPlan) else "float32"
     layouts = channels_last(2) if is_last else None
     for face in GATHERS:
         case = FaceCase(face, geometry, 2, layouts, (dtype,) * 3)
@@ -327,8 +327,8 @@ REQUANTIZED = (
     ("plan", "is_last"),
     [
         (DirectPlan(4, 2), True),
-        (GemmPlan(Tile(32, 32, 8), 4, 2), False),
-        (GemmPlan(Tile(64, 16, 64, 2), 4, 2, packed=True, word=4), True),
+        (ImplicitGemmPlan(Tile(32, 32, 8), 4, 2), False),
+        (ImplicitGemmPlan(Tile(64, 16, 64, 2), 4, 2, packed=True, word=4), True),
     ],
     ids=str,
 )
@@ -361,9 +361,9 @@ def test_requantized(plan: object, is_last: bool, rng: np.random.Generator) -> N
 @pytest.mark.parametrize(
     ("dtype", "plan"),
     [
-        ("float32", GemmPlan(Tile(64, 16, 16), 4, 2, packed=True)),
-        ("float16", MmaPlan(Tile(64, 64, 32), 2, 2)),
-        ("int8", GemmPlan(Tile(64, 16, 64), 4, 2, packed=True, word=4)),
+        ("float32", ImplicitGemmPlan(Tile(64, 16, 16), 4, 2, packed=True)),
+        ("float16", ImplicitGemmMmaPlan(Tile(64, 64, 32), 2, 2)),
+        ("int8", ImplicitGemmPlan(Tile(64, 16, 64), 4, 2, packed=True, word=4)),
     ],
 )
 def test_weights_packed_ahead(dtype: str, plan: object) -> None:
@@ -388,8 +388,8 @@ def test_weights_packed_ahead(dtype: str, plan: object) -> None:
 def test_functions_of_ours_stand_once_in_a_module() -> None:
     """TVM writes what a kernel calls for each kernel that asks; nvcc takes no function twice."""
     case, small = CASES["tails"], CASES["depthwise"]
-    tile, words = Tile(64, 16, 16), GemmPlan(Tile(32, 32, 32), 4, 2, word=4)
-    mma, tf32 = MmaPlan(tile, 2, 1), MmaPlan(Tile(64, 16, 8), 2, 1, width=4)
+    tile, words = Tile(64, 16, 16), ImplicitGemmPlan(Tile(32, 32, 32), 4, 2, word=4)
+    mma, tf32 = ImplicitGemmMmaPlan(tile, 2, 1), ImplicitGemmMmaPlan(Tile(64, 16, 8), 2, 1, width=4)
 
     def one(plan: object, *dtypes: str, of: Case = case, face: str = "conv") -> tuple:
         return FaceCase(face, geometry_of(of), 2, dtypes=(dtypes * 3)[:3]), plan
@@ -422,13 +422,15 @@ def test_workspaces_are_stated() -> None:
     """Shares of a split sum, and packed weights: what a function allocates on the device."""
     case = FaceCase("conv", geometry_of(CASES["tails"]), 2)
     elements = prod(case.stored_shape("y"))
-    func = BACKEND.build(problem_of(case), GemmPlan(Tile(64, 16, 16, 3), 4, 2))
+    func = BACKEND.build(problem_of(case), ImplicitGemmPlan(Tile(64, 16, 16, 3), 4, 2))
     assert workspace_bytes(func, 1) == 3 * elements * 4
-    packed = GemmPlan(Tile(64, 16, 16), 4, 2, packed=True)
+    packed = ImplicitGemmPlan(Tile(64, 16, 16), 4, 2, packed=True)
     held = packed_weights(problem_of(case, prepacked=True), packed).elements
     assert workspace_bytes(BACKEND.build(problem_of(case), packed), 1) == held * 4
     assert workspace_bytes(BACKEND.build(problem_of(case), DirectPlan(1, 1)), 1) == 0
-    some = BACKEND.build(problem_of(case, is_symbolic=True), GemmPlan(Tile(64, 16, 16, 3), 4, 2))
+    some = BACKEND.build(
+        problem_of(case, is_symbolic=True), ImplicitGemmPlan(Tile(64, 16, 16, 3), 4, 2)
+    )
     assert workspace_bytes(some, 1) is None
 
 

@@ -18,7 +18,7 @@ from topi_ext.backend import Unsupported, of_target
 from topi_ext.cuda import kernels
 from topi_ext.cuda.backend import CudaBackend
 from topi_ext.cuda.machine import STATIC_SHARED, GpuMachine
-from topi_ext.cuda.plan.implicit_gemm import GemmPlan
+from topi_ext.cuda.plan.implicit_gemm import ImplicitGemmPlan
 from topi_ext.cuda.plan.tiles import Plan, WarpTiles
 from topi_ext.cuda.registry import KERNELS
 from topi_ext.cuda.select.choose import candidates, choose
@@ -71,7 +71,7 @@ def test_plans_fit_a_block(face: str, arch: str) -> None:
         problem = problem_of(decoder(face, dtype))
         for _, plan in candidates(problem, machine):
             assert getattr(plan, "threads", 128) <= 1024
-            if isinstance(plan, GemmPlan):
+            if isinstance(plan, ImplicitGemmPlan):
                 assert plan.footprint(problem).shared <= STATIC_SHARED, plan
             if isinstance(plan, WarpTiles):
                 assert machine.has_mma

@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 from gpu import banks, ceilings, sass, shapes, static, tables, toolchain
 from topi_ext.cuda.machine import GpuMachine
-from topi_ext.cuda.plan.implicit_gemm import GemmPlan
-from topi_ext.cuda.plan.implicit_gemm_mma import MmaPlan
+from topi_ext.cuda.plan.implicit_gemm import ImplicitGemmPlan
+from topi_ext.cuda.plan.implicit_gemm_mma import ImplicitGemmMmaPlan
 from topi_ext.cuda.plan.tiles import Tile
 from topi_ext.cuda.plan.wgrad_gemm import WgradGemmPlan
 from topi_ext.cuda.registry import KERNELS
@@ -34,15 +34,17 @@ HALVES = shapes.Shape(
     dtype="float16",
     channels_last=True,
 )
-LARGE = GemmPlan(Tile(128, 128, 8), 8, 8, packed=True)
-NARROW = GemmPlan(Tile(128, 64, 8), 8, 8, packed=True)
+LARGE = ImplicitGemmPlan(Tile(128, 128, 8), 8, 8, packed=True)
+NARROW = ImplicitGemmPlan(Tile(128, 64, 8), 8, 8, packed=True)
 
 SPOTS = {
     "128x128": static.Spot(DECODER, "conv", LARGE, "sm_80"),
     "128x64": static.Spot(DECODER, "conv_transpose", NARROW, "sm_90"),
     "128x64, Turing": static.Spot(DECODER, "conv", NARROW, "sm_75"),
-    "halves": static.Spot(HALVES, "conv", MmaPlan(Tile(128, 128, 32), 2, 4), "sm_80"),
-    "halves, Blackwell": static.Spot(HALVES, "conv", MmaPlan(Tile(64, 64, 32), 2, 2), "sm_120"),
+    "halves": static.Spot(HALVES, "conv", ImplicitGemmMmaPlan(Tile(128, 128, 32), 2, 4), "sm_80"),
+    "halves, Blackwell": static.Spot(
+        HALVES, "conv", ImplicitGemmMmaPlan(Tile(64, 64, 32), 2, 2), "sm_120"
+    ),
     "weights": static.Spot(
         DECODER, "conv_weight_grad", WgradGemmPlan(Tile(128, 128, 8), 8, 8), "sm_90"
     ),

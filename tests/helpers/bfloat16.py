@@ -17,7 +17,7 @@ from helpers.faces import FaceCase
 from helpers.kernels import problem_of
 from topi_ext import compat
 from topi_ext.cpu import kernels
-from topi_ext.spec.conv import Problem
+from topi_ext.spec.conv import Convolution
 from topi_ext.spec.layout import Layouts
 
 C, T = "conv", "conv_transpose"
@@ -43,7 +43,7 @@ CASES = {
 }
 
 
-def some_block(problem: Problem, dice: random.Random) -> list[int]:
+def some_block(problem: Convolution, dice: random.Random) -> list[int]:
     """Outer axes are cut first; what is cut leaves blocks that are not full."""
     block = [1, 1, 1, 1]
     for axis in (3, 2, 1, 0):
@@ -65,7 +65,7 @@ class SomeKernels:
 
     def __init__(
         self,
-        plan_of: Callable[[Problem, random.Random], object],
+        plan_of: Callable[[Convolution, random.Random], object],
         rng: np.random.Generator,
         weights: str,
         times: int,
@@ -96,7 +96,7 @@ class SomeKernels:
                 raise AssertionError(f"seed {self.seed}, {plan}") from error
 
 
-def packed(problem: Problem, plan: object, weight: np.ndarray) -> np.ndarray:
+def packed(problem: Convolution, plan: object, weight: np.ndarray) -> np.ndarray:
     """Weights packed by the kernel's own function, which needs no special instruction."""
     func = kernels.build_packing(problem, plan).with_attr("global_symbol", "pack")
     elements, dtype = kernels.packed_weights(problem, plan)

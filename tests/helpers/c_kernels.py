@@ -17,7 +17,7 @@ from topi_ext.deploy import c_source, kernel
 from topi_ext.deploy.command import RUNTIME
 from topi_ext.deploy.kernel import Kernel
 from topi_ext.deploy.request import Request, Words, read
-from topi_ext.spec.conv import Problem
+from topi_ext.spec.conv import Convolution
 from topi_ext.spec.dtypes import byte_width
 
 from . import compare
@@ -158,7 +158,7 @@ def of_family(words: Words, family: str, target: object) -> CKernel | None:
     """One with the fastest plan of this row of the registry; None where it does not serve."""
     request = read(words)
     machine = CpuBackend.of(target).machine
-    problem = Problem(
+    problem = Convolution(
         request.face, request.geometry.as_rank3(), request.layouts, request.n, request.dtypes
     )
     row = next(row for row in KERNELS if row.name == family)

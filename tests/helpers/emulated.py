@@ -23,7 +23,7 @@ from topi_ext.cuda.plan.tiles import Tile
 from topi_ext.cuda.plan.wgrad_direct import WgradDirectPlan
 from topi_ext.cuda.plan.wgrad_gemm import WgradGemmPlan
 from topi_ext.cuda.plan.wgrad_mma import WgradMmaPlan
-from topi_ext.spec.conv import Problem
+from topi_ext.spec.conv import Convolution
 from topi_ext.spec.layout import Layouts
 
 ARCH = "sm_90"
@@ -34,10 +34,10 @@ ORDERS = (0, 1, 2)
 """In which threads take turns: ascending, descending, shuffled."""
 
 
-def problem_of(case: FaceCase, *, is_symbolic: bool = False, **more: object) -> Problem:
+def problem_of(case: FaceCase, *, is_symbolic: bool = False, **more: object) -> Convolution:
     """The problem of a case; `more` are fields of it."""
     geometry, n = symbolic(case) if is_symbolic else (case.geometry, case.n)
-    made = Problem(case.face, geometry.as_rank3(), case.orders, n, case.dtypes)
+    made = Convolution(case.face, geometry.as_rank3(), case.orders, n, case.dtypes)
     return replace(made, **more)
 
 

@@ -14,20 +14,20 @@ from helpers.faces import FaceCase
 from helpers.guarded import symbolic
 from topi_ext import compat
 from topi_ext.cpu.kernels import build, direct, wgrad_winograd
-from topi_ext.cpu.machine import Machine
-from topi_ext.spec.conv import Problem
+from topi_ext.cpu.machine import CpuMachine
+from topi_ext.spec.conv import Convolution
 
 HOST = compat.host_target()
 
 
-STREAMS = Machine.of_features(*compat.llvm_features(HOST)).streams
+STREAMS = CpuMachine.of_features(*compat.llvm_features(HOST)).streams
 
 
-def problem_of(case: FaceCase) -> Problem:
-    return Problem(case.face, case.geometry.as_rank3(), case.orders, case.n, case.dtypes)
+def problem_of(case: FaceCase) -> Convolution:
+    return Convolution(case.face, case.geometry.as_rank3(), case.orders, case.n, case.dtypes)
 
 
-def kernel_of(problem: Problem, plan: object) -> object:
+def kernel_of(problem: Convolution, plan: object) -> object:
     """Any plan is right, the planner only guesses which is fast."""
     if getattr(plan, "direct", True) is None:
         with pytest.MonkeyPatch.context() as patch:
@@ -91,7 +91,7 @@ def run_all(
         run(kernels[f"f{number}"], case, rng, tiled=tiled)
 
 
-def free(case: FaceCase) -> Problem:
+def free(case: FaceCase) -> Convolution:
     """The problem with sizes that the kernel knows when it runs."""
     geometry, n = symbolic(case)
-    return Problem(case.face, geometry.as_rank3(), case.orders, n, case.dtypes)
+    return Convolution(case.face, geometry.as_rank3(), case.orders, n, case.dtypes)

@@ -15,7 +15,7 @@ from topi_ext.cpu import backend as cpu_backend
 from topi_ext.cpu.plan.direct import DirectPlan
 from topi_ext.cpu.plan.window import Plan
 from topi_ext.cpu.select.choose import candidates, choose
-from topi_ext.spec.conv import Problem
+from topi_ext.spec.conv import Convolution
 from topi_ext.spec.geometry import Geometry
 from topi_ext.spec.layout import Layouts
 from topi_ext.tuning.database import machine_name, merge
@@ -24,14 +24,14 @@ from topi_ext.tuning.lookup import entry
 X, W, PADDING = (1, 8, 12, 12), (8, 8, 3, 3), (1, 1)
 
 
-def problem(prepacked: bool = False) -> Problem:
+def problem(prepacked: bool = False) -> Convolution:
     """A convolution of `X` and `W`."""
     geometry = Geometry.of_conv("conv2d", X, W, padding=PADDING)
     layouts, dtypes = Layouts.canonical(2), ("float32",) * 3
-    return Problem("conv", geometry.as_rank3(), layouts, 1, dtypes, prepacked=prepacked)
+    return Convolution("conv", geometry.as_rank3(), layouts, 1, dtypes, prepacked=prepacked)
 
 
-def plant(path: Path, target: Any, one: Problem) -> Plan:
+def plant(path: Path, target: Any, one: Convolution) -> Plan:
     """Write a file that says that the slowest of `direct`, by estimate, was the fastest."""
     found = of_target(target)
     rated = (each for each in candidates(one, found.machine) if isinstance(each[1], DirectPlan))
@@ -48,7 +48,7 @@ def built() -> Iterator[list[Plan]]:
     plans: list[Plan] = []
     build = cpu_backend.kernels.build
 
-    def spy(problem: Problem, plan: Plan) -> Any:
+    def spy(problem: Convolution, plan: Plan) -> Any:
         plans.append(plan)
         return build(problem, plan)
 

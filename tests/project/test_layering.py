@@ -307,7 +307,7 @@ def test_arrows_run_one_way() -> None:
         ("relax_ext.op.ops", "from topi_ext.helpers import f", "no layer"),
         ("relax_ext.op.ops", "import relay_ext", "never meet"),
         ("relay_ext.ops", "from relax_ext.op.ops import f", "never meet"),
-        ("topi_ext.cuda.plan.direct", "from ...cpu.machine import Machine", "never meet"),
+        ("topi_ext.cuda.plan.direct", "from ...cpu.machine import CpuMachine", "never meet"),
         ("relax_ext.op.ops", "from tvm import relay", "adapter of that IR"),
         ("relax_ext.op.ops", "from benchmarks import bench", "stands above"),
         (

@@ -23,7 +23,7 @@ from helpers.profile import compiling
 from topi_ext import backend, compat
 from topi_ext.cpu import emit
 from topi_ext.emit import builder
-from topi_ext.spec.conv import Problem
+from topi_ext.spec.conv import Convolution
 
 THREADS, ROUNDS = 8, 4
 
@@ -120,7 +120,7 @@ def test_any_geometries_at_once(data: st.DataObject, threads: int) -> None:
 def kernel() -> Any:
     case = FaceCase("conv", geometry_of(Case("conv", (13, 9), (3, 3), ins=23, outs=29)), 2)
     return backend.build(
-        Problem.of(case.face, case.geometry, case.orders, case.n, case.dtypes), build.target()
+        Convolution.of(case.face, case.geometry, case.orders, case.n, case.dtypes), build.target()
     )
 
 

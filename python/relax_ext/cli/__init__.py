@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from conv_cli import check as _check
-from conv_cli import entry as _entry
+from conv_cli import main as _main
 from conv_cli.check import Options, Progress, Report, set_threads
 from conv_cli.errors import CliError
 from conv_cli.model import Model
@@ -20,7 +20,7 @@ from .adapter import RelaxAdapter
 
 __all__ = ["CliError", "Options", "check", "main", "set_threads"]
 
-main = partial(_entry.main, RelaxAdapter())
+main = partial(_main.main, RelaxAdapter())
 
 
 def check(

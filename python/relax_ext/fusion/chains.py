@@ -25,7 +25,7 @@ from topi_ext.fusion import post_ops
 from topi_ext.fusion.anchors import ConvAnchor
 from topi_ext.fusion.chain import Chain as CommonChain
 from topi_ext.fusion.post_ops import COMMUTATIVE, Step, is_saturated
-from topi_ext.spec.conv import OPERANDS, Problem
+from topi_ext.spec.conv import OPERANDS, Convolution
 from topi_ext.spec.post_ops import PostOp
 
 from ..op.attrs import STOCK, read
@@ -173,8 +173,8 @@ def _read_conv(call: Any, lookup: Lookup) -> Match | None:
         return None  # legalization refuses it
     if 0 in conv.shape(conv.result) or conv.n == 0:
         return None
-    dtypes = tuple(conv.dtypes[role] for role in (*OPERANDS[conv.face], conv.result))
-    problem = Problem.of(conv.face, conv.geometry, conv.plain, conv.n, dtypes)
+    dtypes = tuple(conv.dtypes[role] for role in (*OPERANDS[conv.kind], conv.result))
+    problem = Convolution.of(conv.kind, conv.geometry, conv.plain, conv.n, dtypes)
     match = Match(ConvAnchor(conv.op, problem), tuple(call.args[:2]), tensor_type_of(call))
     return of_bytes(match, conv, lookup) or match
 

@@ -157,7 +157,7 @@ def _factor(conv: Conv, data: np.ndarray, weight: np.ndarray) -> np.ndarray | No
     if data.size != 1:
         return None
     if weight.size > 1:
-        is_transposed = conv.face == "conv_transpose"
+        is_transposed = conv.kind == "conv_transpose"
         order, kept = conv.layouts["w"].order, "I" if is_transposed else "O"
         weight = np.moveaxis(weight, order.index(kept), 0)
         weight = weight.reshape(weight.shape[0], -1)

@@ -25,11 +25,11 @@ from topi_ext.spec.geometry import Geometry, any_of, fail, integer, integers, is
 from topi_ext.spec.layout import SPATIAL, Layout
 
 STOCK = {
-    f"relax.nn.conv{rank}d{suffix}": face
-    for face, suffix in (("conv", ""), ("conv_transpose", "_transpose"))
+    f"relax.nn.conv{rank}d{suffix}": kind
+    for kind, suffix in (("conv", ""), ("conv_transpose", "_transpose"))
     for rank in (1, 2, 3)
 }
-"""Operators of TVM that we take over, and the face that each one is."""
+"""Operators of TVM that we take over, and the kind that each one is."""
 
 CONV_TRANSPOSE = "relax.relax_ext.conv_transpose"
 CONV_WEIGHT_GRAD = "relax.relax_ext.conv_weight_grad"
@@ -37,7 +37,7 @@ CONV_WEIGHT_GRAD = "relax.relax_ext.conv_weight_grad"
 OWN = {CONV_TRANSPOSE: "conv_transpose", CONV_WEIGHT_GRAD: "conv_weight_grad"}
 """Operators that we add; TVM's printer wants names under ``relax.``."""
 
-FACE = {**STOCK, **OWN}
+KIND = {**STOCK, **OWN}
 
 
 def short_name(call: Any) -> str:
@@ -56,7 +56,7 @@ class Conv(Call):
 
 
 def read(call: Any, out_dtype: str = "") -> Conv | None:
-    """Read a call of an operator in `FACE`.
+    """Read a call of an operator in `KIND`.
 
     Parameters
     ----------
@@ -74,15 +74,15 @@ def read(call: Any, out_dtype: str = "") -> Conv | None:
     ValueError
         One line that names operator, value and rule, for whatever makes no convolution.
     """
-    op, face = short_name(call), FACE[call.op.name]
+    op, kind = short_name(call), KIND[call.op.name]
     names = _NAMES.get(call.op.name, ("data", "weight"))
-    roles = OPERANDS[face] + RESULT[face]
+    roles = OPERANDS[kind] + RESULT[kind]
     rank = _rank(op, call)
-    layouts = _layouts(op, face, call, rank)
+    layouts = _layouts(op, kind, call, rank)
     types = [_tensor(op, name, arg) for name, arg in zip(names, tensors(call))]
     dtypes = _dtypes(op, types, dtype_name(call_attr(call, "out_dtype")) or out_dtype)
     stated = dict(layouts)  # in the user's letters
-    if face == "conv_transpose":
+    if kind == "conv_transpose":
         stated["w"] = layouts["w"].exchanged
     shapes = [
         _canonical_shape(op, name, stated[role], found)
@@ -90,15 +90,15 @@ def read(call: Any, out_dtype: str = "") -> Conv | None:
     ]
     by_role = dict(zip(roles, dtypes))
     if None in shapes:
-        return Conv(op, face, layouts, by_role, None, None)
+        return Conv(op, kind, layouts, by_role, None, None)
     blocks = (_block_sizes(layouts[role], found) for role, found in zip(roles, types))
-    constants = (*_constants(face, shapes), *chain.from_iterable(blocks))
+    constants = (*_constants(kind, shapes), *chain.from_iterable(blocks))
     if any(not isinstance(size, int) for size in constants):
         if call.op.name in OWN:
             raise fail(op, "channels and kernel sizes must be constant")
         return None
-    geometry = _geometry(op, face, call, rank, *shapes)
-    conv = Conv(op, face, layouts, by_role, geometry, shapes[0][0])
+    geometry = _geometry(op, kind, call, rank, *shapes)
+    conv = Conv(op, kind, layouts, by_role, geometry, shapes[0][0])
     conv.stored_shape(conv.result)
     return conv
 
@@ -144,11 +144,11 @@ def kernel_size_of(op: str, value: Any) -> tuple[int, ...]:
     return integers(op, "kernel_size", value, tuple(SPATIAL))
 
 
-def _layouts(op: str, face: str, call: Any, rank: int) -> dict[str, Layout]:
+def _layouts(op: str, kind: str, call: Any, rank: int) -> dict[str, Layout]:
     """Layout per role, read from the attributes in the operator's own letters."""
     spatial = SPATIAL[rank]
     data, kernel, out = (str(call_attr(call, name)) for name in _LAYOUT_ATTRS)
-    is_transposed = face == "conv_transpose"
+    is_transposed = kind == "conv_transpose"
     found = [
         Layout.parse(op, "data_layout", data, "NC" + spatial),
         Layout.parse(op, "kernel_layout", kernel, ("IO" if is_transposed else "OI") + spatial),
@@ -156,7 +156,7 @@ def _layouts(op: str, face: str, call: Any, rank: int) -> dict[str, Layout]:
     ]
     if is_transposed:
         found[1] = found[1].exchanged
-    return dict(zip("ywx" if face == "conv_transpose" else "xwy", found))
+    return dict(zip("ywx" if kind == "conv_transpose" else "xwy", found))
 
 
 def _tensor(op: str, name: str, arg: Any) -> Any:
@@ -199,14 +199,14 @@ def _block_sizes(layout: Layout, found: Any) -> list[Any]:
     return [size for (_, factor), size in zip(layout.axes, shape) if factor]
 
 
-def _constants(face: str, shapes: list[Any]) -> tuple[Any, ...]:
+def _constants(kind: str, shapes: list[Any]) -> tuple[Any, ...]:
     """The sizes that a geometry needs as integers: channels and kernel."""
     data_channels = [shape[1] for shape in shapes]
-    return (*data_channels, *(() if face == "conv_weight_grad" else shapes[1]))
+    return (*data_channels, *(() if kind == "conv_weight_grad" else shapes[1]))
 
 
 def _geometry(
-    op: str, face: str, call: Any, rank: int, first: Any, second: Any, like: Any = None
+    op: str, kind: str, call: Any, rank: int, first: Any, second: Any, like: Any = None
 ) -> Geometry:
     stated = {
         "stride": call_attr(call, "strides"),
@@ -214,9 +214,9 @@ def _geometry(
         "dilation": call_attr(call, "dilation"),
         "groups": integer(op, "groups", call_attr(call, "groups")),
     }
-    if face == "conv":
+    if kind == "conv":
         return Geometry.of_conv(op, first, second, **stated)
-    if face == "conv_weight_grad":
+    if kind == "conv_weight_grad":
         _equal(op, "batches {} of x and {} of y must be equal", first[0], second[0])
         kernel = kernel_size_of(op, call_attr(call, "kernel_size"))
         return Geometry.of_sizes(op, first, second, kernel, **stated)

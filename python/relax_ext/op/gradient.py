@@ -13,7 +13,7 @@ from topi_ext.spec.gradients import RULES
 
 from . import blocks
 from .attrs import Conv, read, short_name
-from .ops import face_call
+from .ops import conv_call
 
 R = relax()
 
@@ -30,13 +30,13 @@ def gradient(orig_var: Any, call: Any, dout: Any, bb: Any, stock: Any) -> list[A
         raise fail(
             short_name(call), "the gradient needs known shapes, constant channels and kernel sizes"
         )
-    roles = OPERANDS[conv.face] + conv.result
+    roles = OPERANDS[conv.kind] + conv.result
     tensors = {
         role: blocks.merged(tensor, conv.layouts[role], conv.shape(role))
         for role, tensor in zip(roles, (*call.args[:2], dout))
     }
     ops = RelaxOps(conv, tensors.get("x"))
-    gradients = RULES[conv.face](ops, conv.geometry, *tensors.values())
+    gradients = RULES[conv.kind](ops, conv.geometry, *tensors.values())
     return [
         *(
             blocks.split(tensor, conv.layouts[role], conv.shape(role))
@@ -47,7 +47,7 @@ def gradient(orig_var: Any, call: Any, dout: Any, bb: Any, stock: Any) -> list[A
 
 
 class RelaxOps:
-    """The faces as Relax calls; every result has the layout and dtype of its role in `conv`.
+    """The kinds as Relax calls; every result has the layout and dtype of its role in `conv`.
 
     Whatever gradient is an x, some x is at hand that has its shape.
     """
@@ -68,11 +68,11 @@ class RelaxOps:
         """w from x and y."""
         return self._call("conv_weight_grad", x, y, geometry)
 
-    def _call(self, face: str, first: Any, second: Any, geometry: Geometry) -> Any:
-        dtypes = [self._conv.dtypes[role] for role in OPERANDS[face] + RESULT[face]]
+    def _call(self, kind: str, first: Any, second: Any, geometry: Geometry) -> Any:
+        dtypes = [self._conv.dtypes[role] for role in OPERANDS[kind] + RESULT[kind]]
         if dtypes[0] != dtypes[1]:
             # Operands of one dtype are what kernels are made for; widening loses nothing.
             wide = accumulator(self._conv.op, *dtypes)
             first, second = R.op.astype(first, wide), R.op.astype(second, wide)
         operands = (first, second)
-        return face_call(face, operands, geometry, self._conv.plain, dtypes[2], self._x)
+        return conv_call(kind, operands, geometry, self._conv.plain, dtypes[2], self._x)

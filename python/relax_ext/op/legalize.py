@@ -19,17 +19,17 @@ from topi_ext.compat import (
     tensor_type_of,
     tir,
 )
-from topi_ext.spec.conv import OPERANDS, Problem
+from topi_ext.spec.conv import OPERANDS, Convolution
 from topi_ext.spec.dtypes import accumulator
 from topi_ext.spec.geometry import Geometry, fail
 from topi_ext.target import advise
 from topi_ext.te.conv_transpose import ConvTranspose
-from topi_ext.te.definitions import FACES, conv_transpose_of_zeros, transposed
+from topi_ext.te.definitions import DEFINITIONS, conv_transpose_of_zeros, transposed
 
 from ..target import target_of
 from . import blocks
 from .attrs import Conv, read, tensors
-from .ops import face_call
+from .ops import conv_call
 
 R = relax()
 
@@ -47,9 +47,9 @@ def legalize(bb: Any, call: Any, stock: Any) -> Any:
     operands = list(call.args[:2])
     target = target_of(found)
     advise("relax_ext", target)
-    dtypes = tuple(conv.dtypes[role] for role in OPERANDS[conv.face] + conv.result)
+    dtypes = tuple(conv.dtypes[role] for role in OPERANDS[conv.kind] + conv.result)
     accumulator(conv.op, *dtypes)  # refuses what is unknown
-    problem = Problem.of(conv.face, conv.geometry, conv.plain, conv.n, dtypes)
+    problem = Convolution.of(conv.kind, conv.geometry, conv.plain, conv.n, dtypes)
     func = backend.build(problem, target)
     if func is not None:
         return R.call_tir(bb.add_func(func, conv.op), operands, found)
@@ -57,15 +57,15 @@ def legalize(bb: Any, call: Any, stock: Any) -> Any:
 
 
 def _by_definition(bb: Any, conv: Conv, operands: list[Any], target: Any) -> Any:
-    face = FACES[conv.face]
-    if conv.face == "conv_transpose" and max(conv.geometry.stride) > 1:
+    kind = DEFINITIONS[conv.kind]
+    if conv.kind == "conv_transpose" and max(conv.geometry.stride) > 1:
         if target is None or not is_gpu(target) or not _has_odd_rows(conv.geometry):
             return _by_phases(bb, conv, operands)
-        face = conv_transpose_of_zeros
+        kind = conv_transpose_of_zeros
 
     def define(first: Any, second: Any, x_size: Any, y_size: Any) -> Any:
         geometry = replace(conv.geometry, x_size=tuple(x_size), y_size=tuple(y_size))
-        return face(first, second, geometry, conv.plain, conv.dtypes[conv.result])
+        return kind(first, second, geometry, conv.plain, conv.dtypes[conv.result])
 
     return bb.call_te(define, *operands, *_sizes(conv), primfunc_name_hint=conv.op)
 
@@ -131,11 +131,11 @@ def _unblocked(call: Any, conv: Conv) -> Any:
     """The same on plain layouts between layout transforms, all of which are legalized next."""
     operands = [
         blocks.merged(arg, conv.layouts[role], conv.shape(role))
-        for role, arg in zip(OPERANDS[conv.face] + conv.result, tensors(call))
+        for role, arg in zip(OPERANDS[conv.kind] + conv.result, tensors(call))
     ]
     role = conv.result
     size = operands[2:] or [conv.geometry.x_size]
-    plain = face_call(conv.face, operands[:2], conv.geometry, conv.plain, conv.dtypes[role], *size)
+    plain = conv_call(conv.kind, operands[:2], conv.geometry, conv.plain, conv.dtypes[role], *size)
     return blocks.split(plain, conv.layouts[role], conv.shape(role))
 
 

@@ -139,15 +139,15 @@ def conv_transpose(
     return _call(CONV_TRANSPOSE, [data, weight, _size(op, size)], attrs)
 
 
-def face_call(
-    face: str,
+def conv_call(
+    kind: str,
     operands: Sequence[Any],
     geometry: Geometry,
     layouts: Layouts,
     out_dtype: str,
     size: Any = None,
 ) -> Any:
-    """Call the operator that is this face with this geometry: TVM's own wherever one can be.
+    """Call the operator that is this kind with this geometry: TVM's own wherever one can be.
 
     A transposed convolution's output padding is stated as less padding behind.  Where that is no
     integer, `size` is a tensor of the output's shape, or its spatial size.
@@ -166,9 +166,9 @@ def face_call(
         "out_layout": layouts.y,
         "out_dtype": out_dtype,
     }
-    if face == "conv_weight_grad":
+    if kind == "conv_weight_grad":
         return conv_weight_grad(*operands, stated.kernel, **attrs)
-    if face == "conv":
+    if kind == "conv":
         return getattr(R.op.nn, f"conv{stated.rank}d")(*operands, **attrs)
     attrs["data_layout"], attrs["out_layout"] = layouts.y, layouts.x
     attrs["kernel_layout"] = swap_kernel_letters(layouts.w)

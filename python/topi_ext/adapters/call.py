@@ -23,7 +23,7 @@ class Call:
     ----------
     op : str
         Name for errors.
-    face : str
+    kind : str
         ``"conv"``, ``"conv_transpose"`` or ``"conv_weight_grad"``.
     layouts : dict
         Layout per role, perhaps blocked.
@@ -36,7 +36,7 @@ class Call:
     """
 
     op: str
-    face: str
+    kind: str
     layouts: dict[str, Layout]
     dtypes: dict[str, str]
     geometry: Geometry | None
@@ -45,7 +45,7 @@ class Call:
     @property
     def result(self) -> str:
         """Role of the result."""
-        return RESULT[self.face]
+        return RESULT[self.kind]
 
     @property
     def plain(self) -> Layouts:

@@ -63,7 +63,7 @@ _NO_GATHERS = ("+prefer-no-gather", "+prefer-no-scatter")
 
 
 def gathers_elements(target: Any) -> bool:
-    """Whether LLVM copies elements that are apart by AVX-512's gathers and scatters, and could be
+    """Whether LLVM copies elements that are apart by AVX-512's accesses and scatters, and could be
     told not to: they take several cycles for each element, plain loads and stores about one."""
     llvm = tvm.target.codegen
     if llvm.llvm_version_major() < 18:

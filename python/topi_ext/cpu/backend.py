@@ -18,7 +18,7 @@ from ..spec.size_rules import Rule
 from ..tuning.database import Database, current
 from ..tuning.lookup import measured
 from . import kernels
-from .machine import Machine
+from .machine import CpuMachine
 from .plan.window import Plan
 from .registry import KERNELS
 from .select.choose import candidates, rated
@@ -30,7 +30,7 @@ class CpuBackend:
 
     Attributes
     ----------
-    machine : Machine
+    machine : CpuMachine
     processor : str
         Its name, as the target has it.
     database : Database, optional
@@ -39,7 +39,7 @@ class CpuBackend:
         Kernels that may be chosen.
     """
 
-    machine: Machine
+    machine: CpuMachine
     processor: str = ""
     database: Database | None = None
     selection: Selection = ALL
@@ -50,7 +50,7 @@ class CpuBackend:
         features = compat.llvm_features(target)
         if features is None:
             return None
-        machine = Machine.of_features(*features)
+        machine = CpuMachine.of_features(*features)
         return cls(machine, compat.processor(target), current(), selection)
 
     def plan(self, problem: Problem) -> Plan:

@@ -12,7 +12,7 @@ CACHE_LINE = 64
 
 
 @dataclass(frozen=True)
-class Machine:
+class CpuMachine:
     """What a plan has to know of a processor.
 
     Attributes
@@ -60,7 +60,7 @@ class Machine:
     family: str = ""
 
     @classmethod
-    def of_features(cls, features: frozenset[str], threads: int) -> Machine:
+    def of_features(cls, features: frozenset[str], threads: int) -> CpuMachine:
         """The machine that LLVM's CPU `features` describe."""
         streams = "non-temporal-stores" in features
         if "amx-tile" in features:
@@ -70,7 +70,7 @@ class Machine:
         return replace(machine, int_dots=_int_dots(features, machine.fmas))
 
     @classmethod
-    def _of_vectors(cls, features: frozenset[str], threads: int, streams: bool) -> Machine:
+    def _of_vectors(cls, features: frozenset[str], threads: int, streams: bool) -> CpuMachine:
         """The same without instructions that only some dtypes have."""
         if "avx512f" in features:
             known = cls(vector_bytes=64, registers=32, threads=threads, streams=streams)

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from ..kernel.registry import DynamicShapes, Kernel, Registry
 from ..spec.rowwise import OPS as ROW_OPS
-from .machine import Machine
+from .machine import CpuMachine
 from .plan.direct import DirectPlan, direct_candidates, direct_of_any_size, plan_direct
 from .plan.direct_amx import DirectAmxPlan, direct_amx_candidates
 from .plan.direct_amx_int8 import DirectAmxInt8Plan, direct_amx_int8_candidates
-from .plan.direct_dot_bf16 import DirectDotPlan, direct_dot_candidates, plan_direct_dot
+from .plan.direct_dot_bf16 import (
+    DirectDotBf16Plan,
+    direct_dot_bf16_candidates,
+    plan_direct_dot_bf16,
+)
 from .plan.direct_dot_int8 import (
     DirectDotInt8Plan,
     direct_dot_int8_candidates,
@@ -21,12 +25,12 @@ from .plan.direct_dot_int8 import (
 )
 from .plan.dot_product import DotProductPlan, dot_product_candidates, dot_product_of_any_size
 from .plan.gemm import GemmPlan, gemm_candidates, gemm_of_any_size
-from .plan.gemm_col2im import Col2imPlan, gemm_col2im_candidates, gemm_col2im_of_any_size
+from .plan.gemm_col2im import GemmCol2imPlan, gemm_col2im_candidates, gemm_col2im_of_any_size
 from .plan.phase_lanes import PhaseLanesPlan, phase_lanes_candidates, phase_lanes_of_any_size
 from .plan.resize import ResizePlan, resize_candidates
-from .plan.rowwise import RowPlan, rowwise_candidates
-from .plan.runtime_dispatch import DispatchPlan
-from .plan.transpose import TranspositionPlan, transposition_candidates
+from .plan.rowwise import RowwisePlan, rowwise_candidates
+from .plan.runtime_dispatch import RuntimeDispatchPlan
+from .plan.transpose import TransposePlan, transpose_candidates
 from .plan.valid_taps import ValidTapsPlan, valid_taps_candidates, valid_taps_of_any_size
 from .plan.wgrad_channels import (
     WgradChannelsPlan,
@@ -52,7 +56,7 @@ WGRAD = ("conv_weight_grad",)
 ALONE = DynamicShapes(kinds=CONVS)
 """Symbolic sizes are planned as known ones, and no other kernel is rated against the plan."""
 
-KERNELS: Registry[Machine] = Registry(
+KERNELS: Registry[CpuMachine] = Registry(
     Kernel(
         "direct", DirectPlan, CONVS, direct_candidates, plan_direct, prepacks=True,
         dynamic=DynamicShapes(kinds=CONVS, is_contested=True, many=direct_of_any_size),
@@ -66,7 +70,7 @@ KERNELS: Registry[Machine] = Registry(
         dynamic=DynamicShapes(few=dot_product_of_any_size),
     ),
     Kernel(
-        "gemm_col2im", Col2imPlan, ("conv_transpose",), gemm_col2im_candidates, is_bounded=True,
+        "gemm_col2im", GemmCol2imPlan, ("conv_transpose",), gemm_col2im_candidates, is_bounded=True,
         dynamic=DynamicShapes(few=gemm_col2im_of_any_size),
     ),
     Kernel(
@@ -85,8 +89,8 @@ KERNELS: Registry[Machine] = Registry(
         "direct_amx", DirectAmxPlan, CONVS, direct_amx_candidates, prepacks=True, dynamic=ALONE,
     ),
     Kernel(
-        "direct_dot_bf16", DirectDotPlan, CONVS, direct_dot_candidates, plan_direct_dot,
-        prepacks=True, dynamic=ALONE,
+        "direct_dot_bf16", DirectDotBf16Plan, CONVS, direct_dot_bf16_candidates,
+        plan_direct_dot_bf16, prepacks=True, dynamic=ALONE,
     ),
     Kernel(
         "direct_dot_int8", DirectDotInt8Plan, CONVS, direct_dot_int8_candidates,
@@ -114,9 +118,9 @@ KERNELS: Registry[Machine] = Registry(
         dynamic=DynamicShapes(many=wgrad_winograd_of_any_size),
     ),
     Kernel(
-        "rowwise", RowPlan, ROW_OPS, rowwise_candidates, dynamic=DynamicShapes(kinds=ROW_OPS),
+        "rowwise", RowwisePlan, ROW_OPS, rowwise_candidates, dynamic=DynamicShapes(kinds=ROW_OPS),
     ),
-    Kernel("transposition", TranspositionPlan, ("transpose",), transposition_candidates),
+    Kernel("transpose", TransposePlan, ("transpose",), transpose_candidates),
     Kernel("resize", ResizePlan, ("resize",), resize_candidates),
-    Kernel("runtime_dispatch", DispatchPlan, (*CONVS, *WGRAD)),
+    Kernel("runtime_dispatch", RuntimeDispatchPlan, (*CONVS, *WGRAD)),
 )  # fmt: skip

@@ -13,7 +13,7 @@ from ..kernel.choice import Choice, info
 from ..kernel.info import with_info
 from ..kernel.selection import ALL, Selection
 from ..precision import may_use_tf32
-from ..spec.conv import Problem
+from ..spec.conv import Convolution
 from ..spec.post_ops import ZeroPoints
 from ..spec.size_rules import Rule
 from . import kernels
@@ -47,12 +47,12 @@ class CudaBackend:
         machine = replace(machine, multiplies_tf32=machine.has_mma and may_use_tf32())
         return cls(machine, selection)
 
-    def choice(self, problem: Problem) -> Choice:
+    def choice(self, problem: Convolution) -> Choice:
         """The plan that is fastest by estimate."""
         nanoseconds, plan = rated(problem, self.machine, self.selection)
         return Choice(plan, nanoseconds, "estimate" if self.selection.is_all else "selected")
 
-    def build(self, problem: Problem, plan: Plan | None = None) -> Any:
+    def build(self, problem: Convolution, plan: Plan | None = None) -> Any:
         """The PrimFunc of the kernel with this `plan`; of the fastest one, by estimate, without.
 
         Raises
@@ -68,7 +68,7 @@ class CudaBackend:
         func = kernels.build(problem, choice.plan)
         return with_info(func, info(problem, KERNELS.label(choice.plan), choice, unit="ns"))
 
-    def candidates(self, problem: Problem) -> Iterator[tuple[float, Plan]]:
+    def candidates(self, problem: Convolution) -> Iterator[tuple[float, Plan]]:
         """Yield every plan that is compared for a problem, with its estimated cost."""
         return candidates(problem, self.machine)
 
@@ -83,16 +83,16 @@ class CudaBackend:
         return not any(zero_points)
 
     @staticmethod
-    def rules(problem: Problem) -> list[Rule]:
+    def rules(problem: Convolution) -> list[Rule]:
         """What is asked of sizes, beyond what every kernel asks."""
-        sizes = problem.y_sizes if problem.face == "conv_weight_grad" else problem.out_sizes
-        channels = 1 if problem.face == "conv_weight_grad" else problem.out_channels
+        sizes = problem.y_sizes if problem.kind == "conv_weight_grad" else problem.out_sizes
+        channels = 1 if problem.kind == "conv_weight_grad" else problem.out_channels
         numbered = prod(sizes) * channels * problem.geometry.groups
-        what = "positions of y" if problem.face == "conv_weight_grad" else "elements of the result"
-        rule = f"{problem.face}: kernels for cuda number {what} with 32 bits: divide the batch"
+        what = "positions of y" if problem.kind == "conv_weight_grad" else "elements of the result"
+        rule = f"{problem.kind}: kernels for cuda number {what} with 32 bits: divide the batch"
         return [(numbered <= GRID, rule)]
 
-    def build_packing(self, problem: Problem) -> tuple[Any, Packed] | None:
+    def build_packing(self, problem: Convolution) -> tuple[Any, Packed] | None:
         """The PrimFunc that packs the weights of that kernel, and what it writes; None where the
         kernel reads weights as they are."""
         plan = self.choice(problem).plan

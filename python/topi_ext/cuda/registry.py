@@ -10,8 +10,8 @@ from __future__ import annotations
 from ..kernel.registry import DynamicShapes, Kernel, Registry
 from .machine import GpuMachine
 from .plan.direct import DirectPlan, direct_candidates
-from .plan.implicit_gemm import GemmPlan, implicit_gemm_candidates
-from .plan.implicit_gemm_mma import MmaPlan, implicit_gemm_mma_candidates
+from .plan.implicit_gemm import ImplicitGemmPlan, implicit_gemm_candidates
+from .plan.implicit_gemm_mma import ImplicitGemmMmaPlan, implicit_gemm_mma_candidates
 from .plan.wgrad_direct import WgradDirectPlan, wgrad_direct_candidates
 from .plan.wgrad_gemm import WgradGemmPlan, wgrad_gemm_candidates
 from .plan.wgrad_mma import WgradMmaPlan, wgrad_mma_candidates
@@ -22,11 +22,16 @@ ALWAYS = DynamicShapes(kinds=(*CONVS, "conv_weight_grad"))
 
 KERNELS: Registry[GpuMachine] = Registry(
     Kernel(
-        "implicit_gemm", GemmPlan, CONVS, implicit_gemm_candidates, prepacks=True, dynamic=ALWAYS
+        "implicit_gemm",
+        ImplicitGemmPlan,
+        CONVS,
+        implicit_gemm_candidates,
+        prepacks=True,
+        dynamic=ALWAYS,
     ),
     Kernel(
         "implicit_gemm_mma",
-        MmaPlan,
+        ImplicitGemmMmaPlan,
         CONVS,
         implicit_gemm_mma_candidates,
         prepacks=True,

@@ -10,7 +10,7 @@ import tvm
 
 from .. import backend, compat
 from ..backend import Unsupported, of_target
-from ..spec.conv import Problem
+from ..spec.conv import Convolution
 from ..spec.post_ops import Fused
 from . import elf
 from .request import Argument, Request
@@ -90,8 +90,8 @@ def target_of(text: str) -> Any:
 def build(request: Request, target: Any) -> Kernel:
     """Compile a kernel, and what packs its weights."""
     name = request.words.name
-    problem = Problem.of(
-        request.face, request.geometry, request.layouts, request.n, request.dtypes,
+    problem = Convolution.of(
+        request.kind, request.geometry, request.layouts, request.n, request.dtypes,
         Fused(request.epilogue),
     )  # fmt: skip
     if not request.words.packed:

@@ -121,7 +121,7 @@ class Request:
     Attributes
     ----------
     words : Words
-    face : str
+    kind : str
     geometry : Geometry
     layouts : Layouts
     n : int
@@ -135,7 +135,7 @@ class Request:
     """
 
     words: Words
-    face: str
+    kind: str
     geometry: Geometry
     layouts: Layouts
     n: int
@@ -164,7 +164,7 @@ def read(words: Words) -> Request:
         raise fail(op, f"name {words.name!r} must not be that of a function that kernels call")
     is_gradient, transposed = op.endswith("_weight_grad"), "_transpose" in op
     rank = int(op[len("conv")])
-    face = "conv_weight_grad" if is_gradient else "conv_transpose" if transposed else "conv"
+    kind = "conv_weight_grad" if is_gradient else "conv_transpose" if transposed else "conv"
     data, kernel, out = _layouts(words, rank, transposed)
     shape = _canonical(op, "input", words.input, data)
     weight = _canonical(op, "weight", words.weight, kernel)
@@ -182,7 +182,7 @@ def read(words: Words) -> Request:
     _check_options(words, is_gradient, dtypes[2], epilogue)
     arguments = _arguments(words, geometry, shape[0], (data, kernel, out), dtypes, epilogue)
     return Request(
-        words, face, geometry, layouts, shape[0], dtypes, epilogue, arguments,
+        words, kind, geometry, layouts, shape[0], dtypes, epilogue, arguments,
         swapped=is_gradient and transposed,
     )  # fmt: skip
 

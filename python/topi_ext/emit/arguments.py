@@ -58,7 +58,7 @@ def weight_index(
     out_channel: Expr,
     taps: Sequence[Expr],
 ) -> Expr:
-    """Return the index of the weight between two channels of a group, as the problem's face reads
+    """Return the index of the weight between two channels of a group, as the problem's kind reads
     it."""
     outer, inner = out_channel, in_channel
     if problem.transposed:

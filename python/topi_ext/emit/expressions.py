@@ -140,7 +140,7 @@ def opaque_base(value: Expr) -> Expr:
     """`value`, computed once, as the 64-bit start of a row: index a row by ``opaque_base + i``.
 
     TVM would take such sums apart, narrow them to 32 bits and spread them over the loops; LLVM
-    then can't see that neighbours are neighbours, and gathers them one by one.  An integer stays
+    then can't see that neighbours are neighbours, and accesses them one by one.  An integer stays
     one: a zero that is read as another type TVM 0.27 takes for a null pointer.
     """
     return value if isinstance(value, int) else let(compat.opaque(value))

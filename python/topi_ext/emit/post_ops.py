@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from math import pi, sqrt
 from typing import NamedTuple
 
-from ..spec.conv import DATA, Problem
+from ..spec.conv import DATA, Convolution
 from ..spec.dtypes import FLOATS
 from ..spec.post_ops import QUANTIZED, PostOp, step_dtypes
 from .builder import via_memory
@@ -51,7 +51,7 @@ class RowEpilogue(NamedTuple):
 
     @classmethod
     def emitted(
-        cls, problem: Problem, operands: Sequence[Operand], channel: Expr, outer: Sequence[Expr]
+        cls, problem: Convolution, operands: Sequence[Operand], channel: Expr, outer: Sequence[Expr]
     ) -> RowEpilogue:
         """Return the epilogue of the row of a channel, at index `outer` along the other axes."""
         where = dict(zip("C" + DATA, (channel, *outer, 0)))

@@ -118,7 +118,7 @@ class ConvAnchor(Anchor):
     @property
     def axes(self) -> Axes:
         """Letter of each axis of the result."""
-        return tuple(getattr(self.base.layouts, RESULT[self.base.face]))
+        return tuple(getattr(self.base.layouts, RESULT[self.base.kind]))
 
     @property
     def sizes(self) -> dict[str, Size]:

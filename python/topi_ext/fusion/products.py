@@ -9,7 +9,7 @@ from string import ascii_lowercase
 
 from ..compat import same_size
 from ..spec.geometry import Size
-from ..spec.matmul import Product
+from ..spec.matmul import MatMul
 from ..spec.post_ops import PostOp
 from .anchors import ViewedAnchor
 from .axes import Letters
@@ -108,13 +108,13 @@ class ProductAnchor(ViewedAnchor):
         letters = self.letters.reshaped(number, shape)
         return letters and replace(self, letters=letters)
 
-    def problem(self, epilogue: Sequence[PostOp]) -> Product:
+    def problem(self, epilogue: Sequence[PostOp]) -> MatMul:
         """Return the product; its post-ops name only letters that their operands vary along."""
         first = () if self.factor == 1.0 else (PostOp("multiply", value=self.factor),)
         steps = (*first, *self.epilogue(epilogue, before=len(first)))
         x, w, y = ("".join(axes) for axes in self.letters.tensors)
         sizes = tuple(self.letters.sizes.items())
-        return Product(sizes, x, w, y, self.dtypes, steps).merged()
+        return MatMul(sizes, x, w, y, self.dtypes, steps).merged()
 
 
 def _letters(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size]) -> Letters | None:

@@ -9,7 +9,7 @@ from string import ascii_lowercase
 
 from ..spec.geometry import Size
 from ..spec.post_ops import PostOp
-from ..spec.transpose import Transposition
+from ..spec.transpose import Transpose
 from .anchors import ViewedAnchor
 from .axes import Letters
 
@@ -58,8 +58,8 @@ class TransposeAnchor(ViewedAnchor):
         sides = problem.shape(problem.x[-1] + problem.y[-1])
         return anchor if min(sides) >= _SIDE else None
 
-    def problem(self, epilogue: Sequence[PostOp]) -> Transposition:
+    def problem(self, epilogue: Sequence[PostOp]) -> Transpose:
         """Return the transpose with post-ops."""
         x, y = ("".join(axes) for axes in self.letters.tensors)
         sizes = tuple(self.letters.sizes.items())
-        return Transposition(sizes, x, y, self.dtype, self.epilogue(epilogue)).merged()
+        return Transpose(sizes, x, y, self.dtype, self.epilogue(epilogue)).merged()

@@ -22,7 +22,7 @@ def reach(kernel: Sequence[int], dilation: Sequence[int]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Window:
-    """What a border is a border of: kernel, stride and dilation per axis, and which face."""
+    """What a border is a border of: kernel, stride and dilation per axis, and which kind."""
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]

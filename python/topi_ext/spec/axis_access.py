@@ -45,8 +45,8 @@ class TapGroup:
 
 
 @dataclass(frozen=True)
-class Gather:
-    """How one face reads its input along one axis: a table of integers, no sizes.
+class AxisAccess:
+    """How one kind reads its input along one axis: a table of integers, no sizes.
 
     ``conv`` has one phase and reads with a step (``out_step = 1, in_step = stride``);
     ``conv_transpose`` has `stride` phases and reads densely (``out_step = stride, in_step = 1``).
@@ -55,7 +55,7 @@ class Gather:
     in the generated code: they use ``+ - * // %`` only and so take expressions as well as integers.
 
     Input positions that one plane of a panel holds are ``in_step * i + residue``; taps that read
-    the same residue share a plane, shifted.  With `plane_per_tap` a gather of ``conv`` gives each
+    the same residue share a plane, shifted.  With `plane_per_tap` an access of ``conv`` gives each
     tap a plane of its own instead: more to pack, but no halo between rows and images.
     """
 

@@ -8,17 +8,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from .axis_access import Gather
+from .axis_access import AxisAccess
 from .dtypes import accumulator
 from .geometry import Geometry, Size, fail
 from .layout import Layouts
 from .post_ops import NO_ZERO_POINTS, UNFUSED, Epilogue, Fused, ZeroPoints, finished
-from .problem import Argument, FreshSize, by, listed, text_of
-from .problem import Problem as AnyProblem
+from .problem import Argument, FreshSize, Problem, by, listed, text_of
 from .size_rules import Rule, rules
 
 OPERANDS = {"conv": "xw", "conv_transpose": "yw", "conv_weight_grad": "xy"}
-"""Roles of the operands of each face; its result has the role that is left."""
+"""Roles of the operands of each kind; its result has the role that is left."""
 
 RESULT = {"conv": "y", "conv_transpose": "x", "conv_weight_grad": "w"}
 
@@ -33,15 +32,15 @@ QUANTIZED = {"int8": (-128, 127), "uint8": (0, 255)}
 
 
 @dataclass(frozen=True)
-class Problem(AnyProblem):
-    """One operator to be built: a face, its geometry with three spatial axes, and its operands.
+class Convolution(Problem):
+    """One operator to be built: a kind, its geometry with three spatial axes, and its operands.
 
     The batch `n` is treated as a fourth axis with a kernel of one, so that small images of a batch
     share vectors.  Axes are ordered batch, depth, height, width.
 
     Attributes
     ----------
-    face : str
+    kind : str
         ``"conv"``, ``"conv_transpose"`` or ``"conv_weight_grad"``.
     geometry : Geometry
         With three spatial axes.
@@ -66,7 +65,7 @@ class Problem(AnyProblem):
         For zero points of a gradient, of dtypes other than int8 and uint8, and beyond their range.
     """
 
-    face: str
+    kind: str
     geometry: Geometry
     layouts: Layouts
     n: Size
@@ -79,18 +78,18 @@ class Problem(AnyProblem):
     @classmethod
     def of(
         cls,
-        face: str,
+        kind: str,
         geometry: Geometry,
         layouts: Layouts,
         n: Size,
         dtypes: tuple[str, str, str],
         fused: Fused = UNFUSED,
-    ) -> Problem:
+    ) -> Convolution:
         """Return the problem of an operator with one, two or three spatial axes.
 
         Parameters
         ----------
-        face : {"conv", "conv_transpose", "conv_weight_grad"}
+        kind : {"conv", "conv_transpose", "conv_weight_grad"}
         geometry : Geometry
             As the operator states it.
         layouts : Layouts
@@ -103,10 +102,10 @@ class Problem(AnyProblem):
             Zero points, and what is done to the result; not for ``conv_weight_grad``.
         """
         options = fused.epilogue, False, fused.zero_points
-        problem = cls(face, geometry.as_rank3(), layouts, n, dtypes, *options)
+        problem = cls(kind, geometry.as_rank3(), layouts, n, dtypes, *options)
         return problem if problem.is_static else replace(problem, stated=geometry)
 
-    def anonymous(self) -> Problem:
+    def anonymous(self) -> Convolution:
         """See :meth:`topi_ext.spec.problem.Problem.anonymous`."""
         if self.is_static:
             return self
@@ -116,7 +115,7 @@ class Problem(AnyProblem):
         geometry, (n,) = replace(self.geometry, x_size=(), y_size=()), _known((self.n,))
         return replace(self, stated=stated, geometry=geometry, n=n)
 
-    def with_sizes(self, fresh: FreshSize) -> Problem:
+    def with_sizes(self, fresh: FreshSize) -> Convolution:
         """See :meth:`topi_ext.spec.problem.Problem.with_sizes`."""
         if self.stated is None:
             return self
@@ -133,14 +132,14 @@ class Problem(AnyProblem):
 
     def rules(self) -> list[Rule]:
         """See :meth:`topi_ext.spec.problem.Problem.rules`."""
-        return rules(self.face, self.stated or self.geometry)
+        return rules(self.kind, self.stated or self.geometry)
 
     def arguments(self) -> Iterator[Argument]:
         """Data, weight, operands of the epilogue and result; of a weight gradient x, y, result."""
         g, (first, second, result) = self.geometry, self.dtypes
         x = self.layouts.x, {**dict(zip(DATA, self.x_sizes)), "C": g.c}
         y = self.layouts.y, {**dict(zip(DATA, self.y_sizes)), "C": g.k}
-        if self.face == "conv_weight_grad":
+        if self.kind == "conv_weight_grad":
             yield _argument("x", *x, first)
             yield _argument("y", *y, second)
             yield _argument("out", *self._weight, result)
@@ -174,15 +173,10 @@ class Problem(AnyProblem):
         more += [f"zero_points={text_of(self.zero_points)}"] * any(self.zero_points)
         more += ["prepacked"] * self.prepacked
         stated = (listed(one) for one in (self.geometry, self.layouts))
-        return " ".join([f"{self.face} n={self.n}", *stated, "x".join(self.dtypes), *more])
+        return " ".join([f"{self.kind} n={self.n}", *stated, "x".join(self.dtypes), *more])
 
     def __post_init__(self) -> None:
-        check_zero_points(self.face, self.dtypes, self.zero_points)
-
-    @property
-    def kind(self) -> str:
-        """Of operator, as :mod:`topi_ext.kernel.info` names it."""
-        return self.face
+        check_zero_points(self.kind, self.dtypes, self.zero_points)
 
     @property
     def shape_text(self) -> str:
@@ -191,7 +185,7 @@ class Problem(AnyProblem):
         x = by((self.n, g.c, *g.x_size[-rank:]))
         y = by((self.n, g.k, *g.y_size[-rank:]))
         ends = {"conv": f"{x} -> {y}", "conv_transpose": f"{y} -> {x}"}
-        window = [ends.get(self.face, f"{x}, {y} -> {g.k}x{g.c_per_group}")]
+        window = [ends.get(self.kind, f"{x}, {y} -> {g.k}x{g.c_per_group}")]
         for name, values, usual in (
             ("kernel", g.kernel, None),
             ("stride", g.stride, 1),
@@ -205,13 +199,13 @@ class Problem(AnyProblem):
 
     @property
     def transposed(self) -> bool:
-        """Whether the gather runs from y to x."""
-        return self.face == "conv_transpose"
+        """Whether the access runs from y to x."""
+        return self.kind == "conv_transpose"
 
     @cached_property
     def acc_dtype(self) -> str:
         """Dtype of the accumulators."""
-        return accumulator(self.face, *self.dtypes)
+        return accumulator(self.kind, *self.dtypes)
 
     @cached_property
     def finished_dtype(self) -> str:
@@ -219,17 +213,17 @@ class Problem(AnyProblem):
         return finished(self.epilogue, self.acc_dtype)
 
     @cached_property
-    def gathers(self) -> tuple[Gather, ...]:
+    def accesses(self) -> tuple[AxisAccess, ...]:
         """How the operand that is packed is read, along the four axes."""
-        batch = Gather(self.transposed, 1, 1, 1, 0)
-        return (batch, *self.geometry.gathers(transposed=self.transposed))
+        batch = AxisAccess(self.transposed, 1, 1, 1, 0)
+        return (batch, *self.geometry.accesses(transposed=self.transposed))
 
     @property
     def has_pairs(self) -> bool:
         """Whether operands are bfloat16, with an even number of input channels: pairs of them."""
         return self.dtypes[:2] == ("bfloat16",) * 2 and self.in_channels % 2 == 0
 
-    def in_steps(self, size: int) -> Problem:
+    def in_steps(self, size: int) -> Convolution:
         """The same with steps of so many input channels in the place of channels; in the last step
         of a group some may be missing."""
         g = self.geometry
@@ -287,7 +281,7 @@ class Problem(AnyProblem):
 
     @property
     def weights_are_rows(self) -> bool:
-        """Whether a gather reads those of an output channel so, in the dtype of its sums."""
+        """Whether an access reads those of an output channel so, in the dtype of its sums."""
         as_summed = self.dtypes[1] == self.acc_dtype
         return not self.transposed and self.weights_are_runs and as_summed
 
@@ -311,25 +305,25 @@ class Problem(AnyProblem):
     def positions(self) -> tuple[Size, ...]:
         """Positions per phase along the four axes (of y, for the weight gradient)."""
         return tuple(
-            (size + gather.out_step - 1) // gather.out_step
-            for size, gather in zip(self.out_sizes, self.gathers)
+            (size + access.out_step - 1) // access.out_step
+            for size, access in zip(self.out_sizes, self.accesses)
         )
 
     @property
     def is_plain(self) -> bool:
         """Whether each output position reads one input for every tap."""
-        return all(gather.is_plain for gather in self.gathers)
+        return all(access.is_plain for access in self.accesses)
 
     @cached_property
     def met(self) -> tuple[tuple[int, ...], ...]:
         """Along depth, height and width, at how many positions each tap meets data, not padding.
 
-        Of images of known size and plain gathers.
+        Of images of known size and plain accesses.
         """
-        axes = zip(self.gathers[1:], self.positions[1:], self.in_sizes[1:])
+        axes = zip(self.accesses[1:], self.positions[1:], self.in_sizes[1:])
         bounds = (
-            [gather.meets(tap, positions, size) for tap in range(gather.kernel)]
-            for gather, positions, size in axes
+            [access.meets(tap, positions, size) for tap in range(access.kernel)]
+            for access, positions, size in axes
         )
         return tuple(tuple(max(0, end - begin) for begin, end in axis) for axis in bounds)
 
@@ -367,15 +361,15 @@ def _is(value: object, usual: int | None) -> bool:
     return isinstance(value, int) and value == usual
 
 
-def check_zero_points(face: str, dtypes: tuple[str, str, str], zero_points: ZeroPoints) -> None:
+def check_zero_points(kind: str, dtypes: tuple[str, str, str], zero_points: ZeroPoints) -> None:
     """Raise a ValueError, of one line, for those that are none."""
     for dtype, zero in zip(dtypes, zero_points):
         if not zero:
             continue
-        if face == "conv_weight_grad":
-            raise fail(face, "a gradient has no zero points")
+        if kind == "conv_weight_grad":
+            raise fail(kind, "a gradient has no zero points")
         if dtype not in QUANTIZED:
-            raise fail(face, f"zero point {zero} needs an operand of int8 or uint8, not {dtype}")
+            raise fail(kind, f"zero point {zero} needs an operand of int8 or uint8, not {dtype}")
         low, high = QUANTIZED[dtype]
         if not low <= zero <= high:
-            raise fail(face, f"zero point {zero} of {dtype} must be from {low} to {high}")
+            raise fail(kind, f"zero point {zero} of {dtype} must be from {low} to {high}")

@@ -5,7 +5,7 @@ A convolution is the trilinear form ::
 
     sum over n, p, c, k, r of  x[n, c, stride*p - pad_before + dilation*r] * w[k, c, r] * y[n, k, p]
 
-and fixing two of its three tensors gives one of its three faces: ``conv`` (x, w -> y),
+and fixing two of its three tensors gives one of its three kinds: ``conv`` (x, w -> y),
 ``conv_transpose`` (y, w -> x) and ``conv_weight_grad`` (x, y -> w).  One immutable
 :class:`Geometry` serves all three; ``x``, ``w`` and ``y`` always name the roles in the *forward*
 convolution, so the "input" of a transposed convolution is called ``y`` here.
@@ -22,7 +22,7 @@ from math import prod
 from operator import index
 from typing import Any
 
-from .axis_access import Gather
+from .axis_access import AxisAccess
 
 Size = Any
 """An ``int``, or a symbolic expression of the compiler that builds the operator."""
@@ -325,7 +325,7 @@ class Geometry:
         rank: int,
         size_name: str = "data size",
     ) -> Geometry:
-        """Check what does not depend on the face; both sizes are `size` until the caller knows."""
+        """Check what does not depend on the kind; both sizes are `size` until the caller knows."""
         groups = integer(op, "groups", groups)
         _is_positive_int(op, "groups", groups)
         _is_positive_int(op, "channels of x", c)
@@ -400,7 +400,7 @@ class Geometry:
     def fitted(self) -> Geometry:
         """The same operator with `pad_after` changed so that `output_padding` is 0.
 
-        Each size is then what the plain formula of the other face says: conv(x) has exactly
+        Each size is then what the plain formula of the other kind says: conv(x) has exactly
         `y_size` and conv_transpose(y) has exactly `x_size`, without an output_padding attribute.
         Needs an `output_padding` of integers.
         """
@@ -453,7 +453,7 @@ class Geometry:
 
     # ---------------------------------------------------------------- phases
 
-    def gathers(self, *, transposed: bool) -> tuple[Gather, ...]:
+    def accesses(self, *, transposed: bool) -> tuple[AxisAccess, ...]:
         """Per axis, how ``conv`` reads x, or, transposed, how ``conv_transpose`` reads y.
 
         ``conv``: y[j] meets tap r at ``x[stride*j - pad_before + dilation*r]``.
@@ -462,7 +462,7 @@ class Geometry:
         ``j + (offset + pad_before - dilation*r) // stride`` of y.
         """
         return tuple(
-            Gather(transposed, r, s, d, before)
+            AxisAccess(transposed, r, s, d, before)
             for r, s, d, before in zip(self.kernel, self.stride, self.dilation, self.pad_before)
         )
 

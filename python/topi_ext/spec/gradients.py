@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gradient table: the three faces are closed under differentiation, to any order.
+"""The gradient table: the three kinds are closed under differentiation, to any order.
 
-The trilinear form is linear in each of its tensors, so the gradient of one face in one operand is
-the face that is left over.  The geometry is the same in all of them: it knows both sizes.
+The trilinear form is linear in each of its tensors, so the gradient of one kind in one operand is
+the kind that is left over.  The geometry is the same in all of them: it knows both sizes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Ops(Protocol[T]):
-    """The faces over some kind of tensor: arrays, graph expressions."""
+    """The kinds over some kind of tensor: arrays, graph expressions."""
 
     def conv(self, x: T, w: T, geometry: Geometry) -> T:
         """Return y from x and w."""

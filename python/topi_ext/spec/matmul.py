@@ -23,9 +23,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from string import ascii_letters
-from typing import ClassVar
 
-from .conv import DATA, Problem
+from .conv import DATA, Convolution
 from .dtypes import accumulator
 from .geometry import Geometry, Size
 from .layout import Layouts
@@ -34,7 +33,7 @@ from .problem import Argument, LetteredProblem, by
 
 
 @dataclass(frozen=True)
-class Product(LetteredProblem):
+class MatMul(LetteredProblem):
     """One matrix product to be built.
 
     Attributes
@@ -60,13 +59,16 @@ class Product(LetteredProblem):
     epilogue: Epilogue = ()
     prepacked: bool = False
 
-    face: ClassVar[str] = "matmul"
+    @property
+    def kind(self) -> str:
+        """Of operator."""
+        return "matmul"
 
     @classmethod
-    def of(cls, problem: Problem) -> Product | None:
+    def of(cls, problem: Convolution) -> MatMul | None:
         """A convolution that is one: with one tap, one group, no stride and no padding."""
         g = problem.geometry
-        is_one = problem.face == "conv" and g.taps == 1 and g.groups == 1
+        is_one = problem.kind == "conv" and g.taps == 1 and g.groups == 1
         steps = any(size != 1 for size in g.stride) or any((*g.pad_before, *g.pad_after))
         if not is_one or steps or any(problem.zero_points):
             return None
@@ -85,11 +87,6 @@ class Product(LetteredProblem):
             for varies in ["".join(a for a in step.order if a in step.varies).replace("C", "F")]
         )
         return cls(sizes, x, w, y, problem.dtypes, steps_behind, problem.prepacked).merged()
-
-    @property
-    def kind(self) -> str:
-        """Of operator, as :mod:`topi_ext.kernel.info` names it."""
-        return self.face
 
     @property
     def shape_text(self) -> str:
@@ -164,7 +161,7 @@ class Product(LetteredProblem):
             )
         yield Argument("out", self.y, self.shape(self.y), of_y)
 
-    def canonical(self) -> Problem | Product:
+    def canonical(self) -> Convolution | MatMul:
         """The convolution with one tap that it is, which more kernels serve."""
         return self.as_conv() or self
 
@@ -183,7 +180,7 @@ class Product(LetteredProblem):
         _, found, behind = order.partition(letter) if letter else ("", "", "")
         return self.extent(behind) if found else 0
 
-    def merged(self) -> Product:
+    def merged(self) -> MatMul:
         """The same with as few letters as can be: none of size 1, neighbours everywhere as one.
 
         There is a letter for rows in any case: a single one has size 1.
@@ -210,12 +207,12 @@ class Product(LetteredProblem):
                     return first, second
         return None
 
-    def _with_row(self) -> Product:
+    def _with_row(self) -> MatMul:
         """The same with a letter for its only row."""
         letter = next(a for a in ascii_letters if a not in self.size)
         return replace(self, sizes=((letter, 1), *self.sizes), x=letter + self.x, y=letter + self.y)
 
-    def _without(self, letters: str, sizes: dict[str, Size] | None = None) -> Product:
+    def _without(self, letters: str, sizes: dict[str, Size] | None = None) -> MatMul:
         """The same without some letters."""
 
         def rest(order: str) -> str:
@@ -227,7 +224,7 @@ class Product(LetteredProblem):
             self, sizes=kept, x=rest(self.x), w=rest(self.w), y=rest(self.y), epilogue=steps
         )
 
-    def as_conv(self) -> Problem | None:
+    def as_conv(self) -> Convolution | None:
         """The convolution with one tap that it is; None of a batch, or of symbolic sizes."""
         rows, columns = self.rows, self.columns
         if not self.is_static or set(self.outer) - set(rows) or len(rows) > len(DATA):
@@ -256,7 +253,7 @@ class Product(LetteredProblem):
             for order in [_renamed(step.order, of_data)]
         )
         n = sizes.get("N", 1)
-        return Problem(
+        return Convolution(
             "conv", geometry, layouts, n, self.dtypes, steps, self.prepacked, NO_ZERO_POINTS
         )
 

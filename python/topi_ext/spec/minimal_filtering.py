@@ -31,7 +31,7 @@ from functools import cached_property, lru_cache
 from math import gcd, prod
 from typing import Any
 
-from .axis_access import Gather
+from .axis_access import AxisAccess
 
 Combination = tuple[tuple[int, float], ...]
 """Numbers with their factors."""
@@ -159,24 +159,24 @@ class Filter:
         return self.inputs[-1] // self.in_step + 1 - self.tile
 
 
-def steps_of(gather: Gather) -> tuple[int, int]:
+def steps_of(access: AxisAccess) -> tuple[int, int]:
     """Distances of a phase's neighbouring outputs, so how many phases there are, and of what they
     read."""
-    dilation = gather.dilation // gcd(gather.stride, gather.dilation)
-    steps = gather.stride * dilation, dilation
-    return steps if gather.transposed else steps[::-1]
+    dilation = access.dilation // gcd(access.stride, access.dilation)
+    steps = access.stride * dilation, dilation
+    return steps if access.transposed else steps[::-1]
 
 
 @lru_cache(maxsize=1024)
-def filters_of(gather: Gather, tile: int) -> tuple[Filter, ...]:
-    """How `gather` is computed in tiles of one output (directly), of two or of four.
+def filters_of(access: AxisAccess, tile: int) -> tuple[Filter, ...]:
+    """How `access` is computed in tiles of one output (directly), of two or of four.
 
     Phases of ``conv`` are positions of y that read x at the same residue of the dilation.
     """
-    out_step, in_step = steps_of(gather)
+    out_step, in_step = steps_of(access)
     alike: dict[tuple[tuple[tuple[int, int], ...], ...], list[tuple[int, int, int]]] = {}
     for offset in range(out_step):
-        reads = _reads(gather, offset)
+        reads = _reads(access, offset)
         if not reads:
             continue
         base, first = reads[0][0], min(tap for _, tap in reads)
@@ -193,12 +193,12 @@ def filters_of(gather: Gather, tile: int) -> tuple[Filter, ...]:
 
 
 @lru_cache(maxsize=1024)
-def joined_filters_of(gather: Gather, tile: int) -> tuple[Filter, ...]:
+def joined_filters_of(access: AxisAccess, tile: int) -> tuple[Filter, ...]:
     """The same; of tiles of one output as one, if shorter ones have the last terms of the longest.
 
     So do the phases of a transposed convolution: some read one input less than others, in front.
     """
-    filters = filters_of(gather, tile)
+    filters = filters_of(access, tile)
     longest = max(filters, key=lambda f: len(f.terms))
     phases: dict[tuple[int, int, int], int] = {}
     for f in filters:
@@ -213,12 +213,12 @@ def joined_filters_of(gather: Gather, tile: int) -> tuple[Filter, ...]:
     return (replace(longest, phases=tuple(order), lacks=tuple(phases[one] for one in order)),)
 
 
-def _reads(gather: Gather, offset: int) -> list[tuple[int, int]]:
+def _reads(access: AxisAccess, offset: int) -> list[tuple[int, int]]:
     """Position and tap of what a phase reads for its first output, by position."""
-    if not gather.transposed:
-        return [(gather.reads_at(tap, offset), tap) for tap in range(gather.kernel)]
-    taps = range(gather.first_tap_of(offset), gather.kernel, gather.tap_step)
-    return [(gather.shift_of(offset, tap), tap) for tap in reversed(taps)]
+    if not access.transposed:
+        return [(access.reads_at(tap, offset), tap) for tap in range(access.kernel)]
+    taps = range(access.first_tap_of(offset), access.kernel, access.tap_step)
+    return [(access.shift_of(offset, tap), tap) for tap in reversed(taps)]
 
 
 def _points(

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The three faces in NumPy, by loops: slow, obvious, and what everything else is compared with.
+"""The three kinds in NumPy, by loops: slow, obvious, and what everything else is compared with.
 
 All three are one sum. :func:`meetings` lists which position of x meets which tap of w for which
 position of y, straight from the definition ::
 
     sum over n, p, c, k, r of   x[n,c,stride*p - pad_before + dilation*r] * w[k,c,r] * y[n,k,p]
 
-and each face adds up the products over the indices that its result does not have.
+and each kind adds up the products over the indices that its result does not have.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Index = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Reference:
-    """The faces as functions of NumPy arrays; an implementation of ``gradients.Ops``.
+    """The kinds as functions of NumPy arrays; an implementation of ``gradients.Ops``.
 
     Integers are added up in int64, everything else in float64, and the result keeps that dtype.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 
-from .conv import Problem
+from .conv import Convolution
 from .geometry import Size
 
 NOMINAL = (4, 8, 32, 64)
@@ -22,12 +22,12 @@ def nominal(sizes: Sequence[Size]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=64)
-def data_elements(problem: Problem) -> int:
+def data_elements(problem: Convolution) -> int:
     """Elements of x and of y."""
     x, y = prod(nominal(problem.x_sizes)), prod(nominal(problem.y_sizes))
     return problem.geometry.c * x + problem.geometry.k * y
 
 
-def elements(problem: Problem) -> int:
+def elements(problem: Convolution) -> int:
     """The same, and the weights."""
     return data_elements(problem) + problem.weights

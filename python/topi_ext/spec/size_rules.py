@@ -27,14 +27,14 @@ Rule = tuple[Size, str]
 """A condition on sizes, and the line that says what was broken."""
 
 
-def rules(face: str, geometry: Geometry) -> list[Rule]:
+def rules(kind: str, geometry: Geometry) -> list[Rule]:
     """What is asked of symbolic sizes.  Of known sizes ``Geometry`` asks the same."""
-    x_name, y_name = _NAMES[face]
+    x_name, y_name = _NAMES[kind]
     found = []
     for x, y in zip(geometry.x_size, geometry.y_size):
-        found.append((x >= 1, f"{face}: {x_name} size must be at least 1 on every axis"))
-        found.append((y >= 1, f"{face}: {y_name} size must be at least 1 on every axis"))
-    return unknown(found + belonging(face, x_name, y_name, geometry))
+        found.append((x >= 1, f"{kind}: {x_name} size must be at least 1 on every axis"))
+        found.append((y >= 1, f"{kind}: {y_name} size must be at least 1 on every axis"))
+    return unknown(found + belonging(kind, x_name, y_name, geometry))
 
 
 def belonging(op: str, x_name: str, y_name: str, geometry: Geometry) -> list[Rule]:

@@ -12,7 +12,7 @@ from .problem import Argument, Problem, by
 
 
 @dataclass(frozen=True)
-class Transposition(Problem):
+class Transpose(Problem):
     """One transpose.
 
     Attributes
@@ -70,7 +70,7 @@ class Transposition(Problem):
         """How many there are."""
         return prod(size for _, size in self.sizes)
 
-    def merged(self) -> Transposition:
+    def merged(self) -> Transpose:
         """The same with as few letters as can be."""
         made = self._without("".join(a for a, size in self.sizes if size == 1))
         while True:
@@ -89,7 +89,7 @@ class Transposition(Problem):
             if all((one + other in a) or not {one, other} & set(a) for a in orders):
                 yield one, other
 
-    def _without(self, gone: str) -> Transposition:
+    def _without(self, gone: str) -> Transpose:
         def rest(letters: str) -> str:
             return "".join(a for a in letters if a not in gone)
 

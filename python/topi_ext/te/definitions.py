@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TE definitions of the three faces: the specification that every kernel is tested against.
+"""TE definitions of the three kinds: the specification that every kernel is tested against.
 
-Each face is a padded input, one plain reduction and, where the accumulator is wider than the
+Each kind is a padded input, one plain reduction and, where the accumulator is wider than the
 output, a cast; of ``conv_transpose`` :mod:`topi_ext.te.conv_transpose` is the text.  The reductions
 have no condition in them, so that the default GPU rules recognise them; nothing here is meant to be
 fast on a CPU.  Sizes may be symbolic.
@@ -25,7 +25,7 @@ Tensor = Any
 
 
 def centred(tensor: Tensor, zero: int, dtype: str) -> Tensor:
-    """A tensor less its zero point, in the dtype of the sums: what the faces below then take.
+    """A tensor less its zero point, in the dtype of the sums: what the kinds below then take.
 
     Padding, which they add, is zero.
     """
@@ -167,7 +167,7 @@ def conv_weight_grad(
     )
 
 
-FACES: dict[str, Callable[..., Tensor]] = {
+DEFINITIONS: dict[str, Callable[..., Tensor]] = {
     "conv": conv,
     "conv_transpose": conv_transpose,
     "conv_weight_grad": conv_weight_grad,

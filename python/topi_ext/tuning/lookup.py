@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ..cpu.machine import Machine
+from ..cpu.machine import CpuMachine
 from ..cpu.plan.window import Plan
 from ..cpu.registry import KERNELS
 from ..cpu.select.choose import by_other_stores, candidates
@@ -23,7 +23,7 @@ def entry(plan: Plan, ms: float, estimate_ms: float) -> Entry:
 
 @lru_cache(maxsize=1024)
 def measured(
-    problem: Problem, machine: Machine, processor: str, database: Database | None
+    problem: Problem, machine: CpuMachine, processor: str, database: Database | None
 ) -> Plan | None:
     """Return the plan that a database has for a problem; None without one.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..cpu.machine import Machine
+from ..cpu.machine import CpuMachine
 from ..cpu.plan.window import Plan
 from ..cpu.registry import KERNELS
 from ..cpu.select.choose import by_other_stores, candidates, choose
@@ -22,7 +22,7 @@ CONSIDERED = 300
 """Of these the best by estimate."""
 
 
-def shortlist(problem: Problem, machine: Machine, most: int) -> list[Plan]:
+def shortlist(problem: Problem, machine: CpuMachine, most: int) -> list[Plan]:
     """At most so many plans of a problem of known sizes, none twice.
 
     The one that is built without a measurement comes first, then the same by other stores, then the

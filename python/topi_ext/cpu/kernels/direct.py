@@ -38,7 +38,7 @@ from math import prod
 from typing import NamedTuple
 
 from ...emit.arguments import Packed
-from ...spec.conv import TAPS, Problem
+from ...spec.conv import TAPS, Convolution
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..parts.direct_weights import DirectWeights
@@ -59,18 +59,18 @@ FEWEST_SUMS = 4
 on."""
 
 
-def emit_body(problem: Problem, plan: DirectPlan, operands: Sequence[Operand]) -> None:
+def emit_body(problem: Convolution, plan: DirectPlan, operands: Sequence[Operand]) -> None:
     """Emit the body of the PrimFunc, whose arguments are `operands`."""
     data, weight, *extra, out = operands
     Direct(problem, plan, DirectWeights(problem, plan, weight), data, out, extra).emit()
 
 
-def packed_weights(problem: Problem, plan: DirectPlan) -> Packed | None:
+def packed_weights(problem: Convolution, plan: DirectPlan) -> Packed | None:
     """Return size and dtype of the packed weights; None where the plan packs none."""
     return DirectWeights(problem, plan).packed if plan.packed else None
 
 
-def pack_weights(problem: Problem, plan: DirectPlan, weight: Operand, packed: Operand) -> None:
+def pack_weights(problem: Convolution, plan: DirectPlan, weight: Operand, packed: Operand) -> None:
     """Emit the packing of the weights."""
     DirectWeights(problem, plan, weight).pack(packed)
 
@@ -178,7 +178,7 @@ class Direct:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: Convolution,
         plan: DirectPlan,
         weights: DirectWeights,
         data: Operand,
@@ -189,8 +189,8 @@ class Direct:
         self.dtype = problem.acc_dtype
         self.result = Result(problem, out, extra, plan.lanes if plan.streamed else 0)
         self.steps, self.groups = weights.steps, weights.groups
-        self.gathers = plan.gathers(problem)
-        self.phases = prod(gather.out_step for gather in problem.gathers)
+        self.accesses = plan.accesses(problem)
+        self.phases = prod(access.out_step for access in problem.accesses)
         self.k_blocks = -(-self.steps.number // plan.depth)
         # Whether a task keeps all sums of its split, or those of one block of output channels.
         self.holds_all = self.k_blocks > 1
@@ -202,7 +202,7 @@ class Direct:
         problem, plan, blocks = self.problem, self.plan, self.weights.blocks
         width = plan.vectors * plan.lanes
         least = 1 if problem.is_static else self._fewest_blocks(width)
-        window = window_of(problem, plan.window, self.gathers, plan.lanes, least)
+        window = window_of(problem, plan.window, self.accesses, plan.lanes, least)
         if problem.is_static:
             tiles = RowTiles.of_length(plan.window.length, plan.vectors, plan.lanes)
             row_room, splits = tiles.length, plan.channel_splits
@@ -210,7 +210,7 @@ class Direct:
             small = self._small_vectors
             tiles = RowTiles.emitted(window.length, plan.vectors, small, plan.lanes)
             row_room = (-(-plan.window.elements // width) + 1) * width
-        panel = Panel(self.gathers, window, plan.lanes)
+        panel = Panel(self.accesses, window, plan.lanes)
         counts = [
             emit.opaque_value(emit.ceil_div(p, b)) for p, b in zip(problem.positions, window.block)
         ]
@@ -232,7 +232,7 @@ class Direct:
     def _small_vectors(self) -> int:
         """Vectors of the small tiles that end a row of unknown length: at least `FEWEST_SUMS`
         vectors of sums."""
-        rows = self.gathers[-1].out_step if self.plan.all_phases else 1
+        rows = self.accesses[-1].out_step if self.plan.all_phases else 1
         least = -(-FEWEST_SUMS // (self.plan.channels * rows))
         return min(self.plan.vectors, least)
 
@@ -275,7 +275,7 @@ class Direct:
             number_of = emit.let if problem.is_static else emit.opaque_value
             image, group, depth, height, width, split = map(number_of, digits)
             first = [i * b for i, b in zip((image, depth, height, width), block)]
-            with self.result.task(block[-1] * self.gathers[-1].out_step) as rows:
+            with self.result.task(block[-1] * self.accesses[-1].out_step) as rows:
                 self._task(Task(blocking, weights, rows, first, group, split))
 
     def _task(self, task: Task) -> None:
@@ -286,7 +286,7 @@ class Direct:
         elements = blocking.acc_elements * (blocking.splits.per_split if self.holds_all else 1)
         acc = emit.scratch(blocking.acc_room, self.dtype)
         # Rows without taps are not read.
-        if not fresh or self.gathers[-1].has_empty_phase:
+        if not fresh or self.accesses[-1].has_empty_phase:
             emit.fill(acc, 0, elements, emit.constant(0, self.dtype))
         if not fresh:
             self._begin_sums(task, acc)
@@ -362,7 +362,7 @@ class Direct:
     def _tile(self, reduction: Reduction, phase: PhaseIndex, position: Expr, vectors: int) -> None:
         """accumulators[channels][vectors] += weight * panel, over input channels and taps."""
         plan, lanes, (task, k_block, _, acc, _) = self.plan, self.plan.lanes, reduction
-        last = self.gathers[-1]
+        last = self.accesses[-1]
         in_row = [0]
         if plan.all_phases:
             in_row = sorted(set(map(last.phase_of, range(last.kernel))))
@@ -412,7 +412,7 @@ class Direct:
             return
         for step, *outer in emit.grid(k_block.steps, *phase.taps[:-1]):
             first = data_at(step, (*outer, 0)) + position
-            for shift, users in self.gathers[-1].reads.items():
+            for shift, users in self.accesses[-1].reads.items():
                 data = loaded(first + shift)
                 for p, tap in users:
                     yield step, (*outer, tap), data, p
@@ -432,28 +432,28 @@ class Direct:
         """
         panel = task.blocking.panel
         firsts = [group.first_tap + number for group, number in zip(*phase)]
-        offsets = [emit.let(self.gathers[axis].phase_of(f)) for axis, f in zip(SPATIAL, firsts)]
+        offsets = [emit.let(self.accesses[axis].phase_of(f)) for axis, f in zip(SPATIAL, firsts)]
         bases = [
-            emit.let(self.gathers[axis].shift_of(offset, first))
+            emit.let(self.accesses[axis].shift_of(offset, first))
             for axis, offset, first in zip(SPATIAL, offsets, firsts)
         ]
         if self.plan.all_phases:
             offsets[-1] = bases[-1] = 0
         number: Expr = 0
         for axis, offset in zip(SPATIAL, offsets):
-            number = number * self.gathers[axis].out_step + offset
+            number = number * self.accesses[axis].out_step + offset
 
         def data_at(plane: Expr, taps: Sequence[Expr]) -> Expr:
             slots, shifts = [0], [0]
             for axis, base, first, tap in zip(SPATIAL, bases, firsts, taps):
-                gather = self.gathers[axis]
-                tap_number = first + tap * gather.tap_step
-                slots.append(gather.slot_of(tap_number))
+                access = self.accesses[axis]
+                tap_number = first + tap * access.tap_step
+                slots.append(access.slot_of(tap_number))
                 # From the shift of the first tap, so that taps differ by constants.
                 shifts.append(
-                    base + tap * gather.shift_step
-                    if gather.transposed
-                    else gather.shift_of(offsets[axis - 1], tap_number)
+                    base + tap * access.shift_step
+                    if access.transposed
+                    else access.shift_of(offsets[axis - 1], tap_number)
                 )
             return panel.plane(plane, slots) + panel.shifted(shifts)
 

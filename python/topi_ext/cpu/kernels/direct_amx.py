@@ -35,7 +35,7 @@ from math import prod
 from typing import NamedTuple, Protocol
 
 from ...emit.arguments import Packed, as_stored, stored_sizes, tap_number, weight_index
-from ...spec.conv import TAPS, Problem
+from ...spec.conv import TAPS, Convolution
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..isa import amx
@@ -52,7 +52,7 @@ _PACKED_CHANNELS = TILE // 2
 """Output channels whose weights are packed at a time, so that they stay in the first cache."""
 
 
-def emit_body(problem: Problem, plan: DirectAmxPlan, operands: Sequence[Operand]) -> None:
+def emit_body(problem: Convolution, plan: DirectAmxPlan, operands: Sequence[Operand]) -> None:
     """Emit the body of the PrimFunc, whose arguments are `operands`."""
     data, weight, *extra, out = operands
     weights = AmxWeights(problem, plan.gather, weight)
@@ -67,14 +67,16 @@ def emit_body(problem: Problem, plan: DirectAmxPlan, operands: Sequence[Operand]
             direct.emit_body(unpacked, plan.refused, [data, raw, *extra, out])
 
 
-def packed_weights(problem: Problem, plan: DirectAmxPlan) -> Packed:
+def packed_weights(problem: Convolution, plan: DirectAmxPlan) -> Packed:
     """Return size and dtype of the packed weights: tiles, and behind them the weights as they are
     stored, for the kernel that runs where the matrix unit is refused."""
     tiles = AmxWeights(problem, plan.gather).elements
     return Packed(tiles + -(-problem.weights // 2), PAIR)
 
 
-def pack_weights(problem: Problem, plan: DirectAmxPlan, weight: Operand, packed: Operand) -> None:
+def pack_weights(
+    problem: Convolution, plan: DirectAmxPlan, weight: Operand, packed: Operand
+) -> None:
     """Emit the packing of the weights."""
     weights = AmxWeights(problem, plan.gather, weight)
     weights.pack(packed)
@@ -188,7 +190,7 @@ class DirectAmx(Direct):
 
     def __init__(
         self,
-        problem: Problem,
+        problem: Convolution,
         plan: TilePlan,
         weights: AmxWeights,
         data: Operand,

@@ -20,7 +20,7 @@ from dataclasses import replace
 from math import prod
 
 from ...emit.arguments import Packed, stored_sizes
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..isa import amx
@@ -35,7 +35,7 @@ from .direct import Reduction, Task
 from .direct_amx import AmxWeights, DirectAmx
 
 
-def emit_body(problem: Problem, plan: DirectAmxInt8Plan, operands: Sequence[Operand]) -> None:
+def emit_body(problem: Convolution, plan: DirectAmxInt8Plan, operands: Sequence[Operand]) -> None:
     """Emit the body of the PrimFunc, whose arguments are `operands`."""
     data, weight, *extra, out = operands
     weights = ByteWeights(problem, plan, weight)
@@ -54,14 +54,14 @@ def emit_body(problem: Problem, plan: DirectAmxInt8Plan, operands: Sequence[Oper
                 direct.emit_body(unpacked, plan.refused, arguments)
 
 
-def packed_weights(problem: Problem, plan: DirectAmxInt8Plan) -> Packed:
+def packed_weights(problem: Convolution, plan: DirectAmxInt8Plan) -> Packed:
     """Return size and dtype of the packed weights: tiles, and behind them the weights as they are
     stored, for the kernel that runs where the matrix unit is refused."""
     return Packed(ByteWeights(problem, plan).elements + -(-problem.weights // 4), LANE)
 
 
 def pack_weights(
-    problem: Problem, plan: DirectAmxInt8Plan, weight: Operand, packed: Operand
+    problem: Convolution, plan: DirectAmxInt8Plan, weight: Operand, packed: Operand
 ) -> None:
     """Emit the packing of the weights."""
     weights = ByteWeights(problem, plan, weight)
@@ -88,11 +88,13 @@ class ByteWeights(AmxWeights):
 
     size = 4
 
-    def __init__(self, problem: Problem, plan: DirectAmxInt8Plan, weight: Operand | None = None):
+    def __init__(
+        self, problem: Convolution, plan: DirectAmxInt8Plan, weight: Operand | None = None
+    ):
         super().__init__(problem, plan.gather, weight)
         self.dot, self.zero = TILE_DOTS[plan.dot], problem.zero_points[0]
         self.firsts = self.elements
-        self.rows = self.plan.channels * prod(gather.out_step for gather in problem.gathers)
+        self.rows = self.plan.channels * prod(gather.out_step for gather in problem.accesses)
         if self.zero:
             self.elements += problem.geometry.groups * self.blocks * self.rows * TILE
 
@@ -108,7 +110,7 @@ class ByteWeights(AmxWeights):
         """Write the initial sums of a phase of a block: rows of one number."""
         number: Expr = 0
         for axis, group, which in zip(SPATIAL, *phase):
-            gather = self.problem.gathers[axis]
+            gather = self.problem.accesses[axis]
             number = number * gather.out_step + gather.phase_of(group.first_tap + which)
         number, weights = emit.let(number), self.offset_of(block, phase)
         for o in emit.loop(self.plan.channels):
@@ -144,7 +146,7 @@ class DirectAmxInt8(DirectAmx):
 
     def __init__(
         self,
-        problem: Problem,
+        problem: Convolution,
         plan: DirectAmxInt8Plan,
         weights: ByteWeights,
         data: Operand,

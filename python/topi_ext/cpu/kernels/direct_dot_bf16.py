@@ -17,15 +17,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...emit.arguments import Packed, weight_index
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from ..emit import Expr, Operand
 from ..isa.dot_bf16 import PAIR, Pairs, add_products, instruction, pair
 from ..parts.direct_weights import DirectWeights, Steps
-from ..plan.direct_dot_bf16 import DirectDotPlan
+from ..plan.direct_dot_bf16 import DirectDotBf16Plan
 from .direct import Direct
 
 
-def emit_body(problem: Problem, plan: DirectDotPlan, operands: Sequence[Operand]) -> None:
+def emit_body(problem: Convolution, plan: DirectDotBf16Plan, operands: Sequence[Operand]) -> None:
     """Emit the body of the PrimFunc, whose arguments are `operands`."""
     data, weight, *extra, out = operands
     weights = DotWeights(problem, plan.gather, weight)
@@ -33,12 +33,14 @@ def emit_body(problem: Problem, plan: DirectDotPlan, operands: Sequence[Operand]
         DirectDot(problem, plan.gather, weights, Pairs(data), out, extra).emit()
 
 
-def packed_weights(problem: Problem, plan: DirectDotPlan) -> Packed:
+def packed_weights(problem: Convolution, plan: DirectDotBf16Plan) -> Packed:
     """Return size and dtype of the packed weights."""
     return DotWeights(problem, plan.gather).packed
 
 
-def pack_weights(problem: Problem, plan: DirectDotPlan, weight: Operand, packed: Operand) -> None:
+def pack_weights(
+    problem: Convolution, plan: DirectDotBf16Plan, weight: Operand, packed: Operand
+) -> None:
     """Emit the packing of the weights."""
     DotWeights(problem, plan.gather, weight).pack(packed)
 

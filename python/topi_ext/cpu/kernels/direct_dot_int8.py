@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from math import prod
 
 from ...emit.arguments import Packed, weight_index
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..isa import dot_int8
@@ -39,7 +39,7 @@ from ..plan.direct_dot_int8 import DOTS, DirectDotInt8Plan, zero_of
 from .direct import Direct, Task
 
 
-def emit_body(problem: Problem, plan: DirectDotInt8Plan, operands: Sequence[Operand]) -> None:
+def emit_body(problem: Convolution, plan: DirectDotInt8Plan, operands: Sequence[Operand]) -> None:
     """Emit the body of the PrimFunc, whose arguments are `operands`."""
     data, weight, *extra, out = operands
     weights = LaneWeights(problem, plan, weight)
@@ -47,13 +47,13 @@ def emit_body(problem: Problem, plan: DirectDotInt8Plan, operands: Sequence[Oper
         DirectDotInt8(problem, plan, weights, data, out, extra).emit()
 
 
-def packed_weights(problem: Problem, plan: DirectDotInt8Plan) -> Packed:
+def packed_weights(problem: Convolution, plan: DirectDotInt8Plan) -> Packed:
     """Return size and dtype of the packed weights."""
     return LaneWeights(problem, plan).packed
 
 
 def pack_weights(
-    problem: Problem, plan: DirectDotInt8Plan, weight: Operand, packed: Operand
+    problem: Convolution, plan: DirectDotInt8Plan, weight: Operand, packed: Operand
 ) -> None:
     """Emit the packing of the weights."""
     LaneWeights(problem, plan, weight).pack(packed)
@@ -73,11 +73,13 @@ class LaneWeights(DirectWeights):
         channel and phase.  There are none where all are zero.
     """
 
-    def __init__(self, problem: Problem, plan: DirectDotInt8Plan, weight: Operand | None = None):
+    def __init__(
+        self, problem: Convolution, plan: DirectDotInt8Plan, weight: Operand | None = None
+    ):
         self.dot = DOTS[plan.dot]
         super().__init__(problem, plan.gather, weight)
         self.zero, self.firsts = zero_of(problem, self.dot), self.elements
-        self.rows = self.plan.channels * prod(gather.out_step for gather in problem.gathers)
+        self.rows = self.plan.channels * prod(gather.out_step for gather in problem.accesses)
         if self.zero:
             self.elements += problem.geometry.groups * self.blocks * self.rows
 
@@ -92,18 +94,18 @@ class LaneWeights(DirectWeights):
 
     def _pack_firsts(self, packed: Array, block: Expr, phase: PhaseIndex) -> None:
         """Write the initial sums of a phase of a block, or of all phases along a row."""
-        gathers = [self.problem.gathers[axis] for axis in SPATIAL]
+        accesses = [self.problem.accesses[axis] for axis in SPATIAL]
         numbers = [
             emit.let(gather.phase_of(group.first_tap + number))
-            for gather, group, number in zip(gathers, *phase)
+            for gather, group, number in zip(accesses, *phase)
         ]
         weights = self.offset_of(block, phase)
-        in_row, last = self.plan.all_phases, gathers[-1]
+        in_row, last = self.plan.all_phases, accesses[-1]
         for tap in range(last.kernel) if in_row else emit.loop(phase.taps[-1]):
             for step, *outer in emit.grid(self.steps.number, *phase.taps[:-1]):
                 number: Expr = 0
                 row_phase = last.phase_of(tap) if in_row else numbers[-1]
-                for gather, offset in zip(gathers, (*numbers[:-1], row_phase)):
+                for gather, offset in zip(accesses, (*numbers[:-1], row_phase)):
                     number = number * gather.out_step + offset
                 first = self.firsts + block * self.rows + number
                 lanes = weights + self.step_offset(phase, step, (*outer, tap))
@@ -138,7 +140,7 @@ class DirectDotInt8(Direct):
 
     def __init__(
         self,
-        problem: Problem,
+        problem: Convolution,
         plan: DirectDotInt8Plan,
         weights: LaneWeights,
         data: Operand,

@@ -32,7 +32,7 @@ from math import prod
 from typing import NamedTuple
 
 from ... import compat
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..isa import widening
@@ -43,7 +43,9 @@ from ..parts.pack_panel import Source
 from ..plan.dot_product import DotProductPlan
 
 
-def kernel_of(problem: Problem, plan: DotProductPlan, operands: Sequence[Operand]) -> DotProduct:
+def kernel_of(
+    problem: Convolution, plan: DotProductPlan, operands: Sequence[Operand]
+) -> DotProduct:
     """Return the emitter of the kernel, with the arguments of the PrimFunc as `operands`."""
     x, weight, *extra, out = operands
     positions = emit.opaque_value(prod(problem.y_sizes))
@@ -74,7 +76,7 @@ class DotProduct:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: Convolution,
         plan: DotProductPlan,
         positions: Expr,
         x: Operand,

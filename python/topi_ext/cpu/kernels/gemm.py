@@ -32,8 +32,8 @@ from typing import NamedTuple
 
 from ...emit.arguments import Packed
 from ...emit.post_ops import RowEpilogue
-from ...spec.conv import Problem
-from ...spec.matmul import Product
+from ...spec.conv import Convolution
+from ...spec.matmul import MatMul
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..parts.copies import copy
@@ -43,7 +43,7 @@ from ..parts.transpose import Pitched, Runs, transpose
 from ..plan.gemm import GemmPlan, product_of
 
 
-def emit_body(problem: Problem | Product, plan: GemmPlan, operands: Sequence[Operand]) -> None:
+def emit_body(problem: Convolution | MatMul, plan: GemmPlan, operands: Sequence[Operand]) -> None:
     """Emit the body of ``(x, w, *operands of the epilogue, out)``, scheduled by `plan`."""
     product = product_of(problem)
     gemm = Gemm(product, plan, _Sizes.emitted(product, plan))
@@ -54,7 +54,7 @@ def emit_body(problem: Problem | Product, plan: GemmPlan, operands: Sequence[Ope
     gemm.emit(gemm.viewed(x, product.x), w, others, gemm.viewed(out, product.y))
 
 
-def packed_weights(problem: Problem | Product, plan: GemmPlan) -> Packed:
+def packed_weights(problem: Convolution | MatMul, plan: GemmPlan) -> Packed:
     """Return size and dtype of the packed weights."""
     product = product_of(problem)
     panels = -(-product.extent(product.column) // plan.width)
@@ -64,7 +64,7 @@ def packed_weights(problem: Problem | Product, plan: GemmPlan) -> Packed:
 
 
 def pack_weights(
-    problem: Problem | Product, plan: GemmPlan, weight: Operand, packed: Operand
+    problem: Convolution | MatMul, plan: GemmPlan, weight: Operand, packed: Operand
 ) -> None:
     """Emit the packing of the weights."""
     product = product_of(problem)
@@ -82,7 +82,7 @@ class _Sizes(NamedTuple):
     splits: Splits
 
     @classmethod
-    def emitted(cls, product: Product, plan: GemmPlan) -> _Sizes:
+    def emitted(cls, product: MatMul, plan: GemmPlan) -> _Sizes:
         """Return the sizes of a product."""
         sizes = {a: emit.opaque_value(size) for a, size in product.sizes}
         panels = emit.ceil_div(sizes.get(product.column, 1), plan.width)
@@ -121,7 +121,7 @@ class _Rows(NamedTuple):
 class Gemm:
     """The emitter of one kernel."""
 
-    def __init__(self, product: Product, plan: GemmPlan, sizes: _Sizes):
+    def __init__(self, product: MatMul, plan: GemmPlan, sizes: _Sizes):
         self.product, self.plan, self.dtype = product, plan, product.acc_dtype
         self.number_of = emit.let if product.is_static else emit.opaque_value
         self.size, self.splits = sizes

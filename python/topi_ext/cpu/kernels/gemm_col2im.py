@@ -30,7 +30,7 @@ from functools import partial
 from math import prod
 from typing import NamedTuple
 
-from ...spec.conv import DATA, TAPS, Problem
+from ...spec.conv import DATA, TAPS, Convolution
 from ...spec.dtypes import byte_width
 from .. import emit
 from ..emit import Array, Expr, Operand
@@ -38,10 +38,12 @@ from ..machine import CACHE_LINE
 from ..parts.copies import copy
 from ..parts.outer_product import Matrix, RegisterTile, add_products
 from ..parts.output_rows import Result, Rows
-from ..plan.gemm_col2im import Col2imPlan
+from ..plan.gemm_col2im import GemmCol2imPlan
 
 
-def kernel_of(problem: Problem, plan: Col2imPlan, operands: Sequence[Operand]) -> GemmCol2im:
+def kernel_of(
+    problem: Convolution, plan: GemmCol2imPlan, operands: Sequence[Operand]
+) -> GemmCol2im:
     """Return the emitter of the kernel, with the arguments of the PrimFunc as `operands`."""
     y, weight, *extra, out = operands
     sizes = _Sizes.emitted(problem, plan)
@@ -69,7 +71,7 @@ class _Sizes(NamedTuple):
     elements: Expr
 
     @classmethod
-    def emitted(cls, problem: Problem, plan: Col2imPlan) -> _Sizes:
+    def emitted(cls, problem: Convolution, plan: GemmCol2imPlan) -> _Sizes:
         """Return the sizes of a problem."""
         geometry = problem.geometry
         y = [emit.opaque_value(emit.most(size, 1)) for size in geometry.y_size]
@@ -103,8 +105,8 @@ class GemmCol2im:
 
     def __init__(
         self,
-        problem: Problem,
-        plan: Col2imPlan,
+        problem: Convolution,
+        plan: GemmCol2imPlan,
         sizes: _Sizes,
         y: Operand,
         weight: Operand,

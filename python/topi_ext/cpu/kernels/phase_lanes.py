@@ -30,7 +30,7 @@ from functools import partial
 from math import prod
 from typing import NamedTuple
 
-from ...spec.conv import DATA, TAPS, Problem
+from ...spec.conv import DATA, TAPS, Convolution
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..parts.outer_product import Matrix, RegisterTile, add_products
@@ -38,7 +38,7 @@ from ..parts.output_rows import Result, Row, Rows
 from ..plan.phase_lanes import PhaseLanesPlan
 
 
-def emit_body(problem: Problem, plan: PhaseLanesPlan, operands: Sequence[Operand]) -> None:
+def emit_body(problem: Convolution, plan: PhaseLanesPlan, operands: Sequence[Operand]) -> None:
     """Emit the body of the PrimFunc, whose arguments are `operands`."""
     y, weight, *extra, out = operands
     _PhaseLanes(problem, plan, y, weight, out, extra).emit()
@@ -89,7 +89,7 @@ class _PhaseLanes:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: Convolution,
         plan: PhaseLanesPlan,
         y: Operand,
         weight: Operand,

@@ -28,7 +28,7 @@ from .. import emit
 from ..emit import Array, Expr, Operand
 from ..parts.copies import copy
 from ..parts.reduction import reduced
-from ..plan.rowwise import RowPlan
+from ..plan.rowwise import RowwisePlan
 
 _BLOCK = 4096
 """Elements whose mean and variance are computed at a time."""
@@ -36,7 +36,7 @@ _BLOCK = 4096
 _LOWEST = {"float32": -3.4028234663852886e38, "float64": -1.7976931348623157e308}
 
 
-def emit_body(rowwise: RowWise, plan: RowPlan, operands: Sequence[Operand]) -> None:
+def emit_body(rowwise: RowWise, plan: RowwisePlan, operands: Sequence[Operand]) -> None:
     """Emit the body of the PrimFunc, whose arguments are `operands`."""
     x, *others, out = operands
     sizes = {a: emit.opaque_value(size) for a, size in rowwise.sizes}
@@ -63,7 +63,7 @@ class _Kernel:
     def __init__(
         self,
         rowwise: RowWise,
-        plan: RowPlan,
+        plan: RowwisePlan,
         sizes: dict[str, Expr],
         operands: tuple[Operand, Sequence[Operand], Operand],
     ):

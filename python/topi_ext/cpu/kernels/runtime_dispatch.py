@@ -16,14 +16,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from .. import emit, kernels
 from ..emit import Expr, Operand
-from ..plan.runtime_dispatch import DispatchPlan
+from ..plan.runtime_dispatch import RuntimeDispatchPlan
 from ..registry import KERNELS
 
 
-def emit_body(problem: Problem, plan: DispatchPlan, operands: Sequence[Operand]) -> None:
+def emit_body(problem: Convolution, plan: RuntimeDispatchPlan, operands: Sequence[Operand]) -> None:
     """Emit the body of the PrimFunc, whose arguments are `operands`."""
     is_small, small = _is_small(problem, plan), None
     if KERNELS.of_plan(plan.small).is_bounded:
@@ -38,7 +38,7 @@ def emit_body(problem: Problem, plan: DispatchPlan, operands: Sequence[Operand])
             kernels.emit_body(problem, plan.small, operands)
 
 
-def _is_small(problem: Problem, plan: DispatchPlan) -> Expr:
+def _is_small(problem: Convolution, plan: RuntimeDispatchPlan) -> Expr:
     """Return whether y has few enough positions for the small kernel."""
     limits = (problem.y_sizes, plan.most), (problem.y_sizes[1:], plan.most_of_image)
     return emit.both(*(prod(sizes) <= most for sizes, most in limits if most is not None))

@@ -18,16 +18,14 @@ from collections.abc import Sequence
 from math import prod
 
 from ...emit.post_ops import RowEpilogue
-from ...spec.transpose import Transposition
+from ...spec.transpose import Transpose
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..parts.transpose import Pitched, Runs, transpose
-from ..plan.transpose import TranspositionPlan
+from ..plan.transpose import TransposePlan
 
 
-def emit_body(
-    transposition: Transposition, plan: TranspositionPlan, operands: Sequence[Operand]
-) -> None:
+def emit_body(transposition: Transpose, plan: TransposePlan, operands: Sequence[Operand]) -> None:
     """Emit the body of the PrimFunc, whose arguments are `operands`."""
     x, *others, out = operands
     row, column = transposition.x[-1], transposition.y[-1]
@@ -65,7 +63,7 @@ def emit_body(
 
 
 def _write(
-    transposition: Transposition,
+    transposition: Transpose,
     operands: tuple[Sequence[Operand], Operand],
     tile: Array,
     target: tuple[dict[str, Expr], Expr],

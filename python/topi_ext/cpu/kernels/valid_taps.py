@@ -35,7 +35,7 @@ from math import prod
 from typing import NamedTuple
 
 from ...emit.arguments import Packed, tap_number
-from ...spec.conv import DATA, Problem
+from ...spec.conv import DATA, Convolution
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..parts.block_weights import BlockWeights
@@ -48,18 +48,20 @@ from ..plan.valid_taps import ValidTapsPlan
 from ..plan.vectors import square_side
 
 
-def kernel_of(problem: Problem, plan: ValidTapsPlan, operands: Sequence[Operand]) -> ValidTaps:
+def kernel_of(problem: Convolution, plan: ValidTapsPlan, operands: Sequence[Operand]) -> ValidTaps:
     """Return the emitter of the kernel, with the arguments of the PrimFunc as `operands`."""
     data, weight, *extra, out = operands
     return ValidTaps(problem, plan, weight, data, Result(problem, out, extra))
 
 
-def packed_weights(problem: Problem, plan: ValidTapsPlan) -> Packed:
+def packed_weights(problem: Convolution, plan: ValidTapsPlan) -> Packed:
     """Return size and dtype of the packed weights."""
     return Packed(plan.packed(problem), problem.acc_dtype)
 
 
-def pack_weights(problem: Problem, plan: ValidTapsPlan, weight: Operand, packed: Operand) -> None:
+def pack_weights(
+    problem: Convolution, plan: ValidTapsPlan, weight: Operand, packed: Operand
+) -> None:
     """Emit the packing of the weights."""
     ValidTaps(problem, plan, weight).pack_weights(packed)
 
@@ -130,7 +132,7 @@ class ValidTaps:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: Convolution,
         plan: ValidTapsPlan,
         weight: Operand,
         data: Operand | None = None,
@@ -246,8 +248,8 @@ class ValidTaps:
     def _valid(self, task: _Task, axis: int, tap: Expr) -> tuple[Expr, Expr]:
         """Return the first position of the task where a tap meets data along an axis, and how
         many there are."""
-        gather, size = self.problem.gathers[axis], self.problem.in_sizes[axis]
-        low, high = gather.meets(tap, self.problem.positions[axis], size, emit.most, emit.least)
+        access, size = self.problem.accesses[axis], self.problem.in_sizes[axis]
+        low, high = access.meets(tap, self.problem.positions[axis], size, emit.most, emit.least)
         start, count = (*zip(task.first, task.present), (0, task.sizes.width))[axis - 1]
         begin = self.number_of(emit.most(low - start, 0))
         return begin, self.number_of(emit.most(emit.least(high - start, count) - begin, 0))
@@ -264,9 +266,9 @@ class ValidTaps:
         """Copy the rows of data that each row of taps meets, of `count` input channels."""
         problem, plan = self.problem, self.plan
         channel = task.group * problem.in_channels + first
-        gathers, step = problem.gathers, self.data.strides[DATA[-1]]
+        accesses, step = problem.accesses, self.data.strides[DATA[-1]]
         # Rows that follow each other are copied together.
-        joined = isinstance(task.sizes.width, int) and gathers[2].in_step == 1
+        joined = isinstance(task.sizes.width, int) and accesses[2].in_step == 1
         joined = joined and self.data.is_run(DATA[-2:])
         for taps in emit.grid(*self.kernel[:2]):
             valid = (self._valid(task, axis + 1, tap) for axis, tap in enumerate(taps))
@@ -278,8 +280,8 @@ class ValidTaps:
             for c, *numbers in emit.grid(count, *runs):
                 rows = [begin + i for begin, i in zip(begins, numbers)]
                 where = [
-                    gather.reads_at(tap, start + r)
-                    for gather, tap, start, r in zip(gathers[1:], taps, task.first, rows)
+                    access.reads_at(tap, start + r)
+                    for access, tap, start, r in zip(accesses[1:], taps, task.first, rows)
                 ]
                 source = self.data.at("C" + DATA, channel + c, task.image, *where, 0)
                 into = emit.opaque_base(c * task.sizes.pitch + self._row_of(task, taps, rows))
@@ -298,7 +300,7 @@ class ValidTaps:
         Its accumulators begin at `start`.  `weights` are where the weights of its first tap begin,
         and the distance of those of the next tap.
         """
-        plan, last, sizes = self.plan, self.problem.gathers[-1], task.sizes
+        plan, last, sizes = self.plan, self.problem.accesses[-1], task.sizes
         first, pitch = weights
         steps = (None, None) if isinstance(sizes.pitch, int) else (sizes.pitch, self.channels)
 

@@ -29,7 +29,7 @@ from math import prod
 from typing import NamedTuple
 
 from ...emit.arguments import tap_number
-from ...spec.conv import DATA, TAPS, Problem
+from ...spec.conv import DATA, TAPS, Convolution
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..parts.outer_product import Matrix, RegisterTile, add_products
@@ -39,7 +39,7 @@ from ..parts.transpose import Pitched, Runs, transpose
 from ..plan.wgrad_channels import WgradChannelsPlan
 
 
-def emit_body(problem: Problem, plan: WgradChannelsPlan, operands: Sequence[Operand]) -> None:
+def emit_body(problem: Convolution, plan: WgradChannelsPlan, operands: Sequence[Operand]) -> None:
     """Emit the body of the PrimFunc whose arguments are `operands`."""
     _WgradChannels(problem, plan, *operands).emit()
 
@@ -98,7 +98,7 @@ class _WgradChannels:
     """One kernel while it is being emitted."""
 
     def __init__(
-        self, problem: Problem, plan: WgradChannelsPlan, x: Operand, y: Operand, out: Operand
+        self, problem: Convolution, plan: WgradChannelsPlan, x: Operand, y: Operand, out: Operand
     ):
         self.problem, self.plan = problem, plan
         self.x, self.y, self.out = x, y, out
@@ -109,12 +109,12 @@ class _WgradChannels:
     def _blocking(self) -> _Blocking:
         """Choose the blocks of positions."""
         problem, plan = self.problem, self.plan
-        window = window_of(problem, plan.window, problem.gathers, plan.lanes)
+        window = window_of(problem, plan.window, problem.accesses, plan.lanes)
         block = window.block
         steps = [*(emit.opaque_value(prod(block[axis:])) for axis in (1, 2, 3)), 1]
         positions = emit.opaque_value(prod(block))
         room = positions if problem.is_static else plan.window.elements
-        return _Blocking(Panel(problem.gathers, window, plan.lanes), steps, positions, room)
+        return _Blocking(Panel(problem.accesses, window, plan.lanes), steps, positions, room)
 
     def emit(self) -> None:
         """Emit the whole kernel."""
@@ -219,10 +219,10 @@ class _WgradChannels:
 
         Of both the first and how many.
         """
-        gathers, panel, lanes = self.problem.gathers, task.blocking.panel, self.plan.lanes
+        accesses, panel, lanes = self.problem.accesses, task.blocking.panel, self.plan.lanes
         (vector, count), (c, cs) = vectors, channels
-        slots = [0, *(emit.let(g.slot_of(r)) for g, r in zip(gathers[1:], taps))]
-        shifts = [0, *(emit.let(g.shift_of(0, r)) for g, r in zip(gathers[1:], taps))]
+        slots = [0, *(emit.let(g.slot_of(r)) for g, r in zip(accesses[1:], taps))]
+        shifts = [0, *(emit.let(g.shift_of(0, r)) for g, r in zip(accesses[1:], taps))]
         shifted = panel.shifted(shifts)
         sources = [panel.plane(c + o, slots) + shifted for o in range(cs)]
         begins, counts = self._valid((0, *taps), block)
@@ -251,10 +251,10 @@ class _WgradChannels:
             return [0] * 4, list(block.present)
         problem = self.problem
         number_of = emit.let if problem.is_static else emit.opaque_value
-        axes = zip(problem.gathers, taps, problem.y_sizes, problem.x_sizes, *block)
+        axes = zip(problem.accesses, taps, problem.y_sizes, problem.x_sizes, *block)
         begins, counts = [], []
-        for gather, tap, positions, size, start, count in axes:
-            low, high = gather.meets(tap, positions, size, emit.most, emit.least)
+        for access, tap, positions, size, start, count in axes:
+            low, high = access.meets(tap, positions, size, emit.most, emit.least)
             begin = number_of(emit.most(low - start, 0))
             begins.append(begin)
             counts.append(number_of(emit.most(emit.least(high - start, count) - begin, 0)))
@@ -292,7 +292,7 @@ class Column(NamedTuple):
 
 
 def write_transposed(
-    problem: Problem, out: Operand, column: Column, first_k: Expr, c: Expr
+    problem: Convolution, out: Operand, column: Column, first_k: Expr, c: Expr
 ) -> None:
     """Write a column, of channels of y from `first_k` on and channel `c` of x."""
     for k in emit.loop(column.count):

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 from typing import NamedTuple
 
-from ...spec.conv import DATA, TAPS, Problem
+from ...spec.conv import DATA, TAPS, Convolution
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..parts.im2col import copy_column
@@ -35,7 +35,9 @@ from ..parts.splits import Splits
 from ..plan.wgrad_im2col import WgradIm2colPlan
 
 
-def kernel_of(problem: Problem, plan: WgradIm2colPlan, operands: Sequence[Operand]) -> WgradIm2col:
+def kernel_of(
+    problem: Convolution, plan: WgradIm2colPlan, operands: Sequence[Operand]
+) -> WgradIm2col:
     """The kernel with the arguments of the PrimFunc as `operands`."""
     return WgradIm2col(problem, plan, _Sizes.emitted(problem, plan), *operands)
 
@@ -55,7 +57,7 @@ class _Sizes(NamedTuple):
     positions: Expr
 
     @classmethod
-    def emitted(cls, problem: Problem, plan: WgradIm2colPlan) -> _Sizes:
+    def emitted(cls, problem: Convolution, plan: WgradIm2colPlan) -> _Sizes:
         """Those of a problem."""
         images = plan.images if problem.is_static else problem.n
         axes = [emit.opaque_value(size) for size in (images, *problem.geometry.y_size)]
@@ -97,7 +99,7 @@ class WgradIm2col:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: Convolution,
         plan: WgradIm2colPlan,
         sizes: _Sizes,
         x: Operand,

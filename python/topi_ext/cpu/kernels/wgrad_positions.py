@@ -26,8 +26,8 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from ...spec.axis_access import Gather
-from ...spec.conv import TAPS, Problem
+from ...spec.axis_access import AxisAccess
+from ...spec.conv import TAPS, Convolution
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..parts.pack_panel import Source, pack
@@ -38,7 +38,7 @@ MOST_WRITTEN_OUT = 16
 """Taps along a row whose tiles are written out one after the other."""
 
 
-def emit_body(problem: Problem, plan: WgradPositionsPlan, operands: Sequence[Operand]) -> None:
+def emit_body(problem: Convolution, plan: WgradPositionsPlan, operands: Sequence[Operand]) -> None:
     """Emit the body of the PrimFunc whose arguments are `operands`."""
     _WgradPositions(problem, plan, *operands).emit()
 
@@ -85,7 +85,7 @@ class _WgradPositions:
     """One kernel while it is being emitted."""
 
     def __init__(
-        self, problem: Problem, plan: WgradPositionsPlan, x: Operand, y: Operand, out: Operand
+        self, problem: Convolution, plan: WgradPositionsPlan, x: Operand, y: Operand, out: Operand
     ):
         self.problem, self.plan = problem, plan
         self.x, self.y, self.out = x, y, out
@@ -94,10 +94,10 @@ class _WgradPositions:
     def _blocking(self) -> _Blocking:
         """Choose the blocks of positions."""
         problem, plan = self.problem, self.plan
-        window = window_of(problem, plan.window, problem.gathers, plan.lanes)
-        x = Panel(problem.gathers, window, plan.lanes)
+        window = window_of(problem, plan.window, problem.accesses, plan.lanes)
+        x = Panel(problem.accesses, window, plan.lanes)
         # y is read in place (kernel 1).
-        y = Panel((Gather(False, 1, 1, 1, 0),) * 4, window, plan.lanes)
+        y = Panel((AxisAccess(False, 1, 1, 1, 0),) * 4, window, plan.lanes)
         return _Blocking(x, y, emit.ceil_div(window.length, plan.lanes))
 
     def emit(self) -> None:
@@ -169,11 +169,11 @@ class _WgradPositions:
 
     def _one_by_one(self, task: _Task, valid: Sequence[Expr]) -> None:
         """Add the products of the block, without those with the halo."""
-        gathers, acc, (x, y, _) = self.problem.gathers, task.acc, task.blocking
+        accesses, acc, (x, y, _) = self.problem.accesses, task.acc, task.blocking
         steps = x.window.steps
         for k, c, *tap in emit.grid(task.k_count, task.c_count, *self.problem.geometry.kernel):
-            slots = [emit.let(gather.slot_of(r)) for gather, r in zip(gathers, (0, *tap))]
-            shifts = [emit.let(gather.shift_of(0, r)) for gather, r in zip(gathers, (0, *tap))]
+            slots = [emit.let(access.slot_of(r)) for access, r in zip(accesses, (0, *tap))]
+            shifts = [emit.let(access.shift_of(0, r)) for access, r in zip(accesses, (0, *tap))]
             source = emit.let(x.plane(c, slots) + x.shifted(shifts))
             into = emit.let(self._weight(k, c, tap))
             for position in emit.grid(*valid):
@@ -222,9 +222,9 @@ class _WgradPositions:
         sources, panel = {}, task.blocking.x
         for c, t in product(range(cs[1]), range(taps)):
             numbers = (0, *tap[:2], tap[2] + t)
-            gathers = self.problem.gathers
-            slots = [gather.slot_of(r) for gather, r in zip(gathers, numbers)]
-            shifts = [gather.shift_of(0, r) for gather, r in zip(gathers, numbers)]
+            accesses = self.problem.accesses
+            slots = [access.slot_of(r) for access, r in zip(accesses, numbers)]
+            shifts = [access.shift_of(0, r) for access, r in zip(accesses, numbers)]
             sources[c, t] = panel.plane(cs[0] + c, slots) + panel.shifted(shifts)
         places_of_y = [(ks[0] + k) * task.blocking.y.pitch for k in range(ks[1])]
         if not self.problem.is_static:

@@ -48,7 +48,7 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from ...spec.conv import DATA, Problem
+from ...spec.conv import DATA, Convolution
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..parts.outer_product import Matrix, RegisterTile, add_products
@@ -62,7 +62,7 @@ from .wgrad_channels import Column, write_transposed
 from .wgrad_positions import emit_body as emit_directly
 
 
-def emit_body(problem: Problem, plan: WgradWinogradPlan, operands: Sequence[Operand]) -> None:
+def emit_body(problem: Convolution, plan: WgradWinogradPlan, operands: Sequence[Operand]) -> None:
     """Emit the body of the PrimFunc whose arguments are `operands`."""
     # Not zero where the weights have to be computed directly.
     directly = emit.scratch(1, "int64")
@@ -89,7 +89,7 @@ class _Tiles(NamedTuple):
     number: Expr
 
     @classmethod
-    def emitted(cls, problem: Problem, plan: WgradWinogradPlan) -> _Tiles:
+    def emitted(cls, problem: Convolution, plan: WgradWinogradPlan) -> _Tiles:
         """Those of a problem."""
         block: Sequence[Expr] = plan.block
         if not problem.is_static:
@@ -125,7 +125,7 @@ class _WgradWinograd:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: Convolution,
         plan: WgradWinogradPlan,
         tiles: _Tiles,
         directly: Array,

@@ -51,7 +51,7 @@ from math import prod
 from typing import NamedTuple
 
 from ...emit.arguments import Packed, copied_weight
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from ...spec.minimal_filtering import Filter
 from .. import emit
 from ..emit import Array, Expr, Operand
@@ -70,7 +70,7 @@ MOST_WRITTEN_OUT = 8
 """Outputs along a row, of a tile and all phases, that are written out one after the other."""
 
 
-def emit_body(problem: Problem, plan: WinogradPlan, operands: Sequence[Operand]) -> None:
+def emit_body(problem: Convolution, plan: WinogradPlan, operands: Sequence[Operand]) -> None:
     """Emit the body of the PrimFunc whose arguments are `operands`."""
     data, weight, *extra, out = operands
     # Not zero where the outputs have to be computed directly.
@@ -87,13 +87,15 @@ def emit_body(problem: Problem, plan: WinogradPlan, operands: Sequence[Operand])
         direct.emit_body(problem, plan.direct, [data, weight, *extra, out])
 
 
-def packed_weights(problem: Problem, plan: WinogradPlan) -> Packed:
+def packed_weights(problem: Convolution, plan: WinogradPlan) -> Packed:
     """Return the form of packed weights: combined taps, then the original weights, which are read
     when data is not finite."""
     return Packed(WinogradWeights(problem, plan).elements + problem.weights, problem.acc_dtype)
 
 
-def pack_weights(problem: Problem, plan: WinogradPlan, weight: Operand, packed: Operand) -> None:
+def pack_weights(
+    problem: Convolution, plan: WinogradPlan, weight: Operand, packed: Operand
+) -> None:
     """Emit the packing of weights."""
     taps = WinogradWeights(problem, plan, weight)
     taps.combine(packed)
@@ -222,7 +224,7 @@ class _Winograd:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: Convolution,
         plan: WinogradPlan,
         weight: Operand,
         data: Operand,

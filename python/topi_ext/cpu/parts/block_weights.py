@@ -22,7 +22,7 @@ from functools import partial
 
 from ... import compat
 from ...emit.arguments import as_stored, tap_number, weight_index
-from ...spec.conv import TAPS, Problem
+from ...spec.conv import TAPS, Convolution
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..plan.vectors import square_size
@@ -58,7 +58,7 @@ class BlockWeights:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: Convolution,
         weight: Operand,
         channels: int,
         blocks: int,

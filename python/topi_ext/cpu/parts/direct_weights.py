@@ -16,7 +16,7 @@ from math import prod
 from typing import NamedTuple
 
 from ...emit.arguments import Packed, tap_number, weight_index
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..plan.direct import DirectPlan
@@ -64,7 +64,7 @@ class DirectWeights:
         Number of packed weights.
     """
 
-    def __init__(self, problem: Problem, plan: DirectPlan, weight: Operand | None = None):
+    def __init__(self, problem: Convolution, plan: DirectPlan, weight: Operand | None = None):
         self.problem, self.plan, self.weight = problem, plan, weight
         self.dtype = problem.acc_dtype
         self.steps = self._steps()

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from ...spec.conv import DATA, Problem
+from ...spec.conv import DATA, Convolution
 from .. import emit
 from ..emit import Array, Expr
 from .copies import copy
@@ -15,7 +15,12 @@ from .pack_panel import Source
 
 
 def copy_column(
-    problem: Problem, source: Source, into: Array, at: Expr, position: Sequence[Expr], lanes: int
+    problem: Convolution,
+    source: Source,
+    into: Array,
+    at: Expr,
+    position: Sequence[Expr],
+    lanes: int,
 ) -> None:
     """Copy what a position reads of some channels of x to ``into[at + i]``; padding is zero.
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...emit.post_ops import RowEpilogue
-from ...spec.conv import DATA, Problem
+from ...spec.conv import DATA, Convolution
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..isa import nontemporal
@@ -42,7 +42,9 @@ class Result:
         Lanes of vectors of sums, a power of two, if rows are written past the caches; else 0.
     """
 
-    def __init__(self, problem: Problem, out: Operand, extra: Sequence[Operand], streamed: int = 0):
+    def __init__(
+        self, problem: Convolution, out: Operand, extra: Sequence[Operand], streamed: int = 0
+    ):
         self.problem, self.out, self.extra = problem, out, extra
         self.dtype = problem.finished_dtype
         # Of vectors of the result, which have as many bytes.

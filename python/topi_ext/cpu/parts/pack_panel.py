@@ -65,7 +65,7 @@ def pack(
         instead of data.
     """
     packing = _Packing(panel, into, source, first, valid)
-    *outer, in_row = (gather.slots for gather in panel.gathers)
+    *outer, in_row = (access.slots for access in panel.accesses)
     channels = source.channels
     if isinstance(panel.window, Window):
         for channel, *slots in emit.grid(channels, *outer, in_row):
@@ -115,7 +115,7 @@ class _Packing:
         self.source, self.channel, self.sizes = source.operand, source.channel, source.sizes
         self.first_plane = source.plane
         self.extent, self.zero = panel.window.extent, emit.constant(source.padding, into.dtype)
-        self.last = panel.gathers[-1]
+        self.last = panel.accesses[-1]
         self.step = self.source.strides[DATA[-1]] * self.last.in_step
 
     @property
@@ -128,25 +128,25 @@ class _Packing:
     def plane(self, channel: Expr, *slots: Expr) -> _Plane:
         """Return the plane of a channel, counted from the first that is packed, and of a slot along
         each axis."""
-        gathers = self.panel.gathers
+        accesses = self.panel.accesses
         base = self.panel.plane(self.first_plane + channel, slots)
-        residues = [gather.residue_of(slot) for gather, slot in zip(gathers, slots)]
-        starts = [j + gather.first_shift for j, gather in zip(self.first, gathers)]
+        residues = [access.residue_of(slot) for access, slot in zip(accesses, slots)]
+        starts = [j + access.first_shift for j, access in zip(self.first, accesses)]
         begins = [
-            -(residue // gather.in_step) - start
-            for residue, gather, start in zip(residues, gathers, starts)
+            -(residue // access.in_step) - start
+            for residue, access, start in zip(residues, accesses, starts)
         ]
         limits = [
-            (size - 1 - residue) // gather.in_step + 1 - start
-            for size, residue, gather, start in zip(self.sizes, residues, gathers, starts)
+            (size - 1 - residue) // access.in_step + 1 - start
+            for size, residue, access, start in zip(self.sizes, residues, accesses, starts)
         ]
         if self.valid is not None:
             limits = [emit.least(limit, count) for limit, count in zip(limits, self.valid)]
 
         def source_of(outer: Sequence[Expr], column: Expr) -> Expr:
             where = [
-                (start + e) * gather.in_step + residue
-                for start, e, gather, residue in zip(starts, (*outer, column), gathers, residues)
+                (start + e) * access.in_step + residue
+                for start, e, access, residue in zip(starts, (*outer, column), accesses, residues)
             ]
             return emit.opaque_base(self.source.at("C" + DATA, self.channel + channel, *where))
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
-from ...spec.axis_access import Gather
-from ...spec.conv import Problem
+from ...spec.axis_access import AxisAccess
+from ...spec.conv import Convolution
 from .. import emit
 from ..emit import Expr
 from ..plan.vectors import odd_vectors
@@ -55,7 +55,7 @@ class FittedWindow(NamedTuple):
         cls,
         room: Window,
         positions: Sequence[Expr],
-        gathers: Sequence[Gather],
+        accesses: Sequence[AxisAccess],
         lanes: int,
         blocks: Expr = 1,
     ) -> FittedWindow:
@@ -66,13 +66,13 @@ class FittedWindow(NamedTuple):
         ----------
         positions : sequence
             Positions per phase, along the four axes.
-        gathers, lanes
+        accesses, lanes
             As of :class:`Panel`.
         blocks : int or symbolic
             The number of blocks, if images, planes and rows can be divided into so many.
         """
         extents = _block_extents(positions, blocks)
-        halo = [gather.last_shift - gather.first_shift for gather in gathers]
+        halo = [access.last_shift - access.first_shift for access in accesses]
         most = room.elements // prod(1 + reach for reach in halo[:-1]) - halo[-1]
         width = _equal_block(positions[-1], emit.least(most, positions[-1]))
         block: list[Expr] = [1, 1, 1, width]
@@ -113,7 +113,7 @@ def fitted_block(
 ) -> tuple[Expr, ...]:
     """Return the block of a :class:`FittedWindow` without a halo, of `tiles` along the four
     axes."""
-    dense = (Gather(False, 1, 1, 1, 0),) * 4
+    dense = (AxisAccess(False, 1, 1, 1, 0),) * 4
     return FittedWindow.emitted(Window.of(room, dense), tiles, dense, lanes, blocks).block
 
 
@@ -131,13 +131,17 @@ def fitted_splits(tasks: Expr, target: int, most: Expr) -> Expr:
 
 
 def window_of(
-    problem: Problem, planned: Window, gathers: Sequence[Gather], lanes: int, blocks: Expr = 1
+    problem: Convolution,
+    planned: Window,
+    accesses: Sequence[AxisAccess],
+    lanes: int,
+    blocks: Expr = 1,
 ) -> Window | FittedWindow:
     """Return the planned window if sizes are known, else one that fits into it."""
     if problem.is_static:
         return planned
     positions = [emit.opaque_value(emit.most(p, 1)) for p in problem.positions]  # may be empty
-    return FittedWindow.emitted(planned, positions, gathers, lanes, blocks)
+    return FittedWindow.emitted(planned, positions, accesses, lanes, blocks)
 
 
 def _block_extents(positions: Sequence[Expr], blocks: Expr) -> list[Expr]:
@@ -162,7 +166,7 @@ class Panel:
 
     Attributes
     ----------
-    gathers : tuple of Gather
+    accesses : tuple of AxisAccess
         How the operand is read, along the four axes.
     window : Window
         Extents of a plane.
@@ -170,7 +174,7 @@ class Panel:
         Elements per vector.
     """
 
-    gathers: tuple[Gather, ...]
+    accesses: tuple[AxisAccess, ...]
     window: Window | FittedWindow
     lanes: int
 
@@ -182,7 +186,7 @@ class Panel:
     @property
     def slots(self) -> int:
         """Planes of one channel."""
-        return prod(gather.slots for gather in self.gathers)
+        return prod(access.slots for access in self.accesses)
 
     def elements(self, channels: Expr) -> Expr:
         """Return the size of the panel; it has one vector more, since the last tile may read past
@@ -196,13 +200,13 @@ class Panel:
     def plane(self, channel: Expr, slots: Sequence[Expr]) -> Expr:
         """Return the offset of a plane."""
         index = channel
-        for gather, slot in zip(self.gathers, slots):
-            index = index * gather.slots + slot
+        for access, slot in zip(self.accesses, slots):
+            index = index * access.slots + slot
         return index * self.pitch
 
     def shifted(self, shifts: Sequence[Expr]) -> Expr:
         """Return the offset in a plane of the first position of the block, read with `shifts`."""
         return sum(
-            (shift - gather.first_shift) * step
-            for shift, gather, step in zip(shifts, self.gathers, self.window.steps)
+            (shift - access.first_shift) * step
+            for shift, access, step in zip(shifts, self.accesses, self.window.steps)
         )

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ...spec.axis_access import Gather
-from ...spec.conv import Problem
+from ...spec.axis_access import AxisAccess
+from ...spec.conv import Convolution
 from .. import emit
 from ..emit import Array, Expr
 from ..plan.direct import DirectPlan
@@ -49,7 +49,7 @@ class PhaseCopy:
         Distance of two phases among the accumulators.
     """
 
-    problem: Problem
+    problem: Convolution
     plan: DirectPlan
     window: Window | FittedWindow
     rows: Rows
@@ -58,7 +58,7 @@ class PhaseCopy:
 
     @property
     def _steps(self) -> list[int]:
-        return [gather.out_step for gather in self.problem.gathers]
+        return [access.out_step for access in self.problem.accesses]
 
     @property
     def _origin(self) -> list[Expr]:
@@ -78,9 +78,9 @@ class PhaseCopy:
         problem, channels = self.problem, self.plan.channels
         # Of axes with phases that have no taps, whether a phase has some.
         filled = {
-            axis: _has_taps(gather)
-            for axis, gather in enumerate(problem.gathers[:-1])
-            if gather.has_empty_phase
+            axis: _has_taps(access)
+            for axis, access in enumerate(problem.accesses[:-1])
+            if access.has_empty_phase
         }
 
         for o in emit.loop(channels):
@@ -132,10 +132,10 @@ class PhaseCopy:
         row.end(present)
 
 
-def _has_taps(gather: Gather) -> HasTaps:
+def _has_taps(access: AxisAccess) -> HasTaps:
     """Return whether a phase has a tap: looked up in a table, or computed where phases are many."""
-    if gather.out_step > MOST_LOOKED_UP:
-        return lambda phase: gather.first_tap_of(phase) < gather.kernel
-    phases = range(gather.out_step)
-    has_taps = emit.table([int(gather.first_tap_of(phase) < gather.kernel) for phase in phases])
+    if access.out_step > MOST_LOOKED_UP:
+        return lambda phase: access.first_tap_of(phase) < access.kernel
+    phases = range(access.out_step)
+    has_taps = emit.table([int(access.first_tap_of(phase) < access.kernel) for phase in phases])
     return lambda phase: has_taps(phase) > 0

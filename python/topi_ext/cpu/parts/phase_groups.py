@@ -15,7 +15,7 @@ from math import prod
 from typing import NamedTuple
 
 from ...spec.axis_access import TapGroup
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from .. import emit
 from ..emit import Expr
 from ..plan.direct import DirectPlan
@@ -63,12 +63,12 @@ class PhaseGroups:
         has code of its own: phases with different numbers of taps that share it build sooner.
     """
 
-    def __init__(self, problem: Problem, plan: DirectPlan):
-        groups = [problem.gathers[axis].groups for axis in SPATIAL]
-        self.tap_steps = [problem.gathers[axis].tap_step for axis in SPATIAL]
+    def __init__(self, problem: Convolution, plan: DirectPlan):
+        groups = [problem.accesses[axis].groups for axis in SPATIAL]
+        self.tap_steps = [problem.accesses[axis].tap_step for axis in SPATIAL]
         if plan.all_phases:
             # One piece of code for all phases along a row, which know their taps.
-            groups[-1] = (TapGroup(0, 1, problem.gathers[-1].kernel),)
+            groups[-1] = (TapGroup(0, 1, problem.accesses[-1].kernel),)
             self.tap_steps[-1] = 1
         self.combinations = list(product(*groups))
         self.shared, self.kinds = groups[: plan.shared], list(product(*groups[plan.shared :]))

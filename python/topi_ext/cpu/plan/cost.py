@@ -12,10 +12,10 @@ from itertools import product
 from math import gcd, prod
 from typing import TypeVar
 
-from ...spec.axis_access import Gather
-from ...spec.conv import Problem
+from ...spec.axis_access import AxisAccess
+from ...spec.conv import Convolution
 from ...spec.size_hints import elements
-from ..machine import CACHE_LINE, Machine
+from ..machine import CACHE_LINE, CpuMachine
 from .costs import CommonCosts, costs_of
 from .vectors import MOST_STEP
 from .window import Window
@@ -95,7 +95,7 @@ def divisors(n: int) -> list[int]:
     return [i for i in range(1, min(n, MOST_PARTS) + 1) if n % i == 0]
 
 
-def candidate_splits(tasks: int, blocks: int, machine: Machine) -> list[int]:
+def candidate_splits(tasks: int, blocks: int, machine: CpuMachine) -> list[int]:
     """Candidates: a task for each thread, two, and more, if there are not enough without."""
     wanted = {-(-count * machine.threads // tasks) for count in (1, 2, 4, 8)}
     return sorted({min(blocks, count) for count in wanted if tasks < 2 * machine.threads} or {1})
@@ -110,7 +110,7 @@ def candidate_depths(channels: int) -> list[int]:
 
 @lru_cache(maxsize=4096)
 def register_tile(
-    out_channels: int, vectors: int, machine: Machine, kinds: int = 1, most: int = MOST_CHANNELS
+    out_channels: int, vectors: int, machine: CpuMachine, kinds: int = 1, most: int = MOST_CHANNELS
 ) -> tuple[int, int]:
     """Output channels, of so many at `most`, and vectors of the cheapest register tile.
 
@@ -133,7 +133,7 @@ def register_tile(
     return best[1:] if best else (1, 1)
 
 
-def usable_registers(machine: Machine) -> int:
+def usable_registers(machine: CpuMachine) -> int:
     """Of 32 registers some are left for weights that LLVM loads ahead; of 16 none: x86 reads them
     from memory while it multiplies."""
     return machine.registers - max(0, machine.registers - 16) // 4
@@ -145,7 +145,7 @@ def most_of(cache: int) -> int:
     return cache * 3 // 4
 
 
-def rows_that_fit(stride: int, machine: Machine) -> int:
+def rows_that_fit(stride: int, machine: CpuMachine) -> int:
     """Of rows that begin `stride` bytes apart, how many can be read side by side: their lines find
     room in the sets of the first cache that they share."""
     way = machine.l1 // WAYS
@@ -153,7 +153,7 @@ def rows_that_fit(stride: int, machine: Machine) -> int:
 
 
 def row_cycles(
-    channels: int, vectors: int, width: int, machine: Machine, *, shifted: bool = False
+    channels: int, vectors: int, width: int, machine: CpuMachine, *, shifted: bool = False
 ) -> float:
     """Cycles of one tap of `vectors` vectors, in register tiles of `width` and a smaller last."""
     full, tail = divmod(vectors, width)
@@ -161,7 +161,9 @@ def row_cycles(
     return cycles + (tile_cycles(channels, tail, machine, shifted=shifted) if tail else 0)
 
 
-def tile_cycles(channels: int, vectors: int, machine: Machine, *, shifted: bool = False) -> float:
+def tile_cycles(
+    channels: int, vectors: int, machine: CpuMachine, *, shifted: bool = False
+) -> float:
     """Cycles of one tap: its FMAs, its loads, or the time until a sum is ready.
 
     Rows that are `shifted` begin anywhere: where a vector fills a cache line, each touches two.
@@ -173,7 +175,7 @@ def tile_cycles(channels: int, vectors: int, machine: Machine, *, shifted: bool 
 
 
 def pack_cycles(
-    gathers: Sequence[Gather],
+    accesses: Sequence[AxisAccess],
     window: Window,
     channels: int,
     common: CommonCosts,
@@ -182,8 +184,8 @@ def pack_cycles(
 ) -> float:
     """Estimated cycles of packing one window: rows begin, elements follow; `wide` are vectors that
     fill cache lines, by which neighbours are copied."""
-    last = gathers[-1]
-    slots = prod(gather.slots for gather in gathers)
+    last = accesses[-1]
+    slots = prod(access.slots for access in accesses)
     begin, element = common.pack_row, common.pack_step
     if last.in_step > MOST_STEP:
         element = common.pack_apart
@@ -207,12 +209,12 @@ def widening_cycles(dtype: str, wanted: str, common: CommonCosts) -> float:
     return common.widen_float16 if dtype == "float16" else common.widen_other
 
 
-def room_for(problem: Problem) -> int:
+def room_for(problem: Convolution) -> int:
     """Elements that tasks together may hold: those of operands and result, less some for tables."""
     return elements(problem) * 15 // 16
 
 
-def memory_price(problem: Problem, held: int, room: int | None = None) -> float:
+def memory_price(problem: Convolution, held: int, room: int | None = None) -> float:
     """What a plan costs more, so that it is the last choice, if its tasks hold more than that, or
     than another `room`."""
     return TOO_LARGE if held > (room_for(problem) if room is None else room) else 1.0

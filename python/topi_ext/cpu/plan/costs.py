@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..machine import CACHE_LINE, Machine
+from ..machine import CACHE_LINE, CpuMachine
 
 
 @dataclass(frozen=True)
@@ -576,10 +576,10 @@ EMERALD_RAPIDS = replace(
 """Vectors of a cache line on processors of Intel."""
 
 FAMILIES = {"": GENERIC, "zen4": ZEN4, "emerald_rapids": EMERALD_RAPIDS}
-"""By :attr:`topi_ext.cpu.machine.Machine.family`."""
+"""By :attr:`topi_ext.cpu.machine.CpuMachine.family`."""
 
 
-def costs_of(machine: Machine) -> Costs:
+def costs_of(machine: CpuMachine) -> Costs:
     """The table of its family; of none, by the width of its vectors."""
     if not machine.family and machine.vector_bytes >= CACHE_LINE:
         return ZEN4

@@ -10,11 +10,11 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from ...spec.axis_access import Gather
-from ...spec.conv import Problem
+from ...spec.axis_access import AxisAccess
+from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.size_hints import nominal
-from ..machine import CACHE_LINE, Machine
+from ..machine import CACHE_LINE, CpuMachine
 from .cost import (
     MOST_CHANNELS,
     PARALLEL_CYCLES,
@@ -49,12 +49,12 @@ measured."""
 
 
 @lru_cache(maxsize=64)
-def read_through(problem: Problem, *, plane_per_tap: bool) -> tuple[Gather, ...]:
+def read_through(problem: Convolution, *, plane_per_tap: bool) -> tuple[AxisAccess, ...]:
     """How the data of `problem` is read, along the four axes; with `plane_per_tap` each tap of a
     ``conv`` has a plane of its own."""
     if not plane_per_tap:
-        return problem.gathers
-    return tuple(replace(gather, plane_per_tap=True) for gather in problem.gathers)
+        return problem.accesses
+    return tuple(replace(access, plane_per_tap=True) for access in problem.accesses)
 
 
 @dataclass(frozen=True)
@@ -109,13 +109,13 @@ class DirectPlan(Plan):
     all_phases: bool = False
     shared: int = 1
 
-    def copies_squares(self, problem: Problem) -> bool:
+    def copies_squares(self, problem: Convolution) -> bool:
         """Whether weights are transposed in registers before they are packed."""
         return (
             self.channels >= TURNED_CHANNELS and square_size(problem, self.channels, self.lanes) > 0
         )
 
-    def copied_channels(self, problem: Problem) -> int:
+    def copied_channels(self, problem: Convolution) -> int:
         """Input channels whose weights are copied at a time for that: what a cache holds."""
         most: int = MOST_COPIED // (problem.geometry.taps * self.channels)
         return min(problem.in_channels, most) if self.copies_squares(problem) else 0
@@ -124,17 +124,17 @@ class DirectPlan(Plan):
         """See :class:`~.window.Plan`."""
         return replace(self, streamed=enabled)
 
-    def non_temporal_run(self, problem: Problem, machine: Machine) -> int:
+    def non_temporal_run(self, problem: Convolution, machine: CpuMachine) -> int:
         """See :class:`~.window.Plan`: a block's part of a row, and whole rows that follow it."""
         block = self.window.block
-        run: int = min(problem.out_sizes[-1], block[-1] * problem.gathers[-1].out_step)
+        run: int = min(problem.out_sizes[-1], block[-1] * problem.accesses[-1].out_step)
         for axis in (3, 2):
             if block[axis] < problem.positions[axis]:
                 break
-            run *= block[axis - 1] * problem.gathers[axis - 1].out_step
+            run *= block[axis - 1] * problem.accesses[axis - 1].out_step
         return run
 
-    def gathers(self, problem: Problem) -> tuple[Gather, ...]:
+    def accesses(self, problem: Convolution) -> tuple[AxisAccess, ...]:
         """How the data of `problem` is read, along the four axes."""
         return read_through(problem, plane_per_tap=self.plane_per_tap)
 
@@ -159,7 +159,7 @@ MOST_PHASES = 1 << 12
 
 
 @lru_cache(maxsize=64)
-def plan_direct(problem: Problem, machine: Machine) -> tuple[float, DirectPlan]:
+def plan_direct(problem: Convolution, machine: CpuMachine) -> tuple[float, DirectPlan]:
     """Lanes over positions: the plan of kernels/direct.py, and its cycles."""
     cost, plan = min(
         _plans(problem, machine), key=lambda one: one[0] * _price(problem, one[1], machine)
@@ -167,7 +167,9 @@ def plan_direct(problem: Problem, machine: Machine) -> tuple[float, DirectPlan]:
     return cost + _packing_cycles(problem, plan, machine), plan
 
 
-def direct_candidates(problem: Problem, machine: Machine) -> Iterator[tuple[float, DirectPlan]]:
+def direct_candidates(
+    problem: Convolution, machine: CpuMachine
+) -> Iterator[tuple[float, DirectPlan]]:
     """Of what :func:`plan_direct` chooses, by these cycles without those of packing weights."""
     for cost, plan in _plans(problem, machine):
         cost *= _price(problem, plan, machine)
@@ -175,19 +177,19 @@ def direct_candidates(problem: Problem, machine: Machine) -> Iterator[tuple[floa
 
 
 def direct_of_any_size(
-    problem: Problem, known: Sequence[Problem], machine: Machine
+    problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[DirectPlan, list[float]]]:
     """Of symbolic sizes, the plan, and its cycles for all `known` sizes."""
     yield plan_direct(problem, machine)[1], [plan_direct(one, machine)[0] for one in known]
 
 
-def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, DirectPlan]]:
+def _plans(problem: Convolution, machine: CpuMachine) -> Iterator[tuple[float, DirectPlan]]:
     """Candidates, and their cycles but for packing weights."""
     lanes = machine.lanes(problem.acc_dtype)
     positions = nominal(problem.positions)
-    if not problem.is_static and prod(gather.out_step for gather in problem.gathers) > MOST_PHASES:
+    if not problem.is_static and prod(access.out_step for access in problem.accesses) > MOST_PHASES:
         positions = (1,) * len(positions)  # each holds a result for every phase
-    kinds = prod(len(gather.groups) for gather in problem.gathers)
+    kinds = prod(len(access.groups) for access in problem.accesses)
     most = MOST_CHANNELS
     if problem.weights_are_rows:
         stride = problem.in_channels * problem.geometry.taps * byte_width(problem.acc_dtype)
@@ -219,13 +221,13 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, DirectPl
             yield -(-tasks * splits // machine.threads) * cycles, plan
 
 
-def direct_tasks(problem: Problem, plan: DirectPlan) -> int:
+def direct_tasks(problem: Convolution, plan: DirectPlan) -> int:
     """Tasks that may run at once."""
     blocks = blocks_in(nominal(problem.positions), plan.window.block)
     return problem.geometry.groups * blocks * plan.channel_splits
 
 
-def _price(problem: Problem, plan: DirectPlan, machine: Machine) -> float:
+def _price(problem: Convolution, plan: DirectPlan, machine: CpuMachine) -> float:
     """That of its memory, of known sizes."""
     if not problem.is_static:
         return 1.0
@@ -233,7 +235,7 @@ def _price(problem: Problem, plan: DirectPlan, machine: Machine) -> float:
     return memory_price(problem, direct_elements(problem, plan, busy))
 
 
-def _packing_cycles(problem: Problem, plan: DirectPlan, machine: Machine) -> float:
+def _packing_cycles(problem: Convolution, plan: DirectPlan, machine: CpuMachine) -> float:
     """Estimated cycles of packing weights before the kernel runs."""
     if not plan.packed or problem.prepacked:
         return 0.0
@@ -247,16 +249,16 @@ def _packing_cycles(problem: Problem, plan: DirectPlan, machine: Machine) -> flo
             each = direct.turn_weight_far
         return weights * each / machine.threads
     each = direct.pack_weight if size <= machine.l2 else direct.pack_weight_far
-    if prod(gather.out_step for gather in problem.gathers) > MANY_PHASES:
+    if prod(access.out_step for access in problem.accesses) > MANY_PHASES:
         each = max(each, direct.pack_weight_apart)
     each += widening_cycles(problem.dtypes[1], problem.acc_dtype, costs.common)
     return weights * each / machine.threads
 
 
-def direct_elements(problem: Problem, plan: DirectPlan, busy: int) -> int:
+def direct_elements(problem: Convolution, plan: DirectPlan, busy: int) -> int:
     """What the kernel holds beside its operands while `busy` tasks run."""
-    lanes, gathers = plan.lanes, plan.gathers(problem)
-    slots, phases = prod(g.slots for g in gathers), prod(g.out_step for g in gathers)
+    lanes, accesses = plan.lanes, plan.accesses(problem)
+    slots, phases = prod(g.slots for g in accesses), prod(g.out_step for g in accesses)
     row = -(-plan.window.length // lanes) * lanes
     blocks = -(-problem.out_channels // plan.channels)
     together = -(-blocks // plan.channel_splits) if plan.depth < problem.in_channels else 1
@@ -299,12 +301,12 @@ class _Task(NamedTuple):
     held: int
 
     @classmethod
-    def of(cls, problem: Problem, plan: DirectPlan) -> _Task:
+    def of(cls, problem: Convolution, plan: DirectPlan) -> _Task:
         """Those of a plan."""
-        lanes, width, gathers = plan.lanes, byte_width(problem.acc_dtype), plan.gathers(problem)
-        slots, phases = prod(g.slots for g in gathers), prod(g.out_step for g in gathers)
-        busy = prod(sum(group.phases for group in g.groups) for g in gathers)
-        together = sum(group.phases for group in gathers[-1].groups) if plan.all_phases else 1
+        lanes, width, accesses = plan.lanes, byte_width(problem.acc_dtype), plan.accesses(problem)
+        slots, phases = prod(g.slots for g in accesses), prod(g.out_step for g in accesses)
+        busy = prod(sum(group.phases for group in g.groups) for g in accesses)
+        together = sum(group.phases for group in accesses[-1].groups) if plan.all_phases else 1
         vectors = -(-plan.window.length // lanes)
         blocks = -(-problem.out_channels // plan.channels)
         return cls(
@@ -317,7 +319,7 @@ class _Task(NamedTuple):
         )  # fmt: skip
 
 
-def _cycles(problem: Problem, plan: DirectPlan, machine: Machine) -> float:
+def _cycles(problem: Convolution, plan: DirectPlan, machine: CpuMachine) -> float:
     """Estimated cycles of one task."""
     task, costs = _Task.of(problem, plan), costs_of(machine).direct
     pack = _panel_cycles(problem, plan, task, machine)
@@ -325,7 +327,7 @@ def _cycles(problem: Problem, plan: DirectPlan, machine: Machine) -> float:
     compute += _lines_again(problem, plan, task, machine)
     # Phases of long strides are put together one by one, and narrowed so.
     narrowed = 0.0 if problem.dtypes[2] == problem.acc_dtype else costs.out_narrowed
-    is_short = plan.gathers(problem)[-1].out_step < plan.lanes
+    is_short = plan.accesses(problem)[-1].out_step < plan.lanes
     element = costs.out_element if is_short else costs.out_element_alone + narrowed
     block, held = plan.window.block, task.held
     copy = prod(block[:-1]) * costs.out_row + prod(block) * element
@@ -348,13 +350,15 @@ def _cycles(problem: Problem, plan: DirectPlan, machine: Machine) -> float:
     )
 
 
-def _panel_cycles(problem: Problem, plan: DirectPlan, task: _Task, machine: Machine) -> float:
+def _panel_cycles(
+    problem: Convolution, plan: DirectPlan, task: _Task, machine: CpuMachine
+) -> float:
     """Of packing what a task reads."""
     costs = costs_of(machine)
     # Rows of symbolic length are copied in another way.
     wide = problem.is_static and machine.vector_bytes >= CACHE_LINE
     pack = pack_cycles(
-        plan.gathers(problem), plan.window, problem.in_channels, costs.common, wide=wide
+        plan.accesses(problem), plan.window, problem.in_channels, costs.common, wide=wide
     )
     if task.panel > machine.l2 // 2:
         pack *= costs.direct.panel_far
@@ -363,9 +367,11 @@ def _panel_cycles(problem: Problem, plan: DirectPlan, task: _Task, machine: Mach
     return pack
 
 
-def _product_cycles(problem: Problem, plan: DirectPlan, task: _Task, machine: Machine) -> float:
+def _product_cycles(
+    problem: Convolution, plan: DirectPlan, task: _Task, machine: CpuMachine
+) -> float:
     """Of all products of a task, in register tiles, from a panel that is near or far."""
-    last, vectors = plan.gathers(problem)[-1], task.vectors
+    last, vectors = plan.accesses(problem)[-1], task.vectors
     if plan.all_phases:
         step = _whole_row_cycles(last, plan.channels, vectors, plan.vectors, machine) / last.kernel
     else:
@@ -381,7 +387,7 @@ def _product_cycles(problem: Problem, plan: DirectPlan, task: _Task, machine: Ma
     return compute
 
 
-def _spill(plan: DirectPlan, task: _Task, machine: Machine) -> float:
+def _spill(plan: DirectPlan, task: _Task, machine: CpuMachine) -> float:
     """How many times as long products take as from the first cache."""
     costs, panel = costs_of(machine).direct, task.panel
     if plan.plane_per_tap:
@@ -391,7 +397,7 @@ def _spill(plan: DirectPlan, task: _Task, machine: Machine) -> float:
     return costs.half_full if panel <= most_of(machine.l2) else costs.full
 
 
-def _lines_again(problem: Problem, plan: DirectPlan, task: _Task, machine: Machine) -> float:
+def _lines_again(problem: Convolution, plan: DirectPlan, task: _Task, machine: CpuMachine) -> float:
     """Of lines of the panel that every block of output channels reads again, once per phase that
     has taps; none where they stay in the first cache beside its weights."""
     costs, width = costs_of(machine).direct, byte_width(problem.acc_dtype)
@@ -408,17 +414,17 @@ def _lines_again(problem: Problem, plan: DirectPlan, task: _Task, machine: Machi
     return task.per_split * problem.in_channels * lines * each
 
 
-def _may_take_rows(problem: Problem, machine: Machine) -> bool:
+def _may_take_rows(problem: Convolution, machine: CpuMachine) -> bool:
     """Whether a register tile has room for all phases of a row, of one output channel."""
-    last = problem.gathers[-1]
+    last = problem.accesses[-1]
     phases = sum(group.phases for group in last.groups)
     few = problem.out_channels < FEW_CHANNELS and last.kernel <= MOST_ROW_TAPS
     return few and 1 < phases <= machine.registers // 2 - ROW_SUMS_LEFT
 
 
-def _row_tile(problem: Problem, vectors: int, machine: Machine) -> tuple[int, int]:
+def _row_tile(problem: Convolution, vectors: int, machine: CpuMachine) -> tuple[int, int]:
     """Output channels and vectors of the cheapest register tile of whole rows."""
-    last, usable = problem.gathers[-1], usable_registers(machine)
+    last, usable = problem.accesses[-1], usable_registers(machine)
     phases = sum(group.phases for group in last.groups)
     best: tuple[float, int, int] | None = None
     for channels, width in product(range(1, problem.out_channels + 1), range(1, 9)):
@@ -434,15 +440,15 @@ def _row_tile(problem: Problem, vectors: int, machine: Machine) -> tuple[int, in
 
 
 def _whole_row_cycles(
-    gather: Gather, channels: int, vectors: int, width: int, machine: Machine
+    access: AxisAccess, channels: int, vectors: int, width: int, machine: CpuMachine
 ) -> float:
     """Cycles of all taps along a row of `vectors` vectors, for one tap along the other axes."""
     costs = costs_of(machine)
     common, touched = costs.common, 2 if machine.vector_bytes >= CACHE_LINE else 1
 
     def tile(count: int) -> float:
-        products = gather.kernel * channels * count / machine.fmas
-        loads = len(gather.reads) * count * touched + gather.kernel * channels
+        products = access.kernel * channels * count / machine.fmas
+        loads = len(access.reads) * count * touched + access.kernel * channels
         slowest = max(products, loads * common.load, common.sum_ready)
         return costs.direct.whole_rows * slowest + common.tap
 

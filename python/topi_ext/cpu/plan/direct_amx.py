@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from ...spec.size_hints import nominal
-from ..machine import Machine
+from ..machine import CpuMachine
 from .cost import (
     PARALLEL_CYCLES,
     blocks_in,
@@ -52,7 +52,7 @@ class DirectAmxPlan(Plan):
 
 
 def direct_amx_candidates(
-    problem: Problem, machine: Machine
+    problem: Convolution, machine: CpuMachine
 ) -> Iterator[tuple[float, DirectAmxPlan]]:
     """Yield plans that multiply tiles of bfloat16, and their cycles.
 
@@ -66,13 +66,15 @@ def direct_amx_candidates(
             yield cycles + packing, DirectAmxPlan(gather, refused, tiles_first)
 
 
-def packing_cycles(problem: Problem, machine: Machine) -> float:
+def packing_cycles(problem: Convolution, machine: CpuMachine) -> float:
     """Estimated cycles of packing weights before tasks begin."""
     each = 0.0 if problem.prepacked else costs_of(machine).direct_amx.pack_weight
     return problem.weights * each / machine.threads
 
 
-def tile_candidates(problem: Problem, machine: Machine) -> Iterator[tuple[float, DirectPlan, bool]]:
+def tile_candidates(
+    problem: Convolution, machine: CpuMachine
+) -> Iterator[tuple[float, DirectPlan, bool]]:
     """Loop nests over tiles, and whether tiles of positions come first, with their cycles.
 
     Of a problem whose input channels are elements of 32 bits, such as pairs of others.
@@ -83,7 +85,7 @@ def tile_candidates(problem: Problem, machine: Machine) -> Iterator[tuple[float,
     blocks = -(-problem.out_channels // channels)
     positions = nominal(problem.positions)
     for block in candidate_blocks(positions, TILE):
-        window = Window.of(block, problem.gathers)
+        window = Window.of(block, problem.accesses)
         tasks = problem.geometry.groups * blocks_in(positions, block)
         depths = sorted({-(-steps // i) for i in (1, 2, 4, 8, 16)})
         for splits, depth, tiles_first in product(
@@ -98,16 +100,18 @@ def tile_candidates(problem: Problem, machine: Machine) -> Iterator[tuple[float,
             yield -(-tasks * splits // machine.threads) * cycles, gather, tiles_first
 
 
-def _cycles(problem: Problem, gather: DirectPlan, machine: Machine, *, tiles_first: bool) -> float:
+def _cycles(
+    problem: Convolution, gather: DirectPlan, machine: CpuMachine, *, tiles_first: bool
+) -> float:
     """Estimated cycles of one task.
 
     A product takes a cycle for each row.
     """
     costs = costs_of(machine).direct_amx
     window, high = gather.window, gather.channels // TILE
-    slots = prod(g.slots for g in problem.gathers)
-    phases = prod(g.out_step for g in problem.gathers)
-    busy = prod(sum(group.phases for group in g.groups) for g in problem.gathers)
+    slots = prod(g.slots for g in problem.accesses)
+    phases = prod(g.out_step for g in problem.accesses)
+    busy = prod(sum(group.phases for group in g.groups) for g in problem.accesses)
     taps = problem.geometry.taps
     steps = -(-problem.in_channels // TILE)
     chunks = -(-steps // gather.depth)
@@ -131,7 +135,7 @@ def _cycles(problem: Problem, gather: DirectPlan, machine: Machine, *, tiles_fir
         return gather.depth * taps * max(high * width * TILE, loads) + busy * sums
 
     compute = per_split * chunks * (full * tile(gather.vectors) + (tile(tail) if tail else 0))
-    pack = pack_cycles(problem.gathers, window, problem.in_channels, costs_of(machine).common)
+    pack = pack_cycles(problem.accesses, window, problem.in_channels, costs_of(machine).common)
     panel = gather.depth * TILE * slots * window.pitch(TILE) * 4
     held = gather.channels * phases * tiles * gather.vectors * TILE * 4
     held *= per_split if chunks > 1 or tiles_first else 1

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ...spec.conv import Problem
-from ..machine import Machine
+from ...spec.conv import Convolution
+from ..machine import CpuMachine
 from .direct import DirectPlan, plan_direct
 from .direct_amx import FEWEST_CHANNELS, packing_cycles, tile_candidates
 from .direct_dot_int8 import DirectDotInt8Plan, Dot, plan_direct_dot_int8, weights_fit
@@ -50,7 +50,7 @@ class DirectAmxInt8Plan(Plan):
 
 
 def direct_amx_int8_candidates(
-    problem: Problem, machine: Machine
+    problem: Convolution, machine: CpuMachine
 ) -> Iterator[tuple[float, DirectAmxInt8Plan]]:
     """Yield plans that multiply tiles of bytes, and their cycles.
 
@@ -67,7 +67,7 @@ def direct_amx_int8_candidates(
         yield cycles + packing, DirectAmxInt8Plan(gather, refused, dot.name, tiles_first)
 
 
-def product_of(problem: Problem) -> Dot | None:
+def product_of(problem: Convolution) -> Dot | None:
     """The instruction for data and weights of these dtypes, or none."""
     if problem.acc_dtype != "int32":
         return None

@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ...spec.conv import Problem
-from ..machine import Machine
+from ...spec.conv import Convolution
+from ..machine import CpuMachine
 from .direct import DirectPlan, direct_candidates, plan_direct
 from .window import Plan
 
 
 @dataclass(frozen=True)
-class DirectDotPlan(Plan):
+class DirectDotBf16Plan(Plan):
     """Plan of the kernel of ``conv`` and ``conv_transpose`` of bfloat16 by products of pairs.
 
     Attributes
@@ -24,16 +24,18 @@ class DirectDotPlan(Plan):
 
     gather: DirectPlan
 
-    def with_non_temporal(self, enabled: bool) -> DirectDotPlan:
+    def with_non_temporal(self, enabled: bool) -> DirectDotBf16Plan:
         """See :class:`~.window.Plan`."""
         return replace(self, gather=self.gather.with_non_temporal(enabled))
 
-    def non_temporal_run(self, problem: Problem, machine: Machine) -> int:
+    def non_temporal_run(self, problem: Convolution, machine: CpuMachine) -> int:
         """See :class:`~.window.Plan`."""
         return self.gather.non_temporal_run(problem, machine)
 
 
-def plan_direct_dot(problem: Problem, machine: Machine) -> tuple[float, DirectDotPlan] | None:
+def plan_direct_dot_bf16(
+    problem: Convolution, machine: CpuMachine
+) -> tuple[float, DirectDotBf16Plan] | None:
     """Products of pairs: the plan of kernels/direct_dot_bf16.py, and its cycles.
 
     None where a processor has none, or multiplies more numbers of float32 in the same time; for
@@ -42,23 +44,23 @@ def plan_direct_dot(problem: Problem, machine: Machine) -> tuple[float, DirectDo
     if not _serves(problem, machine):
         return None
     cycles, gather = plan_direct(*_in_pairs(problem, machine))
-    return cycles, DirectDotPlan(gather)
+    return cycles, DirectDotBf16Plan(gather)
 
 
-def direct_dot_candidates(
-    problem: Problem, machine: Machine
-) -> Iterator[tuple[float, DirectDotPlan]]:
-    """Of what :func:`plan_direct_dot` chooses."""
+def direct_dot_bf16_candidates(
+    problem: Convolution, machine: CpuMachine
+) -> Iterator[tuple[float, DirectDotBf16Plan]]:
+    """Of what :func:`plan_direct_dot_bf16` chooses."""
     if _serves(problem, machine):
         for cycles, gather in direct_candidates(*_in_pairs(problem, machine)):
-            yield cycles, DirectDotPlan(gather)
+            yield cycles, DirectDotBf16Plan(gather)
 
 
-def _serves(problem: Problem, machine: Machine) -> bool:
+def _serves(problem: Convolution, machine: CpuMachine) -> bool:
     # Where it is slow, what it saves in memory is less than what making pairs takes.
     return machine.dots > 0 and 2 * machine.dots >= machine.fmas and problem.has_pairs
 
 
-def _in_pairs(problem: Problem, machine: Machine) -> tuple[Problem, Machine]:
+def _in_pairs(problem: Convolution, machine: CpuMachine) -> tuple[Convolution, CpuMachine]:
     """As numbers of float32, half as many."""
     return problem.in_steps(2), replace(machine, fmas=machine.dots)

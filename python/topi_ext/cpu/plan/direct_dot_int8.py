@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ...spec.conv import QUANTIZED, Problem
-from ..machine import Machine
+from ...spec.conv import QUANTIZED, Convolution
+from ..machine import CpuMachine
 from .cost import cheapest
 from .direct import DirectPlan, direct_candidates, plan_direct
 from .window import Plan
@@ -62,7 +62,7 @@ class DirectDotInt8Plan(Plan):
 
 
 def plan_direct_dot_int8(
-    problem: Problem, machine: Machine
+    problem: Convolution, machine: CpuMachine
 ) -> tuple[float, DirectDotInt8Plan] | None:
     """Products within lanes: the plan of kernels/direct_dot_int8.py, and its cycles.
 
@@ -76,7 +76,7 @@ def plan_direct_dot_int8(
 
 
 def direct_dot_int8_candidates(
-    problem: Problem, machine: Machine
+    problem: Convolution, machine: CpuMachine
 ) -> Iterator[tuple[float, DirectDotInt8Plan]]:
     """Of what :func:`plan_direct_dot_int8` chooses."""
     for dot, asked in _asked(problem, machine):
@@ -84,7 +84,9 @@ def direct_dot_int8_candidates(
             yield cycles, DirectDotInt8Plan(gather, dot)
 
 
-def _asked(problem: Problem, machine: Machine) -> Iterator[tuple[str, tuple[Problem, Machine]]]:
+def _asked(
+    problem: Convolution, machine: CpuMachine
+) -> Iterator[tuple[str, tuple[Convolution, CpuMachine]]]:
     """Instructions that serve the problem, and what the direct kernel's planner is asked."""
     if problem.acc_dtype != "int32" or not set(problem.dtypes[:2]) <= set(QUANTIZED):
         return
@@ -101,7 +103,7 @@ def shift_of(dtype: str, dot: Dot) -> int:
     return 128 if dot.size == 4 and dtype != dot.data else 0
 
 
-def zero_of(problem: Problem, dot: Dot) -> int:
+def zero_of(problem: Convolution, dot: Dot) -> int:
     """The zero point of data as an instruction for bytes takes them; of others zero: they are less
     it."""
     if dot.size == 2:
@@ -110,7 +112,7 @@ def zero_of(problem: Problem, dot: Dot) -> int:
     return problem.zero_points[0] + sign * shift_of(problem.dtypes[0], dot)
 
 
-def weights_fit(problem: Problem, dot: Dot) -> bool:
+def weights_fit(problem: Convolution, dot: Dot) -> bool:
     """Whether weights, less their zero point, are numbers that an instruction multiplies."""
     if dot.weights == "int16":
         return True

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.size_hints import elements
-from ..machine import CACHE_LINE, Machine
+from ..machine import CACHE_LINE, CpuMachine
 from .cost import (
     PARALLEL_CYCLES,
     SHARED_CACHES,
@@ -50,7 +50,7 @@ class DotProductPlan(Plan):
     parallel: bool = True
     room: int = 0
 
-    def pitch(self, problem: Problem) -> int:
+    def pitch(self, problem: Convolution) -> int:
         """Distance of what two positions read: whole vectors, never a power of two of them."""
         vectors = -(-problem.in_channels * problem.geometry.taps // self.lanes)
         return odd_vectors(vectors) * self.lanes
@@ -61,7 +61,7 @@ FEW_POSITIONS = 64
 
 
 def dot_product_of_any_size(
-    problem: Problem, known: Sequence[Problem], machine: Machine
+    problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[DotProductPlan, list[float]]]:
     """Of symbolic sizes, plans for few positions, and the cycles of each for all `known` sizes."""
     if not problem.weights_are_runs or machine.lanes(problem.acc_dtype) < 2:
@@ -73,20 +73,20 @@ def dot_product_of_any_size(
         yield plan, [_fitted_cycles(one, plan, machine) for one in known]
 
 
-def _fitted_cycles(known: Problem, plan: DotProductPlan, machine: Machine) -> float:
+def _fitted_cycles(known: Convolution, plan: DotProductPlan, machine: CpuMachine) -> float:
     """Estimated cycles until a kernel for symbolic sizes is done."""
     return -(-_tasks(known, plan) // machine.threads) * _cycles(known, plan, machine)[0]
 
 
 def dot_product_candidates(
-    problem: Problem, machine: Machine
+    problem: Convolution, machine: CpuMachine
 ) -> Iterator[tuple[float, DotProductPlan]]:
     """Yield plans, with lanes over weights, and their cycles.
 
     None are yielded for ``conv_transpose``, for many positions or a symbolic number of them, and
     where the weights of an output channel do not lie one after the other in memory.
     """
-    if problem.face != "conv" or not (problem.is_static and problem.weights_are_runs):
+    if problem.kind != "conv" or not (problem.is_static and problem.weights_are_runs):
         return
     if not 0 < prod(problem.y_sizes) <= FEW_POSITIONS or machine.lanes(problem.acc_dtype) < 2:
         return
@@ -101,7 +101,9 @@ def dot_product_candidates(
         yield cycles, replace(plan, parallel=is_shared)
 
 
-def _candidates(problem: Problem, positions: int, machine: Machine) -> Iterator[DotProductPlan]:
+def _candidates(
+    problem: Convolution, positions: int, machine: CpuMachine
+) -> Iterator[DotProductPlan]:
     g = problem.geometry
     channels, m_tile = register_tile(g.k_per_group, positions, machine)
     for tile, blocks in product({channels, min(4, g.k_per_group), 1}, (1, 2, 4, 8)):
@@ -112,11 +114,11 @@ def _candidates(problem: Problem, positions: int, machine: Machine) -> Iterator[
         )
 
 
-def _tasks(problem: Problem, plan: DotProductPlan) -> int:
+def _tasks(problem: Convolution, plan: DotProductPlan) -> int:
     return problem.geometry.groups * -(-problem.geometry.k_per_group // plan.k_block)
 
 
-def _cycles(problem: Problem, plan: DotProductPlan, machine: Machine) -> tuple[float, int]:
+def _cycles(problem: Convolution, plan: DotProductPlan, machine: CpuMachine) -> tuple[float, int]:
     """Estimated cycles of a task, and elements that it holds."""
     positions, terms = prod(problem.y_sizes), problem.in_channels * problem.geometry.taps
     costs, common = costs_of(machine).dot_product, costs_of(machine).common

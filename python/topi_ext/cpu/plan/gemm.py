@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.geometry import Size
-from ...spec.matmul import Product
-from ..machine import CACHE_LINE, Machine
+from ...spec.matmul import MatMul
+from ..machine import CACHE_LINE, CpuMachine
 from .cost import (
     PARALLEL_CYCLES,
     SHARED_CACHES,
@@ -91,7 +91,7 @@ NOMINAL = 256
 
 
 def gemm_candidates(
-    problem: Problem | Product, machine: Machine
+    problem: Convolution | MatMul, machine: CpuMachine
 ) -> Iterator[tuple[float, GemmPlan]]:
     """Yield plans, with lanes over columns, and their cycles.
 
@@ -99,7 +99,7 @@ def gemm_candidates(
     apart.
     """
     found = product_of(problem)
-    if found is None or (isinstance(problem, Problem) and not _is_served(found, machine)):
+    if found is None or (isinstance(problem, Convolution) and not _is_served(found, machine)):
         return
     known = _known(found)
     for plan in _candidates(known, machine):
@@ -111,7 +111,7 @@ def gemm_candidates(
 
 
 def gemm_of_any_size(
-    problem: Problem, known: Sequence[Problem], machine: Machine
+    problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[GemmPlan, list[float]]]:
     """Of symbolic sizes, the plan, and its cycles for all `known` sizes."""
     found = cheapest(gemm_candidates(problem, machine))
@@ -121,12 +121,12 @@ def gemm_of_any_size(
 
 
 @lru_cache(maxsize=256)
-def product_of(problem: Problem | Product) -> Product | None:
+def product_of(problem: Convolution | MatMul) -> MatMul | None:
     """The product that a problem is."""
-    return problem if isinstance(problem, Product) else Product.of(problem)
+    return problem if isinstance(problem, MatMul) else MatMul.of(problem)
 
 
-def _is_served(found: Product, machine: Machine) -> bool:
+def _is_served(found: MatMul, machine: CpuMachine) -> bool:
     """Whether lanes over output channels pay: where these are neighbours in the result."""
     return (
         found.step("y", found.column) == 1
@@ -136,7 +136,7 @@ def _is_served(found: Product, machine: Machine) -> bool:
     )
 
 
-def _known(found: Product) -> Product:
+def _known(found: MatMul) -> MatMul:
     """The product with sizes that are numbers, none of them 0."""
     sizes = tuple(
         (a, max(1, size) if isinstance(size, int) else NOMINAL) for a, size in found.sizes
@@ -144,7 +144,7 @@ def _known(found: Product) -> Product:
     return replace(found, sizes=sizes)
 
 
-def _candidates(found: Product, machine: Machine) -> Iterator[GemmPlan]:
+def _candidates(found: MatMul, machine: CpuMachine) -> Iterator[GemmPlan]:
     """Without saying whether threads share the tasks."""
     lanes = machine.lanes(found.acc_dtype)
     columns, rows, terms = map(found.extent, (found.column, found.row, found.inner))
@@ -171,20 +171,20 @@ def _blocks(rows: int, m_tile: int) -> list[int]:
 
 
 @lru_cache(maxsize=1024)
-def _m_tile(rows: int, vectors: int, machine: Machine) -> int:
+def _m_tile(rows: int, vectors: int, machine: CpuMachine) -> int:
     """Rows of the register tile of fewest cycles."""
     most = max(1, min((usable_registers(machine) - 1 - vectors) // vectors, MOST_ROWS, rows))
     return min(range(most, 0, -1), key=lambda m_tile: _rows_cycles(rows, m_tile, vectors, machine))
 
 
-def _rows_cycles(rows: int, m_tile: int, vectors: int, machine: Machine) -> float:
+def _rows_cycles(rows: int, m_tile: int, vectors: int, machine: CpuMachine) -> float:
     """Of a term of so many rows."""
     full, tail = divmod(rows, m_tile)
     cycles = full * tile_cycles(m_tile, vectors, machine)
     return cycles + (tile_cycles(tail, vectors, machine) if tail else 0.0)
 
 
-def _cycles(found: Product, plan: GemmPlan, machine: Machine) -> tuple[float, float]:
+def _cycles(found: MatMul, plan: GemmPlan, machine: CpuMachine) -> tuple[float, float]:
     """Estimated cycles until the kernel is done, and of all its tasks."""
     costs = costs_of(machine).gemm
     columns, rows, terms = map(found.extent, (found.column, found.row, found.inner))
@@ -201,7 +201,7 @@ def _cycles(found: Product, plan: GemmPlan, machine: Machine) -> tuple[float, fl
     return -(-tasks // machine.threads) * task, tasks * task
 
 
-def _panel_cycles(found: Product, plan: GemmPlan, block: int, machine: Machine) -> float:
+def _panel_cycles(found: MatMul, plan: GemmPlan, block: int, machine: CpuMachine) -> float:
     """Of one panel of columns and a block of rows."""
     costs, common, width = costs_of(machine).gemm, costs_of(machine).common, plan.width
     terms: int = found.extent(found.inner)
@@ -225,7 +225,7 @@ def _panel_cycles(found: Product, plan: GemmPlan, block: int, machine: Machine) 
     return max(products, lines) + sums + 0.25 * min(products, lines) + packed + written
 
 
-def _line(held: int, costs: GemmCosts, machine: Machine) -> float:
+def _line(held: int, costs: GemmCosts, machine: CpuMachine) -> float:
     """Of a cache line, by how much of its like is read."""
     if held <= machine.l1 // 2:
         return 0.0

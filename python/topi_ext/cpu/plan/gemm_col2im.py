@@ -9,10 +9,10 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.geometry import Geometry
-from ..machine import CACHE_LINE, Machine
+from ..machine import CACHE_LINE, CpuMachine
 from .cost import (
     PARALLEL_CYCLES,
     SHARED_CACHES,
@@ -30,7 +30,7 @@ from .window import Plan
 
 
 @dataclass(frozen=True)
-class Col2imPlan(Plan):
+class GemmCol2imPlan(Plan):
     """Plan of the ``conv_transpose`` kernel for small images.
 
     Attributes
@@ -109,8 +109,8 @@ FEW_TILES = 2
 
 
 def gemm_col2im_candidates(
-    problem: Problem, machine: Machine
-) -> Iterator[tuple[float, Col2imPlan]]:
+    problem: Convolution, machine: CpuMachine
+) -> Iterator[tuple[float, GemmCol2imPlan]]:
     """Yield plans, with lanes over weights, and their cycles.
 
     None are yielded for ``conv``, and for images that are symbolic or too large.
@@ -119,7 +119,7 @@ def gemm_col2im_candidates(
         return
     geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
     n, size = problem.n, prod(geometry.y_size)
-    held = Col2imPlan.elements_held(geometry)
+    held = GemmCol2imPlan.elements_held(geometry)
     blocks = candidate_channels(geometry.c_per_group, 1)
     for images, c_block, most in product(divisors(n), blocks, CHUNKS):
         positions, vectors = images * size, -(-c_block * geometry.taps // lanes)
@@ -132,7 +132,7 @@ def gemm_col2im_candidates(
         room = room_for(problem) // busy - (positions * vectors * lanes + held)
         most = min(most, room // (vectors * lanes + positions))
         k_block = _chunk(problem, vectors, machine, most)
-        plan = Col2imPlan(images, positions, held, lanes, c_block, k_block, m_tile, width)
+        plan = GemmCol2imPlan(images, positions, held, lanes, c_block, k_block, m_tile, width)
         plan = replace(plan, ahead=_ahead(problem, plan, machine))
         cycles, of_tasks = _cycles(problem, plan, machine)
         rows = -(-positions // m_tile) * m_tile
@@ -141,23 +141,23 @@ def gemm_col2im_candidates(
         yield cycles, replace(plan, parallel=of_tasks >= PARALLEL_CYCLES)
 
 
-def _tasks(problem: Problem, images: int, c_block: int) -> int:
+def _tasks(problem: Convolution, images: int, c_block: int) -> int:
     geometry, n = problem.geometry, int(problem.n)
     return -(-n // images) * geometry.groups * -(-geometry.c_per_group // c_block)
 
 
-def _chunk(problem: Problem, vectors: int, machine: Machine, most: int) -> int:
+def _chunk(problem: Convolution, vectors: int, machine: CpuMachine, most: int) -> int:
     """Channels at a time: as many as are near, in equal parts."""
     near, k = machine.l2 // 4 // (vectors * machine.vector_bytes), problem.geometry.k_per_group
     return -(-k // -(-k // max(16, min(near, most))))
 
 
-def _stored(problem: Problem) -> int:
+def _stored(problem: Convolution) -> int:
     """Bytes of the weights of a group."""
     return problem.weights_per_group * byte_width(problem.dtypes[1])
 
 
-def _ahead(problem: Problem, plan: Col2imPlan, machine: Machine) -> int:
+def _ahead(problem: Convolution, plan: GemmCol2imPlan, machine: CpuMachine) -> int:
     """Lines to ask for: where weights come from far away, and products hide that."""
     lines = -(-plan.vectors * plan.lanes * byte_width(problem.dtypes[1]) // CACHE_LINE)
     tiles = -(-plan.positions // plan.m_tile)
@@ -168,7 +168,9 @@ def _ahead(problem: Problem, plan: Col2imPlan, machine: Machine) -> int:
     return -(-lines // tiles) if pays else 0
 
 
-def _copy_cycles(problem: Problem, plan: Col2imPlan, chunk: int, machine: Machine) -> float:
+def _copy_cycles(
+    problem: Convolution, plan: GemmCol2imPlan, chunk: int, machine: CpuMachine
+) -> float:
     """Of copying a vector of a chunk of so many bytes, as measured for vectors of a cache line."""
     costs, stored = costs_of(machine).gemm_col2im, _stored(problem)
     sizes = machine.l1 // 2, machine.l1, machine.l2 // 8, chunk
@@ -181,7 +183,7 @@ def _copy_cycles(problem: Problem, plan: Col2imPlan, chunk: int, machine: Machin
 
 
 def _cycles(
-    problem: Problem, plan: Col2imPlan, machine: Machine, *, ones: bool = False
+    problem: Convolution, plan: GemmCol2imPlan, machine: CpuMachine, *, ones: bool = False
 ) -> tuple[float, float]:
     """Estimated cycles until the kernel is done, and of all tasks together.
 
@@ -218,8 +220,8 @@ def _cycles(
 
 
 def gemm_col2im_of_any_size(
-    problem: Problem, known: Sequence[Problem], machine: Machine
-) -> Iterator[tuple[Col2imPlan, list[float]]]:
+    problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
+) -> Iterator[tuple[GemmCol2imPlan, list[float]]]:
     """Of symbolic sizes, plans for small images, and the cycles of each for all `known` sizes.
 
     They are infinite for what a task has no room for.  None for ``conv``.
@@ -236,20 +238,20 @@ def gemm_col2im_of_any_size(
         m_tile, width = register_tile(positions, vectors, machine)
         k_block, tile = _chunk(problem, vectors, machine, most), (m_tile, width)
         # Of a batch, each task has as many images as there is room for.
-        plan = Col2imPlan(1, positions, held, lanes, c_block, k_block, *tile)
+        plan = GemmCol2imPlan(1, positions, held, lanes, c_block, k_block, *tile)
         plan = replace(plan, ahead=_ahead(problem, plan, machine))
         yield plan, [_fitted_cycles(one, plan, machine) for one in known]
 
 
-def _fitted_cycles(known: Problem, plan: Col2imPlan, machine: Machine) -> float:
+def _fitted_cycles(known: Convolution, plan: GemmCol2imPlan, machine: CpuMachine) -> float:
     """Estimated cycles of a plan for symbolic sizes: it has as many images in a task as fit."""
-    size, held = prod(known.geometry.y_size), prod(Col2imPlan.extents(known.geometry))
+    size, held = prod(known.geometry.y_size), prod(GemmCol2imPlan.extents(known.geometry))
     if size > plan.positions or held > plan.held:
         return float("inf")
     images = -(-known.n // -(-known.n // (plan.positions // size)))
     return _cycles(known, replace(plan, images=images, held=held), machine, ones=True)[0]
 
 
-def _image_room(problem: Problem, machine: Machine) -> int:
+def _image_room(problem: Convolution, machine: CpuMachine) -> int:
     """The most elements of an image of x that a task holds."""
     return machine.l2 * 5 // 16 // byte_width(problem.acc_dtype)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.geometry import Geometry
-from ..machine import CACHE_LINE, Machine
+from ..machine import CACHE_LINE, CpuMachine
 from .cost import (
     PARALLEL_CYCLES,
     candidate_channels,
@@ -66,7 +66,7 @@ class PhaseLanesPlan(Plan):
         """See :class:`~.window.Plan`."""
         return replace(self, streamed=enabled)
 
-    def non_temporal_run(self, problem: Problem, machine: Machine) -> int | None:
+    def non_temporal_run(self, problem: Convolution, machine: CpuMachine) -> int | None:
         """See :class:`~.window.Plan`: whole rows, unless tasks share them or do not fit a cache."""
         row: int = problem.out_sizes[-1]
         is_small = row * byte_width(problem.acc_dtype) <= machine.l2 // 4
@@ -97,7 +97,7 @@ class PhaseLanesPlan(Plan):
 
 
 def phase_lanes_candidates(
-    problem: Problem, machine: Machine
+    problem: Convolution, machine: CpuMachine
 ) -> Iterator[tuple[float, PhaseLanesPlan]]:
     """Yield plans, with lanes over the phases of a row, and their cycles.
 
@@ -116,7 +116,7 @@ def phase_lanes_candidates(
 
 
 def phase_lanes_of_any_size(
-    problem: Problem, known: Sequence[Problem], machine: Machine
+    problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[PhaseLanesPlan, list[float]]]:
     """Of symbolic sizes, plans with one image in a task, and their cycles for all `known` sizes."""
     if not _serves(problem, machine):
@@ -126,7 +126,7 @@ def phase_lanes_of_any_size(
         yield plan, [-(-tasks // machine.threads) * task for tasks, task, _ in rated]
 
 
-def _serves(problem: Problem, machine: Machine) -> bool:
+def _serves(problem: Convolution, machine: CpuMachine) -> bool:
     """Whether the kernel computes it, and phases fill vectors."""
     geometry = problem.geometry
     if not problem.transposed or geometry.stride[-1] < machine.lanes(problem.acc_dtype):
@@ -135,7 +135,7 @@ def _serves(problem: Problem, machine: Machine) -> bool:
     return evenly and max(geometry.dilation) == 1
 
 
-def _candidates(problem: Problem, images: int, machine: Machine) -> Iterator[PhaseLanesPlan]:
+def _candidates(problem: Convolution, images: int, machine: CpuMachine) -> Iterator[PhaseLanesPlan]:
     """Candidates with so many images in a task."""
     geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
     k, stride = geometry.k_per_group, geometry.stride[-1]
@@ -159,13 +159,15 @@ def _candidates(problem: Problem, images: int, machine: Machine) -> Iterator[Pha
             )
 
 
-def _tasks(problem: Problem, images: int, c_block: int) -> int:
+def _tasks(problem: Convolution, images: int, c_block: int) -> int:
     """Tasks, but for splits."""
     geometry, n = problem.geometry, int(problem.n)
     return -(-n // images) * geometry.groups * -(-geometry.c_per_group // c_block)
 
 
-def _cycles(problem: Problem, plan: PhaseLanesPlan, machine: Machine) -> tuple[int, float, int]:
+def _cycles(
+    problem: Convolution, plan: PhaseLanesPlan, machine: CpuMachine
+) -> tuple[int, float, int]:
     """Of known sizes, the number of tasks, estimated cycles of one, and elements that it holds."""
     geometry, lanes, m_tile = problem.geometry, plan.lanes, plan.m_tile
     width = byte_width(problem.acc_dtype)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import nan, prod
 
 from ...spec.resize import Resize
-from ..machine import Machine
+from ..machine import CpuMachine
 from .window import Plan
 
 _OF_TASK = 1 << 13
@@ -31,7 +31,7 @@ class ResizePlan(Plan):
     parallel: bool
 
 
-def resize_candidates(resize: Resize, machine: Machine) -> Iterator[tuple[float, ResizePlan]]:
+def resize_candidates(resize: Resize, machine: CpuMachine) -> Iterator[tuple[float, ResizePlan]]:
     """Yield the one plan that there is, and NaN: its cycles are not estimated."""
     height, width = resize.after
     rows = max(1, min(height, _OF_TASK // width))

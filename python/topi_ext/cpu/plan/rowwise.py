@@ -9,7 +9,7 @@ from math import nan
 
 from ...spec.geometry import Size
 from ...spec.rowwise import NORMALIZE, RowWise
-from ..machine import Machine
+from ..machine import CpuMachine
 from .window import Plan
 
 _PARALLEL_ELEMENTS = 1 << 13
@@ -26,7 +26,7 @@ _OF_PART = 1 << 13
 
 
 @dataclass(frozen=True)
-class RowPlan(Plan):
+class RowwisePlan(Plan):
     """How rows are shared.
 
     Attributes
@@ -47,7 +47,9 @@ class RowPlan(Plan):
     parallel: bool = True
 
 
-def rowwise_candidates(rowwise: RowWise, machine: Machine) -> Iterator[tuple[float, RowPlan]]:
+def rowwise_candidates(
+    rowwise: RowWise, machine: CpuMachine
+) -> Iterator[tuple[float, RowwisePlan]]:
     """Yield the one plan that there is, and NaN: its cycles are not estimated.
 
     Symbolic sizes are taken for large ones.
@@ -55,7 +57,7 @@ def rowwise_candidates(rowwise: RowWise, machine: Machine) -> Iterator[tuple[flo
     yield nan, _plan(rowwise, machine)
 
 
-def _plan(rowwise: RowWise, machine: Machine) -> RowPlan:
+def _plan(rowwise: RowWise, machine: CpuMachine) -> RowwisePlan:
     lanes = machine.lanes(rowwise.acc_dtype)
     rows, length = rowwise.extent(rowwise.rows), rowwise.extent(rowwise.columns)
     is_few = _known(rows * length, _PARALLEL_ELEMENTS) < _PARALLEL_ELEMENTS
@@ -63,8 +65,8 @@ def _plan(rowwise: RowWise, machine: Machine) -> RowPlan:
     if parallel and rowwise.op == NORMALIZE and isinstance(length, int):
         parts = min(_PARTS, length // _OF_PART)
         if parts > 1 and isinstance(rows, int) and rows < _PARTS:
-            return RowPlan(lanes, 1, parts)
-    return RowPlan(lanes, max(1, _OF_TASK // _known(length, 256)), 1, parallel)
+            return RowwisePlan(lanes, 1, parts)
+    return RowwisePlan(lanes, max(1, _OF_TASK // _known(length, 256)), 1, parallel)
 
 
 def _known(size: Size, otherwise: int) -> int:

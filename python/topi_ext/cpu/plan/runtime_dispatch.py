@@ -9,7 +9,7 @@ from .window import Plan
 
 
 @dataclass(frozen=True)
-class DispatchPlan(Plan):
+class RuntimeDispatchPlan(Plan):
     """Plan for symbolic sizes, which choose one of two when the kernel runs.
 
     Attributes

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import nan
 
-from ...spec.transpose import Transposition
-from ..machine import Machine
+from ...spec.transpose import Transpose
+from ..machine import CpuMachine
 from .window import Plan
 
 _ROWS = 64
@@ -20,7 +20,7 @@ _PARALLEL_ELEMENTS = 1 << 15
 
 
 @dataclass(frozen=True)
-class TranspositionPlan(Plan):
+class TransposePlan(Plan):
     """How a transpose is divided.
 
     Attributes
@@ -39,12 +39,12 @@ class TranspositionPlan(Plan):
     parallel: bool
 
 
-def transposition_candidates(
-    transposition: Transposition, machine: Machine
-) -> Iterator[tuple[float, TranspositionPlan]]:
+def transpose_candidates(
+    transposition: Transpose, machine: CpuMachine
+) -> Iterator[tuple[float, TransposePlan]]:
     """Yield the one plan that there is, and NaN: its cycles are not estimated."""
     column = dict(transposition.sizes)[transposition.y[-1]]
     lanes = min(machine.lanes(transposition.dtype), 1 << (column.bit_length() - 1))
     columns = column if not transposition.epilogue else min(column, _COLUMNS)
     parallel = machine.threads > 1 and transposition.elements >= _PARALLEL_ELEMENTS
-    yield nan, TranspositionPlan(lanes, _ROWS, columns, parallel)
+    yield nan, TransposePlan(lanes, _ROWS, columns, parallel)

@@ -12,9 +12,9 @@ from operator import floordiv
 from statistics import mean
 from typing import Any
 
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
-from ..machine import Machine
+from ..machine import CpuMachine
 from .cost import (
     MOST_MEAN,
     PARALLEL_CYCLES,
@@ -34,7 +34,7 @@ from .window import Plan
 
 @dataclass(frozen=True)
 class ValidTapsPlan(Plan):
-    """Plan of the kernel of plain gathers whose taps run only where they meet data.
+    """Plan of the kernel of plain accesses whose taps run only where they meet data.
 
     Attributes
     ----------
@@ -65,11 +65,11 @@ class ValidTapsPlan(Plan):
     parallel: bool = True
     room: int = 0
 
-    def blocks(self, problem: Problem) -> int:
+    def blocks(self, problem: Convolution) -> int:
         """Blocks of output channels of a group."""
         return -(-problem.out_channels // (self.vectors * self.lanes))
 
-    def packed(self, problem: Problem) -> int:
+    def packed(self, problem: Convolution) -> int:
         """Elements of all packed weights."""
         g = problem.geometry
         channels = self.blocks(problem) * self.vectors * self.lanes
@@ -90,12 +90,12 @@ class ValidTapsPlan(Plan):
         parts = most(quotient(height + fit - 1, fit), 1)
         return most(quotient(height + parts - 1, parts), 1)
 
-    def positions(self, problem: Problem) -> int:
+    def positions(self, problem: Convolution) -> int:
         """Positions of a task."""
         width: int = problem.positions[-1]
         return prod(self.rows) * width
 
-    def pitch(self, problem: Problem, rows: Sequence[Any] = ()) -> Any:
+    def pitch(self, problem: Convolution, rows: Sequence[Any] = ()) -> Any:
         """Elements from one input channel to the next: never a power of two of cache lines."""
         held = prod(problem.geometry.kernel[:-1]) * prod(rows or self.rows)
         vectors = (held * problem.in_sizes[-1] + self.lanes - 1) // self.lanes
@@ -113,7 +113,7 @@ MOST_PLANS = 8
 
 
 def valid_taps_candidates(
-    problem: Problem, machine: Machine
+    problem: Convolution, machine: CpuMachine
 ) -> Iterator[tuple[float, ValidTapsPlan]]:
     """Yield plans, with lanes over output channels, and their cycles.
 
@@ -125,7 +125,7 @@ def valid_taps_candidates(
 
 
 def valid_taps_of_any_size(
-    problem: Problem, known: Sequence[Problem], machine: Machine
+    problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[ValidTapsPlan, list[float]]]:
     """Of symbolic sizes, plans, and the cycles of each for all `known` sizes.
 
@@ -144,7 +144,7 @@ def valid_taps_of_any_size(
         yield plan, [_fitted_cycles(one, plan, machine) for one in known]
 
 
-def _fitted_cycles(known: Problem, plan: ValidTapsPlan, machine: Machine) -> float:
+def _fitted_cycles(known: Convolution, plan: ValidTapsPlan, machine: CpuMachine) -> float:
     """Estimated cycles until a kernel for symbolic sizes is done."""
     if not known.valid_fraction:
         return float("inf")
@@ -153,7 +153,7 @@ def _fitted_cycles(known: Problem, plan: ValidTapsPlan, machine: Machine) -> flo
     return _cycles(known, plan, machine)[0]
 
 
-def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ValidTapsPlan]]:
+def _plans(problem: Convolution, machine: CpuMachine) -> Iterator[tuple[float, ValidTapsPlan]]:
     """Candidates, and their cycles."""
     lanes, rows = machine.lanes(problem.acc_dtype), problem.positions[1:3]
     depths, heights = (
@@ -176,7 +176,7 @@ def _plans(problem: Problem, machine: Machine) -> Iterator[tuple[float, ValidTap
 
 
 @lru_cache(maxsize=64)
-def _m_tile(problem: Problem, vectors: int, machine: Machine) -> int:
+def _m_tile(problem: Convolution, vectors: int, machine: CpuMachine) -> int:
     """The register tile of fewest cycles, beside vectors of weights that are read once for it."""
     usable = usable_registers(machine) - 1
     most = max(1, min(usable // vectors - 1, MOST_POSITIONS))
@@ -185,13 +185,13 @@ def _m_tile(problem: Problem, vectors: int, machine: Machine) -> int:
     )
 
 
-def _line_cycles(problem: Problem, m_tile: int, vectors: int, machine: Machine) -> float:
+def _line_cycles(problem: Convolution, m_tile: int, vectors: int, machine: CpuMachine) -> float:
     """Of one input channel, all taps along a row of positions."""
     whole, one = (tile_cycles(count, vectors, machine) for count in (m_tile, 1))
     return sum(count // m_tile * whole + count % m_tile * one for count in problem.met[-1])
 
 
-def _weights(problem: Problem, plan: ValidTapsPlan) -> int:
+def _weights(problem: Convolution, plan: ValidTapsPlan) -> int:
     """Elements of the weights that a task copies at a time."""
     if problem.prepacked:
         return 0
@@ -199,7 +199,7 @@ def _weights(problem: Problem, plan: ValidTapsPlan) -> int:
     return plan.depth * plan.vectors * plan.lanes * taps
 
 
-def _sums(problem: Problem, plan: ValidTapsPlan) -> int:
+def _sums(problem: Convolution, plan: ValidTapsPlan) -> int:
     """Elements of the sums of a task."""
     blocks = (
         -(-plan.blocks(problem) // plan.channel_splits) if plan.depth < problem.in_channels else 1
@@ -207,27 +207,27 @@ def _sums(problem: Problem, plan: ValidTapsPlan) -> int:
     return plan.positions(problem) * plan.vectors * plan.lanes * blocks
 
 
-def _elements(problem: Problem, plan: ValidTapsPlan, busy: int) -> int:
+def _elements(problem: Convolution, plan: ValidTapsPlan, busy: int) -> int:
     """What the kernel holds beside its operands while `busy` tasks run."""
     turned: int = plan.lanes * problem.positions[-1]
     inputs: int = plan.depth * plan.pitch(problem)
     return busy * (inputs + _weights(problem, plan) + _sums(problem, plan) + turned)
 
 
-def _tasks(problem: Problem, plan: ValidTapsPlan) -> int:
+def _tasks(problem: Convolution, plan: ValidTapsPlan) -> int:
     images, *rows, _ = problem.positions
     parts = prod(-(-size // part) for size, part in zip(rows, plan.rows))
     tasks: int = images * problem.geometry.groups * parts * plan.channel_splits
     return tasks
 
 
-def _cycles(problem: Problem, plan: ValidTapsPlan, machine: Machine) -> tuple[float, float]:
+def _cycles(problem: Convolution, plan: ValidTapsPlan, machine: CpuMachine) -> tuple[float, float]:
     """Estimated cycles until the kernel is done, and of all its tasks."""
     tasks, task = _tasks(problem, plan), _task_cycles(problem, plan, machine)
     return -(-tasks // machine.threads) * task * costs_of(machine).valid_taps.all, tasks * task
 
 
-def _task_cycles(problem: Problem, plan: ValidTapsPlan, machine: Machine) -> float:
+def _task_cycles(problem: Convolution, plan: ValidTapsPlan, machine: CpuMachine) -> float:
     """Estimated cycles of a task, the mean of all."""
     width, vectors, channels = byte_width(problem.acc_dtype), plan.vectors, problem.in_channels
     width_in: int = problem.in_sizes[-1]
@@ -257,7 +257,7 @@ def _task_cycles(problem: Problem, plan: ValidTapsPlan, machine: Machine) -> flo
     return costs.task + copied + blocks * (products * spill + sums + read + packed + written)
 
 
-def _weight_cycles(problem: Problem, plan: ValidTapsPlan, machine: Machine) -> float:
+def _weight_cycles(problem: Convolution, plan: ValidTapsPlan, machine: CpuMachine) -> float:
     """Of copying the weights of a block."""
     costs, common = costs_of(machine).valid_taps, costs_of(machine).common
     each = costs.weight + widening_cycles(problem.dtypes[1], problem.acc_dtype, common)
@@ -268,7 +268,7 @@ def _weight_cycles(problem: Problem, plan: ValidTapsPlan, machine: Machine) -> f
     return problem.in_channels * plan.vectors * plan.lanes * taps * each
 
 
-def _each(problem: Problem, machine: Machine) -> float:
+def _each(problem: Convolution, machine: CpuMachine) -> float:
     """Cycles of copying one input."""
     costs = costs_of(machine)
     widening = widening_cycles(problem.dtypes[0], problem.acc_dtype, costs.common)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 
 MOST_STEP = 4
 """Longest step of elements that are read as vectors, of which most is dropped."""
@@ -23,7 +23,7 @@ def odd_vectors(vectors: int) -> int:
     return vectors | 1
 
 
-def square_size(problem: Problem, channels: int, lanes: int) -> int:
+def square_size(problem: Convolution, channels: int, lanes: int) -> int:
     """Weights of how many of a block's output channels, and of as many taps, are copied at a time.
 
     Zero where they are copied one by one.

@@ -9,10 +9,10 @@ from itertools import product
 from math import inf, prod
 from statistics import mean
 
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.size_hints import nominal
-from ..machine import Machine
+from ..machine import CpuMachine
 from .cost import (
     MOST_MEAN,
     PARALLEL_CYCLES,
@@ -68,7 +68,7 @@ MOST_VALID = 0.85
 
 
 def wgrad_channels_candidates(
-    problem: Problem, machine: Machine
+    problem: Convolution, machine: CpuMachine
 ) -> Iterator[tuple[float, WgradChannelsPlan]]:
     """Yield plans, with lanes over channels of y, and their cycles.
 
@@ -77,7 +77,7 @@ def wgrad_channels_candidates(
     geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
     costs, common = costs_of(machine).wgrad_channels, costs_of(machine).common
     c, k, taps = geometry.c_per_group, geometry.k_per_group, geometry.taps
-    slots = prod(g.slots for g in problem.gathers)
+    slots = prod(g.slots for g in problem.accesses)
     width = byte_width(problem.acc_dtype)
     positions = nominal(problem.positions)
     clips = problem.valid_fraction < MOST_VALID
@@ -95,8 +95,8 @@ def wgrad_channels_candidates(
             size, rows = prod(block), prod(block[:-1])
             if size > MOST_POSITIONS:
                 continue
-            window = Window.of(block, problem.gathers)
-            pack = pack_cycles(problem.gathers, window, c_block, common)
+            window = Window.of(block, problem.accesses)
+            pack = pack_cycles(problem.accesses, window, c_block, common)
             turn = vectors * _turn_cycles(problem, block, lanes, costs)
             # What is left over of the tiles goes one channel at a time.
             tiles = (c_block // c_tile + c_block % c_tile) * taps
@@ -123,7 +123,7 @@ def wgrad_channels_candidates(
 
 
 def wgrad_channels_of_any_size(
-    problem: Problem, known: Sequence[Problem], machine: Machine
+    problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[WgradChannelsPlan, list[float]]]:
     """Of symbolic sizes, the plan, and its cycles for all `known` sizes."""
     best = cheapest(wgrad_channels_candidates(problem, machine))
@@ -138,7 +138,7 @@ def wgrad_channels_of_any_size(
 
 
 def _turn_cycles(
-    problem: Problem, block: Sequence[int], lanes: int, costs: WgradChannelsCosts
+    problem: Convolution, block: Sequence[int], lanes: int, costs: WgradChannelsCosts
 ) -> float:
     """Of a vector of channels of y, by squares; whole rows, and whole planes, are one run."""
     sizes, axes = nominal(problem.positions), 3

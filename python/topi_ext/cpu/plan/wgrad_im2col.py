@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import inf, prod
 
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.geometry import Geometry
 from ...spec.size_hints import elements
-from ..machine import Machine
+from ..machine import CpuMachine
 from .cost import (
     PARALLEL_CYCLES,
     candidate_channels,
@@ -71,7 +71,7 @@ class WgradIm2colPlan(Plan):
 
 
 def wgrad_im2col_of_any_size(
-    problem: Problem, known: Sequence[Problem], machine: Machine
+    problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[WgradIm2colPlan, list[float]]]:
     """Of symbolic sizes, plans for few positions, and the cycles of each for all `known` sizes.
 
@@ -90,18 +90,18 @@ def wgrad_im2col_of_any_size(
             yield replace(plan, room=room), cycles
 
 
-def _vectors(problem: Problem, c_block: int, machine: Machine) -> int:
+def _vectors(problem: Convolution, c_block: int, machine: CpuMachine) -> int:
     """Vectors of a row of columns."""
     return -(-c_block * problem.geometry.taps // machine.lanes(problem.acc_dtype))
 
 
-def _room(problem: Problem, c_block: int, machine: Machine) -> int:
+def _room(problem: Convolution, c_block: int, machine: CpuMachine) -> int:
     """Positions whose columns a task holds at most."""
     return machine.l2 // 2 // (_vectors(problem, c_block, machine) * machine.vector_bytes)
 
 
 def wgrad_im2col_candidates(
-    problem: Problem, machine: Machine
+    problem: Convolution, machine: CpuMachine
 ) -> Iterator[tuple[float, WgradIm2colPlan]]:
     """Yield plans, with lanes over weights, and their cycles.
 
@@ -120,7 +120,7 @@ def wgrad_im2col_candidates(
             yield cycles, replace(plan, parallel=of_tasks >= PARALLEL_CYCLES)
 
 
-def _plan(problem: Problem, images: int, c_block: int, machine: Machine) -> WgradIm2colPlan:
+def _plan(problem: Convolution, images: int, c_block: int, machine: CpuMachine) -> WgradIm2colPlan:
     """The plan with as many splits as there have to be tasks."""
     geometry = problem.geometry
     vectors = _vectors(problem, c_block, machine)
@@ -131,7 +131,7 @@ def _plan(problem: Problem, images: int, c_block: int, machine: Machine) -> Wgra
     return WgradIm2colPlan(images, machine.lanes(problem.acc_dtype), c_block, splits, k_tile, width)
 
 
-def _tasks(problem: Problem, plan: WgradIm2colPlan) -> int:
+def _tasks(problem: Convolution, plan: WgradIm2colPlan) -> int:
     return (
         problem.geometry.groups
         * -(-problem.geometry.c_per_group // plan.c_block)
@@ -139,7 +139,7 @@ def _tasks(problem: Problem, plan: WgradIm2colPlan) -> int:
     )
 
 
-def _elements(problem: Problem, plan: WgradIm2colPlan) -> int:
+def _elements(problem: Convolution, plan: WgradIm2colPlan) -> int:
     """What a task holds: columns, values of y, and sums that are not written where they belong."""
     geometry = problem.geometry
     positions = plan.images * prod(geometry.y_size)
@@ -152,7 +152,9 @@ def _elements(problem: Problem, plan: WgradIm2colPlan) -> int:
     return positions * (row + plan.k_tile) + sums
 
 
-def _cycles(problem: Problem, plan: WgradIm2colPlan, machine: Machine) -> tuple[float, float]:
+def _cycles(
+    problem: Convolution, plan: WgradIm2colPlan, machine: CpuMachine
+) -> tuple[float, float]:
     """Estimated cycles until the kernel is done, and of all tasks together."""
     geometry, c_block, k_tile = problem.geometry, plan.c_block, plan.k_tile
     costs = costs_of(machine).wgrad_im2col
@@ -175,7 +177,7 @@ def _cycles(problem: Problem, plan: WgradIm2colPlan, machine: Machine) -> tuple[
     return -(-tasks // machine.threads) * task, tasks * task
 
 
-def _element_cycles(problem: Problem, c_block: int, machine: Machine) -> float:
+def _element_cycles(problem: Convolution, c_block: int, machine: CpuMachine) -> float:
     """Of what is copied to columns, a row of the kernel at a time."""
     # Channels that are an image apart: too many leave the first cache before the next position.
     apart = prod(problem.geometry.x_size) * byte_width(problem.dtypes[0])

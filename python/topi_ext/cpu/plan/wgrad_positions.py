@@ -10,10 +10,10 @@ from itertools import product
 from math import prod
 
 from ...kernel.registry import cost_of
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.size_hints import nominal
-from ..machine import CACHE_LINE, Machine
+from ..machine import CACHE_LINE, CpuMachine
 from .cost import (
     PARALLEL_CYCLES,
     blocks_in,
@@ -55,13 +55,15 @@ class WgradPositionsPlan(Plan):
 
 
 @lru_cache(maxsize=64)
-def plan_wgrad_positions(problem: Problem, machine: Machine) -> tuple[float, WgradPositionsPlan]:
+def plan_wgrad_positions(
+    problem: Convolution, machine: CpuMachine
+) -> tuple[float, WgradPositionsPlan]:
     """Return the cheapest candidate, and its cycles; every problem has one."""
     return min(wgrad_positions_candidates(problem, machine), key=cost_of)
 
 
 def wgrad_positions_candidates(
-    problem: Problem, machine: Machine
+    problem: Convolution, machine: CpuMachine
 ) -> Iterator[tuple[float, WgradPositionsPlan]]:
     """Yield plans, with lanes over positions, and their cycles."""
     geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
@@ -74,19 +76,19 @@ def wgrad_positions_candidates(
     k_tile = max(1, min(k, accumulators // (c_tile * tap_tile), 6))
     positions = nominal(problem.positions)
     for block in candidate_blocks(positions, lanes):
-        window = Window.of(block, problem.gathers)
+        window = Window.of(block, problem.accesses)
         planes = window.pitch(lanes) * width
         for k_block, c_block in product(
             candidate_channels(k, k_tile), candidate_channels(c, c_tile)
         ):
             partial = k_block * c_block * taps * machine.vector_bytes
-            slots = prod(g.slots for g in problem.gathers)
+            slots = prod(g.slots for g in problem.accesses)
             panels = (k_block + c_block * slots) * planes
             tasks = geometry.groups * -(-k // k_block) * -(-c // c_block)
             vectors = -(-window.length // lanes)
             rows = prod(window.extent[:-1])
             pack = k_block * (rows * costs.row + window.elements * costs.element)
-            pack += pack_cycles(problem.gathers, window, c_block, common)
+            pack += pack_cycles(problem.accesses, window, c_block, common)
             tiles = -(-k_block // k_tile) * -(-c_block // c_tile) * (taps // last)
             tiles *= -(-last // tap_tile)
             size = k_tile * c_tile * tap_tile
@@ -110,7 +112,7 @@ def wgrad_positions_candidates(
 
 
 def wgrad_positions_of_any_size(
-    problem: Problem, known: Sequence[Problem], machine: Machine
+    problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[WgradPositionsPlan, list[float]]]:
     """Of symbolic sizes, the plan, and its cycles for all `known` sizes."""
     cycles = [plan_wgrad_positions(one, machine)[0] for one in known]

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.minimal_filtering import Filter
 from ...spec.size_hints import nominal
-from ..machine import Machine
+from ..machine import CpuMachine
 from ..winograd.tiles import (
     MOST_TERMS,
     ROOMS,
@@ -75,7 +75,7 @@ class WgradWinogradPlan(Tiled):
     channel_parts: int = 1
     position_splits: int = 1
 
-    def passes(self, problem: Problem) -> int:
+    def passes(self, problem: Convolution) -> int:
         """How often sums are added to: for each block of tiles and each phase."""
         passes = prod(len(filters[0].phases) for filters in self.filters(problem))
         for count, size in zip(nominal(self.tiles(problem)), self.block):
@@ -103,7 +103,7 @@ MOST_ROWS = 16
 
 
 def wgrad_winograd_candidates(
-    problem: Problem, machine: Machine
+    problem: Convolution, machine: CpuMachine
 ) -> Iterator[tuple[float, WgradWinogradPlan]]:
     """Yield plans that save products, and their cycles.
 
@@ -125,7 +125,7 @@ def wgrad_winograd_candidates(
 
 
 def wgrad_winograd_of_any_size(
-    problem: Problem, known: Sequence[Problem], machine: Machine
+    problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[WgradWinogradPlan, list[float]]]:
     """Of symbolic sizes, plans that save products, and their cycles for all `known` sizes.
 
@@ -139,14 +139,14 @@ def wgrad_winograd_of_any_size(
                 yield plan, [_fitted_cycles(size, plan, machine) for size in known]
 
 
-def _fitted_cycles(known: Problem, plan: WgradWinogradPlan, machine: Machine) -> float:
+def _fitted_cycles(known: Convolution, plan: WgradWinogradPlan, machine: CpuMachine) -> float:
     """Estimated cycles of a plan for symbolic sizes, whose block fits the known ones."""
     block = fitted_block(plan.tiles(known), prod(plan.block), plan.position_splits)
     plan = replace(plan, block=block)
     return _cycles(known, plan, machine, is_single=False, narrowest=NARROW)
 
 
-def _tiled(problem: Problem, machine: Machine) -> Iterator[WgradWinogradPlan]:
+def _tiled(problem: Convolution, machine: CpuMachine) -> Iterator[WgradWinogradPlan]:
     """Plans with the tiles that may pay, of which the blocks follow."""
     tiles = candidate_tiles(problem)
     if not tiles:
@@ -162,13 +162,13 @@ def _tiled(problem: Problem, machine: Machine) -> Iterator[WgradWinogradPlan]:
             yield plan
 
 
-def _filters(problem: Problem, plan: WgradWinogradPlan) -> list[Filter]:
-    """How each axis is computed: a gather from x to y has one kind of phases."""
+def _filters(problem: Convolution, plan: WgradWinogradPlan) -> list[Filter]:
+    """How each axis is computed: an access from x to y has one kind of phases."""
     return [of_axis[0] for of_axis in plan.filters(problem)]
 
 
 def _candidates(
-    problem: Problem, plan: WgradWinogradPlan, parts: Sequence[int], machine: Machine
+    problem: Convolution, plan: WgradWinogradPlan, parts: Sequence[int], machine: CpuMachine
 ) -> Iterator[WgradWinogradPlan]:
     """The plan with other channels, parts, none of them empty, and shares."""
     c = problem.geometry.c_per_group
@@ -179,7 +179,7 @@ def _candidates(
                 yield replace(plan, c_block=c_block, channel_parts=count, position_splits=shares)
 
 
-def _sizes(problem: Problem, plan: WgradWinogradPlan) -> tuple[int, int, int]:
+def _sizes(problem: Convolution, plan: WgradWinogradPlan) -> tuple[int, int, int]:
     """Elements of the combined outputs of a block, of the inputs of a task, and of the sums of one
     channel of x."""
     filters = _filters(problem, plan)
@@ -190,12 +190,12 @@ def _sizes(problem: Problem, plan: WgradWinogradPlan) -> tuple[int, int, int]:
     return rows, inputs, (terms * vectors + 1) * plan.lanes
 
 
-def _tasks(problem: Problem, plan: WgradWinogradPlan) -> int:
+def _tasks(problem: Convolution, plan: WgradWinogradPlan) -> int:
     """Blocks of channels of x in a part."""
     return -(-problem.geometry.c_per_group // (plan.c_block * plan.channel_parts))
 
 
-def _elements(problem: Problem, plan: WgradWinogradPlan, machine: Machine) -> int:
+def _elements(problem: Convolution, plan: WgradWinogradPlan, machine: CpuMachine) -> int:
     """What the kernel holds beside its operands."""
     rows, inputs, sums = _sizes(problem, plan)
     # Outputs of a row of tiles, turned before they are combined.
@@ -210,9 +210,9 @@ def _elements(problem: Problem, plan: WgradWinogradPlan, machine: Machine) -> in
 
 
 def _cycles(
-    problem: Problem,
+    problem: Convolution,
     plan: WgradWinogradPlan,
-    machine: Machine,
+    machine: CpuMachine,
     *,
     is_single: bool,
     narrowest: int = 1,

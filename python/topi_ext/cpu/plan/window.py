@@ -9,8 +9,8 @@ from math import prod
 from typing import Any
 
 from ...kernel.registry import Plan as BasePlan
-from ...spec.axis_access import Gather
-from ..machine import Machine
+from ...spec.axis_access import AxisAccess
+from ..machine import CpuMachine
 from .vectors import odd_vectors
 
 
@@ -21,7 +21,7 @@ class Plan(BasePlan):
         """Return the plan with non-temporal stores or without; itself where it has no choice."""
         return self
 
-    def non_temporal_run(self, problem: Any, machine: Machine) -> int | None:
+    def non_temporal_run(self, problem: Any, machine: CpuMachine) -> int | None:
         """Return how many neighbouring elements of the result a task writes by non-temporal stores,
         one after the other; None where it can't use them."""
         return None
@@ -40,9 +40,9 @@ class Window:
     extent: tuple[int, ...]
 
     @classmethod
-    def of(cls, block: Sequence[int], gathers: Sequence[Gather]) -> Window:
-        """The window that `block` reads through `gathers`."""
-        extent = tuple(b + g.last_shift - g.first_shift for b, g in zip(block, gathers))
+    def of(cls, block: Sequence[int], accesses: Sequence[AxisAccess]) -> Window:
+        """The window that `block` reads through `accesses`."""
+        extent = tuple(b + g.last_shift - g.first_shift for b, g in zip(block, accesses))
         return cls(tuple(block), extent)
 
     @property

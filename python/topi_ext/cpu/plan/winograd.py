@@ -9,11 +9,11 @@ from itertools import product
 from math import gcd, prod
 from typing import NamedTuple
 
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.minimal_filtering import Filter, joined_filters_of
 from ...spec.size_hints import elements, nominal
-from ..machine import Machine
+from ..machine import CpuMachine
 from ..winograd.rows import COMBINED, WinogradRows
 from ..winograd.tiles import (
     MOST_TERMS,
@@ -110,13 +110,13 @@ class WinogradPlan(Tiled):
         """See :class:`~.window.Plan`."""
         return replace(self, streamed=enabled)
 
-    def non_temporal_run(self, problem: Problem, machine: Machine) -> int:
+    def non_temporal_run(self, problem: Convolution, machine: CpuMachine) -> int:
         """See :class:`~.window.Plan`: a block's part of a row."""
-        of_block = self.block[-1] * self.tile[-1] * problem.gathers[-1].out_step
+        of_block = self.block[-1] * self.tile[-1] * problem.accesses[-1].out_step
         run: int = min(problem.out_sizes[-1], of_block)
         return run
 
-    def from_positions(self, problem: Problem, least: int, machine: Machine) -> WinogradPlan:
+    def from_positions(self, problem: Convolution, least: int, machine: CpuMachine) -> WinogradPlan:
         """Return the plan for `least` positions of a phase or more, with `direct` for fewer.
 
         Where these are no more than a few vectors have, its register tiles are of one vector, and
@@ -129,16 +129,16 @@ class WinogradPlan(Tiled):
         direct = replace(plan.direct, channels=channels, vectors=1, unrolled=1, all_phases=False)
         return replace(plan, direct=direct)
 
-    def filters(self, problem: Problem) -> tuple[tuple[Filter, ...], ...]:
+    def filters(self, problem: Convolution) -> tuple[tuple[Filter, ...], ...]:
         """How each spatial axis is computed; along depth, where terms are a loop, in one way."""
         _, height, width = super().filters(problem)
-        return joined_filters_of(problem.gathers[1], self.tile[0]), height, width
+        return joined_filters_of(problem.accesses[1], self.tile[0]), height, width
 
-    def depth(self, problem: Problem) -> int:
+    def depth(self, problem: Convolution) -> int:
         """Input channels of a chunk."""
         return problem.in_channels // self.chunks
 
-    def slices(self, problem: Problem) -> int:
+    def slices(self, problem: Convolution) -> int:
         """Slices of the kernel along depth and height: the rows of a phase need one."""
         return prod(
             sum(len(f.first_taps) for f in filters) for filters in self.filters(problem)[:2]
@@ -149,7 +149,7 @@ class WinogradPlan(Tiled):
         """Whether all inputs of a task are combined before its parts begin."""
         return self.per_task > 1
 
-    def gap(self, problem: Problem) -> int:
+    def gap(self, problem: Convolution) -> int:
         """Rows that stay empty behind those of a point: one for each input channel and term.
 
         Streams whose distance is a power of two would push each other out of the first cache.  Of
@@ -174,7 +174,7 @@ MOST_KINDS = 4
 
 
 def winograd_candidates(
-    problem: Problem, machine: Machine, tiles: Sequence[Tile] | None = None
+    problem: Convolution, machine: CpuMachine, tiles: Sequence[Tile] | None = None
 ) -> Iterator[tuple[float, WinogradPlan]]:
     """Yield plans that save products, and their cycles.
 
@@ -195,7 +195,7 @@ def winograd_candidates(
 
 
 def winograd_of_any_size(
-    problem: Problem, known: Sequence[Problem], machine: Machine
+    problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[WinogradPlan, list[float]]]:
     """Of symbolic sizes, plans that save products, and the cycles of each for all `known` sizes.
 
@@ -223,17 +223,17 @@ def winograd_of_any_size(
 
 
 def _fitted_cycles(
-    known: Problem,
+    known: Convolution,
     plan: WinogradPlan,
     combinations: Sequence[tuple[Filter, ...]],
-    machine: Machine,
+    machine: CpuMachine,
 ) -> float:
     """Estimated cycles of a plan for symbolic sizes, whose block fits the known ones."""
     block = fitted_block(plan.tiles(known), prod(plan.block), plan.position_splits or plan.tasks)
     return _cycles(known, replace(plan, block=block), combinations, machine, NARROW)[0]
 
 
-def _loops_of_any_size(problem: Problem, machine: Machine) -> Iterator[Loops]:
+def _loops_of_any_size(problem: Convolution, machine: CpuMachine) -> Iterator[Loops]:
     """Candidates: blocks of positions are tasks, or shares of parts are."""
     yield Loops((1,) * 4)
     tasks = -(-machine.threads // problem.geometry.groups)
@@ -245,13 +245,13 @@ def _loops_of_any_size(problem: Problem, machine: Machine) -> Iterator[Loops]:
                 yield Loops((1,) * 4, parts, shares, by_slice=order)
 
 
-def _room(problem: Problem) -> int:
+def _room(problem: Convolution) -> int:
     """What may be held: no more than operands and result take, with some left for tables and rows
     that are collected."""
     return elements(problem) * 511 // 512
 
 
-def _direct(problem: Problem, machine: Machine) -> DirectPlan | None:
+def _direct(problem: Convolution, machine: CpuMachine) -> DirectPlan | None:
     """The sum for data that is not finite, or None where there is no room for it."""
     # Its weights come as they are.
     as_stored = replace(problem, prepacked=False)
@@ -269,7 +269,7 @@ def _direct(problem: Problem, machine: Machine) -> DirectPlan | None:
 
 
 def _plans(
-    problem: Problem, template: WinogradPlan, machine: Machine
+    problem: Convolution, template: WinogradPlan, machine: CpuMachine
 ) -> Iterator[tuple[float, WinogradPlan]]:
     """Candidates with the tile of this one, and their cycles."""
     combinations = _combinations(problem, template)
@@ -284,10 +284,10 @@ def _plans(
 
 
 def _chunked(
-    problem: Problem,
+    problem: Convolution,
     plan: WinogradPlan,
     combinations: Sequence[tuple[Filter, ...]],
-    machine: Machine,
+    machine: CpuMachine,
 ) -> Iterator[WinogradPlan]:
     """The plan, and where its inputs do not stay near, those of as few chunks as let them, and of
     twice as many, which hold less."""
@@ -303,7 +303,7 @@ def _chunked(
     yield from (replace(plan, chunks=chunks) for chunks in enough[:2])
 
 
-def _combinations(problem: Problem, plan: WinogradPlan) -> list[tuple[Filter, ...]]:
+def _combinations(problem: Convolution, plan: WinogradPlan) -> list[tuple[Filter, ...]]:
     """How the kinds of phases are computed; none where there is too much to be written out."""
     combinations = list(product(*plan.filters(problem)))
     if len(combinations) > MOST_KINDS or written_terms(combinations) > MOST_TERMS:
@@ -312,10 +312,10 @@ def _combinations(problem: Problem, plan: WinogradPlan) -> list[tuple[Filter, ..
 
 
 def _fits(
-    problem: Problem,
+    problem: Convolution,
     plan: WinogradPlan,
     combinations: Sequence[tuple[Filter, ...]],
-    machine: Machine,
+    machine: CpuMachine,
 ) -> bool:
     """Whether there is room for what it holds, and what a task combines is near."""
     busy = min(machine.threads, _tasks(problem, plan))
@@ -325,7 +325,7 @@ def _fits(
 
 
 def _inputs_bytes(
-    problem: Problem, plan: WinogradPlan, combinations: Sequence[tuple[Filter, ...]]
+    problem: Convolution, plan: WinogradPlan, combinations: Sequence[tuple[Filter, ...]]
 ) -> int:
     """The combined inputs of one chunk and phase."""
     rows = _most_terms(combinations) * plan.depth(problem)
@@ -333,10 +333,10 @@ def _inputs_bytes(
 
 
 def _cycles(
-    problem: Problem,
+    problem: Convolution,
     plan: WinogradPlan,
     combinations: Sequence[tuple[Filter, ...]],
-    machine: Machine,
+    machine: CpuMachine,
     narrowest: int = 1,
 ) -> tuple[float, float]:
     """Estimated cycles until the kernel is done, and of all its tasks but for combining taps."""
@@ -355,12 +355,12 @@ def _cycles(
     return cost, tasks * task
 
 
-def _positions(problem: Problem, plan: WinogradPlan) -> int:
+def _positions(problem: Convolution, plan: WinogradPlan) -> int:
     """Blocks of tiles."""
     return blocks_in(nominal(plan.tiles(problem)), plan.block)
 
 
-def _tasks(problem: Problem, plan: WinogradPlan) -> int:
+def _tasks(problem: Convolution, plan: WinogradPlan) -> int:
     """Tasks that may run at once."""
     if plan.position_splits:
         return (
@@ -380,12 +380,12 @@ class Loops(NamedTuple):
 
 
 def _with_loops(
-    problem: Problem,
+    problem: Convolution,
     template: WinogradPlan,
     combinations: Sequence[tuple[Filter, ...]],
     loops: Loops,
     tile: tuple[int, int],
-    machine: Machine,
+    machine: CpuMachine,
 ) -> WinogradPlan | None:
     """The plan with these loops and this register tile, or None for more parts than there are
     blocks of channels."""
@@ -411,7 +411,7 @@ def _with_loops(
     return replace(plan, channel_splits=splits, pass_blocks=-(-blocks // (splits * passes)))
 
 
-def _loops(problem: Problem, plan: WinogradPlan, machine: Machine) -> Iterator[Loops]:
+def _loops(problem: Convolution, plan: WinogradPlan, machine: CpuMachine) -> Iterator[Loops]:
     """Candidates; the shares of a part are tasks, or there are none."""
     tiles = nominal(plan.tiles(problem))
     blocks = list(candidate_blocks(tiles, plan.lanes))
@@ -433,7 +433,7 @@ def _loops(problem: Problem, plan: WinogradPlan, machine: Machine) -> Iterator[L
 
 
 def _elements(
-    problem: Problem,
+    problem: Convolution,
     plan: WinogradPlan,
     combinations: Sequence[tuple[Filter, ...]],
     busy: int,
@@ -464,10 +464,10 @@ def _elements(
 
 
 def _task_cycles(
-    problem: Problem,
+    problem: Convolution,
     plan: WinogradPlan,
     combinations: Sequence[tuple[Filter, ...]],
-    machine: Machine,
+    machine: CpuMachine,
     narrowest: int,
 ) -> tuple[float, float]:
     """Estimated cycles of one task: of combining its inputs, and all others."""
@@ -509,10 +509,10 @@ class _Task(NamedTuple):
     @classmethod
     def of(
         cls,
-        problem: Problem,
+        problem: Convolution,
         plan: WinogradPlan,
         combinations: Sequence[tuple[Filter, ...]],
-        machine: Machine,
+        machine: CpuMachine,
     ) -> _Task:
         """Those of a plan."""
         width = byte_width(problem.acc_dtype)
@@ -532,11 +532,11 @@ class _Task(NamedTuple):
 
 
 def _product_cycles(
-    problem: Problem,
+    problem: Convolution,
     plan: WinogradPlan,
     kinds: Sequence[Filter],
     task: _Task,
-    machine: Machine,
+    machine: CpuMachine,
 ) -> float:
     """Of all products of a phase, or of reading for them, which may take longer."""
     costs, width = costs_of(machine).winograd, byte_width(problem.acc_dtype)
@@ -584,10 +584,10 @@ def _output_cycles(
 
 
 def _combining_cycles(
-    problem: Problem,
+    problem: Convolution,
     plan: WinogradPlan,
     combinations: Sequence[tuple[Filter, ...]],
-    machine: Machine,
+    machine: CpuMachine,
 ) -> float:
     """Estimated cycles of combining all taps once, as measured.
 
@@ -620,7 +620,7 @@ def _combining_cycles(
     return pairs * max(0.0, problem.geometry.taps * copied * slices + products * each)
 
 
-def _copied_cycles(problem: Problem, plan: WinogradPlan, machine: Machine) -> float:
+def _copied_cycles(problem: Convolution, plan: WinogradPlan, machine: CpuMachine) -> float:
     """Of copying a tap before it is combined."""
     costs = costs_of(machine)
     pairs = problem.geometry.groups * problem.in_channels * problem.out_channels

@@ -14,10 +14,10 @@ from typing import Any
 
 from ...kernel.registry import cost_of
 from ...kernel.selection import ALL, Selection
-from ...spec.conv import Problem as Convolution
+from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.problem import Problem
-from ..machine import CACHE_LINE, Machine
+from ..machine import CACHE_LINE, CpuMachine
 from ..plan.window import Plan
 from ..registry import KERNELS
 from .dynamic_shapes import plan_of_any_size
@@ -39,14 +39,14 @@ NON_TEMPORAL_DTYPES = {"float32": ("float32", "float16", "bfloat16"), "float64":
 """By dtype of sums, what non-temporal stores write."""
 
 
-def choose(problem: Problem, machine: Machine, selection: Selection = ALL) -> Plan:
+def choose(problem: Problem, machine: CpuMachine, selection: Selection = ALL) -> Plan:
     """Return the plan of the fewest estimated cycles, of every kernel that serves `problem`."""
     return rated(problem, machine, selection)[1]
 
 
 @lru_cache(maxsize=1024)
 def rated(
-    problem: Problem, machine: Machine, selection: Selection = ALL
+    problem: Problem, machine: CpuMachine, selection: Selection = ALL
 ) -> tuple[float | None, Plan]:
     """Return the plan of :func:`choose` and its estimated cycles.
 
@@ -54,7 +54,7 @@ def rated(
     ----------
     problem : Problem
         Of any kind.
-    machine : Machine
+    machine : CpuMachine
     selection : Selection
         Kernels that may be chosen, where one of them serves the problem.
 
@@ -69,7 +69,7 @@ def rated(
 
 
 def candidates(
-    problem: Problem, machine: Machine, selection: Selection = ALL
+    problem: Problem, machine: CpuMachine, selection: Selection = ALL
 ) -> Iterator[tuple[float, Plan]]:
     """Yield every plan that is compared for `problem`, of every kernel that serves it.
 
@@ -80,7 +80,7 @@ def candidates(
     ----------
     problem : Problem
         Of known sizes.
-    machine : Machine
+    machine : CpuMachine
     selection : Selection
         Kernels whose plans are yielded.
 
@@ -103,7 +103,7 @@ def candidates(
         yield cycles, _with_stores(problem, plan, machine)
 
 
-def by_other_stores(problem: Problem, plan: Plan, machine: Machine) -> Plan | None:
+def by_other_stores(problem: Problem, plan: Plan, machine: CpuMachine) -> Plan | None:
     """Return the same plan with non-temporal stores instead of without, or the other way around.
 
     None where a result is by far too small or too large for a doubt, and where it can't be.
@@ -118,14 +118,16 @@ def by_other_stores(problem: Problem, plan: Plan, machine: Machine) -> Plan | No
 
 
 def _with_stores(
-    problem: Any, plan: Plan, machine: Machine, caches: float = NON_TEMPORAL_CACHES
+    problem: Any, plan: Plan, machine: CpuMachine, caches: float = NON_TEMPORAL_CACHES
 ) -> Plan:
     """The plan, with non-temporal stores where they pay."""
     pays = problem.is_static and pays_past_caches(problem, plan, machine, caches)
     return plan.with_non_temporal(True) if pays else plan
 
 
-def _fastest(problem: Problem, machine: Machine, selection: Selection) -> tuple[float | None, Plan]:
+def _fastest(
+    problem: Problem, machine: CpuMachine, selection: Selection
+) -> tuple[float | None, Plan]:
     """The plan of the fewest cycles, without non-temporal stores."""
     proposals = KERNELS.proposals(problem, machine, selection)
     if not problem.is_static and proposals and not selection.is_all:
@@ -141,7 +143,7 @@ def _fastest(problem: Problem, machine: Machine, selection: Selection) -> tuple[
 
 
 def pays_past_caches(
-    problem: Convolution, plan: Plan, machine: Machine, caches: float = NON_TEMPORAL_CACHES
+    problem: Convolution, plan: Plan, machine: CpuMachine, caches: float = NON_TEMPORAL_CACHES
 ) -> bool:
     """Return whether a result is so large that no cache would keep it for what reads it next, and a
     task of the plan writes long runs of it."""

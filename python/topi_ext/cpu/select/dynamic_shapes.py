@@ -14,10 +14,10 @@ from math import ceil, inf, log, prod, sqrt
 from typing import Any, NamedTuple, cast
 
 from ...kernel.registry import Kernel, Rated
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from ...spec.geometry import conv_transpose_size
-from ..machine import Machine
-from ..plan.runtime_dispatch import DispatchPlan
+from ..machine import CpuMachine
+from ..plan.runtime_dispatch import RuntimeDispatchPlan
 from ..plan.window import Plan
 from ..registry import KERNELS
 
@@ -39,7 +39,7 @@ MOST_POSITIONS = 1 << 14
 """Positions of y up to which plans are rated: those of more images cost the same each."""
 
 
-def plan_of_any_size(problem: Any, machine: Machine) -> Plan:
+def plan_of_any_size(problem: Any, machine: CpuMachine) -> Plan:
     """Return the plan, or plans that the built function chooses from when it knows the sizes."""
     known = _known(problem)
     kernels = KERNELS.of_kind(problem.kind)
@@ -70,10 +70,10 @@ def plan_of_any_size(problem: Any, machine: Machine) -> Plan:
 
 def _plans(
     hook: str,
-    kernels: Iterable[Kernel[Machine]],
-    problem: Problem,
-    known: Sequence[Problem],
-    machine: Machine,
+    kernels: Iterable[Kernel[CpuMachine]],
+    problem: Convolution,
+    known: Sequence[Convolution],
+    machine: CpuMachine,
 ) -> Iterator[Rated]:
     """The plans that one hook of :class:`DynamicShapes` yields, of every kernel that has it."""
     for kernel in kernels:
@@ -95,7 +95,7 @@ def _if_faster(plans: Sequence[Rated], best: Rated, fewest: Sequence[float], gai
 
 
 def _from_positions(
-    problem: Problem, base: Sequence[float], known: Sequence[Problem], machine: Machine
+    problem: Convolution, base: Sequence[float], known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[Rated]:
     """The best plan that pays from some number of positions on, beside one of `base` cycles."""
     positions = [prod(one.positions) for one in known]
@@ -117,7 +117,7 @@ def _unpadded_or(
     cycles: Sequence[float],
     unpadded: Iterable[Rated],
     fewest: Sequence[float],
-    known: Sequence[Problem],
+    known: Sequence[Convolution],
 ) -> Iterator[Rated]:
     """What leaves out padding, in place of `large`: of images of known size, or of all that are no
     larger than some.  A kernel for few positions takes the `fewest` cycles."""
@@ -131,10 +131,10 @@ def _unpadded_or(
             most = max(images) if found is None else found  # larger ones have less padding
             if most:
                 served = [a if size <= most else b for size, a, b in zip(images, clipped, cycles)]
-                yield DispatchPlan(plan, large, most_of_image=most), served
+                yield RuntimeDispatchPlan(plan, large, most_of_image=most), served
 
 
-def _fewest(small: Sequence[Rated], known: Sequence[Problem]) -> list[float]:
+def _fewest(small: Sequence[Rated], known: Sequence[Convolution]) -> list[float]:
     """Of the kernels for few positions, the cycles of the fastest for each size; or infinity."""
     return [min(cycles) for cycles in zip(*(cycles for _, cycles in small))] or [inf] * len(known)
 
@@ -148,7 +148,7 @@ def either(
     small: Iterable[Rated],
     large: Plan,
     of_large: Sequence[float],
-    known: Sequence[Problem],
+    known: Sequence[Convolution],
 ) -> Rated:
     """`large`, or the best of the plans for few positions for these, and `large` for all others.
 
@@ -164,7 +164,7 @@ def either(
         found = Split.of(positions, limited, of_large)
         # The same cycles in another order may have a smaller sum: it has to serve some sizes.
         if found.most != 0 and found.total < split.total:
-            split, best = found, DispatchPlan(plan, large, found.most, of_image)
+            split, best = found, RuntimeDispatchPlan(plan, large, found.most, of_image)
     return best, split.cycles
 
 
@@ -213,7 +213,7 @@ class Split(NamedTuple):
         return cls(sum(map(log, served.values())), most, [served[i] for i in range(len(order))])
 
 
-def _known(problem: Problem) -> list[Problem]:
+def _known(problem: Convolution) -> list[Convolution]:
     """The problem with its symbolic sizes known: squares of y, or larger and larger batches."""
     g = problem.geometry
     axes = sum(not isinstance(length, int) for length in g.y_size)

@@ -24,7 +24,7 @@ from itertools import chain, product
 from math import prod
 from typing import NamedTuple
 
-from ...spec.conv import DATA, Problem
+from ...spec.conv import DATA, Convolution
 from ...spec.minimal_filtering import Combination, Filter
 from .. import emit
 from ..emit import Array, Expr, Operand
@@ -48,7 +48,7 @@ class WinogradInputs:
 
     Attributes
     ----------
-    problem : Problem
+    problem : Convolution
     data : Operand
         What is read.
     first, block : sequence
@@ -61,7 +61,7 @@ class WinogradInputs:
         Elements per vector.
     """
 
-    problem: Problem
+    problem: Convolution
     data: Operand
     first: Sequence[Expr]
     block: Sequence[Expr]

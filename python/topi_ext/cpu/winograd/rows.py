@@ -15,7 +15,7 @@ from itertools import accumulate, product
 from math import prod
 from typing import NamedTuple, Protocol
 
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from ...spec.minimal_filtering import Filter
 
 COMBINED = 16
@@ -66,11 +66,11 @@ class Layout(Protocol):
     @property
     def inputs_first(self) -> bool: ...
 
-    def filters(self, problem: Problem) -> tuple[tuple[Filter, ...], ...]: ...
+    def filters(self, problem: Convolution) -> tuple[tuple[Filter, ...], ...]: ...
 
-    def depth(self, problem: Problem) -> int: ...
+    def depth(self, problem: Convolution) -> int: ...
 
-    def gap(self, problem: Problem) -> int: ...
+    def gap(self, problem: Convolution) -> int: ...
 
 
 class WinogradRows:
@@ -85,7 +85,7 @@ class WinogradRows:
         Whether the taps of only one slice are held at a time; if they come packed, all are.
     """
 
-    def __init__(self, problem: Problem, plan: Layout):
+    def __init__(self, problem: Convolution, plan: Layout):
         self.filters = plan.filters(problem)
         self.taps_by_slice = plan.by_slice and not problem.prepacked
         self._plan, self._depth, self._gap = plan, plan.depth(problem), plan.gap(problem)

@@ -8,8 +8,8 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from ...spec.axis_access import Gather
-from ...spec.conv import Problem
+from ...spec.axis_access import AxisAccess
+from ...spec.conv import Convolution
 from ...spec.geometry import Size
 from ...spec.minimal_filtering import Filter, filters_of, steps_of
 from ..plan.costs import TileCosts
@@ -22,12 +22,12 @@ class Tiled(Plan):
 
     tile: tuple[int, ...]
 
-    def filters(self, problem: Problem) -> tuple[tuple[Filter, ...], ...]:
+    def filters(self, problem: Convolution) -> tuple[tuple[Filter, ...], ...]:
         """How each spatial axis is computed."""
-        gathers = problem.gathers[1:]
-        return tuple(filters_of(gather, tile) for gather, tile in zip(gathers, self.tile))
+        accesses = problem.accesses[1:]
+        return tuple(filters_of(access, tile) for access, tile in zip(accesses, self.tile))
 
-    def tiles(self, problem: Problem) -> tuple[Size, ...]:
+    def tiles(self, problem: Convolution) -> tuple[Size, ...]:
         """Tiles of a phase along the four axes."""
         steps = (1, *(f[0].out_step * f[0].tile for f in self.filters(problem)))
         return tuple((size + step - 1) // step for size, step in zip(problem.out_sizes, steps))
@@ -52,7 +52,7 @@ Tile = tuple[int, ...]
 """Outputs of a tile along depth, height and width: one, two or four."""
 
 
-def candidate_tiles(problem: Problem) -> list[Tile]:
+def candidate_tiles(problem: Convolution) -> list[Tile]:
     """Candidates: two outputs along all axes on which that saves products, or on less; along a row
     also four, if that saves more.
 
@@ -61,17 +61,17 @@ def candidate_tiles(problem: Problem) -> list[Tile]:
     """
     if not problem.acc_dtype.startswith("float"):
         return []
-    if any(gather.has_empty_phase for gather in problem.gathers):
+    if any(access.has_empty_phase for access in problem.accesses):
         return []
-    if prod(steps_of(gather)[0] for gather in problem.gathers) > MOST_PHASES:
+    if prod(steps_of(access)[0] for access in problem.accesses) > MOST_PHASES:
         return []
 
     def is_short(positions: Any, outputs: int) -> bool:
         return isinstance(positions, int) and positions < outputs
 
-    axes = zip(problem.gathers[1:], problem.positions[1:])
+    axes = zip(problem.accesses[1:], problem.positions[1:])
     depth, height, width = (
-        2 if _saves_products(gather, 2) and not is_short(p, 2) else 1 for gather, p in axes
+        2 if _saves_products(access, 2) and not is_short(p, 2) else 1 for access, p in axes
     )
     found: set[Tile] = {(depth, height, width)}
     if depth > 1:
@@ -80,7 +80,7 @@ def candidate_tiles(problem: Problem) -> list[Tile]:
     if depth > 1 or _has_too_many_terms(problem, (depth, height, width)):
         # There are fewer of them along the row.
         found.add((depth, height, 1))
-    if _saves_products(problem.gathers[3], 4) and not is_short(problem.positions[3], 4):
+    if _saves_products(problem.accesses[3], 4) and not is_short(problem.positions[3], 4):
         found |= {(*outer, 4) for *outer, last in found if last == 2}
     return sorted(tile for tile in found if max(tile) > 1)
 
@@ -98,16 +98,16 @@ def written_terms(combinations: Sequence[Sequence[Filter]]) -> float:
     return number
 
 
-def _has_too_many_terms(problem: Problem, tile: Tile) -> bool:
+def _has_too_many_terms(problem: Convolution, tile: Tile) -> bool:
     """Whether they are more than a kernel writes out."""
-    axes = (filters_of(gather, size) for gather, size in zip(problem.gathers[1:], tile))
+    axes = (filters_of(access, size) for access, size in zip(problem.accesses[1:], tile))
     return written_terms(list(product(*axes))) > MOST_TERMS
 
 
-def _saves_products(gather: Gather, tile: int) -> bool:
+def _saves_products(access: AxisAccess, tile: int) -> bool:
     """Whether a tile of so many outputs takes fewer products than two of half as many."""
     half, whole = (
-        sum(len(f.terms) * len(f.phases) for f in filters_of(gather, outputs))
+        sum(len(f.terms) * len(f.phases) for f in filters_of(access, outputs))
         for outputs in (tile // 2, tile)
     )
     return whole < 2 * half

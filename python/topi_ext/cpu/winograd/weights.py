@@ -25,7 +25,7 @@ from math import prod
 from typing import NamedTuple
 
 from ...emit.arguments import tap_number
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from ...spec.minimal_filtering import Filter
 from .. import emit
 from ..emit import Array, Expr, Operand
@@ -91,7 +91,7 @@ class WinogradWeights:
         Combined taps of a chunk of the plan, and of a block, that are held at a time.
     """
 
-    def __init__(self, problem: Problem, plan: WinogradPlan, weight: Operand | None = None):
+    def __init__(self, problem: Convolution, plan: WinogradPlan, weight: Operand | None = None):
         self.problem, self.plan, self.weight = problem, plan, weight
         self.dtype = problem.acc_dtype
         self.rows = WinogradRows(problem, plan)

@@ -21,15 +21,15 @@ from math import prod
 
 from ...emit.arguments import weight_index
 from ...emit.post_ops import RowEpilogue
-from ...spec.axis_access import Gather
-from ...spec.conv import DATA, Problem
+from ...spec.axis_access import AxisAccess
+from ...spec.conv import DATA, Convolution
 from .. import emit
 from ..emit import Array, Expr, Operand, both, flat, local, narrow, opaque_value, pick, store
 from ..isa.runs import FUNCTIONS
 from ..plan.direct import DirectPlan, reads_of
 
 
-def emit_body(problem: Problem, plan: DirectPlan, operands: Sequence[Operand]) -> None:
+def emit_body(problem: Convolution, plan: DirectPlan, operands: Sequence[Operand]) -> None:
     """Emit the one launch."""
     data, weight, *extra, out = operands
     per_row = emit.ceil_div(problem.positions[3], plan.vector)
@@ -62,24 +62,24 @@ class _Axis:
     step: int
 
     @classmethod
-    def emitted(cls, gather: Gather, position: Expr) -> _Axis:
+    def emitted(cls, access: AxisAccess, position: Expr) -> _Axis:
         """Compute the taps that an output position meets."""
-        if not gather.transposed:
-            start = opaque_value(position * gather.stride - gather.pad_before)
-            return cls(0, gather.kernel, 1, start, gather.dilation)
-        number, phase = emit.unravel(position, (0, gather.stride))
-        first = opaque_value(gather.first_tap_of(opaque_value(phase)))
-        step = gather.tap_step
-        count = emit.most(0, emit.quotient(gather.kernel + (step - 1) - first, step))
-        start = opaque_value(number + gather.shift_of(phase, first))
-        return cls(first, opaque_value(count), step, start, gather.shift_step)
+        if not access.transposed:
+            start = opaque_value(position * access.stride - access.pad_before)
+            return cls(0, access.kernel, 1, start, access.dilation)
+        number, phase = emit.unravel(position, (0, access.stride))
+        first = opaque_value(access.first_tap_of(opaque_value(phase)))
+        step = access.tap_step
+        count = emit.most(0, emit.quotient(access.kernel + (step - 1) - first, step))
+        start = opaque_value(number + access.shift_of(phase, first))
+        return cls(first, opaque_value(count), step, start, access.shift_step)
 
 
 @dataclass(frozen=True)
 class _Work:
     """What a thread computes: `at` along batch, depth and height, from position `first` on."""
 
-    problem: Problem
+    problem: Convolution
     plan: DirectPlan
     operands: tuple[Operand, Operand, Operand]
     extra: Sequence[Operand]
@@ -93,7 +93,7 @@ class _Work:
     @classmethod
     def emitted(
         cls,
-        problem: Problem,
+        problem: Convolution,
         plan: DirectPlan,
         number: Expr,
         operands: tuple[Operand, Operand, Operand],
@@ -105,7 +105,7 @@ class _Work:
             for of in (problem.in_sizes, problem.out_sizes)
         )
         batch, depth, height, width = sizes[1]
-        step = problem.gathers[3].out_step * plan.vector
+        step = problem.accesses[3].out_step * plan.vector
         per_row = opaque_value(emit.quotient(width + (step - 1), step))
         blocks = problem.geometry.groups * -(-problem.out_channels // plan.channels)
         if emit.along(operands[2], "C") == 1:
@@ -122,9 +122,9 @@ class _Work:
         )  # fmt: skip
 
     @property
-    def row(self) -> Gather:
+    def row(self) -> AxisAccess:
         """The gather along a row of the result."""
-        return self.problem.gathers[3]
+        return self.problem.accesses[3]
 
     def emit(self) -> None:
         """Compute the sums and write the results."""
@@ -135,7 +135,7 @@ class _Work:
             store(sums, i, emit.constant(0, acc))
         reads = reads_of(self.row, plan.vector)
         held = local(max(1, len(reads)), acc)
-        axes = [_Axis.emitted(g, at) for g, at in zip(problem.gathers[1:3], self.at[1:])]
+        axes = [_Axis.emitted(g, at) for g, at in zip(problem.accesses[1:3], self.at[1:])]
         if reads:
             for channel in emit.loop(problem.in_channels):
                 for depth in emit.loop(axes[0].count):

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...emit.arguments import Packed, tap_number, weight_index
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from .. import emit
 from ..emit import Array, Expr, Operand, both, local, opaque_value, pick, store
 from ..isa.dp4a import add_four, functions, word
@@ -37,25 +37,27 @@ from ..parts.pipeline import double_buffered
 from ..parts.simt_tile import SimtTile, multiply_add
 from ..parts.split_sums import add_shares, shares_of
 from ..parts.tap_steps import TapSteps
-from ..plan.implicit_gemm import GemmPlan
+from ..plan.implicit_gemm import ImplicitGemmPlan
 from ..plan.tiles import PAD
 
 
-def packed_weights(problem: Problem, plan: GemmPlan) -> Packed | None:
+def packed_weights(problem: Convolution, plan: ImplicitGemmPlan) -> Packed | None:
     """Return the form of packed weights; None for a plan that reads them as they are."""
     return packed_of(problem, _shape(problem, plan)) if plan.packed else None
 
 
-def pack_weights(problem: Problem, plan: GemmPlan, weight: Operand, packed: Operand) -> None:
+def pack_weights(
+    problem: Convolution, plan: ImplicitGemmPlan, weight: Operand, packed: Operand
+) -> None:
     """Emit the packing of weights."""
     pack(problem, _shape(problem, plan), weight, packed)
 
 
-def _shape(problem: Problem, plan: GemmPlan) -> PackedShape:
+def _shape(problem: Convolution, plan: ImplicitGemmPlan) -> PackedShape:
     return PackedShape.of(problem, plan.tile, plan.word)
 
 
-def emit_body(problem: Problem, plan: GemmPlan, operands: Sequence[Operand]) -> None:
+def emit_body(problem: Convolution, plan: ImplicitGemmPlan, operands: Sequence[Operand]) -> None:
     """Emit all launches: packing, the product, the sum of shares."""
     data, weight, *extra, out = operands
     source: Array = weight
@@ -91,8 +93,8 @@ class Step:
     steps : TapSteps
     """
 
-    problem: Problem
-    plan: GemmPlan
+    problem: Convolution
+    plan: ImplicitGemmPlan
     block: GatherBlock
     threads: Threads
     data: Operand
@@ -105,8 +107,8 @@ class Step:
     @classmethod
     def emitted(
         cls,
-        problem: Problem,
-        plan: GemmPlan,
+        problem: Convolution,
+        plan: ImplicitGemmPlan,
         block: GatherBlock,
         threads: Threads,
         operands: tuple[Operand, Array],
@@ -261,8 +263,8 @@ class Step:
 
     def _taps(self) -> list[Expr]:
         """Return the numbers of the current tap in the kernel."""
-        axes = zip(self.block.axes, self.steps.taps, self.problem.gathers[1:])
-        return [axis.first_tap + tap * gather.tap_step for axis, tap, gather in axes]
+        axes = zip(self.block.axes, self.steps.taps, self.problem.accesses[1:])
+        return [axis.first_tap + tap * access.tap_step for axis, tap, access in axes]
 
     def _tap(self) -> Expr:
         return tap_number(self.problem, self._taps())

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...emit.arguments import Packed, tap_number
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from .. import emit
 from ..emit import Array, Expr, Operand, both, call, flat, opaque_value, pick, store
 from ..isa.tensor_core import functions
@@ -42,23 +42,23 @@ from ..plan.implicit_gemm_mma import reads_chunks
 from ..plan.tiles import WarpTiles
 
 
-def packed_weights(problem: Problem, plan: WarpTiles) -> Packed:
+def packed_weights(problem: Convolution, plan: WarpTiles) -> Packed:
     """Return the form of packed weights."""
     return packed_of(problem, _shape(problem, plan))
 
 
-def pack_weights(problem: Problem, plan: WarpTiles, weight: Operand, packed: Operand) -> None:
+def pack_weights(problem: Convolution, plan: WarpTiles, weight: Operand, packed: Operand) -> None:
     """Emit the packing of weights."""
     pack(problem, _shape(problem, plan), weight, packed)
 
 
-def _shape(problem: Problem, plan: WarpTiles) -> PackedShape:
+def _shape(problem: Convolution, plan: WarpTiles) -> PackedShape:
     """Rows of output channels; of float32, whose squares can't be transposed while they are loaded,
     16 bytes of input channels each."""
     return PackedShape.of(problem, plan.tile, run=1 if plan.width == 2 else plan.chunk)
 
 
-def emit_body(problem: Problem, plan: WarpTiles, operands: Sequence[Operand]) -> None:
+def emit_body(problem: Convolution, plan: WarpTiles, operands: Sequence[Operand]) -> None:
     """Emit all launches: packing, the product, the sum of shares."""
     data, weight, *extra, out = operands
     source = weight if problem.prepacked else packed_first(problem, _shape(problem, plan), weight)
@@ -99,7 +99,7 @@ class Step:
     steps : TapSteps
     """
 
-    problem: Problem
+    problem: Convolution
     plan: WarpTiles
     block: GatherBlock
     threads: Threads
@@ -115,7 +115,7 @@ class Step:
     @classmethod
     def emitted(
         cls,
-        problem: Problem,
+        problem: Convolution,
         plan: WarpTiles,
         block: GatherBlock,
         threads: Threads,
@@ -205,8 +205,8 @@ class Step:
     def _copy_weights(self, base: Expr, channel: Expr) -> None:
         problem, tile, size = self.problem, self.plan.tile, self.plan.chunk
         shape, by_run = _shape(problem, self.plan), self.plan.width > 2
-        axes = zip(self.block.axes, self.steps.taps, problem.gathers[1:])
-        taps = [axis.first_tap + tap * gather.tap_step for axis, tap, gather in axes]
+        axes = zip(self.block.axes, self.steps.taps, problem.accesses[1:])
+        taps = [axis.first_tap + tap * access.tap_step for axis, tap, access in axes]
         row = emit.quotient(channel, shape.run)
         at = self.block.group, tap_number(problem, taps), row, self.block.first_column
         start = opaque_value(flat(shape.at(*at)))

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from .. import emit
 from ..emit import Array, Expr, Operand, both, flat, local, opaque_value, pick, store
 from ..isa.block_sums import FUNCTIONS
@@ -29,7 +29,7 @@ from ..parts.wgrad_block import Column, WgradBlock
 from ..plan.wgrad_direct import WgradDirectPlan
 
 
-def emit_body(problem: Problem, plan: WgradDirectPlan, operands: Sequence[Operand]) -> None:
+def emit_body(problem: Convolution, plan: WgradDirectPlan, operands: Sequence[Operand]) -> None:
     """Emit both launches: the sums, and those of shares."""
     x, y, out = operands
     shares = shares_of(problem, plan.tile, out)
@@ -49,7 +49,7 @@ def emit_body(problem: Problem, plan: WgradDirectPlan, operands: Sequence[Operan
 class _Work:
     """What a thread adds up: `taps` of one pair, at every `apart`-th position of the share."""
 
-    problem: Problem
+    problem: Convolution
     plan: WgradDirectPlan
     thread: Expr
     inside: Expr
@@ -59,7 +59,7 @@ class _Work:
 
     @classmethod
     def emitted(
-        cls, problem: Problem, plan: WgradDirectPlan, at: tuple[Expr, ...], thread: Expr
+        cls, problem: Convolution, plan: WgradDirectPlan, at: tuple[Expr, ...], thread: Expr
     ) -> _Work:
         """Compute the work of a thread in the block with these numbers of taps, pairs and share."""
         g = problem.geometry

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from .. import emit
 from ..emit import Array, Expr, Operand, both, flat, local, opaque_value, pick, store
 from ..parts.output_tile import Threads
@@ -31,7 +31,7 @@ from ..plan.tiles import PAD
 from ..plan.wgrad_gemm import WgradGemmPlan
 
 
-def emit_body(problem: Problem, plan: WgradGemmPlan, operands: Sequence[Operand]) -> None:
+def emit_body(problem: Convolution, plan: WgradGemmPlan, operands: Sequence[Operand]) -> None:
     """Emit both launches: the product, and the sum of shares."""
     x, y, out = operands
     shares = shares_of(problem, plan.tile, out)

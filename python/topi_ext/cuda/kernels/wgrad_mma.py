@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from .. import emit
 from ..emit import Array, Expr, Operand, both, call, flat, opaque_value, pick, store
 from ..isa.tensor_core import functions
@@ -37,7 +37,7 @@ CHUNK = 8
 """Halves in 16 bytes."""
 
 
-def emit_body(problem: Problem, plan: WgradMmaPlan, operands: Sequence[Operand]) -> None:
+def emit_body(problem: Convolution, plan: WgradMmaPlan, operands: Sequence[Operand]) -> None:
     """Emit both launches: the product, and the sum of shares."""
     x, y, out = operands
     shares = shares_of(problem, plan.tile, out)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
-from ...spec.axis_access import Gather
-from ...spec.conv import Problem
+from ...spec.axis_access import AxisAccess
+from ...spec.conv import Convolution
 from .. import emit
 from ..emit import Expr, narrow, opaque_value, quotient, remainder, unravel
 from ..plan.tiles import Tile
@@ -36,17 +36,17 @@ class AxisPhase(NamedTuple):
     start: Expr
 
     @classmethod
-    def emitted(cls, gather: Gather, turn: Expr) -> AxisPhase:
+    def emitted(cls, access: AxisAccess, turn: Expr) -> AxisPhase:
         """Number `turn` of an axis' phases, those of most taps first."""
-        if not gather.transposed:
-            return cls(0, gather.kernel, 0, -gather.pad_before)
-        step = gather.tap_step
+        if not access.transposed:
+            return cls(0, access.kernel, 0, -access.pad_before)
+        step = access.tap_step
         rest, first = quotient(turn, step), remainder(turn, step)
-        offset = opaque_value((gather.phase_of(first) + rest) % gather.stride)
-        count = emit.most(0, quotient(gather.kernel + (step - 1) - first, step))
+        offset = opaque_value((access.phase_of(first) + rest) % access.stride)
+        count = emit.most(0, quotient(access.kernel + (step - 1) - first, step))
         # Only where tap_step < stride there are others: phases that dilation leaves out.
         taps = opaque_value(emit.pick(rest == 0, lambda: count, emit.constant(0, "int32")))
-        return cls(offset, taps, opaque_value(first), opaque_value(gather.shift_of(offset, first)))
+        return cls(offset, taps, opaque_value(first), opaque_value(access.shift_of(offset, first)))
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class GatherBlock:
     out_sizes: tuple[Expr, ...]
 
     @classmethod
-    def emitted(cls, problem: Problem, tile: Tile, block: Expr) -> GatherBlock:
+    def emitted(cls, problem: Convolution, tile: Tile, block: Expr) -> GatherBlock:
         """That of block number `block` of :func:`blocks_of`; blocks of one group, phase and share
         of the sum that read the same positions follow each other."""
         positions = _opaque(map(narrow, problem.positions))
@@ -86,7 +86,7 @@ class GatherBlock:
         columns = -(-problem.out_channels // tile.columns)
         digits = (*_turns(problem), problem.geometry.groups, tile.splits, rows, columns)
         *turns, group, split, row, column = unravel(block, digits)
-        axes = tuple(map(AxisPhase.emitted, problem.gathers[1:], turns))
+        axes = tuple(map(AxisPhase.emitted, problem.accesses[1:], turns))
         return cls(
             opaque_value(group),
             opaque_value(split),
@@ -109,15 +109,15 @@ class GatherBlock:
         return number < self.total, _opaque(unravel(number, self.positions))
 
 
-def blocks_of(problem: Problem, tile: Tile) -> Expr:
+def blocks_of(problem: Convolution, tile: Tile) -> Expr:
     """Return how many blocks compute `problem`, with this tile each."""
     rows = emit.ceil_div(prod(problem.positions), tile.rows)
     columns = -(-problem.out_channels // tile.columns)
     return rows * (columns * prod(_turns(problem)) * problem.geometry.groups * tile.splits)
 
 
-def _turns(problem: Problem) -> list[int]:
-    return [gather.out_step for gather in problem.gathers[1:]]
+def _turns(problem: Convolution) -> list[int]:
+    return [access.out_step for access in problem.accesses[1:]]
 
 
 def _opaque(values: Iterable[Expr]) -> tuple[Expr, ...]:

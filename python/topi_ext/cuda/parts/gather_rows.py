@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...spec.conv import DATA, Problem
+from ...spec.conv import DATA, Convolution
 from .. import emit
 from ..emit import Expr, Operand, flat, opaque_value
 from .gather_block import GatherBlock
@@ -31,25 +31,27 @@ class GatherRow:
     start: Expr
 
     @classmethod
-    def emitted(cls, problem: Problem, data: Operand, block: GatherBlock, row: Expr) -> GatherRow:
+    def emitted(
+        cls, problem: Convolution, data: Operand, block: GatherBlock, row: Expr
+    ) -> GatherRow:
         """Row number `row` of the block's tile."""
         inside, (image, *positions) = block.position(row)
-        axes = zip(positions, problem.gathers[1:], block.axes)
-        at = tuple(opaque_value(j * gather.in_step + axis.start) for j, gather, axis in axes)
+        axes = zip(positions, problem.accesses[1:], block.axes)
+        at = tuple(opaque_value(j * access.in_step + axis.start) for j, access, axis in axes)
         channel = block.group * problem.in_channels
         start = data.at("NC", flat(image), flat(channel))
         return cls(opaque_bool(inside), at, opaque_value(start))
 
     def read(
-        self, problem: Problem, data: Operand, block: GatherBlock, steps: TapSteps
+        self, problem: Convolution, data: Operand, block: GatherBlock, steps: TapSteps
     ) -> tuple[Expr, Expr]:
         """Return whether the current tap meets data, and the index of its channel 0."""
         inside, index = [self.inside], self.start
         sizes = block.in_sizes[1:]
-        for gather, at, tap, size, letter in zip(
-            problem.gathers[1:], self.at, steps.taps, sizes, DATA[1:]
+        for access, at, tap, size, letter in zip(
+            problem.accesses[1:], self.at, steps.taps, sizes, DATA[1:]
         ):
-            step = gather.shift_step if gather.transposed else gather.dilation
+            step = access.shift_step if access.transposed else access.dilation
             where = opaque_value(at + tap * step)
             known = isinstance(where, int) and isinstance(size, int)
             inside += [0 <= where < size] if known else [where >= 0, where < size]

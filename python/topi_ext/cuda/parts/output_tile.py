@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from ...emit.post_ops import RowEpilogue
-from ...spec.conv import DATA, Problem
+from ...spec.conv import DATA, Convolution
 from .. import emit
 from ..emit import Array, Expr, Operand, along, both, flat, opaque_value, shared, store
 from ..plan.tiles import LAST_PAD, PAD, Tile
@@ -70,7 +70,7 @@ class OutputTile:
 
     Attributes
     ----------
-    problem : Problem
+    problem : Convolution
         Without epilogue where shares of split sums are written.
     block : GatherBlock
     tile : Tile
@@ -83,7 +83,7 @@ class OutputTile:
         Index of the share's first element.
     """
 
-    problem: Problem
+    problem: Convolution
     block: GatherBlock
     tile: Tile
     threads: Threads
@@ -94,7 +94,7 @@ class OutputTile:
     @classmethod
     def of(
         cls,
-        problem: Problem,
+        problem: Convolution,
         block: GatherBlock,
         tile: Tile,
         threads: Threads,
@@ -174,11 +174,11 @@ class OutputTile:
         """Return whether a row of the tile is in the result, and where along the four axes."""
         inside, (image, *positions) = self.block.position(row)
         at, sizes = [image], self.block.out_sizes[1:]
-        for position, axis, gather, size in zip(
-            positions, self.block.axes, self.problem.gathers[1:], sizes
+        for position, axis, access, size in zip(
+            positions, self.block.axes, self.problem.accesses[1:], sizes
         ):
-            where = opaque_value(position * gather.out_step + axis.offset)
-            whole = gather.out_step == 1 or (isinstance(size, int) and size % gather.out_step == 0)
+            where = opaque_value(position * access.out_step + axis.offset)
+            whole = access.out_step == 1 or (isinstance(size, int) and size % access.out_step == 0)
             inside = both(inside, whole or where < size)
             at.append(where)
         return inside, at

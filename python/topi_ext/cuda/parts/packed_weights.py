@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...emit.arguments import Packed, weight_index
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from .. import emit
 from ..emit import Array, Expr, Operand, flat, launch, pick, store, unravel
 from ..plan.tiles import Tile
@@ -42,7 +42,7 @@ class PackedShape:
     run: int = 1
 
     @classmethod
-    def of(cls, problem: Problem, tile: Tile, word: int = 1, run: int = 1) -> PackedShape:
+    def of(cls, problem: Convolution, tile: Tile, word: int = 1, run: int = 1) -> PackedShape:
         """Return the sizes of the weights that a tile reads."""
         rows = -(-problem.in_channels // tile.depth) * tile.depth // word
         columns = -(-problem.out_channels // tile.columns) * tile.columns
@@ -53,7 +53,7 @@ class PackedShape:
         """Sizes of all axes."""
         return (self.groups, self.taps, self.rows // self.run, self.columns, self.run)
 
-    def dtype(self, problem: Problem) -> str:
+    def dtype(self, problem: Convolution) -> str:
         """Return the dtype of an element."""
         return problem.dtypes[1] if self.word == 1 else "int32"
 
@@ -68,12 +68,12 @@ class PackedShape:
         return (rows * self.columns + column) * self.run
 
 
-def packed_of(problem: Problem, shape: PackedShape) -> Packed:
+def packed_of(problem: Convolution, shape: PackedShape) -> Packed:
     """Return the form of packed weights, as a kernel reads them."""
     return Packed(shape.elements, shape.dtype(problem))
 
 
-def packed_first(problem: Problem, shape: PackedShape, weight: Operand) -> Array:
+def packed_first(problem: Convolution, shape: PackedShape, weight: Operand) -> Array:
     """Pack the weights by a kernel that is launched before those that read them."""
     packed = emit.workspace_of(shape.elements, shape.dtype(problem))
     with launch(-(-shape.elements // THREADS), THREADS) as (block, thread):
@@ -85,13 +85,17 @@ def packed_first(problem: Problem, shape: PackedShape, weight: Operand) -> Array
     return packed
 
 
-def pack_weights(problem: Problem, shape: PackedShape, weight: Operand, packed: Operand) -> None:
+def pack_weights(
+    problem: Convolution, shape: PackedShape, weight: Operand, packed: Operand
+) -> None:
     """Pack the weights by loops, which TVM runs while it compiles."""
     for at in emit.grid(*shape.extents):
         store(packed, shape.at(*at[:4]) + at[4], _element_at(problem, shape, weight, at))
 
 
-def _element_at(problem: Problem, shape: PackedShape, weight: Operand, at: Sequence[Expr]) -> Expr:
+def _element_at(
+    problem: Convolution, shape: PackedShape, weight: Operand, at: Sequence[Expr]
+) -> Expr:
     """Return what is packed there: a weight, or four as one word."""
     group, tap, row, column, behind = at
     if shape.word == 1:
@@ -105,7 +109,9 @@ def _element_at(problem: Problem, shape: PackedShape, weight: Operand, at: Seque
     return made
 
 
-def _weight_at(problem: Problem, shape: PackedShape, weight: Operand, at: Sequence[Expr]) -> Expr:
+def _weight_at(
+    problem: Convolution, shape: PackedShape, weight: Operand, at: Sequence[Expr]
+) -> Expr:
     """Return a weight, or zero where there is none."""
     group, tap, row, column = at
     inside = emit.both(

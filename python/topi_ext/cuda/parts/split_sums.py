@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import prod
 
 from ...emit.post_ops import RowEpilogue
-from ...spec.conv import DATA, Problem
+from ...spec.conv import DATA, Convolution
 from .. import emit
 from ..emit import Expr, Operand, flat, local, opaque_value, store
 from ..plan.tiles import Tile
@@ -18,7 +18,7 @@ from ..plan.tiles import Tile
 THREADS = 256
 
 
-def shares_of(problem: Problem, tile: Tile, out: Operand) -> Operand | None:
+def shares_of(problem: Convolution, tile: Tile, out: Operand) -> Operand | None:
     """Allocate all shares, each stored as `out` is; return None for a sum that is not split."""
     if tile.splits == 1:
         return None
@@ -33,7 +33,7 @@ def _elements(out: Operand) -> Expr:
 
 
 def add_shares(
-    problem: Problem, tile: Tile, shares: Operand, extra: Sequence[Operand], out: Operand
+    problem: Convolution, tile: Tile, shares: Operand, extra: Sequence[Operand], out: Operand
 ) -> None:
     """Emit a kernel that adds the shares of each element, finishes the sum and writes it."""
     elements = _elements(out)
@@ -51,7 +51,7 @@ def add_shares(
 
 
 def _finished(
-    problem: Problem, extra: Sequence[Operand], out: Operand, number: Expr, value: Expr
+    problem: Convolution, extra: Sequence[Operand], out: Operand, number: Expr, value: Expr
 ) -> Expr:
     """Apply the epilogue to the sum of element `number`."""
     if not problem.epilogue:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from .. import emit
 from ..emit import Array, Expr, least, local, opaque_value, quotient, store, unravel
 from ..plan.tiles import Tile
@@ -35,7 +35,7 @@ class TapSteps:
     at: Array
 
     @classmethod
-    def emitted(cls, problem: Problem, tile: Tile, block: GatherBlock) -> TapSteps:
+    def emitted(cls, problem: Convolution, tile: Tile, block: GatherBlock) -> TapSteps:
         """Return the counter of a block, at its first step."""
         limits = tuple(axis.taps for axis in block.axes)
         taps, chunks = prod(limits), -(-problem.in_channels // tile.depth)

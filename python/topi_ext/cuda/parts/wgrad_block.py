@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple, Protocol
 
-from ...spec.conv import DATA, TAPS, Problem
+from ...spec.conv import DATA, TAPS, Convolution
 from .. import emit
 from ..emit import Expr, Operand, both, flat, narrow, opaque_value, quotient, store, unravel
 from ..plan.tiles import Tile
@@ -30,7 +30,7 @@ class WgradBlock:
 
     Attributes
     ----------
-    problem : Problem
+    problem : Convolution
     group : Expr
     split : Expr
         Share of the positions.
@@ -42,7 +42,7 @@ class WgradBlock:
         Along the four axes.
     """
 
-    problem: Problem
+    problem: Convolution
     group: Expr
     split: Expr
     first_row: Expr
@@ -53,7 +53,7 @@ class WgradBlock:
     y_sizes: tuple[Expr, ...]
 
     @classmethod
-    def emitted(cls, problem: Problem, tile: Tile, block: Expr) -> WgradBlock:
+    def emitted(cls, problem: Convolution, tile: Tile, block: Expr) -> WgradBlock:
         """Return the work of block number `block` of :func:`wgrad_grid`."""
         groups, rows, columns = _digits(problem, tile)
         digits = unravel(block, (groups, tile.splits, rows, columns))
@@ -63,7 +63,7 @@ class WgradBlock:
     @classmethod
     def of_share(
         cls,
-        problem: Problem,
+        problem: Convolution,
         tile: Tile,
         split: Expr,
         group: Expr,
@@ -117,9 +117,9 @@ class WgradBlock:
         inside = both(position.inside, column.inside)
         channel = flat(self.group) * g.c_per_group + flat(column.channel)
         index = flat(image) * emit.along(x, "N") + channel * emit.along(x, "C")
-        axes = zip(at, column.taps, self.problem.geometry.gathers(transposed=False), DATA[1:])
-        for (j, tap, gather, letter), size in zip(axes, self.x_sizes[1:]):
-            where = j * gather.stride + tap * gather.dilation - gather.pad_before
+        axes = zip(at, column.taps, self.problem.geometry.accesses(transposed=False), DATA[1:])
+        for (j, tap, access, letter), size in zip(axes, self.x_sizes[1:]):
+            where = j * access.stride + tap * access.dilation - access.pad_before
             where = opaque_value(where)
             known = isinstance(where, int) and isinstance(size, int)
             inside = both(inside, *([0 <= where < size] if known else [where >= 0, where < size]))
@@ -140,18 +140,18 @@ class Position(NamedTuple):
     at: tuple[Expr, ...]
 
 
-def taps_inner(problem: Problem) -> bool:
+def taps_inner(problem: Convolution) -> bool:
     """Whether taps run fastest among columns, as they do in memory: so neighbours are written by
     neighbours.  Where channels of x are neighbours, it is these that should be read so."""
     return not problem.layouts.x.endswith("C") and problem.layouts.w[-1] in TAPS
 
 
-def wgrad_grid(problem: Problem, tile: Tile) -> int:
+def wgrad_grid(problem: Convolution, tile: Tile) -> int:
     """Return how many blocks compute `problem`, with this tile each."""
     return prod(_digits(problem, tile)) * tile.splits
 
 
-def _digits(problem: Problem, tile: Tile) -> tuple[int, int, int]:
+def _digits(problem: Convolution, tile: Tile) -> tuple[int, int, int]:
     g = problem.geometry
     rows, columns = -(-g.k_per_group // tile.rows), -(-g.taps * g.c_per_group // tile.columns)
     return g.groups, rows, columns

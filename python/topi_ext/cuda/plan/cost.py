@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, prod
 
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.size_hints import nominal
 from ..machine import WARP, GpuMachine
@@ -77,17 +77,17 @@ def launch_time(blocks: Blocks, machine: GpuMachine) -> float:
     return LAUNCH + turns * (blocks.steps * step + LATENCY) / CLOCK
 
 
-def positions(problem: Problem) -> int:
+def positions(problem: Convolution) -> int:
     """Positions of a phase; unknown sizes are taken for nominal ones."""
-    sizes = zip(nominal(problem.out_sizes), problem.gathers)
-    return prod(-(-size // gather.out_step) for size, gather in sizes)
+    sizes = zip(nominal(problem.out_sizes), problem.accesses)
+    return prod(-(-size // access.out_step) for size, access in sizes)
 
 
-def memory_time(problem: Problem, machine: GpuMachine) -> float:
+def memory_time(problem: Convolution, machine: GpuMachine) -> float:
     """Nanoseconds in which memory gives the operands and takes the result, each once."""
     g, (first, second, result) = problem.geometry, map(byte_width, problem.dtypes)
     x, y = prod(nominal(problem.x_sizes)) * g.c, prod(nominal(problem.y_sizes)) * g.k
-    if problem.face == "conv_weight_grad":
+    if problem.kind == "conv_weight_grad":
         return bytes_time(x * first + y * second + problem.weights * result, machine)
     data, out = (y, x) if problem.transposed else (x, y)
     return bytes_time(data * first + problem.weights * second + out * result, machine)
@@ -156,25 +156,25 @@ MMA_SHARE = 0.6
 """Share of the tensor cores' peak that ``mma.sync`` reaches."""
 
 
-def steps_of(problem: Problem, tile: Tile) -> float:
+def steps_of(problem: Convolution, tile: Tile) -> float:
     """Return the steps of a block, averaged over phases: every tap belongs to one phase."""
-    phases = prod(gather.out_step for gather in problem.gathers)
+    phases = prod(access.out_step for access in problem.accesses)
     return -(-problem.in_channels // tile.depth) * problem.geometry.taps / phases
 
 
-def block_count(problem: Problem, tile: Tile) -> int:
+def block_count(problem: Convolution, tile: Tile) -> int:
     """Return the number of blocks of a launch."""
-    phases = prod(gather.out_step for gather in problem.gathers)
+    phases = prod(access.out_step for access in problem.accesses)
     rows, columns = -(-positions(problem) // tile.rows), -(-problem.out_channels // tile.columns)
     return rows * columns * phases * problem.geometry.groups * tile.splits
 
 
-def split_time(problem: Problem, tile: Tile, machine: GpuMachine) -> float:
+def split_time(problem: Convolution, tile: Tile, machine: GpuMachine) -> float:
     """Return the nanoseconds in which the shares of a split sum are written, read and added."""
     if tile.splits == 1:
         return 0.0
     elements = problem.weights
-    if problem.face != "conv_weight_grad":
+    if problem.kind != "conv_weight_grad":
         channels = problem.geometry.groups * problem.out_channels
         elements = prod(nominal(problem.out_sizes)) * channels
     shares = elements * byte_width(problem.acc_dtype) * tile.splits
@@ -183,7 +183,7 @@ def split_time(problem: Problem, tile: Tile, machine: GpuMachine) -> float:
     return LAUNCH + bytes_time(2 * shares, machine) / speed
 
 
-def packing_time(problem: Problem, machine: GpuMachine) -> float:
+def packing_time(problem: Convolution, machine: GpuMachine) -> float:
     """Return the nanoseconds of the kernel that packs weights; 0 where they come packed."""
     if problem.prepacked:
         return 0.0
@@ -191,12 +191,12 @@ def packing_time(problem: Problem, machine: GpuMachine) -> float:
     return LAUNCH + PACKING * bytes_time(moved, machine)
 
 
-def wgrad_steps(problem: Problem, tile: Tile) -> int:
+def wgrad_steps(problem: Convolution, tile: Tile) -> int:
     """Return the steps of a sum over positions that is not split."""
     return -(-prod(nominal(problem.y_sizes)) // tile.depth)
 
 
-def wgrad_blocks(problem: Problem, tile: Tile) -> int:
+def wgrad_blocks(problem: Convolution, tile: Tile) -> int:
     """Return the number of blocks of a launch."""
     g = problem.geometry
     rows, columns = -(-g.k_per_group // tile.rows), -(-g.taps * g.c_per_group // tile.columns)

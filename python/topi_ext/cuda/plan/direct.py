@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import product
 from math import ceil, prod
 
-from ...spec.axis_access import Gather
-from ...spec.conv import Problem
+from ...spec.axis_access import AxisAccess
+from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.size_hints import nominal
 from ..machine import GpuMachine
@@ -45,24 +45,26 @@ MOST_PRODUCTS = 512
 """Products that are written out: more take long to compile."""
 
 
-def reads_of(gather: Gather, vector: int) -> tuple[int, ...]:
+def reads_of(access: AxisAccess, vector: int) -> tuple[int, ...]:
     """What so many neighbouring positions of all phases of a row read, counted from the input
     position of the first."""
     return tuple(
         sorted(
             {
-                (position + tap.shift) * gather.in_step + tap.residue
+                (position + tap.shift) * access.in_step + tap.residue
                 for position in range(vector)
-                for phase in gather.phases
+                for phase in access.phases
                 for tap in phase.taps
             }
         )
     )
 
 
-def direct_candidates(problem: Problem, machine: GpuMachine) -> Iterator[tuple[float, DirectPlan]]:
+def direct_candidates(
+    problem: Convolution, machine: GpuMachine
+) -> Iterator[tuple[float, DirectPlan]]:
     """All that fit into registers, each with its estimated nanoseconds."""
-    row = problem.gathers[3]
+    row = problem.accesses[3]
     if row.out_step > MOST_VALUES or row.kernel > MOST_VALUES:
         return
     for vector, channels in product(VECTORS, CHANNELS):
@@ -75,14 +77,16 @@ def direct_candidates(problem: Problem, machine: GpuMachine) -> Iterator[tuple[f
         yield _time(problem, plan, machine), plan
 
 
-def _time(problem: Problem, plan: DirectPlan, machine: GpuMachine) -> float:
-    row = problem.gathers[3]
+def _time(problem: Convolution, plan: DirectPlan, machine: GpuMachine) -> float:
+    row = problem.accesses[3]
     outs = nominal(problem.out_sizes)
     blocks = -(-problem.out_channels // plan.channels) * problem.geometry.groups
     per_row = ceil(outs[3] / (row.out_step * plan.vector))
     threads = prod(outs[:3]) * per_row * blocks
     taps = problem.geometry.kernel[0] * problem.geometry.kernel[1]
-    steps = problem.in_channels * taps / (problem.gathers[1].out_step * problem.gathers[2].out_step)
+    steps = (
+        problem.in_channels * taps / (problem.accesses[1].out_step * problem.accesses[2].out_step)
+    )
     width = 2 if byte_width(problem.acc_dtype) == 8 else 1
     products = plan.channels * row.kernel * (2 + plan.vector * width)
     each = 4 * len(reads_of(row, plan.vector)) + products

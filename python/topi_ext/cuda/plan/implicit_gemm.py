@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiles of the implicit matrix product that a gather is, on the lanes of float32."""
+"""Tiles of the implicit matrix product that an access is, on the lanes of float32."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ..machine import STATIC_SHARED, GpuMachine
 from .cost import (
@@ -39,7 +39,7 @@ from .tiles import (
 
 
 @dataclass(frozen=True)
-class GemmPlan(Plan):
+class ImplicitGemmPlan(Plan):
     """A tile, computed by warps of 8 x 4 threads.
 
     Attributes
@@ -77,7 +77,7 @@ class GemmPlan(Plan):
         room = held_elements(self.tile.rows, self.tile.columns // groups)
         return room if room > self.stage_elements else 0
 
-    def data_run(self, problem: Problem) -> int:
+    def data_run(self, problem: Convolution) -> int:
         """Elements of data that a thread reads at once: four, of channels that are neighbours."""
         fits = self.tile.rows * self.elements % (4 * self.threads) == 0
         fours = reads_channels(problem) and problem.in_channels % 4 == 0
@@ -88,7 +88,7 @@ class GemmPlan(Plan):
         """Of a step, along what is summed over."""
         return self.tile.depth // self.word
 
-    def footprint(self, problem: Problem) -> Footprint:
+    def footprint(self, problem: Convolution) -> Footprint:
         """Return the threads, registers and shared memory of a block."""
         width, sums = byte_width(problem.acc_dtype), self.thread_rows * self.thread_columns
         # Positions that are not neighbours in memory take registers each.
@@ -112,8 +112,8 @@ DEPTHS = (8, 16)
 
 
 def implicit_gemm_candidates(
-    problem: Problem, machine: GpuMachine
-) -> Iterator[tuple[float, GemmPlan]]:
+    problem: Convolution, machine: GpuMachine
+) -> Iterator[tuple[float, ImplicitGemmPlan]]:
     """All tiles, splits and ways to read the weights, each with its estimated nanoseconds."""
     width, word = byte_width(problem.acc_dtype), 4 if multiplies_words(problem, machine) else 1
     for (rows, columns, over, across), elements, splits in product(TILES, DEPTHS, SPLITS):
@@ -125,13 +125,13 @@ def implicit_gemm_candidates(
         if splits > 1 and steps_of(problem, tile) < splits * LEAST_STEPS:
             continue
         for packed in (True,) if problem.prepacked else (False, True):
-            plan = GemmPlan(tile, over, across, packed, word)
+            plan = ImplicitGemmPlan(tile, over, across, packed, word)
             time = _time(problem, plan, machine)
             if time is not None:
                 yield time, plan
 
 
-def multiplies_words(problem: Problem, machine: GpuMachine) -> bool:
+def multiplies_words(problem: Convolution, machine: GpuMachine) -> bool:
     """Whether four products of bytes are one instruction."""
     return (
         machine.has_dp4a
@@ -141,7 +141,7 @@ def multiplies_words(problem: Problem, machine: GpuMachine) -> bool:
     )
 
 
-def _time(problem: Problem, plan: GemmPlan, machine: GpuMachine) -> float | None:
+def _time(problem: Convolution, plan: ImplicitGemmPlan, machine: GpuMachine) -> float | None:
     tile, width, depth = plan.tile, byte_width(problem.acc_dtype), plan.elements
     data, weights = tile.rows * depth, tile.columns * depth
     read = byte_width(problem.dtypes[0]) * plan.word

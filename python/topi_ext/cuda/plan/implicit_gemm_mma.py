@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from ..machine import GpuMachine
 from .cost import (
     LAUNCH,
@@ -34,7 +34,7 @@ from .tiles import (
 
 
 @dataclass(frozen=True)
-class MmaPlan(WarpTiles):
+class ImplicitGemmMmaPlan(WarpTiles):
     """Positions by output channels.
 
     Raises
@@ -45,9 +45,11 @@ class MmaPlan(WarpTiles):
 
     def __post_init__(self) -> None:
         if self.row_bytes < 16 * self.threads:
-            raise ValueError(f"MmaPlan: {self.tile} must have 16 bytes of data for each thread")
+            raise ValueError(
+                f"ImplicitGemmMmaPlan: {self.tile} must have 16 bytes of data for each thread"
+            )
 
-    def footprint(self, problem: Problem) -> Footprint:
+    def footprint(self, problem: Convolution) -> Footprint:
         """Return the threads, registers and shared memory of a block."""
         others = 80 if reads_chunks(problem, self.chunk) else 110
         registers = self.row_blocks * self.column_blocks * 4 + others
@@ -64,8 +66,8 @@ DEPTHS = (16, 32)
 
 
 def implicit_gemm_mma_candidates(
-    problem: Problem, machine: GpuMachine
-) -> Iterator[tuple[float, MmaPlan]]:
+    problem: Convolution, machine: GpuMachine
+) -> Iterator[tuple[float, ImplicitGemmMmaPlan]]:
     """All tiles and splits, each with its estimated nanoseconds."""
     width = element_width(problem, machine)
     if width is None:
@@ -74,7 +76,7 @@ def implicit_gemm_mma_candidates(
         if 2 * rows * depth < 16 * 32 * over * across:
             continue
         tile = Tile(rows, columns, depth * 2 // width, splits)
-        plan = MmaPlan(tile, over, across, width=width)
+        plan = ImplicitGemmMmaPlan(tile, over, across, width=width)
         if depth > DEPTHS[0] and problem.in_channels <= DEPTHS[0]:
             continue
         if splits > 1 and steps_of(problem, plan.tile) < splits * LEAST_STEPS:
@@ -84,7 +86,7 @@ def implicit_gemm_mma_candidates(
             yield time, plan
 
 
-def element_width(problem: Problem, machine: GpuMachine) -> int | None:
+def element_width(problem: Convolution, machine: GpuMachine) -> int | None:
     """Bytes of an element that tensor cores multiply; None where they do not."""
     first, second, _ = problem.dtypes
     if not machine.has_mma or first != second or problem.acc_dtype != "float32":
@@ -94,12 +96,12 @@ def element_width(problem: Problem, machine: GpuMachine) -> int | None:
     return 4 if machine.multiplies_tf32 else None
 
 
-def reads_chunks(problem: Problem, chunk: int) -> bool:
+def reads_chunks(problem: Convolution, chunk: int) -> bool:
     """Whether so many channels of a position are neighbours that begin at a multiple of them."""
     return reads_channels(problem) and problem.in_channels % chunk == 0
 
 
-def _time(problem: Problem, plan: MmaPlan, machine: GpuMachine) -> float | None:
+def _time(problem: Convolution, plan: ImplicitGemmMmaPlan, machine: GpuMachine) -> float | None:
     tile = plan.tile
     # Of float32, three products of TF32, which take twice as long as those of halves.
     speed = machine.tensor * MMA_SHARE / (1 if plan.width == 2 else 6)

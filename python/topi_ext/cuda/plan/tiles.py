@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...kernel.registry import Plan as BasePlan
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 
 
 class Footprint(NamedTuple):
@@ -33,7 +33,7 @@ class Plan(BasePlan):
     Any plan gives a correct kernel; :mod:`topi_ext.cuda.select.choose` estimates which is fast.
     """
 
-    def footprint(self, problem: Problem) -> Footprint | None:
+    def footprint(self, problem: Convolution) -> Footprint | None:
         """Return what a block takes; None for kernels whose blocks are not limited by it."""
         return None
 
@@ -85,7 +85,7 @@ HALVES = ("float16", "bfloat16")
 """Dtypes that tensor cores multiply as they are."""
 
 
-def reads_channels(problem: Problem) -> bool:
+def reads_channels(problem: Convolution) -> bool:
     """Return whether channels of the data are neighbours in memory."""
     layout = problem.layouts.y if problem.transposed else problem.layouts.x
     return layout.endswith("C")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import ceil, prod
 
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.size_hints import nominal
 from ..machine import GpuMachine
@@ -52,7 +52,7 @@ MOST_CHANNELS = 4
 
 
 def wgrad_direct_candidates(
-    problem: Problem, machine: GpuMachine
+    problem: Convolution, machine: GpuMachine
 ) -> Iterator[tuple[float, WgradDirectPlan]]:
     """Of few channels in a group, each with its estimated nanoseconds."""
     g = problem.geometry
@@ -67,7 +67,7 @@ def wgrad_direct_candidates(
         yield _time(problem, plan, machine), plan
 
 
-def _time(problem: Problem, plan: WgradDirectPlan, machine: GpuMachine) -> float:
+def _time(problem: Convolution, plan: WgradDirectPlan, machine: GpuMachine) -> float:
     g, positions = problem.geometry, prod(nominal(problem.y_sizes))
     pairs = -(-g.k * g.c_per_group // plan.pairs)
     blocks = pairs * -(-g.taps // plan.taps) * plan.splits

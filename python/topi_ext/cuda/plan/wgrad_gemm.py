@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ..machine import GpuMachine
 from .cost import (
@@ -57,7 +57,7 @@ class WgradGemmPlan(Plan):
         """Elements of a stage in shared memory."""
         return self.columns_at + (self.tile.columns + PAD) * self.tile.depth
 
-    def footprint(self, problem: Problem) -> Footprint:
+    def footprint(self, problem: Convolution) -> Footprint:
         """Return the threads, registers and shared memory of a block."""
         width = byte_width(problem.acc_dtype)
         sums = self.thread_rows * self.thread_columns * width // 4
@@ -73,7 +73,7 @@ DEPTHS = (8, 16)
 
 
 def wgrad_gemm_candidates(
-    problem: Problem, machine: GpuMachine
+    problem: Convolution, machine: GpuMachine
 ) -> Iterator[tuple[float, WgradGemmPlan]]:
     """All tiles and splits, each with its estimated nanoseconds."""
     width = byte_width(problem.acc_dtype)
@@ -88,7 +88,7 @@ def wgrad_gemm_candidates(
             yield time, plan
 
 
-def _time(problem: Problem, plan: WgradGemmPlan, machine: GpuMachine) -> float | None:
+def _time(problem: Convolution, plan: WgradGemmPlan, machine: GpuMachine) -> float | None:
     tile, width = plan.tile, byte_width(problem.acc_dtype)
     copied = (tile.rows + tile.columns) * tile.depth
     step = SimtStep(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from ...spec.conv import Problem
+from ...spec.conv import Convolution
 from ..machine import GpuMachine
 from .cost import (
     LAUNCH,
@@ -27,7 +27,7 @@ from .tiles import HALVES, LEAST_STEPS, WGRAD_SPLITS, Footprint, Tile, WarpTiles
 class WgradMmaPlan(WarpTiles):
     """Channels of y by taps and channels of x, `depth` positions a step."""
 
-    def footprint(self, problem: Problem) -> Footprint:
+    def footprint(self, problem: Convolution) -> Footprint:
         """Return the threads, registers and shared memory of a block."""
         others = 70 if copies_chunks(problem) else 160
         registers = self.row_blocks * self.column_blocks * 4 + others
@@ -43,7 +43,7 @@ DEPTHS = (16, 32)
 
 
 def wgrad_mma_candidates(
-    problem: Problem, machine: GpuMachine
+    problem: Convolution, machine: GpuMachine
 ) -> Iterator[tuple[float, WgradMmaPlan]]:
     """All tiles and splits, each with its estimated nanoseconds."""
     if not (machine.has_mma and problem.dtypes[0] in HALVES):
@@ -59,14 +59,14 @@ def wgrad_mma_candidates(
             yield time, plan
 
 
-def copies_chunks(problem: Problem) -> bool:
+def copies_chunks(problem: Convolution) -> bool:
     """Whether 8 channels of a position are neighbours that begin at a multiple of 8, in x and y."""
     g, layouts = problem.geometry, problem.layouts
     last = layouts.x.endswith("C") and layouts.y.endswith("C")
     return last and g.c_per_group % 8 == 0 and g.k_per_group % 8 == 0
 
 
-def _time(problem: Problem, plan: WgradMmaPlan, machine: GpuMachine) -> float | None:
+def _time(problem: Convolution, plan: WgradMmaPlan, machine: GpuMachine) -> float | None:
     tile, chunks = plan.tile, copies_chunks(problem)
     products = tile.rows * tile.columns * tile.depth / (machine.tensor * MMA_SHARE)
     loads = (tile.rows + tile.columns) * tile.depth / (256 if chunks else 12)
