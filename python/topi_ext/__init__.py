@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is computed and how: convolutions, transposed convolutions and their weight gradients.
+"""Convolution kernels for TVM: problems, plans by a cost model, and TIR for CPU and CUDA.
 
-Importing this package registers nothing.  ``import relax_ext`` for Relax, ``relay_ext`` for Relay.
+It knows neither Relax nor Relay, and importing it registers nothing: ``import relax_ext`` for
+Relax, ``relay_ext`` for Relay.
 """
+
+from . import renamed as _renamed
+
+_renamed.install()

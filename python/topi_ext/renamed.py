@@ -11,8 +11,19 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-RENAMED: dict[str, str] = {}
-"""Names that documents of 0.x gave, and those of today."""
+RENAMED = {
+    "topi_ext.compute": "topi_ext.te.definitions",
+    "topi_ext.conv_transpose": "topi_ext.te.conv_transpose",
+    "topi_ext.dtypes": "topi_ext.spec.dtypes",
+    "topi_ext.geometry": "topi_ext.spec.geometry",
+    "topi_ext.gradients": "topi_ext.spec.gradients",
+    "topi_ext.kernel_info": "topi_ext.kernel.info",
+    "topi_ext.layout": "topi_ext.spec.layout",
+    "topi_ext.plan_database": "topi_ext.tuning.database",
+    "topi_ext.reference": "topi_ext.spec.reference",
+    "relax_ext.ops": "relax_ext.op.ops",
+}
+"""Earlier names of modules that the documents named, and those of today."""
 
 
 class RenamedModules(MetaPathFinder, Loader):

@@ -63,7 +63,7 @@ OTHERS = {
     "epilogue": replace(PROBLEM, epilogue=(PostOp("relu"),)),
     "operand of it": replace(PROBLEM, epilogue=(PostOp("add", "NCHW", "C"),)),
     "packed": replace(PROBLEM, prepacked=True),
-    "face": replace(PROBLEM, face="conv_transpose"),
+    "face": replace(PROBLEM, kind="conv_transpose"),
     "zero points": replace(PROBLEM, dtypes=("int8", "int8", "int32"), zero_points=(3, 0)),
     "geometry": replace(PROBLEM, geometry=replace(GEOMETRY, pad_before=(0, 1, 2))),
 }

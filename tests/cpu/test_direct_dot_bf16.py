@@ -72,7 +72,7 @@ def instruction(monkeypatch: pytest.MonkeyPatch) -> None:
 def some_plan(problem: Convolution, dice: random.Random) -> DirectDotBf16Plan:
     """Blocks, tiles and splits that divide nothing."""
     block = some_block(problem, dice)
-    plane_per_tap = problem.face == "conv" and dice.random() < 0.5
+    plane_per_tap = problem.kind == "conv" and dice.random() < 0.5
     window = Window.of(block, read_through(problem, plane_per_tap=plane_per_tap))
     channels, vectors = dice.randint(1, min(problem.out_channels, 5)), dice.randint(1, 3)
     splits = dice.randint(1, min(3, -(-problem.out_channels // channels)))

@@ -89,7 +89,7 @@ def dot(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Dot:
 def some_plan(problem: Convolution, dot: Dot, dice: random.Random) -> DirectDotInt8Plan:
     """Blocks, tiles and splits that divide nothing."""
     block = some_block(problem, dice)
-    plane_per_tap = problem.face == "conv" and dice.random() < 0.5
+    plane_per_tap = problem.kind == "conv" and dice.random() < 0.5
     last = problem.accesses[-1]
     all_phases = 1 < last.out_step <= 4 and not last.has_empty_phase and dice.random() < 0.5
     window = Window.of(block, read_through(problem, plane_per_tap=plane_per_tap))

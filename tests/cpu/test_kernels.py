@@ -212,14 +212,14 @@ def plans(draw: st.DrawFn, problem: Convolution) -> object:
 
     g, lanes = problem.geometry, draw(st.sampled_from([2, 4, 8, 16]))
     parallel = draw(st.booleans())
-    if problem.face == "conv_weight_grad" and draw(st.booleans()):
+    if problem.kind == "conv_weight_grad" and draw(st.booleans()):
         c_block = number(g.c_per_group)
         vectors = number(min(4, -(-c_block * g.taps // lanes)))
         k_tile = number(min(g.k_per_group, 4))
         splits = number(min(3, -(-g.k_per_group // k_tile)))
         images = draw(st.sampled_from([i for i in range(1, problem.n + 1) if problem.n % i == 0]))
         return WgradIm2colPlan(images, lanes, c_block, splits, k_tile, vectors, parallel)
-    if problem.face == "conv_transpose" and draw(st.booleans()):
+    if problem.kind == "conv_transpose" and draw(st.booleans()):
         images = draw(st.sampled_from([i for i in range(1, problem.n + 1) if problem.n % i == 0]))
         c_block, k_block = number(g.c_per_group), number(g.k_per_group)
         m_tile = number(min(4, images * math.prod(g.y_size)))
@@ -227,12 +227,12 @@ def plans(draw: st.DrawFn, problem: Convolution) -> object:
         room = images * math.prod(g.y_size), GemmCol2imPlan.elements_held(g)
         plan = GemmCol2imPlan(images, *room, lanes, c_block, k_block, m_tile, vectors, parallel)
         return replace(plan, ahead=draw(st.integers(0, 2)))
-    few = problem.face == "conv" and problem.weights_are_runs and math.prod(problem.y_sizes) > 0
+    few = problem.kind == "conv" and problem.weights_are_runs and math.prod(problem.y_sizes) > 0
     if few and draw(st.booleans()):
         m_tile = number(min(3, math.prod(problem.y_sizes)))
         return DotProductPlan(lanes, number(g.k_per_group), number(4), m_tile, parallel)
     no_zeros = max(g.dilation) == 1 and not any(k % s for k, s in zip(g.kernel, g.stride))
-    by_phases = problem.face == "conv_transpose" and g.stride[-1] >= lanes and no_zeros
+    by_phases = problem.kind == "conv_transpose" and g.stride[-1] >= lanes and no_zeros
     if by_phases and min(problem.x_sizes) and draw(st.booleans()):
         c_block = number(g.c_per_group)
         whole, rest = divmod(g.stride[-1], lanes)
@@ -246,7 +246,7 @@ def plans(draw: st.DrawFn, problem: Convolution) -> object:
             images, lanes, c_block, number(4), vectors, parallel, streamed, splits, chunks
         )
     is_plain = all(gather.is_plain for gather in problem.accesses)
-    if problem.face != "conv_weight_grad" and is_plain and draw(st.booleans()):
+    if problem.kind != "conv_weight_grad" and is_plain and draw(st.booleans()):
         rows = number(problem.positions[1]), number(problem.positions[2])
         vectors = number(min(3, -(-problem.out_channels // lanes)))
         splits = number(min(3, -(-problem.out_channels // (vectors * lanes))))
@@ -258,16 +258,16 @@ def plans(draw: st.DrawFn, problem: Convolution) -> object:
         block[axis] = number(problem.positions[axis])
         if block[axis] < problem.positions[axis]:
             break
-    plane_per_tap = problem.face == "conv" and draw(st.booleans())
+    plane_per_tap = problem.kind == "conv" and draw(st.booleans())
     no_gaps = not any(gather.has_empty_phase for gather in problem.accesses)
     if no_gaps and draw(st.booleans()):
-        of_face = weight_tiles_plans if problem.face == "conv_weight_grad" else winograd_plans
+        of_face = weight_tiles_plans if problem.kind == "conv_weight_grad" else winograd_plans
         plan = draw(of_face(problem, lanes, parallel))
         kinds = itertools.product(*plan.filters(problem))
         if sum(math.prod(len(f.terms) for f in filters) for filters in kinds) < 99:
             return plan
     window = Window.of(block, read_through(problem, plane_per_tap=plane_per_tap))
-    if problem.face == "conv_weight_grad":
+    if problem.kind == "conv_weight_grad":
         k_block, c_block = number(g.k_per_group), number(g.c_per_group)
         if draw(st.booleans()):
             vectors = number(min(3, -(-k_block // lanes)))

@@ -83,7 +83,7 @@ class CKernel:
     @property
     def case(self) -> FaceCase:
         r = self.request
-        return FaceCase(r.face, r.geometry, r.n, r.layouts, r.dtypes)
+        return FaceCase(r.kind, r.geometry, r.n, r.layouts, r.dtypes)
 
     def write(self, folder: Path) -> None:
         """The files that the command writes."""
@@ -159,10 +159,10 @@ def of_family(words: Words, family: str, target: object) -> CKernel | None:
     request = read(words)
     machine = CpuBackend.of(target).machine
     problem = Convolution(
-        request.face, request.geometry.as_rank3(), request.layouts, request.n, request.dtypes
+        request.kind, request.geometry.as_rank3(), request.layouts, request.n, request.dtypes
     )
     row = next(row for row in KERNELS if row.name == family)
-    found = row.cheapest(problem, machine) if request.face in row.kinds else None
+    found = row.cheapest(problem, machine) if request.kind in row.kinds else None
     if not found:
         return None
     func = CpuBackend(machine).build(problem, found[1])

@@ -17,8 +17,8 @@ from helpers.guarded import symbolic
 from topi_ext.cuda.backend import CudaBackend
 from topi_ext.cuda.machine import GpuMachine
 from topi_ext.cuda.plan.direct import DirectPlan
-from topi_ext.cuda.plan.implicit_gemm import GemmPlan
-from topi_ext.cuda.plan.implicit_gemm_mma import MmaPlan
+from topi_ext.cuda.plan.implicit_gemm import ImplicitGemmPlan
+from topi_ext.cuda.plan.implicit_gemm_mma import ImplicitGemmMmaPlan
 from topi_ext.cuda.plan.tiles import Tile
 from topi_ext.cuda.plan.wgrad_direct import WgradDirectPlan
 from topi_ext.cuda.plan.wgrad_gemm import WgradGemmPlan
@@ -90,14 +90,14 @@ def _face(name: str, case: Case, **more: object) -> FaceCase:
 
 
 SMALL_KERNELS = {
-    "gemm": (_face("conv_transpose", _SMALL), GemmPlan(Tile(32, 32, 8), 4, 2)),
+    "gemm": (_face("conv_transpose", _SMALL), ImplicitGemmPlan(Tile(32, 32, 8), 4, 2)),
     "gemm packed and split": (
-        _face("conv", _SMALL), GemmPlan(Tile(32, 32, 8, 2), 4, 2, packed=True)),
+        _face("conv", _SMALL), ImplicitGemmPlan(Tile(32, 32, 8, 2), 4, 2, packed=True)),
     "mma by copies": (
         _face("conv_transpose", _WIDE, layouts=_LAST, dtypes=_HALVES),
-        MmaPlan(Tile(64, 64, 16), 2, 2)),
+        ImplicitGemmMmaPlan(Tile(64, 64, 16), 2, 2)),
     "mma by registers": (
-        _face("conv", _WIDE, dtypes=_HALVES), MmaPlan(Tile(64, 64, 16), 2, 2, stages=2)),
+        _face("conv", _WIDE, dtypes=_HALVES), ImplicitGemmMmaPlan(Tile(64, 64, 16), 2, 2, stages=2)),
     "wgrad": (_face("conv_weight_grad", _SMALL), WgradGemmPlan(Tile(32, 32, 8, 2), 4, 2)),
     "wgrad by copies": (
         _face("conv_weight_grad", _WIDE, layouts=_LAST, dtypes=_HALVES),
