@@ -3,8 +3,8 @@
 
 ::
 
-    python scripts/bench.py --cases scripts/cases/bench.json --rivals torch,stock --threads 2
-    .venv-relay/bin/python scripts/bench.py --cases scripts/cases/bench.json --ir relay
+    python benchmarks/bench.py --cases benchmarks/cases/bench.json --rivals torch,stock --threads 2
+    .venv-relay/bin/python benchmarks/bench.py --cases benchmarks/cases/bench.json --ir relay
 
 Exit status: 0 when every result is right, 1 when one is wrong, 2 when the command is.
 """

@@ -3,13 +3,13 @@
 
 ::
 
-    python scripts/bench_gpu.py --seconds 480 --json out/gpu.json --plot out/gpu.png
+    python benchmarks/bench_gpu.py --seconds 480 --json out/gpu.json --plot out/gpu.png
 
 It compiles as it goes, by as many processes as there are cores: that takes TVM 0.27 and nvcc.
 Where these are missing, or minutes of a GPU are few, another machine compiles before::
 
-    python scripts/bench_gpu.py --prepare out/sm_90.zip --arch sm_90     # no GPU
-    python scripts/bench_gpu.py --bundle out/sm_90.zip --json out/gpu.json --plot out/gpu.png
+    python benchmarks/bench_gpu.py --prepare out/sm_90.zip --arch sm_90     # no GPU
+    python benchmarks/bench_gpu.py --bundle out/sm_90.zip --json out/gpu.json --plot out/gpu.png
 
 First every kernel is checked against PyTorch in float64.  Then faces of cases are timed, in turns:
 ours, ours with packed weights, stock TVM, cuDNN with ``benchmark`` and without TF32 and, for
@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = made.add_argument
     add("--seconds", type=float, default=480, help="begin no row after so many (default: 480)")
-    add("--cases", type=Path, nargs="+", metavar="FILE", help="all of scripts/cases if absent")
+    add("--cases", type=Path, nargs="+", metavar="FILE", help="all of benchmarks/cases if absent")
     add("--only", nargs="+", metavar="NAME", help="only these cases")
     add("--faces", nargs="+", choices=FACES, default=FACES, help="all if absent")
     add("--dtypes", nargs="+", choices=(*DTYPES, "float64"), default=DTYPES, help="three if absent")

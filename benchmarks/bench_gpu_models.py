@@ -3,7 +3,7 @@
 
 ::
 
-    python scripts/bench_gpu_models.py --batch 1 16 --json out/gpu_models.json
+    python benchmarks/bench_gpu_models.py --batch 1 16 --json out/gpu_models.json
 
 Each model, with random weights, is exported, imported, compiled, and compared with PyTorch in
 float64.  Then ours, PyTorch eager, and PyTorch in a CUDA graph, which spares it all launches, run

@@ -3,7 +3,7 @@ r"""Times quantized layers against ONNX Runtime, OpenVINO and our own float32, a
 
 ::
 
-    .venv-rivals/bin/python scripts/bench_int8.py --cases scripts/cases/bench.json \
+    .venv-rivals/bin/python benchmarks/bench_int8.py --cases benchmarks/cases/bench.json \
         --json out/int8.json --plot out/int8.png
 
 Each case is a layer of uint8 by int8, a scale for each channel, with bias, relu and requantization,
@@ -29,22 +29,24 @@ from benchmark.arguments import cases_of, of_several_files
 BLOCKS, BLOCK, PAUSE = 5, 0.08, 0.02
 """Turns; seconds of each; seconds between them."""
 
-RIVALS = ("float32", "onnxruntime", "openvino")
+BASELINES = ("float32", "onnxruntime", "openvino")
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = of_several_files(__doc__)
-    made.add_argument("--rivals", default=",".join(RIVALS), help="of %(default)s")
+    made.add_argument(
+        "--rivals", dest="baselines", default=",".join(BASELINES), help="of %(default)s"
+    )
     return made
 
 
 def main() -> int:
     """Measure the cases that were asked for."""
     options = parser().parse_args()
-    rivals = [name for name in options.rivals.split(",") if name]
-    if set(rivals) - set(RIVALS):
-        parser().error(f"--rivals {options.rivals}: must be of {', '.join(RIVALS)}")
+    baselines = [name for name in options.baselines.split(",") if name]
+    if set(baselines) - set(BASELINES):
+        parser().error(f"--rivals {options.baselines}: must be of {', '.join(BASELINES)}")
     os.environ["TVM_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(options.threads)
     os.environ.update(
         {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "TVM_BIND_THREADS": "0"}
@@ -59,7 +61,7 @@ def main() -> int:
             )
     rows = []
     for number, case in enumerate(cases, 1):
-        rows.append(measured(case, rivals, options.threads))
+        rows.append(measured(case, baselines, options.threads))
         print(f"{number}/{len(cases)} {line(rows[-1])}", flush=True)
     report = {"cpu": processor_name(), "threads": options.threads, "rows": rows}
     if options.json:
@@ -69,11 +71,11 @@ def main() -> int:
         from benchmark.plot import draw
 
         draw(rows, report, options.plot)
-    print("\n".join(summary(rows, rivals)))
+    print("\n".join(summary(rows, baselines)))
     return 0 if all(row["steps"] <= 1 for row in rows) else 1
 
 
-def measured(case: Any, rivals: list[str], threads: int) -> dict[str, Any]:
+def measured(case: Any, baselines: list[str], threads: int) -> dict[str, Any]:
     """One case."""
     import numpy as np
 
@@ -85,7 +87,7 @@ def measured(case: Any, rivals: list[str], threads: int) -> dict[str, Any]:
     data, fractions = layer.data, layer.data.astype("float32")
     run, read = ours(model, data, threads)
     runs, reasons = {"ours": run}, {}
-    for name in rivals:
+    for name in baselines:
         try:
             if name == "float32":
                 runs[name] = ours(real, fractions, threads)[0]
@@ -160,10 +162,10 @@ def line(row: dict[str, Any]) -> str:
     return f"{row['name']:<24} {row['ours_ms']:9.3f} ms  {ratios}{wrong}"
 
 
-def summary(rows: list[dict[str, Any]], rivals: list[str]) -> list[str]:
-    """Geometric means of rival / ours by face, with the least."""
+def summary(rows: list[dict[str, Any]], baselines: list[str]) -> list[str]:
+    """Geometric means of baseline / ours by face, with the least."""
     said = []
-    for name in rivals:
+    for name in baselines:
         for face in dict.fromkeys(row["face"] for row in rows):
             found = [
                 (row[f"ratio_{name}"], row["name"])

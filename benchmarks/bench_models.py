@@ -3,7 +3,7 @@
 
 ::
 
-    python scripts/bench_models.py --only Unet "UNet2DModel" --json out/bench_models.json
+    python benchmarks/bench_models.py --only Unet "UNet2DModel" --json out/bench_models.json
 
 Each model, with random weights, is exported, imported, compiled, and compared with PyTorch in
 float64.  Where torch's exporter to ONNX takes it, ONNX Runtime runs it too.  All run in turns, a
@@ -126,9 +126,9 @@ def measured(name: str, threads: int) -> Row:
     got = [torch.from_dlpack(one).clone() for one in results]
     with torch.no_grad():
         want, own = stages.exact(model, inputs), stages.tensors_of(model(*inputs))
-        rival = by_onnxruntime(model, inputs, want[0], threads)
+        baseline = by_onnxruntime(model, inputs, want[0], threads)
         runs = [lambda: machine["main"](*given), lambda: model(*inputs)]
-        runs += [rival] if rival else []
+        runs += [baseline] if baseline else []
         ours, eager, *others = in_blocks(runs, BLOCKS, BLOCK, PAUSE)
     observed = []
     for _ in range(5):

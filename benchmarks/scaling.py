@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How time grows with batch, channels, image and kernel, beside PyTorch and the machine's limits.
+"""How time scales with batch, channels, image and kernel, beside PyTorch and the machine's limits.
 
 ::
 
-    python scripts/growth.py --json out/growth.json --plot out/growth.png
+    python benchmarks/scaling.py --json out/growth.json --plot out/growth.png
 
 Every point is checked as in ``bench.py``. Exit status 1 when one is wrong.
 """
@@ -69,7 +69,7 @@ def main() -> int:
     given.json.parent.mkdir(parents=True, exist_ok=True)
     steps = cliffs(rows)
     given.json.write_text(json.dumps({"rows": rows, "cliffs": steps}, indent=1) + "\n")
-    from benchmark.growth_plot import draw
+    from benchmark.scaling_plot import draw
 
     draw(rows, given.plot)
     for step in steps:
@@ -91,7 +91,7 @@ def measured(threads: int, budget: float) -> list[dict[str, Any]]:
     target = by_relax.host_target(threads)
     by_relax.warm_up(target)
     options = Options(
-        cases=[], source="", ir="relax", faces=FACES, rivals=("torch",), threads=threads,
+        cases=[], source="", ir="relax", faces=FACES, baselines=("torch",), threads=threads,
         dtype="float32", time_budget=budget, json=None, plot=None,
     )  # fmt: skip
     bench = Bench(options, by_relax, target, peaks.measure(by_relax, target, threads))

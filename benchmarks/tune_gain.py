@@ -3,7 +3,7 @@
 
 ::
 
-    python scripts/tune_gain.py --cases scripts/cases/bench.json scripts/cases/bench_conv.json \\
+    python benchmarks/tune_gain.py --cases benchmarks/cases/bench.json \\
         --json out/tune_gain.json --plot out/tune_gain.png
 
 Of each convolution, with a constant weight, the plans that ``relax_ext.tune`` measures run in

@@ -4,7 +4,7 @@
 ::
 
     pip install 'tvm-conv-ext[cuda-check]'          # where CUDA is not installed
-    python scripts/cuda_report.py --json out/cuda.json --markdown out/cuda.md
+    python tools/cuda_report.py --json out/cuda.json --markdown out/cuda.md
 
 Plans are those that the backend chooses for each architecture, for shapes that meet every kernel;
 and, for the first of ``--tile-archs``, every tile of every kernel's table.  nvcc compiles them with
@@ -25,9 +25,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import benchmarks_path  # noqa: F401 - for what is imported below
 from benchmark.environment import commit
-from gpu import ceilings, static, tables, toolchain
-from gpu.shapes import ARCHS
+from gpu import toolchain
+from gpu_static import ceilings, static, tables
+from gpu_static.shapes import ARCHS
 from topi_ext.cuda.registry import KERNELS
 
 

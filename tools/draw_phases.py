@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draw the pictures of docs/developer/maths.md from the tables that the kernels use.
 
-``python scripts/draw_phases.py [--out FOLDER] [--png]``; equal versions of matplotlib write equal
+``python tools/draw_phases.py [--out FOLDER] [--png]``; equal versions of matplotlib write equal
 bytes.  Nothing here computes a phase: every number comes from ``topi_ext``.
 """
 

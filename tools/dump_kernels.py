@@ -2,7 +2,7 @@
 """Hash every kernel that is emitted for all kinds of operators, to see that a change of the code
 changes none.
 
-``python scripts/emitted.py BEFORE.json``, then, after the change, ``python scripts/emitted.py
+``python tools/dump_kernels.py BEFORE.json``, then, after the change, ``python tools/dump_kernels.py
 AFTER.json --against BEFORE.json``.  One row per module: the structural hash of each kernel, in
 which names of variables do not count.  Nothing is run, so targets may be other processors than this
 one.  Without ``--cases`` the convolutions are those of ``cases/kinds.json``, which are small.
@@ -18,11 +18,10 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import benchmarks_path
 from benchmark.arguments import count
 from benchmark.cases import Case, read_cases
-from benchmark.emission import TARGETS, kernels, of_case, others, target_of
-
-CASES = Path(__file__).parent / "cases"
+from emission import TARGETS, kernels, of_case, others, target_of
 
 Job = tuple[str, str, "Case | None"]
 """A prefix of keys, the name of a target, and a case; None for what is no convolution."""
@@ -62,7 +61,7 @@ def main() -> int:
         before = json.loads(given.against.read_text()) if given.against else None
         cases = [
             (file.stem, case)
-            for file in given.cases or [CASES / "kinds.json"]
+            for file in given.cases or [benchmarks_path.CASES / "kinds.json"]
             for case in read_cases(file)
         ]
     except (OSError, ValueError) as error:

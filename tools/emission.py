@@ -17,6 +17,7 @@ import tvm
 from tvm import relax
 from tvm_ffi import structural_hash
 
+from benchmark.cases import FACES, Case
 from relax_ext.ops import face_call
 from relax_ext.pipeline import first_passes
 from topi_ext import compat
@@ -25,8 +26,6 @@ from topi_ext.geometry import conv_size
 from topi_ext.kernel_info import INFO, KERNEL
 from topi_ext.layout import Layouts
 from topi_ext.problem import OPERANDS
-
-from .cases import FACES, Case
 
 OP = relax.op
 TARGETS: dict[str, dict[str, Any]] = {

@@ -3,7 +3,7 @@
 
 ::
 
-    python scripts/rate_plans.py --cases scripts/cases/bench.json --json out/rate.json \\
+    python tools/evaluate_cost_model.py --cases benchmarks/cases/bench.json --json out/rate.json \\
         --plot out/rate.png
 
 Of every case and face, every kernel's plans whose estimate is within ``--within`` times the best
@@ -22,11 +22,10 @@ import argparse
 import sys
 from pathlib import Path
 
+import benchmarks_path
 from benchmark.arguments import DTYPES, count
 from benchmark.cases import FACES, read_cases
 from benchmark.environment import prepare
-
-CASES = Path(__file__).parent / "cases"
 
 
 def faces(text: str) -> tuple[str, ...]:
@@ -40,7 +39,7 @@ def faces(text: str) -> tuple[str, ...]:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    both = [CASES / "bench.json", CASES / "bench_conv.json"]
+    both = [benchmarks_path.CASES / "bench.json", benchmarks_path.CASES / "bench_conv.json"]
     made.add_argument(
         "--cases",
         type=Path,
@@ -100,7 +99,7 @@ def main() -> int:
             made.error(f"--only {' '.join(missing)}: in none of the files")
         cases = [case for case in cases if case.name in given.only]
     prepare(given.threads)  # TVM and torch read the environment when they are imported
-    from benchmark.rating import run
+    from rating import run
 
     return run(cases, given)
 
@@ -109,4 +108,4 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        sys.exit("rate_plans: interrupted")
+        sys.exit("evaluate_cost_model: interrupted")

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What frameworks really compute at their borders: for ``topi_ext.padding`` and its tests.
 
-``python scripts/padding_golden.py --out tests/data/padding.json`` draws calls, runs them and writes
+``python tools/padding_golden.py --out tests/data/padding.json`` draws calls, runs them and writes
 down the results; equal arguments and releases write equal files.  ``--check 400`` translates calls
 between every two frameworks and runs both sides.  Both want an environment of their own::
 
     python -m venv .venv-frameworks
     .venv-frameworks/bin/pip install tensorflow-cpu jax torch onnx onnxruntime
-    PYTHONPATH=python .venv-frameworks/bin/python scripts/padding_golden.py --check 400
+    PYTHONPATH=python .venv-frameworks/bin/python tools/padding_golden.py --check 400
 
 Operands have one channel and small integers, so every framework is exact.
 """

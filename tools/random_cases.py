@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draw shapes that nobody chose: a case file for ``scripts/bench.py``.
+"""Draw shapes that nobody chose: a case file for ``benchmarks/bench.py``.
 
-``python scripts/random_cases.py OUT.json --op conv_transpose --seed 5 --count 60``; equal arguments
+``python tools/random_cases.py OUT.json --op conv_transpose --seed 5 --count 60``; equal arguments
 write equal files.  Every size is drawn by itself from what models use, so most combinations are in
 none; what takes less than 2 million floating-point operations or more than 1.2 billion is dropped.
 """
@@ -15,6 +15,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import benchmarks_path  # noqa: F401 - for what is imported below
 from benchmark.cases import case_of
 
 BATCHES = (1, 1, 1, 2, 4, 8)

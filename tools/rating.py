@@ -15,6 +15,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from benchmark import by_relax, by_torch, report
+from benchmark.cases import Case
+from benchmark.environment import describe
+from benchmark.measure import allowed, finite, one_line, relative_error
+from benchmark.timing import ROUNDS, Neighbours, interleaved, timed
 from topi_ext.compat import llvm_features
 from topi_ext.cpu.backend import CpuBackend
 from topi_ext.cpu.machine import Machine
@@ -23,12 +28,6 @@ from topi_ext.cpu.plan.window import Plan
 from topi_ext.cpu.registry import KERNELS
 from topi_ext.layout import Layouts
 from topi_ext.problem import OPERANDS, RESULT, Problem
-
-from . import by_relax, by_torch, report
-from .cases import Case
-from .environment import describe
-from .measure import allowed, finite, one_line, relative_error
-from .timing import ROUNDS, Neighbours, interleaved, timed
 
 FINALISTS = 2
 """Beside the chosen plan, how many of the fastest are timed once more."""
@@ -255,7 +254,7 @@ def run(cases: Sequence[Case], given: Any) -> int:
             bar.advance(task)
     show(head, rows)
     if given.plot and rows:
-        from .rating_plot import draw
+        from rating_plot import draw
 
         draw(rows, head, given.plot)
     return int(any(row["wrong"] for row in rows))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The picture of ``scripts/rate_plans.py``: estimate against time, a panel per face."""
+"""The picture of ``tools/evaluate_cost_model.py``: estimate against time, a panel per face."""
 
 from __future__ import annotations
 

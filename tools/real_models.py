@@ -3,7 +3,7 @@
 
 ::
 
-    python scripts/real_models.py --only "SpeechT5HifiGan" "AutoencoderKL" --json out/models.json
+    python tools/real_models.py --only "SpeechT5HifiGan" "AutoencoderKL" --json out/models.json
 
 Each model, with random weights, is exported, imported, compiled and compared with PyTorch in
 float64: by TVM alone, by ``tvm.compile`` after ``import relax_ext``, and, where ``--ways`` says so,
@@ -30,7 +30,9 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn
 from rich.table import Table
 
-from zoo import catalog, page, stages
+import benchmarks_path  # noqa: F401 - for what is imported below
+import real_models_page as page
+from zoo import catalog, stages
 
 PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "real-models.md"
 PORTABLE = {"kind": "llvm", "num-cores": 1}

@@ -3,10 +3,10 @@
 
 ::
 
-    python scripts/tables.py out/bench-conv-relax.json out/bench-conv_transpose-relax.json
+    python tools/tables.py out/bench-conv-relax.json out/bench-conv_transpose-relax.json
 
-Files are those that ``scripts/bench.py --json`` writes.  One line says on which processor, when and
-by which commit; then a summary of all files, and a table of rows for each file and face.
+Files are those that ``benchmarks/bench.py --json`` writes.  One line says on which processor, when
+and by which commit; then a summary of all files, and a table of rows for each file and face.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def main() -> None:
         except (OSError, ValueError) as error:
             parser.error(f"{path}: {error}")
         except (KeyError, TypeError):
-            parser.error(f"{path}: not what scripts/bench.py --json writes")
+            parser.error(f"{path}: not what benchmarks/bench.py --json writes")
     print("\n".join(dict.fromkeys(provenance(result["header"]) for _, result in found)))
     print(f"\n{summary(found)}")
     for cases, result in found:

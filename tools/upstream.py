@@ -3,7 +3,7 @@
 
 ::
 
-    python scripts/upstream.py --base main --tree ../tvm --out patches/
+    python tools/upstream.py --base main --tree ../tvm --out patches/
     git -C ../tvm am $PWD/patches/*.patch
 
 Patches are made for the tree that they are given: a checkout or clone of TVM, or an installed

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from .cases import FACES, Case, read_cases
 
-PACKED_RIVALS = ("onnxruntime", "openvino", "inductor")
+PACKED_BASELINES = ("onnxruntime", "openvino", "inductor")
 """They know the weight when they are built, and are compared to ours with packed weights."""
 
-RIVALS = ("torch", "stock", "symbolic", *PACKED_RIVALS)
+BASELINES = ("torch", "stock", "symbolic", *PACKED_BASELINES)
 """``symbolic`` is ours again, for sizes that are known when it runs."""
 
 IRS = ("relax", "relay")
@@ -28,7 +28,7 @@ class Options:
     source: str
     ir: str
     faces: tuple[str, ...]
-    rivals: tuple[str, ...]
+    baselines: tuple[str, ...]
     threads: int
     dtype: str
     time_budget: float
@@ -57,6 +57,7 @@ def parse(argv: Sequence[str] | None = None) -> Options:
     )
     parser.add_argument(
         "--rivals",
+        dest="baselines",
         type=_names,
         default=("torch", "stock"),
         metavar="NAME,...",
@@ -77,9 +78,9 @@ def parse(argv: Sequence[str] | None = None) -> Options:
         "at least one run, whatever it takes",
     )
     given = parser.parse_args(argv)
-    unknown = [name for name in given.rivals if name not in RIVALS]
+    unknown = [name for name in given.baselines if name not in BASELINES]
     if unknown:
-        parser.error(f"--rivals {','.join(unknown)}: must be of {', '.join(RIVALS)}")
+        parser.error(f"--rivals {','.join(unknown)}: must be of {', '.join(BASELINES)}")
     try:
         cases = read_cases(given.cases)
     except (OSError, ValueError) as error:
@@ -94,7 +95,7 @@ def parse(argv: Sequence[str] | None = None) -> Options:
         source=given.cases.name,
         ir=given.ir,
         faces=FACES if given.face == "all" else (given.face,),
-        rivals=given.rivals,
+        baselines=given.baselines,
         threads=given.threads,
         dtype=given.dtype,
         time_budget=given.time_budget,

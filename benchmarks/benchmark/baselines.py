@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rivals that pack a constant weight when they are built, and what each has to have.
+"""Baselines that pack a constant weight when they are built, and what each has to have.
 
-A rival is a module, ``by_NAME``, with ``call(case, face, tensors, threads)``, which gives a
+A baseline is a module, ``by_NAME``, with ``call(case, face, tensors, threads)``, which gives a
 :class:`Call` or raises :class:`~.engines.UnavailableError`.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .arguments import PACKED_RIVALS
+from .arguments import PACKED_BASELINES
 from .cases import Case
 
 _PACKAGES = {
@@ -36,16 +36,16 @@ class Call:
     read: Callable[[Any], Tensor]
 
 
-def require(rivals: Sequence[str], dtype: str) -> dict[str, str]:
-    """The versions of those of `rivals` that are in this module.
+def require(baselines: Sequence[str], dtype: str) -> dict[str, str]:
+    """The versions of those of `baselines` that are in this module.
 
     Raises
     ------
     ValueError
-        One line: what a rival needs is not here, or it does not take `dtype`.
+        One line: what a baseline needs is not here, or it does not take `dtype`.
     """
     found: dict[str, str] = {}
-    for name in (rival for rival in rivals if rival in PACKED_RIVALS):
+    for name in (baseline for baseline in baselines if baseline in PACKED_BASELINES):
         if dtype != "float32":
             raise ValueError(f"--rivals {name}: --dtype {dtype} must be float32")
         for package in _PACKAGES[name]:
@@ -62,7 +62,7 @@ def require(rivals: Sequence[str], dtype: str) -> dict[str, str]:
 
 
 def call(name: str, case: Case, face: str, tensors: Mapping[str, Tensor], threads: int) -> Call:
-    """A rival's call of one face."""
+    """A baseline's call of one face."""
     module = importlib.import_module(f"{__package__}.by_{name}")
     found: Call = module.call(case, face, tensors, threads)
     return found

@@ -12,13 +12,13 @@ from torch import Tensor
 from topi_ext.problem import OPERANDS
 
 from . import by_torch
+from .baselines import Call
 from .cases import Case
 from .engines import UnavailableError
-from .rivals import Call
 from .timing import interleaved, timed
 
 _TRIAL = 0.1
-"""Seconds of calls of each setting, of which the faster is the rival."""
+"""Seconds of calls of each setting, of which the faster is the baseline."""
 
 
 class _Module(torch.nn.Module):

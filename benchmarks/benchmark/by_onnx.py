@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One convolution as a model of ONNX with a constant weight: what two rivals read."""
+"""One convolution as a model of ONNX with a constant weight: what two baselines read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from topi_ext.problem import OPERANDS, RESULT
 from .cases import Case
 from .engines import UnavailableError
 
-# Of 2022: what both rivals have read for years.
+# Of 2022: what both baselines have read for years.
 _OPSET, _IR_VERSION = 17, 8
 
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from topi_ext.problem import OPERANDS, RESULT
 
+from .baselines import Call
 from .by_onnx import model
 from .cases import Case
 from .engines import UnavailableError
-from .rivals import Call
 
 
 def call(case: Case, face: str, tensors: Mapping[str, Tensor], threads: int) -> Call:

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from topi_ext.problem import OPERANDS
 
+from .baselines import Call
 from .by_onnx import model
 from .cases import Case
-from .rivals import Call
 
 _SETTINGS = {
     "PERFORMANCE_HINT": "LATENCY",

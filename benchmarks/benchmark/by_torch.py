@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch: the operands, the rival and the reference."""
+"""PyTorch: the operands, the baseline and the reference."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def states(case: Case, face: str) -> bool:
     return g.pad_before == g.pad_after and min(g.padding) >= 0
 
 
-def rival(case: Case, face: str, tensors: Mapping[str, Tensor]) -> Callable[[], Tensor]:
+def baseline(case: Case, face: str, tensors: Mapping[str, Tensor]) -> Callable[[], Tensor]:
     """The call of PyTorch that a user of the case's operator would make."""
     x, w, y = (tensors[role] for role in "xwy")
     if face != "conv_weight_grad":

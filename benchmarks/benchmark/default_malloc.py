@@ -41,7 +41,7 @@ class TorchByDefault:
         self._process.wait()
 
     def ms(self, case: Case, face: str, dtype: str) -> float:
-        """Milliseconds of the rival's call, by the protocol of all others."""
+        """Milliseconds of the baseline's call, by the protocol of all others."""
         pickle.dump((case, face, dtype), self._process.stdin)
         self._process.stdin.flush()
         return float(pickle.load(self._process.stdout))
@@ -55,7 +55,7 @@ def _answer(threads: int, budget: float) -> None:
         except EOFError:
             return
         with torch.inference_mode():
-            run = by_torch.rival(case, face, by_torch.operands(case, dtype))
+            run = by_torch.baseline(case, face, by_torch.operands(case, dtype))
             _, first = timed(run)
             found = interleaved({"torch": run}, {"torch": first}, budget)["torch"]
         pickle.dump(found.ms, sys.stdout.buffer)

@@ -15,14 +15,14 @@ from topi_ext import backend
 from topi_ext.layout import Layouts
 from topi_ext.problem import Problem
 
-from . import by_torch, rivals
-from .arguments import PACKED_RIVALS, RIVALS, Options
+from . import baselines, by_torch
+from .arguments import BASELINES, PACKED_BASELINES, Options
+from .baselines import Call
 from .cases import Case
 from .default_malloc import TorchByDefault
 from .engines import Built, UnavailableError
 from .errors import allowed, finite, one_line, relative_error
 from .peaks import Peaks
-from .rivals import Call
 from .timing import Neighbours, interleaved, timed
 
 Row = dict[str, Any]
@@ -65,10 +65,10 @@ class _Made:
             got = made.read(found)
             self.errors[name] = error = relative_error(got, want)
         except UnavailableError as reason:
-            if name in RIVALS:
+            if name in BASELINES:
                 self.notes.append(str(reason))
             return
-        except Exception as failure:  # a rival that fails is a result
+        except Exception as failure:  # a baseline that fails is a result
             self.notes.append(f"{name} fails: {one_line(failure)}")
             return
         if error is None:
@@ -97,7 +97,7 @@ def _makers(
     def by_pytorch() -> Call:
         if not by_torch.states(case, face):
             raise UnavailableError("torch cannot state this padding: it checks, but is not timed")
-        return Call(by_torch.rival(case, face, tensors), lambda found: found)
+        return Call(by_torch.baseline(case, face, tensors), lambda found: found)
 
     return {
         "ours": lambda: by_tvm("ours", tvm.build_ours),
@@ -106,19 +106,19 @@ def _makers(
         "stock": lambda: by_tvm("stock", tvm.build_stock),
         "symbolic": lambda: by_tvm("symbolic", tvm.build_symbolic),
         **{
-            name: partial(rivals.call, name, case, face, tensors, options.threads)
-            for name in PACKED_RIVALS
+            name: partial(baselines.call, name, case, face, tensors, options.threads)
+            for name in PACKED_BASELINES
         },
     }
 
 
 def measure(case: Case, face: str, bench: Bench) -> Row:
-    """Measure ours and the rivals.
+    """Measure ours and the baselines.
 
     Returns
     -------
     dict
-        Times in milliseconds, ``ratio_*`` rival/ours, errors ``max |got - want| / max |want|``;
+        Times in milliseconds, ``ratio_*`` baseline/ours, errors ``max |got - want| / max |want|``;
         None for what there is none of, for a reason that ``notes`` says.  ``wrong`` says whether
         ours failed or its error is above ``tolerance``.  ``share_*`` are of the machine's peaks.
     """
@@ -129,7 +129,7 @@ def measure(case: Case, face: str, bench: Bench) -> Row:
     tolerance = allowed(case.terms(face), dtype)
     made = _Made()
     for name, make in _makers(case, face, bench, tensors, made.builds).items():
-        if name not in RIVALS or name in options.rivals:
+        if name not in BASELINES or name in options.baselines:
             made.add(name, make, want, tolerance)
     runs, first, errors, builds = made.runs, made.first, made.errors, made.builds
     with Neighbours() as neighbours:
@@ -181,15 +181,16 @@ def measure(case: Case, face: str, bench: Bench) -> Row:
 
 
 def against_packed(ms: Mapping[str, float], packed: float | None) -> Row:
-    """Rivals with constant weights beside ours with packed ones, and of each row the best rival.
+    """Compare baselines with constant weights to ours with packed ones, and name the best of each
+    row.
 
-    PyTorch is one of those that the best is chosen from, and nothing is, without another.
+    PyTorch counts among these, but there is no best without another one.
     """
-    found = {name: ms[name] for name in ("torch", *PACKED_RIVALS) if name in ms}
+    found = {name: ms[name] for name in ("torch", *PACKED_BASELINES) if name in ms}
     best = min(found, key=lambda name: found[name]) if set(found) - {"torch"} else None
     return {
-        **{f"{name}_ms": ms.get(name) for name in PACKED_RIVALS},
-        **{f"ratio_{name}": ratio(ms.get(name), packed) for name in PACKED_RIVALS},
+        **{f"{name}_ms": ms.get(name) for name in PACKED_BASELINES},
+        **{f"ratio_{name}": ratio(ms.get(name), packed) for name in PACKED_BASELINES},
         "best_rival": best,
         "ratio_best": None if best is None else ratio(found[best], packed),
     }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The picture: per case, how much faster ours is than each rival."""
+"""The picture: per case, how much faster ours is than each baseline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-_RIVALS = {
+_BASELINES = {
     "stock": ("stock TVM", "#b8c0cc"),
     "torch": ("PyTorch", "#2a6f97"),
     "onnxruntime": ("ONNX Runtime", "#e09f3e"),
@@ -18,24 +18,24 @@ _RIVALS = {
     "inductor": ("torch.compile", "#5aa469"),
     "float32": ("ours in float32", "#9a8c98"),
 }
-_BARS = 0.76  # of a row, shared by its rivals
+_BARS = 0.76  # of a row, shared by its baselines
 _PER_BAR = 0.17  # inches
 
 
 def draw(rows: Sequence[dict[str, Any]], header: dict[str, Any], path: Path) -> None:
-    """Draw one panel per face: horizontal bars of rival / ours on a logarithmic scale."""
+    """Draw one panel per face: horizontal bars of baseline / ours on a logarithmic scale."""
     faces = list(dict.fromkeys(row["face"] for row in rows))
-    rivals = [rival for rival in _RIVALS if any(row.get(f"ratio_{rival}") for row in rows)]
+    baselines = [name for name in _BASELINES if any(row.get(f"ratio_{name}") for row in rows)]
     by_face = {face: [row for row in rows if row["face"] == face] for face in faces}
     sizes = [len(found) + 2 for found in by_face.values()]
     mpl.rcParams["font.size"] = 9
     figure = Figure(
-        figsize=(8, _PER_BAR * max(2, len(rivals)) * sum(sizes) + 1.2), layout="constrained"
+        figsize=(8, _PER_BAR * max(2, len(baselines)) * sum(sizes) + 1.2), layout="constrained"
     )
     panels = figure.subplots(len(faces), 1, squeeze=False, sharex=True, height_ratios=sizes)[:, 0]
     for panel, (face, found) in zip(panels, by_face.items()):
-        _panel(panel, face, found, rivals)
-    panels[-1].set_xlabel("times as fast: rival / ours, more is better")
+        _panel(panel, face, found, baselines)
+    panels[-1].set_xlabel("times as fast: baseline / ours, more is better")
     figure.legend(
         *panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=3, frameon=False
     )
@@ -49,17 +49,17 @@ def draw(rows: Sequence[dict[str, Any]], header: dict[str, Any], path: Path) -> 
     figure.savefig(path, dpi=150)
 
 
-def _panel(panel: Any, face: str, rows: list[dict[str, Any]], rivals: list[str]) -> None:
-    bar = _BARS / max(2, len(rivals))
-    for number, rival in enumerate(rivals):
-        label, colour = _RIVALS[rival]
-        at = [place + (number - (len(rivals) - 1) / 2) * bar for place in range(len(rows))]
-        values = [row.get(f"ratio_{rival}") or 1 for row in rows]
-        # A bar starts at 1, so that what is slower than the rival points to the left.
+def _panel(panel: Any, face: str, rows: list[dict[str, Any]], baselines: list[str]) -> None:
+    bar = _BARS / max(2, len(baselines))
+    for number, baseline in enumerate(baselines):
+        label, colour = _BASELINES[baseline]
+        at = [place + (number - (len(baselines) - 1) / 2) * bar for place in range(len(rows))]
+        values = [row.get(f"ratio_{baseline}") or 1 for row in rows]
+        # A bar starts at 1, so that what is slower than the baseline points to the left.
         bars = panel.barh(
             at, [value - 1 for value in values], bar, left=1, color=colour, label=label
         )
-        shown = [_times(row.get(f"ratio_{rival}")) for row in rows]
+        shown = [_times(row.get(f"ratio_{baseline}")) for row in rows]
         panel.bar_label(bars, shown, padding=3, fontsize=7, color="#444444")
     panel.set_xscale("log")
     panel.axvline(1, color="#222222", linewidth=0.8)

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from .arguments import PACKED_RIVALS
+from .arguments import PACKED_BASELINES
 
 RATIOS = {
     "torch / ours": "torch",
@@ -20,15 +20,15 @@ RATIOS = {
     "torch by default malloc / ours": "torch_default",
     "stock / ours": "stock",
     "sizes known when it runs / known when it is built": "symbolic",
-    **{f"{name} / ours, both with packed weights": name for name in PACKED_RIVALS},
-    "the best rival of each case / ours, both with packed weights": "best",
+    **{f"{name} / ours, both with packed weights": name for name in PACKED_BASELINES},
+    "the best baseline of each case / ours, both with packed weights": "best",
 }
 """What the summary says, and its keys."""
 
 _WIDTH = 132  # of what is not a terminal
-_PACKED_WIDTH = 16  # more for a rival with packed weights
+_PACKED_WIDTH = 16  # more for a baseline with packed weights
 _NOISE = 0.1  # cores
-_COLUMNS = (  # and of each rival with packed weights
+_COLUMNS = (  # and of each baseline with packed weights
     "torch\nms",
     "stock\nms",
     "ours\nms",
@@ -82,7 +82,7 @@ def show_face(out: Console, face: str, rows: Sequence[dict[str, Any]]) -> None:
     table = Table(title=face, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("case", no_wrap=True)
     table.add_column("configuration", overflow="fold")
-    packed = [name for name in PACKED_RIVALS if any(row[f"{name}_ms"] for row in rows)]
+    packed = [name for name in PACKED_BASELINES if any(row[f"{name}_ms"] for row in rows)]
     for name in (*_COLUMNS, *(f"{name}\n/packed" for name in packed)):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
@@ -110,12 +110,12 @@ def show_summary(out: Console, summary: dict[str, dict[str, Any]]) -> None:
     """Geometric means, worst cases and verdicts, per face."""
     for face, found in summary.items():
         out.print(Text(f"{face}: {found['cases']} cases", style="bold"))
-        for rival, key in RATIOS.items():
+        for baseline, key in RATIOS.items():
             ratios = found[key]
             if ratios:
                 worst, best, slower = ratios["worst"], ratios["best"], ratios["slower"]
                 out.print(
-                    f"  {rival}: geomean {number(ratios['geomean'])} "
+                    f"  {baseline}: geomean {number(ratios['geomean'])} "
                     f"of {ratios['cases']}, worst {number(worst['value'])} ({worst['name']}), "
                     f"best {number(best['value'])} ({best['name']}), "
                     f"below 1: {', '.join(slower) or 'none'}",

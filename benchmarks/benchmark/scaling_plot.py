@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The picture of ``scripts/growth.py``: time over each axis, one row of panels per face."""
+"""The picture of ``benchmarks/scaling.py``: time over each axis, one row of panels per face."""
 
 from __future__ import annotations
 

@@ -14,13 +14,13 @@ from topi_ext.compat import llvm_features
 
 from . import report
 from .arguments import Options
+from .baselines import require
 from .default_malloc import TorchByDefault
 from .engines import engine
 from .environment import describe, is_malloc_set
 from .measure import Bench, measure
 from .peaks import Peaks
 from .peaks import measure as measure_peaks
-from .rivals import require
 from .summary import summarize
 from .timing import ROUNDS
 
@@ -31,9 +31,9 @@ def run(options: Options) -> int:
     Raises
     ------
     ValueError
-        One line: this environment does not have the IR or a rival that is asked for.
+        One line: this environment does not have the IR or a baseline that is asked for.
     """
-    versions = require(options.rivals, options.dtype)
+    versions = require(options.baselines, options.dtype)
     tvm = engine(options.ir)
     torch.set_num_threads(options.threads)
     target = tvm.host_target(options.threads)
@@ -48,7 +48,7 @@ def run(options: Options) -> int:
         stack.enter_context(torch.inference_mode())
         bar = stack.enter_context(report.progress())
         by_default = None
-        if "torch" in options.rivals and is_malloc_set():
+        if "torch" in options.baselines and is_malloc_set():
             by_default = TorchByDefault(options.threads, options.time_budget)
             stack.enter_context(by_default)
         bench = Bench(options, tvm, target, peaks, by_default)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from .arguments import PACKED_RIVALS
+from .arguments import PACKED_BASELINES
 
 RATIOS = (
     "torch",
@@ -16,7 +16,7 @@ RATIOS = (
     "torch_default",
     "stock",
     "symbolic",
-    *PACKED_RIVALS,
+    *PACKED_BASELINES,
     "best",
 )
 """Keys of rows are ``ratio_`` and one of these."""
@@ -36,7 +36,7 @@ def _face(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "cases": len(rows),
         "wrong": [row["name"] for row in rows if row["wrong"]],
-        **{rival: _rival(rows, f"ratio_{rival}") for rival in RATIOS},
+        **{baseline: _baseline(rows, f"ratio_{baseline}") for baseline in RATIOS},
         "worst_error": _named(worst, "max_rel_error"),
         "build_s_median": median(builds) if builds else None,
         "build_s_max": max(builds, default=None),
@@ -45,7 +45,7 @@ def _face(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _rival(rows: list[dict[str, Any]], key: str) -> dict[str, Any] | None:
+def _baseline(rows: list[dict[str, Any]], key: str) -> dict[str, Any] | None:
     rated = sorted((row for row in rows if row[key] is not None), key=lambda row: row[key])
     if not rated:
         return None

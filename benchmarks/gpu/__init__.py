@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of GPUs, looked at without one: lowered, compiled, counted; and run on one."""
+"""The parts of ``benchmarks/bench_gpu.py``: GPU kernels compiled, bundled, launched and timed."""

@@ -119,7 +119,7 @@ def _error(request: Request, want: Tensor, bound: Bound) -> tuple[float | None, 
 
 
 def row_of(request: Request, device: Device, plans: int = 0) -> Row:
-    """Times of ours and of the rivals, in milliseconds; None for what there is none of."""
+    """Times of ours and of the baselines, in milliseconds; None for what there is none of."""
     case = request.case
     row: Row = {
         "key": request.key,
@@ -183,7 +183,7 @@ def _times(
     notes: list[str],
 ) -> Row:
     """Cold times in turns, then each by itself in a graph."""
-    for name, (call, with_tf32) in tensors.rivals(request, placed).items():
+    for name, (call, with_tf32) in tensors.baselines(request, placed).items():
 
         def run(call: Callable[[], Tensor] = call, with_tf32: bool = with_tf32) -> Tensor:
             tensors.allow_tf32(with_tf32)

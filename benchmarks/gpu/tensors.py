@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operands on the device in ours and PyTorch's eyes, the rival, and the exact result."""
+"""Operands on the device in ours and PyTorch's eyes, the baseline, and the exact result."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def _axes(request: Request, role: str) -> tuple[str, str]:
     return getattr(canonical, role), getattr(request.layouts, role)
 
 
-def rivals(
+def baselines(
     request: Request, placed: Mapping[str, Tensor]
 ) -> dict[str, tuple[Callable[[], Tensor], bool]]:
     """PyTorch's calls by name, each with whether it may use TF32."""
     if not by_torch.states(request.case, request.face):
         return {}
-    call = by_torch.rival(request.case, request.face, placed)
+    call = by_torch.baseline(request.case, request.face, placed)
     if request.dtype != "float32":
         return {"torch": (call, False)}
     return {"torch": (call, False), "torch_tf32": (call, True)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA's compiler and its readers of machine code: from PATH, or the wheels of ``cuda-check``."""
+"""CUDA's tools, from PATH or the wheels of ``cuda-check``, and what its compiler makes."""
 
 from __future__ import annotations
 
@@ -110,17 +110,3 @@ def usage_of(said: str) -> dict[str, Usage]:
         spills = int(stored) + int(loaded)
         found[name] = Usage(int(registers), spills, int(stack), int(shared[1]) if shared else 0)
     return found
-
-
-def disassemble(binary: Path) -> str:
-    """The machine code as text."""
-    reader, other = find("cuobjdump"), find("nvdisasm")
-    path = os.pathsep.join([str(other.parent), os.environ.get("PATH", "")])
-    done = subprocess.run(
-        [str(reader), "-sass", str(binary)],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PATH": path},
-    )
-    return done.stdout

@@ -138,7 +138,12 @@ STDLIB_ONLY = {
     "topi_ext.notices",
     "topi_ext.race",
 }
-ABOVE = {"scripts", "tests", "examples"}
+ABOVE = {"benchmarks", "tools", "tests", "examples"}
+BENCHMARKS, TOOLS = (
+    {path.stem for path in (PYTHON.parent / folder).glob("*") if path.name != "cases"}
+    for folder in ("benchmarks", "tools")
+)
+"""What these two put on the path."""
 TARGETS = {"topi_ext.cpu", "topi_ext.cuda"}
 ADAPTERS = {"relax_ext": "relax", "relay_ext": "relay"}
 EMULATOR = "cuda_emulator"
@@ -241,10 +246,10 @@ def violations(sources: dict[str, str]) -> list[str]:
             elif target.split(".")[:2] in (["tvm", "relax"], ["tvm", "relay"]) and room != COMPAT:
                 if ADAPTERS.get(room) != target.split(".")[1]:
                     found.append(f"{where}: only the adapter of that IR does")
-            elif top in ABOVE:
+            elif top in ABOVE | BENCHMARKS | TOOLS:
                 found.append(f"{where}: it stands above the packages")
             elif top == EMULATOR and room != EMULATOR:
-                found.append(f"{where}: only scripts and tests do")
+                found.append(f"{where}: only benchmarks, tools and tests do")
             elif top in {"topi_ext", "conv_cli", "relax_ext", "relay_ext"}:
                 other = room_of(target)
                 if line not in typing:
@@ -311,6 +316,17 @@ def test_arrows_run_one_way() -> None:
     assert violations(house) == []
 
 
+def test_benchmarks_import_no_tools() -> None:
+    """Tools take what they need from the benchmarks, so the other way would be a circle."""
+    folder = PYTHON.parent / "benchmarks"
+    files = list(folder.rglob("*.py"))
+    assert files
+    for path in files:
+        package = ".".join(path.relative_to(folder).parent.parts)
+        for line, target in imported(ast.parse(path.read_text()), package, set()):
+            assert target.split(".")[0] not in TOOLS, f"{path.name}:{line}: {target} is a tool"
+
+
 @pytest.mark.parametrize(
     ("module", "text", "said"),
     [
@@ -335,8 +351,10 @@ def test_arrows_run_one_way() -> None:
         ("relay_ext.ops", "from relax_ext.ops import f", "never meet"),
         ("topi_ext.cuda.plan.direct", "from ...cpu.machine import Machine", "never meet"),
         ("relax_ext.ops", "from tvm import relay", "adapter of that IR"),
-        ("relax_ext.ops", "from scripts import bench", "stands above"),
-        ("topi_ext.backend", "import cuda_emulator", "only scripts and tests do"),
+        ("relax_ext.ops", "from benchmarks import bench", "stands above"),
+        ("relax_ext.ops", "from benchmark.timing import timed", "stands above"),
+        ("relax_ext.ops", "import dump_kernels", "stands above"),
+        ("topi_ext.backend", "import cuda_emulator", "only benchmarks, tools and tests do"),
         ("cuda_emulator.host", "from topi_ext import geometry", "runs back"),
         ("relax_ext.ops", "import tvm\n\nold = tvm.__version__ < '0.26'", "belongs in compat"),
         ("relax_ext.ops", "from tvm import ir\n\nf = hasattr(ir, 'Op')", "belongs in compat"),

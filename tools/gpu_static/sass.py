@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+
+from gpu import toolchain
 
 PRODUCTS = ("FFMA", "FFMA2", "HMMA", "IMMA", "DFMA", "DMMA", "IDP")
 """What multiplies: a loop with most of them is the main one."""
@@ -120,3 +125,17 @@ def _innermost(listed: list[tuple[int, str]]) -> list[tuple[int, int]]:
         for begin, end in loops
         if not any(begin <= b and e <= end and (b, e) != (begin, end) for b, e in loops)
     ]
+
+
+def disassemble(binary: Path) -> str:
+    """Return the machine code as text."""
+    reader, other = toolchain.find("cuobjdump"), toolchain.find("nvdisasm")
+    path = os.pathsep.join([str(other.parent), os.environ.get("PATH", "")])
+    done = subprocess.run(
+        [str(reader), "-sass", str(binary)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PATH": path},
+    )
+    return done.stdout

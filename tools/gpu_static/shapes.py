@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from unittest.mock import patch
 
+from gpu.layouts import layouts_of, stored_shape
 from topi_ext import compat
 from topi_ext.cuda.machine import GpuMachine
 from topi_ext.cuda.plan.base import Plan
@@ -19,8 +20,6 @@ from topi_ext.geometry import Geometry
 from topi_ext.kernel_registry import Kernel
 from topi_ext.layout import Layouts
 from topi_ext.problem import OPERANDS, RESULT, Problem
-
-from .layouts import layouts_of, stored_shape
 
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 

@@ -12,15 +12,16 @@ from typing import Any
 
 from cuda_emulator.host import Launch
 from cuda_emulator.lowering import Lowered, lower
+from gpu import toolchain
+from gpu.bundle import machine_of
 from topi_ext.cuda import kernels
 from topi_ext.cuda.machine import WARP, GpuMachine
 from topi_ext.cuda.plan.base import Plan
 from topi_ext.cuda.registry import KERNELS
 
-from . import shapes, toolchain
+from . import shapes
 from .accesses import accesses
-from .bundle import machine_of
-from .sass import Code, read
+from .sass import Code, disassemble, read
 
 Row = dict[str, Any]
 
@@ -100,7 +101,7 @@ def compiled(source: str, arch: str) -> tuple[dict[str, toolchain.Usage], dict[s
     with tempfile.TemporaryDirectory() as folder:
         binary, usage = toolchain.compile_source(source, arch, Path(folder))
         try:
-            return usage, read(toolchain.disassemble(binary))
+            return usage, read(disassemble(binary))
         except toolchain.MissingError:
             return usage, {}
 
