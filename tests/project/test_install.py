@@ -7,9 +7,13 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 import tomllib
+
+import cuda_emulator
+from helpers.wheel import built
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 OWN = ("python", "benchmarks", "tools", "tests", "examples")
@@ -35,6 +39,15 @@ def test_import_needs_no_extra_and_changes_no_environment(package: str) -> None:
         f"before = dict(os.environ)\nimport {package}\n"
         f"assert {package}.__file__\nassert dict(os.environ) == before\n"
     )
+
+
+def test_the_emulator_is_in_a_checkout_but_not_in_the_wheel(tmp_path: Path) -> None:
+    """An editable install finds it: all of python/ is on the path then."""
+    names = ZipFile(built(tmp_path)).namelist()
+    packages = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
+    assert packages == {"topi_ext", "conv_cli", "relax_ext", "relay_ext"}
+    assert "topi_ext/deploy/runtime/conv_kernels.h" in names
+    assert Path(cuda_emulator.__file__).parent == PYPROJECT.parent / "python" / "cuda_emulator"
 
 
 def test_import_leaves_the_threads_alone() -> None:
