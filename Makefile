@@ -9,7 +9,7 @@ ARGS ?=
 
 BENCH_IR ?= relax
 BENCH_FACES ?= conv_transpose conv conv_weight_grad
-BENCH_CASES ?= scripts/cases/bench.json
+BENCH_CASES ?= benchmarks/cases/bench.json
 BENCH_ARGS ?= --rivals torch,stock --threads 2
 
 # TVM releases under test and the apache-tvm-ffi that works with each:
@@ -28,10 +28,10 @@ TENSORFLOW_NEEDS := absl-py astunparse flatbuffers gast google-pasta "h5py<3.17"
 # The oracle, pinned: what the tolerances were measured against.
 TORCH := "torch==2.13.0"
 
-# Rivals of scripts/bench.py that the tests do not need.
+# Baselines of benchmarks/bench.py that the tests do not need.
 OPENVINO := "openvino>=2026.4,<2026.5"
 
-# Whose models scripts/real_models.py compiles. Another release may write another graph; torchvision's belongs to torch's.
+# Whose models tools/real_models.py compiles. Another release may write another graph; torchvision's belongs to torch's.
 MODELS := transformers==5.24.0 diffusers==0.42.1 segmentation-models-pytorch==0.6.0 timm==1.0.31 \
   torchvision==0.28.0 monai==1.6.0 einops==0.8.2
 
@@ -66,18 +66,18 @@ env-relay-tf: .venv-relay-tf/.ready  ## make .venv-relay-tf: TensorFlow and Kera
 
 env-models: .venv-models/.ready  ## make .venv-models: transformers, diffusers and others, all else shared with .venv
 
-env-rivals: .venv-rivals/.ready  ## make .venv-rivals: OpenVINO, for scripts/bench.py --rivals, all else shared with .venv
+env-rivals: .venv-rivals/.ready  ## make .venv-rivals: OpenVINO, for benchmarks/bench.py --rivals, all else shared with .venv
 
 models: env-models  ## export, import, compile and compare models of other packages, write out/models.json and .md
 	mkdir -p out
-	.venv-models/bin/python scripts/real_models.py --portable --json out/models.json --markdown out/models.md $(ARGS)
+	.venv-models/bin/python tools/real_models.py --portable --json out/models.json --markdown out/models.md $(ARGS)
 
 bench-models: env-models  ## time whole models, in sizes that people run, against PyTorch, write out/bench_models.json
 	mkdir -p out
-	.venv-models/bin/python scripts/bench_models.py --json out/bench_models.json $(ARGS)
+	.venv-models/bin/python benchmarks/bench_models.py --json out/bench_models.json $(ARGS)
 
 bench-int8: env-rivals  ## time quantized layers against ONNX Runtime, OpenVINO and our float32, write out/bench_int8.json and .png
-	.venv-rivals/bin/python scripts/bench_int8.py --cases scripts/cases/bench.json scripts/cases/bench_conv.json \
+	.venv-rivals/bin/python benchmarks/bench_int8.py --cases benchmarks/cases/bench.json benchmarks/cases/bench_conv.json \
 	  --json out/bench_int8.json --plot out/bench_int8.png $(ARGS)
 
 # Two programs that Debian has: qemu-user-static and g++-aarch64-linux-gnu.
@@ -134,12 +134,12 @@ fuzz: env  ## the property tests, many more examples
 bench: $(if $(filter relay,$(BENCH_IR)),env-relay,env)  ## time the faces against torch and stock TVM (BENCH_IR=relay: Relay), write out/
 	mkdir -p out
 	for face in $(BENCH_FACES); do \
-	  .venv$(if $(filter relay,$(BENCH_IR)),-relay)/bin/python scripts/bench.py --ir $(BENCH_IR) --cases $(BENCH_CASES) --face $$face \
+	  .venv$(if $(filter relay,$(BENCH_IR)),-relay)/bin/python benchmarks/bench.py --ir $(BENCH_IR) --cases $(BENCH_CASES) --face $$face \
 	    $(BENCH_ARGS) --json out/$(basename $(notdir $(BENCH_CASES)))-$$face-$(BENCH_IR).json || exit 1; \
 	done
 
 growth: env  ## time the faces as sizes grow, against torch and the machine's limits, write out/growth.*
-	$(PY) scripts/growth.py
+	$(PY) benchmarks/scaling.py
 
 clean:  ## remove environments, caches and what the targets wrote
 	rm -rf .venv .venv-models .venv-rivals .venv-tvm026 .venv-tvm025 .venv-relay .venv-relay-tf .venv-aarch64 build dist out report python/*.egg-info

@@ -2,14 +2,13 @@
 """Paddings of every framework against what the framework itself computed, and one into another.
 
 tests/data/padding.json holds what TensorFlow, Keras, JAX, PyTorch and onnxruntime returned
-(scripts/padding_golden.py); those that can be imported here are asked again.
+(tools/padding_golden.py); those that can be imported here are asked again.
 """
 
 from __future__ import annotations
 
 import json
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import padding_golden as frameworks
 from topi_ext.padding import (
     SPELLINGS,
     Border,
@@ -32,8 +32,6 @@ from topi_ext.padding import (
 from topi_ext.spec.geometry import Geometry
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
-import padding_golden as frameworks  # noqa: E402 - a script, not a package
 
 GOLDEN = json.loads((ROOT / "tests" / "data" / "padding.json").read_text())
 OPS = ("conv", "conv_transpose")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -13,6 +12,7 @@ import pytest
 
 from helpers.cmake import CMAKE, CTEST, build, configure, run, run_project
 from helpers.documents import ROOT
+from helpers.wheel import built
 
 if not CMAKE or not CTEST:
     pytest.skip("no cmake: pip install cmake", allow_module_level=True)
@@ -58,18 +58,7 @@ def test_refused(text: str, tmp_path: Path) -> None:
 
 def test_the_installed_package(tmp_path: Path) -> None:
     """A wheel holds what CMake needs; kernels of it are a part of a project in C++."""
-    tree = tmp_path / "tree"
-    tree.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tree)
-    shutil.copytree(ROOT / "python", tree / "python", ignore=shutil.ignore_patterns("*.egg-info"))
-    code = (
-        "import os, setuptools.build_meta as b\n"
-        f"os.chdir({str(tree)!r})\nb.build_wheel({str(tmp_path)!r})"
-    )
-    made = run(sys.executable, "-c", code)
-    assert made.returncode == 0, made.stderr
-    (wheel,) = tmp_path.glob("*.whl")
+    wheel = built(tmp_path)
     assert wheel.name.endswith("-py3-none-any.whl")  # pure Python, for every processor
     site = tmp_path / "site"
     ZipFile(wheel).extractall(site)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path.insert(0, str(SCRIPTS))
-
-import rate_plans  # noqa: E402
-from benchmark import rating  # noqa: E402
-from benchmark.cases import FACES, case_of  # noqa: E402
-from topi_ext.cpu.machine import CpuMachine  # noqa: E402
-from topi_ext.cpu.plan.window import Plan  # noqa: E402
-from topi_ext.cpu.select.choose import candidates, choose  # noqa: E402
+import evaluate_cost_model
+import rating
+from benchmark.cases import FACES, case_of
+from topi_ext.cpu.machine import CpuMachine
+from topi_ext.cpu.plan.window import Plan
+from topi_ext.cpu.select.choose import candidates, choose
 
 CASES = [
     {"name": "up", "x": [1, 8, 6, 6], "cout": 6, "kernel": 4, "stride": 2, "padding": 1},
@@ -30,7 +26,9 @@ MACHINE = CpuMachine(vector_bytes=32, threads=2)
 
 
 def options(*more: str) -> Any:
-    return rate_plans.parser().parse_args(["--threads", "1", "--time-budget", "0.001", *more])
+    return evaluate_cost_model.parser().parse_args(
+        ["--threads", "1", "--time-budget", "0.001", *more]
+    )
 
 
 @pytest.mark.parametrize("face", FACES)

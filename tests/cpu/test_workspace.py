@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from benchmark.cases import FACES, read_cases
 from helpers.profile import thinned
 from topi_ext import backend
 from topi_ext.cpu.kernels import build
@@ -18,11 +18,7 @@ from topi_ext.spec.conv import Convolution
 from topi_ext.spec.layout import Layouts
 from topi_ext.spec.size_hints import elements
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path.insert(0, str(SCRIPTS))
-
-from benchmark.cases import FACES, read_cases  # noqa: E402
-
+CASES = Path(__file__).parents[2] / "benchmarks" / "cases"
 MACHINES = {
     "AVX-512": CpuMachine(64, 32, fmas=1, threads=2, l2=1 << 20, streams=True),
     "AVX-512 of Intel": CpuMachine(
@@ -53,7 +49,7 @@ def test_no_more_than_operands_and_result(name: str, face: str) -> None:
     """Of every shape that is measured, with weights as they come and packed beforehand."""
     machine, seen = MACHINES[name], 0
     for file, some in SOME.items():
-        cases = read_cases(SCRIPTS / "cases" / f"{file}.json")[some]
+        cases = read_cases(CASES / f"{file}.json")[some]
         # Each is looked at for one of the machines, which differ little in what kernels hold.
         for case in thinned(cases, 3, [*MACHINES].index(name)):
             g = case.geometry_of(face)

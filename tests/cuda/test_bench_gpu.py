@@ -16,13 +16,10 @@ from typing import Any
 import pytest
 import torch
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path.insert(0, str(SCRIPTS))
-
-import bench_gpu  # noqa: E402
-from benchmark.cases import Case  # noqa: E402
-from cuda_emulator.host import Address, Launch, Memory, Plan  # noqa: E402
-from gpu import (  # noqa: E402
+import bench_gpu
+from benchmark.cases import Case
+from cuda_emulator.host import Address, Launch, Memory, Plan
+from gpu import (
     building,
     bundle,
     driver,
@@ -33,14 +30,15 @@ from gpu import (  # noqa: E402
     tensors,
     through_tvm,
 )
-from gpu.requests import FACES, Request  # noqa: E402
-from topi_ext.cuda.machine import GpuMachine  # noqa: E402
-from topi_ext.cuda.plan.implicit_gemm import ImplicitGemmPlan  # noqa: E402
-from topi_ext.cuda.plan.implicit_gemm_mma import ImplicitGemmMmaPlan  # noqa: E402
-from topi_ext.cuda.plan.tiles import Tile  # noqa: E402
-from topi_ext.cuda.registry import KERNELS  # noqa: E402
-from topi_ext.spec.geometry import Geometry  # noqa: E402
+from gpu.requests import FACES, Request
+from topi_ext.cuda.machine import GpuMachine
+from topi_ext.cuda.plan.implicit_gemm import ImplicitGemmPlan
+from topi_ext.cuda.plan.implicit_gemm_mma import ImplicitGemmMmaPlan
+from topi_ext.cuda.plan.tiles import Tile
+from topi_ext.cuda.registry import KERNELS
+from topi_ext.spec.geometry import Geometry
 
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 MACHINE = GpuMachine.of_arch("sm_90")
 GEOMETRY = Geometry.of_conv("up", (2, 24, 12, 10), (40, 24, 4, 4), stride=2, padding=1)
 CASE = Case("up", "conv", 2, GEOMETRY)
@@ -202,7 +200,7 @@ def test_bundle_gives_back_what_was_put_in(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--bundle"):
         bundle.Bundle(tmp_path / "absent.zip")
     without_tvm = (
-        f"import sys; sys.path.insert(0, {str(SCRIPTS)!r}); sys.modules['tvm'] = None\n"
+        f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r}); sys.modules['tvm'] = None\n"
         "from pathlib import Path\n"
         "from gpu import bundle, driver, measure, session\n"
         f"print(bundle.Bundle(Path({str(path)!r})).get('a/b'))"
@@ -294,7 +292,7 @@ def test_summary_names_the_worst_and_the_wrong() -> None:
 def test_a_machine_without_cuda_is_told_in_one_line() -> None:
     if torch.version.cuda is not None and torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    command = [sys.executable, str(SCRIPTS / "bench_gpu.py"), "--seconds", "1"]
+    command = [sys.executable, str(BENCHMARKS / "bench_gpu.py"), "--seconds", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1 and done.stderr.startswith("bench_gpu: torch")

@@ -6,16 +6,13 @@ Where nvcc is missing, addresses are still evaluated; where only nvdisasm is, re
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-
-from gpu import banks, ceilings, sass, shapes, static, tables, toolchain
+from gpu import toolchain
+from gpu_static import banks, ceilings, sass, shapes, static, tables
 from topi_ext.cuda.machine import GpuMachine
 from topi_ext.cuda.plan.implicit_gemm import ImplicitGemmPlan
 from topi_ext.cuda.plan.implicit_gemm_mma import ImplicitGemmMmaPlan

@@ -97,7 +97,8 @@ SMALL_KERNELS = {
         _face("conv_transpose", _WIDE, layouts=_LAST, dtypes=_HALVES),
         ImplicitGemmMmaPlan(Tile(64, 64, 16), 2, 2)),
     "mma by registers": (
-        _face("conv", _WIDE, dtypes=_HALVES), ImplicitGemmMmaPlan(Tile(64, 64, 16), 2, 2, stages=2)),
+        _face("conv", _WIDE, dtypes=_HALVES),
+        ImplicitGemmMmaPlan(Tile(64, 64, 16), 2, 2, stages=2)),
     "wgrad": (_face("conv_weight_grad", _SMALL), WgradGemmPlan(Tile(32, 32, 8, 2), 4, 2)),
     "wgrad by copies": (
         _face("conv_weight_grad", _WIDE, layouts=_LAST, dtypes=_HALVES),

@@ -19,16 +19,15 @@ import numpy as np
 import pytest
 import torch
 
+from benchmark import baselines, by_relax, by_torch, measure, session, summary, timing
+from benchmark.arguments import parse
+from benchmark.cases import FACES, Case, read_cases
+from benchmark.engines import UnavailableError
 from helpers import oracle
+from topi_ext.spec.conv import RESULT
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path.insert(0, str(SCRIPTS))
-
-from benchmark import by_relax, by_torch, measure, rivals, session, summary, timing  # noqa: E402
-from benchmark.arguments import parse  # noqa: E402
-from benchmark.cases import FACES, Case, read_cases  # noqa: E402
-from benchmark.engines import UnavailableError  # noqa: E402
-from topi_ext.spec.conv import RESULT  # noqa: E402
+ROOT = Path(__file__).parents[2]
+BENCHMARKS, TOOLS = ROOT / "benchmarks", ROOT / "tools"
 
 # What readers of the JSON rely on.
 KEYS = {
@@ -120,9 +119,9 @@ def options(tmp_path: Path, *more: str, entries: object = SMALL) -> Any:
 
 @pytest.mark.slow
 def test_command_line(tmp_path: Path) -> None:
-    """As a user runs it: all faces, all rivals, table, JSON and plot."""
+    """As a user runs it: all faces, all baselines, table, JSON and plot."""
     out, plot = tmp_path / "out" / "rows.json", tmp_path / "plot.png"
-    command = [sys.executable, str(SCRIPTS / "bench.py"), "--face", "all", "--threads", "1"]
+    command = [sys.executable, str(BENCHMARKS / "bench.py"), "--face", "all", "--threads", "1"]
     command += ["--cases", str(written(tmp_path, SMALL)), "--time-budget", "0.001"]
     command += [
         "--json",
@@ -176,7 +175,7 @@ def test_command_line(tmp_path: Path) -> None:
     assert {"apache-tvm", "torch", "numpy", "onnxruntime"} <= set(found["header"]["versions"])
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", found["header"]["date"])
     tables = subprocess.run(
-        [sys.executable, str(SCRIPTS / "tables.py"), str(out)],
+        [sys.executable, str(TOOLS / "tables.py"), str(out)],
         capture_output=True,
         text=True,
         check=True,
@@ -234,7 +233,7 @@ def test_a_failing_build_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_wrong_result_of_any_size_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is ours, though it stands among the rivals."""
+    """It is ours, though it stands among the baselines."""
 
     def spoilt(case: Case, face: str, *_: object) -> Any:
         zeros = torch.zeros(case.shape(RESULT[face]))
@@ -250,15 +249,15 @@ def test_a_wrong_result_of_any_size_is_seen(
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_reference_and_rival_compute_the_face(face: str, tmp_path: Path) -> None:
-    """Both against the tests' own oracle; the rival where PyTorch can state the padding."""
+def test_reference_and_baseline_compute_the_face(face: str, tmp_path: Path) -> None:
+    """Both against the tests' own oracle; the baseline where PyTorch can state the padding."""
     timed = 0
     for case in read_cases(written(tmp_path, SMALL + MORE)):
         tensors = by_torch.operands(case, "float64")
         want = by_oracle(case, face, tensors)
         np.testing.assert_allclose(by_torch.reference(case, face, tensors), want, atol=1e-12)
         if by_torch.states(case, face):
-            np.testing.assert_allclose(by_torch.rival(case, face, tensors)(), want, atol=1e-12)
+            np.testing.assert_allclose(by_torch.baseline(case, face, tensors)(), want, atol=1e-12)
             timed += 1
     assert timed >= 4
 
@@ -276,28 +275,28 @@ PACKED = {
 
 @pytest.mark.usefixtures("threads_restored")
 @pytest.mark.parametrize(
-    "rival", [pytest.param(name, marks=marks) for name, marks in PACKED.items()]
+    "baseline", [pytest.param(name, marks=marks) for name, marks in PACKED.items()]
 )
-def test_rivals_with_packed_weights_compute_the_face(rival: str, tmp_path: Path) -> None:
-    """Against the tests' own oracle, wherever the rival can state the case."""
+def test_baselines_with_packed_weights_compute_the_face(baseline: str, tmp_path: Path) -> None:
+    """Against the tests' own oracle, wherever the baseline can state the case."""
     torch.set_num_threads(1)
     timed = 0
-    entries = SMALL + (MORE if rival != "inductor" else [])
+    entries = SMALL + (MORE if baseline != "inductor" else [])
     for case in read_cases(written(tmp_path, entries)):
         for face in FACES:
             tensors = by_torch.operands(case, "float32")
             try:
-                made = rivals.call(rival, case, face, tensors, threads=1)
+                made = baselines.call(baseline, case, face, tensors, threads=1)
             except UnavailableError:
                 continue
             want = by_oracle(case, face, by_torch.operands(case, "float64"))
             # Sums of at most 100 products of magnitude 1 in float32.
             np.testing.assert_allclose(made.read(made.run()), want, atol=2e-5)
             timed += 1
-    assert timed >= (2 if rival == "inductor" else 8)
+    assert timed >= (2 if baseline == "inductor" else 8)
 
 
-def test_a_rival_that_is_missing_is_refused_in_one_line(
+def test_a_baseline_that_is_missing_is_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def find_spec(_: str) -> None:
@@ -353,7 +352,7 @@ def test_relative_error() -> None:
 
 def test_summary() -> None:
     base = {"face": "conv", "wrong": False, "max_rel_error": 0.0, "tolerance": 1.0, "build_s": 1.0}
-    base |= dict.fromkeys([*(f"ratio_{rival}" for rival in summary.RATIOS), "others_cores"])
+    base |= dict.fromkeys([*(f"ratio_{baseline}" for baseline in summary.RATIOS), "others_cores"])
     base |= {"workspace_bytes": 50, "operand_bytes": 100}
     rows = [
         {**base, "name": "a", "ratio_torch": 4.0},
@@ -424,9 +423,9 @@ def test_bad_arguments(
 def test_random_cases_are_drawn_again(op: str, seed: int, file: str, tmp_path: Path) -> None:
     """What is measured is what the seed gives, not a choice of it."""
     out = tmp_path / file
-    command = [sys.executable, str(SCRIPTS / "random_cases.py"), str(out), "--op", op]
+    command = [sys.executable, str(TOOLS / "random_cases.py"), str(out), "--op", op]
     subprocess.run([*command, "--seed", str(seed)], check=True)
-    assert out.read_text() == (SCRIPTS / "cases" / file).read_text()
+    assert out.read_text() == (BENCHMARKS / "cases" / file).read_text()
     assert len(read_cases(out)) == 60
 
 
@@ -443,10 +442,10 @@ QUANTIZED = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ["bench_int8.py", "tune_gain.py"])
-def test_scripts_beside(script: str, tmp_path: Path) -> None:
-    """Quantized layers beside float32 and a rival, and what measured plans gain."""
+def test_benchmarks_beside(script: str, tmp_path: Path) -> None:
+    """Quantized layers beside float32 and a baseline, and what measured plans gain."""
     out, plot = tmp_path / "out.json", tmp_path / "plot.png"
-    command = [sys.executable, str(SCRIPTS / script), "--threads", "1", "--json", str(out)]
+    command = [sys.executable, str(BENCHMARKS / script), "--threads", "1", "--json", str(out)]
     command += ["--cases", str(written(tmp_path, QUANTIZED)), "--plot", str(plot)]
     command += ["--rivals", "float32,onnxruntime"] if script == "bench_int8.py" else []
     done = subprocess.run(command, capture_output=True, text=True, check=False)

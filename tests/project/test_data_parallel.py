@@ -23,7 +23,7 @@ import data_parallel  # noqa: E402
 STEPS, BATCH = 8, 32
 IDLE = """
 import sys
-from conv_cli.start import answer_interrupts
+from conv_cli.launch import answer_interrupts
 from data_parallel import watched_workers
 answer_interrupts("data_parallel")
 with watched_workers(2) as session:

@@ -130,7 +130,8 @@ def test_a_dead_link_is_seen(tmp_path: Path) -> None:
 @every_page
 def test_files_that_are_named_exist(page: Path) -> None:
     named = re.findall(
-        r"\b(?:tests|scripts|python|docs|examples)/[\w/-]+\.(?:py|json|md|yml)", page.read_text()
+        r"\b(?:tests|benchmarks|tools|python|docs|examples)/[\w/-]+\.(?:py|json|md|yml)",
+        page.read_text(),
     )
     assert [name for name in named if "NAME" not in name and not (ROOT / name).exists()] == []
 
@@ -162,9 +163,9 @@ def test_every_room_is_described() -> None:
 
 
 def test_pictures_are_those_of_the_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """scripts/draw_phases.py still runs and draws what is there, and every picture is shown."""
+    """tools/draw_phases.py still runs and draws what is there, and every picture is shown."""
     pytest.importorskip("matplotlib", reason="draws with matplotlib")
-    path = ROOT / "scripts" / "draw_phases.py"
+    path = ROOT / "tools" / "draw_phases.py"
     spec = importlib.util.spec_from_file_location("draw_phases", path)
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)

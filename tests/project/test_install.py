@@ -7,12 +7,16 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 import tomllib
 
+import cuda_emulator
+from helpers.wheel import built
+
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
-OWN = ("python", "scripts", "tests", "examples")
+OWN = ("python", "benchmarks", "tools", "tests", "examples")
 OPTIONAL = ("torch", "onnx", "onnxruntime", "rich", "tqdm", "matplotlib", "sklearn", "scipy")
 
 
@@ -35,6 +39,15 @@ def test_import_needs_no_extra_and_changes_no_environment(package: str) -> None:
         f"before = dict(os.environ)\nimport {package}\n"
         f"assert {package}.__file__\nassert dict(os.environ) == before\n"
     )
+
+
+def test_the_emulator_is_in_a_checkout_but_not_in_the_wheel(tmp_path: Path) -> None:
+    """An editable install finds it: all of python/ is on the path then."""
+    names = ZipFile(built(tmp_path)).namelist()
+    packages = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
+    assert packages == {"topi_ext", "conv_cli", "relax_ext", "relay_ext"}
+    assert "topi_ext/deploy/runtime/conv_kernels.h" in names
+    assert Path(cuda_emulator.__file__).parent == PYPROJECT.parent / "python" / "cuda_emulator"
 
 
 def test_import_leaves_the_threads_alone() -> None:
@@ -65,16 +78,16 @@ def _needed(path: Path) -> set[str]:
 
 
 def test_the_extra_for_tests_has_what_tests_import() -> None:
-    """Beside TVM and what TVM needs; what scripts import that tests import counts too."""
+    """Beside TVM and what TVM needs; what imported benchmarks import counts too."""
     root = PYPROJECT.parent
     extras = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
     taken = next(one for one in extras["test"] if one.startswith("tvm-conv-ext["))
     taken = taken.partition("[")[2].rstrip("]").split(",")
     listed = " ".join(sum((extras[name] for name in taken), extras["test"]))
     paths = [path for path in (root / "tests").rglob("*.py") if "relay" not in str(path)]
-    paths += (root / "scripts" / "benchmark").glob("*.py")
+    paths += (root / "benchmarks" / "benchmark").glob("*.py")
     own = {path.stem for folder in OWN for path in (root / folder).rglob("*")}
-    optional = {"onnx", "onnxruntime", "openvino"}  # imported by rivals that were asked for
+    optional = {"onnx", "onnxruntime", "openvino"}  # imported by baselines that were asked for
     needed = set().union(*map(_needed, paths)) - own - set(sys.stdlib_module_names)
     for name in needed - {"tvm", "tvm_ffi", "numpy"} - optional:
         assert name in listed, name

@@ -91,6 +91,11 @@ STDLIB_ONLY = {
     "topi_ext.tuning.interleaved",
 }
 ABOVE = {"benchmarks", "tools", "tests", "examples"}
+BENCHMARKS, TOOLS = (
+    {path.stem for path in (PYTHON.parent / folder).glob("*") if path.name != "cases"}
+    for folder in ("benchmarks", "tools")
+)
+"""What these two put on the path."""
 TARGETS = {"topi_ext.cpu", "topi_ext.cuda"}
 PACKAGES = {"topi_ext", "conv_cli", "relax_ext", "relay_ext"}
 ADAPTERS = {"relax_ext": "relax", "relay_ext": "relay"}
@@ -225,10 +230,10 @@ def broken_rule(module: str, target: str) -> str:
     if within(target, {"tvm.relax", "tvm.relay"}) and not within(module, {COMPAT}):
         is_its_own = ADAPTERS.get(package) == target.split(".")[1]
         return "" if is_its_own else "only the adapter of that IR does"
-    if top in ABOVE:
+    if top in ABOVE | BENCHMARKS | TOOLS:
         return "it stands above the packages"
     if top == EMULATOR and package != EMULATOR:
-        return "only tools and tests do"
+        return "only benchmarks, tools and tests do"
     if not within(target, PACKAGES) or within(target, {COMPAT}) == within(module, {COMPAT}) is True:
         return ""
     return broken_layer(module, target)
@@ -285,6 +290,17 @@ def test_arrows_run_one_way() -> None:
     assert violations(house) == []
 
 
+def test_benchmarks_import_no_tools() -> None:
+    """Tools take what they need from the benchmarks, so the other way would be a circle."""
+    folder = PYTHON.parent / "benchmarks"
+    files = list(folder.rglob("*.py"))
+    assert files
+    for path in files:
+        package = ".".join(path.relative_to(folder).parent.parts)
+        for line, target in imported(ast.parse(path.read_text()), package, set()):
+            assert target.split(".")[0] not in TOOLS, f"{path.name}:{line}: {target} is a tool"
+
+
 @pytest.mark.parametrize(
     ("module", "text", "said"),
     [
@@ -310,13 +326,15 @@ def test_arrows_run_one_way() -> None:
         ("topi_ext.cuda.plan.direct", "from ...cpu.machine import CpuMachine", "never meet"),
         ("relax_ext.op.ops", "from tvm import relay", "adapter of that IR"),
         ("relax_ext.op.ops", "from benchmarks import bench", "stands above"),
+        ("relax_ext.op.ops", "from benchmark.timing import timed", "stands above"),
+        ("relax_ext.op.ops", "import dump_kernels", "stands above"),
         (
             "relax_ext.tune",
             "def f():\n    import conv_cli.report",
             "does not know its command line",
         ),
         ("topi_ext.tuning.rpc", "from conv_cli.errors import CliError", "runs back"),
-        ("topi_ext.backend", "import cuda_emulator", "only tools and tests do"),
+        ("topi_ext.backend", "import cuda_emulator", "only benchmarks, tools and tests do"),
         ("cuda_emulator.host", "from topi_ext.spec import geometry", "runs back"),
         ("relax_ext.op.ops", "import tvm\n\nold = tvm.__version__ < '0.26'", "belongs in compat"),
         ("relax_ext.op.ops", "from tvm import ir\n\nf = hasattr(ir, 'Op')", "belongs in compat"),

@@ -4,14 +4,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 from benchmark import by_relay, by_torch, session
 from benchmark.arguments import parse

@@ -7,18 +7,15 @@ slow: `make models` goes through all of them.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import tvm
 
-from helpers.documents import DOCS, ROOT
-
-sys.path.insert(0, str(ROOT / "scripts"))
-
-from zoo import catalog, page, stages
+import real_models_page as page
+from helpers.documents import DOCS
+from zoo import catalog, stages
 
 PAGE: Path = DOCS / "how-to" / "real-models.md"
 ENTRIES = catalog.entries()

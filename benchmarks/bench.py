@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times the three faces of a file of convolutions against PyTorch and stock TVM, and checks them.
+
+::
+
+    python benchmarks/bench.py --cases benchmarks/cases/bench.json --rivals torch,stock --threads 2
+    .venv-relay/bin/python benchmarks/bench.py --cases benchmarks/cases/bench.json --ir relay
+
+Exit status: 0 when every result is right, 1 when one is wrong, 2 when the command is.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from benchmark.arguments import parse
+from benchmark.environment import prepare
+
+
+def main() -> int:
+    """Run the benchmark that the command line asks for."""
+    options = parse()
+    prepare(options.threads)  # TVM and torch read the environment when they are imported
+    from benchmark.session import run
+
+    try:
+        return run(options)
+    except ValueError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("bench: interrupted")

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks and times the kernels of GPUs on one, against PyTorch with cuDNN and stock TVM.
+
+::
+
+    python benchmarks/bench_gpu.py --seconds 480 --json out/gpu.json --plot out/gpu.png
+
+It compiles as it goes, by as many processes as there are cores: that takes TVM 0.27 and nvcc.
+Where these are missing, or minutes of a GPU are few, another machine compiles before::
+
+    python benchmarks/bench_gpu.py --prepare out/sm_90.zip --arch sm_90     # no GPU
+    python benchmarks/bench_gpu.py --bundle out/sm_90.zip --json out/gpu.json --plot out/gpu.png
+
+First every kernel is checked against PyTorch in float64.  Then faces of cases are timed, in turns:
+ours, ours with packed weights, stock TVM, cuDNN with ``benchmark`` and without TF32 and, for
+float32, with it.  Kernels are launched by CUDA's driver on PyTorch's stream and memory;
+``--through-tvm`` checks some by way of ``tvm.compile`` too, as users call them.
+
+Exit status: 0 when all results are right, 1 when one is wrong, 2 when the command is, or the GPU or
+PyTorch with CUDA is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timezone
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from benchmark.arguments import count
+from benchmark.cases import Case, read_cases
+from benchmark.environment import commit
+from gpu.requests import FACES, KINDS, PLACES, Request, checked, makers, spread, timed
+
+CASES = Path(__file__).parent / "cases"
+FIRST = ("bench.json", "bench_conv.json")
+"""Files that are timed before the others."""
+
+JOBS = max(1, (os.cpu_count() or 1) - 2)
+"""Not all cores: one launches, and one is for whatever else runs."""
+
+DTYPES = tuple(dict.fromkeys(dtype for dtype, _ in KINDS))
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    add = made.add_argument
+    add("--seconds", type=float, default=480, help="begin no row after so many (default: 480)")
+    add("--cases", type=Path, nargs="+", metavar="FILE", help="all of benchmarks/cases if absent")
+    add("--only", nargs="+", metavar="NAME", help="only these cases")
+    add("--faces", nargs="+", choices=FACES, default=FACES, help="all if absent")
+    add("--dtypes", nargs="+", choices=(*DTYPES, "float64"), default=DTYPES, help="three if absent")
+    add("--no-check", action="store_true", help="time only")
+    add("--no-time", action="store_true", help="check only")
+    add("--most", type=count, default=10**9, metavar="N", help="rows to time, at most")
+    add(
+        "--plans",
+        type=int,
+        choices=range(len(PLACES) + 1),
+        default=0,
+        metavar="N",
+        help="other plans to time of each row, to see what the estimate loses",
+    )
+    add("--flush", type=int, default=256, metavar="MiB", help="written before a call; 0: nothing")
+    add(
+        "--jobs",
+        type=count,
+        default=JOBS,
+        metavar="N",
+        help="compile so many at once (default here: %(default)d)",
+    )
+    add("--arch", metavar="sm_NN", help="that of the GPU if absent")
+    add("--prepare", type=Path, metavar="OUT.zip", help="compile into this file, time nothing")
+    add("--bundle", type=Path, metavar="FILE.zip", help="take kernels from this file")
+    add(
+        "--through-tvm",
+        type=int,
+        default=6,
+        metavar="N",
+        help="kernels to call by TVM (default: 6)",
+    )
+    add("--json", type=Path, metavar="OUT", help="write rows and summary here")
+    add("--plot", type=Path, metavar="OUT.png", help="draw them here")
+    return made
+
+
+def case_list(files: Iterable[Path] | None, only: Iterable[str] | None) -> list[Case]:
+    """The cases of all files, the telling ones first; a name that two files share is one case.
+
+    Raises
+    ------
+    ValueError, OSError
+        In one line.
+    """
+    if files is None:
+        names = sorted(path.name for path in CASES.glob("*.json"))
+        files = [CASES / name for name in (*FIRST, *(n for n in names if n not in FIRST))]
+    cases = {case.name: case for path in files for case in read_cases(path)}
+    if only is not None:
+        missing = sorted(set(only) - set(cases))
+        if missing:
+            raise ValueError(f"{' '.join(missing)}: in none of the files")
+        cases = {name: case for name, case in cases.items() if name in set(only)}
+    return list(cases.values())
+
+
+def requests(given: argparse.Namespace, arch: str) -> tuple[list[Request], list[Request]]:
+    """What is checked, and what is timed."""
+    from gpu.bundle import Bundle, machine_of
+
+    cases = case_list(given.cases, given.only)
+    to_check = [] if given.no_check else spread(checked(machine_of(arch), given.dtypes))
+    to_time = [] if given.no_time else list(timed(cases, given.dtypes, given.faces))
+    if given.bundle is not None:
+        known = Bundle(given.bundle)
+        to_check = [one for one in to_check if one.key in known]
+        to_time = [one for one in to_time if one.key in known]
+    return to_check, to_time[: given.most]
+
+
+def prepare(given: argparse.Namespace) -> int:
+    """Compile all that a run on a GPU would ask for."""
+    from gpu.bundle import prepare_all, write
+
+    arch = given.arch or "sm_90"
+    to_check, to_time = requests(given, arch)
+    wanted = [*to_check, *chain.from_iterable(makers(one, given.plans) for one in to_time)]
+    header = {"arch": arch, "commit": commit(), "date": _today()}
+    until = time.monotonic() + given.seconds
+
+    def until_then() -> Iterator[Any]:
+        for number, one in enumerate(prepare_all(wanted, arch, given.jobs)):
+            yield one
+            if number % 50 == 0:
+                print(f"{number} of {len(wanted)}", file=sys.stderr, flush=True)
+            if time.monotonic() > until:
+                return
+
+    made = write(given.prepare, header, until_then())
+    size = given.prepare.stat().st_size / 2**20
+    print(f"{given.prepare}: {made} of {len(wanted)} kernels for {arch}, {size:.1f} MiB")
+    return 0
+
+
+def _today() -> str:
+    return datetime.now(timezone.utc).date().isoformat()
+
+
+def main() -> int:
+    """Run what the command line asks for."""
+    made = parser()
+    given = made.parse_args()
+    try:
+        if given.prepare:
+            return prepare(given)
+        from gpu.session import opened, run
+
+        arch, device = opened(given)
+        return run(given, device, *requests(given, arch))
+    except (ValueError, OSError) as error:
+        print(f"bench_gpu: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("bench_gpu: interrupted")

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times the demo's decoders on a GPU, by ``relax_ext.pipeline`` and by PyTorch with cuDNN.
+
+::
+
+    python benchmarks/bench_gpu_models.py --batch 1 16 --json out/gpu_models.json
+
+Each model, with random weights, is exported, imported, compiled, and compared with PyTorch in
+float64.  Then ours, PyTorch eager, and PyTorch in a CUDA graph, which spares it all launches, run
+in turns; PyTorch with ``cudnn.benchmark`` and without TF32.  Medians of milliseconds, launches and
+Python included, with the result waited for after a block of calls.
+
+It takes TVM 0.27, nvcc and a PyTorch with CUDA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import geometric_mean, median
+from typing import Any
+
+BLOCKS = 9
+CALLS = 20
+"""In a block."""
+
+
+@dataclass
+class Row:
+    """What was measured of a model; milliseconds of a call."""
+
+    model: str
+    batch: int
+    ours: float
+    torch: float
+    torch_graph: float
+    error: float
+    compile_s: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast as PyTorch's best."""
+        return min(self.torch, self.torch_graph) / self.ours
+
+
+def main() -> int:
+    """Measure all models."""
+    made = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    made.add_argument("--batch", type=int, nargs="+", default=[1])
+    made.add_argument("--json", type=Path, help="write the rows there")
+    given = made.parse_args()
+    sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+    import torch  # before TVM: its runtime for CUDA finds the CUDA runtime that PyTorch has loaded
+
+    if not torch.cuda.is_available():
+        print("bench_gpu_models: PyTorch finds no NVIDIA GPU", file=sys.stderr)
+        return 2
+    os.environ.setdefault("TVM_CUDA_COMPILE_MODE", "nvcc")
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    import models
+
+    rows = []
+    for name in models.DECODERS:
+        for batch in given.batch:
+            rows.append(measured(name, batch))
+            print(rows[-1], flush=True)
+            if given.json:
+                given.json.parent.mkdir(parents=True, exist_ok=True)
+                given.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    print(f"geometric mean: {geometric_mean([row.ratio for row in rows]):.2f}")
+    return 0
+
+
+def measured(name: str, batch: int) -> Row:
+    """One model."""
+    import models
+    import torch
+    import tvm
+    from tvm import relax
+
+    import relax_ext
+    from relax_ext.cli.torch_model import to_relax
+
+    model, x = models.make(name)
+    x = torch.randn(batch, *x.shape[1:], generator=torch.Generator().manual_seed(1))
+    major, minor = torch.cuda.get_device_capability()
+    target = tvm.target.Target(
+        {"kind": "cuda", "arch": f"sm_{major}{minor}"}, host={"kind": "llvm"}
+    )
+    module = to_relax(torch.export.export(model, (x,)), keep_params=False)
+    start = time.perf_counter()
+    executable = tvm.compile(module, target, relax_pipeline=relax_ext.pipeline(target))
+    seconds = time.perf_counter() - start
+    machine = relax.VirtualMachine(executable, tvm.cuda())
+    given = tvm.runtime.tensor(x.numpy(), tvm.cuda())
+    on_gpu, placed = model.cuda(), x.cuda()
+    with torch.inference_mode():
+        got = torch.from_numpy(flat(machine["main"](given)).numpy())
+        runs = {
+            "ours": (lambda: machine["main"](given), tvm.cuda().sync),
+            "torch": (lambda: on_gpu(placed), torch.cuda.synchronize),
+            "torch_graph": (captured(on_gpu, placed), torch.cuda.synchronize),
+        }
+        times = in_turns(runs)
+        want = model.double()(placed.double()).cpu()
+    error = float((got - want).abs().max() / want.abs().max())
+    return Row(name, batch, **times, error=error, compile_s=seconds)
+
+
+def flat(result: Any) -> Any:
+    """The tensor, or the first of a tuple."""
+    return result if hasattr(result, "numpy") else result[0]
+
+
+def captured(model: Any, x: Any) -> Callable[[], Any]:
+    """A call of the model as a CUDA graph."""
+    import torch
+
+    for _ in range(3):  # searches for algorithms, which a graph must not
+        model(x)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        model(x)
+    return graph.replay
+
+
+def in_turns(runs: dict[str, tuple[Callable[[], Any], Callable[[], Any]]]) -> dict[str, float]:
+    """The median over blocks of each, in milliseconds of a call."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(BLOCKS + 1):
+        for name, (run, wait) in runs.items():
+            wait()
+            start = time.perf_counter()
+            for _ in range(CALLS):
+                run()
+            wait()
+            times[name].append((time.perf_counter() - start) / CALLS * 1e3)
+    return {name: median(found[1:]) for name, found in times.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One convolution as a model of ONNX with a constant weight: what two baselines read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from torch import Tensor
+
+from topi_ext.spec.conv import OPERANDS, RESULT
+from topi_ext.spec.geometry import Geometry
+
+from .cases import Case
+from .engines import UnavailableError
+
+# Of 2022: what both baselines have read for years.
+_OPSET, _IR_VERSION = 17, 8
+
+
+def model(case: Case, face: str, weight: Tensor) -> bytes:
+    """A model from ``data`` to ``result``.
+
+    Raises
+    ------
+    UnavailableError
+        Where ONNX has no operator, or no attribute, for this.
+    """
+    if face == "conv_weight_grad":
+        raise UnavailableError("ONNX has no weight gradient")
+    g = case.geometry_of(face)
+    if min(g.padding) < 0:
+        raise UnavailableError("ONNX has no negative padding")
+    operator = {"conv": "Conv", "conv_transpose": "ConvTranspose"}[face]
+    graph = helper.make_graph(
+        [helper.make_node(operator, ["data", "weight"], ["result"], **attributes_of(g, face))],
+        "bench",
+        [_value("data", case.shape(OPERANDS[face][0]))],
+        [_value("result", case.shape(RESULT[face]))],
+        [numpy_helper.from_array(weight.numpy(), "weight")],
+    )
+    opset = [helper.make_opsetid("", _OPSET)]
+    made = helper.make_model(graph, opset_imports=opset, ir_version=_IR_VERSION)
+    return made.SerializeToString()
+
+
+def attributes_of(g: Geometry, face: str) -> dict[str, Any]:
+    """What ONNX's node of a geometry states."""
+    attributes = {
+        "kernel_shape": list(g.kernel),
+        "strides": list(g.stride),
+        "pads": list(g.padding),
+        "dilations": list(g.dilation),
+        "group": g.groups,
+    }
+    if face == "conv_transpose":
+        attributes["output_padding"] = list(g.output_padding)
+    return attributes
+
+
+def _value(name: str, shape: tuple[int, ...]) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape))

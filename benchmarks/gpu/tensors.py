@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operands on the device in ours and PyTorch's eyes, the baseline, and the exact result."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from benchmark import by_torch
+from cuda_emulator.host import Memory
+from topi_ext.spec.layout import Layouts, permuted
+
+from .requests import Request
+
+LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
+
+
+def operands(request: Request, device: str) -> dict[str, Tensor]:
+    """x, w and y, canonical and normally distributed; where channels lie last in memory, they do so
+    for both."""
+    rank, dtype = request.geometry.rank, getattr(torch, request.dtype)
+    # On the device: a processor would take longer than all else.
+    source = torch.Generator(device).manual_seed(zlib.crc32(request.case.name.encode()))
+    placed = {
+        role: torch.randn(request.case.shape(role), generator=source, device=device).to(dtype)
+        for role in "xwy"
+    }
+    if request.channels == "last":
+        placed = {role: one.contiguous(memory_format=LAST[rank]) for role, one in placed.items()}
+    return placed
+
+
+def stored(request: Request, role: str, tensor: Tensor) -> Tensor:
+    """The same memory, with the axes in the order in which ours is told that they are stored."""
+    letters, order = _axes(request, role)
+    view = tensor.permute(permuted(order, letters, range(tensor.ndim)))
+    # Where a size is 1, PyTorch may call any order of axes contiguous.
+    return view if view.is_contiguous() else view.contiguous()
+
+
+def result(request: Request, device: str) -> Tensor:
+    """Room for ours, filled with what no right result has."""
+    shape, dtype = request.stored(request.roles[2]), getattr(torch, request.dtype)
+    return torch.full(shape, float("nan"), dtype=dtype, device=device)
+
+
+def canonical(request: Request, out: Tensor) -> Tensor:
+    """What ours has written, with the axes as PyTorch orders them."""
+    letters, order = _axes(request, request.roles[2])
+    return out.permute(permuted(letters, order, range(out.ndim)))
+
+
+def _axes(request: Request, role: str) -> tuple[str, str]:
+    """Those of x, w or y as PyTorch orders them, and as they are stored."""
+    canonical = Layouts.canonical(request.geometry.rank)
+    return getattr(canonical, role), getattr(request.layouts, role)
+
+
+def baselines(
+    request: Request, placed: Mapping[str, Tensor]
+) -> dict[str, tuple[Callable[[], Tensor], bool]]:
+    """PyTorch's calls by name, each with whether it may use TF32."""
+    if not by_torch.states(request.case, request.face):
+        return {}
+    call = by_torch.baseline(request.case, request.face, placed)
+    if request.dtype != "float32":
+        return {"torch": (call, False)}
+    return {"torch": (call, False), "torch_tf32": (call, True)}
+
+
+def allow_tf32(allowed: bool) -> None:
+    """For all that PyTorch does from here on."""
+    torch.backends.cudnn.allow_tf32 = allowed
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+
+
+def reference(request: Request, placed: Mapping[str, Tensor]) -> Tensor:
+    """The exact result, in float64 where that takes seconds at most."""
+    plain = {role: one.contiguous() for role, one in placed.items()}
+    allow_tf32(False)
+    # Its algorithms are not searched for: each is called once.
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, allow_tf32=False):
+        return by_torch.reference(request.case, request.face, plain)
+
+
+def memory_of(memory: Iterable[Memory], arguments: Sequence[Tensor], device: str) -> list[Tensor]:
+    """The memory of a call: its arguments, and new room for its workspaces."""
+    return [
+        torch.empty(max(1, one.bytes), dtype=torch.uint8, device=device)
+        if one.argument is None
+        else arguments[one.argument]
+        for one in memory
+    ]
