@@ -59,6 +59,9 @@ class Tuned(NamedTuple):
     plans: int
 
 
+TUNED = (*OPERANDS, "matmul")
+"""Kinds of operators that have more than one plan."""
+
 Say = Callable[[str], None]
 
 
@@ -85,7 +88,7 @@ def tune(
     say: Say | Progress | None = None,
     board: Board | None = None,
 ) -> list[Tuned]:
-    """Measure plans of the convolutions of a model, and keep the fastest of each.
+    """Measure plans of the convolutions and matrix products of a model, and keep the fastest of each.
 
     Kernels are those that :func:`relax_ext.pipeline` would build, with what is fused and packed.
     Each plan runs on random operands, in turns with the others; clear losers are left out early.
@@ -177,8 +180,7 @@ def _works(module: Any, target: Any) -> Sequence[Work]:
     passes = [*first_passes(module), R.transform.LegalizeOps()]
     with using(None), backend.recording() as works, target:
         tvm.transform.Sequential(passes)(module)
-    # Of products, those that are convolutions: others have no plans to choose from.
-    return list(dict.fromkeys(work for work in works if work.problem.kind in OPERANDS))
+    return list(dict.fromkeys(work for work in works if work.problem.kind in TUNED))
 
 
 def _is_known(work: Work, database: AnyPath) -> bool:

@@ -245,6 +245,18 @@ def test_functions_are_short_and_hold_no_state() -> None:
     assert EXCEPTIONS.keys() - found == set(), "no exceptions any more: take them off the list"
 
 
+def test_only_its_own_modules_ask_for_the_class_of_a_plan() -> None:
+    """A kernel that is added tomorrow must not be forgotten by an isinstance elsewhere."""
+    asking = [
+        f"{path.relative_to(ROOT)}: {call}"
+        for path in tracked(
+            "python/topi_ext/*.py", "python/relax_ext/*.py", "python/relay_ext/*.py"
+        )
+        for call in re.findall(r"isinstance\([^()]*Plan\b[^()]*\)", path.read_text())
+    ]
+    assert asking == []
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -21,7 +21,7 @@ from math import prod
 
 from ...emit.arguments import Packed, stored_sizes
 from ...spec.conv import Convolution
-from .. import emit
+from .. import emit, kernels
 from ..emit import Array, Expr, Operand
 from ..isa import amx
 from ..isa.dot_int8 import LANE, Bytes, Channels, Lanes, joined, repeated, total
@@ -29,8 +29,6 @@ from ..parts.pack_panel import Source, pack
 from ..parts.phase_groups import SPATIAL, PhaseIndex
 from ..plan.direct_amx import TILE
 from ..plan.direct_amx_int8 import TILE_DOTS, DirectAmxInt8Plan
-from ..plan.direct_dot_int8 import DirectDotInt8Plan
-from . import direct, direct_dot_int8
 from .direct import Reduction, Task
 from .direct_amx import AmxWeights, DirectAmx
 
@@ -48,10 +46,7 @@ def emit_body(problem: Convolution, plan: DirectAmxInt8Plan, operands: Sequence[
                 raw = Bytes(weight, weights.elements, problem.dtypes[1], *stored_sizes(problem))
                 raw.zero = problem.zero_points[1]
             unpacked, arguments = replace(problem, prepacked=False), [data, raw, *extra, out]
-            if isinstance(plan.refused, DirectDotInt8Plan):
-                direct_dot_int8.emit_body(unpacked, plan.refused, arguments)
-            else:
-                direct.emit_body(unpacked, plan.refused, arguments)
+            kernels.emit_body(unpacked, plan.refused, arguments)
 
 
 def packed_weights(problem: Convolution, plan: DirectAmxInt8Plan) -> Packed:
