@@ -88,7 +88,7 @@ def tune(
     say: Say | Progress | None = None,
     board: Board | None = None,
 ) -> list[Tuned]:
-    """Measure plans of the convolutions and matrix products of a model, and keep the fastest of each.
+    """Measure plans of a model's convolutions and matrix products, and keep the fastest of each.
 
     Kernels are those that :func:`relax_ext.pipeline` would build, with what is fused and packed.
     Each plan runs on random operands, in turns with the others; clear losers are left out early.

@@ -43,6 +43,35 @@ def model(weights: np.ndarray, batch: object = 1) -> tvm.IRModule:
     return bb.get()
 
 
+def test_a_matrix_product(tmp_path: Path) -> None:
+    """A batched product is no convolution; its plan is measured, kept and taken all the same."""
+    path = tmp_path / "plans.json"
+    x, y = (relax.Var(name, tensor_type([3, 40, 40], "float32", 3)) for name in "xy")
+    bb = relax.BlockBuilder()
+    with bb.function("main", [x, y]):
+        with bb.dataflow():
+            out = bb.emit_output(relax.op.matmul(x, y))
+        bb.emit_func_output(out)
+    module = bb.get()
+    (tuned,) = relax_ext.tune(module, TARGET, path, candidates=3, say=lambda _: None)
+    assert tuned.problem.startswith("matmul ") and tuned.plans == 3
+    (entries,) = read(path).values()
+    assert {problem: entry["kernel"] for problem, entry in entries.items()} == {
+        tuned.problem: "gemm"
+    }
+    with plans.built() as built:
+        pipeline = relax_ext.pipeline(TARGET, database=path)
+        machine = relax.VirtualMachine(
+            tvm.compile(module, TARGET, relax_pipeline=pipeline), tvm.cpu()
+        )
+    assert [plain(plan) for plan in built] == [entries[tuned.problem]["plan"]]
+    a, b = np.random.default_rng(0).standard_normal((2, 3, 40, 40), np.float32)
+    result = machine["main"](tvm.runtime.tensor(a), tvm.runtime.tensor(b)).numpy()
+    exact = a.astype("float64") @ b.astype("float64")
+    # Sums of 40 products of float32.
+    assert np.abs(result - exact).max() <= 1e-6 * np.abs(exact).max()
+
+
 def test_a_model(tmp_path: Path) -> None:
     """Both kernels are measured, with epilogue and packing; the pipeline takes what is kept, and
     the second time there is nothing to do."""
