@@ -2,7 +2,7 @@
 """The only code that knows one TVM release from another.
 
 Written for apache-tvm 0.25, 0.26 and 0.27 (Relax) and for TVM 0.17 (Relay).  What needs either IR
-is inside functions, so that this room can be imported beside a TVM that has only the other one.
+is inside functions, so that it can be imported beside a TVM that has only the other one.
 """
 
 from __future__ import annotations

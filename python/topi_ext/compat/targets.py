@@ -146,7 +146,7 @@ def llvm_features(target: Any) -> tuple[frozenset[str], int] | None:
 
     Without those of AMX where kernels could not ask for it: that takes Linux, and TVM 0.25; and
     without products of bfloat16 where LLVM's take other operands than ours give.  With
-    "non-temporal-stores", our own name, where kernels can write vectors past the caches.
+    "non-temporal-stores", our own name, where kernels can write vectors by non-temporal stores.
     """
     if target is None or str(getattr(target.kind, "name", target.kind)) != "llvm":
         return None

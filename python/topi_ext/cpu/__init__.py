@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels for processors: the machine, plans, kernels and what they are made of."""
+"""CPU kernels: the machine model, planners, emitters and their parts."""

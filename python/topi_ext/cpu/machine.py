@@ -40,7 +40,7 @@ class CpuMachine:
         of :mod:`topi_ext.cpu.plan.direct_dot_int8`, and how many vectors of them, added to sums, in
         a cycle.  Measured on Zen 3; elsewhere by data sheets.
     streams : bool
-        Whether vectors can be written past the caches.
+        Whether vectors can be written by non-temporal stores.
     family : str
         Whose costs it has, of :data:`topi_ext.cpu.plan.costs.FAMILIES`; if empty, by the width of
         its vectors.

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of GPUs, for CUDA: what a plan knows of a device, plans, and what is emitted."""
+"""CUDA kernels: the model of a GPU, planners, emitters and their parts."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs in which kernels of GPUs are written: those of every target, and launches, threads,
-their memories and barriers.
+"""The primitives in which CUDA kernels are written: those of every target, and launches, threads,
+memories and barriers.
 
 Indices within a kernel have 32 bits, but for what is added to the start of a tensor: `flat`.  What
 a kernel computes once and uses often is kept by :func:`opaque_value`.

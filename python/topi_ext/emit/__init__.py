@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs in which kernels are written, for every target: a thin layer over TVM's IRBuilder.
+"""IR builder primitives of kernels, for every target: a thin layer over TVM's IRBuilder.
 
 Sizes and indices may be Python integers or expressions: integers fold here, so that one kernel
 text serves static and symbolic sizes.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing past the caches.
+"""Non-temporal stores.
 
 Before a processor writes into a cache line that it does not hold, it reads it.  A result that no
 cache has room for is written twice as fast by stores that fill whole lines and leave the caches

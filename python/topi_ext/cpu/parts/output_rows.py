@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of the result, which kernels write phase by phase, element by element.
 
-A result that is so large that it is written past the caches is written by stores of whole cache
-lines.  Some rows are collected in a staging buffer first::
+Non-temporal stores, which large results use, write whole cache lines.  Their rows are collected in
+a staging buffer first::
 
     for each row, while the next would fit:
         for each element, in any order: epilogue                          -> staging buffer
     for each vector of the staging buffer: non-temporal store             -> out
 
 What was put there an element or two at a time can't be read as a vector before it is in the first
-cache, and on its way waits for stores before it, past the caches: one row at a time would wait for
+cache, and on its way waits for the non-temporal stores before it: one row at a time would wait for
 memory at each.  Rows that follow each other also share a cache line, which is filled by both here.
 """
 
@@ -39,7 +39,7 @@ class Result:
     problem, out, extra
         The result, and the operands of its epilogue.
     streamed : int
-        Lanes of vectors of sums, a power of two, if rows are written past the caches; else 0.
+        Lanes of vectors of sums, a power of two, with non-temporal stores; else 0.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Rows(NamedTuple):
     ----------
     result : Result
     staging : StagingBuffer, optional
-        Where they are collected, if they are written past the caches.
+        Where they are collected, if they are written by non-temporal stores.
     """
 
     result: Result

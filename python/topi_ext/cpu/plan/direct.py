@@ -85,7 +85,7 @@ class DirectPlan(Plan):
     unrolled : int
         Most taps that are written out in an innermost loop.
     streamed : bool
-        Whether the result is written past the caches.
+        Whether the result is written by non-temporal stores.
     all_phases : bool
         Whether a register tile of a ``conv_transpose`` has all phases of its rows: what they read
         is loaded once for all of them.

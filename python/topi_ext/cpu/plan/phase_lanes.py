@@ -44,7 +44,7 @@ class PhaseLanesPlan(Plan):
     parallel : bool
         Whether threads share the tasks.
     streamed : bool
-        Whether the result is written past the caches.
+        Whether the result is written by non-temporal stores.
     phase_splits : int
         Into how many tasks the phases of one channel are divided: equal numbers of whole vectors.
     chunks : int

@@ -82,7 +82,7 @@ class WinogradPlan(Tiled):
         Into how many equal parts the input channels are divided, which are summed one after the
         other; 1 if a task has several parts.
     streamed : bool
-        Whether the result is written past the caches.
+        Whether the result is written by non-temporal stores.
     least, tasks : int
         Of symbolic sizes, how many positions of a phase there have to be, and how many tasks there
         should be.  The block is then the room for one, which the kernel fills when it runs.
