@@ -67,12 +67,9 @@ def _multiply_adds(threads: int, lanes: int) -> Any:
                 a, b = (given[emit.lanes_of(i * lanes, lanes)] for i in range(2))
                 for register, index in held:
                     emit.store(register, index, a)
-
-                def step(_: Any) -> None:
+                for _ in emit.loop(_STEPS):
                     for register, index in held:
                         emit.store(register, index, register[index] + a * b)
-
-                emit.loop(_STEPS, step)
                 for number, (register, index) in enumerate(held):
                     place = (task * _SUMS + number) * lanes
                     emit.store(out, emit.lanes_of(place, lanes), register[index])
