@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Train models by ``relax_ext.training`` and by PyTorch, and compare losses and weights.
+
+``python tools/trained_models.py --json out/trained.json`` takes 20 steps of each model of
+``benchmarks/trainable``, in float64 and float32 by PyTorch and in float32 by ours, from the same
+weights and on the same batch.  A model is right where ours is as near to float64 as PyTorch's own
+float32 is, or nearer than `NEAR`.  Models of packages need ``make env-models``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import benchmarks_path  # noqa: F401 - makes `trainable` and `zoo` importable
+
+STEPS = 20
+RATE, MOMENTUM = 1e-3, 0.9
+NEAR = 1e-4
+"""Distance from float64, relative to the largest value, that float32 may have in any case."""
+TIMES = 4.0
+"""Times the distance of PyTorch's own float32, which one seed may have by chance."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="only these models")
+    parser.add_argument("--list", action="store_true", help="print the names")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--json", type=Path, help="write the rows there; others stay")
+    given = parser.parse_args(arguments)
+    os.environ.setdefault("TVM_NUM_THREADS", "2")
+    warnings.simplefilter("ignore")
+    models = catalogue()
+    if given.list:
+        print("\n".join(models))
+        return 0
+    unknown = set(given.only or ()) - set(models)
+    if unknown:
+        parser.error(f"--only: {', '.join(sorted(unknown))} must be of --list")
+    rows = json.loads(given.json.read_text()) if given.json and given.json.exists() else {}
+    names = given.only or list(models)
+    for number, name in enumerate(names, 1):
+        rows[name] = compared(models[name], given.steps)
+        print(f"{number} of {len(names)}: {name}: {line(rows[name])}", flush=True)
+        if given.json:
+            given.json.write_text(json.dumps(rows, indent=1) + "\n")
+    right = sum(rows[name].get("right", False) for name in names)
+    print(f"{right} of {len(names)} are right")
+    return 0
+
+
+def catalogue() -> dict[str, Callable[[], Any]]:
+    """Return the constructors of all models whose packages are installed."""
+    from trainable import plain
+
+    try:
+        from zoo.catalog import quiet
+
+        quiet()
+        from trainable import packages
+    except ImportError:
+        return dict(plain.MODELS)
+    return {**plain.MODELS, **packages.MODELS}
+
+
+def compared(make: Callable[[], Any], steps: int) -> dict[str, Any]:
+    """Return the row of a model."""
+    import torch
+
+    module, batch = make()
+    wide = tuple(one.double() if one.is_floating_point() else one for one in batch)
+    exact = by_torch(copy.deepcopy(module).double(), wide, steps)
+    narrow = by_torch(copy.deepcopy(module), batch, steps)
+    start = time.monotonic()
+    try:
+        ours = by_tvm(copy.deepcopy(module), batch, steps)
+    except Exception as error:  # a row says what blocks a model
+        lines = str(error).strip().splitlines() or [""]
+        return {"failed": f"{type(error).__name__}: {lines[-1][:200]}"}
+    row: dict[str, Any] = {"seconds": round(time.monotonic() - start, 1)}
+    for what in ("losses", "weights"):
+        row[what] = distance(ours[what], exact[what])
+        row[f"torch_{what}"] = distance(narrow[what], exact[what])
+    row["right"] = all(
+        row[what] <= max(NEAR, TIMES * row[f"torch_{what}"]) for what in ("losses", "weights")
+    )
+    row["loss"] = [float(exact["losses"]["loss"][0]), float(exact["losses"]["loss"][-1])]
+    assert torch.is_grad_enabled()
+    return row
+
+
+def optimizer_of(module: Any) -> Any:
+    """Return the optimizer of both: stochastic gradient descent with momentum."""
+    import torch
+
+    return torch.optim.SGD(module.parameters(), RATE, MOMENTUM)
+
+
+def by_torch(module: Any, batch: Any, steps: int) -> dict[str, Any]:
+    """Train a module eagerly."""
+    import torch
+
+    optimizer, losses = optimizer_of(module), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = module(*batch)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return {"losses": {"loss": torch.tensor(losses).double()}, "weights": state_of(module)}
+
+
+def by_tvm(module: Any, batch: Any, steps: int) -> dict[str, Any]:
+    """Train a module by ours."""
+    import torch
+
+    import relax_ext
+
+    step = relax_ext.training(module, batch, optimizer_of(module))
+    losses = [float(step(*batch)) for _ in range(steps)]
+    step.to_torch()
+    return {"losses": {"loss": torch.tensor(losses).double()}, "weights": state_of(module)}
+
+
+def state_of(module: Any) -> dict[str, Any]:
+    """Return weights and floating-point buffers in float64, by name."""
+    state = module.state_dict()
+    return {k: v.detach().double() for k, v in state.items() if v.is_floating_point()}
+
+
+def distance(ours: dict[str, Any], exact: dict[str, Any]) -> float:
+    """Return the largest difference of a tensor, relative to its largest value."""
+    return max(
+        float((ours[name] - value).abs().max() / value.abs().max().clamp_min(1e-30))
+        for name, value in exact.items()
+        if value.numel()
+    )
+
+
+def line(row: dict[str, Any]) -> str:
+    """Return what is printed of a row."""
+    if "failed" in row:
+        return row["failed"]
+    pairs = (
+        f"{what} {row[what]:.0e} ({row[f'torch_{what}']:.0e})" for what in ("losses", "weights")
+    )
+    return f"{'right' if row['right'] else 'WRONG'}, off by {', '.join(pairs)} (PyTorch's float32)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
