@@ -45,7 +45,7 @@ unexport PYTHONPATH
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo docs env env-aarch64 env-all env-models env-relay env-relay-tf env-rivals models test test-models test-fast test-full test-relay test-relay-tf test-tvm025 test-tvm026 lint types format fuzz bench bench-int8 bench-models growth clean
+.PHONY: help demo docs env env-aarch64 env-all env-models env-relay env-relay-tf env-rivals models test test-models test-fast test-full test-relay test-relay-tf test-tvm025 test-tvm026 lint types format fuzz bench bench-training trained-models bench-int8 bench-models growth clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## */  \1\t/' | expand -t 16
@@ -75,6 +75,14 @@ models: env-models  ## export, import, compile and compare models of other packa
 bench-models: env-models  ## time whole models, in sizes that people run, against PyTorch, write out/bench_models.json
 	mkdir -p out
 	.venv-models/bin/python benchmarks/bench_models.py --json out/bench_models.json $(ARGS)
+
+bench-training: env  ## time training steps against PyTorch eager and torch.compile, write out/bench_training.json and .png
+	mkdir -p out
+	$(PY) benchmarks/bench_training.py --json out/bench_training.json --plot out/bench_training.png --memory $(ARGS)
+
+trained-models: env-models  ## train models of other packages by PyTorch and by ours, compare losses and weights, write out/trained.json
+	mkdir -p out
+	.venv-models/bin/python tools/trained_models.py --json out/trained.json $(ARGS)
 
 bench-int8: env-rivals  ## time quantized layers against ONNX Runtime, OpenVINO and our float32, write out/bench_int8.json and .png
 	.venv-rivals/bin/python benchmarks/bench_int8.py --cases benchmarks/cases/bench.json benchmarks/cases/bench_conv.json \

@@ -151,9 +151,7 @@ def line(row: dict[str, Any]) -> str:
     """Return what is printed of a row."""
     if "failed" in row:
         return row["failed"]
-    pairs = (
-        f"{what} {row[what]:.0e} ({row[f'torch_{what}']:.0e})" for what in ("losses", "weights")
-    )
+    pairs = [f"{one} {row[one]:.0e} ({row[f'torch_{one}']:.0e})" for one in ("losses", "weights")]
     return f"{'right' if row['right'] else 'WRONG'}, off by {', '.join(pairs)} (PyTorch's float32)"
 
 

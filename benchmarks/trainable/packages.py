@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of torchvision, segmentation_models_pytorch, timm, MONAI, diffusers and transformers, small."""
+"""Small models of packages: torchvision, smp, timm, MONAI, diffusers and transformers."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -85,7 +86,7 @@ class Pix2Pix(nn.Module):
         widths = [3, width, 2 * width, 4 * width, 4 * width]
         last = len(widths) - 2
         self.down, self.up = nn.ModuleList(), nn.ModuleList()
-        for level, (ins, outs) in enumerate(zip(widths, widths[1:])):
+        for level, (ins, outs) in enumerate(pairwise(widths)):
             before = [] if level == 0 else [nn.LeakyReLU(0.2)]
             behind = [] if level in (0, last) else [nn.BatchNorm2d(outs)]
             self.down.append(nn.Sequential(*before, nn.Conv2d(ins, outs, 4, 2, 1), *behind))

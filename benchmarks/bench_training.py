@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times training steps: ``relax_ext.training``, PyTorch eager and ``torch.compile``.
+
+::
+
+    python benchmarks/bench_training.py --json out/bench_training.json --plot out/bench_training.png
+
+A step is forward, backward and the update by SGD with momentum, of one batch.  All run in turns, a
+block of steps each, with a pause between blocks: the threads of one are asleep while another's run.
+Medians are compared.  ``--memory`` runs each in a process of its own and reads its peak.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+BLOCKS, BLOCK, PAUSE = 7, 0.4, 0.1
+"""Blocks of steps, seconds of one, and seconds between two."""
+ENGINES = ("ours", "eager", "compile")
+STEPS_FOR_PEAK = 3
+
+
+def main() -> int:
+    """Run the command line."""
+    given = parser().parse_args()
+    prepare_environment(given.threads)
+    from trainable.sized import MODELS
+
+    if given.list:
+        print("\n".join(MODELS))
+        return 0
+    unknown = set(given.only or ()) - set(MODELS)
+    if unknown:
+        parser().error(f"--only: {', '.join(sorted(unknown))} must be of --list")
+    if given.child:
+        print(json.dumps(peak_of(given.child, MODELS[given.only[0]])))
+        return 0
+    rows = json.loads(given.json.read_text())["rows"] if exists(given.json) else {}
+    for name in given.only or MODELS:
+        rows[name] = measured(name, MODELS[name], given)
+        print(line(name, rows[name]), flush=True)
+        if given.json:
+            given.json.parent.mkdir(parents=True, exist_ok=True)
+            found = {**header(given.threads), "rows": rows}
+            given.json.write_text(json.dumps(found, indent=1) + "\n")
+    ratios = [row["ratio"] for row in rows.values()]
+    print(f"geometric mean {geometric_mean(ratios):.2f}, least {min(ratios):.2f}")
+    if given.plot:
+        plot(rows, given.plot)
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    made = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    made.add_argument("--only", nargs="+", metavar="NAME", help="only these models, in this order")
+    made.add_argument("--threads", type=int, default=2)
+    made.add_argument("--list", action="store_true", help="print the names")
+    made.add_argument("--memory", action="store_true", help="measure the peak of each too")
+    made.add_argument("--json", type=Path, help="write the rows there; rows of other models stay")
+    made.add_argument("--plot", type=Path, help="draw the ratios there")
+    made.add_argument("--child", choices=ENGINES, help=argparse.SUPPRESS)
+    return made
+
+
+def header(threads: int) -> dict[str, Any]:
+    """Return when and where the rows were measured."""
+    import torch
+    import tvm
+
+    from benchmark.environment import commit, processor_name
+
+    return {
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "commit": commit(),
+        "cpu": processor_name(),
+        "threads": threads,
+        "versions": {"torch": torch.__version__, "tvm": tvm.__version__},
+    }
+
+
+def exists(path: Path | None) -> bool:
+    """Return whether there is a file of an earlier run."""
+    return path is not None and path.exists()
+
+
+def prepare_environment(threads: int) -> None:
+    """Set what is read at import: the number of threads, which do not spin while they wait."""
+    os.environ["TVM_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(threads)
+    os.environ.update(
+        {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "TVM_BIND_THREADS": "0"}
+    )
+
+
+def measured(name: str, make: Callable[[], Any], given: argparse.Namespace) -> dict[str, Any]:
+    """Return milliseconds of a step of each engine, and the better baseline over ours."""
+    import torch
+
+    from benchmark.timing import in_blocks
+
+    torch.set_num_threads(given.threads)
+    steps, seconds = {}, {}
+    for engine in ENGINES:
+        start = time.perf_counter()
+        steps[engine] = step_of(engine, make)
+        steps[engine]()
+        seconds[engine] = round(time.perf_counter() - start, 1)
+    ms = dict(zip(ENGINES, in_blocks(list(steps.values()), BLOCKS, BLOCK, PAUSE)))
+    row: dict[str, Any] = {"ms": ms, "first_step_s": seconds}
+    row["ratio"] = min(ms["eager"], ms["compile"]) / ms["ours"]
+    if given.memory:
+        row["peak_mib"] = {
+            engine: child(engine, name, given.threads)["peak_mib"] for engine in ENGINES
+        }
+    return row
+
+
+def step_of(engine: str, make: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a call that trains a module for one step."""
+    import torch
+
+    module, batch = make()
+    module = copy.deepcopy(module)
+    optimizer = torch.optim.SGD(module.parameters(), 1e-3, 0.9)
+    if engine == "ours":
+        import relax_ext
+
+        step = relax_ext.training(module, batch, optimizer)
+        return lambda: step(*batch)
+    forward = torch.compile(module) if engine == "compile" else module
+
+    def step_of_torch() -> Any:
+        optimizer.zero_grad()
+        loss = forward(*batch)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step_of_torch
+
+
+def child(engine: str, name: str, threads: int) -> dict[str, Any]:
+    """Return what a process of its own measures."""
+    command = [sys.executable, __file__, "--child", engine, "--only", name]
+    done = subprocess.run(
+        [*command, "--threads", str(threads)], capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def peak_of(engine: str, make: Callable[[], Any]) -> dict[str, float]:
+    """Return the memory that steps take beyond what the process had before the first of them.
+
+    Compiling is over by then; Linux forgets the peak before on request.
+    """
+    step = step_of(engine, make)
+    step()
+    Path("/proc/self/clear_refs").write_text("5")
+    before = resident("VmRSS")
+    for _ in range(STEPS_FOR_PEAK):
+        step()
+    return {"peak_mib": round(resident("VmHWM") / 1024, 1), "before_mib": round(before / 1024, 1)}
+
+
+def resident(field: str) -> int:
+    """Return a size of this process in KiB."""
+    text = Path("/proc/self/status").read_text()
+    return int(next(one.split()[1] for one in text.splitlines() if one.startswith(field)))
+
+
+def line(name: str, row: dict[str, Any]) -> str:
+    """Return a row of a table in Markdown."""
+    ms = row["ms"]
+    numbers = " | ".join(f"{ms[engine]:.1f}" for engine in ("eager", "compile", "ours"))
+    return f"| {name} | {numbers} | {row['ratio']:.2f} |"
+
+
+def plot(rows: dict[str, Any], path: Path) -> None:
+    """Draw how many times as fast ours is as each baseline."""
+    import matplotlib as mpl
+
+    mpl.use("svg" if path.suffix == ".svg" else "agg")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 0.45 * len(rows) + 1.2), layout="constrained")
+    axes = figure.subplots()
+    places = range(len(rows))
+    for offset, engine, colour in ((-0.2, "eager", "#2a6f97"), (0.2, "compile", "#e07a1f")):
+        ratios = [row["ms"][engine] / row["ms"]["ours"] for row in rows.values()]
+        label = "PyTorch eager" if engine == "eager" else "torch.compile"
+        axes.barh([place + offset for place in places], ratios, 0.38, label=label, color=colour)
+    axes.set_yticks(list(places), list(rows))
+    axes.invert_yaxis()
+    axes.axvline(1, color="#444444", linewidth=1)
+    axes.set_xlabel("time of a training step, over ours")
+    axes.legend()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
