@@ -263,6 +263,8 @@ def test_a_read_only_folder_is_read(folder: Path, monkeypatch: pytest.MonkeyPatc
 
     for change in ("mkdir", "utime", "unlink", "replace"):
         monkeypatch.setattr(os, change, refuse)
+    for change in ("mkdir", "unlink", "replace"):  # Python 3.10's do not ask os
+        monkeypatch.setattr(Path, change, refuse)
     monkeypatch.setattr(disk_cache.tempfile, "mkstemp", refuse)
     disk_cache.write(names[1], CONTENT)
     assert disk_cache.read(names[0]) == CONTENT
