@@ -17,8 +17,9 @@ from tvm.script import relax as script
 
 from topi_ext.adapters.registration import Registration
 from topi_ext.code_cache import build as code_cache
-from topi_ext.compat import infer_key, op_attr, own_op, replace_op_attr, set_op_attr
+from topi_ext.compat import has_op, infer_key, op_attr, own_op, replace_op_attr, set_op_attr
 
+from .gradients import GRADIENTS
 from .importers import HOOKS
 from .legalizations import LEGALIZATIONS
 from .op import ops
@@ -43,6 +44,9 @@ class _Registry(Registration):
                 for ours in reversed(rules):
                     rule = partial(ours, stock=rule)
                 replace_op_attr(self.replaced, op, "FLegalize", rule)
+        for op, rule in GRADIENTS.items():
+            if (op, "FPrimalGradient") not in self.replaced and has_op(op):
+                replace_op_attr(self.replaced, op, "FPrimalGradient", rule)
         HOOKS.install()
         code_cache.install()
         for op, (key, rule) in product(OWN, _own_rules().items()):
