@@ -27,6 +27,7 @@ from .op.gradient import gradient
 from .op.infer import infer
 from .op.legalize import legalize
 from .op.mixed_precision import ALWAYS, with_out_dtype
+from .op.stock_gradients import GRADIENTS
 
 _RULES = {infer_key(): infer, "FLegalize": legalize, "FPrimalGradient": gradient}
 
@@ -43,6 +44,10 @@ class _Registry(Registration):
                 for ours in reversed(rules):
                     rule = partial(ours, stock=rule)
                 replace_op_attr(self.replaced, op, "FLegalize", rule)
+        for op, gradient_rule in GRADIENTS.items():
+            if (op, "FPrimalGradient") not in self.replaced:
+                rule = partial(gradient_rule, stock=op_attr(op, "FPrimalGradient"))
+                replace_op_attr(self.replaced, op, "FPrimalGradient", rule)
         HOOKS.install()
         code_cache.install()
         for op, (key, rule) in product(OWN, _own_rules().items()):
