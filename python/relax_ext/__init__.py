@@ -30,9 +30,11 @@ if _fault := _ffi_fault():
 from topi_ext.precision import float32_precision  # noqa: E402
 from topi_ext.target import host_target  # noqa: E402
 
+from . import optimizers  # noqa: E402
 from .op.ops import conv_transpose, conv_weight_grad  # noqa: E402
 from .pipeline import pipeline  # noqa: E402
 from .registry import register, stock, unregister  # noqa: E402
+from .training_step import training  # noqa: E402
 from .tune import tune  # noqa: E402
 
 __all__ = [
@@ -40,9 +42,11 @@ __all__ = [
     "conv_weight_grad",
     "float32_precision",
     "host_target",
+    "optimizers",
     "pipeline",
     "register",
     "stock",
+    "training",
     "tune",
     "unregister",
 ]

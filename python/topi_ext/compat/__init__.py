@@ -62,6 +62,7 @@ from .ir import (
     simplify,
     tensor_type,
     tensor_type_of,
+    tuple_type,
     type_of,
 )
 from .operators import (
@@ -198,6 +199,7 @@ __all__ = [
     "tensor_type",
     "tensor_type_of",
     "tir",
+    "tuple_type",
     "tvm",
     "type_of",
     "unrolled_by_compiler",

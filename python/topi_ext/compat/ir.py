@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -54,6 +55,11 @@ def tensor_type(shape: Any, dtype: str, ndim: int, vdevice: Any = None) -> Any:
 def shape_type(sizes: Any) -> Any:
     """Type of a shape expression of these sizes."""
     return (getattr(relax(), "ShapeStructInfo", None) or relax().ShapeType)(sizes)
+
+
+def tuple_type(fields: Sequence[Any]) -> Any:
+    """Return the type of a tuple whose fields have these types."""
+    return (getattr(relax(), "TupleStructInfo", None) or relax().TupleType)(list(fields))
 
 
 def type_of(expr: Any) -> Any:

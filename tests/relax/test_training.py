@@ -1,0 +1,454 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``relax_ext.training`` beside PyTorch: losses, weights, buffers and optimizers, step by step.
+
+Everything is float64, so that PyTorch's own results are the oracle: they differ by the order of
+sums, 1e-12 of the largest value after a few steps where each is made of a thousand terms at most.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import relax_ext
+from relax_ext.training_step.state import to_tvm
+
+CLOSE = 1e-11
+"""Of a tensor's largest value, or of 1: ten times what the order of sums explains."""
+
+
+class Function(nn.Module):
+    """A loss as a function of the module and of its batch."""
+
+    def __init__(self, function: Callable[..., Any], *children: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        self.m = nn.ModuleList(children)
+        self.w = nn.Parameter(torch.rand(3))
+
+    def forward(self, *batch: torch.Tensor) -> Any:
+        return self.function(self, *batch)
+
+
+class Net(nn.Module):
+    """Convolutions, batch norms in both modes, a shared layer and norm, a frozen weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 6, 3, padding=1)
+        self.norm = nn.BatchNorm2d(6, momentum=0.2)
+        self.again = self.norm
+        self.shared = nn.Conv2d(6, 6, 1, bias=False)
+        self.fixed = nn.BatchNorm2d(6)
+        self.last = nn.ConvTranspose2d(6, 2, 2, stride=2)
+        self.last_alias = self.last
+        self.last.weight.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        h = torch.relu(self.norm(self.first(x)))
+        h = torch.tanh(self.again(self.shared(self.shared(h))))
+        return F.mse_loss(self.last(self.fixed(h)), y)
+
+
+def net() -> Net:
+    module = Net().double()
+    module.fixed.eval()
+    return module
+
+
+def batches(seed: int, *sizes: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+
+    def some(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    return [(some(n, 3, 6, 6), some(n, 2, 12, 12)) for n in sizes]
+
+
+def same(ours: Any, theirs: Any, where: str) -> None:
+    """Compare two tensors, or two dictionaries of them."""
+    if isinstance(theirs, dict):
+        assert list(map(str, sorted(ours))) == list(map(str, sorted(theirs))), where
+        for key in theirs:
+            same(ours[key], theirs[key], f"{where}.{key}")
+    elif isinstance(theirs, torch.Tensor):
+        scale = max(1.0, float(theirs.abs().max()))
+        error = float((ours.double() - theirs.double()).abs().max())
+        assert ours.shape == theirs.shape and error <= CLOSE * scale, f"{where}: {error}"
+
+
+def torch_step(module: nn.Module, optimizer: Any, *batch: Any, clip: float | None = None) -> Any:
+    optimizer.zero_grad()
+    loss = module(*batch)
+    loss.backward()
+    if clip is not None:
+        nn.utils.clip_grad_norm_(module.parameters(), clip)
+    optimizer.step()
+    return loss.detach()
+
+
+def small(seed: int = 0) -> Function:
+    """Return a module that compiles fast, with a layer, a norm and a parameter of its own."""
+    torch.manual_seed(seed)
+
+    def loss(self: Any, x: torch.Tensor) -> torch.Tensor:
+        return self.m[1](torch.tanh(self.m[0](x * self.w))).sub(x).square().mean()
+
+    return Function(loss, nn.Linear(3, 3), nn.BatchNorm1d(3)).double()
+
+
+def rows(seed: int, count: int = 5) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, 3, generator=generator, dtype=torch.float64)
+
+
+def sgd(module: nn.Module) -> Any:
+    return torch.optim.SGD(module.parameters(), 0.1, 0.9)
+
+
+def adam(module: nn.Module) -> Any:
+    return torch.optim.Adam(module.parameters(), 1e-2)
+
+
+# ---------------------------------------------------------------- whole steps
+
+
+def test_a_net_trains_as_in_pytorch() -> None:
+    """Two groups, a schedule, clipping, a smaller last batch; then evaluation."""
+    torch.manual_seed(3)
+    ours = net()
+    theirs = copy.deepcopy(ours)
+
+    def optimizer(module: Net) -> Any:
+        last = list(module.last.parameters())
+        rest = [p for p in module.parameters() if all(p is not q for q in last)]
+        groups = [{"params": rest, "weight_decay": 0.01}, {"params": last, "lr": 0.02}]
+        return torch.optim.SGD(groups, 0.1, momentum=0.9, nesterov=True)
+
+    mine, other = optimizer(ours), optimizer(theirs)
+    schedules = [torch.optim.lr_scheduler.StepLR(each, 2, 0.5) for each in (mine, other)]
+    data = batches(3, 4, 4, 4, 4, 3)
+    step = relax_ext.training(ours, data[0], mine, clip_norm=0.5)
+    for i, batch in enumerate(data):
+        loss = step(*batch)
+        same(loss, torch_step(theirs, other, *batch, clip=0.5), f"loss {i}")
+        for schedule in schedules:
+            schedule.step()
+    same(step.evaluate(*data[0]), copy.deepcopy(theirs).eval()(*data[0]).detach(), "evaluated")
+    state = step.state_dict()
+    same(state["module"], theirs.state_dict(), "module")
+    same(state["optimizer"]["state"], other.state_dict()["state"], "optimizer")
+    assert torch.equal(ours.first.weight.detach(), ours.state_dict()["first.weight"])
+    same(step.to_torch().state_dict(), theirs.state_dict(), "to_torch")
+    assert ours.fixed.training is False and ours.norm.training is True
+
+
+def test_steps_have_the_same_bits_and_resume() -> None:
+    """Float32 and a state that went through a file: from there on every bit is the same."""
+    torch.manual_seed(5)
+    module = net().float()
+    data = [tuple(t.float() for t in batch) for batch in batches(5, 4, 4, 4, 4)]
+    step = relax_ext.training(module, data[0], adam(module))
+    step(*data[0])
+    file = io.BytesIO()
+    torch.save(step.state_dict(), file)
+    runs = []
+    for _ in range(2):
+        file.seek(0)
+        step.load_state_dict(torch.load(file))
+        losses = torch.stack([step(*batch) for batch in data[1:]])
+        runs.append((losses, step.state_dict()["module"]))
+    assert torch.equal(runs[0][0], runs[1][0])
+    for key, tensor in runs[0][1].items():
+        assert torch.equal(tensor, runs[1][1][key]), key
+
+
+@pytest.mark.parametrize("make", [sgd, adam])
+def test_pytorch_and_a_step_take_turns(make: Callable[[nn.Module], Any]) -> None:
+    """Steps of PyTorch, then ours from its optimizer's state, then PyTorch's from ours."""
+    ours, theirs = small(), small()
+    mine, other = make(ours), make(theirs)
+    for seed in range(2):
+        torch_step(ours, mine, rows(seed))
+        torch_step(theirs, other, rows(seed))
+    step = relax_ext.training(ours, (rows(0),), mine)
+    for seed in range(2, 4):
+        same(step(rows(seed)), torch_step(theirs, other, rows(seed)), f"loss {seed}")
+    step.to_torch()
+    same(mine.state_dict()["state"], other.state_dict()["state"], "optimizer")
+    same(torch_step(ours, mine, rows(4)), torch_step(theirs, other, rows(4)), "loss 4")
+    same(ours.state_dict(), theirs.state_dict(), "module")
+    step.load_state_dict({"module": theirs.state_dict(), "optimizer": other.state_dict()})
+    same(step(rows(5)), torch_step(theirs, other, rows(5)), "loss 5")
+    same(step.state_dict()["module"], theirs.state_dict(), "loaded")
+
+
+def test_gradients_of_several_batches_are_accumulated() -> None:
+    ours, theirs = small(), small()
+    other = sgd(theirs)
+    step = relax_ext.training(ours, (rows(0),), sgd(ours), clip_norm=0.1)
+    for seed in (0, 3):
+        loss, gradients = step.gradients(rows(seed))
+        for extra in (1, 2):
+            loss, gradients = step.gradients(rows(seed + extra), add_to=gradients)
+        step.update(gradients, scale=1 / 3)
+        other.zero_grad()
+        for extra in range(3):
+            expected = theirs(rows(seed + extra)) / 3
+            expected.backward()
+        same(loss / 3, expected.detach(), "loss")
+        named = {name: p.grad for name, p in theirs.named_parameters()}
+        same({name: tensor / 3 for name, tensor in gradients.items()}, named, "gradients")
+        nn.utils.clip_grad_norm_(theirs.parameters(), 0.1)
+        other.step()
+    same(step.state_dict()["module"], theirs.state_dict(), "module")
+
+
+# ---------------------------------------------------------------- optimizers
+
+
+SGD, ADAM, ADAMW = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (SGD, {}),
+        (SGD, {"momentum": 0.9, "dampening": 0.3, "weight_decay": 0.1}),
+        (SGD, {"momentum": 0.9, "nesterov": True, "maximize": True}),
+        (ADAM, {"betas": (0.8, 0.95), "weight_decay": 0.1, "amsgrad": True}),
+        (ADAM, {"maximize": True, "eps": 1e-3}),
+        (ADAMW, {"amsgrad": True}),
+    ],
+)
+def test_optimizers(kind: Any, options: dict[str, Any]) -> None:
+    """Gradients of our own choice, whose sizes go up and down; rates change by a schedule."""
+    parameters = [nn.Parameter(rows(i)) for i in range(2)]
+
+    def loss(self: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (self.a * a).sum() + (self.b * b).sum()
+
+    class Chosen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = (nn.Parameter(p.detach().clone()) for p in parameters)
+
+        forward = loss
+
+    ours, theirs = Chosen(), Chosen()
+    mine, other = (kind(module.parameters(), lr=0.05, **options) for module in (ours, theirs))
+    step = relax_ext.training(ours, (rows(0), rows(1)), mine)
+    for i in range(6):
+        batch = rows(10 + i) * 10.0 ** (i % 3 - 1), rows(20 + i)
+        for optimizer in (mine, other):
+            optimizer.param_groups[0]["lr"] = 0.05 / (1 + i)
+            if options.get("momentum"):
+                optimizer.param_groups[0]["momentum"] = 0.9 - 0.01 * i
+        same(step(*batch), torch_step(theirs, other, *batch), f"loss {i}")
+    state = step.state_dict()
+    same(state["module"], theirs.state_dict(), "module")
+    same(state["optimizer"]["state"], other.state_dict()["state"], "state")
+
+
+# ---------------------------------------------------------------- forms of modules
+
+
+def stopped(self: Any, x: torch.Tensor) -> torch.Tensor:
+    y = x * self.w
+    with torch.no_grad():
+        z = y * self.w
+    return (y * y.detach() * z).mean()
+
+
+def assigned(self: Any, x: torch.Tensor) -> torch.Tensor:
+    y = self.m[0](x * self.w)
+    self.m[0].running_mean = self.m[0].running_mean * 0.5
+    return y.square().mean()
+
+
+def normed(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return (self.m[0](x * self.w.reshape(-1, *[1] * (x.ndim - 2))) * x).mean()
+
+
+def twice(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return self.m[0](torch.tanh(self.m[0](x * self.w))).square().mean()
+
+
+def concatenated(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([torch.cat([x * self.w]), x]).square().mean()
+
+
+FORMS = {
+    "stop gradient": lambda: Function(stopped),
+    "assigned buffer": lambda: Function(assigned, nn.BatchNorm1d(3)),
+    "norm without statistics": lambda: Function(
+        normed, nn.BatchNorm1d(3, track_running_stats=False)
+    ),
+    "norm without weights": lambda: Function(normed, nn.BatchNorm1d(3, affine=False)),
+    "spectral norm": lambda: Function(
+        twice, nn.utils.parametrizations.spectral_norm(nn.Linear(3, 3))
+    ),
+    "weight norm": lambda: Function(twice, nn.utils.parametrizations.weight_norm(nn.Linear(3, 3))),
+    "concatenation of one": lambda: Function(concatenated),
+    "dropout of nothing": lambda: Function(twice, nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.0))),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_of_modules(form: str) -> None:
+    torch.manual_seed(7)
+    ours = FORMS[form]().double()
+    theirs = copy.deepcopy(ours)
+    step, other = relax_ext.training(ours, (rows(0),), sgd(ours)), sgd(theirs)
+    for seed in range(3):
+        same(step(rows(seed)), torch_step(theirs, other, rows(seed)), f"loss {seed}")
+    same(step.state_dict()["module"], theirs.state_dict(), "module")
+
+
+def test_norm_of_volumes() -> None:
+    """Sums over several axes, the last one among them."""
+    torch.manual_seed(8)
+    ours = Function(normed, nn.BatchNorm3d(3)).double()
+    theirs = copy.deepcopy(ours)
+    x = torch.rand(2, 3, 2, 3, 4, dtype=torch.float64)
+    step, other = relax_ext.training(ours, (x,), sgd(ours)), sgd(theirs)
+    for i in range(2):
+        same(step(x), torch_step(theirs, other, x), f"loss {i}")
+    same(step.state_dict()["module"], theirs.state_dict(), "module")
+
+
+def test_batches_are_read_where_they_are() -> None:
+    x = rows(0, 8)
+    assert torch.from_dlpack(to_tvm(x)).data_ptr() == x.data_ptr()
+    for view in (x[1:], x.T, x[:, 1:]):
+        assert torch.equal(torch.from_dlpack(to_tvm(view)), view)
+
+
+# ---------------------------------------------------------------- refusals
+
+
+def plain(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return (x * self.w).square().mean()
+
+
+def written(self: Any, x: torch.Tensor) -> torch.Tensor:
+    y = x * self.w
+    y.detach().mul_(2)
+    return y.mean()
+
+
+def kept(self: Any, x: torch.Tensor) -> torch.Tensor:
+    self.last = x * self.w
+    return self.last.mean()
+
+
+REFUSED = {
+    r"module=int must be a torch.nn.Module": lambda: 3,
+    r"Dropout 'm.0' has p=0.5 and drops values": lambda: Function(twice, nn.Dropout()),
+    r"aten.native_dropout.default .*draws random numbers": lambda: Function(
+        lambda self, x: F.dropout(x * self.w).mean()
+    ),
+    r"aten.randn_like.default .*draws random numbers": lambda: Function(
+        lambda self, x: (torch.randn_like(x) * self.w).mean()
+    ),
+    r"BatchNorm1d 'm.0' has momentum=None": lambda: Function(
+        normed, nn.BatchNorm1d(3, momentum=None)
+    ),
+    r"Function.forward returns shape \(5, 3\)": lambda: Function(lambda self, x: x * self.w),
+    r"Function.forward returns 2 values": lambda: Function(lambda self, x: (plain(self, x), x)),
+    r"Function.forward returns torch.int64": lambda: Function(
+        lambda self, x: plain(self, x).long()
+    ),
+    r"its shape depends on data": lambda: Function(lambda self, x: (x * self.w)[x > 0].mean()),
+    r"torch.export refuses Function: GuardOnDataDependentSymNode": lambda: Function(
+        lambda self, x: plain(self, x) if x.sum() > 0 else x.mean()
+    ),
+    r"does not depend on parameter 'm.0.weight'": lambda: Function(plain, nn.Linear(3, 3)),
+    r"TVM's importer refuses the module: .*cummax": lambda: Function(
+        lambda self, x: torch.cummax(x * self.w, 1)[0].mean()
+    ),
+    r"operator relax.round has no gradient": lambda: Function(
+        lambda self, x: torch.round(x * self.w).mean()
+    ),
+    r"changes its argument 0 in place": lambda: Function(
+        lambda self, x: (x.mul_(2) * self.w).mean()
+    ),
+    r"changes the result of detach\(\) in place": lambda: Function(written),
+    r"assigns a tensor to last": lambda: Function(kept),
+}
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_modules_that_are_refused(line: str) -> None:
+    module = REFUSED[line]()
+    is_module = isinstance(module, nn.Module)
+    optimizer = sgd(module.double() if is_module else nn.Linear(1, 1))
+    with pytest.raises(ValueError, match=line) as error:
+        relax_ext.training(module, (rows(0),), optimizer)
+    assert str(error.value).startswith("training: ") and "\n" not in str(error.value)
+
+
+def test_other_arguments_that_are_refused() -> None:
+    module = Function(plain).double()
+    good = sgd(module)
+    frozen = Function(plain).double().requires_grad_(False)
+    mixed = Function(plain, nn.Linear(3, 3).half()).float()
+    mixed.m[0].double()
+    calls = {
+        "optimizer Adagrad is not known": (module, (rows(0),), torch.optim.Adagrad([module.w])),
+        "must be made of the module's parameters": (module, (rows(0),), sgd(nn.Linear(3, 3))),
+        "no parameter of the optimizer has requires_grad": (frozen, (rows(0),), sgd(frozen)),
+        "parameters of torch.float32, torch.float64": (mixed, (rows(0),), sgd(mixed)),
+        "parameters of torch.float16": (module.half(), (rows(0),), good),
+        "example is a Tensor": (module.double(), rows(0), good),
+        "argument 0 is a int": (module, (3,), good),
+        "target cuda": (module, (rows(0),), good, "cuda"),
+    }
+    for line, arguments in calls.items():
+        kind = arguments[0]
+        if line.startswith("parameters of torch.float16"):
+            kind.half()
+        with pytest.raises(ValueError, match=line):
+            relax_ext.training(*arguments)
+        module.double()
+
+
+def test_what_changes_is_refused() -> None:
+    module = small()
+    optimizer = sgd(module)
+    step = relax_ext.training(module, (rows(0),), optimizer)
+    before = step.state_dict()
+    _, gradients = step.gradients(rows(0))
+    step.load_state_dict(before)
+    first = next(iter(gradients))
+    lacking = {name: tensor for name, tensor in gradients.items() if name != first}
+    with pytest.raises(ValueError, match=f"the mapping lacks '{first}'"):
+        step.update(lacking)
+    with pytest.raises(ValueError, match="must be"):
+        step.update({**gradients, first: gradients[first].float()})
+    with pytest.raises(ValueError, match="a batch has 2 tensors, the example 1"):
+        step(rows(0), rows(1))
+    with pytest.raises(ValueError, match=r"argument 0 is torch\.float32"):
+        step(rows(0).float())
+    with pytest.raises(ValueError, match="the state has 'module'"):
+        step.load_state_dict({"module": before["module"]})
+    other = {key: value for key, value in before["module"].items() if key != "w"}
+    with pytest.raises(ValueError, match="the state lacks 'w'"):
+        step.load_state_dict({**before, "module": other})
+    module.w.requires_grad_(False)
+    with pytest.raises(ValueError, match="the optimizer has changed"):
+        step(rows(0))
+    module.w.requires_grad_(True)
+    optimizer.param_groups[0]["momentum"] = 0.0
+    with pytest.raises(ValueError, match="the optimizer has changed"):
+        step(rows(0))
+    with pytest.raises(ValueError, match="the optimizer has changed"):
+        step.load_state_dict({**before, "optimizer": optimizer.state_dict()})
+    same(step.state_dict()["module"], before["module"], "a refused step changes nothing")
