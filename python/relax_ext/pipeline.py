@@ -20,11 +20,13 @@ from topi_ext.compat import call_attr, relax, tir
 from topi_ext.emit import is_kernel
 from topi_ext.schedules.float_semantics import ieee_floats, infinite_identities
 from topi_ext.schedules.loops import parallelized, scalars_on_gpu
+from topi_ext.schedules.reductions import staged
 from topi_ext.schedules.vector_math import vectorized_math
 from topi_ext.target import advise
 from topi_ext.tuning.database import AnyPath, using
 
 from .fusion.fuse import fuse_kernels
+from .legalizations import sums
 
 R = relax()
 
@@ -73,7 +75,7 @@ def pipeline(target: Any, database: AnyPath | None = None) -> Any:
             *first_passes(module),
             _pass(_folded),
             *of.library_dispatch_passes(target),
-            *_legalize_passes(of.legalize_passes(target)),
+            *_legalize_passes(of.legalize_passes(target), kind),
             R.transform.DeadCodeElimination(),
             *of.dataflow_lower_passes(target),
             *([_pass(_scheduled(on_processors))] if kind == "llvm" else []),
@@ -97,7 +99,7 @@ def first_passes(module: Any) -> list[Any]:
 
 def on_processors(func: Any) -> Any:
     """Schedule a function that is no kernel of ours: all threads, vectors, NaN kept."""
-    return vectorized_math(ieee_floats(parallelized(infinite_identities(func))))
+    return vectorized_math(ieee_floats(parallelized(infinite_identities(staged(func)))))
 
 
 def _folded(module: Any) -> Any:
@@ -114,9 +116,16 @@ def _pass(function: Any) -> Any:
     return run
 
 
-def _legalize_passes(passes: list[Any]) -> list[Any]:
-    """TVM's passes, and ours before its rules for GPUs: they fail at scalars, or leave them."""
+def _legalize_passes(passes: list[Any], kind: str) -> list[Any]:
+    """Return TVM's passes with ours for a kind of target.
+
+    On processors sums stay whole: their stages are :mod:`topi_ext.schedules.reductions`.  TVM's
+    rules for GPUs fail at scalars, or leave them, so ours run before.
+    """
     names = [one.info.name for one in passes]
+    if kind == "llvm" and "LegalizeOps" in names:
+        whole = R.transform.LegalizeOps({"relax.sum": sums.whole})
+        return [whole if name == "LegalizeOps" else one for name, one in zip(names, passes)]
     if "ApplyDefaultSchedule" not in names:
         return passes
     first = names.index("ApplyDefaultSchedule")

@@ -18,6 +18,7 @@ from topi_ext.compat import (
     dtype_name,
     is_cpu,
     known_shape,
+    op_attr,
     relax,
     same_size,
     tensor_type_of,
@@ -53,6 +54,27 @@ def sum_in_stages(bb: Any, call: Any, stock: Any) -> Any:
         blocks = bb.emit(bb.call_te(_blocks, x, first[0], primfunc_name_hint="sum_of_blocks"))
         return R.op.sum(blocks, axes, keepdims=keeps)
     return stock(bb, call)
+
+
+def whole(bb: Any, call: Any) -> Any:
+    """Lower a sum over axes of known sizes to one function, which a schedule divides into stages.
+
+    A sum that is fused with its operand reads it once, and stores no rows.  Sums over symbolic
+    sizes keep their stages here: TVM 0.26 fuses some of them into functions that it cannot
+    schedule.
+    """
+    sizes = _operand(call)
+    axes = [] if sizes is None else _axes(call, len(sizes))
+    if not axes or 0 in sizes or not all(isinstance(sizes[axis], int) for axis in axes):
+        return op_attr(call.op.name, "FLegalize")(bb, call)
+    keeps = bool(call_attr(call, "keepdims"))
+    return bb.call_te(_summed, call.args[0], axes, keeps, primfunc_name_hint="sum")
+
+
+def _summed(x: Any, axes: list[int], keeps: bool) -> Any:
+    from tvm import topi
+
+    return topi.sum(x, axes, keeps)
 
 
 def _mean(bb: Any, x: Any, axes: list[int], keeps: bool) -> Any:
@@ -116,7 +138,7 @@ def collapse(bb: Any, call: Any, stock: Any) -> Any:
         if not same_size(size, 1):
             return stock(bb, call)
         axes.append(axis)
-    total = bb.emit(R.op.sum(call.args[0], axes, keepdims=True)) if axes else call.args[0]
+    total = bb.emit(R.op.sum(call.args[0], axes)) if axes else call.args[0]
     return R.op.reshape(total, R.ShapeExpr(wanted))
 
 

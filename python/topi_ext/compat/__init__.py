@@ -52,6 +52,7 @@ from .builds import (
 )
 from .ir import (
     as_size,
+    buffer_of_region,
     constant_value,
     dtype_name,
     infer_key,
@@ -86,6 +87,7 @@ from .rewrite import (
     takes_llvm,
     with_initial_values,
     with_replaced,
+    with_updates,
 )
 from .targets import (
     compiled,
@@ -125,6 +127,7 @@ __all__ = [
     "asserting",
     "barrier",
     "bind",
+    "buffer_of_region",
     "build_of_functions",
     "build_settings",
     "building",
@@ -206,5 +209,6 @@ __all__ = [
     "uses_var",
     "with_initial_values",
     "with_replaced",
+    "with_updates",
     "writes_functions",
 ]

@@ -26,6 +26,11 @@ def simplify(value: Any) -> Any:
     return value if isinstance(value, int) else as_size(arith.Analyzer().simplify(value))
 
 
+def buffer_of_region(region: Any) -> Any:
+    """Return the buffer of a region that a block reads or writes."""
+    return region.buffer if hasattr(region, "buffer") else region.source
+
+
 def dtype_name(dtype: Any) -> str:
     """Name of a dtype, ``""`` where it is not known or not given: None, ``""`` and void."""
     if dtype is None:

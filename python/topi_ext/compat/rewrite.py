@@ -100,6 +100,33 @@ def with_initial_values(body: Any, replacement: Callable[[Any], Any]) -> Any:
     return with_replaced(body, {"SBlock": replaced})
 
 
+def with_updates(body: Any, annotation: str, replacement: Callable[[Any, Any], Any]) -> Any:
+    """Replace what annotated reduction blocks of Relax's TVM combine, and remove the annotation.
+
+    Parameters
+    ----------
+    body : Stmt
+    annotation : str
+    replacement : callable
+        ``replacement(block, value)`` returns the element that is combined in place of `value`.
+    """
+
+    def replaced(block: Any) -> Any:
+        if annotation not in block.annotations:
+            return None
+        store = block.body
+        combined = type(store.value)(store.value.a, replacement(block, store.value.b))
+        update = tir.BufferStore(store.buffer, combined, store.indices)
+        annotations = {key: block.annotations[key] for key in block.annotations}
+        del annotations[annotation]
+        return type(block)(
+            block.iter_vars, block.reads, block.writes, block.name_hint, update, block.init,
+            block.alloc_buffers, block.match_buffers, annotations,
+        )  # fmt: skip
+
+    return with_replaced(body, {"SBlock": replaced})
+
+
 def takes_llvm(func: Any) -> bool:
     """Whether a function has a root block, where :func:`importing_llvm` puts LLVM text that this
     TVM reads."""

@@ -80,6 +80,13 @@ def both(*conditions: Expr) -> Expr:
     return result
 
 
+def either(first: Expr, *others: Expr) -> Expr:
+    """Return the disjunction of conditions of the IR."""
+    for other in others:
+        first = tir.Or(first, other)
+    return first
+
+
 def choose(condition: Expr, value: Callable[[], Expr], other: Expr) -> Expr:
     """``value()`` where `condition` holds, evaluated only there."""
     if isinstance(condition, bool):

@@ -72,12 +72,13 @@ def infinite_identities(func: Any) -> Any:
     """
     if not hasattr(func.body, "block"):
         return func
-    body = compat.with_initial_values(func.body, _infinite)
+    body = compat.with_initial_values(func.body, infinite)
     return func if body.same_as(func.body) else func.with_body(body)
 
 
-def _infinite(value: Any) -> Any:
-    """Infinity where a value is the largest or smallest finite number of its dtype."""
+def infinite(value: Any) -> Any:
+    """Return infinity where `value` is the largest or smallest finite number of its dtype, or
+    None."""
     if not (compat.is_number(value) and _is_float(value)):
         return None
     dtype = compat.scalar_dtype(value)

@@ -6,8 +6,8 @@
             for the last spatial axis:          LLVM makes vectors of it
                 ...
 
-Where that would read across memory, the reduction stays inside.  Element-wise blocks with one
-reader that is element-wise too are inlined first.
+Where that would read across memory, the reduction stays inside.
+:mod:`~topi_ext.schedules.reductions` has made that rare, and has inlined element-wise blocks.
 
 On GPUs TVM has rules of its own, but for scalars: :func:`scalars_on_gpu`.
 """
@@ -18,7 +18,8 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from ..compat import as_size, s_tir, tir, uses_var
+from ..compat import s_tir
+from .blocks import SPATIAL, has_columns, is_spatial, known_extent, loop_kinds
 
 _PARALLEL_POINTS = 1 << 15
 """Loops over fewer points are left to the calling thread: waking the others takes about as long."""
@@ -63,14 +64,10 @@ def _scheduled(func: Any, write: Callable[[Any, list[Any]], bool]) -> Any:
 
 
 def _parallel(schedule: Any, blocks: list[Any]) -> bool:
-    if any(_kinds(schedule, block) is None for block in blocks):
+    if any(loop_kinds(schedule, block) is None for block in blocks):
         return False
     for block in blocks:
-        readers = schedule.get_consumers(block)
-        if len(readers) == 1 and all(_is_spatial(schedule, b) for b in (block, *readers)):
-            schedule.compute_inline(block)
-        else:
-            _schedule(schedule, block)
+        _schedule(schedule, block)
     return True
 
 
@@ -109,12 +106,12 @@ def _scalars(schedule: Any, blocks: list[Any]) -> bool:
     scalars = [block for block in blocks if not schedule.get_loops(block)]
     for block in scalars:
         schedule.add_unit_loop(block)
-    if any(_kinds(schedule, block) is None for block in blocks):
+    if any(loop_kinds(schedule, block) is None for block in blocks):
         return False
-    if not scalars or all(_is_spatial(schedule, block) for block in blocks):
+    if not scalars or all(is_spatial(schedule, block) for block in blocks):
         return False
     for block in blocks:
-        if schedule.get_consumers(block) and _is_spatial(schedule, block):
+        if schedule.get_consumers(block) and is_spatial(schedule, block):
             schedule.compute_inline(block)
         else:
             _on_threads(schedule, block)
@@ -123,9 +120,9 @@ def _scalars(schedule: Any, blocks: list[Any]) -> bool:
 
 def _on_threads(schedule: Any, block: Any) -> None:
     """Bind a block's spatial loops to blocks and threads; a sum without any is shared by them."""
-    loops, kinds = schedule.get_loops(block), _kinds(schedule, block) or []
-    spatial, reductions = loops[: kinds.count(_SPATIAL)], loops[kinds.count(_SPATIAL) :]
-    is_sum = reductions and all(_extent(schedule, loop) == 1 for loop in spatial)
+    loops, kinds = schedule.get_loops(block), loop_kinds(schedule, block) or []
+    spatial, reductions = loops[: kinds.count(SPATIAL)], loops[kinds.count(SPATIAL) :]
+    is_sum = reductions and all(known_extent(schedule, loop) == 1 for loop in spatial)
     chosen = reductions if is_sum else spatial
     one = schedule.fuse(*chosen) if len(chosen) > 1 else chosen[0]
     if is_sum:
@@ -145,7 +142,7 @@ def _in_parts(schedule: Any, block: Any, loop: Any) -> Any:
     block as well as the thread (6000 elements, by 256), TVM makes of a sum over threads one that
     all of them add to at once.
     """
-    elements = _extent(schedule, loop)
+    elements = known_extent(schedule, loop)
     blocks = _BLOCKS if elements is None else min(_BLOCKS, elements // _THREADS)
     if blocks == 0:
         return loop
@@ -161,65 +158,25 @@ def _in_parts(schedule: Any, block: Any, loop: Any) -> Any:
     return schedule.get_loops(block)[-1]
 
 
-def _extent(schedule: Any, loop: Any) -> int | None:
-    """Of a loop; None where it is symbolic."""
-    extent = as_size(schedule.get(loop).extent)
-    return extent if isinstance(extent, int) else None
-
-
-_SPATIAL, _REDUCTION = tir.IterVar.DataPar, tir.IterVar.CommReduce
-
-
-def _is_spatial(schedule: Any, block: Any) -> bool:
-    return _REDUCTION not in (_kinds(schedule, block) or ())
-
-
-def _kinds(schedule: Any, block: Any) -> list[int] | None:
-    """For each loop around `block`, whether it is spatial or a reduction; None for other blocks."""
-    kinds = [axis.iter_type for axis in schedule.get(block).iter_vars]
-    if len(kinds) != len(schedule.get_loops(block)):
-        return None
-    spatial = kinds.count(_SPATIAL)
-    ordered = [_SPATIAL] * spatial + [_REDUCTION] * (len(kinds) - spatial)
-    return kinds if kinds == ordered else None
-
-
 def _schedule(schedule: Any, block: Any) -> None:
     """Share a block's spatial loops among the threads, reductions outside of the last of them."""
-    loops, kinds = schedule.get_loops(block), _kinds(schedule, block) or []
-    extents = [as_size(schedule.get(loop).extent) for loop in loops]
-    *outer, row = loops[: kinds.count(_SPATIAL)] or [None]
-    reductions = loops[kinds.count(_SPATIAL) :]
-    if row is None:
-        return
-    known = [extent if isinstance(extent, int) else _TASKS for extent in extents]
-    length = known[len(outer)]
+    loops, kinds = schedule.get_loops(block), loop_kinds(schedule, block) or []
+    spatial = kinds.count(SPATIAL)
+    outer, reductions = loops[:spatial], loops[spatial:]
+    is_columns = has_columns(schedule, block)
+    known = [known_extent(schedule, loop) or _TASKS for loop in loops]
     is_worth_it = prod(known) >= _PARALLEL_POINTS
-    if is_worth_it and prod(known[: len(outer)]) < _ROW_TASKS <= length // 8:
-        chunk, row = schedule.split(row, [_ROW_TASKS, None])
-        outer.append(chunk)
-    if not outer:
-        outer, row = [row], None
-    if row is not None and reductions and _reads_along(schedule, block, kinds.count(_SPATIAL) - 1):
+    if outer and is_worth_it and prod(known[: spatial - 1]) < _ROW_TASKS <= known[spatial - 1] // 8:
+        outer[-1:] = schedule.split(outer[-1], [_ROW_TASKS, None])
+    row = outer.pop() if len(outer) > 1 or is_columns else None
+    if is_columns:
         schedule.reorder(*outer, *reductions, row)
-    if is_worth_it:
+    if outer and is_worth_it:
         # Of the outer loops as many as make enough tasks: what is left keeps its simple indices.
         count, tasks = 0, 1
         while count < len(outer) and tasks < _TASKS:
-            extent = as_size(schedule.get(outer[count]).extent)
-            count, tasks = count + 1, tasks * (extent if isinstance(extent, int) else _TASKS)
+            tasks *= known_extent(schedule, outer[count]) or _TASKS
+            count += 1
         schedule.parallel(schedule.fuse(*outer[:count]) if count > 1 else outer[0])
     if reductions:
         schedule.decompose_reduction(block, reductions[0])
-
-
-def _reads_along(schedule: Any, block: Any, axis: int) -> bool:
-    """Whether neighbours along a block's `axis` are neighbours, or the same, in all it reads."""
-    stated = schedule.get(block)
-    variable = stated.iter_vars[axis].var
-    for read in stated.reads:
-        *outer, last = [index.min for index in read.region]
-        neighbours = last.same_as(variable) or not uses_var(last, variable)
-        if not neighbours or any(uses_var(index, variable) for index in outer):
-            return False
-    return True

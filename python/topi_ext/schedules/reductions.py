@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reductions in stages: rows first, in vectors, then the elements of a row.
+
+TVM reduces to one number, one element after the other, which no compiler may make vectors of::
+
+    for each result:
+        for each reduced element: result = combine(result, element)
+
+A reduction whose operands are read along its last reduced axis becomes two::
+
+    for each result:
+        for each reduced row:
+            for each lane of a row: part[lane] = combine(part[lane], row[lane])      vectors
+        for each lane: result = combine(result, part[lane])
+
+Many rows are reduced in chunks, which threads share.  A sum then rounds as often as its longest
+stage, instead of once for each element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isqrt, prod
+from typing import Any
+
+from ..compat import buffer_of_region, s_tir, tir, with_updates
+from .blocks import (
+    SPATIAL,
+    has_columns,
+    is_spatial,
+    known_extent,
+    loop_kinds,
+    reads_along,
+    reads_once,
+)
+from .float_semantics import infinite
+
+_SHORT = 32
+"""Reductions of fewer elements stay as they are."""
+
+_LANES = 16
+"""Lanes of a row that is the only reduced axis; shorter rows are fused with the axis before."""
+
+_WIDE_LANES = 64
+"""Lanes of a long row: several vectors, whose additions do not wait for each other."""
+
+_LONG_ROW = 1024
+"""Rows of more elements are cut into steps of lanes: the lanes stay in the first cache."""
+
+_LONG_STAGE = 512
+"""Stages of more steps are cut into chunks."""
+
+_CHUNK_STEPS = 256
+"""Steps of a chunk where their number is symbolic."""
+
+_POINTS = 1 << 15
+_TASKS = 16
+"""Reductions of so many points or more are cut into so many tasks where results are fewer."""
+
+_STAGE = "topi_ext_stage"
+"""Annotation of a block that is a stage of a reduction, and reads its operand once as that does."""
+
+_GUARD = "topi_ext_guard"
+"""Annotation of the block that :func:`_guarded` rewrites."""
+
+
+def staged(func: Any) -> Any:
+    """Rewrite the reductions of `func` into stages that read rows.
+
+    Element-wise blocks that only a reduction reads are computed where it reads them.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        As an operator was legalized, without a schedule; with or without symbolic sizes.
+
+    Returns
+    -------
+    PrimFunc
+        With blocks that :func:`topi_ext.schedules.loops.parallelized` schedules; `func` itself
+        where no reduction has stages.
+    """
+    attrs = func.attrs or {}
+    if "tirx.is_scheduled" in attrs or "tirx.noalias" not in attrs:
+        return func
+    try:
+        for rewrite in (_inline, _split_rows, _split_steps, _unmark):
+            func = _everywhere(func, rewrite)
+    except s_tir.ScheduleError:  # no root block
+        return func
+    return func
+
+
+def _everywhere(func: Any, rewrite: Callable[[Any, Any], Any]) -> Any:
+    """Return `func` after ``rewrite(schedule, block)`` of its blocks and of those that it makes.
+
+    A rewrite returns the function that it makes, or None for a block that stays as it is; it may
+    then have reordered loops.
+    """
+    refused: set[str] = set()
+    while (rewritten := _first_rewritten(func, rewrite, refused)) is not None:
+        func = rewritten
+    return func
+
+
+def _first_rewritten(func: Any, rewrite: Callable[[Any, Any], Any], refused: set[str]) -> Any:
+    """Return `func` after a rewrite of its first block that is not in `refused`, or None.
+
+    A block at which TVM refuses the rewrite is added to `refused`, and `func` is returned.
+    """
+    schedule = s_tir.Schedule(func, debug_mask="none")
+    for block in schedule.get_child_blocks(schedule.get_sblock("root")):
+        name = schedule.get(block).name_hint
+        if name in refused or loop_kinds(schedule, block) is None:
+            continue
+        try:
+            rewritten = rewrite(schedule, block)
+        except s_tir.ScheduleError:
+            refused.add(name)
+            return func  # the schedule may have changed
+        if rewritten is not None:
+            return rewritten
+    return None
+
+
+def _inline(schedule: Any, block: Any) -> Any:
+    """Inline an element-wise block into the only block that reads it, each element once."""
+    readers = schedule.get_consumers(block)
+    if not is_spatial(schedule, block) or len(readers) != 1:
+        return None
+    (written,) = map(buffer_of_region, schedule.get(block).writes)
+    if loop_kinds(schedule, readers[0]) is None:
+        return None
+    if not (is_spatial(schedule, readers[0]) or reads_once(schedule, readers[0], written)):
+        return None
+    schedule.compute_inline(block)
+    return schedule.mod["main"]
+
+
+def _split_rows(schedule: Any, block: Any) -> Any:
+    """Have a reduction that reads along its last axis reduce rows, then the lanes of a row."""
+    kinds = loop_kinds(schedule, block) or []
+    spatial = kinds.count(SPATIAL)
+    reduced = schedule.get_loops(block)[spatial:]
+    points = prod(known_extent(schedule, loop) or _LONG_ROW for loop in reduced)
+    if points < _SHORT or not _is_reduction(schedule, block) or has_columns(schedule, block):
+        return None
+    steps = _steps(schedule, block)
+    count, length = _innermost([known_extent(schedule, loop) for loop in steps])
+    is_short = length is not None and length < _LANES
+    if is_short or not reads_along(schedule, block, len(kinds) - 1):
+        return None
+    row = schedule.fuse(*steps[-count:]) if count > 1 else steps[-1]
+    if count < len(steps) and length is not None and length <= _LONG_ROW:
+        _factor(schedule, block, row, spatial)
+        return schedule.mod["main"]
+    size, lanes = schedule.get(row).extent, _lane_count(length)
+    turns = None if length is None else _even_steps(-(-length // lanes))
+    _, lane = schedule.split(row, [turns, lanes], disable_predication=True)
+    part = _factor(schedule, block, lane, spatial)
+    if turns is not None and turns * lanes == length:
+        return schedule.mod["main"]
+    return _guarded(schedule, part, (-1, spatial), size)
+
+
+def _innermost(extents: list[int | None]) -> tuple[int, int | None]:
+    """Return how many of the last loops are a row, and its length, None where it is symbolic."""
+    count, length = 1, extents[-1]
+    while length is not None and length < _LANES and count < len(extents):
+        extent = extents[-count - 1]
+        count, length = count + 1, None if extent is None else extent * length
+    return count, length
+
+
+def _split_steps(schedule: Any, block: Any) -> Any:
+    """Have a reduction of many columns reduce chunks of them, then the chunks."""
+    if not _is_reduction(schedule, block) or not has_columns(schedule, block):
+        return None
+    spatial = (loop_kinds(schedule, block) or []).count(SPATIAL)
+    steps = _steps(schedule, block)
+    count = prod(known_extent(schedule, loop) or 0 for loop in steps)
+    length = _CHUNK_STEPS
+    if not steps:
+        return None
+    if count:
+        results = schedule.get_loops(block)[:spatial]
+        *outer, row = (known_extent(schedule, loop) or _TASKS for loop in results)
+        chunks = _chunk_count(count, prod(outer), row)
+        if chunks == 1:
+            return None
+        length = -(-count // chunks)
+    elif _is_total(schedule, block):
+        return None
+    step = schedule.fuse(*steps) if len(steps) > 1 else steps[0]
+    size = schedule.get(step).extent
+    chunk, _ = schedule.split(step, [None, length], disable_predication=True)
+    part = _factor(schedule, block, chunk, spatial - 1)
+    if count and count % length == 0:
+        return schedule.mod["main"]
+    return _guarded(schedule, part, (spatial - 1, -1), size)
+
+
+def _chunk_count(steps: int, results: int, row: int) -> int:
+    """Return into how many chunks `steps` are cut, for `results` rows of so many elements."""
+    chunks = isqrt(steps) if steps > _LONG_STAGE else 1
+    if steps * results * row >= _POINTS and results < _TASKS:
+        chunks = max(chunks, min(-(-_TASKS // results), steps // _LANES))
+    divisors = (count for count in range(chunks, 2 * chunks + 1) if steps % count == 0)
+    return next(divisors, chunks) if chunks > 1 else 1
+
+
+def _even_steps(steps: int) -> int:
+    """Return how many steps a row takes that is cut into chunks of equal length."""
+    if steps <= _LONG_STAGE:
+        return steps
+    chunks = isqrt(steps)
+    return -(-steps // chunks) * chunks
+
+
+def _steps(schedule: Any, block: Any) -> list[Any]:
+    """Return the loops of a reduction that have steps, after the others have moved before them."""
+    spatial = (loop_kinds(schedule, block) or []).count(SPATIAL)
+    loops = schedule.get_loops(block)[spatial:]
+    is_step = [known_extent(schedule, loop) != 1 for loop in loops]
+    order = sorted(range(len(loops)), key=is_step.__getitem__)
+    if order != sorted(order):
+        schedule.reorder(*(loops[axis] for axis in order))
+        order = [*range(spatial), *(spatial + axis for axis in order)]
+        schedule.reorder_block_iter_var(block, order)
+    return [loop for loop, has_steps in zip(loops, is_step) if has_steps]
+
+
+def _is_total(schedule: Any, block: Any) -> bool:
+    """Return whether `block` reads nothing but the result of a reduction."""
+    producers = schedule.get_producers(block)
+    return (
+        bool(producers)
+        and len(schedule.get(block).reads) == 1
+        and (not any(is_spatial(schedule, producer) for producer in producers))
+    )
+
+
+def _is_reduction(schedule: Any, block: Any) -> bool:
+    """Return whether `block` reduces to one result elements each of which it reads once."""
+    if is_spatial(schedule, block) or len(schedule.get(block).writes) != 1:
+        return False
+    return _STAGE in schedule.get(block).annotations or reads_once(schedule, block)
+
+
+def _unmark(schedule: Any, block: Any) -> Any:
+    """Remove the annotation of a stage."""
+    if _STAGE not in schedule.get(block).annotations:
+        return None
+    schedule.unannotate(block, _STAGE)
+    return schedule.mod["main"]
+
+
+def _factor(schedule: Any, block: Any, loop: Any, axis: int) -> Any:
+    """Return the block that reduces to one part for each iteration of `loop`.
+
+    The parts are axis `axis` of its results.  `block` is left with the reduction of the parts.
+    """
+    name = schedule.get(loop).loop_var.name
+    part = schedule.rfactor(loop, axis)
+    loops = schedule.get_loops(part)
+    (loop,) = (one for one in loops if schedule.get(one).loop_var.name == name)
+    others = [one for one in loops if not one.same_as(loop)]
+    schedule.reorder(*others[:axis], loop, *others[axis:])
+    # rfactor puts the iteration variable of the parts in front of the others.
+    order = [*range(1, axis + 1), 0, *range(axis + 1, len(schedule.get(part).iter_vars))]
+    schedule.reorder_block_iter_var(part, order)
+    if _STAGE not in schedule.get(part).annotations:
+        schedule.annotate(part, _STAGE, 1)
+    count = len(schedule.get(block).iter_vars)
+    schedule.reorder_block_iter_var(block, [*range(1, count), 0])
+    return part
+
+
+def _lane_count(length: int | None) -> int:
+    """Return how many lanes a row has: a divisor of its length where there is a fitting one."""
+    count = _LANES if length is not None and length < _LONG_ROW else _WIDE_LANES
+    if length is None:
+        return count
+    divisors = [n for n in range(count // 2, 2 * count + 1) if length % n == 0]
+    return min(divisors, key=lambda n: (n % 8 != 0, abs(n - count)), default=count)
+
+
+def _guarded(schedule: Any, block: Any, axes: tuple[int, int], size: Any) -> Any:
+    """Return the scheduled function, whose `block` combines nothing beyond the end of an axis.
+
+    The axis has `size` elements; variables `axes` of the block are its outer and inner part.
+    """
+
+    def within(block: Any, value: Any) -> Any:
+        outer, inner = (block.iter_vars[axis] for axis in axes)
+        is_inside = outer.var * inner.dom.extent + inner.var < size
+        initial, infinity = block.init.value, infinite(block.init.value)
+        return tir.if_then_else(is_inside, value, initial if infinity is None else infinity)
+
+    schedule.annotate(block, _GUARD, 1)
+    func = schedule.mod["main"]
+    return func.with_body(with_updates(func.body, _GUARD, within))

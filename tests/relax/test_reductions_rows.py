@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reductions that the pipeline computes in stages of rows, against float64 of PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import tvm
+from hypothesis import given
+from hypothesis import strategies as st
+from tvm import relax
+from tvm.relax import op
+from tvm.script import relax as R
+
+from helpers.profile import compiling
+from helpers.whole import compiled
+from topi_ext.compat import tir
+
+TOLERANCE = 4e-7
+"""Of the sum of magnitudes: stages of at most 512 additions round to about their root in units of
+2^-24. One chain of 36,864 additions of positive numbers is off by 1e-6 to 3e-5."""
+
+REDUCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., torch.Tensor]]] = {
+    "sum": (op.sum, torch.sum),
+    "mean": (op.mean, torch.mean),
+    "max": (op.max, torch.amax),
+    "min": (op.min, torch.amin),
+}
+
+SHAPES = [
+    ((2, 4, 96, 96), (0, 2, 3)),  # rows of 96
+    ((2, 96, 96, 4), (0, 1, 2)),  # columns, as NHWC has them
+    ((3, 5, 41, 37), (0, 1, 2, 3)),  # one result
+    ((16, 24, 7, 7), (0, 2, 3)),  # rows of 49, from two axes
+    ((40, 6, 3), (0, 2)),  # rows too short
+    ((5, 769), (1,)),  # no divisor fits
+    ((1, 36871), (0, 1)),  # a prime number of elements, in chunks
+    ((4099, 3), (0,)),  # a prime number of rows
+    ((2, 769, 1), (1, 2)),  # an axis of one element behind the row
+    ((1, 4099, 1, 3), (0, 1, 2)),  # and behind the steps
+    ((3, 2, 5000), (0, 2)),  # a long row
+]
+
+
+def module(inputs: list[tuple[tuple[Any, ...], str]], expression: Callable[..., Any]) -> Any:
+    """A module with one function of tensors."""
+    variables = [
+        relax.Var(f"x{i}", R.Tensor(shape, dtype)) for i, (shape, dtype) in enumerate(inputs)
+    ]
+    bb = relax.BlockBuilder()
+    with bb.function("main", variables):
+        with bb.dataflow():
+            result = bb.emit_output(expression(*variables))
+        bb.emit_func_output(result)
+    return bb.get()
+
+
+def run(expression: Callable[..., Any], *tensors: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    """The result of the pipeline's code, and the module that it is made of."""
+    dtypes = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors]
+    shapes = [tuple(tensor.shape) for tensor in tensors]
+    function, mod = compiled(module(list(zip(shapes, dtypes)), expression))
+    result = function(*(tvm.runtime.tensor(tensor.numpy()) for tensor in tensors))
+    return torch.from_numpy(result.numpy()), mod
+
+
+def check(name: str, x: torch.Tensor, axes: tuple[int, ...], *, keeps: bool = False) -> Any:
+    """Compare a reduction with PyTorch in float64; maxima and minima are exact."""
+    reduce, oracle = REDUCTIONS[name]
+    got, mod = run(lambda v: reduce(v, list(axes), keeps), x)
+    want = oracle(x.double(), axes, keeps)
+    limit = TOLERANCE * oracle(x.double().abs(), axes, keeps).nan_to_num(0, 0, 0).max().item()
+    limit = limit if name in ("sum", "mean") else 0
+    torch.testing.assert_close(got.double(), want, rtol=0, atol=limit, equal_nan=True)
+    return mod
+
+
+def stored(mod: Any) -> list[set[tuple[int, ...]]]:
+    """For each function that loops, the shapes of what it stores between its loops."""
+    return [
+        {tuple(int(size) for size in buffer.shape) for buffer in func.body.block.alloc_buffers}
+        for _, func in mod.functions_items()
+        if isinstance(func, tir.PrimFunc)
+    ]
+
+
+@pytest.mark.parametrize(("shape", "axes"), SHAPES)
+@pytest.mark.parametrize("name", ["sum", "max"])
+def test_values(name: str, shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    torch.manual_seed(len(shape) + sum(shape))
+    check(name, torch.rand(shape) + 0.5, axes)
+
+
+@st.composite
+def reductions(draw: st.DrawFn) -> tuple[str, tuple[int, ...], tuple[int, ...], bool, int]:
+    """An operator, sizes of which one may be long, axes, whether they are kept, and a seed."""
+    rank = draw(st.integers(1, 4))
+    size = st.sampled_from([1, 2, 3, 7, 8, 16, 17, 31, 32, 33])
+    shape = [draw(size) for _ in range(rank)]
+    shape[draw(st.integers(0, rank - 1))] = draw(st.integers(1, 700))
+    axes = draw(st.sets(st.integers(0, rank - 1), min_size=1))
+    name, keeps = draw(st.sampled_from(sorted(REDUCTIONS))), draw(st.booleans())
+    return name, tuple(shape), tuple(sorted(axes)), keeps, draw(st.integers(0, 2**31))
+
+
+@compiling(12)
+@given(case=reductions())
+def test_any_reduction(case: tuple[str, tuple[int, ...], tuple[int, ...], bool, int]) -> None:
+    name, shape, axes, keeps, seed = case
+    torch.manual_seed(seed)
+    check(name, torch.randn(shape), axes, keeps=keeps)
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_nan_and_infinity_are_kept(name: str) -> None:
+    """One in the last step that is whole, one in the part that no divisor fits, one alone."""
+    x = torch.randn(6, 769)
+    x[0, 700], x[1, 768], x[2, 5] = float("nan"), float("nan"), float("inf")
+    x[3, 768], x[4] = -float("inf"), -float("inf")
+    check(name, x, (1,))
+    check(name, torch.stack([x, x]).reshape(2, 6, 769), (0, 2))
+
+
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_extrema_of_infinities_alone(name: str) -> None:
+    """The lanes beyond the end of a row begin with infinity too, not with the largest number."""
+    infinity = torch.full((2, 769), float("inf") if name == "min" else -float("inf"))
+    check(name, infinity, (1,))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32", "float16"])
+def test_other_dtypes(dtype: str) -> None:
+    torch.manual_seed(3)
+    x = torch.randint(-9, 10, (3, 4, 40, 5)).to(getattr(torch, dtype))
+    got, _ = run(lambda v: op.sum(v, [0, 2, 3]), x)
+    assert torch.equal(got.double(), x.double().sum((0, 2, 3)))  # below 2^11
+
+
+def test_producers_are_read_once() -> None:
+    """A norm's gradient: the product is one function with its sum, and never stored whole."""
+    torch.manual_seed(4)
+    dy, x, mean = torch.randn(4, 16, 24, 48), torch.randn(4, 16, 24, 48), torch.randn(16, 1, 1)
+    got, mod = run(
+        lambda a, b, c: op.sum(op.multiply(a, op.subtract(b, c)), [0, 2, 3]), dy, x, mean
+    )
+    product = dy.double() * (x.double() - mean.double())
+    limit = TOLERANCE * product.abs().sum((0, 2, 3)).max().item()
+    torch.testing.assert_close(got.double(), product.sum((0, 2, 3)), rtol=0, atol=limit)
+    assert stored(mod) == [{(16, 48), (16, 16)}]
+
+
+def test_bias_gradient() -> None:
+    torch.manual_seed(5)
+    x = torch.rand(2, 16, 48, 96) + 0.5
+    got, mod = run(lambda v: op.collapse_sum_to(v, (16, 1, 1)), x)
+    want = x.double().sum((0, 2, 3))[:, None, None]
+    limit = TOLERANCE * want.max().item()
+    torch.testing.assert_close(got.double(), want, rtol=0, atol=limit)
+    assert {(16, 96), (16, 16)} in stored(mod)
+
+
+@pytest.mark.parametrize("name", ["sum", "max"])
+@pytest.mark.parametrize("axes", [(0, 1), (1, 2), (2,), (0, 2)])
+def test_symbolic_sizes(name: str, axes: tuple[int, ...]) -> None:
+    """A symbolic axis as rows and as columns; steps of a chunk where it has many."""
+    n, m = tir.Var("n", "int64"), tir.Var("m", "int64")
+    reduce, oracle = REDUCTIONS[name]
+    inputs = [((3, n, m), "float32")]
+    function, _ = compiled(module(inputs, lambda v: reduce(v, list(axes))))
+    rng = np.random.default_rng(6)
+    for sizes in ((3, 1, 1), (3, 300, 37), (3, 5, 1000)):
+        x = rng.random(sizes, "float32")
+        got = torch.from_numpy(function(tvm.runtime.tensor(x)).numpy()).double()
+        want = oracle(torch.from_numpy(x).double(), axes)
+        limit = TOLERANCE * want.abs().max().item() if name == "sum" else 0
+        torch.testing.assert_close(got, want, rtol=0, atol=limit)
