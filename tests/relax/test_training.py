@@ -267,6 +267,18 @@ def stopped(self: Any, x: torch.Tensor) -> torch.Tensor:
     return (y * y.detach() * z).mean()
 
 
+def tracked(self: Any, x: torch.Tensor) -> torch.Tensor:
+    """Running statistics that blocks of no_grad change are read behind each of them."""
+    norm, loss = self.m[0], x.mean()
+    for factor in (1, 2):
+        with torch.no_grad():
+            norm(x * self.w * factor)
+        # Cloned: eager PyTorch would differentiate the first one by the statistics of the second.
+        y = F.batch_norm(x * self.w, norm.running_mean.clone(), norm.running_var.clone())
+        loss = loss + y.square().mean()
+    return loss
+
+
 def assigned(self: Any, x: torch.Tensor) -> torch.Tensor:
     y = self.m[0](x * self.w)
     self.m[0].running_mean = self.m[0].running_mean * 0.5
@@ -287,6 +299,7 @@ def concatenated(self: Any, x: torch.Tensor) -> torch.Tensor:
 
 FORMS = {
     "stop gradient": lambda: Function(stopped),
+    "statistics tracked within no_grad": lambda: Function(tracked, nn.BatchNorm1d(3, affine=False)),
     "assigned buffer": lambda: Function(assigned, nn.BatchNorm1d(3)),
     "norm without statistics": lambda: Function(
         normed, nn.BatchNorm1d(3, track_running_stats=False)

@@ -231,7 +231,9 @@ def _stop_after(graph: Any, node: Any, tensor: Any) -> None:
     order = {each: number for number, each in enumerate(graph.nodes)}
     readers = []
     for user in tensor.users:
-        if order[user] <= order[node] or user.op == "output" or _is_no_grad(user):
+        if order[user] <= order[node] or user.op == "output":
+            continue
+        if _is_no_grad(user) or user.target is _STOP:
             continue
         if _changes(user, tensor):
             rule = "changes a tensor that a block of no_grad has made or changed"
