@@ -17,8 +17,9 @@ from tvm.script import relax as script
 
 from topi_ext.adapters.registration import Registration
 from topi_ext.code_cache import build as code_cache
-from topi_ext.compat import infer_key, op_attr, own_op, replace_op_attr, set_op_attr
+from topi_ext.compat import has_op, infer_key, op_attr, own_op, replace_op_attr, set_op_attr
 
+from .gradients import GRADIENTS
 from .importers import HOOKS
 from .legalizations import LEGALIZATIONS
 from .op import ops
@@ -27,7 +28,6 @@ from .op.gradient import gradient
 from .op.infer import infer
 from .op.legalize import legalize
 from .op.mixed_precision import ALWAYS, with_out_dtype
-from .op.stock_gradients import GRADIENTS
 
 _RULES = {infer_key(): infer, "FLegalize": legalize, "FPrimalGradient": gradient}
 
@@ -44,9 +44,8 @@ class _Registry(Registration):
                 for ours in reversed(rules):
                     rule = partial(ours, stock=rule)
                 replace_op_attr(self.replaced, op, "FLegalize", rule)
-        for op, gradient_rule in GRADIENTS.items():
-            if (op, "FPrimalGradient") not in self.replaced:
-                rule = partial(gradient_rule, stock=op_attr(op, "FPrimalGradient"))
+        for op, rule in GRADIENTS.items():
+            if (op, "FPrimalGradient") not in self.replaced and has_op(op):
                 replace_op_attr(self.replaced, op, "FPrimalGradient", rule)
         HOOKS.install()
         code_cache.install()

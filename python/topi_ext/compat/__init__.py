@@ -68,6 +68,7 @@ from .ir import (
 from .operators import (
     Replaced,
     call_attr,
+    has_op,
     is_replaced,
     op_attr,
     own_op,
@@ -140,6 +141,7 @@ __all__ = [
     "flat_alias",
     "function_text",
     "gathers_elements",
+    "has_op",
     "host_target",
     "imported_c",
     "imported_llvm",

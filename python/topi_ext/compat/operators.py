@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from .versions import tvm
@@ -15,6 +16,16 @@ def op_attr(op_name: str, key: str) -> Any:
         return tvm.ir.Op.get(op_name).get_attr(key)
     except RuntimeError:  # no operator has ever had this attribute
         return None
+
+
+def has_op(op_name: str) -> bool:
+    """Whether this TVM has an operator."""
+    return op_name in _op_names()
+
+
+@cache
+def _op_names() -> frozenset[str]:
+    return frozenset(map(str, tvm.ir.Op.list_op_names()))
 
 
 def set_op_attr(op_name: str, key: str, value: Any, level: int = 10) -> None:
