@@ -27,7 +27,7 @@ import relax_ext
 from helpers.gradient_cases import FAMILIES, GradientCase, constant
 from helpers.torch_draws import Draw
 from relax_ext.gradients import GRADIENTS, constants
-from topi_ext.compat import op_attr, tir
+from topi_ext.compat import known_shape, op_attr, tensor_type_of, tir
 
 
 def add_function(
@@ -344,6 +344,31 @@ def test_an_exported_model() -> None:
     for ours, theirs in zip(got, want):
         scale = max(np.abs(theirs).max(), 1e-3 * largest)
         assert np.abs(ours - theirs).max() <= 2e-4 * scale
+
+
+def test_zeros_of_unused_fields_are_left_out() -> None:
+    """As the importer of PyTorch has it: a tuple is made of the results of a batch norm."""
+    shapes = [(4, 3, 5), *[(3,)] * 4]
+    params = [relax.Var(f"p{i}", R.Tensor(shape, "float32")) for i, shape in enumerate(shapes)]
+    bb = relax.BlockBuilder()
+    with bb.function("main", params):
+        with bb.dataflow():
+            norm = bb.emit(op.nn.batch_norm(*params, 1, training=True))
+            parts = [bb.emit(relax.TupleGetItem(norm, index)) for index in range(3)]
+            y = bb.emit(relax.TupleGetItem(bb.emit(relax.Tuple(parts)), 0))
+            loss = bb.emit_output(op.sum(op.multiply(y, y)))
+        bb.emit_func_output(loss)
+    mod = relax.transform.DeadCodeElimination()(
+        relax.transform.Gradient("main", params[:3])(bb.get())
+    )
+    created: list[tuple[int, ...]] = []
+
+    def note(expr: Any) -> None:
+        if isinstance(expr, relax.Call) and expr.op.name == "relax.zeros":
+            created.append(tuple(known_shape(tensor_type_of(expr).shape)))
+
+    relax.analysis.post_order_visit(mod["main_adjoint"], note)
+    assert shapes[0] not in created
 
 
 # ---------------------------------------------------------------- symbolic sizes
