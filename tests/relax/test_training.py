@@ -325,6 +325,25 @@ def test_forms_of_modules(form: str) -> None:
     same(step.state_dict()["module"], theirs.state_dict(), "module")
 
 
+def test_a_classifier() -> None:
+    """Integer targets, cross entropy, a max pool; every relu has inputs of exactly 0."""
+    torch.manual_seed(9)
+
+    def loss(self: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        h = F.max_pool2d(F.relu(self.m[0](x) * self.w[:, None, None]), 2)
+        return F.cross_entropy(self.m[1](h.flatten(1)), y)
+
+    ours = Function(loss, nn.Conv2d(2, 3, 3, padding=1, bias=False), nn.Linear(12, 4)).double()
+    theirs = copy.deepcopy(ours)
+    x = torch.randn(5, 2, 4, 4, dtype=torch.float64)
+    x[0] = 0
+    y = torch.tensor([0, 3, 1, 1, 2])
+    step, other = relax_ext.training(ours, (x, y), adam(ours)), adam(theirs)
+    for i in range(3):
+        same(step(x, y), torch_step(theirs, other, x, y), f"loss {i}")
+    same(step.state_dict()["module"], theirs.state_dict(), "module")
+
+
 def test_norm_of_volumes() -> None:
     """Sums over several axes, the last one among them."""
     torch.manual_seed(8)
