@@ -28,7 +28,6 @@ from .op.gradient import gradient
 from .op.infer import infer
 from .op.legalize import legalize
 from .op.mixed_precision import ALWAYS, with_out_dtype
-from .op.stock_gradients import GRADIENTS as STOCK_GRADIENTS
 
 _RULES = {infer_key(): infer, "FLegalize": legalize, "FPrimalGradient": gradient}
 
@@ -47,10 +46,6 @@ class _Registry(Registration):
                 replace_op_attr(self.replaced, op, "FLegalize", rule)
         for op, rule in GRADIENTS.items():
             if (op, "FPrimalGradient") not in self.replaced and has_op(op):
-                replace_op_attr(self.replaced, op, "FPrimalGradient", rule)
-        for op, gradient_rule in STOCK_GRADIENTS.items():
-            if (op, "FPrimalGradient") not in self.replaced:
-                rule = partial(gradient_rule, stock=op_attr(op, "FPrimalGradient"))
                 replace_op_attr(self.replaced, op, "FPrimalGradient", rule)
         HOOKS.install()
         code_cache.install()

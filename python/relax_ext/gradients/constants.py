@@ -17,7 +17,7 @@ from .parts import Rule, dtype_of, float_attr, op_name, reshaped, shape_of, tota
 R = relax()
 
 NAMES: tuple[str, ...] = (
-    *("arange", "eye", "eye_like", "hamming_window", "one_hot", "shape_of", "size"),
+    *("arange", "eye", "eye_like", "grad.no_grad", "hamming_window", "one_hot", "shape_of", "size"),
     *("argmax", "argmin", "argsort", "bucketize", "nonzero", "shape_to_tensor"),
     *("bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "left_shift", "right_shift"),
     *("ceil", "floor", "floor_divide", "round", "sign", "trunc"),

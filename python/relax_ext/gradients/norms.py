@@ -25,6 +25,7 @@ from .parts import (
     const,
     float_attr,
     in_float32,
+    is_zero,
     mean,
     op_name,
     positive_axis,
@@ -33,6 +34,7 @@ from .parts import (
     share,
     spread,
     total,
+    without_zeros,
     zeros_like,
 )
 
@@ -127,7 +129,7 @@ def batch_norm(y: Any, call: Any, dy: Any, bb: Any) -> list[Any]:
     """
     x, gamma, beta, moving_mean, moving_variance = call.args
     _refuse_statistics(call, dy, bb)
-    dy = bb.emit(R.TupleGetItem(dy, 0))
+    dy = without_zeros(bb.emit(R.TupleGetItem(dy, 0)), bb)
     rank = len(shape_of(x))
     axis = positive_axis(call, "axis", rank)
     others = [a for a in range(rank) if a != axis]
@@ -160,21 +162,12 @@ def batch_norm(y: Any, call: Any, dy: Any, bb: Any) -> list[Any]:
 
 def _refuse_statistics(call: Any, dy: Any, bb: Any) -> None:
     """Refuse a gradient of results 1 and 2 that is not zero by construction."""
-    value = dy
-    while isinstance(value, R.Var):
-        value = bb.lookup_binding(value)
-    if not isinstance(value, R.Tuple):
-        return
-    for part in value.fields[1:]:
-        while isinstance(part, R.Var):
-            part = bb.lookup_binding(part)
-        name = getattr(getattr(part, "op", None), "name", "")
-        if name not in ("relax.zeros", "relax.zeros_like", "relax.astype"):
-            raise fail(
-                op_name(call),
-                "the loss depends on the returned mean or variance, which have no gradient; "
-                "compute them by relax.op.mean and relax.op.variance",
-            )
+    if not all(is_zero(bb.normalize(R.TupleGetItem(dy, index)), bb) for index in (1, 2)):
+        raise fail(
+            op_name(call),
+            "the loss depends on the returned mean or variance, which have no gradient; "
+            "compute them by relax.op.mean and relax.op.variance",
+        )
 
 
 def layer_norm(y: Any, call: Any, dy: Any, bb: Any) -> list[Any]:

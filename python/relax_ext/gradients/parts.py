@@ -154,6 +154,50 @@ def fields_of(expr: Any, bb: Any) -> list[Any]:
     return [bb.emit(R.TupleGetItem(expr, index)) for index in range(len(type_of(expr).fields))]
 
 
+_LINEAR = ("astype", "broadcast_to", "collapse_sum_to", "negative", "reshape", "sum")
+
+
+def without_zeros(expr: Any, bb: Any) -> Any:
+    """Return an expression without what TVM's Gradient adds for unused fields of tuples.
+
+    Gradient sends a tensor of zeros through every field of a tuple that the loss does not read, and
+    adds it to the gradients of the others.
+    """
+    value = _bound(expr, bb)
+    if isinstance(value, R.TupleGetItem):
+        fields = _bound(value.tuple_value, bb)
+        if isinstance(fields, R.Tuple):
+            return without_zeros(fields.fields[value.index], bb)
+    elif _name(value) == "relax.add":
+        for part, other in (tuple(value.args), tuple(value.args)[::-1]):
+            if is_zero(part, bb) and same_shape(shape_of(value), shape_of(other)):
+                return without_zeros(other, bb)
+    return expr
+
+
+def is_zero(expr: Any, bb: Any) -> bool:
+    """Whether an expression is known to be zeros, as Gradient makes them."""
+    value = _bound(without_zeros(expr, bb), bb)
+    name = _name(value).removeprefix("relax.")
+    if name in _LINEAR:
+        return is_zero(value.args[0], bb)
+    return name in ("zeros", "zeros_like")
+
+
+def _bound(expr: Any, bb: Any) -> Any:
+    """Return the expression that a variable is bound to; a parameter of a function is itself."""
+    while isinstance(expr, R.Var):
+        value = bb.lookup_binding(expr)
+        if value is None:
+            break
+        expr = value
+    return expr
+
+
+def _name(expr: Any) -> str:
+    return str(getattr(getattr(expr, "op", None), "name", ""))
+
+
 def axes_of(call: Any, name: str, rank: int) -> list[int]:
     """Return an attribute of axes in ascending order, none of them negative; None means all."""
     axes = call_attr(call, name)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -80,6 +81,7 @@ def export(
         One line where ``torch.export`` refuses the module, or where training it would give other
         values than PyTorch.
     """
+    _refuse_old_release()
     function = _Pure(module, state)
     attributes = _attributes(module)
     tensors = [tensor.detach() for tensor in state.values()]
@@ -131,6 +133,24 @@ def refuse_module(module: nn.Module) -> None:
         is_norm = isinstance(child, nn.modules.batchnorm._NormBase)
         if is_norm and child.training and child.track_running_stats and child.momentum is None:
             raise fail(OP, f"{label} has momentum=None: give it a number")
+
+
+class _Detached(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.detach() * x
+
+
+@cache
+def _keeps_detach() -> bool:
+    """Whether exported programs say where gradients stop; those of early releases do not."""
+    program = torch.export.export(_Detached(), (torch.zeros(1),), strict=False)
+    return any(node.target is torch.ops.aten.detach.default for node in program.graph.nodes)
+
+
+def _refuse_old_release() -> None:
+    if not _keeps_detach():
+        rule = "drops detach() from exported programs: a later release is needed"
+        raise fail(OP, f"torch {torch.__version__} {rule}")
 
 
 def _name(module: nn.Module) -> str:
@@ -231,7 +251,9 @@ def _stop_after(graph: Any, node: Any, tensor: Any) -> None:
     order = {each: number for number, each in enumerate(graph.nodes)}
     readers = []
     for user in tensor.users:
-        if order[user] <= order[node] or user.op == "output" or _is_no_grad(user):
+        if order[user] <= order[node] or user.op == "output":
+            continue
+        if _is_no_grad(user) or user.target is _STOP:
             continue
         if _changes(user, tensor):
             rule = "changes a tensor that a block of no_grad has made or changed"
