@@ -35,10 +35,10 @@ class GradientCase:
     def tolerance(self) -> float:
         """Of the largest element of a gradient.
 
-        Sums of at most a few hundred products: float64 1e-12, float32 4e-6 for norms, whose sums
+        Sums of at most a few hundred products: float64 1e-12, float32 3e-5 for norms, whose sums
         cancel.  Constants in TVM's own lowering of float32 are stated as `relative`.
         """
-        return self.relative or {"float64": 1e-12, "float32": 4e-6}[self.dtype]
+        return self.relative or {"float64": 1e-12, "float32": 3e-5}[self.dtype]
 
 
 Drawn = Callable[[Draw], GradientCase]
@@ -114,7 +114,8 @@ def batch_norm(training: bool, **flags: bool) -> Drawn:
 
 def layer_norm(axes: int) -> Drawn:
     def drawn(draw: Draw) -> GradientCase:
-        x = values(draw, *draw.shape(4))
+        # Of two elements the gradient is zero but for epsilon: all digits cancel.
+        x = values(draw, *draw.shape(3), draw.int(5, 9))
         normalized = x.shape[-axes:]
         return GradientCase(
             (x, values(draw, *normalized), values(draw, *normalized)),
