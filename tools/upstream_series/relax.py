@@ -60,7 +60,8 @@ products in bfloat16 is 13 % wrong.
 """,
         [
             new_file(
-                "python/tvm/topi/nn/conv_transpose.py", PYTHON / "topi_ext" / "conv_transpose.py"
+                "python/tvm/topi/nn/conv_transpose.py",
+                PYTHON / "topi_ext" / "te" / "conv_transpose.py",
             ),
             after(
                 "python/tvm/topi/nn/__init__.py",

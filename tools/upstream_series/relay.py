@@ -37,7 +37,8 @@ over inserted zeros, and float16 is accumulated in float32.
 """,
         [
             new_file(
-                "python/tvm/topi/nn/conv_transpose.py", PYTHON / "topi_ext" / "conv_transpose.py"
+                "python/tvm/topi/nn/conv_transpose.py",
+                PYTHON / "topi_ext" / "te" / "conv_transpose.py",
             ),
             after(
                 "python/tvm/topi/nn/__init__.py",
