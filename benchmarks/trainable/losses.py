@@ -17,15 +17,15 @@ Trainable = tuple[nn.Module, tuple[Tensor, ...]]
 DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
-class Catalogue(dict[str, Callable[[], Trainable]]):
+class Catalogue(dict[str, Callable[..., Trainable]]):
     """Constructors by name, collected by a decorator; dropout is off, since it draws numbers."""
 
-    def model(self, name: str) -> Callable[[Callable[[], Trainable]], Callable[[], Trainable]]:
-        """Register a constructor; weights and batch are drawn from seed 0."""
+    def model(self, name: str) -> Callable[[Callable[[], Trainable]], Callable[..., Trainable]]:
+        """Register a constructor; weights and batch are drawn from the seed that is given."""
 
-        def add(make: Callable[[], Trainable]) -> Callable[[], Trainable]:
-            def made() -> Trainable:
-                torch.manual_seed(0)
+        def add(make: Callable[[], Trainable]) -> Callable[..., Trainable]:
+            def made(seed: int = 0) -> Trainable:
+                torch.manual_seed(seed)
                 module, batch = make()
                 for layer in module.modules():
                     if isinstance(layer, DROPOUT):
