@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import autoencoder
 import demo
 import models
+import segmentation
 
 from conv_cli.check import Report, Row
 from conv_cli.measure import Side
@@ -43,6 +44,21 @@ def test_training_follows_torch_step_by_step() -> None:
         np.testing.assert_allclose(mine.detach(), other.detach(), atol=1e-3)
 
 
+def test_the_unet_trains_as_in_pytorch() -> None:
+    """Batch norm, max pooling and Adam; roundings are multiplied by each step."""
+    torch.manual_seed(0)
+    model = segmentation.UNet(width=4)
+    twin = copy.deepcopy(model)
+    batches = segmentation.batches(8, 10)
+    shown, _ = segmentation.noisy(autoencoder.digits(2), seed=1)
+    theirs = segmentation.train_torch(model, batches, shown, lambda: None)
+    ours = segmentation.train_tvm(twin, batches, shown, lambda: None)
+    assert ours.losses[-1] < ours.losses[0]
+    np.testing.assert_allclose(ours.losses, theirs.losses, rtol=1e-3)
+    for name, buffer in twin.named_buffers():
+        np.testing.assert_allclose(buffer, dict(model.named_buffers())[name], rtol=1e-2, atol=1e-3)
+
+
 def test_the_report_says_why_times_are_rough(tmp_path: Path) -> None:
     """What the command line notes of a measurement stands beside the times, in the page too."""
     row = Row("conv2d", "3x3", 1, 1e-4, Side(1e-6, 28.0), Side(1e-6, 1.0), 0.5)
@@ -50,10 +66,11 @@ def test_the_report_says_why_times_are_rough(tmp_path: Path) -> None:
     report = Report("relax_ext", "DCGAN", "torch", "llvm", 2, [busy], [row], row)
     history = autoencoder.History(np.linspace(1, 0.5, 50), np.zeros((4, 1, 8, 8)))
     pictures = np.zeros((4, 1, 8, 8))
-    demo.write_report(tmp_path, [report], [], history, history, pictures, 1.0)
+    unet = demo.Unet(history, history, [("input", pictures), ("digit", pictures)])
+    demo.write_report(tmp_path, [report], [], history, history, pictures, unet, 1.0)
     assert f"DCGAN (relax_ext): {busy}" in (tmp_path / "report.html").read_text()
     report.notes.clear()
-    demo.write_report(tmp_path, [report], [], history, history, pictures, 1.0)
+    demo.write_report(tmp_path, [report], [], history, history, pictures, unet, 1.0)
     assert "busy" not in (tmp_path / "report.html").read_text()
 
 
