@@ -111,19 +111,15 @@ def without_gradient(mod: Any) -> list[str]:
             isinstance(expr, relax.Call)
             and isinstance(expr.op, tvm.ir.Op)
             and expr.op.get_attr("FPrimalGradient") is None
-            and _has_float(compat.type_of(expr))
+            and any(
+                "float" in str(getattr(leaf, "dtype", ""))
+                for leaf in _leaf_types(compat.type_of(expr))
+            )
         ):
             missing.add(expr.op.name)
 
     relax.analysis.post_order_visit(mod["main"].body, visit)
     return sorted(missing)
-
-
-def _has_float(kind: Any) -> bool:
-    """Whether a tensor, or one of a tuple, is of floating point."""
-    if hasattr(kind, "fields"):
-        return any(map(_has_float, kind.fields))
-    return "float" in str(getattr(kind, "dtype", ""))
 
 
 def _computes_in(mod: Any, dtype: str) -> bool:
