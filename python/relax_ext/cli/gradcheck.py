@@ -111,10 +111,7 @@ def without_gradient(mod: Any) -> list[str]:
             isinstance(expr, relax.Call)
             and isinstance(expr.op, tvm.ir.Op)
             and expr.op.get_attr("FPrimalGradient") is None
-            and any(
-                "float" in str(getattr(leaf, "dtype", ""))
-                for leaf in _leaf_types(compat.type_of(expr))
-            )
+            and compat.has_float(compat.type_of(expr))
         ):
             missing.add(expr.op.name)
 

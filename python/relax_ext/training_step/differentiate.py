@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import tvm
 from torch.export.graph_signature import ExportGraphSignature, OutputKind
 
-from topi_ext.compat import dtype_name, op_attr, relax, type_of
+from topi_ext.compat import has_float, op_attr, relax, type_of
 from topi_ext.spec.geometry import fail
 
 from . import batch_norm
@@ -48,7 +48,7 @@ def imported(exported: Exported) -> Any:
         raise fail(OP, f"TVM's importer refuses the module: {reason}") from error
 
 
-def differentiated(module: Any, names: Sequence[str], trained: Mapping[str, Any]) -> Any:
+def differentiated(module: Any, names: Sequence[str], trained: Collection[str]) -> Any:
     """Replace ``main`` by ``main_adjoint``, which gives ``(results of main, gradients)``.
 
     Parameters
@@ -126,10 +126,4 @@ def _carries_gradient(binding: Any) -> bool:
     """Whether a gradient flows through the value of a binding: floats that are not stopped."""
     if _operator(binding.value) == "relax.grad.no_grad":
         return False
-    return _has_float(type_of(binding.var))
-
-
-def _has_float(kind: Any) -> bool:
-    if hasattr(kind, "fields"):
-        return any(map(_has_float, kind.fields))
-    return "float" in dtype_name(getattr(kind, "dtype", None))
+    return has_float(type_of(binding.var))

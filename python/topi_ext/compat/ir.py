@@ -78,6 +78,13 @@ def tensor_type_of(expr: Any) -> Any:
     return found if isinstance(found, _tensor_type_class()) else None
 
 
+def has_float(kind: Any) -> bool:
+    """Return whether a Relax type is a tensor of floats, or a tuple that holds one."""
+    if hasattr(kind, "fields"):
+        return any(map(has_float, kind.fields))
+    return "float" in dtype_name(getattr(kind, "dtype", None))
+
+
 def constant_value(expr: Any) -> Any:
     """The array that a Relax constant holds, or None for another expression."""
     kind = getattr(relax(), "Constant", None) or tvm.ir.GenericConst

@@ -12,6 +12,7 @@ from itertools import product
 from math import gcd, prod
 from typing import TypeVar
 
+from ...kernel.registry import cost_of
 from ...spec.axis_access import AxisAccess
 from ...spec.conv import Convolution
 from ...spec.size_hints import elements
@@ -56,7 +57,7 @@ sizes leave out padding: a dilation of 2 has it."""
 
 def cheapest(plans: Iterable[tuple[float, AnyPlan]]) -> tuple[float, AnyPlan] | None:
     """Of plans and their cycles the first of fewest, or None where there is none."""
-    return min(plans, key=lambda one: one[0], default=None)
+    return min(plans, key=cost_of, default=None)
 
 
 def candidate_blocks(positions: Sequence[int], lanes: int) -> Iterator[tuple[int, ...]]:
