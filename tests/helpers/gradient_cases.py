@@ -434,6 +434,37 @@ def index_tensor(draw: Draw) -> GradientCase:
     )
 
 
+def take(axis: int, mode: str) -> Drawn:
+    """Indices of rank 2, some of them outside the axis where `mode` says what that means."""
+
+    def drawn(draw: Draw) -> GradientCase:
+        sizes = draw.shape(3)
+        size = sizes[axis]
+        index = indices(draw, size, 4, 3)
+        if mode != "fast":
+            index = indices(draw, 3 * size, 4, 3) - size
+        read = index % size if mode == "wrap" else index.clip(0, size - 1)
+        is_read = ((index == read) | (mode != "nan")).reshape(4, 3, *[1] * (2 - axis))
+
+        def ours(x: Any) -> Any:
+            y = op.take(x, constant(index.numpy()), axis, mode)
+            return op.where(constant(is_read.numpy()), y, constant(0.0, x))
+
+        def theirs(x: torch.Tensor) -> torch.Tensor:
+            y = x.index_select(axis, read.flatten())
+            return y.reshape(*sizes[:axis], 4, 3, *sizes[axis + 1 :]) * is_read.double()
+
+        return GradientCase((values(draw, *sizes),), ours, theirs)
+
+    return drawn
+
+
+def take_of_a_vector(draw: Draw) -> GradientCase:
+    x = values(draw, draw.int(3, 9))
+    index = indices(draw, len(x), 5)
+    return GradientCase((x,), lambda x: op.take(x, constant(index.numpy())), lambda x: x[index])
+
+
 def scatter_elements(reduction: str) -> Drawn:
     def drawn(draw: Draw) -> GradientCase:
         a, b = draw.shape(2)
@@ -465,6 +496,11 @@ INDEXING: dict[str, Drawn] = {
     "gather_elements": gather_elements(False),
     "gather_nd": gather_nd,
     "index_tensor": index_tensor,
+    "take, rows": take(0, "fast"),
+    "take, wrap": take(1, "wrap"),
+    "take, clip": take(2, "clip"),
+    "take, nan": take(0, "nan"),
+    "take of a vector": take_of_a_vector,
     "scatter_elements, add": scatter_elements("add"),
     "scatter_elements, update": scatter_elements("update"),
     **{

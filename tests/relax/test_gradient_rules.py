@@ -167,7 +167,16 @@ REPLACED = {
     f"relax.{name}"
     for name in (
         *("abs", "astype", "concat", "cumsum", "full", "full_like", "maximum", "mean", "minimum"),
-        *("nn.avg_pool2d", "nn.max_pool2d", "nn.relu", "power", "triu", "variance", "where"),
+        *(
+            "nn.avg_pool2d",
+            "nn.max_pool2d",
+            "nn.relu",
+            "power",
+            "take",
+            "triu",
+            "variance",
+            "where",
+        ),
     )
 }
 """Operators of which TVM has a rule: :func:`test_stock_is_wrong` shows its fault."""
@@ -238,6 +247,11 @@ WRONG: dict[str, GradientCase] = {
         [EDGE],
         lambda x: op.multiply(x, op.astype(op.astype(op.multiply(x, x), "int32"), "float64")),
         lambda x: x * (x.detach() * x.detach()).int(),
+    ),
+    "take at indices of rank 2": fixed(
+        [EDGE],
+        lambda x: op.take(x, constant(np.array([[0, 3], [3, 1]])), 0),
+        lambda x: x[torch.tensor([[0, 3], [3, 1]])],
     ),
     "triu": fixed([IMAGE], lambda x: op.triu(x, 1), lambda x: x.triu(1)),
 }
@@ -488,7 +502,7 @@ HALF_CASES = {
     "arithmetic": ("power 3.0", "maximum"),
     "reductions": ("mean", "variance", "max"),
     "shapes": ("strided_slice", "pad, replicate"),
-    "indexing": ("gather_elements, one each", "einsum bij,bjk->bik"),
+    "indexing": ("gather_elements, one each", "take, rows", "einsum bij,bjk->bik"),
     "pooling": ("max_pool1d", "max_pool2d of blocks", "avg_pool2d", "adaptive_avg_pool2d"),
     "resizing": ("bilinear",),
 }

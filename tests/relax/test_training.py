@@ -297,7 +297,12 @@ def concatenated(self: Any, x: torch.Tensor) -> torch.Tensor:
     return torch.cat([torch.cat([x * self.w]), x]).square().mean()
 
 
+def embedded(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return (self.m[0]((x > 0).long()) * self.w).square().mean()
+
+
 FORMS = {
+    "embedding at indices of rank 2": lambda: Function(embedded, nn.Embedding(2, 3)),
     "stop gradient": lambda: Function(stopped),
     "statistics tracked within no_grad": lambda: Function(tracked, nn.BatchNorm1d(3, affine=False)),
     "assigned buffer": lambda: Function(assigned, nn.BatchNorm1d(3)),
@@ -323,6 +328,38 @@ def test_forms_of_modules(form: str) -> None:
     for seed in range(3):
         same(step(rows(seed)), torch_step(theirs, other, rows(seed)), f"loss {seed}")
     same(step.state_dict()["module"], theirs.state_dict(), "module")
+
+
+def drawn(self: Any, x: torch.Tensor) -> torch.Tensor:
+    """Every way in which layers of training draw numbers."""
+    h = self.m[0](x * self.w)
+    with torch.no_grad():
+        noise = torch.randn_like(h)
+    h = F.dropout(self.m[1](h + 0.1 * noise), 0.0) * h.new_empty(len(h), 1).bernoulli_(0.8).div_(
+        0.8
+    )
+    h = h * torch.rand(3, dtype=h.dtype) + torch.empty_like(h).uniform_(-1, 1) * self.w
+    h = F.alpha_dropout(h, 0.2, self.training)[torch.randperm(len(h))]
+    h = self.m[2](h[:, :, None])[:, :, 0] + 1e-3 * F.dropout(h, 1.0)
+    return F.gumbel_softmax(h).square().mean()
+
+
+def test_random_numbers_are_those_of_pytorch() -> None:
+    """The same seed gives the numbers of PyTorch, in training and in evaluation."""
+    torch.manual_seed(8)
+    ours = Function(drawn, nn.Linear(3, 3), nn.Dropout(0.3), nn.Dropout1d(0.4)).double()
+    theirs = copy.deepcopy(ours)
+    step, other = relax_ext.training(ours, (rows(0, 6),), sgd(ours)), sgd(theirs)
+    torch.manual_seed(11)
+    losses = [step(rows(seed, 6)) for seed in range(3)] + [step.evaluate(rows(3, 6))]
+    torch.manual_seed(11)
+    expected = [torch_step(theirs, other, rows(seed, 6)) for seed in range(3)]
+    expected.append(theirs.eval()(rows(3, 6)).detach())
+    for number, (loss, value) in enumerate(zip(losses, expected)):
+        same(loss, value, f"loss {number}")
+    same(step.state_dict()["module"], theirs.state_dict(), "module")
+    torch.manual_seed(12)
+    assert not torch.equal(step(rows(0, 6)), losses[0]), "each step draws anew"
 
 
 def test_a_classifier() -> None:
@@ -383,12 +420,11 @@ def kept(self: Any, x: torch.Tensor) -> torch.Tensor:
 
 REFUSED = {
     r"module=int must be a torch.nn.Module": lambda: 3,
-    r"Dropout 'm.0' has p=0.5 and drops values": lambda: Function(twice, nn.Dropout()),
-    r"aten.native_dropout.default .*draws random numbers": lambda: Function(
-        lambda self, x: F.dropout(x * self.w).mean()
+    r"aten.normal.Tensor_float .*draws random numbers by values of the model": lambda: Function(
+        lambda self, x: (torch.normal(x * self.w, 1.0) * self.w).mean()
     ),
-    r"aten.randn_like.default .*draws random numbers": lambda: Function(
-        lambda self, x: (torch.randn_like(x) * self.w).mean()
+    r"aten.rrelu_with_noise_functional.default .*draws random numbers by values": lambda: Function(
+        lambda self, x: F.rrelu(x * self.w, training=True).mean()
     ),
     r"BatchNorm1d 'm.0' has momentum=None": lambda: Function(
         normed, nn.BatchNorm1d(3, momentum=None)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from topi_ext.compat import call_attr, relax
@@ -13,8 +14,11 @@ from .parts import (
     const,
     dtype_of,
     fields_of,
+    in_float32,
+    known_size,
     op_name,
     positive_axis,
+    reshaped,
     same_shape,
     shape_of,
     spread,
@@ -62,6 +66,37 @@ def gather_nd(y: Any, call: Any, dy: Any, bb: Any) -> list[Any]:
     return [op.scatter_nd(zeros, indices, dy, "add"), None]
 
 
+def take(y: Any, call: Any, dy: Any, bb: Any) -> list[Any]:
+    """Differentiate slices at indices of any rank along an axis: gradients are added there.
+
+    The rule of TVM takes indices of rank 1 only, and writes outside the tensor where the mode lets
+    them be negative.
+    """
+    x, indices = call.args
+    sizes = shape_of(x)
+    axis = 0 if call_attr(call, "axis") is None else positive_axis(call, "axis", len(sizes))
+    before, after = sizes[:axis], sizes[axis + 1 :]
+    count = prod(shape_of(indices))
+    flat = bb.emit(reshaped(indices, [count]))
+    slices = bb.emit(reshaped(dy, [*before, count, *after]))
+    mode = str(call_attr(call, "mode"))
+    if mode != "fast":
+        size = known_size(call, sizes[axis], axis)
+        limit, zero = (R.const(n, dtype_of(flat)) for n in (size, 0))
+        if mode == "nan":
+            is_inside = op.logical_and(op.greater_equal(flat, zero), op.less(flat, limit))
+            is_read = bb.emit(spread(bb.emit(is_inside), len(sizes), axis))
+            slices = bb.emit(op.where(is_read, slices, const(0.0, x)))
+        wrapped = op.floor_mod(flat, limit)
+        flat = bb.emit(wrapped if mode == "wrap" else op.clip(flat, 0, size - 1))
+    zeros = bb.emit(zeros_like(x))
+    if axis == 0:
+        return [op.scatter_nd(zeros, bb.emit(reshaped(flat, [count, 1])), slices, "add"), None]
+    column = bb.emit(spread(flat, len(sizes), axis))
+    positions = bb.emit(op.broadcast_to(column, R.ShapeExpr([*before, count, *after])))
+    return [op.scatter_elements(zeros, positions, slices, axis, "add"), None]
+
+
 def scatter_elements(y: Any, call: Any, dy: Any, bb: Any) -> list[Any]:
     """Differentiate a scatter that adds or replaces: what is scattered reads at its indices.
 
@@ -82,8 +117,9 @@ def scatter_elements(y: Any, call: Any, dy: Any, bb: Any) -> list[Any]:
 
 
 RULES: dict[str, Rule] = {
-    "relax.gather_elements": gather_elements,
-    "relax.gather_nd": gather_nd,
-    "relax.index_tensor": index_tensor,
+    "relax.gather_elements": in_float32(gather_elements),
+    "relax.gather_nd": in_float32(gather_nd),
+    "relax.index_tensor": in_float32(index_tensor),
     "relax.scatter_elements": scatter_elements,
+    "relax.take": in_float32(take),
 }

@@ -20,6 +20,8 @@ from torch.export.graph_signature import OutputKind
 
 from topi_ext.spec.geometry import fail
 
+from .draws import Draw, drawn_outside
+
 OP = "training"
 """The name that errors begin with."""
 
@@ -45,7 +47,7 @@ _STOP = torch.ops.relax_ext.stop_gradient.default
 
 @dataclass(frozen=True)
 class Exported:
-    """A module as a function of ``(*inputs, *state)``.
+    """A module as a function of ``(*inputs, *state, *random numbers)``.
 
     Attributes
     ----------
@@ -55,11 +57,14 @@ class Exported:
         Names of the inputs; no tensor of the state has such a name.
     changed : tuple of str
         Names of the buffers that it changes, in the order of the results.
+    draws : tuple of callable
+        What draws the random numbers of a call, which are arguments behind the state.
     """
 
     program: Any
     inputs: tuple[str, ...]
     changed: tuple[str, ...]
+    draws: tuple[Draw, ...] = ()
 
 
 def export(
@@ -95,11 +100,11 @@ def export(
         _refuse_assignments(module, attributes)
     _keep_stops(program.graph_module)
     program = program.run_decompositions()
-    _refuse_random(program)
     _refuse_data_dependent(program)
+    draws = drawn_outside(program, OP)
     _refuse_other_results(module, program)
     arguments = tuple(f"argument {number}" for number in range(len(inputs)))
-    return Exported(program, arguments, _changed(program, arguments, tuple(state)))
+    return Exported(program, arguments, _changed(program, arguments, tuple(state)), draws)
 
 
 @contextmanager
@@ -126,10 +131,6 @@ def refuse_module(module: nn.Module) -> None:
     """
     for name, child in module.named_modules():
         label = f"{type(child).__name__} {name!r}"
-        p = getattr(child, "p", 0)
-        if isinstance(child, nn.modules.dropout._DropoutNd) and child.training and p:
-            rule = "random numbers are not made in TVM: set p=0 or call eval() on it"
-            raise fail(OP, f"{label} has p={p} and drops values: {rule}")
         is_norm = isinstance(child, nn.modules.batchnorm._NormBase)
         if is_norm and child.training and child.track_running_stats and child.momentum is None:
             raise fail(OP, f"{label} has momentum=None: give it a number")
@@ -296,16 +297,6 @@ def _changes(user: Any, tensor: Any) -> bool:
 def _is_float(node: Any) -> bool:
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and value.is_floating_point()
-
-
-def _refuse_random(program: Any) -> None:
-    for node in program.graph.nodes:
-        tags = getattr(node.target, "tags", ())
-        if torch.Tag.nondeterministic_seeded in tags:
-            where = str(node.meta.get("stack_trace") or "").strip().splitlines()
-            line = f" ({where[-1].strip()})" if where else ""
-            rule = "draws random numbers, which are not made in TVM: draw them outside, as an input"
-            raise fail(OP, f"{node.target}{line} {rule}")
 
 
 def _refuse_data_dependent(program: Any) -> None:

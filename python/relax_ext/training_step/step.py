@@ -20,6 +20,7 @@ from ..pipeline import pipeline
 from . import state as states
 from . import torch_optimizer
 from .differentiate import differentiated, imported
+from .draws import Draw
 from .export import OP, export, modes, refuse_module
 
 R = relax()
@@ -31,6 +32,7 @@ class _Loss:
 
     run: Any
     changed: tuple[str, ...]
+    draws: tuple[Draw, ...]
 
 
 class TrainingStep:
@@ -229,7 +231,7 @@ class TrainingStep:
                 names = [*exported.inputs, *states.tensors_of(self.module)]
                 module = differentiated(module, names, self._trained)
             run = self._compiled(module)["main_adjoint" if train else "main"]
-            self._losses[key] = _Loss(run, exported.changed)
+            self._losses[key] = _Loss(run, exported.changed, exported.draws)
         return self._losses[key]
 
     def _compiled(self, module: Any) -> Any:
@@ -257,7 +259,8 @@ class TrainingStep:
 
     def _run(self, loss: _Loss, batch: Sequence[torch.Tensor]) -> Any:
         inputs = [states.to_tvm(tensor) for tensor in batch]
-        return loss.run(*inputs, *self._values.values())
+        numbers = [states.to_tvm(draw()) for draw in loss.draws]
+        return loss.run(*inputs, *self._values.values(), *numbers)
 
     def _differentiate(self, batch: Sequence[torch.Tensor]) -> tuple[Any, list[Any]]:
         """Return the loss and the gradients, and keep the changed buffers."""
