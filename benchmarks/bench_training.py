@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import argparse
 import copy
+import ctypes
+import gc
 import json
 import os
 import subprocess
@@ -44,27 +46,36 @@ def main() -> int:
             os.environ.pop(name, None)
     else:
         prepare_environment(given.threads)
+    from trainable.losses import InBfloat16
     from trainable.sized import MODELS
 
+    def in_bfloat16(make: Callable[[], Any]) -> Callable[[], Any]:
+        def made() -> Any:
+            module, batch = make()
+            return InBfloat16(module), batch
+
+        return made
+
+    models = {name: in_bfloat16(make) if given.bfloat16 else make for name, make in MODELS.items()}
     if given.list:
-        print("\n".join(MODELS))
+        print("\n".join(models))
         return 0
-    unknown = set(given.only or ()) - set(MODELS)
+    unknown = set(given.only or ()) - set(models)
     if unknown:
         parser().error(f"--only: {', '.join(sorted(unknown))} must be of --list")
     if given.child:
         import torch
 
         torch.set_num_threads(given.threads)
-        print(json.dumps(measured_alone(given.child, MODELS[given.only[0]])))
+        print(json.dumps(measured_alone(given.child, models[given.only[0]])))
         return 0
     rows = json.loads(given.json.read_text())["rows"] if exists(given.json) else {}
-    for name in given.only or MODELS:
-        rows[name] = measured(name, MODELS[name], given)
+    for name in given.only or models:
+        rows[name] = measured(name, models[name], given)
         print(line(name, rows[name]), flush=True)
         if given.json:
             given.json.parent.mkdir(parents=True, exist_ok=True)
-            found = {**header(given.threads), "rows": rows}
+            found = {**header(given.threads), "bfloat16": given.bfloat16, "rows": rows}
             given.json.write_text(json.dumps(found, indent=1) + "\n")
     ratios = [row["ratio"] for row in rows.values()]
     print(f"geometric mean {geometric_mean(ratios):.2f}, least {min(ratios):.2f}")
@@ -80,6 +91,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--threads", type=int, default=2)
     made.add_argument("--list", action="store_true", help="print the names")
     made.add_argument("--memory", action="store_true", help="measure the peak of each too")
+    made.add_argument("--bfloat16", action="store_true", help="by torch.autocast, all engines")
     made.add_argument("--json", type=Path, help="write the rows there; rows of other models stay")
     made.add_argument("--plot", type=Path, help="draw the ratios there")
     made.add_argument("--child", choices=ENGINES, help=argparse.SUPPRESS)
@@ -135,13 +147,15 @@ def measured(name: str, make: Callable[[], Any], given: argparse.Namespace) -> d
     ms = dict(zip(steps, in_blocks(list(steps.values()), BLOCKS, BLOCK, PAUSE)))
     row: dict[str, Any] = {"ms": ms, "first_step_s": seconds, "failed": failed}
     # Threads that spin are faster in short layers, and slow down whatever runs beside them.
-    alone = {one: child(one, name, given.threads)["ms"] for one in ms if one != "ours"}
+    alone = {one: child(one, name, given)["ms"] for one in ms if one != "ours"}
     row["alone_ms"] = alone
     for one, its in alone.items():
         ms[one] = min(ms[one], its)
     row["ratio"] = min(ms[one] for one in alone) / ms["ours"]
     if given.memory:
-        row["peak_mib"] = {one: child(one, name, given.threads)["peak_mib"] for one in steps}
+        found = {one: child(one, name, given) for one in steps}
+        row["peak_mib"] = {one: sizes["peak_mib"] for one, sizes in found.items()}
+        row["step_mib"] = {one: found[one]["step_mib"] for one in ("ours", "eager")}
     return row
 
 
@@ -173,24 +187,27 @@ def step_of(engine: str, make: Callable[[], Any]) -> Callable[[], Any]:
     return step_of_torch
 
 
-def child(engine: str, name: str, threads: int) -> dict[str, Any]:
+def child(engine: str, name: str, given: argparse.Namespace) -> dict[str, Any]:
     """Return what a process of its own measures."""
     command = [sys.executable, __file__, "--child", engine, "--only", name]
-    done = subprocess.run(
-        [*command, "--threads", str(threads)], capture_output=True, text=True, check=True
-    )
+    command += ["--threads", str(given.threads)] + ["--bfloat16"] * given.bfloat16
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def measured_alone(engine: str, make: Callable[[], Any]) -> dict[str, float]:
     """Return the peak of a process that trains, and milliseconds of a step.
 
-    Compiling is over by then; Linux forgets the peak before on request.
+    Compiling is over by then; Linux forgets the peak before on request.  Of the peak, a step takes
+    what was not resident before the first: gradients, the optimizer's state, activations.
+    ``torch.compile`` compiles within that one, so that this says nothing of its step.
     """
     step = step_of(engine, make)
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    ready = resident("VmRSS")
     step()
     Path("/proc/self/clear_refs").write_text("5")
-    before = resident("VmRSS")
     for _ in range(STEPS_FOR_PEAK):
         step()
     peak = round(resident("VmHWM") / 1024, 1)
@@ -199,7 +216,7 @@ def measured_alone(engine: str, make: Callable[[], Any]) -> dict[str, float]:
         begin = time.perf_counter()
         step()
         times.append(1e3 * (time.perf_counter() - begin))
-    return {"peak_mib": peak, "before_mib": round(before / 1024, 1), "ms": median(times)}
+    return {"peak_mib": peak, "step_mib": round(peak - ready / 1024, 1), "ms": median(times)}
 
 
 def resident(field: str) -> int:

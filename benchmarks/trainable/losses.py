@@ -60,6 +60,19 @@ class Loss(nn.Module):
             return self.take(copy.deepcopy(self.net).train()(*inputs))
 
 
+class InBfloat16(nn.Module):
+    """The loss of a module by ``torch.autocast``: products in bfloat16, weights in float32."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Return the loss of a batch, in float32."""
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.module(*inputs).float()
+
+
 def regression(
     net: nn.Module, *inputs: Tensor, criterion: Any = F.mse_loss, **how: Any
 ) -> Trainable:

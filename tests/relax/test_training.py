@@ -381,6 +381,43 @@ def test_a_classifier() -> None:
     same(step.state_dict()["module"], theirs.state_dict(), "module")
 
 
+class InBfloat16(nn.Module):
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *batch: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.module(*batch).float()
+
+
+def test_autocast() -> None:
+    """Products in bfloat16, batch norms and weights in float32: as near to float64 as PyTorch.
+
+    Twice its distance, as both round each product; measured, 0.9 to 1.1 times.
+    """
+    torch.manual_seed(3)
+    exact = net()
+    ours, theirs = (InBfloat16(copy.deepcopy(exact).float()) for _ in range(2))
+    wide = batches(4, 8)[0]
+    narrow = tuple(tensor.float() for tensor in wide)
+    loss, gradients = relax_ext.training(ours, narrow, sgd(ours)).gradients(*narrow)
+    losses = {"exact": exact(*wide), "theirs": theirs(*narrow)}
+    for value in losses.values():
+        value.backward()
+    distances = {
+        "loss": (loss - losses["exact"], losses["theirs"] - losses["exact"]),
+        **{
+            name: (gradients[f"module.{name}"] - p.grad, q.grad - p.grad)
+            for (name, p), q in zip(exact.named_parameters(), theirs.parameters())
+            if p.requires_grad
+        },
+    }
+    for name, (our, their) in distances.items():
+        assert our.abs().max() <= 2 * their.abs().max() + 1e-4, name
+        assert our.abs().max() > 0, f"{name}: not in bfloat16"
+
+
 def test_norm_of_volumes() -> None:
     """Sums over several axes, the last one among them."""
     torch.manual_seed(8)

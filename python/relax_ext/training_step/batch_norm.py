@@ -25,8 +25,8 @@ def converters() -> dict[str, Callable[[Any, Any], Any]]:
 
     def reading(names: Sequence[str], convert: Callable[..., Any]) -> Callable[[Any, Any], Any]:
         def called(node: Any, importer: Any) -> Any:
-            arguments = map(importer._retrieve_args, node.args)
-            return convert(importer.block_builder.emit, **dict(zip(names, arguments)))
+            call = dict(zip(names, map(importer._retrieve_args, node.args)))
+            return _in_float32(importer.block_builder.emit, call, convert)
 
         return called
 
@@ -35,6 +35,16 @@ def converters() -> dict[str, Callable[[Any, Any], Any]]:
         "_native_batch_norm_legit.no_stats": reading(_NO_STATISTICS, _without_statistics),
         "_native_batch_norm_legit_no_training.default": reading(_EVALUATED, _by_statistics),
     }
+
+
+def _in_float32(emit: Callable[[Any], Any], call: dict[str, Any], convert: Any) -> list[Any]:
+    """Convert a batch norm; one of half precision, as autocast has it, is computed in float32."""
+    dtype = dtype_name(type_of(call["x"]).dtype)
+    if dtype not in ("float16", "bfloat16"):
+        return convert(emit, **call)
+    call["x"] = emit(R.op.astype(call["x"], "float32"))
+    y, *statistics = convert(emit, **call)
+    return [emit(R.op.astype(y, dtype)), *statistics]
 
 
 def _without_statistics(emit: Callable[[Any], Any], **call: Any) -> list[Any]:
