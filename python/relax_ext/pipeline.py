@@ -21,6 +21,7 @@ from topi_ext.emit import is_kernel
 from topi_ext.schedules.float_semantics import ieee_floats, infinite_identities
 from topi_ext.schedules.loops import parallelized, scalars_on_gpu
 from topi_ext.schedules.reductions import staged
+from topi_ext.schedules.selections import without_branches
 from topi_ext.schedules.vector_math import vectorized_math
 from topi_ext.target import advise
 from topi_ext.tuning.database import AnyPath, using
@@ -99,7 +100,8 @@ def first_passes(module: Any) -> list[Any]:
 
 def on_processors(func: Any) -> Any:
     """Schedule a function that is no kernel of ours: all threads, vectors, NaN kept."""
-    return vectorized_math(ieee_floats(parallelized(infinite_identities(staged(func)))))
+    scheduled = parallelized(infinite_identities(staged(func)))
+    return without_branches(vectorized_math(ieee_floats(scheduled)))
 
 
 def _folded(module: Any) -> Any:
