@@ -98,7 +98,7 @@ class Run:
             raise ValueError("shapes have no elements: a call takes arrays")
         plan = self._lowered.plan(*arrays, name=name or self.name)
         program = compiler.program(self._text, self.mode)
-        process.run(program, plan, self._names, arrays, order, timeout)
+        process.run(program, plan, self._names, arrays, order, timeout, self._lowered.shared)
 
 
 def _constant(value: Any) -> int | None:

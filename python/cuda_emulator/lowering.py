@@ -16,13 +16,19 @@ __all__ = ["Lowered", "lower", "target_of"]
 
 DYNAMIC_SHARED = "tirx.use_dyn_shared_memory"
 
+_SHARED_KIB = {50: 48, 70: 96, 75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 110: 227, 120: 99}
+"""Most shared memory of a block from a compute capability on: CUDA C++ Programming Guide, technical
+specifications."""
+
 
 class Lowered(NamedTuple):
-    """CUDA C++, device functions by name, and host functions by the name of their PrimFunc."""
+    """CUDA C++, device functions by name, host functions by the name of their PrimFunc, and the
+    bytes of shared memory that a block may have."""
 
     source: str
     kernels: dict[str, Any]
     hosts: dict[str, Any]
+    shared: int
 
     def chosen(self, name: str | None) -> str:
         """A function by its name, which may be left out where there is one, or a ``main``."""
@@ -100,4 +106,9 @@ def lower(mod: Any, target: Any) -> Lowered:
         text = codegen_build(device, device_target).inspect_source()
     kernels = {v.name_hint: f for v, f in device.functions.items()}
     hosts = {v.name_hint: f for v, f in keep.module.functions.items() if v.name_hint not in kernels}
-    return Lowered(text, kernels, hosts)
+    return Lowered(text, kernels, hosts, _most_shared(device_target))
+
+
+def _most_shared(target: Any) -> int:
+    arch = int("".join(filter(str.isdigit, str(target.attrs["arch"]))))
+    return _SHARED_KIB[max(known for known in _SHARED_KIB if known <= arch)] << 10

@@ -21,6 +21,9 @@ from .host import Address, Launch, Plan
 __all__ = ["run"]
 
 _UNIT = 4096
+_ALIGNMENT = 16
+"""Bytes of the widest access of a thread: an array keeps its address modulo these."""
+
 _ENVIRONMENT = {
     "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0:handle_segv=0:handle_sigbus=0"
     ":handle_sigill=0:handle_sigfpe=0:allow_user_segv_handler=1",
@@ -49,18 +52,23 @@ def _launch(launch: Launch, numbers: dict[str, int]) -> str:
     return " ".join((*map(str, head), str(len(values)), *values))
 
 
-def _job(plan: Plan, kernels: Sequence[str]) -> tuple[str, list[int]]:
+def _job(
+    plan: Plan, kernels: Sequence[str], arrays: Sequence[Any], shared: int
+) -> tuple[str, list[int]]:
     """The text of a job, and where in the file of data each memory lies; -1: not there."""
-    offsets, end = [], 0
+    offsets, shifts, end = [], [], 0
     for memory in plan.memory:
-        offsets.append(end if memory.argument is not None else -1)
-        if memory.argument is not None:
+        is_array = memory.argument is not None
+        offsets.append(end if is_array else -1)
+        shifts.append(arrays[memory.argument].ctypes.data % _ALIGNMENT if is_array else 0)
+        if is_array:
             end += (memory.bytes + _UNIT - 1) // _UNIT * _UNIT
     numbers = {name: number for number, name in enumerate(kernels)}
-    lines = [str(len(plan.memory))]
+    names = [re.sub(r"[^0-9A-Za-z_.]", "_", memory.name)[:90] or "_" for memory in plan.memory]
+    lines = [str(shared), str(len(plan.memory))]
     lines += [
-        f"{memory.bytes} {offset} {re.sub(r'[^0-9A-Za-z_.]', '_', memory.name)[:90] or '_'}"
-        for memory, offset in zip(plan.memory, offsets)
+        f"{memory.bytes} {offset} {shift} {name}"
+        for memory, offset, shift, name in zip(plan.memory, offsets, shifts, names)
     ]
     lines.append(str(len(plan.launches)))
     lines += [_launch(launch, numbers) for launch in plan.launches]
@@ -74,16 +82,20 @@ def run(
     arrays: Sequence[Any],
     order: int,
     timeout: float,
+    shared: int,
 ) -> None:
-    """Run `plan` and write results into `arrays`.
+    """Run `plan` and write results into `arrays`; a block has at most `shared` bytes.
 
     Raises
     ------
     Fault
         The one that the program found first.
     """
-    launches = [x for x in plan.launches if min((*x.grid, *x.block)) > 0]
-    text, offsets = _job(plan._replace(launches=launches), kernels)
+    for launch in plan.launches:
+        if min((*launch.grid, *launch.block)) <= 0:
+            sizes = f"grid {launch.grid} and block {launch.block}"
+            raise Fault("launch", f"{sizes} must be positive", launch.kernel)
+    text, offsets = _job(plan, kernels, arrays, shared)
     with tempfile.TemporaryDirectory(prefix="cuda_emulator_run_", dir=_scratch()) as made:
         job, data = Path(made) / "job", Path(made) / "data"
         job.write_text(text)
@@ -102,7 +114,7 @@ def run(
                 env={**os.environ, **_ENVIRONMENT},
             )
         except subprocess.TimeoutExpired:
-            names = ", ".join(dict.fromkeys(launch.kernel for launch in launches))
+            names = ", ".join(dict.fromkeys(launch.kernel for launch in plan.launches))
             raise Fault("timeout", f"{names} took more than {timeout:g} seconds") from None
         said = done.stderr.decode(errors="replace")
         fault = _fault(program, said, done.returncode)

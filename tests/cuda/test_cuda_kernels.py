@@ -12,6 +12,7 @@ import tvm
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cuda_emulator
 from helpers import quantized
 from helpers.cases import Case, any_case, geometry_of
 from helpers.compare import numpy_dtype
@@ -215,15 +216,34 @@ def test_float32_as_three_products_of_tf32(name: str) -> None:
             check(last, plan)
 
 
+def test_sums_of_one_sign_by_tf32(rng: np.random.Generator) -> None:
+    """Tensor cores cut sums off: over 9,216 terms of one sign that is 1.6 times the bound."""
+    case = FaceCase("conv", geometry_of(Case("conv", (4, 4), (3, 3), ins=1024, outs=16)), 1)
+    plan = ImplicitGemmMmaPlan(Tile(64, 16, 16), 2, 1, width=4)
+    operands = [np.abs(array) for array in case.arrays(rng)]
+    stored = [case.stored(role, array) for role, array in zip(case.roles, operands)]
+    run = emulated(BACKEND.build(problem_of(case), plan), mode="fibers")
+    case.check(result_of(run, case, stored), *operands)
+
+
 def test_halves_that_begin_anywhere() -> None:
     """Copies of 16 bytes give way to single ones where a tensor does not begin at such."""
     case = CASES["groups, asymmetric and negative padding"]
     for face in MMA:
         one = FaceCase(face, geometry_of(case), case.n, channels_last(2), ("float16",) * 3)
-        run = emulated(BACKEND.build(problem_of(one), MMA[face][0]))
+        func = BACKEND.build(problem_of(one), MMA[face][0])
         a, b = one.arrays(np.random.default_rng(0))
         operands = [misaligned(one.stored(r, v)) for r, v in zip(one.roles, (a, b))]
-        one.check(result_of(run, one, operands), a, b)
+        one.check(result_of(emulated(func), one, operands), a, b)
+        with pytest.raises(cuda_emulator.Fault, match="misaligned"):
+            result_of(emulated(func, edit=without_single_copies), one, operands)
+
+
+def without_single_copies(text: str) -> str:
+    """The text of a kernel that copies 16 bytes wherever a tensor begins."""
+    condition = "if (((size_t)from & 15) == 0)"
+    assert condition in text
+    return text.replace(condition, "if (true)")
 
 
 def misaligned(array: np.ndarray) -> np.ndarray:

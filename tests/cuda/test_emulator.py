@@ -4,6 +4,7 @@ are."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from cuda_kernels import KERNELS  # noqa: E402 - needs TVM
 import cuda_emulator  # noqa: E402
 from cuda_emulator import Fault, Unsupported  # noqa: E402
 from cuda_emulator.__main__ import main  # noqa: E402
+from cuda_emulator.lowering import lower  # noqa: E402
 
 if not any(shutil.which(name) for name in ("g++", "clang++")):
     pytest.skip("no C++ compiler", allow_module_level=True)
@@ -277,6 +279,24 @@ def test_a_fault_of_copies_is_named(
     with pytest.raises(Fault) as caught:
         run_of("matrices", mode, edit)(a.ravel(), b.ravel(), c)
     assert caught.value.kind == kind, caught.value
+
+
+def test_launches_that_the_driver_refuses(rng: np.random.Generator) -> None:
+    """A grid of no blocks, and more shared memory than the driver gives without being asked."""
+    with pytest.raises(Fault, match=r"^launch: .*grid \(0, 1, 1\) .* must be positive"):
+        run_of("pairs")(np.zeros(0, "float32"), np.zeros(0, "float32"))
+    x, y = rng.random((5, 64), "float32"), np.zeros(5, "float32")
+    large = re.compile(r"(__shared__ alignas\(64\) float \w+)\[\d+\]")
+    run = run_of("total", edit=lambda text: large.sub(r"\1[12289]", text, count=1))
+    with pytest.raises(Fault, match=r"^launch: .*49156 bytes of shared memory.* at most 49152"):
+        run(x, y)
+
+
+@pytest.mark.parametrize(
+    ("arch", "kib"), [("sm_75", 64), ("sm_80", 163), ("sm_89", 99), ("sm_90a", 227), ("sm_120", 99)]
+)
+def test_shared_memory_of_a_block(arch: str, kib: int) -> None:
+    assert lower(KERNELS["total"], arch).shared == kib << 10
 
 
 def test_a_copy_that_is_not_waited_for_is_poison(rng: np.random.Generator) -> None:

@@ -22,6 +22,7 @@ if shutil.which("nvcc"):
     os.environ.setdefault("TVM_CUDA_COMPILE_MODE", "nvcc")
 
 import tvm
+import tvm_ffi
 from tvm import relax
 
 import relax_ext
@@ -111,7 +112,7 @@ def test_tensors_that_begin_anywhere(shift: int, rng: np.random.Generator) -> No
         room = torch.empty(stored.numel() + shift, device="cuda")
         view = room[shift:].view(stored.shape)
         placed.append(view.copy_(stored))
-    got = machine["f0"](*map(tvm.runtime.from_dlpack, placed)).numpy()
+    got = machine["f0"](*map(tvm_ffi.from_dlpack, placed)).numpy()
     WIDE.check(WIDE.opened(got, 2), data, weight)
 
 

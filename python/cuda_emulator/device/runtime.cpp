@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -136,11 +137,13 @@ static std::vector<Launch> read_job(const char* path, const char* data_path) {
   FILE* job = fopen(path, "r");
   int data = open(data_path, O_RDWR);
   if (!job || data < 0) emu_fault("internal", "the job cannot be opened");
+  most_shared = (size_t)number(job);
   for (long long left = number(job); left > 0; left--) {
     Tensor tensor;
     char name[100];
     tensor.bytes = (size_t)number(job);
     tensor.offset = number(job);
+    tensor.shift = (size_t)number(job);
     if (fscanf(job, "%99s", name) != 1) emu_fault("internal", "the job cannot be read");
     tensor.name = name;
     allocate(tensor, data);

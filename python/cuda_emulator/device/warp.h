@@ -230,14 +230,20 @@ static unsigned word_of_a(int row, int k_word) {
 static unsigned word_of_b(int column, int k_word) {
   return warp_lanes()[column * 4 + k_word % 4].b[k_word / 4];
 }
+// Tensor cores cut off what float32 does not hold of a sum (Ootomo and Yokota, 2022, section 3).
+static float cut_off(double sum) {
+  float near = (float)sum;
+  bool is_larger = std::isfinite(near) && std::fabs((double)near) > std::fabs(sum);
+  return is_larger ? std::nextafter(near, 0.0f) : near;
+}
 template <class Format>
-static float dot_of_halves(int row, int column, float sum) {
+static float dot_of_halves(int row, int column, double sum) {
   for (int k = 0; k < 8; k++) {
     unsigned a = word_of_a(row, k), b = word_of_b(column, k);
-    sum += Format::widen((uint16_t)a) * Format::widen((uint16_t)b);
-    sum += Format::widen((uint16_t)(a >> 16)) * Format::widen((uint16_t)(b >> 16));
+    sum += (double)Format::widen((uint16_t)a) * Format::widen((uint16_t)b);
+    sum += (double)Format::widen((uint16_t)(a >> 16)) * Format::widen((uint16_t)(b >> 16));
   }
-  return sum;
+  return cut_off(sum);
 }
 
 void emu_mma_f32_f16(float* sums, const unsigned* a, const unsigned* b, int line) {
@@ -261,10 +267,12 @@ void emu_mma_f16_f16(unsigned* sums, const unsigned* a, const unsigned* b, int l
 }
 void emu_mma_f32_tf32(float* sums, const unsigned* a, const unsigned* b, int line) {
   matrix_product(a, 4, b, 2, line, [&](int row, int column, int i) {
+    double sum = sums[i];
     for (int k = 0; k < 8; k++) {
-      float x = emu_bits<float>(word_of_a(row, k) & ~0x1fffu);
-      sums[i] += x * emu_bits<float>(word_of_b(column, k) & ~0x1fffu);
+      double x = emu_bits<float>(word_of_a(row, k) & ~0x1fffu);
+      sum += x * emu_bits<float>(word_of_b(column, k) & ~0x1fffu);
     }
+    sums[i] = cut_off(sum);
   });
 }
 // Of `signs`, bit 0: A is signed; bit 1: B is.

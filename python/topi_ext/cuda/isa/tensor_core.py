@@ -95,9 +95,13 @@ static __device__ __forceinline__ void topi_multiply_tf32(
   for (int n = 0; n < 4; ++n) topi_split(a[i + n], &large_a[n], &small_a[n]);
 #pragma unroll
   for (int n = 0; n < 2; ++n) topi_split(b[j + n], &large_b[n], &small_b[n]);
-  topi_add_tf32(sums + at, small_a, large_b);
-  topi_add_tf32(sums + at, large_a, small_b);
-  topi_add_tf32(sums + at, large_a, large_b);
+  // Tensor cores cut sums off, float32 rounds them: each step's is added by the lanes.
+  float step[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+  topi_add_tf32(step, small_a, large_b);
+  topi_add_tf32(step, large_a, small_b);
+  topi_add_tf32(step, large_a, large_b);
+#pragma unroll
+  for (int n = 0; n < 4; ++n) sums[at + n] += step[n];
 }
 """
 
