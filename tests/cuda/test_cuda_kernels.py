@@ -241,9 +241,9 @@ def test_halves_that_begin_anywhere() -> None:
 
 def without_single_copies(text: str) -> str:
     """The text of a kernel that copies 16 bytes wherever a tensor begins."""
-    condition = "if (((size_t)from & 15) == 0)"
-    assert condition in text
-    return text.replace(condition, "if (true)")
+    test = "return ((size_t)tensor & 15) == 0;"
+    assert test in text
+    return text.replace(test, "return 1;")
 
 
 def misaligned(array: np.ndarray) -> np.ndarray:

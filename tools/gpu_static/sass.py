@@ -100,13 +100,14 @@ def _names(instructions: Iterator[str] | list[str]) -> Counter[str]:
 
 
 def _main_loop(listed: list[tuple[int, str]]) -> Counter[str]:
-    """The innermost loop with most products."""
-    best: Counter[str] = Counter()
-    for begin, end in _innermost(listed):
-        found = _names([what for _, what in listed[begin : end + 1]])
-        if _count(found, PRODUCTS) > _count(best, PRODUCTS):
-            best = found
-    return best
+    """The innermost loop with most products; of equal ones the shortest.
+
+    Where a tensor begins at no multiple of 16 bytes another loop runs, of as many products.
+    """
+    loops = [
+        _names([what for _, what in listed[begin : end + 1]]) for begin, end in _innermost(listed)
+    ]
+    return max(loops, key=lambda one: (_count(one, PRODUCTS), -one.total()), default=Counter())
 
 
 def _innermost(listed: list[tuple[int, str]]) -> list[tuple[int, int]]:

@@ -13,17 +13,21 @@ COPIES = r"""
 static __device__ __forceinline__ unsigned topi_shared(const void* place) {
   return (unsigned)__cvta_generic_to_shared(place);
 }
-// 16 bytes to shared memory, or zeros; at once where the tensor begins anywhere.
+static __device__ __forceinline__ int topi_begins_at_16(const void* tensor) {
+  return ((size_t)tensor & 15) == 0;
+}
+// 16 bytes to shared memory, or zeros, of a tensor that begins at a multiple of 16.
 template <class T> static __device__ __forceinline__ void topi_copy16(
     float* arena, int byte, const T* from, long long at, bool here) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+    :: "r"(topi_shared(arena) + byte), "l"(from + (here ? at : 0)), "r"(here ? 16 : 0) : "memory");
+}
+// The same of a tensor that begins anywhere, at once.
+template <class T> static __device__ __forceinline__ void topi_copy16_anywhere(
+    float* arena, int byte, const T* from, long long at, bool here) {
   const T* source = from + (here ? at : 0);
-  if (((size_t)from & 15) == 0) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-      :: "r"(topi_shared(arena) + byte), "l"(source), "r"(here ? 16 : 0) : "memory");
-  } else {
-    T* to = (T*)((char*)arena + byte);
-    for (int i = 0; i < (int)(16 / sizeof(T)); ++i) to[i] = here ? source[i] : T(0.0f);
-  }
+  T* to = (T*)((char*)arena + byte);
+  for (int i = 0; i < (int)(16 / sizeof(T)); ++i) to[i] = here ? source[i] : T(0.0f);
 }
 static __device__ __forceinline__ void topi_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");

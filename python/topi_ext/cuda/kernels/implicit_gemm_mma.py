@@ -21,7 +21,7 @@ registers: fetched before the products of a step, kept behind them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...emit.arguments import Packed, tap_number
 from ...spec.conv import Convolution
@@ -35,7 +35,7 @@ from ..parts.mma_tile import MmaTile, swizzled
 from ..parts.output_tile import OutputTile, Threads
 from ..parts.packed_weights import PackedShape, packed_first, packed_of
 from ..parts.packed_weights import pack_weights as pack
-from ..parts.pipeline import SHARED, multistage
+from ..parts.pipeline import SHARED, copies_of, multistage
 from ..parts.split_sums import add_shares, shares_of
 from ..parts.tap_steps import TapSteps
 from ..plan.implicit_gemm_mma import reads_chunks
@@ -70,9 +70,13 @@ def emit_body(problem: Convolution, plan: WarpTiles, operands: Sequence[Operand]
         sums = MmaTile.emitted(plan, problem.dtypes[0], threads.number, False, plan.width == 2)
         arena = emit.shared(plan.arena_bytes // 4, "float32", SHARED)
         step = Step.emitted(problem, plan, place, threads, (data, source, arena))
-        # Behind the loop, threads may still read the last step in shared memory.
-        for start in multistage(step.steps.count, plan, step, is_async=True):
-            sums.add_products(arena, start, start + plan.row_bytes)
+        # What this function has packed begins at a multiple of 16.
+        given = ([data] if step.held is None else []) + ([source] if problem.prepacked else [])
+        for copy in copies_of(given):
+            copies = replace(step, copy=copy)
+            # Behind the loop, threads may still read the last step in shared memory.
+            for start in multistage(step.steps.count, plan, copies, is_async=True):
+                sums.add_products(arena, start, start + plan.row_bytes)
         results = OutputTile.of(problem, place, plan.tile, threads, (shares, extra, out))
         results.write(sums, arena, is_free=False)
     if shares:
@@ -97,6 +101,8 @@ class Step:
     held : Array or None
         Registers of what can't be copied directly.
     steps : TapSteps
+    copy : str
+        Name of the device function that copies 16 bytes.
     """
 
     problem: Convolution
@@ -111,6 +117,7 @@ class Step:
     rows: tuple[GatherRow, ...]
     held: Array | None
     steps: TapSteps
+    copy: str = "topi_copy16"
 
     @classmethod
     def emitted(
@@ -177,7 +184,7 @@ class Step:
         there = both(inside, problem.in_channels % depth == 0 or first < problem.in_channels)
         place, at = base + self._place(number, 0), index + flat(first)
         data = self.data.buffer.data
-        call("topi_copy16", self.arena.buffer.data, place, data, at, emit.condition(there))
+        call(self.copy, self.arena.buffer.data, place, data, at, emit.condition(there))
 
     def _fetch(self, number: int, channel: Expr, inside: Expr, index: Expr) -> None:
         problem, held, size = self.problem, self.held, self.plan.chunk
@@ -222,4 +229,4 @@ class Step:
                 place = swizzled(chunk, row, rows) if by_run else swizzled(row, chunk, chunks)
                 behind = row * shape.columns * shape.run + chunk * size
                 source = (self.weight.buffer.data, start + flat(behind), emit.condition(True))
-                call("topi_copy16", self.arena.buffer.data, base + place, *source)
+                call(self.copy, self.arena.buffer.data, base + place, *source)

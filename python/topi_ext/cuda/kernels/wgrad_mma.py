@@ -20,7 +20,7 @@ and ``[depth][columns]``.  Else elements go by way of registers to ``[rows][dept
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...spec.conv import Convolution
 from .. import emit
@@ -28,7 +28,7 @@ from ..emit import Array, Expr, Operand, both, call, flat, opaque_value, pick, s
 from ..isa.tensor_core import functions
 from ..parts.mma_tile import MmaTile, swizzled
 from ..parts.output_tile import Threads
-from ..parts.pipeline import SHARED, multistage
+from ..parts.pipeline import SHARED, copies_of, multistage
 from ..parts.split_sums import add_shares, shares_of
 from ..parts.wgrad_block import Column, Copies, WgradBlock, wgrad_grid, write_weights
 from ..plan.wgrad_mma import WgradMmaPlan, copies_chunks
@@ -51,8 +51,10 @@ def emit_body(problem: Convolution, plan: WgradMmaPlan, operands: Sequence[Opera
         step = kind.emitted(plan, block, threads, (x, y, arena))
         # Chunks lie in shared memory by depth.
         sums = MmaTile.emitted(plan, problem.dtypes[0], threads.number, by_chunks, by_chunks)
-        for start in multistage(block.steps, plan, step, is_async=by_chunks):
-            sums.add_products(arena, start, start + plan.row_bytes)
+        for copy in copies_of((x, y) if by_chunks else ()):
+            copies = replace(step, copy=copy) if by_chunks else step
+            for start in multistage(block.steps, plan, copies, is_async=by_chunks):
+                sums.add_products(arena, start, start + plan.row_bytes)
         write_weights(block, plan.tile, sums, shares or out)
     if shares:
         add_shares(problem, plan.tile, shares, (), out)
@@ -71,6 +73,8 @@ class ChunkStep:
         Of chunks.
     column : Column
         Of x, the one that the thread's chunk begins with.
+    copy : str
+        Name of the device function that copies 16 bytes.
     """
 
     plan: WgradMmaPlan
@@ -79,6 +83,7 @@ class ChunkStep:
     rows: Copies
     columns: Copies
     column: Column
+    copy: str = "topi_copy16"
 
     @classmethod
     def emitted(
@@ -106,24 +111,25 @@ class ChunkStep:
             inside = both(there, position.inside, limit % tile.rows == 0 or row < limit)
             at = self.block.y_start(y, position) + flat(row)
             place = base + swizzled(k, self.rows.places[0], tile.rows // CHUNK)
-            _copy(there, (arena, place), (y, at), inside)
+            self._copy(there, (arena, place), (y, at), inside)
         base = base + self.plan.row_bytes
         for k, there in self.columns.taken(tile.depth):
             position = self.block.position(first + k)
             inside, at = self.block.x_read(x, position, self.column)
             place = base + swizzled(k, self.columns.places[0], tile.columns // CHUNK)
-            _copy(there, (arena, place), (x, at), inside)
+            self._copy(there, (arena, place), (x, at), inside)
 
     def keep(self, stage: Expr) -> None:
         """Do nothing: no element goes by way of registers."""
 
-
-def _copy(there: Expr, to: tuple[Array, Expr], source: tuple[Operand, Expr], inside: Expr) -> None:
-    """Copy a chunk, or zeros where it is not `inside`, by the threads for which there is one."""
-    arena, place = to[0].buffer.data, to[1]
-    data, at, here = source[0].buffer.data, emit.wide(source[1]), emit.condition(inside)
-    for _ in emit.only_if(there):
-        call("topi_copy16", arena, place, data, at, here)
+    def _copy(
+        self, there: Expr, to: tuple[Array, Expr], source: tuple[Operand, Expr], inside: Expr
+    ) -> None:
+        """Copy a chunk, or zeros where it is not `inside`, by threads that have one."""
+        arena, place = to[0].buffer.data, to[1]
+        data, at, here = source[0].buffer.data, emit.wide(source[1]), emit.condition(inside)
+        for _ in emit.only_if(there):
+            call(self.copy, arena, place, data, at, here)
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,12 @@ Several stages, filled by copies that need no register (:func:`multistage`)::
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from ... import compat
 from .. import emit
-from ..emit import Expr
+from ..emit import Array, Expr, both
 from ..plan.tiles import WarpTiles
 
 SHARED = "shared.dyn"
@@ -75,6 +76,19 @@ class StagedCopies(Protocol):
 
     def keep(self, stage: Expr) -> None:
         """Write registers, if there are any, to a stage of shared memory."""
+
+
+def copies_of(tensors: Sequence[Array]) -> Iterator[str]:
+    """Emit ``for copy in copies_of(tensors)``: a branch of two sides, by where tensors begin.
+
+    Yields the name of the device function that copies 16 bytes: of tensors that begin at multiples
+    of 16, then of others.  The copies of the first side need no register.
+    """
+    begins = [
+        compat.extern_value("int32", "topi_begins_at_16", t.buffer.data) != 0 for t in tensors
+    ]
+    for aligned in emit.sides(both(*begins)):
+        yield "topi_copy16" if aligned else "topi_copy16_anywhere"
 
 
 def multistage(
