@@ -192,6 +192,9 @@ def test_tensor_cores(name: str, dtype: str) -> None:
         ImplicitGemmMmaPlan(Tile(128, 128, 32), 2, 4),
         ImplicitGemmMmaPlan(Tile(128, 32, 32), 4, 1, stages=4),
         ImplicitGemmMmaPlan(Tile(64, 128, 16), 2, 2, stages=2),
+        ImplicitGemmMmaPlan(Tile(128, 128, 32), 2, 2, stages=4),
+        ImplicitGemmMmaPlan(Tile(256, 128, 32), 4, 2),
+        ImplicitGemmMmaPlan(Tile(128, 256, 32), 2, 4),
     ],
     ids=str,
 )
@@ -200,6 +203,18 @@ def test_tiles_of_tensor_cores(plan: ImplicitGemmMmaPlan) -> None:
     one = FaceCase("conv_transpose", geometry_of(case), case.n, dtypes=("float16",) * 3)
     check(one, plan, orders=ORDERS)
     check(replace(one, layouts=channels_last(2)), plan, is_symbolic=True)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [WgradMmaPlan(Tile(128, 128, 32), 2, 2, stages=4), WgradMmaPlan(Tile(128, 256, 32), 2, 4)],
+    ids=str,
+)
+def test_tiles_of_weight_gradients(plan: WgradMmaPlan) -> None:
+    case = CASES["groups, asymmetric and negative padding"]
+    one = FaceCase("conv_weight_grad", geometry_of(case), case.n, dtypes=("float16",) * 3)
+    check(one, plan)
+    check(replace(one, layouts=channels_last(2)), plan)
 
 
 @pytest.mark.parametrize("name", ["groups, asymmetric and negative padding", "tails"])

@@ -15,7 +15,7 @@ from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.size_hints import nominal
 from ..machine import WARP, GpuMachine
-from .tiles import Footprint, Tile
+from .tiles import Footprint, Tile, WarpTiles
 
 CLOCK = 1.6
 """Cycles in a nanosecond."""
@@ -63,6 +63,19 @@ def resident(footprint: Footprint, machine: GpuMachine) -> int:
         machine.shared // max(1, footprint.shared + 1024),
         32,
     )
+
+
+def mma_cycles(plan: WarpTiles, products: float, loads: float) -> float:
+    """Return the cycles of a step on tensor cores: the longest of what runs side by side.
+
+    Parameters
+    ----------
+    plan : WarpTiles
+    products, loads : float
+        Cycles of the products, and of reads from memory.
+    """
+    issued = plan.instructions * plan.threads / ISSUED
+    return max(products, loads, plan.shared_cycles, issued)
 
 
 def launch_time(blocks: Blocks, machine: GpuMachine) -> float:

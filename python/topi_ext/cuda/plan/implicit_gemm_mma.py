@@ -16,14 +16,18 @@ from .cost import (
     block_count,
     launch_time,
     memory_time,
+    mma_cycles,
     packing_time,
     resident,
     split_time,
     steps_of,
 )
 from .tiles import (
+    FRAGMENTS,
     HALVES,
     LEAST_STEPS,
+    MOST_REGISTERS,
+    MOST_SUMS,
     SPLITS,
     TABLES,
     Footprint,
@@ -52,17 +56,20 @@ class ImplicitGemmMmaPlan(WarpTiles):
     def footprint(self, problem: Convolution) -> Footprint:
         """Return the threads, registers and shared memory of a block."""
         others = 80 if reads_chunks(problem, self.chunk) else 110
-        registers = self.row_blocks * self.column_blocks * 4 + others
+        others += FRAGMENTS if self.sums > MOST_SUMS else 0
+        registers = self.sums + others
         return Footprint(self.threads, registers, self.arena_bytes + TABLES * self.tile.rows)
 
 
 TILES = (
+    (128, 256, 2, 4), (256, 128, 4, 2), (128, 128, 2, 2),
     (128, 128, 2, 4), (128, 64, 2, 2), (64, 128, 2, 2), (64, 64, 2, 2), (128, 32, 4, 1),
     (64, 32, 2, 1), (32, 64, 1, 2), (32, 128, 1, 4), (64, 16, 2, 1), (128, 16, 4, 1),
 )  # fmt: skip
 """Rows, columns, and the warps that share them."""
 
 DEPTHS = (16, 32)
+STAGES = (3, 4)
 
 
 def implicit_gemm_mma_candidates(
@@ -72,11 +79,12 @@ def implicit_gemm_mma_candidates(
     width = element_width(problem, machine)
     if width is None:
         return
-    for (rows, columns, over, across), depth, splits in product(TILES, DEPTHS, SPLITS):
+    choices = product(TILES, DEPTHS, SPLITS, STAGES)
+    for (rows, columns, over, across), depth, splits, stages in choices:
         if 2 * rows * depth < 16 * 32 * over * across:
             continue
         tile = Tile(rows, columns, depth * 2 // width, splits)
-        plan = ImplicitGemmMmaPlan(tile, over, across, width=width)
+        plan = ImplicitGemmMmaPlan(tile, over, across, stages, width)
         if depth > DEPTHS[0] and problem.in_channels <= DEPTHS[0]:
             continue
         if splits > 1 and steps_of(problem, plan.tile) < splits * LEAST_STEPS:
@@ -108,14 +116,12 @@ def _time(problem: Convolution, plan: ImplicitGemmMmaPlan, machine: GpuMachine) 
     products = tile.rows * tile.columns * tile.depth / speed
     chunks = reads_chunks(problem, plan.chunk)
     loads = tile.rows * tile.depth / (256 if chunks else 32) + tile.columns * tile.depth / 256
-    # Every warp reads its rows and its columns: 128 bytes a cycle.
-    reads = plan.stage_bytes * (plan.warp_rows + plan.warp_columns) / 2 / 128
     footprint = plan.footprint(problem)
-    if resident(footprint, machine) < 1:
+    if footprint.registers > MOST_REGISTERS or resident(footprint, machine) < 1:
         return None
     blocks = Blocks(
         block_count(problem, tile), footprint,
-        steps_of(problem, tile) / tile.splits + 2, max(products, loads, reads) + 25,
+        steps_of(problem, tile) / tile.splits + 2, mma_cycles(plan, products, loads) + 25,
         plan.stages - 1 if chunks else 1,
     )  # fmt: skip
     time = max(launch_time(blocks, machine), memory_time(problem, machine) + LAUNCH)

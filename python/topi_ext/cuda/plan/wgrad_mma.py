@@ -15,12 +15,23 @@ from .cost import (
     Blocks,
     launch_time,
     memory_time,
+    mma_cycles,
     resident,
     split_time,
     wgrad_blocks,
     wgrad_steps,
 )
-from .tiles import HALVES, LEAST_STEPS, WGRAD_SPLITS, Footprint, Tile, WarpTiles
+from .tiles import (
+    FRAGMENTS,
+    HALVES,
+    LEAST_STEPS,
+    MOST_REGISTERS,
+    MOST_SUMS,
+    WGRAD_SPLITS,
+    Footprint,
+    Tile,
+    WarpTiles,
+)
 
 
 @dataclass(frozen=True)
@@ -30,16 +41,19 @@ class WgradMmaPlan(WarpTiles):
     def footprint(self, problem: Convolution) -> Footprint:
         """Return the threads, registers and shared memory of a block."""
         others = 70 if copies_chunks(problem) else 160
-        registers = self.row_blocks * self.column_blocks * 4 + others
+        others += FRAGMENTS if self.sums > MOST_SUMS else 0
+        registers = self.sums + others
         return Footprint(self.threads, registers, self.stages * self.stage_bytes)
 
 
 TILES = (
+    (128, 256, 2, 4), (256, 128, 4, 2), (128, 128, 2, 2),
     (128, 128, 2, 4), (128, 64, 2, 2), (64, 128, 2, 2), (64, 64, 2, 2), (32, 64, 1, 2),
     (32, 128, 1, 4), (64, 32, 2, 1),
 )  # fmt: skip
 
 DEPTHS = (16, 32)
+STAGES = (3, 4)
 
 
 def wgrad_mma_candidates(
@@ -50,8 +64,9 @@ def wgrad_mma_candidates(
         return
     if problem.dtypes[0] != problem.dtypes[1] or problem.acc_dtype != "float32":
         return
-    for (rows, columns, *warps), depth, splits in product(TILES, DEPTHS, WGRAD_SPLITS):
-        plan = WgradMmaPlan(Tile(rows, columns, depth, splits), *warps)
+    choices = product(TILES, DEPTHS, WGRAD_SPLITS, STAGES)
+    for (rows, columns, *warps), depth, splits, stages in choices:
+        plan = WgradMmaPlan(Tile(rows, columns, depth, splits), *warps, stages)
         if splits > 1 and wgrad_steps(problem, plan.tile) < splits * LEAST_STEPS:
             continue
         time = _time(problem, plan, machine)
@@ -70,13 +85,12 @@ def _time(problem: Convolution, plan: WgradMmaPlan, machine: GpuMachine) -> floa
     tile, chunks = plan.tile, copies_chunks(problem)
     products = tile.rows * tile.columns * tile.depth / (machine.tensor * MMA_SHARE)
     loads = (tile.rows + tile.columns) * tile.depth / (256 if chunks else 12)
-    reads = plan.stage_bytes * (plan.warp_rows + plan.warp_columns) / 2 / 128
     footprint = plan.footprint(problem)
-    if resident(footprint, machine) < 1:
+    if footprint.registers > MOST_REGISTERS or resident(footprint, machine) < 1:
         return None
     blocks = Blocks(
         wgrad_blocks(problem, tile), footprint,
-        wgrad_steps(problem, tile) / tile.splits + 2, max(products, loads, reads) + 40,
+        wgrad_steps(problem, tile) / tile.splits + 2, mma_cycles(plan, products, loads) + 40,
         plan.stages - 1 if chunks else 1,
     )  # fmt: skip
     time = max(launch_time(blocks, machine), memory_time(problem, machine) + LAUNCH)
