@@ -65,8 +65,8 @@ def wgrad_mma_candidates(
     if problem.dtypes[0] != problem.dtypes[1] or problem.acc_dtype != "float32":
         return
     choices = product(TILES, DEPTHS, WGRAD_SPLITS, STAGES)
-    for (rows, columns, *warps), depth, splits, stages in choices:
-        plan = WgradMmaPlan(Tile(rows, columns, depth, splits), *warps, stages)
+    for (rows, columns, over, across), depth, splits, stages in choices:
+        plan = WgradMmaPlan(Tile(rows, columns, depth, splits), over, across, stages)
         if splits > 1 and wgrad_steps(problem, plan.tile) < splits * LEAST_STEPS:
             continue
         time = _time(problem, plan, machine)
