@@ -20,6 +20,7 @@ from topi_ext.compat import op_attr, relay, replace_op_attr, set_op_attr
 
 from . import ops, quantized
 from .attrs import OWN, STOCK, short_name
+from .build_time import BuildTime
 from .gradient import gradient
 from .importers import HOOKS
 from .relation import relate
@@ -45,6 +46,7 @@ class _Registry(Registration):
     def __init__(self) -> None:
         super().__init__("relay_ext")
         self.relations: dict[str, str] = self.state.setdefault("relations", {})
+        self.build_time = BuildTime(self.state.setdefault("build_time", {}))
 
     def install(self) -> None:
         for op in STOCK:
@@ -60,6 +62,7 @@ class _Registry(Registration):
                 set_op_attr(op, key, rule, _LEVEL)
             _set_relation(op, _OURS + op, partial(relate, op, None))
         HOOKS.install()
+        self.build_time.install()
 
     def _install_quantized(self) -> None:
         for (op, key), rule in quantized.rules().items():
@@ -83,13 +86,14 @@ class _Registry(Registration):
                 set_op_attr(op, key, None)
             _set_relation(op, f"relay_ext.unregistered.{op}", refuse)
         HOOKS.remove()
+        self.build_time.remove()
         R.backend.te_compiler.get().clear()  # of what it built by the rules before
 
     def give_up(self) -> list[str]:
         names = super().give_up()
         names += [f"the type relation of {op}" for op in self.relations]
         self.relations.clear()
-        return names + HOOKS.give_up()
+        return names + self.build_time.give_up() + HOOKS.give_up()
 
 
 _OURS = "relay_ext."

@@ -12,6 +12,7 @@ import tvm
 from topi_ext.compat import as_size, relay, simplify, size_var, tir
 from topi_ext.spec.geometry import fail
 
+from .answers import Answers
 from .attrs import KIND, Conv, read, short_name, weight_shape
 
 R = relay()
@@ -48,13 +49,21 @@ def relate(
         _assign(second, found, reporter)
         second = found
     _is_known(op_name, second)
-    conv = read(op_name, attrs, [Operand.of(first), Operand.of(second)])
-    if conv is None:
-        if stock is None:
-            raise fail(short_name(op_name), "channels and kernel sizes must be constant")
-        return stock(types, 2, attrs, reporter)
-    _assign(result, _result_type(conv, first), reporter)
+    found = _ANSWERS.get(op_name, (attrs, first, second))
+    if found is None:
+        conv = read(op_name, attrs, [Operand.of(first), Operand.of(second)])
+        if conv is None:
+            if stock is None:
+                raise fail(short_name(op_name), "channels and kernel sizes must be constant")
+            return stock(types, 2, attrs, reporter)
+        found = _result_type(conv, first)
+        _ANSWERS.put(op_name, (attrs, first, second), found)
+    _assign(result, found, reporter)
     return True
+
+
+_ANSWERS = Answers(4096)
+"""Relay's type solver asks for each call again after every pass: a hundred times in a build."""
 
 
 def _is_known(op_name: str, found: Any) -> bool:
