@@ -32,9 +32,15 @@ def is_of_relay(mod: Any) -> bool:
     options = dict(runtime.attrs.items()) if runtime is not None and runtime.attrs else {}
     if runtime is not None and (runtime.name != "cpp" or options.get("system-lib")):
         return False
-    # FoldConstant's interpreter names its functions so.
-    names = (variable.name_hint for variable in mod.functions)
-    return "external_mods" in attrs or all(name.startswith("intrp_") for name in names)
+    names = [variable.name_hint for variable in mod.functions]
+    return "external_mods" in attrs or all(name.startswith((_FOLDING, PACK)) for name in names)
+
+
+_FOLDING = "intrp_"
+"""Names of the functions of FoldConstant's interpreter begin so."""
+
+PACK = "relay_ext_pack"
+"""Name of a function that packs a weight while a model is compiled."""
 
 
 class _Place(NamedTuple):

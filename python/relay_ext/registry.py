@@ -18,14 +18,14 @@ from tvm.target import override_native_generic_func
 from topi_ext.adapters.registration import Registration
 from topi_ext.compat import op_attr, relay, replace_op_attr, set_op_attr
 
-from . import ops, quantized
+from . import ops, packing, quantized
 from .attrs import OWN, STOCK, short_name
 from .build_time import BuildTime
 from .gradient import gradient
 from .importers import HOOKS
 from .relation import relate
 from .shape import shape_function
-from .strategy import strategy, unless_ours
+from .strategy import packed_strategy, rewriting, strategy
 
 R = relay()
 
@@ -40,6 +40,9 @@ _KEYS = (
     "FShapeFunc",
     "TShapeDataDependent",
 )
+
+
+_REWRITINGS = ("FTVMLegalize", "FTVMAlterOpLayout")
 
 
 class _Registry(Registration):
@@ -61,6 +64,7 @@ class _Registry(Registration):
             for key, rule in _rules(op, {}).items():
                 set_op_attr(op, key, rule, _LEVEL)
             _set_relation(op, _OURS + op, partial(relate, op, None))
+        _install_packed()
         HOOKS.install()
         self.build_time.install()
 
@@ -80,7 +84,7 @@ class _Registry(Registration):
             if _relation_of(op) == _OURS + op:
                 tvm.ir.Op.get(op).add_type_rel(stock)
                 del self.relations[op]
-        for op in OWN:
+        for op in (*OWN, packing.CONV_PACKED):
             refuse = _refusal(op)
             for key in ("FTVMStrategy", "FPrimalGradient"):
                 set_op_attr(op, key, None)
@@ -146,11 +150,19 @@ def _rules(op: str, before: dict[str, Any]) -> dict[str, Any]:
         "FTVMStrategy": _generic(
             f"relay_ext.{op}", partial(strategy, op, before.get("FTVMStrategy"))
         ),
-        **{key: unless_ours(op, before.get(key)) for key in ("FTVMLegalize", "FTVMAlterOpLayout")},
+        **{key: rewriting(op, key, before.get(key)) for key in _REWRITINGS},
         "FPrimalGradient": partial(gradient, op, before.get("FPrimalGradient")),
         "FShapeFunc": partial(shape_function, op),
         "TShapeDataDependent": [False],
     }
+
+
+def _install_packed() -> None:
+    """Give the operator of packed weights its rules."""
+    op = packing.CONV_PACKED
+    set_op_attr(op, "FTVMStrategy", _generic(op, packed_strategy), _LEVEL)
+    set_op_attr(op, "FInferCorrectLayout", packing.layouts_of_packed, _LEVEL)
+    _set_relation(op, _OURS + op, packing.relate_packed)
 
 
 def _generic(name: str, function: Callable[..., Any]) -> Any:
@@ -187,3 +199,4 @@ def _refusal(op: str) -> Callable[..., Any]:
 
 
 ops.add_own()
+packing.add_own()

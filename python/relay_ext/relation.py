@@ -46,7 +46,7 @@ def relate(
         if shape is None:
             return False
         found = R.TensorType(shape, first.dtype)
-        _assign(second, found, reporter)
+        assign(second, found, reporter)
         second = found
     _is_known(op_name, second)
     found = _ANSWERS.get(op_name, (attrs, first, second))
@@ -58,7 +58,7 @@ def relate(
             return stock(types, 2, attrs, reporter)
         found = _result_type(conv, first)
         _ANSWERS.put(op_name, (attrs, first, second), found)
-    _assign(result, found, reporter)
+    assign(result, found, reporter)
     return True
 
 
@@ -86,6 +86,6 @@ def _result_type(conv: Conv, first: Any) -> Any:
     return R.TensorType([size(s) for s in conv.stored_shape(conv.result)], conv.dtypes[conv.result])
 
 
-def _assign(unsolved: Any, found: Any, reporter: Any) -> None:
+def assign(unsolved: Any, found: Any, reporter: Any) -> None:
     """Tell the type solver; Python sees no method of its reporter, but may call relations."""
     tvm.get_global_func("tvm.relay.type_relation.Identity")([found, unsolved], 1, None, reporter)
