@@ -316,6 +316,17 @@ def test_what_others_read_stays() -> None:
     assert steps(problems(works)[-1]) in ([], ["add"])
 
 
+def test_the_chain_is_cut_where_a_value_has_another_reader() -> None:
+    """All is one function of Relay; relu is computed behind the kernel, which keeps its sum."""
+    model = Model()
+    bias(model)
+    model.value = relay.nn.relu(model.value) * relay.exp(relay.const(0.1) * model.value)
+    model.exact = torch.relu(model.exact) * torch.exp(0.1 * model.exact)
+    result, found = model.build()
+    model.check(result)
+    assert steps(found[-1]) == ["add"]
+
+
 def test_a_value_that_is_read_twice_within_the_chain() -> None:
     model = Model()
     bias(model)
