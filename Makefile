@@ -45,7 +45,7 @@ unexport PYTHONPATH
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo docs env env-aarch64 env-all env-models env-relay env-relay-tf env-rivals models test test-models test-fast test-full test-relay test-relay-tf test-tvm025 test-tvm026 lint types format fuzz bench bench-training trained-models bench-int8 bench-models growth clean
+.PHONY: help demo docs env env-aarch64 env-all env-models env-relay env-relay-tf env-rivals models test test-models test-fast test-full test-relay test-relay-tf test-tvm025 test-tvm026 lint types format fuzz bench bench-training trained-models bench-int8 bench-models bench-relay growth clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## */  \1\t/' | expand -t 16
@@ -79,6 +79,10 @@ bench-models: env-models  ## time whole models, in sizes that people run, agains
 bench-training: env  ## time training steps against PyTorch eager and torch.compile, write out/bench_training.json and .png
 	mkdir -p out
 	$(PY) benchmarks/bench_training.py --json out/bench_training.json --plot out/bench_training.png --memory $(ARGS)
+
+bench-relay: env env-relay  ## time decoders by Relay, stock Relay and Relax, write out/bench_relay.json and .png
+	mkdir -p out
+	$(PY) benchmarks/bench_relay.py --json out/bench_relay.json --plot out/bench_relay.png $(ARGS)
 
 trained-models: env-models  ## train models of other packages by PyTorch and by ours, compare losses and weights, write out/trained.json
 	mkdir -p out

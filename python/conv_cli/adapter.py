@@ -119,6 +119,11 @@ class Adapter(ABC):
     def host_target(self, threads: int) -> Any:
         """The target of this machine."""
 
+    def why_nothing_is_kept(self, target: Any) -> str | None:
+        """Return why code for a target is neither kept nor found, or None where it is; of adapters
+        that keep code."""
+        raise NotImplementedError
+
     @abstractmethod
     def registered(self) -> dict[str, bool]:
         """TVM's operators, and whether their rules are ours now."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from topi_ext.code_cache import disk as disk_cache
-from topi_ext.code_cache.build import why_nothing_is_kept
 
 from .adapter import Adapter
 from .errors import CliError
@@ -24,6 +23,6 @@ def show(adapter: Adapter, arguments: Sequence[str]) -> int:
     amount = f"{count} functions, {bytes_ / 2**20:.1f} MiB"
     limit = f"of at most {disk_cache.limit_bytes() >> 20} MiB"
     print(f"{folder}: {f'removed {amount}' if arguments else f'{amount} {limit}'}")
-    if reason := why_nothing_is_kept(adapter.host_target(1)):
+    if reason := adapter.why_nothing_is_kept(adapter.host_target(1)):
         print(f"here nothing is kept or used: {reason}")
     return 0

@@ -18,13 +18,14 @@ from tvm.target import override_native_generic_func
 from topi_ext.adapters.registration import Registration
 from topi_ext.compat import op_attr, relay, replace_op_attr, set_op_attr
 
-from . import ops, quantized
+from . import ops, packing, quantized
 from .attrs import OWN, STOCK, short_name
+from .build_time import BuildTime
 from .gradient import gradient
 from .importers import HOOKS
 from .relation import relate
 from .shape import shape_function
-from .strategy import strategy, unless_ours
+from .strategy import packed_strategy, rewriting, strategy
 
 R = relay()
 
@@ -41,10 +42,14 @@ _KEYS = (
 )
 
 
+_REWRITINGS = ("FTVMLegalize", "FTVMAlterOpLayout")
+
+
 class _Registry(Registration):
     def __init__(self) -> None:
         super().__init__("relay_ext")
         self.relations: dict[str, str] = self.state.setdefault("relations", {})
+        self.build_time = BuildTime(self.state.setdefault("build_time", {}))
 
     def install(self) -> None:
         for op in STOCK:
@@ -59,7 +64,9 @@ class _Registry(Registration):
             for key, rule in _rules(op, {}).items():
                 set_op_attr(op, key, rule, _LEVEL)
             _set_relation(op, _OURS + op, partial(relate, op, None))
+        _install_packed()
         HOOKS.install()
+        self.build_time.install()
 
     def _install_quantized(self) -> None:
         for (op, key), rule in quantized.rules().items():
@@ -77,19 +84,20 @@ class _Registry(Registration):
             if _relation_of(op) == _OURS + op:
                 tvm.ir.Op.get(op).add_type_rel(stock)
                 del self.relations[op]
-        for op in OWN:
+        for op in (*OWN, packing.CONV_PACKED):
             refuse = _refusal(op)
             for key in ("FTVMStrategy", "FPrimalGradient"):
                 set_op_attr(op, key, None)
             _set_relation(op, f"relay_ext.unregistered.{op}", refuse)
         HOOKS.remove()
+        self.build_time.remove()
         R.backend.te_compiler.get().clear()  # of what it built by the rules before
 
     def give_up(self) -> list[str]:
         names = super().give_up()
         names += [f"the type relation of {op}" for op in self.relations]
         self.relations.clear()
-        return names + HOOKS.give_up()
+        return names + self.build_time.give_up() + HOOKS.give_up()
 
 
 _OURS = "relay_ext."
@@ -142,11 +150,19 @@ def _rules(op: str, before: dict[str, Any]) -> dict[str, Any]:
         "FTVMStrategy": _generic(
             f"relay_ext.{op}", partial(strategy, op, before.get("FTVMStrategy"))
         ),
-        **{key: unless_ours(op, before.get(key)) for key in ("FTVMLegalize", "FTVMAlterOpLayout")},
+        **{key: rewriting(op, key, before.get(key)) for key in _REWRITINGS},
         "FPrimalGradient": partial(gradient, op, before.get("FPrimalGradient")),
         "FShapeFunc": partial(shape_function, op),
         "TShapeDataDependent": [False],
     }
+
+
+def _install_packed() -> None:
+    """Give the operator of packed weights its rules."""
+    op = packing.CONV_PACKED
+    set_op_attr(op, "FTVMStrategy", _generic(op, packed_strategy), _LEVEL)
+    set_op_attr(op, "FInferCorrectLayout", packing.layouts_of_packed, _LEVEL)
+    _set_relation(op, _OURS + op, packing.relate_packed)
 
 
 def _generic(name: str, function: Callable[..., Any]) -> Any:
@@ -183,3 +199,4 @@ def _refusal(op: str) -> Callable[..., Any]:
 
 
 ops.add_own()
+packing.add_own()

@@ -12,6 +12,7 @@ import tvm
 from topi_ext.compat import as_size, relay, simplify, size_var, tir
 from topi_ext.spec.geometry import fail
 
+from .answers import Answers
 from .attrs import KIND, Conv, read, short_name, weight_shape
 
 R = relay()
@@ -45,16 +46,24 @@ def relate(
         if shape is None:
             return False
         found = R.TensorType(shape, first.dtype)
-        _assign(second, found, reporter)
+        assign(second, found, reporter)
         second = found
     _is_known(op_name, second)
-    conv = read(op_name, attrs, [Operand.of(first), Operand.of(second)])
-    if conv is None:
-        if stock is None:
-            raise fail(short_name(op_name), "channels and kernel sizes must be constant")
-        return stock(types, 2, attrs, reporter)
-    _assign(result, _result_type(conv, first), reporter)
+    found = _ANSWERS.get(op_name, (attrs, first, second))
+    if found is None:
+        conv = read(op_name, attrs, [Operand.of(first), Operand.of(second)])
+        if conv is None:
+            if stock is None:
+                raise fail(short_name(op_name), "channels and kernel sizes must be constant")
+            return stock(types, 2, attrs, reporter)
+        found = _result_type(conv, first)
+        _ANSWERS.put(op_name, (attrs, first, second), found)
+    assign(result, found, reporter)
     return True
+
+
+_ANSWERS = Answers(4096)
+"""Relay's type solver asks for each call again after every pass: a hundred times in a build."""
 
 
 def _is_known(op_name: str, found: Any) -> bool:
@@ -77,6 +86,6 @@ def _result_type(conv: Conv, first: Any) -> Any:
     return R.TensorType([size(s) for s in conv.stored_shape(conv.result)], conv.dtypes[conv.result])
 
 
-def _assign(unsolved: Any, found: Any, reporter: Any) -> None:
+def assign(unsolved: Any, found: Any, reporter: Any) -> None:
     """Tell the type solver; Python sees no method of its reporter, but may call relations."""
     tvm.get_global_func("tvm.relay.type_relation.Identity")([found, unsolved], 1, None, reporter)

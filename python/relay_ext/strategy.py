@@ -5,15 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any
 
 import tvm
-from tvm import te, topi
+from tvm import topi
 
 from topi_ext import backend
-from topi_ext.compat import as_size, is_cpu, is_gpu, llvm_features, opaque, relay, tir
+from topi_ext.compat import as_size, is_cpu, llvm_features, relay, tir
 from topi_ext.cuda.backend import CudaBackend
+from topi_ext.fusion.anchors import ConvAnchor
 from topi_ext.spec.conv import Convolution
 from topi_ext.spec.geometry import Geometry, fail
 from topi_ext.spec.layout import permuted
@@ -22,8 +24,11 @@ from topi_ext.target import advise
 from topi_ext.te.definitions import DEFINITIONS
 
 from .attrs import KIND, Conv, read, short_name
+from .bodies import extern, restatement
+from .packing import acts_on, conv_of, is_plain_and_known, packed_call, problem_of
 from .relation import Operand
-from .shape import asserted
+from .schedule import schedule
+from .stage import Stage, has_own_schedule, placed
 
 R = relay()
 
@@ -41,11 +46,27 @@ def strategy(op_name: str, stock: Any, attrs: Any, inputs: Any, out_type: Any, t
             raise fail(short_name(op_name), "channels and kernel sizes must be constant")
         return stock(attrs, inputs, out_type, target)
     advise("relay_ext", target)
+    return _implemented(f"{conv.op}.relay_ext", partial(compute, conv, target=target))
+
+
+def packed_strategy(attrs: Any, inputs: Any, out_type: Any, target: Any) -> Any:
+    """How a convolution of a packed weight is computed and scheduled."""
+    del inputs, out_type
+    advise("relay_ext", target)
+    conv = conv_of(attrs)
+    name = f"{conv.op}.relay_ext.packed"
+    return _implemented(name, partial(compute_packed, conv, attrs["target"]))
+
+
+def _implemented(name: str, define: Callable[..., Any]) -> Any:
+    """Return the strategy with one implementation: ``define(operands, stages)`` gives the result,
+    and notes the stages that kernels replace."""
+    stages: list[Stage] = []
     found = R.op.op.OpStrategy()
     found.add_implementation(
-        lambda _, operands, __: [compute(conv, operands, target)],
-        lambda _, outs, on: schedule(outs, on),
-        name=f"{conv.op}.relay_ext",
+        lambda _, operands, __: [define(operands, stages)],
+        lambda _, outs, on: schedule(outs, on, stages),
+        name=name,
         plevel=20,
     )
     return found
@@ -119,7 +140,7 @@ def _needs_rewriting(conv: Conv, target: Any) -> bool:
     return by_vnni and not (conv.dtypes["x"] == "uint8" and _is_by_vectors(conv.geometry))
 
 
-def compute(conv: Conv, operands: Sequence[Any], target: Any) -> Any:
+def compute(conv: Conv, operands: Sequence[Any], stages: list[Stage], target: Any) -> Any:
     """The result of `conv` as a TE tensor; blocked layouts are undone and made around it."""
     plain = {role: conv.opened(role, t, topi) for role, t in zip(conv.roles, operands)}
     # Kernels take x before y.
@@ -127,20 +148,58 @@ def compute(conv: Conv, operands: Sequence[Any], target: Any) -> Any:
     tensors = [plain[role] for role in roles]
     dtypes = tuple(conv.dtypes[role] for role in (*roles, conv.result))
     _check_bfloat16(conv, dtypes, target)
-    letters, order = conv.layouts[conv.result].letters, getattr(conv.plain, conv.result)
-    shape = permuted(order, letters, conv.shape(conv.result))
+    shape = _shape(conv)
     if 0 in shape or conv.n == 0:
-        result = topi.full(shape, dtypes[2], 0)
+        return conv.stored(conv.result, topi.full(shape, dtypes[2], 0), topi)
+    problem = Convolution.of(conv.kind, conv.geometry, conv.plain, conv.n, dtypes)
+    if not backend.supports(conv.kind, target):
+        result = DEFINITIONS[conv.kind](*tensors, conv.geometry, conv.plain, dtypes[2])
+    elif _can_be_replaced(conv, operands, target):
+        return _staged(conv, problem, tensors, partial(_build, backend.build, target), stages)
     else:
-        problem = Convolution.of(conv.kind, conv.geometry, conv.plain, conv.n, dtypes)
-        func = backend.build(problem, target)
-        if func is None:
-            result = DEFINITIONS[conv.kind](*tensors, conv.geometry, conv.plain, dtypes[2])
-        else:
-            rules = _rules(conv, plain) + _limits(conv, dtypes, target)
-            restate = _restatement(dtypes, target)
-            result = extern(conv.op, func, tensors, (tuple(shape), dtypes[2]), rules, restate)
+        rules = _rules(conv, plain) + _limits(conv, dtypes, target)
+        func, restate = backend.build(problem, target), restatement(dtypes, target)
+        result = extern(conv.op, func, tensors, (tuple(shape), dtypes[2]), rules, restate)
     return conv.stored(conv.result, result, topi)
+
+
+def compute_packed(conv: Conv, target: Any, operands: Sequence[Any], stages: list[Stage]) -> Any:
+    """The result of a convolution whose weight was packed, as a TE tensor."""
+    problem, build = problem_of(conv), partial(_build, backend.build_on_packed, target)
+    if has_own_schedule(target):
+        return _staged(conv, problem, operands, build, stages)
+    result = tuple(_shape(conv)), problem.dtypes[2]
+    restate = restatement(problem.dtypes, target)
+    return extern(conv.op, build(problem), operands, result, [], restate)
+
+
+def _shape(conv: Conv) -> list[Any]:
+    """Return the shape of the result, in the order that kernels write."""
+    letters, order = conv.layouts[conv.result].letters, getattr(conv.plain, conv.result)
+    return permuted(order, letters, conv.shape(conv.result))
+
+
+def _build(build: Callable[..., Any], target: Any, problem: Any) -> Any:
+    return build(problem, target)
+
+
+def _can_be_replaced(conv: Conv, operands: Sequence[Any], target: Any) -> bool:
+    """Return whether a call is a stage that a kernel replaces together with what follows."""
+    is_forward = conv.kind != "conv_weight_grad"
+    return is_forward and has_own_schedule(target) and is_plain_and_known(conv, operands)
+
+
+def _staged(
+    conv: Conv,
+    problem: Convolution,
+    tensors: Sequence[Any],
+    build: Callable[[Any], Any],
+    stages: list[Stage],
+) -> Any:
+    result = placed(conv.op, _shape(conv), problem.dtypes[2], tensors)
+    restate = restatement(problem.dtypes, tvm.target.Target("llvm"))
+    stages.append(Stage(result.op, ConvAnchor(conv.op, problem), tensors, build, restate))
+    return result
 
 
 def _check_bfloat16(conv: Conv, dtypes: Sequence[str], target: Any) -> None:
@@ -184,144 +243,28 @@ def _limits(conv: Conv, dtypes: tuple[str, str, str], target: Any) -> list[Rule]
     return backend.limits(problem, target)
 
 
-def extern(
-    name: str,
-    func: Any,
-    operands: Sequence[Any],
-    result: tuple[tuple[Any, ...], str],
-    rules: Sequence[Rule],
-    restate: Callable[[Any], Any] | None = None,
-) -> Any:
-    """A scheduled PrimFunc ``(*operands, result)`` as one stage of TE.
-
-    Its body is taken as it is, on the buffers of the stage; the variables in its parameters'
-    shapes become the sizes of those buffers.  A call of the function would check these; here
-    `rules` do.
+def rewriting(op: str, key: str, before: Any) -> Any:
+    """The rewriting of a call: TVM's where its strategy is left to TVM, else packed weights.
 
     Parameters
     ----------
-    result : tuple
-        Its shape and its dtype.
-    restate : callable, optional
-        Says the body in another way.
+    op : str
+    key : {"FTVMAlterOpLayout", "FTVMLegalize"}
+    before : callable or None
+        TVM's rewriting.
     """
-    parameters = [func.buffer_map[parameter] for parameter in func.params]
-
-    def define(ins: Sequence[Any], outs: Sequence[Any]) -> Any:
-        given = {}
-        for parameter, buffer in zip(parameters, (*ins, *outs)):
-            given[parameter.data] = buffer.data
-            for variable, size in zip(parameter.shape, buffer.shape):
-                if isinstance(variable, tir.Var):
-                    given.setdefault(variable, tir.Cast(variable.dtype, size))
-        body = tir.stmt_functor.substitute(func.body, given)
-        return asserted(rules, restate(body) if restate else body)
-
-    shape, dtype = result
-    return te.extern([shape], list(operands), define, name=name, dtype=[dtype])
-
-
-def _restatement(dtypes: Sequence[str], target: Any) -> Callable[[Any], Any] | None:
-    """How a kernel's body has to be said for what compiles it behind TVM 0.17."""
-    if is_cpu(target):
-        return _for_old_llvm
-    return _for_new_cuda if {"float16", "bfloat16"} & set(dtypes) else None
-
-
-def _for_old_llvm(body: Any) -> Any:
-    """`body`, said in a way that keeps sums in registers: LLVM 10 compiles for Relay.
-
-    Where TVM knows that 32 bits hold an index, it narrows it, and each load computes its address
-    anew. And of the factors of a fused multiply-add it is the first whose register takes the sum
-    once nothing else needs it: a broadcast weight is done with soon, so sums would wander between
-    registers and spill.
-    """
-
-    def restated(node: Any) -> Any:
-        if isinstance(node, tir.LetStmt):
-            wide = node.var.dtype == "int64"
-            return tir.LetStmt(node.var, opaque(node.value), node.body) if wide else None
-        weight_first = isinstance(node.a, tir.Broadcast) and node.dtype.startswith("float")
-        return tir.Mul(node.b, node.a) if weight_first else None
-
-    return tir.stmt_functor.ir_transform(body, None, restated, ["tir.LetStmt", "tir.Mul"])
-
-
-_HALVES = """\
-#if !defined(__CUDA_ARCH__) || (__CUDA_ARCH__ >= 530)
-#include <cuda_fp16.h>
-#include <cuda_bf16.h>
-#define htanh topi_htanh
-#endif
-"""
-
-
-def _for_new_cuda(body: Any) -> Any:
-    """`body`, said in a way that CUDA 13 takes where it has float16 or bfloat16.
-
-    For these TVM 0.17 defines a function that its headers have by now: it gets another name.  The
-    text comes before TVM's own, which below sm_53 has a float16 without those headers.
-    """
-
-    def restated(node: Any) -> Any:
-        if node.attr_key != "thread_extent" or node.node.thread_tag != "threadIdx.x":
-            return None
-        text = tir.StringImm(_HALVES)
-        inner = tir.AttrStmt(tir.IntImm("int32", 0), "pragma_import_c", text, node.body)
-        return tir.AttrStmt(node.node, node.attr_key, node.value, inner)
-
-    return tir.stmt_functor.ir_transform(body, None, restated, ["tir.AttrStmt"])
-
-
-def schedule(outs: Sequence[Any], target: Any) -> Any:
-    """Schedule `outs` and what leads to them: kernels are scheduled, element-wise stages are
-    inlined where they can be, and every other stage is parallel (or, on a GPU, bound to threads).
-    """
-    outs = [outs] if isinstance(outs, te.Tensor) else list(outs)
-    made = te.create_schedule([out.op for out in outs])
-    for stage in made.stages:
-        if not isinstance(stage.op, te.ComputeOp):
-            continue
-        tensor = stage.op.output(0)
-        readers = [
-            other.op
-            for other in made.stages
-            if any(operand.op.same_as(stage.op) for operand in other.op.input_tensors)
-        ]
-        inlinable = readers and all(isinstance(op, te.ComputeOp) for op in readers)
-        if inlinable and not stage.op.reduce_axis and not stage.is_output:
-            stage.compute_inline()
-        elif is_cpu(target):
-            _on_cpu(made[tensor], stage.op)
-        elif is_gpu(target):
-            topi.cuda.injective.schedule_injective_from_existing(made, tensor)
-    return made
-
-
-def _on_cpu(stage: Any, op: Any) -> None:
-    if not op.axis:
-        return
-    if op.reduce_axis:
-        stage.parallel(stage.fuse(*op.axis[:-1]) if len(op.axis) > 1 else op.axis[0])
-        return
-    *outer, inner = op.axis
-    # Of one axis, blocks are shared; of several, rows.
-    rows, lanes = stage.split(inner, 16)
-    stage.parallel(stage.fuse(*outer) if outer else rows)
-    stage.vectorize(lanes)
-
-
-def unless_ours(op: str, before: Any) -> Any:
-    """TVM's rewriting of a call, where its strategy is left to TVM: ours takes every layout."""
-    if before is None or KIND[op] != "conv":
+    kind = KIND[op]
+    if kind == "conv_weight_grad":
         return None
 
     def rewrite(attrs: Any, inputs: Any, types: Any, *out_type: Any) -> Any:
         conv = read(op, attrs, [Operand.of(types[0]), Operand.of(types[1])])
         target = tvm.target.Target.current(allow_none=True)
-        is_stock = (
+        is_stock = kind == "conv" and (
             is_left_to_stock(conv, attrs, target) if conv else not backend.supports("conv", target)
         )
-        return before(attrs, inputs, types, *out_type) if is_stock else None
+        if is_stock:
+            return before(attrs, inputs, types, *out_type) if before else None
+        return packed_call(op, attrs, inputs, types) if acts_on(op, key) else None
 
     return rewrite

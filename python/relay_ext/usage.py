@@ -22,4 +22,5 @@ USAGE = Usage(
     examples=EXAMPLES,
     gradients="check the gradients of every convolution with torch.autograd too",
     takes_outputs=True,
+    keeps_code=True,
 )

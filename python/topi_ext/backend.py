@@ -173,6 +173,41 @@ def prepack(problem: Any, target: Any) -> tuple[Packing | None, Any]:
     return _build_packing(request), announce(_build(request))
 
 
+def packing_ahead(problem: Problem, target: Any) -> Packing | None:
+    """Return how the weight of an operator is packed before the post-ops behind it are known.
+
+    Parameters
+    ----------
+    problem : Problem
+        Without post-ops.
+    target : tvm.target.Target or None
+
+    Returns
+    -------
+    Packing or None
+        None where the kernel reads weights as they are, or `target` has none.
+    """
+    return prepack(problem, target)[0]
+
+
+def build_on_packed(problem: Problem, target: Any) -> Any:
+    """Return the kernel of an operator whose weight :func:`packing_ahead` has packed.
+
+    The plan is that of the operator without post-ops: the estimate of some plans counts post-ops,
+    and another plan may take other packed weights.
+
+    Parameters
+    ----------
+    problem : Problem
+        With the post-ops that the kernel computes.
+    target : tvm.target.Target
+    """
+    problem = replace(problem, prepacked=True)  # type: ignore[type-var]
+    base = replace(problem, epilogue=())  # type: ignore[type-var]
+    backend = of_target(target)
+    return announce(_build(_Request.of(problem, backend, base)))
+
+
 def plans(problem: Problem, target: Any) -> Iterator[tuple[float, Any]]:
     """Yield every plan that is compared for a problem of known sizes, with its estimated cost.
 
@@ -202,14 +237,23 @@ class Work(NamedTuple):
 
 
 class _Request(NamedTuple):
-    """What is built, without the names of symbolic sizes: equal requests share a function."""
+    """What is built, without the names of symbolic sizes: equal requests share a function.
+
+    Attributes
+    ----------
+    problem : Problem
+    backend : Backend
+    base : Problem or None
+        Of known sizes; the problem whose plan is built, where it is another one.
+    """
 
     problem: Problem
     backend: Backend
+    base: Problem | None = None
 
     @classmethod
-    def of(cls, problem: Problem, backend: Any) -> _Request:
-        return cls(problem.anonymous(), backend)
+    def of(cls, problem: Problem, backend: Any, base: Problem | None = None) -> _Request:
+        return cls(problem.anonymous(), backend, None if base == problem else base)
 
     def work(self) -> Work:
         """The problem with a fresh variable for each symbolic size, and what builds it."""
@@ -255,7 +299,8 @@ def _one_at_a_time(cached: Callable[[_Request], Any]) -> Callable[[_Request], An
 def _build(request: _Request) -> Any:
     problem, backend = request.work()
     asked = [*problem.rules(), *unknown(backend.rules(problem))]
-    return compat.asserting(backend.build(problem), asked)
+    plan: Any = request.base and backend.choice(request.base.canonical()).plan
+    return compat.asserting(backend.build(problem, plan), asked)
 
 
 @_one_at_a_time

@@ -140,6 +140,12 @@ class RelaxAdapter(Adapter):
 
         return relax_ext.host_target(num_cores=threads)
 
+    def why_nothing_is_kept(self, target: Any) -> str | None:
+        """Return why code for a target is neither kept nor found, or None where it is."""
+        from topi_ext.code_cache.build import why_nothing_is_kept
+
+        return why_nothing_is_kept(target)
+
     def registered(self) -> dict[str, bool]:
         """TVM's operators, and whether their rules are ours now."""
         from ..registry import registered

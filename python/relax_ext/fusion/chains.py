@@ -126,14 +126,13 @@ def _grow(chain: Chain, readers: Readers, taken: set[Any]) -> None:
         free = (one for one in readers[chain.links[-1].value] if one[0] not in taken)
         if not any(_extend(chain, *reader) for reader in free):
             break
-    calls = [link.call for link in chain.links]
-    count = len(calls)
-    while count > 1 and not _is_whole(chain, count, calls[:count], readers):
+    count = len(chain.links)
+    while count > 1 and not _is_whole(chain, count, readers):
         count -= 1
     chain.cut(count)
 
 
-def _is_whole(chain: Chain, count: int, calls: list[Any], readers: Readers) -> bool:
+def _is_whole(chain: Chain, count: int, readers: Readers) -> bool:
     """Return whether only these calls read the values between them.
 
     Nor may the last be a view behind all steps, which is a call anyway, or a dequantize, behind
@@ -141,13 +140,11 @@ def _is_whole(chain: Chain, count: int, calls: list[Any], readers: Readers) -> b
     """
     if chain.links[count - 1].views > chain.links[count - 2].views:
         return False
-    if calls[-1].op.name == DEQUANTIZE and is_saturated(chain.steps[: chain.links[-2].steps]):
+    if chain.links[count - 1].call.op.name == DEQUANTIZE and is_saturated(
+        chain.steps[: chain.links[-2].steps]
+    ):
         return False
-    return all(
-        any(call.same_as(one) for one in calls)
-        for link in chain.links[: count - 1]
-        for _, call in readers[link.value]
-    )
+    return chain.is_closed(count, lambda value: (call for _, call in readers[value]))
 
 
 def transposes(call: Any, *_: Lookup) -> Match | None:

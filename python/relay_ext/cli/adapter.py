@@ -95,6 +95,12 @@ class RelayAdapter(Adapter):
 
         return relay_ext.host_target(threads)
 
+    def why_nothing_is_kept(self, target: Any) -> str | None:
+        """Return why code for a target is neither kept nor found, or None where it is."""
+        from topi_ext.code_cache.llvm_modules import why_nothing_is_kept
+
+        return why_nothing_is_kept(target)
+
     def registered(self) -> dict[str, bool]:
         """TVM's operators, and whether their rules are ours now."""
         from ..registry import registered

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where TVM's Relax turns lowered functions into code, and what decides what that code is."""
+"""Where TVM turns lowered functions into code, and what decides what that code is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from .versions import release, tvm
+from .versions import release, tir, tvm
 
 Build = Callable[..., Any]
 
@@ -29,6 +29,20 @@ def replace_build(build: Build) -> None:
     """Make `build` what Relax builds functions with, and what its FoldConstant does."""
     tvm.tirx.build = build
     tvm.register_global_func(_GLOBAL, build, override=True)
+
+
+_LLVM = "target.build.llvm"
+"""The global function ``(module, target)`` that TVM's C++ looks up at each build of a module."""
+
+
+def build_of_llvm() -> Build:
+    """Return what turns a module of lowered functions into a module of LLVM, in TVM 0.17."""
+    return tvm.get_global_func(_LLVM)
+
+
+def replace_build_of_llvm(build: Build) -> None:
+    """Make `build` what TVM 0.17 turns modules of lowered functions into modules of LLVM with."""
+    tvm.register_func(_LLVM, build, override=True)
 
 
 def as_module(functions: Any) -> Any:
@@ -94,7 +108,12 @@ def module_of_llvm(text: str) -> Any:
     with _file_in_memory() as (file, path):
         file.write(text.encode())
         file.flush()
-        return tvm.get_global_func("ffi.Module.load_from_file.ll")(path, "ll")
+        return _loader()(path, "ll")
+
+
+def _loader() -> Callable[[str, str], Any]:
+    found = tvm.get_global_func("ffi.Module.load_from_file.ll", allow_missing=True)
+    return found or tvm.get_global_func("runtime.module.loadfile_ll")  # TVM 0.17
 
 
 def object_code(module: Any) -> bytes:
@@ -128,11 +147,16 @@ def _file_in_memory() -> Iterator[tuple[Any, str]]:
 def build_settings() -> str | None:
     """What beside a function and its target decides its code; None where that can't be said."""
     context = tvm.transform.PassContext.current()
-    config = {str(key): value for key, value in context.config.items()}
+    config = {str(key): _plain(value) for key, value in context.config.items()}
     if context.instruments or not all(isinstance(v, (bool, int, str)) for v in config.values()):
         return None
     passes = [sorted(map(str, names)) for names in (context.required_pass, context.disabled_pass)]
     return f"{_compiler()}, {context.opt_level}, {passes}, {sorted(config.items())}"
+
+
+def _plain(value: Any) -> Any:
+    """Return an option of a build; numbers of TVM 0.17 as those of Python."""
+    return int(value) if isinstance(value, tir.IntImm) else value
 
 
 def same_settings() -> Callable[[], AbstractContextManager[Any]]:
@@ -153,5 +177,7 @@ def _compiler() -> str:
 
 
 def _libraries() -> list[Any]:
+    if not hasattr(tvm, "base"):  # TVM 0.17
+        return [tvm._ffi.base._LIB]
     loaded = getattr(tvm.base, "_LOADED_LIBS", {})
     return list(loaded.values())

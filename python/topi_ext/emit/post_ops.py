@@ -129,6 +129,7 @@ _BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
     # NaN stays NaN.
     "minimum": lambda a, b: select(a > b, b, a),
     "maximum": lambda a, b: select(a < b, b, a),
+    "prelu": lambda a, b: select(a < 0, a * b, a),
 }
 
 

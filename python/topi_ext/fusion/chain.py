@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -75,6 +75,22 @@ class Chain:
         before = self.links[-1].moves if self.links else 0
         counts = len(self.steps), len(self.operands), len(self.views)
         self.links.append(Link(value, call, self.anchor, *counts, before + moves))
+
+    def is_closed(self, count: int, readers: Callable[[Any], Iterable[Any]]) -> bool:
+        """Return whether only calls of the first `count` links read the values between them.
+
+        Parameters
+        ----------
+        count : int
+        readers : callable
+            Return the calls that read a value.
+        """
+        calls = [link.call for link in self.links[:count]]
+        return all(
+            any(call.same_as(one) for one in calls)
+            for link in self.links[: count - 1]
+            for call in readers(link.value)
+        )
 
     def cut(self, count: int) -> None:
         """Keep the first `count` links."""

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import copysign, inf
 
-BINARY = ("add", "subtract", "multiply", "divide", "minimum", "maximum")
-"""The value so far on the left; a constant, an operand or an earlier value on the right."""
+BINARY = ("add", "subtract", "multiply", "divide", "minimum", "maximum", "prelu")
+"""The value so far on the left; a constant, an operand or an earlier value on the right.
+``prelu`` multiplies negative values by what is on the right."""
 
 UNARY = ("relu", "leaky_relu", "sigmoid", "silu", "tanh", "erf", "gelu", "gelu_tanh")
 
