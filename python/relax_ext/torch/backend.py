@@ -13,18 +13,16 @@ import torch
 from functorch.compile import min_cut_rematerialization_partition
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
-from torch._guards import TracingContext
 
 from topi_ext.notices import one_line, warn_once
 from topi_ext.spec.geometry import fail
 
 from ..registry import registered
 from . import report
-from .aten import AtenImporter, Unsupported
 from .decompositions import decompositions, whole_upsamples
+from .graph import GraphCompiler
 from .options import Options
-from .part import ImportedPart, compile_part, import_part
-from .partition import Cut, has_effects, is_product
+from .partition import has_effects, is_product
 from .setup import BACKEND
 
 SHOWN = 8
@@ -61,11 +59,11 @@ def tvm_conv(
     """
     if mode is not None:
         raise fail(BACKEND, f"mode={mode!r} must be left out: there are options={{...}} instead")
-    chosen = Options.of(options)
+    chosen, unordered = Options.of(options), set[str]()
     compiler = aot_autograd(
-        fw_compiler=_compiler("forward", chosen),
-        bw_compiler=_compiler("backward", chosen),
-        inference_compiler=_compiler("inference", chosen),
+        fw_compiler=_compiler("forward", chosen, unordered),
+        bw_compiler=_compiler("backward", chosen, unordered),
+        inference_compiler=_compiler("inference", chosen, unordered),
         decompositions=decompositions(),
         partition_fn=min_cut_rematerialization_partition,
     )
@@ -73,9 +71,15 @@ def tvm_conv(
         return compiler(graph_module, example_inputs)
 
 
-def _compiler(kind: str, options: Options) -> Callable[..., Any]:
+def _compiler(kind: str, options: Options, unordered: set[str]) -> Callable[..., Any]:
+    """Return a compiler of AOTAutograd.
+
+    `unordered` names the values that a forward graph keeps for its backward graph, and whose
+    strides PyTorch does not see.
+    """
+
     def compile_graph(graph_module: fx.GraphModule, _: Any) -> Callable[[list[Any]], Any]:
-        return _boxed(_compiled(graph_module, kind, options).forward)
+        return _boxed(_compiled(graph_module, kind, options, unordered).forward)
 
     return compile_graph
 
@@ -91,7 +95,9 @@ def _boxed(forward: Callable[..., Any]) -> Callable[[list[Any]], Any]:
     return run
 
 
-def _compiled(graph_module: fx.GraphModule, kind: str, options: Options) -> fx.GraphModule:
+def _compiled(
+    graph_module: fx.GraphModule, kind: str, options: Options, unordered: set[str]
+) -> fx.GraphModule:
     """Return the graph with compiled parts; the graph itself where there is nothing to compile."""
     calls = [node for node in graph_module.graph.nodes if node.op == "call_function"]
     record = report.Graph(kind, len(calls))
@@ -100,14 +106,15 @@ def _compiled(graph_module: fx.GraphModule, kind: str, options: Options) -> fx.G
         return graph_module
     try:
         _refuse(calls)
-        compiled = _Graph(graph_module, _frozen(graph_module, kind, options), options, record).run()
+        compiled = GraphCompiler(graph_module, options, record, unordered).run()
     except Exception as error:
         if options.raises:
             raise
+        unordered.clear()
         record.parts.clear()
-        record.in_pytorch["the whole graph"] = one_line(error, 300)
+        record.unknown["the whole graph"] = one_line(error, 300)
         compiled = graph_module
-    if record.in_pytorch:
+    if record.unknown:
         _tell(record, options)
     return compiled
 
@@ -123,85 +130,9 @@ def _refuse(calls: Sequence[fx.Node]) -> None:
 
 def _tell(record: report.Graph, options: Options) -> None:
     """Warn of what stays in PyTorch, or raise."""
-    named = [f"{name} ({why})" for name, why in record.in_pytorch.items()]
+    named = [f"{name} ({why})" for name, why in record.unknown.items()]
     more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
     text = f"{BACKEND}: {record.kind}: in PyTorch stay {', '.join(named[:SHOWN])}{more}"
     if options.raises:
         raise RuntimeError(text)
     warn_once(text)
-
-
-def _frozen(graph_module: fx.GraphModule, kind: str, options: Options) -> set[fx.Node]:
-    """Return the inputs of an inference graph that are parameters or buffers."""
-    if not options.freeze or kind != "inference":
-        return set()
-    context = TracingContext.try_get()
-    metadata = getattr(context, "fw_metadata", None)
-    places = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
-    indices = getattr(metadata, "static_input_indices", None) or []
-    return {places[index] for index in indices if index < len(places)}
-
-
-class _Graph:
-    """A graph while it is compiled."""
-
-    def __init__(
-        self,
-        graph_module: fx.GraphModule,
-        frozen: set[fx.Node],
-        options: Options,
-        record: report.Graph,
-    ) -> None:
-        self.graph_module = graph_module
-        self.frozen = frozen
-        self.options = options
-        self.record = record
-        self.refused: dict[fx.Node, str] = {}
-        self.importer = AtenImporter()
-        for node in graph_module.graph.nodes:
-            if node.op == "get_attr" and "val" not in node.meta:
-                node.meta["val"] = getattr(graph_module, node.target)
-
-    def run(self) -> fx.GraphModule:
-        """Compile what can be, and return the graph that runs it."""
-        while True:
-            cut = Cut(self.graph_module.graph, self.supports)
-            try:
-                imported = self.imported(cut)
-                break
-            except Unsupported as error:
-                if error.node in self.refused or not isinstance(error.node, fx.Node):
-                    raise
-                self.refused[error.node] = error.why
-        for node in cut.in_pytorch:
-            why = self.refused.get(node)
-            if why is not None:
-                self.record.in_pytorch[str(node.target)] = why
-        functions = {}
-        for stage, part in imported.items():
-            try:
-                functions[stage] = compile_part(part, self.options)
-                self.record.parts.append(part.record)
-            except Exception as error:
-                if self.options.raises:
-                    raise
-                named = f"a part of {part.record.operators} operators"
-                self.record.in_pytorch[named] = one_line(error, 300)
-        return cut.joined(self.graph_module, functions)
-
-    def imported(self, cut: Cut) -> dict[int, ImportedPart]:
-        """Import the pieces of a graph."""
-        sources = [node for node in self.graph_module.graph.nodes if node.op == "placeholder"]
-        return {
-            stage: import_part(piece, self.frozen, sources, f"tvm_conv_{stage}")
-            for stage, piece in cut.pieces.items()
-        }
-
-    def supports(self, node: fx.Node) -> bool:
-        """Return whether a node can be compiled, and remember why not."""
-        if node in self.refused:
-            return False
-        why = self.importer.supports(node)
-        if why is not None:
-            self.refused[node] = why
-        return why is None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A piece of a graph as a compiled function: what goes in, what comes out, and how it is compiled.
+"""A piece of a graph as a compiled function.
 
-``Signature`` says which value of PyTorch is which argument or result; :mod:`.run` calls the
-compiled function by it.
+Tensors that are channels last, or whose axes have another order in memory, go in and out as they
+are: the function takes and gives them transposed, and transposes them itself.
 """
 
 from __future__ import annotations
@@ -17,16 +17,13 @@ import torch
 import tvm
 from torch import fx
 
-from topi_ext.compat import relax
-
 from ..pipeline import pipeline, with_packed_parameters
 from . import report
 from .aten import AtenImporter, Unsupported, expr_of
 from .options import Options
 from .partition import Piece, is_size
-from .run import Output, Runner, SizeSource
-
-R = relax()
+from .run import Operand, Output, Result, Runner, SizeSource
+from .strides import Order, inverse, order_of
 
 _SIZE_FUNCTIONS = {
     **{"FloorDiv": lambda a, b: a // b, "CleanDiv": lambda a, b: a // b},
@@ -36,44 +33,39 @@ _SIZE_FUNCTIONS = {
 }
 """Functions of PyTorch's expressions of sizes."""
 
-_VIEWS = {
-    *("alias", "detach", "expand", "permute", "select", "slice", "squeeze", "t", "transpose"),
-    *("unsqueeze", "view", "_unsafe_view"),
-}
-"""Operators of PyTorch whose result may share memory with their argument."""
+@dataclass(frozen=True)
+class Context:
+    """What a piece has to know of its graph.
+
+    Attributes
+    ----------
+    inputs : sequence of fx.Node
+        Inputs of the graph, from which sizes may be read.
+    frozen : set of fx.Node
+        Those whose packed form is kept between calls.
+    unordered : set of fx.Node
+        Values whose strides are not seen by PyTorch: what a forward graph keeps for its backward
+        graph.
+    """
+
+    inputs: Sequence[fx.Node]
+    frozen: set[fx.Node]
+    unordered: set[fx.Node]
 
 
 @dataclass
 class ImportedPart:
-    """A piece of a graph, imported.
-
-    Attributes
-    ----------
-    module : tvm.IRModule
-    runner : Runner
-        Of this signature; without a compiled function.
-    record : report.Part
-    """
+    """A piece of a graph, imported: a module of Relax, what will run it, and its record."""
 
     module: Any
     runner: Runner
     record: report.Part
 
 
-def import_part(
-    piece: Piece, frozen: set[fx.Node], sources: Sequence[fx.Node], name: str
-) -> ImportedPart:
+def import_part(piece: Piece, context: Context, name: str) -> ImportedPart:
     """Import a piece of a graph into Relax.
 
-    Parameters
-    ----------
-    piece : Piece
-        Nodes from which sizes have to be read are appended to its inputs.
-    frozen : set of fx.Node
-        Inputs whose packed form is kept between calls.
-    sources : sequence of fx.Node
-        Inputs of the graph, from which sizes may be read.
-    name : str
+    Nodes from which sizes have to be read are appended to the inputs of the piece.
 
     Raises
     ------
@@ -82,26 +74,31 @@ def import_part(
     """
     begin = time.perf_counter()
     tensors = [node for node in piece.inputs if _is_operand(node)]
-    static = [node for node in tensors if node in frozen]
-    dynamic = [node for node in tensors if node not in frozen]
-    results = list(dict.fromkeys(node for node in piece.outputs if _is_result(node)))
+    static = [node for node in tensors if node in context.frozen]
+    operands = [node for node in tensors if node not in context.frozen] + static
+    results = [node for node in piece.outputs if isinstance(node.meta.get("val"), torch.Tensor)]
+    copy = _Copy(piece, context.unordered)
     importer = AtenImporter()
-    sizes = _size_nodes(piece)
-    module = importer.graph([*sizes, *piece.nodes], dynamic, static, results)
+    try:
+        arguments = [copy.operand(node) for node in operands]
+        copy.body()
+        outputs = [copy.result(node) for node in results]
+        count = len(operands) - len(static)
+        module = importer.graph(copy.nodes, arguments[:count], arguments[count:], outputs)
+    except Unsupported as error:
+        raise Unsupported(copy.original(error.node), error.why) from error
     symbols = list(importer.symbols)
-    size_sources = [_source(symbol, piece, sources) for symbol in symbols]
-    places = {node: number for number, node in enumerate(piece.inputs)}
+    sizes = [_source(symbol, piece, context.inputs) for symbol in symbols]
     runner = Runner(
-        name,
-        [places[node] for node in dynamic],
-        [places[node] for node in static],
-        size_sources,
-        [_output(node, results, symbols) for node in piece.outputs],
-        [_layout(node) for node in results],
-        [_memory_of(node) for node in results],
+        name=name,
+        operands=[
+            Operand(piece.inputs.index(node), _permutation(copy.order(node))) for node in operands
+        ],
+        static=len(static),
+        sizes=sizes,
+        outputs=[_output(node, results, symbols) for node in piece.outputs],
+        results=[_result(node, copy.order(node), symbols) for node in results],
     )
-    for node in (*dynamic, *static):
-        runner.owners.append(_memory_of(node))
     record = report.Part(len(piece.nodes), len(static), time.perf_counter() - begin)
     return ImportedPart(module, runner, record)
 
@@ -113,12 +110,74 @@ def compile_part(part: ImportedPart, options: Options) -> Runner:
     module = part.module
     if part.runner.static:
         module = with_packed_parameters(module, target, options.database)
-    executable = tvm.compile(
-        module, target, relax_pipeline=pipeline(target, options.database)
-    )
-    part.runner.load(executable, options.threads)
+    passes = pipeline(target, options.database)
+    part.runner.load(tvm.compile(module, target, relax_pipeline=passes), options.threads)
     part.record.compile_s = time.perf_counter() - begin
     return part.runner
+
+
+class _Copy:
+    """The nodes of a piece in a graph of their own, with transposes at its borders."""
+
+    def __init__(self, piece: Piece, unordered: set[fx.Node]) -> None:
+        self._piece = piece
+        self._unordered = unordered
+        self._graph = fx.Graph()
+        self._values: dict[fx.Node, fx.Node] = {}
+        self.nodes: list[fx.Node] = []
+        for node in piece.inputs:
+            if isinstance(node.meta.get("val"), torch.SymInt):
+                self.nodes.append(self._placeholder(node, node.meta["val"]))
+                self._values[node] = self.nodes[-1]
+
+    def operand(self, node: fx.Node) -> fx.Node:
+        """Return the argument for an input, as it lies in memory."""
+        order, value = self.order(node), node.meta["val"]
+        permutation = _permutation(order)
+        argument = self._placeholder(node, value.permute(order) if permutation else value)
+        self._values[node] = argument
+        if permutation:
+            self._values[node] = self._transposed(argument, inverse(order), value)
+        return argument
+
+    def body(self) -> None:
+        """Copy the nodes."""
+        for node in self._piece.nodes:
+            self._values[node] = self._graph.node_copy(node, self._values.__getitem__)
+            self.nodes.append(self._values[node])
+
+    def result(self, node: fx.Node) -> fx.Node:
+        """Return the value that is given for an output, as it will lie in memory."""
+        order = self.order(node)
+        if not _permutation(order):
+            return self._values[node]
+        return self._transposed(self._values[node], order, node.meta["val"].permute(order))
+
+    def order(self, node: fx.Node) -> Order | None:
+        """Return the order of a value in memory, None where it is not dense."""
+        value = node.meta["val"]
+        is_free = node in self._unordered or not isinstance(value, torch.Tensor)
+        return None if is_free else order_of(value)
+
+    def original(self, node: Any) -> Any:
+        """Return the node of which a node of this graph is the copy."""
+        return next((old for old, new in self._values.items() if new is node), node)
+
+    def _placeholder(self, node: fx.Node, value: Any) -> fx.Node:
+        copy = self._graph.placeholder(node.name)
+        copy.meta = {**node.meta, "val": value}
+        return copy
+
+    def _transposed(self, node: fx.Node, order: Order, value: torch.Tensor) -> fx.Node:
+        call = self._graph.call_function(torch.ops.aten.permute.default, (node, list(order)))
+        call.meta = {"val": value}
+        self.nodes.append(call)
+        return call
+
+
+def _permutation(order: Order | None) -> Order | None:
+    """Return an order that is not that of the axes themselves, else None."""
+    return None if order is None or order == tuple(range(len(order))) else order
 
 
 def _is_operand(node: fx.Node) -> bool:
@@ -130,18 +189,9 @@ def _is_operand(node: fx.Node) -> bool:
     raise Unsupported(node, f"is a {type(value).__name__}")
 
 
-def _is_result(node: fx.Node) -> bool:
-    return isinstance(node.meta.get("val"), torch.Tensor)
-
-
-def _size_nodes(piece: Piece) -> list[fx.Node]:
-    """Return the sizes that nodes of a piece read from outside."""
-    return [node for node in piece.inputs if isinstance(node.meta.get("val"), torch.SymInt)]
-
-
-def _source(symbol: str, piece: Piece, sources: Sequence[fx.Node]) -> SizeSource:
+def _source(symbol: str, piece: Piece, inputs: Sequence[fx.Node]) -> SizeSource:
     """Return where the value of a symbol is read, which becomes an input of the piece."""
-    for node in (*piece.inputs, *sources):
+    for node in (*piece.inputs, *inputs):
         value = node.meta.get("val")
         axis = None
         if isinstance(value, torch.Tensor):
@@ -159,34 +209,28 @@ def _output(node: fx.Node, results: list[fx.Node], symbols: list[str]) -> Output
     if isinstance(value, torch.Tensor):
         return Output(result=results.index(node))
     if is_size(node):
-        return Output(size=_size_function(value.node.expr, symbols))
+        return Output(size=_size_function(value, symbols))
     if value is None or isinstance(value, (bool, int, float)):
         return Output(value=value)
     raise Unsupported(node, f"gives a {type(value).__name__}")
 
 
-def _size_function(expr: Any, symbols: list[str]) -> Callable[..., Any]:
+def _result(node: fx.Node, order: Order | None, symbols: list[str]) -> Result:
+    value = node.meta["val"]
+    permutation = _permutation(order)
+    back = None if permutation is None else inverse(permutation)
+    strides = None
+    if order is None and order_of(value) is None:
+        strides = tuple(_size_function(stride, symbols) for stride in value.stride())
+    return Result(back, strides)
+
+
+def _size_function(size: Any, symbols: list[str]) -> Callable[..., Any]:
     """Return a function of the values of all symbols."""
+    if isinstance(size, int):
+        return lambda *_: size
+    expr = size.node.expr
     free = {str(symbol): symbol for symbol in expr.free_symbols}
     arguments = [free.get(name, sympy.Symbol(name)) for name in symbols]
     return sympy.lambdify(arguments, expr, modules=[_SIZE_FUNCTIONS, "math"])
 
-
-def _layout(node: fx.Node) -> tuple[int, ...] | None:
-    """Return the order of a result's axes in memory, the outermost first; None for their own."""
-    value = node.meta["val"]
-    if value.is_contiguous():
-        return None
-    strides = value.stride()
-    return tuple(sorted(range(value.ndim), key=lambda axis: -int(_hint(strides[axis]))))
-
-
-def _hint(size: Any) -> int:
-    return int(size) if isinstance(size, int) else int(size.node.hint)
-
-
-def _memory_of(node: fx.Node) -> fx.Node:
-    """Return the node whose memory PyTorch's own result of `node` may share."""
-    while node.op == "call_function" and node.target.__name__.partition(".")[0] in _VIEWS:
-        node = node.args[0]
-    return node

@@ -12,11 +12,13 @@ from __future__ import annotations
 import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
+
+from .strides import in_order, order_of
 
 aten = torch.ops.aten
 
@@ -27,10 +29,10 @@ PRODUCTS = {
 """Operators for which a part is compiled."""
 
 VIEWS = {
-    *(aten.alias, aten.expand, aten.permute, aten.squeeze, aten.t, aten.transpose),
-    *(aten.unsqueeze, aten.view),
+    *(aten.alias, aten.detach, aten.expand, aten.permute, aten.select, aten.slice, aten.squeeze),
+    *(aten.t, aten.transpose, aten.unsqueeze, aten.view, aten._unsafe_view),
 }
-"""Operators without work of their own, which run where their result is read."""
+"""Operators whose result is their argument's memory."""
 
 
 def packet_of(node: fx.Node) -> Any:
@@ -41,6 +43,11 @@ def packet_of(node: fx.Node) -> Any:
 def is_product(node: fx.Node) -> bool:
     """Return whether a node is a convolution, its gradient or a matrix product."""
     return packet_of(node) in PRODUCTS
+
+
+def is_view(node: fx.Node) -> bool:
+    """Return whether a node only views its argument."""
+    return packet_of(node) in VIEWS
 
 
 def is_size(node: fx.Node) -> bool:
@@ -59,12 +66,15 @@ class Piece:
     inputs : list of fx.Node
         Values from outside that they read.
     outputs : list of fx.Node
-        Values of theirs that other nodes read.
+        Values of theirs that other nodes read, or `views`.
+    views : list of fx.Node
+        Views that other nodes read: PyTorch makes them of outputs and inputs.
     """
 
-    nodes: list[fx.Node] = field(default_factory=list)
-    inputs: list[fx.Node] = field(default_factory=list)
-    outputs: list[fx.Node] = field(default_factory=list)
+    nodes: list[fx.Node]
+    inputs: list[fx.Node]
+    outputs: list[fx.Node]
+    views: list[fx.Node]
 
 
 class Cut:
@@ -82,14 +92,14 @@ class Cut:
         self._can = _compilable(calls, supports)
         self._stages = _stages(calls, self._can)
         _sink(calls, self._can, self._stages)
-        pieces: dict[int, Piece] = defaultdict(Piece)
+        by_stage: dict[int, list[fx.Node]] = defaultdict(list)
         for node in calls:
             if node in self._can:
-                pieces[self._stages[node]].nodes.append(node)
+                by_stage[self._stages[node]].append(node)
         self.pieces = {
-            stage: _bounded(pieces[stage].nodes)
-            for stage in sorted(pieces)
-            if any(map(is_product, pieces[stage].nodes))
+            stage: _piece(nodes)
+            for stage, nodes in sorted(by_stage.items())
+            if any(map(is_product, nodes))
         }
 
     @property
@@ -99,7 +109,10 @@ class Cut:
         return [node for node in calls if node not in self._can]
 
     def joined(
-        self, root: torch.nn.Module, functions: Mapping[int, Callable[..., Sequence[Any]]]
+        self,
+        root: torch.nn.Module,
+        functions: Mapping[int, Callable[..., Sequence[Any]]],
+        unordered: set[fx.Node],
     ) -> fx.GraphModule:
         """Return the graph in which functions stand for pieces.
 
@@ -110,12 +123,24 @@ class Cut:
         functions : mapping of int to callable
             By stage; each takes the inputs of a piece and returns its outputs.  Nodes of other
             pieces stay in PyTorch.
+        unordered : set of fx.Node
+            Values that functions take and give with another order of axes in memory than stated.
+            What stays in PyTorch gets them as stated.
         """
-        new, values = fx.Graph(), dict[fx.Node, fx.Node]()
+        new, values, ordered = fx.Graph(), dict[fx.Node, fx.Node](), dict[fx.Node, fx.Node]()
+
+        def stated(node: fx.Node) -> fx.Node:
+            if node not in unordered:
+                return values[node]
+            if node not in ordered:
+                order = order_of(node.meta["val"])
+                ordered[node] = new.call_function(in_order, (values[node], order))
+            return ordered[node]
 
         def copy(nodes: Iterable[fx.Node]) -> None:
             for node in nodes:
-                values[node] = new.node_copy(node, values.__getitem__)
+                is_call = node.op == "call_function"
+                values[node] = new.node_copy(node, stated if is_call else values.__getitem__)
 
         nodes = list(self._graph.nodes)
         copy(node for node in nodes if node.op in ("placeholder", "get_attr"))
@@ -125,6 +150,7 @@ class Cut:
         for stage, (piece, others) in sorted(by_stage.items()):
             if stage in functions:
                 _call(new, functions[stage], self.pieces[stage], values)
+                copy(self.pieces[stage].views)
             else:
                 copy(piece)
             copy(others)
@@ -139,12 +165,25 @@ def _call(graph: fx.Graph, function: Any, piece: Piece, values: dict[fx.Node, fx
         values[node] = graph.call_function(operator.getitem, (call, number))
 
 
-def _bounded(nodes: list[fx.Node]) -> Piece:
+def _piece(nodes: list[fx.Node]) -> Piece:
     """Return the piece of these nodes, with what goes in and out."""
-    inside = set(nodes)
-    read = dict.fromkeys(arg for node in nodes for arg in node.all_input_nodes)
+    group = set(nodes)
+    views: set[fx.Node] = set()
+    inside: set[fx.Node] = set()
+    for node in reversed(nodes):
+        if is_view(node) and any(user not in group or user in views for user in node.users):
+            views.add(node)
+        if node not in views or inside.intersection(node.users):
+            inside.add(node)
+    kept = [node for node in nodes if node in inside]
+    read = dict.fromkeys(arg for node in kept for arg in node.all_input_nodes)
+    outputs = [
+        node
+        for node in kept
+        if node not in views and any(user not in group or user in views for user in node.users)
+    ]
     inputs = [node for node in read if node not in inside]
-    return Piece(nodes, inputs, [node for node in nodes if set(node.users) - inside])
+    return Piece(kept, inputs, outputs, [node for node in nodes if node in views])
 
 
 def has_effects(node: fx.Node) -> bool:
@@ -190,7 +229,7 @@ def _stages(calls: list[fx.Node], can: set[fx.Node]) -> dict[fx.Node, int]:
 def _sink(calls: list[fx.Node], can: set[fx.Node], stages: dict[fx.Node, int]) -> None:
     """Move views of graph inputs to the stage that reads them first."""
     for node in reversed(calls):
-        if node not in can or packet_of(node) not in VIEWS or not node.users:
+        if node not in can or not is_view(node) or not node.users:
             continue
         if any(read.op == "call_function" for read in node.all_input_nodes):
             continue

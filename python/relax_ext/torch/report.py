@@ -43,14 +43,22 @@ class Graph:
         Operators of PyTorch in it.
     parts : list of Part
         What was compiled of it.
-    in_pytorch : dict of str to str
-        Operators that stay in PyTorch though they stand beside a convolution, and why.
+    unknown : dict of str to str
+        What stays in PyTorch of a graph with convolutions or products, and why.
+    random : dict of str to str
+        Operators that draw random numbers: those are PyTorch's.
     """
 
     kind: str
     operators: int
     parts: list[Part] = field(default_factory=list)
-    in_pytorch: dict[str, str] = field(default_factory=dict)
+    unknown: dict[str, str] = field(default_factory=dict)
+    random: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def in_pytorch(self) -> dict[str, str]:
+        """Return all that stays in PyTorch, and why."""
+        return {**self.random, **self.unknown}
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -18,10 +18,15 @@ import tvm
 
 from topi_ext.compat import relax
 
+from .strides import Order, restrided
+
 R = relax()
 
 ALIGNMENT = 64
 """Bytes at whose multiples code of TVM expects tensors to begin."""
+
+SIZES_KEPT = 16
+"""Tuples of sizes after which memory that is not in use is given back."""
 
 
 class SizeSource(NamedTuple):
@@ -29,6 +34,13 @@ class SizeSource(NamedTuple):
 
     argument: int
     axis: int | None
+
+
+class Operand(NamedTuple):
+    """An operand: which argument, and the order in which it is transposed."""
+
+    argument: int
+    order: Order | None
 
 
 class Output(NamedTuple):
@@ -39,6 +51,13 @@ class Output(NamedTuple):
     value: Any = None
 
 
+class Result(NamedTuple):
+    """A result: the order in which it is transposed, and its strides where it is not dense."""
+
+    order: Order | None
+    strides: tuple[Callable[..., int], ...] | None
+
+
 @dataclass(eq=False)
 class Runner:
     """A compiled function of tensors of PyTorch.
@@ -46,33 +65,29 @@ class Runner:
     Attributes
     ----------
     name : str
-    dynamic, static : list of int
-        Arguments that are operands of the function, and those whose packed form is kept.
+    operands : list of Operand
+        Those whose packed form is kept come last.
+    static : int
+        Their number.
     sizes : list of SizeSource
         Of each symbol.
     outputs : list of Output
-    layouts : list
-        By result, the order of its axes in memory; None for their own order.
-    memory : list
-        By result, what shares memory with what has an equal entry here or in `owners`.
-    owners : list
-        The same by operand.
+    results : list of Result
     """
 
     name: str
-    dynamic: list[int]
-    static: list[int]
+    operands: list[Operand]
+    static: int
     sizes: list[SizeSource]
     outputs: list[Output]
-    layouts: list[tuple[int, ...] | None]
-    memory: list[Any]
-    owners: list[Any] = field(default_factory=list)
+    results: list[Result]
 
     def __post_init__(self) -> None:
         self.__name__ = self.__qualname__ = self.name
         self.__module__ = "relax_ext.torch.parts"
-        self._machines = threading.local()
+        self._local = threading.local()
         self._packed: tuple[Any, ...] = (None, None, None)
+        self._seen: set[tuple[int, ...]] = set()
 
     def load(self, executable: Any, threads: int | None) -> None:
         """Take the compiled function, and the number of threads to run on."""
@@ -83,19 +98,14 @@ class Runner:
         """Return the outputs of a piece for its inputs."""
         use_threads(self._threads)
         machine = self._machine()
-        sizes = [
-            arguments[source.argument]
-            if source.axis is None
-            else arguments[source.argument].shape[source.axis]
-            for source in self.sizes
-        ]
-        operands = [ready(arguments[number]) for number in self.dynamic]
-        given: list[Any] = [tvm.runtime.ShapeTuple(list(map(int, sizes)))] if sizes else []
+        sizes = [_size(arguments, source) for source in self.sizes]
+        count = len(self.operands) - self.static
+        operands = [ready(arguments[one.argument], one.order) for one in self.operands[:count]]
+        given: list[Any] = [self._shape(sizes)] if sizes else []
         given += operands
         if self.static:
-            static = [arguments[number] for number in self.static]
-            given += self._weights(machine, static)
-        results = self._owned(machine["main"](*given), operands)
+            given += self._weights(machine, [arguments[one.argument] for one in self.operands[count:]])
+        results = self._owned(machine["main"](*given), operands, sizes)
         return tuple(
             results[one.result]
             if one.result is not None
@@ -106,26 +116,40 @@ class Runner:
         )
 
     def _machine(self) -> Any:
-        machine = getattr(self._machines, "machine", None)
+        machine = getattr(self._local, "machine", None)
         if machine is None:
-            machine = R.VirtualMachine(self._executable, tvm.cpu())
-            self._machines.machine = machine
+            machine = self._local.machine = R.VirtualMachine(self._executable, tvm.cpu())
         return machine
 
-    def _owned(self, found: Sequence[Any], operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return results as PyTorch has them: strides, and memory shared only where it shares."""
-        owners = {
-            operand.data_ptr(): owner
-            for operand, owner in zip(operands, self.owners)
-            if operand.numel()
-        }
+    def _shape(self, sizes: Sequence[int]) -> Any:
+        """Return all sizes as one argument.
+
+        TVM keeps memory for each size of tensor: where sizes vary much, it is given back.
+        """
+        key = tuple(map(int, sizes))
+        if key not in self._seen:
+            if len(self._seen) >= SIZES_KEPT:
+                _release()
+                self._seen.clear()
+            self._seen.add(key)
+        return tvm.runtime.ShapeTuple(key)
+
+    def _owned(
+        self, found: Sequence[Any], operands: Sequence[torch.Tensor], sizes: Sequence[int]
+    ) -> list[torch.Tensor]:
+        """Return results as PyTorch has them: with its strides, and in memory of their own."""
+        taken = {operand.data_ptr() for operand in operands if operand.numel()}
         results = []
-        for one, layout, owner in zip(found, self.layouts, self.memory):
+        for one, result in zip(found, self.results):
             tensor = one if isinstance(one, torch.Tensor) else torch.from_dlpack(one)
-            if layout is not None:
-                tensor = in_memory_order(tensor, layout)
-            elif tensor.numel() and owners.setdefault(tensor.data_ptr(), owner) is not owner:
-                tensor = tensor.clone()
+            if tensor.numel():
+                if tensor.data_ptr() in taken:
+                    tensor = tensor.clone()
+                taken.add(tensor.data_ptr())
+            if result.order is not None:
+                tensor = tensor.permute(result.order)
+            if result.strides is not None:
+                tensor = restrided(tensor, [stride(*sizes) for stride in result.strides])
             results.append(tensor)
         return results
 
@@ -134,11 +158,13 @@ class Runner:
 
         A tensor of inference mode has no version, so it is packed at every call.
         """
-        tracked = not any(weight.is_inference() for weight in weights)
-        now = [(weight.data_ptr(), weight._version) for weight in weights] if tracked else None
+        is_tracked = not any(weight.is_inference() for weight in weights)
+        now = [(weight.data_ptr(), weight._version) for weight in weights] if is_tracked else None
         seen, packed, _ = self._packed
         if now is None or now != seen:
-            packed = list(machine["main_transform_params"]([ready(weight) for weight in weights]))
+            operands = self.operands[len(self.operands) - self.static :]
+            given = [ready(weight, one.order) for weight, one in zip(weights, operands)]
+            packed = list(machine["main_transform_params"](given))
             # The weights are kept too: the address of one that is freed could be another's.
             self._packed = (now, packed, weights)
         return packed
@@ -146,6 +172,7 @@ class Runner:
 
 _threads = threading.local()
 _configure = tvm.get_global_func("runtime.config_threadpool")
+_release = tvm.get_global_func("vm.builtin.memory_manager.clear")
 
 
 def use_threads(count: int | None) -> None:
@@ -159,13 +186,22 @@ def use_threads(count: int | None) -> None:
         _threads.count = count
 
 
-def ready(value: Any) -> torch.Tensor:
-    """Return a tensor as compiled code reads it: dense, aligned, without a gradient."""
+def ready(value: Any, order: Order | None = None) -> torch.Tensor:
+    """Return a tensor as compiled code reads it: dense, aligned, without a gradient.
+
+    Parameters
+    ----------
+    value : torch.Tensor or float
+    order : tuple of int, optional
+        The order of axes in which it is expected to lie in memory.
+    """
     if not isinstance(value, torch.Tensor):
         return torch.tensor(value, dtype=torch.float64)
     tensor = value.detach()
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
+    if order is not None:
+        tensor = tensor.permute(order)
     if not tensor.is_contiguous():
         return tensor.contiguous()
     if tensor.data_ptr() % ALIGNMENT and tensor.numel():
@@ -173,7 +209,6 @@ def ready(value: Any) -> torch.Tensor:
     return tensor
 
 
-def in_memory_order(tensor: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
-    """Return a copy whose axes lie in memory in this order, the outermost first."""
-    copy = tensor.permute(*order).contiguous()
-    return copy.permute(*(order.index(axis) for axis in range(tensor.ndim)))
+def _size(arguments: Sequence[Any], source: SizeSource) -> int:
+    argument = arguments[source.argument]
+    return argument if source.axis is None else argument.shape[source.axis]
