@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -74,6 +75,8 @@ class GraphCompiler:
                 named = f"a part of {part.record.operators} operators"
                 self._record.unknown[named] = one_line(error, 300)
         for node in cut.in_pytorch:
+            if node.target is operator.getitem:
+                continue
             kind = self._record.random if _is_random(node) else self._record.unknown
             kind[str(node.target)] = self._refused.get(node, "belongs to what cannot be compiled")
         if self._record.kind == "forward":

@@ -162,12 +162,15 @@ class Runner:
         now = [(weight.data_ptr(), weight._version) for weight in weights] if is_tracked else None
         seen, packed, _ = self._packed
         if now is None or now != seen:
-            operands = self.operands[len(self.operands) - self.static :]
-            given = [ready(weight, one.order) for weight, one in zip(weights, operands)]
-            packed = list(machine["main_transform_params"](given))
+            packed = self._pack(machine, weights)
             # The weights are kept too: the address of one that is freed could be another's.
             self._packed = (now, packed, weights)
         return packed
+
+    def _pack(self, machine: Any, weights: list[torch.Tensor]) -> list[Any]:
+        operands = self.operands[len(self.operands) - self.static :]
+        given = [ready(weight, one.order) for weight, one in zip(weights, operands)]
+        return list(machine["main_transform_params"](given))
 
 
 _threads = threading.local()
