@@ -94,7 +94,7 @@ def with_packed_parameters(module: Any, target: Any, database: AnyPath | None = 
     Parameters
     ----------
     module : tvm.IRModule
-        Parameters of its functions behind those that the attribute ``num_input`` counts are weights.
+        Parameters behind those that the attribute ``num_input`` counts are weights.
     target : tvm.target.Target
     database : str or path, optional
         As for :func:`pipeline`, which has to compile the result.

@@ -7,12 +7,12 @@ import importlib
 import os
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomllib
 import torch
 import tvm
 from torch import nn
@@ -22,7 +22,7 @@ from helpers.torch_backend import assert_same, check_inference, compiled
 from relax_ext.torch import report, setup
 from relax_ext.torch import run as runs
 from relax_ext.torch.options import Options
-from topi_ext import compat, notices
+from topi_ext import notices
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,7 +38,10 @@ def image() -> torch.Tensor:
 @pytest.mark.parametrize(
     ("options", "rule"),
     [
-        ({"thread": 2}, "option thread=2 must be one of target, threads, database, unknown, freeze"),
+        (
+            {"thread": 2},
+            "option thread=2 must be one of target, threads, database, unknown, freeze",
+        ),
         ({"threads": 0}, "option threads=0 must be a positive integer"),
         ({"threads": True}, "option threads=True must be a positive integer"),
         ({"database": 3}, "option database=3 must be the path of a file"),
@@ -236,7 +239,9 @@ def test_the_name_is_found_by_an_entry_point(tmp_path: Path) -> None:
     folder = tmp_path / "tvm_conv_ext-9.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: tvm-conv-ext\nVersion: 9\n")
-    entries = "".join(f"{name} = {value}\n" for name, value in stated["entry-points"][group].items())
+    entries = "".join(
+        f"{name} = {value}\n" for name, value in stated["entry-points"][group].items()
+    )
     (folder / "entry_points.txt").write_text(f"[{group}]\n{entries}")
     done = subprocess.run(
         [sys.executable, "-c", ENTRY, str(tmp_path)],

@@ -115,7 +115,12 @@ def test_a_loss_with_an_index() -> None:
 
 def test_symbolic_sizes() -> None:
     torch.manual_seed(0)
-    layers = nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.ConvTranspose2d(8, 3, 4, 2, 1)
+    layers = (
+        nn.Conv2d(3, 8, 3, 2, 1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.ConvTranspose2d(8, 3, 4, 2, 1),
+    )
     model = nn.Sequential(*layers).double()
     twin = copy.deepcopy(model)
     run = compiled(model, dynamic=True)
@@ -178,7 +183,9 @@ def test_half_precision_against_its_own_error(dtype: torch.dtype) -> None:
         return float((value.double() - want).abs().max() / want.abs().max())
 
     rounding = 4e-2 if dtype is torch.bfloat16 else 6e-3
-    for ours, theirs, want in zip(*(map(gradients, map(nn.Module.parameters, (model, eager, exact))))):
+    for ours, theirs, want in zip(
+        *(map(gradients, map(nn.Module.parameters, (model, eager, exact))))
+    ):
         assert error(ours, want) < max(rounding, 3 * error(theirs, want))
 
 
@@ -194,7 +201,9 @@ def test_autocast() -> None:
         assert y.dtype is torch.bfloat16
         y.float().square().mean().backward()
     exact(x.double()).square().mean().backward()
-    for ours, theirs, want in zip(*(map(gradients, map(nn.Module.parameters, (model, eager, exact))))):
+    for ours, theirs, want in zip(
+        *(map(gradients, map(nn.Module.parameters, (model, eager, exact))))
+    ):
         scale = float(want.abs().max())
         allowed = max(1e-2 * scale, 3 * float((theirs - want).abs().max()))
         assert float((ours - want).abs().max()) < allowed

@@ -26,12 +26,18 @@ from .run import Operand, Output, Result, Runner, SizeSource
 from .strides import Order, inverse, order_of
 
 _SIZE_FUNCTIONS = {
-    **{"FloorDiv": lambda a, b: a // b, "CleanDiv": lambda a, b: a // b},
-    **{"Mod": lambda a, b: a % b, "PythonMod": lambda a, b: a % b},
-    **{"IntTrueDiv": lambda a, b: a / b, "FloatTrueDiv": lambda a, b: a / b},
-    **{"ToFloat": float, "Max": max, "Min": min},
+    "FloorDiv": lambda a, b: a // b,
+    "CleanDiv": lambda a, b: a // b,
+    "Mod": lambda a, b: a % b,
+    "PythonMod": lambda a, b: a % b,
+    "IntTrueDiv": lambda a, b: a / b,
+    "FloatTrueDiv": lambda a, b: a / b,
+    "ToFloat": float,
+    "Max": max,
+    "Min": min,
 }
 """Functions of PyTorch's expressions of sizes."""
+
 
 @dataclass(frozen=True)
 class Context:
@@ -233,4 +239,3 @@ def _size_function(size: Any, symbols: list[str]) -> Callable[..., Any]:
     free = {str(symbol): symbol for symbol in expr.free_symbols}
     arguments = [free.get(name, sympy.Symbol(name)) for name in symbols]
     return sympy.lambdify(arguments, expr, modules=[_SIZE_FUNCTIONS, "math"])
-

@@ -104,7 +104,9 @@ class Runner:
         given: list[Any] = [self._shape(sizes)] if sizes else []
         given += operands
         if self.static:
-            given += self._weights(machine, [arguments[one.argument] for one in self.operands[count:]])
+            given += self._weights(
+                machine, [arguments[one.argument] for one in self.operands[count:]]
+            )
         results = self._owned(machine["main"](*given), operands, sizes)
         return tuple(
             results[one.result]
