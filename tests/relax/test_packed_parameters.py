@@ -78,5 +78,3 @@ def test_values(rng: np.random.Generator) -> None:
         y = F.conv2d(torch.from_numpy(data).double(), w.permute(3, 2, 0, 1) * s).relu()
         want = (y.reshape(1, -1) @ v).numpy()
         assert np.abs(got - want).max() < 2e-6 * np.abs(want).max()
-
-
