@@ -11,14 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import sympy
 import torch
 import tvm
 from functorch.compile import aot_function, make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
 from tvm import relax
 
 import relax_ext
 from relax_ext.torch.aten import AtenImporter, Unsupported, expr_of
 from relax_ext.torch.decompositions import decompositions, whole_upsamples
+from relax_ext.torch.sizes import symbols_of
 
 # Vectors of this processor take longer to compile, and are tested elsewhere.
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 1})
@@ -63,15 +66,19 @@ class Graphs:
         module = importer.graph(calls, tensors, [], results)
         self.modules.append(module)
         run = compiled(module)
-        sizes = [_source(name, places) for name in importer.symbols]
+        sizes = {name: _source(name, places) for name in symbols_of(n.meta["val"] for n in places)}
 
         def call(*args: Any) -> list[Any]:
             given = {**dict(zip(places, args)), **constants}
-            known = [given[n] if axis is None else given[n].shape[axis] for n, axis in sizes]
-            shape = [tvm.runtime.ShapeTuple(known)] if known else []
-            found = dict(zip(results, run(*shape, *(given[node] for node in tensors))))
-            values = dict(zip(importer.symbols, known))
-            return [_output(node, given | found, values) for node in outputs]
+            known = {
+                name: given[node] if axis is None else given[node].shape[axis]
+                for name, (node, axis) in sizes.items()
+            }
+            shape = [known[name] for name in importer.symbols]
+            shape = [tvm.runtime.ShapeTuple(shape)] if shape else []
+            computed = zip(results, run(*shape, *(given[node] for node in tensors)))
+            found = {node: _strided(result, node, known) for node, result in computed}
+            return [_output(node, given | found, known) for node in outputs]
 
         return make_boxed_func(call)
 
@@ -87,11 +94,24 @@ def _source(name: str, places: Sequence[Any]) -> tuple[Any, int | None]:
     raise AssertionError(f"no placeholder states {name}")
 
 
+def _number(size: Any, sizes: dict[str, int]) -> int:
+    """Return a size, or a stride, as a number."""
+    expr = sympy.sympify(expr_of(size))
+    return int(expr.subs({symbol: sizes[str(symbol)] for symbol in expr.free_symbols}))
+
+
+def _strided(result: torch.Tensor, node: Any, sizes: dict[str, int]) -> torch.Tensor:
+    """Return a result with the strides that PyTorch states."""
+    strides = [_number(stride, sizes) for stride in node.meta["val"].stride()]
+    if list(result.stride()) == strides or 0 in strides:
+        return result
+    return torch.empty_strided(result.shape, strides, dtype=result.dtype).copy_(result)
+
+
 def _output(node: Any, found: dict[Any, Any], sizes: dict[str, int]) -> Any:
     if node is None or node in found:
         return node if node is None else found[node]
-    expr = expr_of(node.meta["val"])
-    return int(expr.subs({symbol: sizes[str(symbol)] for symbol in expr.free_symbols}))
+    return _number(node.meta["val"], sizes)
 
 
 def compiled(module: tvm.IRModule) -> Callable[..., list[torch.Tensor]]:
@@ -106,7 +126,7 @@ def compiled(module: tvm.IRModule) -> Callable[..., list[torch.Tensor]]:
     return run
 
 
-def through(function: Callable[..., Any], graphs: Graphs, dynamic: bool = False) -> Any:
+def through(function: Callable[..., Any], graphs: Graphs) -> Callable[..., Any]:
     """Return a function of tensors, compiled by `graphs` when it is first called."""
     compiled_function = aot_function(
         function,
@@ -114,7 +134,6 @@ def through(function: Callable[..., Any], graphs: Graphs, dynamic: bool = False)
         bw_compiler=graphs,
         inference_compiler=graphs,
         decompositions=decompositions(),
-        dynamic=dynamic,
     )
 
     def call(*args: Any) -> Any:
@@ -122,3 +141,19 @@ def through(function: Callable[..., Any], graphs: Graphs, dynamic: bool = False)
             return compiled_function(*args)
 
     return call
+
+
+def backend(graphs: Graphs) -> Callable[..., Any]:
+    """Return a backend of ``torch.compile``, for symbolic sizes."""
+    compiler = aot_autograd(
+        fw_compiler=graphs,
+        bw_compiler=graphs,
+        inference_compiler=graphs,
+        decompositions=decompositions(),
+    )
+
+    def compile_graph(graph: Any, inputs: Any) -> Any:
+        with whole_upsamples():
+            return compiler(graph, inputs)
+
+    return compile_graph

@@ -139,6 +139,7 @@ REDUCTIONS: dict[str, Case] = {
     "linear": lambda t: F.linear(t.m, t.n.t(), t.n[0]),
     "einsum": lambda t: torch.einsum("bchw,bdhw->bcd", t.x, t.y),
     "attention": lambda t: F.scaled_dot_product_attention(t.x, t.y, t.x * 2),
+    "rows replaced": lambda t: t.x.scatter(1, t.i[:, :1].abs() % 4, 2.5),
     "causal attention": lambda t: (
         F.scaled_dot_product_attention(t.x, t.y, t.x * 2, is_causal=True),
         F.scaled_dot_product_attention(t.x, t.y, t.x, t.b, scale=0.3),

@@ -25,6 +25,7 @@ R = relax()
 _ARITHMETIC = {
     "mul": R.op.multiply,
     "div": R.op.divide,
+    "true_divide": R.op.divide,
 }
 _COMPARISONS = {
     "eq": R.op.equal,

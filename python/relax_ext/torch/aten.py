@@ -158,15 +158,25 @@ class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
                 else:
                     break
             if any(owner.same_as(other) for other in taken):
-                result = builder.emit_te(_copy, result, primfunc_name_hint="copy")
+                result = builder.emit(_copy(result))
             taken.append(owner)
             results.append(result)
         return results
 
+    def _retrieve_args(self, node: Any) -> Any:
+        """Return converted arguments; a symbolic number needs no argument of the function."""
+        if isinstance(node, fx.Node) and node not in self.env:
+            value = node.meta.get("val")
+            if isinstance(value, torch.SymInt):
+                return size_in(value, self.symbols)
+            if isinstance(value, torch.SymFloat):
+                return float_scalar(self.block_builder, value, self.symbols)
+        return super()._retrieve_args(node)
+
     def _knows(self, node: fx.Node) -> bool:
         name = getattr(node.target, "__name__", "")
-        is_aten = isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "aten"
-        return is_aten and name in CONVERTERS
+        is_operator = isinstance(node.target, torch._ops.OpOverload)
+        return is_operator and node.target.namespace in ("aten", "prims") and name in CONVERTERS
 
     def _parameter(self, node: fx.Node) -> Any:
         value = node.meta["val"]
@@ -249,16 +259,25 @@ def _differ(size: Any, wanted: Any) -> bool:
 
 
 def _copy(x: Any) -> Any:
-    from tvm import te
-
-    return te.compute(x.shape, lambda *index: x(*index), name="copy")
+    """Return an operator that computes equal elements in other memory."""
+    dtype = dtype_name(type_of(x).dtype)
+    if dtype == "bool":
+        return R.op.logical_or(x, R.const(False, dtype))
+    return R.op.multiply(x, R.const(1, dtype))
 
 
 def _why_not_symbolic(node: fx.Node, value: Any) -> str | None:
     """Return why a symbolic number stays in PyTorch."""
     if isinstance(value, torch.SymBool):
         return "a condition"
-    return "a size that values decide" if is_unbacked(value) else None
+    if is_unbacked(value):
+        return "a size that values decide"
+    if isinstance(value, torch.SymInt):
+        try:
+            size_in(value, symbols_of([value]))
+        except ValueError as error:
+            return str(error)
+    return None
 
 
 def _why_not_value(value: Any) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -83,24 +83,48 @@ def _in_float32(decomposition: Callable[..., Any]) -> Callable[..., Any]:
     return widened
 
 
+def _whole(overload: Any, apart: Any, image: Any, output_size: Any, *rest: Any) -> Any:
+    """Compute a resize by sizes or by factors as one operator.
+
+    PyTorch knows symbolic sizes of the gradient of a nearest resize only: another one of symbolic
+    sizes is taken apart.
+    """
+    *corners, factors = rest
+    sizes = (*image.shape, *(output_size or ()))
+    is_symbolic = any(isinstance(size, torch.SymInt) for size in sizes)
+    if is_symbolic and "nearest" not in overload.name() and apart is not None:
+        return apart(image, output_size, *rest)
+    if output_size is None:
+        output_size = [_times(n, f) for n, f in zip(image.shape[2:], factors)]
+    scales = factors or [None] * (image.dim() - 2)
+    return overload.overloadpacket.default(image, output_size, *corners, *scales)
+
+
+def _times(size: Any, factor: float) -> Any:
+    """Return a size times a factor, rounded down; a whole factor needs no floats."""
+    return size * int(factor) if factor == int(factor) else torch.sym_int(size * factor)
+
+
 @contextlib.contextmanager
 def whole_upsamples() -> Iterator[None]:
     """Keep resizes whole while a graph is traced.
 
     PyTorch takes them apart before autograd, whatever table of decompositions is given, into
-    reads and writes at indices.  The kernels in Python that do so are removed inside the block.
-    They belong to the process: another thread that traces meanwhile finds them removed as well.
+    reads and writes at indices.  The kernels in Python that do so are replaced inside the block.
+    They belong to the process: another thread that traces meanwhile finds them replaced as well.
     """
-    removed = []
+    replaced = []
     keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
     for overload in (one for name in RESIZES for one in _overloads(name)):
-        removed.append((overload, dict(overload.py_kernels)))
-        for key in keys:
-            overload.py_kernels.pop(key, None)
+        replaced.append((overload, dict(overload.py_kernels)))
+        apart = [overload.py_kernels.pop(key, None) for key in keys][1]
+        if overload._overloadname == "vec":
+            overload.py_kernels[keys[1]] = partial(_whole, overload, apart)
         overload._dispatch_cache.clear()
     try:
         yield
     finally:
-        for overload, kernels in removed:
+        for overload, kernels in replaced:
+            overload.py_kernels.clear()
             overload.py_kernels.update(kernels)
             overload._dispatch_cache.clear()

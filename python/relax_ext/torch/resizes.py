@@ -101,6 +101,14 @@ class Axis:
         is_whole = isinstance(self.scale, (int, float)) and self.scale == int(self.scale)
         return is_whole and same_size(self.size * int(self.scale), self.target)
 
+    @property
+    def factor(self) -> int | None:
+        """Return how often a nearest resize repeats each element, None if not all equally."""
+        if self.method == "nearest_neighbor" and self.is_as_in_relax:
+            factors = (n for n in range(1, 17) if same_size(self.size * n, self.target))
+            return next(factors, None)
+        return None
+
     def taps(self) -> Taps:
         """Return what each element is a sum of."""
         if self.method == "nearest_neighbor":
@@ -171,7 +179,6 @@ def _forward(method: str, call: Call) -> Any:
     if dtype != "float64" and all(axis.is_as_in_relax for axis in axes):
         y = call.emit(_resize(_images(call, x), axes))
         return call.cast(call.reshape(y, call.shape()), dtype)
-    _check_known(call, axes)
     for number, axis in enumerate(axes, 2):
         x = _along(call, x, number, axis)
     return call.cast(x, dtype)
@@ -184,21 +191,15 @@ def _backward(method: str, call: Call) -> Any:
     if 0 in after:
         raise call.refusal("a resize of no elements")
     axes = _axes(call, method, before[2:], after[2:])
-    _check_known(call, axes)
-    if dtype != "float64" and all(axis.is_as_in_relax for axis in axes):
+    if dtype != "float64" and all(axis.is_known and axis.is_as_in_relax for axis in axes):
         images = _images(call, dy)
         sizes = list(shape_of(images)[:2]) + [1] * (len(axes) == 1) + before[2:]
         place = R.Var("resized", tensor_type(R.ShapeExpr(sizes), wide(dtype), len(sizes)))
         dx = call.emit(call.gradient(_resize(place, axes), images))
         return call.cast(call.reshape(dx, before), dtype)
     for number, axis in enumerate(axes, 2):
-        dy = _multiplied(call, dy, number, axis.matrix())
+        dy = _gathered(call, dy, number, axis)
     return call.cast(dy, dtype)
-
-
-def _check_known(call: Call, axes: Sequence[Axis]) -> None:
-    if not all(axis.is_known for axis in axes):
-        raise call.refusal("a resize to symbolic sizes")
 
 
 def _images(call: Call, x: Any) -> Any:
@@ -226,8 +227,14 @@ def _resize(images: Any, axes: Sequence[Axis]) -> Any:
 
 def _along(call: Call, x: Any, number: int, axis: Axis) -> Any:
     """Return a tensor resized along an axis by reading its elements."""
-    dtype, result = dtype_of(x), None
-    shape = [-1] + [1] * (len(shape_of(x)) - number - 1)
+    dtype, sizes, result = dtype_of(x), list(shape_of(x)), None
+    if axis.factor is not None:
+        before, after = sizes[: number + 1], sizes[number + 1 :]
+        apart = call.reshape(x, [*before, 1, *after])
+        apart = call.emit(R.op.broadcast_to(apart, R.ShapeExpr([*before, axis.factor, *after])))
+        return call.reshape(apart, [*before[:-1], axis.target, *after])
+    _check_known(call, axis)
+    shape = [-1] + [1] * (len(sizes) - number - 1)
     for indices, weights in axis.taps():
         part = call.emit(R.op.take(x, R.const(indices, "int64"), number, mode="clip"))
         if np.any(weights != 1):
@@ -236,10 +243,20 @@ def _along(call: Call, x: Any, number: int, axis: Axis) -> Any:
     return result
 
 
-def _multiplied(call: Call, dy: Any, number: int, matrix: np.ndarray) -> Any:
-    """Return the product of a tensor with a matrix along an axis."""
-    rank = len(shape_of(dy))
-    order = [*(axis for axis in range(rank) if axis != number), number]
+def _gathered(call: Call, dy: Any, number: int, axis: Axis) -> Any:
+    """Return the gradient along an axis: sums of repetitions, or a product with a matrix."""
+    sizes = list(shape_of(dy))
+    if axis.factor is not None:
+        apart = [*sizes[:number], axis.size, axis.factor, *sizes[number + 1 :]]
+        return call.emit(R.op.sum(call.reshape(dy, apart), [number + 1]))
+    _check_known(call, axis)
+    order = [*(other for other in range(len(sizes)) if other != number), number]
     rows = call.emit(R.op.permute_dims(dy, order))
-    product = call.emit(R.op.matmul(rows, R.const(np.ascontiguousarray(matrix), dtype_of(dy))))
-    return call.emit(R.op.permute_dims(product, [order.index(axis) for axis in range(rank)]))
+    matrix = np.ascontiguousarray(axis.matrix())
+    product = call.emit(R.op.matmul(rows, R.const(matrix, dtype_of(dy))))
+    return call.emit(R.op.permute_dims(product, [order.index(a) for a in range(len(sizes))]))
+
+
+def _check_known(call: Call, axis: Axis) -> None:
+    if not axis.is_known:
+        raise call.refusal("a resize to symbolic sizes")

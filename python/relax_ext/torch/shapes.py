@@ -14,6 +14,7 @@ from typing import Any
 from topi_ext.compat import relax, same_size, simplify
 
 from .calls import Call, Converter, dtype_of, shape_of
+from .sizes import expr_of
 
 R = relax()
 
@@ -30,6 +31,7 @@ def converters() -> dict[str, Converter]:
         **dict.fromkeys(_VIEWS, _view),
         **{f"{name}.default": lambda call: call["self"] for name in _SAME},
         "_to_copy.default": lambda call: _converted(call, call["self"]),
+        "convert_element_type.default": lambda call: _converted(call, call["a"]),
         "copy.default": _copied,
         "expand.default": lambda call: broadcast(call, call["self"], call.shape()),
         "permute.default": lambda call: call.emit(R.op.permute_dims(call["self"], call["dims"])),
@@ -88,7 +90,14 @@ def broadcast(call: Call, x: Any, sizes: Sequence[Any]) -> Any:
 
 
 def _repeated(call: Call) -> Any:
-    return call.emit(R.op.tile(call["self"], call.numbers(call["repeats"])))
+    """Return a tensor side by side with itself; the numbers of repetitions may be symbolic."""
+    repeats, shape = list(call["repeats"]), call.shape("self")
+    sizes = [1] * (len(repeats) - len(shape)) + shape
+    if 0 in call.shape():
+        return _filled(call, 0)
+    apart = [size for pair in zip(repeats, sizes) for size in pair]
+    x = call.reshape(call["self"], [n for size in sizes for n in (1, size)])
+    return call.reshape(broadcast(call, x, apart), call.shape())
 
 
 def _flipped(call: Call) -> Any:
@@ -108,13 +117,33 @@ def _rolled(call: Call) -> Any:
         (size,) = call.numbers([shape_of(x)[axis]])
         begin = -shift % size
         if begin:
-            ends = ([begin], [size]), ([0], [begin])
-            parts = [call.emit(R.op.strided_slice(x, [axis], *limits)) for limits in ends]
+            ends = (begin, size - begin), (0, begin)
+            parts = [sliced(call, x, axis, *part) for part in ends]
             x = call.emit(R.op.concat(parts, axis))
     return x
 
 
 # ---------------------------------------------------------------- slices
+
+
+def sliced(call: Call, x: Any, axis: int, begin: Any, length: Any, step: int = 1) -> Any:
+    """Return `length` elements of an axis from `begin` on, every `step`; sizes may be symbolic."""
+    end = simplify(begin + (length - 1) * step + 1)
+    if isinstance(begin, int) and isinstance(end, int):
+        return call.emit(R.op.strided_slice(x, [axis], [begin], [end], [step]))
+
+    # TVM has no type for a slice of symbolic bounds.
+    define = partial(_cut, axis, step)
+    return call.importer.block_builder.emit_te(define, x, begin, length, primfunc_name_hint="slice")
+
+
+def _cut(axis: int, step: int, x: Any, begin: Any, length: Any) -> Any:
+    from tvm import te
+
+    def element(*index: Any) -> Any:
+        return x(*index[:axis], index[axis] * step + begin, *index[axis + 1 :])
+
+    return te.compute([*x.shape[:axis], length, *x.shape[axis + 1 :]], element, name="slice")
 
 
 def _between(call: Call, size: Any, length: Any) -> tuple[Any, int]:
@@ -127,11 +156,17 @@ def _between(call: Call, size: Any, length: Any) -> tuple[Any, int]:
     start = 0 if start is None else start
     if isinstance(size, int) and isinstance(start, int):
         return slice(start, None, 1).indices(size)[0], step
-    if isinstance(start, int) and start >= 0:
+    if _is_from_front(call.raw("start")):
         return start, step
     if step == 1 and (end is None or (isinstance(end, int) and end >= _TO_THE_END)):
         return simplify(size - length), step
     raise call.refusal("a slice of a symbolic axis that begins from its end")
+
+
+def _is_from_front(start: Any) -> bool:
+    """Return whether the begin of a slice is known to be no negative number."""
+    start = expr_of(getattr(start, "meta", {}).get("val", start))
+    return start is None or bool(start >= 0 if isinstance(start, int) else start.is_nonnegative)
 
 
 def _slice(call: Call) -> Any:
@@ -143,8 +178,7 @@ def _slice(call: Call) -> Any:
     if 0 in call.shape():
         return _filled(call, 0)
     begin, step = _between(call, size, length)
-    end = simplify(begin + (length - 1) * step + 1)
-    return call.emit(R.op.strided_slice(x, [axis], [begin], [end], [step]))
+    return sliced(call, x, axis, begin, length, step)
 
 
 def placed(call: Call, x: Any, axis: int, begin: Any, step: int) -> Any:
@@ -157,9 +191,8 @@ def placed(call: Call, x: Any, axis: int, begin: Any, step: int) -> Any:
         wide = call.emit(R.op.nn.pad(apart, width))
         sizes[axis] = simplify(length * step)
         x = call.reshape(wide, sizes)
-        extent = simplify((length - 1) * step + 1)
-        x = call.emit(R.op.strided_slice(x, [axis], [0], [extent]))
-        length = extent
+        length = simplify((length - 1) * step + 1)
+        x = sliced(call, x, axis, 0, length)
     behind = simplify(size - begin - length)
     before, behind = call.numbers([begin, behind])
     width = [0, 0] * axis + [before, behind] + [0, 0] * (len(sizes) - axis - 1)
@@ -189,7 +222,7 @@ def _slice_scatter(call: Call) -> Any:
     parts = []
     for low, high in ((0, begin), (simplify(begin + length), size)):
         if not same_size(low, high):
-            parts.append(call.emit(R.op.strided_slice(x, [axis], [low], [high])))
+            parts.append(sliced(call, x, axis, low, simplify(high - low)))
     at = 0 if same_size(begin, 0) else 1
     parts.insert(at, source)
     return call.emit(R.op.concat(parts, axis))
@@ -205,7 +238,7 @@ def _index_of(call: Call, size: Any) -> Any:
 def _select(call: Call) -> Any:
     axis = call["dim"] % len(call.shape("self"))
     index = _index_of(call, call.shape("self")[axis])
-    part = call.emit(R.op.strided_slice(call["self"], [axis], [index], [index + 1]))
+    part = sliced(call, call["self"], axis, index, 1)
     return call.reshape(part, call.shape())
 
 
@@ -235,11 +268,10 @@ def _constant_pad(call: Call) -> Any:
     cut = [axis for axis in range(len(sizes)) if min(widths[2 * axis : 2 * axis + 2]) < 0]
     if 0 in call.shape():
         return _filled(call, 0)
-    if cut:
-        begins = [max(0, -widths[2 * axis]) for axis in cut]
-        ends = [simplify(sizes[axis] - max(0, -widths[2 * axis + 1])) for axis in cut]
-        x = call.emit(R.op.strided_slice(x, cut, begins, ends))
-        widths = [max(0, width) for width in widths]
+    for axis in cut:
+        begin, behind = (max(0, -width) for width in widths[2 * axis : 2 * axis + 2])
+        x = sliced(call, x, axis, begin, simplify(sizes[axis] - begin - behind))
+    widths = [max(0, width) for width in widths]
     if not any(widths):
         return x
     dtype = call.dtype()
@@ -284,9 +316,8 @@ def _split(call: Call) -> Any:
     axis, begin, parts = call["dim"] % len(shape_of(x)), 0, []
     for value in call.value:
         length = call.sizes(value.shape)[axis]
-        end = simplify(begin + length)
-        parts.append(call.emit(R.op.strided_slice(x, [axis], [begin], [end])))
-        begin = end
+        parts.append(sliced(call, x, axis, begin, length))
+        begin = simplify(begin + length)
     return parts
 
 
@@ -305,6 +336,6 @@ def _filled(call: Call, value: Any) -> Any:
 def _arange(call: Call) -> Any:
     dtype = call.dtype()
     limits = [call[name] for name in ("start", "end", "step")]
-    if "int" not in dtype or not all(isinstance(limit, int) for limit in limits):
-        raise call.refusal("a range of floats or of symbolic sizes")
+    if "int" not in dtype or any(isinstance(limit, float) for limit in limits):
+        raise call.refusal("a range of floats")
     return call.emit(R.op.arange(*limits, dtype))
