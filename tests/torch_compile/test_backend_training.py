@@ -85,7 +85,10 @@ CASES: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.smoke] * (name == "tied weights")) for name in CASES],
+)
 def test_training(name: str) -> None:
     """Results, gradients and running statistics; random numbers are PyTorch's own."""
     torch.manual_seed(0)

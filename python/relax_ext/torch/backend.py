@@ -22,7 +22,7 @@ from . import report
 from .decompositions import decompositions, whole_upsamples
 from .graph import GraphCompiler
 from .options import Options
-from .partition import has_effects, is_product
+from .partition import has_effects, is_product, operators
 from .setup import BACKEND
 
 SHOWN = 8
@@ -100,7 +100,7 @@ def _compiled(
 ) -> fx.GraphModule:
     """Return the graph with compiled parts; the graph itself where there is nothing to compile."""
     calls = [node for node in graph_module.graph.nodes if node.op == "call_function"]
-    record = report.Graph(kind, len(calls))
+    record = report.Graph(kind, operators(calls))
     report.add(record)
     if not any(map(is_product, calls)):
         return graph_module

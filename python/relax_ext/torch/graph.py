@@ -16,7 +16,7 @@ from . import report
 from .aten import AtenImporter, Unsupported
 from .options import Options
 from .part import Context, ImportedPart, compile_part, import_part
-from .partition import Cut
+from .partition import Cut, Piece
 from .strides import is_permuted
 
 
@@ -87,15 +87,16 @@ class GraphCompiler:
         """Import the pieces of the graph; a node that cannot be imported cuts it anew."""
         while True:
             cut = Cut(self._module.graph, self._supports)
-            try:
-                return cut, {
-                    stage: import_part(piece, context, f"tvm_conv_{stage}")
-                    for stage, piece in cut.pieces.items()
-                }
-            except Unsupported as error:
-                if error.node in self._refused or not isinstance(error.node, fx.Node):
-                    raise
-                self._refused[error.node] = error.why
+            parts: dict[int, ImportedPart] = {}
+            for stage, piece in cut.pieces.items():
+                try:
+                    parts[stage] = import_part(piece, context, f"tvm_conv_{stage}")
+                except Unsupported as error:
+                    for node in refused_nodes(error.node, piece):
+                        self._refused[node] = error.why
+                    break
+            else:
+                return cut, parts
 
     def _supports(self, node: fx.Node) -> bool:
         if node in self._refused:
@@ -124,6 +125,17 @@ class GraphCompiler:
         else:
             return set()
         return {node for node in nodes if is_permuted(node)}
+
+
+def refused_nodes(node: Any, piece: Piece) -> list[fx.Node]:
+    """Return the nodes of a piece that stay in PyTorch: `node`, or those that read an input.
+
+    All of them where it is not known which, so that the next try has fewer nodes.
+    """
+    if node in piece.nodes:
+        return [node]
+    readers = [each for each in piece.nodes if node in each.all_input_nodes]
+    return readers or piece.nodes
 
 
 def _metadata() -> Any:

@@ -21,7 +21,7 @@ from ..pipeline import pipeline, with_packed_parameters
 from . import report
 from .aten import AtenImporter, Unsupported, expr_of
 from .options import Options
-from .partition import Piece, is_size
+from .partition import Piece, is_size, operators
 from .run import Operand, Output, Result, Runner, SizeSource
 from .strides import Order, inverse, order_of
 
@@ -105,7 +105,7 @@ def import_part(piece: Piece, context: Context, name: str) -> ImportedPart:
         outputs=[_output(node, results, symbols) for node in piece.outputs],
         results=[_result(node, copy.order(node), symbols) for node in results],
     )
-    record = report.Part(len(piece.nodes), len(static), time.perf_counter() - begin)
+    record = report.Part(operators(piece.nodes), len(static), time.perf_counter() - begin)
     return ImportedPart(module, runner, record)
 
 

@@ -55,6 +55,15 @@ def is_size(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat))
 
 
+def operators(nodes: Iterable[fx.Node]) -> int:
+    """Return how many of these nodes compute something: no views, fields and sizes."""
+    calls = (node for node in nodes if node.op == "call_function")
+    return sum(
+        not is_view(node) and not is_size(node) and node.target is not operator.getitem
+        for node in calls
+    )
+
+
 @dataclass
 class Piece:
     """Nodes of a graph that can be compiled as one function.

@@ -18,7 +18,7 @@ class Part:
     Attributes
     ----------
     operators : int
-        Operators of PyTorch in it.
+        Operators of PyTorch in it; views are none.
     packed : int
         Weights that are packed once.
     import_s, compile_s : float
