@@ -70,6 +70,12 @@ def checkpointed(m: nn.ModuleList, x: torch.Tensor) -> torch.Tensor:
     return m[1](checkpoint(lambda y: m[0](y).tanh(), x, use_reentrant=False))
 
 
+def dropped(m: nn.ModuleList, x: torch.Tensor) -> torch.Tensor:
+    """Draw numbers thrice; the last draw needs no convolution, and could come first."""
+    y = F.dropout(m[1](F.dropout(m[0](x), 0.5)), 0.2)
+    return y + F.dropout(x, 0.3)
+
+
 def loss(m: nn.ModuleList, x: torch.Tensor) -> torch.Tensor:
     labels = torch.arange(2 * 96).view(2, 8, 12) % 5
     return F.cross_entropy(m[0](x), labels, reduction="none")
@@ -81,7 +87,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "tied weights": tied,
     "frozen weights": frozen,
     "checkpointing": lambda: Function(checkpointed, conv(), conv(8, 8)),
-    "dropout": lambda: nn.Sequential(conv(), nn.Dropout(0.5), conv(8, 8), nn.Dropout(0.2)),
+    "dropout": lambda: Function(dropped, conv(), conv(8, 3)),
 }
 
 
@@ -102,10 +108,14 @@ def test_training(name: str) -> None:
 
 
 def test_unknown_operators_in_between() -> None:
-    """PyTorch computes them in both directions, also of what is kept channels last."""
-    layers = conv(), conv(8, 8)
-    model = Function(lambda m, x: m[1](torch.special.i1(m[0](x))), *layers)
-    model = model.to(memory_format=torch.channels_last)
+    """PyTorch computes them in both directions, and views what is kept channels last."""
+
+    def forward(m: nn.ModuleList, x: torch.Tensor) -> torch.Tensor:
+        y = m[0](x)
+        rows = torch.special.i1(y.permute(0, 2, 3, 1).view(2, -1))
+        return m[1](rows.view(2, 8, 12, 8).permute(0, 3, 1, 2) * y)
+
+    model = Function(forward, conv(), conv(8, 8)).to(memory_format=torch.channels_last)
     x = image().detach().contiguous(memory_format=torch.channels_last).requires_grad_()
     found = check_training(model, x, options={})
     assert all(graph.unknown for graph in found.graphs)
