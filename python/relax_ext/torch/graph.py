@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import operator
+from types import BuiltinFunctionType
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from . import report
 from .aten import AtenImporter, Unsupported
 from .options import Options
 from .part import Context, ImportedPart, compile_part, import_part
-from .partition import Cut, Piece
+from .partition import Cut, Piece, is_size
 from .strides import is_permuted
 
 
@@ -75,7 +75,7 @@ class GraphCompiler:
                 named = f"a part of {part.record.operators} operators"
                 self._record.unknown[named] = one_line(error, 300)
         for node in cut.in_pytorch:
-            if node.target is operator.getitem:
+            if isinstance(node.target, BuiltinFunctionType) or is_size(node):
                 continue
             kind = self._record.random if _is_random(node) else self._record.unknown
             kind[str(node.target)] = self._refused.get(node, "belongs to what cannot be compiled")
