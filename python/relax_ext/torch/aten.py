@@ -25,6 +25,7 @@ from topi_ext.notices import one_line
 from ..importers.torch import corrected
 from ..importers.torch_arguments import torch_dtype_name
 from .calls import Call, Unsupported
+from .memory import apart
 from .operators import CONVERTERS
 from .scalars import float_scalar
 from .sizes import SYMBOLIC, expr_of, is_unbacked, leaves, size_in, symbols_of
@@ -32,9 +33,6 @@ from .sizes import SYMBOLIC, expr_of, is_unbacked, leaves, size_in, symbols_of
 __all__ = ["AtenImporter", "Unsupported", "expr_of"]
 
 R = relax()
-
-_SHARING = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
-"""Operators whose results share the memory of their operand."""
 
 _DTYPES = frozenset(
     (
@@ -138,30 +136,8 @@ class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
         """Convert all nodes, and return the outputs."""
         for node in nodes:
             self.env[node] = self._converted(node)
-        return self._apart(outputs)
-
-    def _apart(self, outputs: Sequence[fx.Node]) -> list[Any]:
-        """Return the outputs, each in memory that no input and no other output has.
-
-        Clones are no operators here, and reshapes share the memory of their operand.
-        """
-        builder, taken = self.block_builder, [self.env[node] for node in self._places]
-        results = []
-        for node in outputs:
-            result = owner = self.env[node]
-            while isinstance(owner, R.Var):
-                bound = builder.lookup_binding(owner)
-                if isinstance(bound, R.Call) and bound.op.name in _SHARING:
-                    owner = bound.args[0]
-                elif isinstance(bound, R.Var):
-                    owner = bound
-                else:
-                    break
-            if any(owner.same_as(other) for other in taken):
-                result = builder.emit(_copy(result))
-            taken.append(owner)
-            results.append(result)
-        return results
+        inputs = [self.env[node] for node in self._places]
+        return apart(self.block_builder, [self.env[node] for node in outputs], inputs)
 
     def _retrieve_args(self, node: Any) -> Any:
         """Return converted arguments; a symbolic number needs no argument of the function."""
@@ -256,14 +232,6 @@ class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
 
 def _differ(size: Any, wanted: Any) -> bool:
     return isinstance(size, int) and isinstance(wanted, int) and size != wanted
-
-
-def _copy(x: Any) -> Any:
-    """Return an operator that computes equal elements in other memory."""
-    dtype = dtype_name(type_of(x).dtype)
-    if dtype == "bool":
-        return R.op.logical_or(x, R.const(False, dtype))
-    return R.op.multiply(x, R.const(1, dtype))
 
 
 def _why_not_symbolic(node: fx.Node, value: Any) -> str | None:

@@ -64,7 +64,9 @@ def _weight_norm_backward(call: Call) -> Any:
 
     ``dg = sum(dw v) / |v|`` and ``dv = g / |v| (dw - v sum(dw v) / |v|^2)``.
     """
-    dw, v, g, norms = (call[name] for name in ("grad_w", "saved_v", "saved_g", "saved_norms"))
+    dtype = call.dtype("saved_v")
+    names = ("grad_w", "saved_v", "saved_g", "saved_norms")
+    dw, v, g, norms = (call.cast(call[name], wide(dtype)) for name in names)
     rank, axis = len(shape_of(v)), call["dim"]
     axes = [other for other in range(rank) if other != axis % rank]
     if axis == -1:
@@ -75,4 +77,4 @@ def _weight_norm_backward(call: Call) -> Any:
     scale = call.emit(R.op.divide(g, norms))
     along = call.emit(R.op.multiply(v, call.emit(R.op.divide(inner, norms))))
     dv = call.emit(R.op.multiply(scale, call.emit(R.op.subtract(dw, along))))
-    return dv, call.reshape(inner, shape_of(g))
+    return call.cast(dv, dtype), call.cast(call.reshape(inner, shape_of(g)), dtype)

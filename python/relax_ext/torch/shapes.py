@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from topi_ext.compat import relax, same_size, simplify
+from topi_ext.compat import relax, same_size, simplify, tir
 
 from .calls import Call, Converter, dtype_of, shape_of
 from .sizes import expr_of
@@ -193,10 +193,25 @@ def placed(call: Call, x: Any, axis: int, begin: Any, step: int) -> Any:
         x = call.reshape(wide, sizes)
         length = simplify((length - 1) * step + 1)
         x = sliced(call, x, axis, 0, length)
-    behind = simplify(size - begin - length)
-    before, behind = call.numbers([begin, behind])
+    before, behind = begin, simplify(size - begin - length)
+    if not (isinstance(before, int) and isinstance(behind, int)):
+        define = partial(_between_zeros, axis)
+        return call.importer.block_builder.emit_te(define, x, begin, size, primfunc_name_hint="pad")
     width = [0, 0] * axis + [before, behind] + [0, 0] * (len(sizes) - axis - 1)
     return call.emit(R.op.nn.pad(x, width)) if before or behind else x
+
+
+def _between_zeros(axis: int, x: Any, begin: Any, size: Any) -> Any:
+    """Return zeros with `x` along an axis from `begin` on."""
+    from tvm import te
+
+    def element(*index: Any) -> Any:
+        at = index[axis] - begin
+        inside = tir.all(at >= 0, at < x.shape[axis])
+        value = x(*index[:axis], at, *index[axis + 1 :])
+        return tir.if_then_else(inside, value, tir.const(0, x.dtype))
+
+    return te.compute([*x.shape[:axis], size, *x.shape[axis + 1 :]], element, name="pad")
 
 
 def _slice_backward(call: Call) -> Any:
