@@ -249,6 +249,10 @@ TABLES = {
 }
 
 
+OF_SYMBOLIC_SIZES = {"convert_element_type.default", "true_divide.Tensor"}
+"""Operators that :mod:`test_aten_graphs` tests."""
+
+
 def tensors(dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Return what the cases compute with; integers and truth values stay what they are."""
     torch.manual_seed(0)
@@ -276,7 +280,10 @@ def tensors(dtype: torch.dtype) -> dict[str, torch.Tensor]:
 
 def evaluated(cases: dict[str, Case], given: dict[str, torch.Tensor], graphs: Any) -> Any:
     """Return all results by name and number, and the gradients of their weighted sum."""
-    leaves = {n: v.clone().requires_grad_(v.is_floating_point()) for n, v in given.items()}
+    leaves = {
+        name: value.clone().requires_grad_(value.is_floating_point() and name != "special")
+        for name, value in given.items()
+    }
     labels: list[str] = []
 
     def everything(*values: torch.Tensor) -> list[torch.Tensor]:
@@ -294,8 +301,8 @@ def evaluated(cases: dict[str, Case], given: dict[str, torch.Tensor], graphs: An
     results = dict(zip(labels, function(*leaves.values())))
     generator = torch.Generator().manual_seed(1)
     total = 0.0
-    for name, result in results.items():
-        if result.requires_grad and "NaN" not in name and "special" not in name:
+    for result in results.values():
+        if result.requires_grad:
             weights = torch.rand(result.shape, generator=generator, dtype=torch.float64)
             total = total + (result * weights.to(result.dtype)).sum()
     if isinstance(total, torch.Tensor):
@@ -337,4 +344,4 @@ def test_every_operator_has_a_case() -> None:
     graphs = Graphs(only_records=True)
     for cases in TABLES.values():
         evaluated(cases, tensors(torch.float64), graphs)
-    assert set(CONVERTERS) - graphs.operators == set()
+    assert set(CONVERTERS) - graphs.operators - OF_SYMBOLIC_SIZES == set()

@@ -50,7 +50,11 @@ def error(got: torch.Tensor, want: torch.Tensor) -> float:
     return float((got.double() - want).abs().max() / want.abs().max())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float32, pytest.param(torch.float16, marks=pytest.mark.slow), torch.bfloat16],
+    ids=str,
+)
 def test_long_sums(dtype: torch.dtype) -> None:
     """No result may be three times as far off as PyTorch's, or four roundings."""
     torch.manual_seed(0)

@@ -25,7 +25,6 @@ R = relax()
 _ARITHMETIC = {
     "mul": R.op.multiply,
     "div": R.op.divide,
-    "true_divide": R.op.divide,
 }
 _COMPARISONS = {
     "eq": R.op.equal,
@@ -57,6 +56,7 @@ def converters() -> dict[str, Converter]:
             for name, op in _ARITHMETIC.items()
             for form in both
         },
+        "true_divide.Tensor": partial(_binary, R.op.divide),
         "maximum.default": partial(_binary, R.op.maximum),
         "minimum.default": partial(_binary, R.op.minimum),
         "atan2.default": partial(_binary, R.op.atan2),

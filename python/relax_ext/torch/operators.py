@@ -4,7 +4,8 @@
 ===================  =====================================================================
 :mod:`.arithmetic`   operators of two elements, comparisons
 :mod:`.functions`    functions of one element, activations, limits
-:mod:`.shapes`       views, slices, padding, concatenation, tensors of one value
+:mod:`.shapes`       views, concatenation, tensors of one value
+:mod:`.slices`       slices, selections, padding, and their gradients
 :mod:`.reductions`   sums, means, variances, extremes and their places, softmax
 :mod:`.convolutions` convolutions and their gradients
 :mod:`.norms`        batch, group and layer normalization
@@ -30,6 +31,7 @@ from . import (
     reductions,
     resizes,
     shapes,
+    slices,
 )
 from .calls import Call, Converter
 
@@ -37,6 +39,7 @@ _MODULES = (
     arithmetic,
     functions,
     shapes,
+    slices,
     reductions,
     convolutions,
     norms,
