@@ -123,9 +123,48 @@ def _average_backward(rank: int, call: Call) -> Any:
 def _adaptive_average(rank: int, call: Call) -> Any:
     dtype = call.dtype()
     x = call.tensor(_batched(call, call["self"], rank), wide(dtype))
-    size = call.numbers(call.shape()[-rank:])
-    y = call.emit(getattr(R.op.nn, f"adaptive_avg_pool{rank}d")(x, size))
+    size, before = call.numbers(call.shape()[-rank:]), shape_of(x)[2:]
+    if any(isinstance(n, int) and n % cells for n, cells in zip(before, size)):
+        call.numbers(before)
+        define, hint = partial(_cell_averages, size), "adaptive_average"
+        y = call.importer.block_builder.emit_te(define, x, primfunc_name_hint=hint)
+    else:
+        y = call.emit(getattr(R.op.nn, f"adaptive_avg_pool{rank}d")(x, size))
     return _as(call, call.cast(y, dtype), call.value)
+
+
+def _cell_averages(cells: list[int], x: Any) -> Any:
+    """Return averages of cells of unequal sizes, which TVM 0.25 computes otherwise.
+
+    Cell j of m covers the elements from ``floor(j n / m)`` to ``ceil((j + 1) n / m)``.
+    """
+    from tvm import te
+
+    sizes = [int(size) for size in x.shape[2:]]
+    longest = [-(-n // m) + 1 for n, m in zip(sizes, cells)]
+    terms = [te.reduce_axis((0, size), name=f"term{axis}") for axis, size in enumerate(longest)]
+
+    def limits(position: Any) -> list[tuple[Any, Any]]:
+        return [
+            (tir.floordiv(j * n, m), tir.floordiv((j + 1) * n + m - 1, m))
+            for j, n, m in zip(position, sizes, cells)
+        ]
+
+    def total(n: Any, c: Any, *position: Any) -> Any:
+        begins = limits(position)
+        at = [begin + term for (begin, _), term in zip(begins, terms)]
+        inside = tir.all(*(index < end for index, (_, end) in zip(at, begins)))
+        value = tir.if_then_else(inside, x(n, c, *_clipped(at, sizes)), tir.const(0, x.dtype))
+        return te.sum(value, axis=terms)
+
+    shape = [*x.shape[:2], *cells]
+    totals = te.compute(shape, total, name="totals")
+
+    def average(n: Any, c: Any, *position: Any) -> Any:
+        count = prod(end - begin for begin, end in limits(position))
+        return totals(n, c, *position) / tir.Cast(x.dtype, count)
+
+    return te.compute(shape, average, name="averages")
 
 
 def _adaptive_average_backward(rank: int, call: Call) -> Any:

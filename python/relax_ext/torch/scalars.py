@@ -8,7 +8,7 @@ from typing import Any
 
 import sympy
 
-from topi_ext.compat import relax
+from topi_ext.compat import infer_key, relax
 
 from .sizes import expr_of, size_in
 
@@ -19,6 +19,8 @@ def scalar(builder: Any, size: Any) -> Any:
     """Return a size, a number or an expression of TVM, as an int64 tensor."""
     if isinstance(size, int):
         return R.const(size, "int64")
+    if infer_key() == "FInferStructInfo":  # TVM 0.25 ends the process at relax.shape_to_tensor
+        raise ValueError("a number made of symbolic sizes needs TVM 0.26")
     vector = builder.emit(R.op.shape_to_tensor(R.ShapeExpr([size])))
     return builder.emit(R.op.reshape(vector, R.ShapeExpr([])))
 
