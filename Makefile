@@ -45,7 +45,7 @@ unexport PYTHONPATH
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo docs env env-aarch64 env-all env-models env-relay env-relay-tf env-rivals models test test-models test-fast test-full test-relay test-relay-tf test-tvm025 test-tvm026 lint types format fuzz bench bench-training trained-models bench-int8 bench-models bench-relay growth clean
+.PHONY: help demo docs env env-aarch64 env-all env-models env-relay env-relay-tf env-rivals models test test-models test-fast test-full test-relay test-relay-tf test-tvm025 test-tvm026 lint types format fuzz bench bench-torch-compile bench-training trained-models bench-int8 bench-models bench-relay growth clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## */  \1\t/' | expand -t 16
@@ -83,6 +83,10 @@ bench-training: env  ## time training steps against PyTorch eager and torch.comp
 bench-relay: env env-relay  ## time decoders by Relay, stock Relay and Relax, write out/bench_relay.json and .png
 	mkdir -p out
 	$(PY) benchmarks/bench_relay.py --json out/bench_relay.json --plot out/bench_relay.png $(ARGS)
+
+bench-torch-compile: env  ## time torch.compile's backend tvm_conv against PyTorch eager and inductor, write out/bench_torch_compile.json and .png
+	mkdir -p out
+	$(PY) benchmarks/bench_torch_compile.py --json out/bench_torch_compile.json --plot out/bench_torch_compile.png $(ARGS)
 
 trained-models: env-models  ## train models of other packages by PyTorch and by ours, compare losses and weights, write out/trained.json
 	mkdir -p out

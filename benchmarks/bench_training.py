@@ -23,19 +23,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import datetime, timezone
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
+
+from benchmark.steps import WAITING, header, plot, prepare_environment
 
 BLOCKS, BLOCK, PAUSE = 7, 0.4, 0.1
 """Blocks of steps, seconds of one, and seconds between two."""
 ENGINES = ("ours", "eager", "compile")
 STEPS_FOR_PEAK = 3
 SECONDS_ALONE = 1.5
-WAITING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0"}
-"""How PyTorch's threads wait while all are measured in one process; a process of its own has the
-default."""
+LABELS = {"eager": "PyTorch eager", "compile": "torch.compile"}
 
 
 def main() -> int:
@@ -80,7 +79,7 @@ def main() -> int:
     ratios = [row["ratio"] for row in rows.values()]
     print(f"geometric mean {geometric_mean(ratios):.2f}, least {min(ratios):.2f}")
     if given.plot:
-        plot(rows, given.plot)
+        plot(rows, LABELS, "time of a training step", given.plot)
     return 0
 
 
@@ -98,31 +97,9 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def header(threads: int) -> dict[str, Any]:
-    """Return when and where the rows were measured."""
-    import torch
-    import tvm
-
-    from benchmark.environment import commit, processor_name
-
-    return {
-        "date": datetime.now(timezone.utc).date().isoformat(),
-        "commit": commit(),
-        "cpu": processor_name(),
-        "threads": threads,
-        "versions": {"torch": torch.__version__, "tvm": tvm.__version__},
-    }
-
-
 def exists(path: Path | None) -> bool:
     """Return whether there is a file of an earlier run."""
     return path is not None and path.exists()
-
-
-def prepare_environment(threads: int) -> None:
-    """Set what is read at import: the number of threads, which do not spin while they wait."""
-    os.environ["TVM_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(threads)
-    os.environ.update({**WAITING, "TVM_BIND_THREADS": "0"})
 
 
 def measured(name: str, make: Callable[[], Any], given: argparse.Namespace) -> dict[str, Any]:
@@ -231,29 +208,6 @@ def line(name: str, row: dict[str, Any]) -> str:
     shown = {engine: f"{ms[engine]:.1f}" if engine in ms else "fails" for engine in ENGINES}
     numbers = " | ".join(shown[engine] for engine in ("eager", "compile", "ours"))
     return f"| {name} | {numbers} | {row['ratio']:.2f} |"
-
-
-def plot(rows: dict[str, Any], path: Path) -> None:
-    """Draw how many times as fast ours is as each baseline."""
-    import matplotlib as mpl
-
-    mpl.use("svg" if path.suffix == ".svg" else "agg")
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 0.45 * len(rows) + 1.2), layout="constrained")
-    axes = figure.subplots()
-    places = range(len(rows))
-    for offset, engine, colour in ((-0.2, "eager", "#2a6f97"), (0.2, "compile", "#e07a1f")):
-        ratios = [row["ms"].get(engine, 0) / row["ms"]["ours"] for row in rows.values()]
-        label = "PyTorch eager" if engine == "eager" else "torch.compile"
-        axes.barh([place + offset for place in places], ratios, 0.38, label=label, color=colour)
-    axes.set_yticks(list(places), list(rows))
-    axes.invert_yaxis()
-    axes.axvline(1, color="#444444", linewidth=1)
-    axes.set_xlabel("time of a training step, over ours")
-    axes.legend()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
 
 
 if __name__ == "__main__":

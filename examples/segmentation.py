@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A U-Net with batch norm that finds handwritten digits under noise.
 
-It is trained twice, by PyTorch and by ``relax_ext.training``, from the same weights and on the same
-batches.
+It is trained by PyTorch, by ``relax_ext.training`` and by ``torch.compile``, from the same weights
+and on the same batches.
 """
 
 from __future__ import annotations
@@ -94,10 +94,18 @@ def batches(size: int, steps: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def train_torch(
-    model: nn.Module, data: list[tuple[Tensor, Tensor]], shown: Tensor, tick: Callable[[], Any]
+    model: nn.Module,
+    data: list[tuple[Tensor, Tensor]],
+    shown: Tensor,
+    tick: Callable[[], Any],
+    backend: str | None = None,
 ) -> History:
-    """Train ``model`` in place by PyTorch."""
-    module = Loss(model).train()
+    """Train ``model`` in place by PyTorch, or by this backend of ``torch.compile``."""
+    module: Any = Loss(model).train()
+    if backend is not None:
+        import relax_ext.torch  # noqa: F401 (registers tvm_conv)
+
+        module = torch.compile(module, backend=backend)
     optimizer = torch.optim.Adam(module.parameters(), RATE)
     losses = []
     for batch in data:

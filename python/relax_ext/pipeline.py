@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -88,13 +89,35 @@ def pipeline(target: Any, database: AnyPath | None = None) -> Any:
     return run
 
 
-def first_passes(module: Any) -> list[Any]:
+def with_packed_parameters(module: Any, target: Any, database: AnyPath | None = None) -> Any:
+    """Split functions in two: what packs their parameters once, and what is run.
+
+    Parameters
+    ----------
+    module : tvm.IRModule
+        Parameters behind those that the attribute ``num_input`` counts are weights.
+    target : tvm.target.Target
+    database : str or path, optional
+        As for :func:`pipeline`, which has to compile the result.
+
+    Returns
+    -------
+    tvm.IRModule
+        ``NAME_transform_params`` takes the weights as a tuple and returns a tuple, whose fields
+        ``NAME`` takes in the place of the weights.
+    """
+    passes = [*first_passes(module, packs_parameters=True), R.transform.LiftTransformParams()]
+    with target, nullcontext() if database is None else using(database):
+        return tvm.transform.Sequential(passes)(module)
+
+
+def first_passes(module: Any, packs_parameters: bool = False) -> list[Any]:
     """The passes until convolutions are kernels with epilogues, and weights are packed by calls."""
     return [
         *([] if _trains(module) else [R.transform.DecomposeOpsForInference()]),
         R.transform.CanonicalizeBindings(),
         R.transform.DeadCodeElimination(),
-        _pass(fuse_kernels),
+        _pass(partial(fuse_kernels, packs_parameters=packs_parameters), "fuse_kernels"),
     ]
 
 
@@ -110,8 +133,8 @@ def _folded(module: Any) -> Any:
         return R.transform.FoldConstant()(module)
 
 
-def _pass(function: Any) -> Any:
-    @tvm.transform.module_pass(opt_level=0, name=function.__name__)
+def _pass(function: Any, name: str | None = None) -> Any:
+    @tvm.transform.module_pass(opt_level=0, name=name or function.__name__)
     def run(module: Any, _: Any) -> Any:
         return function(module)
 

@@ -66,7 +66,7 @@ def test_the_report_says_why_times_are_rough(tmp_path: Path) -> None:
     report = Report("relax_ext", "DCGAN", "torch", "llvm", 2, [busy], [row], row)
     history = autoencoder.History(np.linspace(1, 0.5, 50), np.zeros((4, 1, 8, 8)))
     pictures = np.zeros((4, 1, 8, 8))
-    unet = demo.Unet(history, history, [("input", pictures), ("digit", pictures)])
+    unet = demo.Unet(history, history, history, [("input", pictures), ("digit", pictures)])
     demo.write_report(tmp_path, [report], [], history, history, pictures, unet, 1.0)
     assert f"DCGAN (relax_ext): {busy}" in (tmp_path / "report.html").read_text()
     report.notes.clear()

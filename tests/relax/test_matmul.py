@@ -172,6 +172,28 @@ def test_symbolic_sizes(is_constant: bool) -> None:
         np.testing.assert_allclose(got, want, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_symbolic_terms_of_a_transposed_operand(dtype: str) -> None:
+    """The gradient of a linear layer's weight: rows are copied by parts of the terms."""
+    rng = np.random.default_rng(1)
+    k = tir.Var("k", "int64")
+    x, w = (relax.Var(n, tensor_type([k, s], dtype, 2)) for n, s in (("x", 13), ("w", 21)))
+    bb = relax.BlockBuilder()
+    with bb.function("main", [x, w]):
+        with bb.dataflow():
+            turned = bb.emit(relax.op.permute_dims(x, [1, 0]))
+            out = bb.emit_output(relax.op.matmul(turned, w))
+        bb.emit_func_output(out)
+    run, module = compiled(bb.get())
+    assert len(ours(module)) == 1
+    for terms in (1, 7, 300, 801):
+        a, b = (rng.standard_normal((terms, size)).astype(dtype) for size in (13, 21))
+        want = a.T.astype("float64") @ b.astype("float64")
+        got = run(tvm.runtime.tensor(a), tvm.runtime.tensor(b)).numpy()
+        limit = 1e-4 if dtype == "float32" else 1e-3 * np.abs(want).max()
+        np.testing.assert_allclose(got, want, rtol=0, atol=limit)
+
+
 def test_what_is_left_to_tvm() -> None:
     """Integers, and products without elements."""
     for dtype, shapes in (("int32", ((5, 6), (6, 7))), ("float32", ((5, 0), (0, 7)))):

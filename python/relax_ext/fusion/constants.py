@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that are known when a model is compiled: constants, and calls of nothing but constants."""
+"""Values that are known before a model runs.
+
+Constants, and calls of nothing but constants, are known when it is compiled.  Parameters behind
+those that the attribute ``num_input`` counts are known when it is loaded.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from topi_ext.compat import call_attr, constant_value, dtype_name, known_shape, tensor_type_of
+from topi_ext.compat import (
+    call_attr,
+    constant_value,
+    dtype_name,
+    known_shape,
+    relax,
+    tensor_type_of,
+)
 
 from .patterns import Lookup, is_operator
 from .views import PERMUTE, RESHAPES
+
+R = relax()
 
 QUANTIZE, DEQUANTIZE = "relax.quantize", "relax.dequantize"
 
@@ -43,6 +56,32 @@ def value_of(expr: Any, lookup: Lookup) -> np.ndarray | None:
         return None
     value = value_of(call.args[0], lookup)
     return None if value is None else viewed(value, call)
+
+
+def parameters_of_load(func: Any) -> set[Any]:
+    """Return the variables of a function that only parameters behind ``num_input`` decide.
+
+    ``LiftTransformParams`` moves what computes them into a function of its own.
+
+    Parameters
+    ----------
+    func : relax.Function
+
+    Returns
+    -------
+    set of relax.Var
+        Empty where the function has no attribute ``num_input``.
+    """
+    count = (func.attrs or {}).get("num_input")
+    known = set() if count is None else set(func.params[int(count) :])
+    for block in func.body.blocks if known else ():
+        if not isinstance(block, R.DataflowBlock):
+            continue
+        for binding in block.bindings:
+            read = R.analysis.free_vars(binding.value)
+            if read and known.issuperset(read):
+                known.add(binding.var)
+    return known
 
 
 def viewed(value: np.ndarray, call: Any) -> np.ndarray | None:

@@ -11,12 +11,13 @@ import numpy as np
 from topi_ext.compat import relax
 
 from .chains import Begin, Chain, chains_of, products_and_rows, transposes
+from .constants import parameters_of_load
 from .match import lowered
 
 R = relax()
 
 
-def fuse_kernels(module: Any) -> Any:
+def fuse_kernels(module: Any, packs_parameters: bool = False) -> Any:
     """Lower convolutions and matrix products of `module` together with the element-wise operators
     behind them.
 
@@ -27,13 +28,16 @@ def fuse_kernels(module: Any) -> Any:
     Parameters
     ----------
     module : tvm.IRModule
+    packs_parameters : bool
+        Whether weights are also packed by a call of their own where parameters behind the attribute
+        ``num_input`` alone decide them.  ``LiftTransformParams`` has to move these calls out.
 
     Returns
     -------
     tvm.IRModule
     """
     for begin in (products_and_rows, transposes):
-        mutator = _Fuser(module, begin)
+        mutator = _Fuser(module, begin, packs_parameters)
         for name, func in list(module.functions_items()):
             if isinstance(func, R.Function):
                 mutator.rewrite(name, func)
@@ -45,14 +49,17 @@ def fuse_kernels(module: Any) -> Any:
 class _Fuser(R.PyExprMutator):
     """Replaces the last call of each chain; the others are dead then."""
 
-    def __init__(self, module: Any, begin: Begin) -> None:
+    def __init__(self, module: Any, begin: Begin, packs_parameters: bool) -> None:
         super().__init__(module)
         self.begin = begin
+        self.packs_parameters = packs_parameters
+        self.parameters: set[Any] = set()
         self.chains: dict[Any, Chain] = {}
 
     def rewrite(self, name: Any, func: Any) -> None:
         """Put the fused function into the builder's module."""
         self.chains = chains_of(func, self.begin)
+        self.parameters = parameters_of_load(func) if self.packs_parameters else set()
         if self.chains:
             fused = R.analysis.remove_all_unused(self.visit_expr(func))
             self.builder_.update_func(name, fused)
@@ -67,7 +74,8 @@ class _Fuser(R.PyExprMutator):
             operand if isinstance(operand, np.ndarray) else self.visit_expr(operand)
             for operand in chain.operands
         ]
-        result = lowered(self.builder_, match, chain.anchor, chain.steps, operands)
+        is_packed = len(match.inputs) > 1 and chain.match.inputs[1] in self.parameters
+        result = lowered(self.builder_, match, chain.anchor, chain.steps, operands, is_packed)
         for view in chain.views:
             result = R.Call(view.op, [self.builder_.emit(result), *view.args[1:]], view.attrs)
         return result

@@ -53,6 +53,7 @@ def lowered(
     anchor: Anchor,
     steps: Sequence[PostOp],
     operands: Sequence[Any],
+    is_packed: bool = False,
 ) -> Any:
     """Return the call of the kernel, whose function is added to the module.
 
@@ -66,9 +67,12 @@ def lowered(
     steps : sequence of PostOp
     operands : sequence of relax.Expr or numpy.ndarray
         Operands of those steps that have one.
+    is_packed : bool
+        Whether a function of its own packs the weight, as of a weight that is a constant.
     """
     problem, target, arguments = anchor.problem(steps), target_of(match.type), list(match.inputs)
-    if len(arguments) > 1 and constant_value(arguments[1]) is not None:
+    is_constant = len(arguments) > 1 and constant_value(arguments[1]) is not None
+    if is_constant or is_packed:
         packing, kernel = backend.prepack(problem, target)
     else:
         packing, kernel = None, backend.build(problem, target)

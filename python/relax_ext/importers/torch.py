@@ -77,20 +77,39 @@ def export_corrections(module: ModuleType) -> dict[str, Any]:
     stock = vars(module.ExportedProgramImporter)["create_convert_map"]
 
     def create_convert_map(self: Any) -> dict[Any, Any]:
-        found = stock(self)
-        ours = {
-            **_whole(self),
-            **_aten(self),
-            **torch_batch_norm.exported(self),
-            **torch_promotion.promoted(self, found),
-            **_guarded(found),
-        }
-        return {
-            name: partial(_checked, self, convert, name in ours)
-            for name, convert in {**found, **ours}.items()
-        }
+        return corrected(self, stock(self))
 
     return {"ExportedProgramImporter.create_convert_map": create_convert_map}
+
+
+class _Corrected(dict[Any, Any]):
+    """Converters that are corrected already."""
+
+
+def corrected(importer: Any, stock: dict[Any, Any]) -> dict[Any, Any]:
+    """Return the converters of an importer of exported programs with our corrections.
+
+    Parameters
+    ----------
+    importer : ExportedProgramImporter
+    stock : dict
+        Its converters by the name of an operator; returned unchanged where they are corrected.
+    """
+    if isinstance(stock, _Corrected):
+        return stock
+    ours = {
+        **_whole(importer),
+        **_aten(importer),
+        **torch_batch_norm.exported(importer),
+        **torch_promotion.promoted(importer, stock),
+        **_guarded(stock),
+    }
+    return _Corrected(
+        {
+            name: partial(_checked, importer, convert, name in ours)
+            for name, convert in {**stock, **ours}.items()
+        }
+    )
 
 
 def fx_corrections(module: ModuleType) -> dict[str, Any]:

@@ -131,6 +131,8 @@ class Gemm:
         known = isinstance(self.terms, int)
         self.depth = min(plan.depth, self.terms) if known else plan.depth
         self.is_whole = isinstance(self.columns, int) and self.columns % plan.width == 0
+        # TVM moves an allocation of symbolic size to where that size is not defined yet.
+        self.copies_by_depth = plan.copies_x and not known
         self.is_fresh = known and 0 < self.terms <= plan.depth
 
     def viewed(self, operand: Operand, letters: str) -> Operand:
@@ -224,6 +226,9 @@ class Gemm:
                 if plan.copies_w:
                     self._copy_panel(w, start, column, (first, count), panel, 0)
                     offset = 0
+                if self.copies_by_depth:
+                    self._copy_rows(task, x, (first, count), rows)
+                    first = 0
                 self._products(task, rows, (panel, offset), (first, count), sums)
             if not at_once:
                 self._write(task, acc, column, others, out)
@@ -259,27 +264,42 @@ class Gemm:
         return number * (self.splits.blocks * self.terms * self.plan.width)
 
     def _rows_of(self, task: _Task, x: Operand) -> _Rows:
-        """Return the rows of x of a task, copied if need be."""
-        product, plan, terms = self.product, self.plan, self.terms
-        apart, step = x.strides.get(product.row, 0), x.strides.get(product.inner, 1)
-        start = x.at("".join(task.where), *task.where.values()) + task.row * apart
-        start = emit.opaque_base(start)
+        """Return the rows of x of a task: in place, copied, or room for a part of the terms."""
+        product, plan = self.product, self.plan
         if not plan.copies_x:
-            return _Rows(x, start, apart, step)
+            apart, step = x.strides.get(product.row, 0), x.strides.get(product.inner, 1)
+            return _Rows(x, self._first_row(task, x), apart, step)
+        terms = self.depth if self.copies_by_depth else self.terms
         pitch = emit.opaque_value(plan.pitch(terms))
-        rows = emit.scratch(plan.rows * pitch, self.dtype)
+        rows = _Rows(emit.scratch(plan.rows * pitch, self.dtype), 0, pitch, 1)
+        if not self.copies_by_depth:
+            self._copy_rows(task, x, (0, terms), rows)
+        return rows
+
+    def _first_row(self, task: _Task, x: Operand) -> Expr:
+        """Return where the first row of a task begins."""
+        start = x.at("".join(task.where), *task.where.values())
+        return emit.opaque_base(start + task.row * x.strides.get(self.product.row, 0))
+
+    def _copy_rows(self, task: _Task, x: Operand, terms: tuple[Expr, Expr], rows: _Rows) -> None:
+        """Copy the rows of x of a task; `terms` are the first term and how many."""
+        product, plan, (first_term, count) = self.product, self.plan, terms
+        apart, step = x.strides.get(product.row, 0), x.strides.get(product.inner, 1)
+        start = self._first_row(task, x)
+        if not isinstance(first_term, int) or first_term:
+            start = emit.opaque_base(start + first_term * step)
         if step == 1 or apart != 1:
             for m in emit.loop(task.rows):
                 source = emit.opaque_base(start + m * apart)
-                copy(rows, emit.opaque_base(m * pitch), x, source, terms, plan.lanes, step)
-        else:
-            for v in emit.loop(emit.ceil_div(terms, plan.lanes)):
-                first = emit.let(v * plan.lanes)
-                source = emit.opaque_base(start + first * step)
-                count = emit.let(emit.least(terms - first, plan.lanes))
-                runs = Runs(x, source, 1, count, task.rows, plan.rows, step)
-                transpose(Pitched(rows, emit.opaque_base(first), pitch), runs, plan.lanes)
-        return _Rows(rows, 0, pitch, 1)
+                into = emit.opaque_base(m * rows.pitch)
+                copy(rows.array, into, x, source, count, plan.lanes, step)
+            return
+        for v in emit.loop(emit.ceil_div(count, plan.lanes)):
+            first = emit.let(v * plan.lanes)
+            source = emit.opaque_base(start + first * step)
+            present = emit.let(emit.least(count - first, plan.lanes))
+            runs = Runs(x, source, 1, present, task.rows, plan.rows, step)
+            transpose(Pitched(rows.array, emit.opaque_base(first), rows.pitch), runs, plan.lanes)
 
     def _products(
         self,

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Import of aten graphs, forward and backward ones, into Relax.
+
+:class:`AtenImporter` is TVM's importer of exported programs with three differences.  It imports
+a list of nodes, without a second export.  It knows only operators whose converters were compared
+with PyTorch by value (:mod:`.operators`).  It compares the shape and dtype of each result with
+those of PyTorch's fake tensor.  A node that fails raises :class:`Unsupported`, and stays in
+PyTorch.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from tvm.relax.frontend.torch import exported_program_translator as translator
+
+from topi_ext.compat import dtype_name, known_shape, relax, same_size, shape_type, type_of
+from topi_ext.compat import tensor_type as tensor_type_
+from topi_ext.notices import one_line
+
+from ..importers.torch import corrected
+from ..importers.torch_arguments import torch_dtype_name
+from .calls import Call, Unsupported
+from .memory import apart
+from .operators import CONVERTERS
+from .scalars import float_scalar
+from .sizes import SYMBOLIC, expr_of, is_unbacked, leaves, size_in, symbols_of
+
+__all__ = ["AtenImporter", "Unsupported", "expr_of"]
+
+R = relax()
+
+_DTYPES = frozenset(
+    (
+        *("bool", "uint8", "int8", "int16", "int32", "int64"),
+        *("float16", "bfloat16", "float32", "float64"),
+    )
+)
+
+
+class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
+    """Import of nodes of an aten graph.
+
+    Attributes
+    ----------
+    symbols : dict of str to tirx.Var
+        The variable of each symbolic size of the last graph, in the order of its argument `sizes`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.symbols: dict[str, Any] = {}
+        self._places: list[fx.Node] = []
+
+    def create_convert_map(self) -> dict[Any, Any]:
+        """Return TVM's converters with our corrections, whether or not they are registered."""
+        return corrected(self, super().create_convert_map())
+
+    def supports(self, node: fx.Node) -> str | None:
+        """Return why a node stays in PyTorch, None where it can be imported.
+
+        A node that passes may still raise :class:`Unsupported` when it is imported.
+        """
+        if node.op != "call_function":
+            return node.op
+        value = node.meta.get("val")
+        if isinstance(value, SYMBOLIC):
+            return _why_not_symbolic(node, value)
+        if node.target is not operator.getitem and not self._knows(node):
+            return "no converter"
+        operands = [n.meta.get("val") for n in node.all_input_nodes]
+        for leaf in leaves([value, *operands]):
+            why = _why_not_value(leaf)
+            if why is not None:
+                return why
+        return None
+
+    def graph(
+        self,
+        nodes: Sequence[fx.Node],
+        inputs: Sequence[fx.Node],
+        statics: Sequence[fx.Node],
+        outputs: Sequence[fx.Node],
+    ) -> Any:
+        """Import nodes as one function.
+
+        Parameters
+        ----------
+        nodes : sequence of torch.fx.Node
+            The calls, in an order in which they can be computed.
+        inputs : sequence of torch.fx.Node
+            What they read: tensors, and floats that are computed from sizes.
+        statics : sequence of torch.fx.Node
+            Inputs that stay equal over many calls, such as weights.
+        outputs : sequence of torch.fx.Node
+            The results, in order.
+
+        Returns
+        -------
+        tvm.IRModule
+            Function ``main(sizes, *inputs, *statics)``, whose result is a tuple of `outputs`.  The
+            argument ``sizes``, a shape of all symbols, is left out where there are none.  The
+            attribute ``num_input`` counts the arguments before the statics.
+
+        Raises
+        ------
+        Unsupported
+            With the first node that cannot be imported.
+        """
+        places = self._places = [*inputs, *statics]
+        self.env.clear()
+        self.symbols = symbols_of(node.meta.get("val") for node in (*places, *nodes))
+        builder = self.block_builder = R.BlockBuilder()
+        params = [self._parameter(node) for node in places]
+        if self.symbols:
+            params.insert(0, R.Var("sizes", shape_type(list(self.symbols.values()))))
+        count = len(params) - len(statics)
+        failure = None
+        with builder.function("main", params, attrs={"num_input": count}):
+            with builder.dataflow():
+                try:
+                    fields = self._imported(nodes, outputs)
+                except Unsupported as error:
+                    failure, fields = error, []  # the builder warns of a block without an end
+                results = builder.emit_output(R.Tuple(fields))
+            builder.emit_func_output(results)
+        if failure is not None:
+            raise failure
+        return builder.get()
+
+    def _imported(self, nodes: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> list[Any]:
+        """Convert all nodes, and return the outputs."""
+        for node in nodes:
+            self.env[node] = self._converted(node)
+        inputs = [self.env[node] for node in self._places]
+        return apart(self.block_builder, [self.env[node] for node in outputs], inputs)
+
+    def _retrieve_args(self, node: Any) -> Any:
+        """Return converted arguments; a symbolic number needs no argument of the function."""
+        if isinstance(node, fx.Node) and node not in self.env:
+            value = node.meta.get("val")
+            if isinstance(value, torch.SymInt):
+                return size_in(value, self.symbols)
+            if isinstance(value, torch.SymFloat):
+                return float_scalar(self.block_builder, value, self.symbols)
+        return super()._retrieve_args(node)
+
+    def _knows(self, node: fx.Node) -> bool:
+        name = getattr(node.target, "__name__", "")
+        is_operator = isinstance(node.target, torch._ops.OpOverload)
+        return is_operator and node.target.namespace in ("aten", "prims") and name in CONVERTERS
+
+    def _parameter(self, node: fx.Node) -> Any:
+        value = node.meta["val"]
+        if isinstance(value, torch.SymFloat):
+            kind = tensor_type_(R.ShapeExpr([]), "float64", 0)
+        else:
+            try:
+                shape = [size_in(size, self.symbols) for size in value.shape]
+            except ValueError as error:
+                raise Unsupported(node, str(error)) from error
+            kind = tensor_type_(R.ShapeExpr(shape), torch_dtype_name(value.dtype), len(shape))
+        self.env[node] = R.Var(node.name, kind)
+        return self.env[node]
+
+    def _converted(self, node: fx.Node) -> Any:
+        """Return the value of a node, of the type that PyTorch states."""
+        value = node.meta.get("val")
+        try:
+            if isinstance(value, torch.SymInt):
+                return size_in(value, self.symbols)
+            if node.target is operator.getitem:
+                return self._item(node)
+            if isinstance(value, torch.SymFloat):
+                return float_scalar(self.block_builder, value, self.symbols)
+            if not self._knows(node):
+                raise Unsupported(node, "no converter")
+            call, convert = Call(self, node), CONVERTERS[node.target.__name__]
+            return self._results(call, convert(call))
+        except Unsupported:
+            raise
+        except Exception as error:  # whatever a converter of TVM raises
+            raise Unsupported(node, one_line(error, 200)) from error
+
+    def _item(self, node: fx.Node) -> Any:
+        several, index = self.env[node.args[0]], node.args[1]
+        item = several[index] if isinstance(several, (list, tuple)) else None
+        if item is None:
+            raise Unsupported(node.args[0], f"result {index} is not imported")
+        return item
+
+    def _results(self, call: Call, result: Any) -> Any:
+        """Check one result, or each of several that other nodes read."""
+        if not isinstance(call.value, (list, tuple)):
+            return self._checked(call, result, call.value)
+        results = result
+        if isinstance(result, R.Expr):
+            fields = getattr(type_of(call.emit(result)), "fields", None)
+            results = (
+                [result]
+                if fields is None
+                else [R.TupleGetItem(result, i) for i in range(len(fields))]
+            )
+        return [
+            self._checked(call, part, stated) if index in call.used and part is not None else None
+            for index, (part, stated) in enumerate(zip(results, call.value))
+        ]
+
+    def _checked(self, call: Call, result: Any, stated: Any) -> Any:
+        """Return a result as a variable whose shape and dtype are those that PyTorch states."""
+        if not isinstance(result, R.Expr) or not isinstance(stated, torch.Tensor):
+            raise call.refusal(f"gives {type(result).__name__}")
+        if isinstance(result, (R.Call, R.TupleGetItem)):
+            result = call.emit(result)
+        found, dtype = type_of(result), torch_dtype_name(stated.dtype)
+        if dtype_name(found.dtype) != dtype:
+            raise call.refusal(f"dtype {dtype_name(found.dtype)} must be {dtype}, as in PyTorch")
+        shape, wanted = known_shape(found.shape), call.sizes(stated.shape)
+        if shape is None:
+            shape = [None] * found.ndim
+        if len(shape) != len(wanted) or any(map(_differ, shape, wanted)):
+            raise call.refusal(f"shape {list(shape)} must be {wanted}, as in PyTorch")
+        if all(size is not None and same_size(size, other) for size, other in zip(shape, wanted)):
+            return result
+        kind = tensor_type_(R.ShapeExpr(wanted), dtype, len(wanted))
+        return self.block_builder.match_cast(result, kind)
+
+
+def _differ(size: Any, wanted: Any) -> bool:
+    return isinstance(size, int) and isinstance(wanted, int) and size != wanted
+
+
+def _why_not_symbolic(node: fx.Node, value: Any) -> str | None:
+    """Return why a symbolic number stays in PyTorch."""
+    if isinstance(value, torch.SymBool):
+        return "a condition"
+    if is_unbacked(value):
+        return "a size that values decide"
+    if isinstance(value, torch.SymInt):
+        try:
+            size_in(value, symbols_of([value]))
+        except ValueError as error:
+            return str(error)
+    return None
+
+
+def _why_not_value(value: Any) -> str | None:
+    """Return why a tensor or number stays in PyTorch."""
+    if not isinstance(value, torch.Tensor):
+        is_number = value is None or isinstance(value, (int, float, *SYMBOLIC))
+        return None if is_number else f"a value of type {type(value).__name__}"
+    if value.device.type != "cpu":
+        return f"on {value.device}"
+    if torch_dtype_name(value.dtype) not in _DTYPES or value.is_sparse or value.is_quantized:
+        return f"of {value.dtype}"
+    if value.layout is not torch.strided:
+        return f"of layout {value.layout}"
+    return "a size that values decide" if is_unbacked(value) else None

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decompositions of PyTorch's fused attention on processors, forward and backward.
+
+PyTorch's own decomposition of the forward operator gives the weights in the place of the
+logarithms of their sums, which the backward operator reads: gradients would be wrong.
+
+With scores ``s = scale q k^T + mask``, ``l = log sum exp(s)`` and ``p = exp(s - l)``, the result is
+``o = p v``.  Its gradients are (Dao et al., *FlashAttention*, 2022, appendix B.2)
+
+    dv = p^T do,   ds = p (do v^T - sum(do o)),   dq = scale ds k,   dk = scale ds^T q
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def _scores(q: Tensor, k: Tensor, causal: bool, mask: Tensor | None, scale: float | None) -> Tensor:
+    """Return the scores in float32 at least."""
+    scores = _wide(q @ k.mT) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    if causal:
+        shape = (q.shape[-2], k.shape[-2])
+        earlier = torch.ones(shape, dtype=torch.bool, device=q.device).tril()
+        scores = torch.where(earlier, scores, -math.inf)
+    return scores if mask is None else scores + mask
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _layout(x: Tensor) -> Tensor:
+    """Return a tensor with the strides of PyTorch's results: heads inside of positions."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> Any:
+    """Return the result and the logarithms of the sums; dropout stays whole."""
+    if dropout_p:
+        return NotImplemented
+    scores = _scores(query, key, is_causal, attn_mask, scale)
+    sums = scores.logsumexp(-1)
+    weights = scores.softmax(-1)
+    if attn_mask is not None:
+        weights = torch.where((sums == -math.inf).unsqueeze(-1), 0.0, weights)
+    return _layout(weights.to(value.dtype) @ value), sums
+
+
+def backward(
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    logsumexp: Tensor,
+    dropout_p: float,
+    is_causal: bool,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> Any:
+    """Return the gradients of query, key and value; dropout stays whole."""
+    if dropout_p:
+        return NotImplemented
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = _scores(query, key, is_causal, attn_mask, scale)
+    sums = logsumexp.unsqueeze(-1)
+    weights = torch.where(sums == -math.inf, 0.0, (scores - sums).exp())
+    dtype = query.dtype
+    shares = (_wide(grad_out) * _wide(out)).sum(-1, keepdim=True)
+    of_scores = (weights * (_wide(grad_out @ value.mT) - shares) * factor).to(dtype)
+    gradients = (of_scores @ key, of_scores.mT @ query, weights.to(dtype).mT @ grad_out)
+    return tuple(_layout(gradient) for gradient in gradients)

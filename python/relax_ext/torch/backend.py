@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The backend of ``torch.compile``: graphs of AOTAutograd, compiled in parts.
+
+Whatever fails to compile stays in PyTorch, with one warning, unless ``unknown="raise"``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from functorch.compile import min_cut_rematerialization_partition
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+
+from topi_ext.notices import one_line, warn_once
+from topi_ext.spec.geometry import fail
+
+from ..registry import registered
+from . import report
+from .decompositions import decompositions, whole_upsamples
+from .graph import GraphCompiler
+from .options import Options
+from .partition import has_effects, is_product, operators
+from .setup import BACKEND
+
+SHOWN = 8
+"""Operators that a warning names."""
+
+
+def tvm_conv(
+    graph_module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """Compile a graph of Dynamo for inference and for training.
+
+    Parameters
+    ----------
+    graph_module : fx.GraphModule
+    example_inputs : sequence
+        Fake tensors.
+    options : mapping, optional
+        See :class:`.options.Options`.
+    mode : str, optional
+        Must be left out: its values are those of inductor.
+
+    Returns
+    -------
+    callable
+
+    Raises
+    ------
+    ValueError
+        One line, where an option is not known.
+    """
+    if mode is not None:
+        raise fail(BACKEND, f"mode={mode!r} must be left out: there are options={{...}} instead")
+    chosen, unordered = Options.of(options), set[str]()
+    compiler = aot_autograd(
+        fw_compiler=_compiler("forward", chosen, unordered),
+        bw_compiler=_compiler("backward", chosen, unordered),
+        inference_compiler=_compiler("inference", chosen, unordered),
+        decompositions=decompositions(),
+        partition_fn=min_cut_rematerialization_partition,
+    )
+    with whole_upsamples():
+        return compiler(graph_module, example_inputs)
+
+
+def _compiler(kind: str, options: Options, unordered: set[str]) -> Callable[..., Any]:
+    """Return a compiler of AOTAutograd.
+
+    `unordered` names the values that a forward graph keeps for its backward graph, and whose
+    strides PyTorch does not see.
+    """
+
+    def compile_graph(graph_module: fx.GraphModule, _: Any) -> Callable[[list[Any]], Any]:
+        return _boxed(_compiled(graph_module, kind, options, unordered).forward)
+
+    return compile_graph
+
+
+def _boxed(forward: Callable[..., Any]) -> Callable[[list[Any]], Any]:
+    def run(arguments: list[Any]) -> Any:
+        given = list(arguments)
+        arguments.clear()  # so that each is freed after its last use
+        with torch.no_grad():
+            return forward(*given)
+
+    run._boxed_call = True
+    return run
+
+
+def _compiled(
+    graph_module: fx.GraphModule, kind: str, options: Options, unordered: set[str]
+) -> fx.GraphModule:
+    """Return the graph with compiled parts; the graph itself where there is nothing to compile."""
+    calls = [node for node in graph_module.graph.nodes if node.op == "call_function"]
+    record = report.Graph(kind, operators(calls))
+    report.add(record)
+    if not any(map(is_product, calls)):
+        return graph_module
+    try:
+        _refuse(calls)
+        compiled = GraphCompiler(graph_module, options, record, unordered).run()
+    except Exception as error:
+        if options.raises:
+            raise
+        unordered.clear()
+        record.parts.clear()
+        record.unknown["the whole graph"] = one_line(error, 300)
+        compiled = graph_module
+    if record.unknown:
+        _tell(record, options)
+    return compiled
+
+
+def _refuse(calls: Sequence[fx.Node]) -> None:
+    """Raise for graphs that must not be cut."""
+    if not all(registered().values()):
+        raise RuntimeError("relax_ext is unregistered, relax_ext.register() is needed")
+    for node in calls:
+        if has_effects(node):
+            raise RuntimeError(f"{node.target} changes its arguments")
+
+
+def _tell(record: report.Graph, options: Options) -> None:
+    """Warn of what stays in PyTorch, or raise."""
+    named = [f"{name} ({why})" for name, why in record.unknown.items()]
+    more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
+    text = f"{BACKEND}: {record.kind}: in PyTorch stay {', '.join(named[:SHOWN])}{more}"
+    if options.raises:
+        raise RuntimeError(text)
+    warn_once(text)

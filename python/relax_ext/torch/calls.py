@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One call of an aten operator, as its converter sees it.
+
+A converter is a function ``convert(call)``.  It returns the result as a Relax expression, or a
+tuple of them with None for a result that nobody reads.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import fx
+
+from topi_ext.compat import dtype_name, known_shape, relax, type_of
+
+from ..gradients import GRADIENTS
+from ..importers.torch_arguments import arguments, torch_dtype_name
+from .scalars import scalar
+from .sizes import size_in
+
+R = relax()
+
+HALF = ("float16", "bfloat16")
+
+Converter = Callable[["Call"], Any]
+
+
+class Unsupported(Exception):  # noqa: N818  (a name that both halves of the backend use)
+    """A node that stays in PyTorch.
+
+    Attributes
+    ----------
+    node : torch.fx.Node
+    why : str
+        The reason, without the operator's name.
+    """
+
+    def __init__(self, node: Any, why: str) -> None:
+        super().__init__(f"{getattr(node, 'target', node)}: {why}")
+        self.node = node
+        self.why = why
+
+
+class Call:
+    """A call with its arguments by name, and the primitives in which converters are written.
+
+    Attributes
+    ----------
+    importer : AtenImporter
+    node : torch.fx.Node
+    value : object
+        What PyTorch's fake execution gave: a fake tensor, or a tuple of them.
+    """
+
+    def __init__(self, importer: Any, node: fx.Node) -> None:
+        self.importer = importer
+        self.node = node
+        self.value = node.meta["val"]
+        self._given = arguments(importer, node)
+        schema = node.target._schema.arguments
+        self._nodes = dict(zip((a.name for a in schema), node.args)) | dict(node.kwargs)
+
+    def __getitem__(self, name: str) -> Any:
+        """Return an argument by its name in the schema: an expression, a number, a list, None."""
+        return getattr(self._given, name)
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether the schema has an argument of this name."""
+        return hasattr(self._given, name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return an argument, or `default` where the schema has none of this name."""
+        return getattr(self._given, name, default)
+
+    def fake(self, name: str) -> Any:
+        """Return the fake tensor of an argument."""
+        return self._nodes[name].meta["val"]
+
+    def raw(self, name: str) -> Any:
+        """Return an argument as the graph has it: a node, a number, a list, None."""
+        return self._nodes.get(name)
+
+    def refusal(self, why: str) -> Unsupported:
+        """Return the exception that leaves this call in PyTorch."""
+        return Unsupported(self.node, why)
+
+    def stock(self) -> Any:
+        """Convert by TVM's importer with the corrections of :mod:`relax_ext.importers`."""
+        return self.importer.convert_map[self.node.target.__name__](self.node)
+
+    @property
+    def used(self) -> set[int]:
+        """Return which of several results other nodes read."""
+        users = (user for user in self.node.users if user.target is operator.getitem)
+        return {user.args[1] for user in users}
+
+    # ------------------------------------------------------------ shapes and dtypes
+
+    def sizes(self, sizes: Sequence[Any]) -> list[Any]:
+        """Return sizes of a fake tensor as TVM has them."""
+        return [size_in(size, self.importer.symbols) for size in sizes]
+
+    def shape(self, name: str | None = None) -> list[Any]:
+        """Return the shape of a tensor argument, or of the result."""
+        value = self.value if name is None else self.fake(name)
+        return self.sizes(value.shape)
+
+    def dtype(self, name: str | None = None) -> str:
+        """Return the dtype of a tensor argument, or of the result."""
+        return torch_dtype_name((self.value if name is None else self.fake(name)).dtype)
+
+    def numbers(self, sizes: Sequence[Any]) -> list[int]:
+        """Return sizes that have to be known numbers; refuse symbolic ones."""
+        if not all(isinstance(size, int) for size in sizes):
+            raise self.refusal(f"sizes {list(sizes)} must be known")
+        return list(sizes)
+
+    # ------------------------------------------------------------ expressions
+
+    def emit(self, expr: Any) -> Any:
+        """Bind an expression to a variable."""
+        return self.importer.block_builder.emit(expr)
+
+    def cast(self, x: Any, dtype: str) -> Any:
+        """Return a tensor in another dtype."""
+        return x if dtype_of(x) == dtype else self.emit(R.op.astype(x, dtype))
+
+    def tensor(self, operand: Any, dtype: str) -> Any:
+        """Return an operand in `dtype`: a tensor, a number, a symbolic size."""
+        if isinstance(operand, (bool, int, float)):
+            return R.const(operand, dtype)
+        if not isinstance(operand, R.Expr) or not hasattr(type_of(operand), "ndim"):
+            return self.cast(scalar(self.importer.block_builder, operand), dtype)
+        return self.cast(operand, dtype)
+
+    def reshape(self, x: Any, sizes: Sequence[Any]) -> Any:
+        """Return a tensor in another shape; one without elements is made anew.
+
+        ``relax.reshape`` reads a 0 as "the size of the operand".
+        """
+        if 0 in [size for size in sizes if isinstance(size, int)]:
+            return self.emit(R.op.zeros(R.ShapeExpr(sizes), dtype_of(x)))
+        return self.emit(R.op.reshape(x, R.ShapeExpr(sizes)))
+
+    def gradient(self, forward: Any, dy: Any, reads_result: bool = False) -> Any:
+        """Differentiate a Relax call in its first argument by the package's rules.
+
+        Parameters
+        ----------
+        forward : relax.Call
+            The operator that was computed.
+        dy : relax.Expr
+            The gradient of its result.
+        reads_result : bool
+            Whether the rule needs the values of the result, and not only its shape.
+
+        Returns
+        -------
+        relax.Expr
+            The gradient, in the dtype of the first argument.
+        """
+        builder = self.importer.block_builder
+        forward = builder.normalize(forward)
+        result = builder.emit(forward) if reads_result else R.Var("result", type_of(forward))
+        return GRADIENTS[forward.op.name](result, forward, dy, builder)[0]
+
+
+def dtype_of(x: Any) -> str:
+    """Return the dtype of a tensor."""
+    return dtype_name(type_of(x).dtype)
+
+
+def shape_of(x: Any) -> tuple[Any, ...]:
+    """Return the sizes of a tensor."""
+    return known_shape(type_of(x).shape)
+
+
+def wide(dtype: str) -> str:
+    """Return the dtype in which sums and statistics of `dtype` are computed."""
+    return "float32" if dtype in HALF else dtype
+
+
+def per_axis(values: Any, rank: int, default: Any = None) -> list[int]:
+    """Return one number per axis, from one for all, one each, or none at all."""
+    values = default if values is None or values == [] else values
+    values = list(values) if isinstance(values, (list, tuple)) else [values]
+    return values * rank if len(values) == 1 else values

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which operators PyTorch takes apart before a graph is imported, and which stay whole."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial, wraps
+from typing import Any
+
+import torch
+from torch._decomp import core_aten_decompositions, get_decompositions
+
+from . import attention
+from .resizes import OPERATORS as RESIZES
+
+_WHOLE = (
+    *("silu.default", "hardswish.default", "hardsigmoid.default"),
+    *("roll.default", "select_backward.default", "slice_backward.default"),
+    *(f"reflection_pad{rank}d{form}.default" for rank in (1, 2, 3) for form in ("", "_backward")),
+    *(f"replication_pad{rank}d{form}.default" for rank in (1, 2, 3) for form in ("", "_backward")),
+    *(f"{name}{form}.default" for name in RESIZES for form in ("", "_backward")),
+)
+"""Operators for which a converter is better than what PyTorch makes of them."""
+
+_EXTRA = ("_softmax_backward_data", "_log_softmax_backward_data")
+"""Operators that are no part of PyTorch's own table, but have a decomposition."""
+
+_IN_FLOAT32 = ("native_group_norm_backward.default",)
+"""Decompositions that compute half precision in half precision."""
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Return the table of decompositions for AOTAutograd."""
+    aten = torch.ops.aten
+    table = dict(core_aten_decompositions())
+    table.update(get_decompositions([getattr(aten, name) for name in _EXTRA]))
+    for name in _WHOLE:
+        table.pop(_operator(name), None)
+    for name in RESIZES:
+        for overload in _overloads(name):
+            table.pop(overload, None)
+    for name in _IN_FLOAT32:
+        operator = _operator(name)
+        table[operator] = _in_float32(table[operator])
+    fused = "_scaled_dot_product_flash_attention_for_cpu"
+    table[_operator(f"{fused}.default")] = attention.forward
+    table[_operator(f"{fused}_backward.default")] = attention.backward
+    table.pop(None, None)
+    return table
+
+
+def _operator(name: str) -> Any:
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet, None), overload, None)
+
+
+def _overloads(name: str) -> list[Any]:
+    """Return the overloads of an operator and of its gradient that have no result as argument."""
+    found = (
+        _operator(f"{name}{form}.{kind}")
+        for form in ("", "_backward")
+        for kind in ("default", "vec")
+    )
+    return [overload for overload in found if overload is not None]
+
+
+def _in_float32(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a decomposition that computes half precision in float32, and rounds once."""
+    half = (torch.float16, torch.bfloat16)
+
+    @wraps(decomposition)
+    def widened(*args: Any, **kwargs: Any) -> Any:
+        narrow = next(
+            (a.dtype for a in args if isinstance(a, torch.Tensor) and a.dtype in half), None
+        )
+        if narrow is None:
+            return decomposition(*args, **kwargs)
+        wide = [a.float() if isinstance(a, torch.Tensor) and a.dtype in half else a for a in args]
+        results = decomposition(*wide, **kwargs)
+        return tuple(None if result is None else result.to(narrow) for result in results)
+
+    return widened
+
+
+def _whole(overload: Any, apart: Any, image: Any, output_size: Any, *rest: Any) -> Any:
+    """Compute a resize by sizes or by factors as one operator.
+
+    PyTorch knows symbolic sizes of the gradient of a nearest resize only: another one of symbolic
+    sizes is taken apart.
+    """
+    *corners, factors = rest
+    sizes = (*image.shape, *(output_size or ()))
+    is_symbolic = any(isinstance(size, torch.SymInt) for size in sizes)
+    if is_symbolic and "nearest" not in overload.name() and apart is not None:
+        return apart(image, output_size, *rest)
+    if output_size is None:
+        output_size = [_times(n, f) for n, f in zip(image.shape[2:], factors)]
+    scales = factors or [None] * (image.dim() - 2)
+    return overload.overloadpacket.default(image, output_size, *corners, *scales)
+
+
+def _times(size: Any, factor: float) -> Any:
+    """Return a size times a factor, rounded down; a whole factor needs no floats."""
+    return size * int(factor) if factor == int(factor) else torch.sym_int(size * factor)
+
+
+@contextlib.contextmanager
+def whole_upsamples() -> Iterator[None]:
+    """Keep resizes whole while a graph is traced.
+
+    PyTorch takes them apart before autograd, whatever table of decompositions is given, into
+    reads and writes at indices.  The kernels in Python that do so are replaced inside the block.
+    They belong to the process: another thread that traces meanwhile finds them replaced as well.
+    """
+    replaced = []
+    keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
+    for overload in (one for name in RESIZES for one in _overloads(name)):
+        replaced.append((overload, dict(overload.py_kernels)))
+        apart = [overload.py_kernels.pop(key, None) for key in keys][1]
+        if overload._overloadname == "vec":
+            overload.py_kernels[keys[1]] = partial(_whole, overload, apart)
+        overload._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for overload, kernels in replaced:
+            overload.py_kernels.clear()
+            overload.py_kernels.update(kernels)
+            overload._dispatch_cache.clear()

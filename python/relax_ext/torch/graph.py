@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compile a graph of AOTAutograd: cut it, import and compile its parts, join them again."""
+
+from __future__ import annotations
+
+from types import BuiltinFunctionType
+from typing import Any
+
+import torch
+from torch import fx
+from torch._guards import TracingContext
+
+from topi_ext.notices import one_line
+
+from . import report
+from .aten import AtenImporter, Unsupported
+from .options import Options
+from .part import Context, ImportedPart, compile_part, import_part
+from .partition import Cut, Piece, is_size
+from .strides import is_permuted
+
+
+class GraphCompiler:
+    """A graph while it is compiled.
+
+    Parameters
+    ----------
+    graph_module : fx.GraphModule
+    options : Options
+    record : report.Graph
+        Gets the parts, and what stays in PyTorch.
+    unordered : set of str
+        Names of values that a forward graph keeps for its backward graph and whose strides are not
+        seen by PyTorch.  A forward graph adds them, a backward graph reads them.
+    """
+
+    def __init__(
+        self,
+        graph_module: fx.GraphModule,
+        options: Options,
+        record: report.Graph,
+        unordered: set[str],
+    ) -> None:
+        self._module = graph_module
+        self._options = options
+        self._record = record
+        self._unordered = unordered
+        self._refused: dict[fx.Node, str] = {}
+        self._importer = AtenImporter()
+        nodes = list(graph_module.graph.nodes)
+        self._inputs = [node for node in nodes if node.op == "placeholder"]
+        self._results = next(node for node in nodes if node.op == "output").args[0]
+        for node in nodes:
+            if node.op == "get_attr" and "val" not in node.meta:
+                node.meta["val"] = getattr(graph_module, node.target)
+
+    def run(self) -> fx.GraphModule:
+        """Compile what can be, and return the graph that runs it.
+
+        Raises
+        ------
+        Exception
+            Where nothing can be; with ``unknown="raise"`` where something cannot.
+        """
+        context = Context(self._inputs, self._frozen(), self._kept())
+        cut, imported = self._imported(context)
+        functions = {}
+        for stage, part in imported.items():
+            try:
+                functions[stage] = compile_part(part, self._options)
+                self._record.parts.append(part.record)
+            except Exception as error:
+                if self._options.raises:
+                    raise
+                named = f"a part of {part.record.operators} operators"
+                self._record.unknown[named] = one_line(error, 300)
+        for node in cut.in_pytorch:
+            if isinstance(node.target, BuiltinFunctionType) or is_size(node):
+                continue
+            kind = self._record.random if _is_random(node) else self._record.unknown
+            kind[str(node.target)] = self._refused.get(node, "belongs to what cannot be compiled")
+        if self._record.kind == "forward":
+            self._unordered.update(node.name for node in context.unordered)
+        return cut.joined(self._module, functions, context.unordered)
+
+    def _imported(self, context: Context) -> tuple[Cut, dict[int, ImportedPart]]:
+        """Import the pieces of the graph; a node that cannot be imported cuts it anew."""
+        while True:
+            cut = Cut(self._module.graph, self._supports)
+            parts: dict[int, ImportedPart] = {}
+            for stage, piece in cut.pieces.items():
+                try:
+                    parts[stage] = import_part(piece, context, f"tvm_conv_{stage}")
+                except Unsupported as error:
+                    for node in refused_nodes(error.node, piece):
+                        self._refused[node] = error.why
+                    break
+            else:
+                return cut, parts
+
+    def _supports(self, node: fx.Node) -> bool:
+        if node in self._refused:
+            return False
+        why = self._importer.supports(node)
+        if why is not None:
+            self._refused[node] = why
+        return why is None
+
+    def _frozen(self) -> set[fx.Node]:
+        """Return the inputs of an inference graph that are parameters or buffers."""
+        if not self._options.freeze or self._record.kind != "inference":
+            return set()
+        indices = getattr(_metadata(), "static_input_indices", None) or []
+        return {self._inputs[index] for index in indices if index < len(self._inputs)}
+
+    def _kept(self) -> set[fx.Node]:
+        """Return the values between forward and backward graph whose axes have another order."""
+        if self._record.kind == "backward":
+            nodes = [node for node in self._inputs if node.name in self._unordered]
+        elif self._record.kind == "forward":
+            count = getattr(_metadata(), "num_forward_returns", len(self._results))
+            seen = set(self._results[:count])
+            kept = [node for node in self._results[count:] if isinstance(node, fx.Node)]
+            nodes = [node for node in kept if node not in seen and node.op == "call_function"]
+        else:
+            return set()
+        return {node for node in nodes if is_permuted(node)}
+
+
+def refused_nodes(node: Any, piece: Piece) -> list[fx.Node]:
+    """Return the nodes of a piece that stay in PyTorch: `node`, or those that read an input.
+
+    All of them where it is not known which, so that the next try has fewer nodes.
+    """
+    if node in piece.nodes:
+        return [node]
+    readers = [each for each in piece.nodes if node in each.all_input_nodes]
+    return readers or piece.nodes
+
+
+def _metadata() -> Any:
+    """Return what AOTAutograd knows of the graph that it compiles."""
+    return getattr(TracingContext.try_get(), "fw_metadata", None)
+
+
+def _is_random(node: fx.Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch, group and layer normalization, with the statistics that their gradients read.
+
+Statistics are computed in two passes, the mean first, and in float32 for half precision.  Where
+nobody reads the statistics of a group or layer normalization, its kernel for whole rows is used.
+Backward operators are decomposed by PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from topi_ext.compat import relax
+
+from ..importers.torch_arguments import torch_dtype_name
+from .calls import Call, Converter, dtype_of, shape_of
+from .reductions import count
+
+R = relax()
+
+
+def converters() -> dict[str, Converter]:
+    """Return the converter of each operator by name."""
+    return {
+        "_native_batch_norm_legit.no_stats": partial(_batch_norm, 3),
+        "_native_batch_norm_legit_functional.default": partial(_batch_norm, 5),
+        "_native_batch_norm_legit_no_training.default": _batch_norm_by_running_statistics,
+        "native_group_norm.default": _group_norm,
+        "native_layer_norm.default": _layer_norm,
+    }
+
+
+def _wide(call: Call, name: str, dtype: str) -> Any:
+    """Return an argument in the dtype of the arithmetic, None where the call leaves it out."""
+    return None if call[name] is None else call.cast(call[name], dtype)
+
+
+def _moments(call: Call, x: Any, axes: Sequence[int]) -> tuple[Any, Any, Any]:
+    """Return mean and variance with all axes kept, and the deviations from the mean."""
+    mean = call.emit(R.op.mean(x, axes, keepdims=True))
+    deviation = call.emit(R.op.subtract(x, mean))
+    square = call.emit(R.op.multiply(deviation, deviation))
+    return mean, call.emit(R.op.mean(square, axes, keepdims=True)), deviation
+
+
+def _inverse(call: Call, variance: Any) -> Any:
+    epsilon = R.const(call["eps"], dtype_of(variance))
+    return call.emit(R.op.rsqrt(call.emit(R.op.add(variance, epsilon))))
+
+
+def _scaled(call: Call, y: Any, shape: Sequence[Any], dtype: str) -> Any:
+    """Return ``y * weight + bias``, the parameters in a shape that is broadcast to that of y."""
+    for name, op in (("weight", R.op.multiply), ("bias", R.op.add)):
+        parameter = _wide(call, name, dtype)
+        if parameter is not None:
+            y = call.emit(op(y, call.reshape(parameter, shape)))
+    return y
+
+
+def _stated(call: Call, results: Sequence[Any]) -> tuple[Any, ...]:
+    """Return results in the shapes and dtypes that PyTorch states."""
+    return tuple(
+        call.cast(call.reshape(result, call.sizes(value.shape)), torch_dtype_name(value.dtype))
+        if result is not None
+        else None
+        for result, value in zip(results, call.value)
+    )
+
+
+def _arithmetic_dtype(call: Call, *names: str) -> str:
+    """Return the widest dtype of the operands, float32 at least."""
+    dtypes = {dtype_of(call[name]) for name in names if call[name] is not None}
+    return "float64" if "float64" in dtypes else "float32"
+
+
+def _channels(x: Any) -> list[Any]:
+    return [1, shape_of(x)[1], *[1] * (len(shape_of(x)) - 2)]
+
+
+def _batch_norm(results: int, call: Call) -> Any:
+    """Return result, mean, inverse deviation, and for five results the new running statistics."""
+    x = call["input"]
+    has_running = "running_mean" in call and call["running_mean"] is not None
+    if not call["training"]:
+        if not has_running:
+            raise call.refusal("neither training nor running statistics")
+        return _by_running_statistics(call, results)
+    if results == 3 and has_running:
+        raise call.refusal("updates running statistics in place")
+    if 0 in shape_of(x):
+        raise call.refusal("no elements")
+    dtype = _arithmetic_dtype(call, "input")
+    x = call.cast(x, dtype)
+    axes = [axis for axis in range(len(shape_of(x))) if axis != 1]
+    mean, variance, deviation = _moments(call, x, axes)
+    inverse = _inverse(call, variance)
+    y = _scaled(call, call.emit(R.op.multiply(deviation, inverse)), _channels(x), dtype)
+    found = [y, mean, inverse]
+    if results == 5 and has_running:
+        n = count(call, x, axes, dtype)
+        rest = call.emit(R.op.subtract(n, R.const(1, dtype)))
+        unbiased = call.emit(R.op.multiply(variance, call.emit(R.op.divide(n, rest))))
+        for name, statistic in (("running_mean", mean), ("running_var", unbiased)):
+            found.append(_updated(call, name, statistic))
+    elif results == 5:
+        found += [None, None]
+    return _stated(call, found)
+
+
+def _updated(call: Call, name: str, statistic: Any) -> Any:
+    """Return ``(1 - momentum) * running + momentum * statistic``."""
+    dtype, momentum = dtype_of(statistic), call["momentum"]
+    running = call.reshape(_wide(call, name, dtype), shape_of(statistic))
+    kept = call.emit(R.op.multiply(running, R.const(1 - momentum, dtype)))
+    return call.emit(R.op.add(kept, call.emit(R.op.multiply(statistic, R.const(momentum, dtype)))))
+
+
+def _by_running_statistics(call: Call, results: int) -> Any:
+    """Normalize by running statistics, which stay; nobody may read the empty saved ones."""
+    x = call["input"]
+    dtype = _arithmetic_dtype(call, "input", "running_var")
+    shape = _channels(x)
+    mean, variance = (
+        call.reshape(_wide(call, name, dtype), shape) for name in ("running_mean", "running_var")
+    )
+    deviation = call.emit(R.op.subtract(call.cast(x, dtype), mean))
+    y = call.emit(R.op.multiply(deviation, _inverse(call, variance)))
+    y = _scaled(call, y, shape, dtype)
+    kept = [call["running_mean"], call["running_var"]] if results == 5 else []
+    empty = [None, None]
+    for index in (1, 2):
+        if index in call.used:
+            value = call.value[index]
+            sizes = R.ShapeExpr(call.sizes(value.shape))
+            if 0 not in value.shape:
+                raise call.refusal("reads saved statistics")
+            empty[index - 1] = call.emit(R.op.zeros(sizes, torch_dtype_name(value.dtype)))
+    return _stated(call, [y, *empty, *kept])
+
+
+def _batch_norm_by_running_statistics(call: Call) -> Any:
+    """Return a normalization that the convolution before it can absorb."""
+    if call.used <= {0}:
+        return call.stock(), None, None
+    return _by_running_statistics(call, 3)
+
+
+def _group_norm(call: Call) -> Any:
+    """Return result, mean and inverse deviation of each group of channels."""
+    x, groups = call["input"], call["group"]
+    sizes = list(shape_of(x))
+    if 0 in sizes:
+        raise call.refusal("no elements")
+    if call.used <= {0}:
+        return call.stock(), None, None
+    dtype = _arithmetic_dtype(call, "input")
+    each = sizes[1] // groups
+    apart = call.reshape(call.cast(x, dtype), [sizes[0], groups, each, *sizes[2:]])
+    axes = list(range(2, len(sizes) + 1))
+    mean, variance, deviation = _moments(call, apart, axes)
+    inverse = _inverse(call, variance)
+    y = call.emit(R.op.multiply(deviation, inverse))
+    shape = [1, groups, each, *[1] * (len(sizes) - 2)]
+    return _stated(call, (_scaled(call, y, shape, dtype), mean, inverse))
+
+
+def _layer_norm(call: Call) -> Any:
+    """Return result, mean and inverse deviation of each row."""
+    x = call["input"]
+    sizes, rank = list(shape_of(x)), len(call["normalized_shape"])
+    if 0 in sizes:
+        raise call.refusal("no elements")
+    if call.used <= {0} and all(isinstance(size, int) for size in sizes[-rank:]):
+        return call.stock(), None, None
+    dtype = _arithmetic_dtype(call, "input")
+    axes = list(range(len(sizes) - rank, len(sizes)))
+    mean, variance, deviation = _moments(call, call.cast(x, dtype), axes)
+    inverse = _inverse(call, variance)
+    y = call.emit(R.op.multiply(deviation, inverse))
+    return _stated(call, (_scaled(call, y, sizes[-rank:], dtype), mean, inverse))

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators that are imported: an allow-list, each of them compared with PyTorch by value.
+
+===================  =====================================================================
+:mod:`.arithmetic`   operators of two elements, comparisons
+:mod:`.functions`    functions of one element, activations, limits
+:mod:`.shapes`       views, concatenation, tensors of one value
+:mod:`.slices`       slices, selections, padding, and their gradients
+:mod:`.reductions`   sums, means, variances, extremes and their places, softmax
+:mod:`.convolutions` convolutions and their gradients
+:mod:`.norms`        batch, group and layer normalization
+:mod:`.pools`        pooling and its gradients
+:mod:`.resizes`      resizes and their gradients
+:mod:`.indexing`     scatters of one element of each row
+===================  =====================================================================
+
+What is missing stays in PyTorch.  So do random operators; operators that read where a tensor
+says (``embedding``, ``gather``, ``index``), for PyTorch checks the indices; and operators of TVM
+whose order of NaN is another one (``sort``, ``topk``).
+"""
+
+from __future__ import annotations
+
+from . import (
+    arithmetic,
+    convolutions,
+    functions,
+    indexing,
+    norms,
+    pools,
+    reductions,
+    resizes,
+    shapes,
+    slices,
+)
+from .calls import Call, Converter
+
+_MODULES = (
+    arithmetic,
+    functions,
+    shapes,
+    slices,
+    reductions,
+    convolutions,
+    norms,
+    pools,
+    resizes,
+    indexing,
+)
+
+_PRODUCTS = ("mm.default", "bmm.default", "addmm.default")
+
+CONVERTERS: dict[str, Converter] = {
+    **dict.fromkeys(_PRODUCTS, Call.stock),
+    **{name: convert for module in _MODULES for name, convert in module.converters().items()},
+}
+"""The converter of each operator by name and overload."""
+
+HEAVY = frozenset((*_PRODUCTS, "convolution.default", "convolution_backward.default"))
+"""Operators for which it pays to compile a graph."""

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of ``torch.compile(..., backend="tvm_conv", options={...})``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+import tvm
+
+from topi_ext.spec.geometry import fail
+from topi_ext.target import host_target
+
+from .setup import BACKEND
+
+UNKNOWN = ("eager", "raise")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of one call of ``torch.compile``.
+
+    Attributes
+    ----------
+    target : tvm.target.Target or None
+        An llvm target for this machine; None stands for :func:`relax_ext.host_target`.
+    threads : int or None
+        Threads that kernels are planned for and run on; None follows ``torch.get_num_threads()``.
+    database : str, path or None
+        Measured plans, as for :func:`relax_ext.pipeline`.
+    unknown : str
+        ``"eager"`` leaves what cannot be compiled to PyTorch, with a warning; ``"raise"`` raises.
+    freeze : bool
+        Pack the weights of inference graphs once, and again when a weight is seen to change.
+    """
+
+    target: Any = None
+    threads: int | None = None
+    database: str | Path | None = None
+    unknown: str = "eager"
+    freeze: bool = False
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any] | None) -> Options:
+        """Return the options of a mapping.
+
+        Raises
+        ------
+        ValueError
+            One line, where a name or a value is not one of those above.
+        """
+        given = dict(given or {})
+        known = [field.name for field in fields(cls)]
+        for name, value in given.items():
+            if name not in known:
+                raise fail(BACKEND, f"option {name}={value!r} must be one of {', '.join(known)}")
+        if given.get("target") is not None:
+            given["target"] = _llvm(given["target"])
+        options = cls(**given)
+        options._check()
+        return options
+
+    @property
+    def raises(self) -> bool:
+        """Return whether what cannot be compiled is an error."""
+        return self.unknown == "raise"
+
+    def compile_target(self) -> Any:
+        """Return the target for the threads that PyTorch has now."""
+        return self.target or host_target(self.threads or torch.get_num_threads())
+
+    def _check(self) -> None:
+        threads = self.threads
+        is_count = isinstance(threads, int) and not isinstance(threads, bool) and threads > 0
+        if threads is not None and not is_count:
+            raise fail(BACKEND, f"option threads={threads!r} must be a positive integer")
+        if self.database is not None and not isinstance(self.database, (str, Path)):
+            raise fail(BACKEND, f"option database={self.database!r} must be the path of a file")
+        if self.unknown not in UNKNOWN:
+            raise fail(BACKEND, f"option unknown={self.unknown!r} must be 'eager' or 'raise'")
+        if not isinstance(self.freeze, bool):
+            raise fail(BACKEND, f"option freeze={self.freeze!r} must be True or False")
+
+
+def _llvm(given: Any) -> Any:
+    try:
+        target = tvm.target.Target(given)
+    except Exception as error:
+        raise fail(BACKEND, f"option target={given!r} must be a target of TVM") from error
+    if target.kind.name != "llvm":
+        raise fail(BACKEND, f"option target={given!r} must be an llvm target")
+    return target

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums, means, variances, norms, extremes and softmax.
+
+Half precision is reduced in float32 and rounded once.  Where an extreme is found, NaN counts as
+the largest and as the smallest number, and the first of equal ones is taken, as in PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from topi_ext.compat import relax
+
+from .arithmetic import as_truth
+from .calls import Call, Converter, dtype_of, shape_of, wide
+
+R = relax()
+
+
+def converters() -> dict[str, Converter]:
+    """Return the converter of each operator by name."""
+    softmaxes = {"_softmax": R.op.nn.softmax, "_log_softmax": R.op.nn.log_softmax}
+    return {
+        "sum.dim_IntList": _sum,
+        "prod.default": _product,
+        "prod.dim_int": _product,
+        "mean.default": _mean,
+        "mean.dim": _mean,
+        "var.correction": _variance,
+        "var_mean.correction": _variance_and_mean,
+        "linalg_vector_norm.default": _norm,
+        **{f"a{name}.default": partial(_extreme, op) for name, op in _EXTREMES.items()},
+        **{f"{name}.default": partial(_extreme, op) for name, op in _EXTREMES.items()},
+        **{f"{name}.dim": partial(_extreme_and_place, op) for name, op in _EXTREMES.items()},
+        **{f"arg{name}.default": partial(_place, op) for name, op in _EXTREMES.items()},
+        **{f"any.{form}": partial(_truths, R.op.max) for form in ("default", "dim", "dims")},
+        **{f"{name}.default": partial(_softmax, op) for name, op in softmaxes.items()},
+        "cumsum.default": partial(_cumulative, R.op.cumsum),
+        "cumprod.default": partial(_cumulative, R.op.cumprod),
+    }
+
+
+_EXTREMES = {"max": R.op.max, "min": R.op.min}
+
+
+def axes_of(call: Call, x: Any) -> list[int]:
+    """Return the axes that a call reduces, all where it states none."""
+    rank = len(shape_of(x))
+    dim = call.get("dim", None)
+    if dim is None or dim == []:
+        return list(range(rank))
+    return sorted({axis % max(rank, 1) for axis in ([dim] if isinstance(dim, int) else dim)})
+
+
+def _keeps(call: Call) -> bool:
+    return bool(call["keepdim"]) if "keepdim" in call else False
+
+
+def count(call: Call, x: Any, axes: Sequence[int], dtype: str) -> Any:
+    """Return the number of elements along axes, as a tensor without axes."""
+    return call.tensor(prod(shape_of(x)[axis] for axis in axes), dtype)
+
+
+def _sum(call: Call) -> Any:
+    dtype = call.dtype()
+    x = call.tensor(call["self"], wide(dtype))
+    axes = axes_of(call, x)
+    total = call.emit(R.op.sum(x, axes, keepdims=_keeps(call))) if axes else x
+    return call.cast(total, dtype)
+
+
+def _product(call: Call) -> Any:
+    dtype = call.dtype()
+    x = call.tensor(call["self"], wide(dtype))
+    _not_empty(call, x)
+    axes = axes_of(call, x)
+    return call.cast(call.emit(R.op.prod(x, axes, keepdims=_keeps(call))) if axes else x, dtype)
+
+
+def _mean(call: Call) -> Any:
+    dtype = call.dtype()
+    x = call.tensor(call["self"], wide(dtype))
+    axes = axes_of(call, x)
+    mean = call.emit(R.op.mean(x, axes, keepdims=_keeps(call))) if axes else x
+    return call.cast(mean, dtype)
+
+
+def _moments(call: Call) -> tuple[Any, Any, list[int]]:
+    """Return variance and mean with all axes kept, in float32 at least, and the reduced axes."""
+    x = call["self"]
+    x = call.cast(x, wide(dtype_of(x)))
+    dtype, axes = dtype_of(x), axes_of(call, x)
+    correction = call["correction"] if "correction" in call else int(call["unbiased"])
+    correction = 1 if correction is None else correction
+    mean = call.emit(R.op.mean(x, axes, keepdims=True))
+    deviation = call.emit(R.op.subtract(x, mean))
+    squares = call.emit(
+        R.op.sum(call.emit(R.op.multiply(deviation, deviation)), axes, keepdims=True)
+    )
+    divisor = call.emit(R.op.subtract(count(call, x, axes, dtype), R.const(correction, dtype)))
+    divisor = call.emit(R.op.maximum(divisor, R.const(0, dtype)))
+    return call.emit(R.op.divide(squares, divisor)), mean, axes
+
+
+def _variance(call: Call) -> Any:
+    variance, _, _ = _moments(call)
+    return call.reshape(call.cast(variance, call.dtype()), call.shape())
+
+
+def _variance_and_mean(call: Call) -> Any:
+    variance, mean, _ = _moments(call)
+    return tuple(
+        call.reshape(call.cast(tensor, dtype_name(stated)), call.sizes(stated.shape))
+        for tensor, stated in zip((variance, mean), call.value)
+    )
+
+
+def dtype_name(stated: Any) -> str:
+    """Return the dtype of a fake tensor."""
+    return str(stated.dtype).removeprefix("torch.")
+
+
+def _norm(call: Call) -> Any:
+    """Return the sum of magnitudes, the root of the sum of squares, or the largest magnitude."""
+    order, dtype = call["ord"], call.dtype()
+    x = call.tensor(call["self"], wide(dtype))
+    axes, keeps = axes_of(call, x), _keeps(call)
+    if not axes or order not in (1, 2, np.inf):
+        raise call.refusal(f"ord={order}")
+    if order == 2:
+        squares = call.emit(R.op.sum(call.emit(R.op.multiply(x, x)), axes, keepdims=keeps))
+        return call.cast(call.emit(R.op.sqrt(squares)), dtype)
+    reduce = R.op.sum if order == 1 else R.op.max
+    return call.cast(call.emit(reduce(call.emit(R.op.abs(x)), axes, keepdims=keeps)), dtype)
+
+
+def _not_empty(call: Call, x: Any) -> None:
+    if 0 in shape_of(x):
+        raise call.refusal("no elements")
+
+
+def _extreme(op: Callable[..., Any], call: Call) -> Any:
+    x = call["self"]
+    _not_empty(call, x)
+    axes = axes_of(call, x)
+    if dtype_of(x) == "bool":
+        return _truths(op, call)
+    return call.emit(op(x, axes, keepdims=_keeps(call))) if axes else x
+
+
+def _extreme_and_place(op: Callable[..., Any], call: Call) -> Any:
+    x = call["self"]
+    _not_empty(call, x)
+    if dtype_of(x) == "bool":
+        raise call.refusal("of truth values")
+    axes = axes_of(call, x)
+    if not axes:
+        raise call.refusal("no axes")
+    value = call.emit(op(x, axes, keepdims=True))
+    place = first_place(call, x, value, axes[0]) if 1 in call.used else None
+    shapes = [call.sizes(stated.shape) for stated in call.value]
+    return call.reshape(value, shapes[0]), None if place is None else call.reshape(place, shapes[1])
+
+
+def _place(op: Callable[..., Any], call: Call) -> Any:
+    x = call["self"]
+    _not_empty(call, x)
+    if dtype_of(x) == "bool" or not shape_of(x):
+        raise call.refusal("of truth values, or of no axes")
+    axis = call["dim"]
+    if axis is None:
+        (size,) = call.numbers([prod(shape_of(x))])
+        x, axis = call.reshape(x, [size]), 0
+    axis %= len(shape_of(x))
+    value = call.emit(op(x, [axis], keepdims=True))
+    return call.reshape(first_place(call, x, value, axis), call.shape())
+
+
+def first_place(call: Call, x: Any, value: Any, axis: int) -> Any:
+    """Return the first index along an axis where `x` has a value; NaN has the value NaN."""
+    (size,) = call.numbers([shape_of(x)[axis]])
+    is_there = call.emit(R.op.equal(x, value))
+    if "float" in dtype_of(x):
+        is_nan = call.emit(R.op.isnan(call.cast(x, wide(dtype_of(x)))))
+        is_there = call.emit(R.op.logical_or(is_there, is_nan))
+    shape = [1] * len(shape_of(x))
+    shape[axis] = size
+    indices = R.const(np.arange(size, dtype="int64").reshape(shape), "int64")
+    places = call.emit(R.op.where(is_there, indices, R.const(size - 1, "int64")))
+    return call.emit(R.op.min(places, [axis], keepdims=True))
+
+
+def _truths(op: Callable[..., Any], call: Call) -> Any:
+    x = call["self"]
+    _not_empty(call, x)
+    axes = axes_of(call, x)
+    truths = as_truth(call, x, dtype_of(x))
+    if axes:
+        truths = call.emit(op(call.cast(truths, "int8"), axes, keepdims=_keeps(call)))
+    if call.dtype() == "bool":
+        return (
+            truths
+            if dtype_of(truths) == "bool"
+            else call.emit(R.op.not_equal(truths, R.const(0, "int8")))
+        )
+    return call.cast(truths, call.dtype())
+
+
+def _softmax(op: Callable[..., Any], call: Call) -> Any:
+    """Return a softmax or its logarithm; half precision may give a float32 result."""
+    dtype, x = call.dtype(), call["self"]
+    if not shape_of(x) or 0 in shape_of(x):
+        raise call.refusal("no axes or no elements")
+    return call.cast(call.emit(op(call.cast(x, wide(dtype)), call["dim"])), dtype)
+
+
+def _cumulative(op: Callable[..., Any], call: Call) -> Any:
+    dtype, x = call.dtype(), call["self"]
+    if not shape_of(x):
+        return call.cast(x, dtype)
+    x = call.cast(x, wide(dtype))
+    total = call.emit(op(x, call["dim"] % len(shape_of(x)), dtype_of(x)))
+    return call.cast(total, dtype)

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Resizes of one to three axes by nearest elements, linearly or cubically, and their gradients.
+
+Resizes of float32 and half precision are the operators of Relax, for which there is a kernel.
+Those compute in float32.  So float64 is computed axis by axis from what each element reads, and so
+is what TVM would round to other elements than PyTorch.
+
+Source: ``aten/src/ATen/native/UpSample.h`` of PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from topi_ext.compat import relax, same_size, tensor_type
+
+from .calls import Call, Converter, dtype_of, shape_of, wide
+
+R = relax()
+
+_CUBIC = -0.75
+"""The parameter of Keys' spline in PyTorch."""
+
+_METHODS = {
+    "upsample_nearest1d": "nearest_neighbor",
+    "upsample_nearest2d": "nearest_neighbor",
+    "upsample_nearest3d": "nearest_neighbor",
+    "upsample_linear1d": "linear",
+    "upsample_bilinear2d": "linear",
+    "upsample_trilinear3d": "linear",
+    "upsample_bicubic2d": "cubic",
+}
+"""The method in Relax of each operator."""
+
+OPERATORS = tuple(_METHODS)
+"""Names of the operators, without overload."""
+
+Taps = list[tuple[np.ndarray, np.ndarray]]
+"""What the elements of a result are sums of: indices and weights, several times."""
+
+
+def converters() -> dict[str, Converter]:
+    """Return the converter of each operator by name."""
+    return {
+        **{f"{name}.default": partial(_forward, method) for name, method in _METHODS.items()},
+        **{
+            f"{name}_backward.default": partial(_backward, method)
+            for name, method in _METHODS.items()
+        },
+    }
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A resize along one axis.
+
+    Attributes
+    ----------
+    method : str
+        ``nearest_neighbor``, ``linear`` or ``cubic``.
+    size, target : int or expression
+        Number of elements before and after.
+    corners : bool
+        Whether the first and last elements stay where they are.
+    scale : float or None
+        The factor that the call states.
+    """
+
+    method: str
+    size: Any
+    target: Any
+    corners: bool
+    scale: Any
+
+    @property
+    def is_known(self) -> bool:
+        """Return whether both sizes are numbers."""
+        return isinstance(self.size, int) and isinstance(self.target, int)
+
+    @property
+    def is_as_in_relax(self) -> bool:
+        """Return whether the operator of Relax reads the same elements."""
+        if self.scale is not None and not self.corners and not self._has_scale_of_sizes():
+            return False
+        if self.method != "nearest_neighbor":
+            return True
+        if not self.is_known:
+            return any(same_size(self.size * factor, self.target) for factor in range(1, 17))
+        scale = np.float32(self.size) / np.float32(self.target)
+        at = np.floor(np.arange(self.target, dtype="float32") * scale + np.float32(1e-5))
+        return np.array_equal(np.clip(at.astype(int), 0, self.size - 1), self._nearest())
+
+    def _has_scale_of_sizes(self) -> bool:
+        if self.is_known:
+            return bool(self.size * self.scale == self.target)
+        is_whole = isinstance(self.scale, (int, float)) and self.scale == int(self.scale)
+        return is_whole and same_size(self.size * int(self.scale), self.target)
+
+    @property
+    def factor(self) -> int | None:
+        """Return how often a nearest resize repeats each element, None if not all equally."""
+        if self.method == "nearest_neighbor" and self.is_as_in_relax:
+            factors = (n for n in range(1, 17) if same_size(self.size * n, self.target))
+            return next(factors, None)
+        return None
+
+    def taps(self) -> Taps:
+        """Return what each element is a sum of."""
+        if self.method == "nearest_neighbor":
+            return [(self._nearest(), np.ones(self.target))]
+        if self.method == "linear" and self.size == self.target:
+            return [(np.arange(self.size), np.ones(self.size))]
+        at = self._coordinates()
+        low = np.floor(at).astype(int)
+        if self.method == "linear":
+            low = np.minimum(low, self.size - 1)
+            part = np.clip(at - low, 0, 1)
+            return [(low, 1 - part), (np.minimum(low + 1, self.size - 1), part)]
+        indices = (np.clip(low + offset, 0, self.size - 1) for offset in (-1, 0, 1, 2))
+        return list(zip(indices, _spline(at - low)))
+
+    def matrix(self) -> np.ndarray:
+        """Return the weights (target, size) of the elements."""
+        matrix = np.zeros((self.target, self.size))
+        for indices, weights in self.taps():
+            np.add.at(matrix, (np.arange(self.target), indices), weights)
+        return matrix
+
+    def _nearest(self) -> np.ndarray:
+        at = np.arange(self.target)
+        if self.target == self.size:
+            return at
+        if self.target == 2 * self.size:
+            return at // 2
+        scale = np.float32(self.size) / np.float32(self.target)
+        if self.scale is not None:
+            scale = np.float32(1 / self.scale)
+        return np.minimum(np.floor(at.astype("float32") * scale).astype(int), self.size - 1)
+
+    def _coordinates(self) -> np.ndarray:
+        at = np.arange(self.target, dtype="float64")
+        if self.corners:
+            return at * ((self.size - 1) / (self.target - 1) if self.target > 1 else 0)
+        scale = self.size / self.target if self.scale is None else 1 / self.scale
+        at = scale * (at + 0.5) - 0.5
+        return at if self.method == "cubic" else np.maximum(at, 0)
+
+
+def _spline(part: np.ndarray) -> list[np.ndarray]:
+    """Return the weights of four neighbours by Keys' spline (1981)."""
+
+    def near(t: np.ndarray) -> np.ndarray:
+        return ((_CUBIC + 2) * t - (_CUBIC + 3)) * t * t + 1
+
+    def far(t: np.ndarray) -> np.ndarray:
+        return ((_CUBIC * t - 5 * _CUBIC) * t + 8 * _CUBIC) * t - 4 * _CUBIC
+
+    return [far(part + 1), near(part), near(1 - part), far(2 - part)]
+
+
+def _axes(call: Call, method: str, before: Sequence[Any], after: Sequence[Any]) -> list[Axis]:
+    names = [name for name in ("scales", "scales_d", "scales_h", "scales_w") if name in call]
+    scales = [call[name] for name in names]
+    corners = bool(call.get("align_corners", False))
+    return [Axis(method, *axis[:2], corners, axis[2]) for axis in zip(before, after, scales)]
+
+
+def _forward(method: str, call: Call) -> Any:
+    dtype = call.dtype()
+    if "float" not in dtype or 0 in call.shape("self"):
+        raise call.refusal(f"a resize of {dtype} or of no elements")
+    x = call.cast(call["self"], wide(dtype))
+    axes = _axes(call, method, call.shape("self")[2:], call.shape()[2:])
+    if dtype != "float64" and all(axis.is_as_in_relax for axis in axes):
+        y = call.emit(_resize(_images(call, x), axes))
+        return call.cast(call.reshape(y, call.shape()), dtype)
+    for number, axis in enumerate(axes, 2):
+        x = _along(call, x, number, axis)
+    return call.cast(x, dtype)
+
+
+def _backward(method: str, call: Call) -> Any:
+    dtype = call.dtype()
+    dy = call.cast(call["grad_output"], wide(dtype))
+    before, after = call.shape(), call.shape("grad_output")
+    if 0 in after:
+        raise call.refusal("a resize of no elements")
+    axes = _axes(call, method, before[2:], after[2:])
+    if dtype != "float64" and all(axis.is_known and axis.is_as_in_relax for axis in axes):
+        images = _images(call, dy)
+        sizes = list(shape_of(images)[:2]) + [1] * (len(axes) == 1) + before[2:]
+        place = R.Var("resized", tensor_type(R.ShapeExpr(sizes), wide(dtype), len(sizes)))
+        dx = call.emit(call.gradient(_resize(place, axes), images))
+        return call.cast(call.reshape(dx, before), dtype)
+    for number, axis in enumerate(axes, 2):
+        dy = _gathered(call, dy, number, axis)
+    return call.cast(dy, dtype)
+
+
+def _images(call: Call, x: Any) -> Any:
+    """Return a tensor of at least two spatial axes."""
+    sizes = list(shape_of(x))
+    return call.reshape(x, [*sizes[:2], 1, *sizes[2:]]) if len(sizes) == 3 else x
+
+
+def _resize(images: Any, axes: Sequence[Axis]) -> Any:
+    """Return the resize of images as an operator of Relax."""
+    method, corners = axes[0].method, axes[0].corners
+    transformation = "align_corners" if corners else "half_pixel"
+    sizes = [1] * (len(axes) == 1) + [axis.target for axis in axes]
+    is_volume = len(axes) == 3
+    return (R.op.image.resize3d if is_volume else R.op.image.resize2d)(
+        images,
+        R.ShapeExpr(sizes),
+        layout="NCDHW" if is_volume else "NCHW",
+        method=method,
+        coordinate_transformation_mode="asymmetric" if "nearest" in method else transformation,
+        rounding_method="floor" if "nearest" in method else "",
+        cubic_alpha=_CUBIC,
+    )
+
+
+def _along(call: Call, x: Any, number: int, axis: Axis) -> Any:
+    """Return a tensor resized along an axis by reading its elements."""
+    dtype, sizes, result = dtype_of(x), list(shape_of(x)), None
+    if axis.factor is not None:
+        before, after = sizes[: number + 1], sizes[number + 1 :]
+        apart = call.reshape(x, [*before, 1, *after])
+        apart = call.emit(R.op.broadcast_to(apart, R.ShapeExpr([*before, axis.factor, *after])))
+        return call.reshape(apart, [*before[:-1], axis.target, *after])
+    _check_known(call, axis)
+    shape = [-1] + [1] * (len(sizes) - number - 1)
+    for indices, weights in axis.taps():
+        part = call.emit(R.op.take(x, R.const(indices, "int64"), number, mode="clip"))
+        if np.any(weights != 1):
+            part = call.emit(R.op.multiply(part, R.const(weights.reshape(shape), dtype)))
+        result = part if result is None else call.emit(R.op.add(result, part))
+    return result
+
+
+def _gathered(call: Call, dy: Any, number: int, axis: Axis) -> Any:
+    """Return the gradient along an axis: sums of repetitions, or a product with a matrix."""
+    sizes = list(shape_of(dy))
+    if axis.factor is not None:
+        apart = [*sizes[:number], axis.size, axis.factor, *sizes[number + 1 :]]
+        return call.emit(R.op.sum(call.reshape(dy, apart), [number + 1]))
+    _check_known(call, axis)
+    order = [*(other for other in range(len(sizes)) if other != number), number]
+    rows = call.emit(R.op.permute_dims(dy, order))
+    matrix = np.ascontiguousarray(axis.matrix())
+    product = call.emit(R.op.matmul(rows, R.const(matrix, dtype_of(dy))))
+    return call.emit(R.op.permute_dims(product, [order.index(a) for a in range(len(sizes))]))
+
+
+def _check_known(call: Call, axis: Axis) -> None:
+    if not axis.is_known:
+        raise call.refusal("a resize to symbolic sizes")

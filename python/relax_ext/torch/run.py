@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a compiled part on PyTorch's memory.
+
+Arguments are read where they are, if they are dense and begin at a multiple of 64 bytes; results
+have the strides that PyTorch's own would have.  A virtual machine belongs to one thread, so each
+thread has its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import tvm
+
+from topi_ext.compat import relax
+
+from .strides import Order, restrided
+
+R = relax()
+
+ALIGNMENT = 64
+"""Bytes at whose multiples code of TVM expects tensors to begin."""
+
+SIZES_KEPT = 16
+"""Tuples of sizes after which memory that is not in use is given back."""
+
+
+class SizeSource(NamedTuple):
+    """Where the value of a symbol is read: an argument, or an axis of it."""
+
+    argument: int
+    axis: int | None
+
+
+class Operand(NamedTuple):
+    """An operand: which argument, and the order in which it is transposed."""
+
+    argument: int
+    order: Order | None
+
+
+class Output(NamedTuple):
+    """An output: a result of the compiled function, a function of sizes, or a value."""
+
+    result: int | None = None
+    size: Callable[..., Any] | None = None
+    value: Any = None
+
+
+class Result(NamedTuple):
+    """A result: the order in which it is transposed, and its strides where it is not dense."""
+
+    order: Order | None
+    strides: tuple[Callable[..., int], ...] | None
+
+
+@dataclass(eq=False)
+class Runner:
+    """A compiled function of tensors of PyTorch.
+
+    Attributes
+    ----------
+    name : str
+    operands : list of Operand
+        Those whose packed form is kept come last.
+    static : int
+        Their number.
+    sizes : list of SizeSource
+        Of each symbol.
+    outputs : list of Output
+    results : list of Result
+    """
+
+    name: str
+    operands: list[Operand]
+    static: int
+    sizes: list[SizeSource]
+    outputs: list[Output]
+    results: list[Result]
+
+    def __post_init__(self) -> None:
+        self.__name__ = self.__qualname__ = self.name
+        self.__module__ = "relax_ext.torch.parts"
+        self._local = threading.local()
+        self._packed: tuple[Any, ...] = (None, None, None)
+        self._seen: set[tuple[int, ...]] = set()
+
+    def load(self, executable: Any, threads: int | None) -> None:
+        """Take the compiled function, and the number of threads to run on."""
+        self._executable = executable
+        self._threads = threads
+
+    def __call__(self, *arguments: Any) -> tuple[Any, ...]:
+        """Return the outputs of a piece for its inputs."""
+        use_threads(self._threads)
+        machine = self._machine()
+        sizes = [_size(arguments, source) for source in self.sizes]
+        count = len(self.operands) - self.static
+        operands = [ready(arguments[one.argument], one.order) for one in self.operands[:count]]
+        given: list[Any] = [self._shape(sizes)] if sizes else []
+        given += operands
+        if self.static:
+            given += self._weights(
+                machine, [arguments[one.argument] for one in self.operands[count:]]
+            )
+        results = self._owned(machine["main"](*given), operands, sizes)
+        return tuple(
+            results[one.result]
+            if one.result is not None
+            else one.size(*sizes)
+            if one.size is not None
+            else one.value
+            for one in self.outputs
+        )
+
+    def _machine(self) -> Any:
+        machine = getattr(self._local, "machine", None)
+        if machine is None:
+            machine = self._local.machine = R.VirtualMachine(self._executable, tvm.cpu())
+        return machine
+
+    def _shape(self, sizes: Sequence[int]) -> Any:
+        """Return all sizes as one argument.
+
+        TVM keeps memory for each size of tensor: where sizes vary much, it is given back.
+        """
+        key = tuple(map(int, sizes))
+        if key not in self._seen:
+            if len(self._seen) >= SIZES_KEPT:
+                _release()
+                self._seen.clear()
+            self._seen.add(key)
+        return tvm.runtime.ShapeTuple(key)
+
+    def _owned(
+        self, found: Sequence[Any], operands: Sequence[torch.Tensor], sizes: Sequence[int]
+    ) -> list[torch.Tensor]:
+        """Return results as PyTorch has them: with its strides, and in memory of their own."""
+        taken = {operand.data_ptr() for operand in operands if operand.numel()}
+        results = []
+        for one, result in zip(found, self.results):
+            tensor = one if isinstance(one, torch.Tensor) else torch.from_dlpack(one)
+            if tensor.numel():
+                if tensor.data_ptr() in taken:
+                    tensor = tensor.clone()
+                taken.add(tensor.data_ptr())
+            if result.order is not None:
+                tensor = tensor.permute(result.order)
+            if result.strides is not None:
+                tensor = restrided(tensor, [stride(*sizes) for stride in result.strides])
+            results.append(tensor)
+        return results
+
+    def _weights(self, machine: Any, weights: list[torch.Tensor]) -> list[Any]:
+        """Return the packed weights, which are kept until a weight is seen to change.
+
+        A tensor of inference mode has no version, so it is packed at every call.
+        """
+        is_tracked = not any(weight.is_inference() for weight in weights)
+        now = [(weight.data_ptr(), weight._version) for weight in weights] if is_tracked else None
+        seen, packed, _ = self._packed
+        if now is None or now != seen:
+            packed = self._pack(machine, weights)
+            # The weights are kept too: the address of one that is freed could be another's.
+            self._packed = (now, packed, weights)
+        return packed
+
+    def _pack(self, machine: Any, weights: list[torch.Tensor]) -> list[Any]:
+        operands = self.operands[len(self.operands) - self.static :]
+        given = [ready(weight, one.order) for weight, one in zip(weights, operands)]
+        return list(machine["main_transform_params"](given))
+
+
+_threads = threading.local()
+_configure = tvm.get_global_func("runtime.config_threadpool")
+_release = tvm.get_global_func("vm.builtin.memory_manager.clear")
+
+
+def use_threads(count: int | None) -> None:
+    """Let TVM run on `count` threads in this thread, as many as PyTorch if None.
+
+    TVM takes no more than ``TVM_NUM_THREADS``.
+    """
+    count = count or torch.get_num_threads()
+    if getattr(_threads, "count", None) != count:
+        _configure(1, count)
+        _threads.count = count
+
+
+def ready(value: Any, order: Order | None = None) -> torch.Tensor:
+    """Return a tensor as compiled code reads it: dense, aligned, without a gradient.
+
+    Parameters
+    ----------
+    value : torch.Tensor or float
+    order : tuple of int, optional
+        The order of axes in which it is expected to lie in memory.
+    """
+    if not isinstance(value, torch.Tensor):
+        return torch.tensor(value, dtype=torch.float64)
+    tensor = value.detach()
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
+    if order is not None:
+        tensor = tensor.permute(order)
+    if not tensor.is_contiguous():
+        return tensor.contiguous()
+    if tensor.data_ptr() % ALIGNMENT and tensor.numel():
+        return tensor.clone()
+    return tensor
+
+
+def _size(arguments: Sequence[Any], source: SizeSource) -> int:
+    argument = arguments[source.argument]
+    return argument if source.axis is None else argument.shape[source.axis]

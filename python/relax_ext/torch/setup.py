@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``import relax_ext.torch`` does once: ask for PyTorch, set threads, register the backend."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+from topi_ext.target import threads
+
+BACKEND = "tvm_conv"
+OLDEST_TORCH = (2, 5)
+
+
+def require_torch() -> None:
+    """Raise where PyTorch is missing or too old.
+
+    Raises
+    ------
+    ImportError
+        One line.
+    """
+    oldest = ".".join(map(str, OLDEST_TORCH))
+    try:
+        import torch
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != "torch":
+            raise
+        raise ImportError(f"relax_ext.torch: needs PyTorch {oldest} or newer: {error}") from error
+    numbers = re.findall(r"\d+", torch.__version__)[:2]
+    if tuple(map(int, numbers)) < OLDEST_TORCH:
+        raise ImportError(
+            f"relax_ext.torch: torch {torch.__version__} is too old: it needs {oldest} or newer"
+        )
+
+
+def set_threads() -> None:
+    """Set what TVM reads of the environment when it first runs, where it is not set."""
+    os.environ.setdefault("TVM_BIND_THREADS", "0")
+    if "OMP_NUM_THREADS" not in os.environ:  # which TVM reads too
+        os.environ.setdefault("TVM_NUM_THREADS", str(threads()[1]))
+
+
+def register_backend(compiler: Callable[..., Any]) -> None:
+    """Register the backend, unless an entry point has done so or will do it."""
+    from torch._dynamo import list_backends
+    from torch._dynamo.backends.registry import register_backend as register
+
+    if BACKEND not in list_backends(exclude_tags=()):
+        register(compiler, name=BACKEND)

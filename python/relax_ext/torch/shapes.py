@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Views, concatenation, and tensors of one value.
+
+Shapes of results are read from PyTorch's fake tensors, so symbolic sizes need no arithmetic here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from topi_ext.compat import relax, same_size, simplify
+
+from .calls import Call, Converter, dtype_of, shape_of
+from .cuts import sliced
+
+R = relax()
+
+_VIEWS = ("view.default", "squeeze.dims", "unsqueeze.default")
+_SAME = ("alias", "clone", "lift_fresh_copy")
+
+
+def converters() -> dict[str, Converter]:
+    """Return the converter of each operator by name."""
+    return {
+        **dict.fromkeys(_VIEWS, _view),
+        **{f"{name}.default": lambda call: call["self"] for name in _SAME},
+        "_to_copy.default": lambda call: converted(call, call["self"]),
+        "convert_element_type.default": lambda call: converted(call, call["a"]),
+        "copy.default": _copied,
+        "expand.default": lambda call: broadcast(call, call["self"], call.shape()),
+        "permute.default": lambda call: call.emit(R.op.permute_dims(call["self"], call["dims"])),
+        "repeat.default": _repeated,
+        "flip.default": _flipped,
+        "roll.default": _rolled,
+        "cat.default": _concatenated,
+        "split_with_sizes.default": _split,
+        "full.default": lambda call: filled(call, call["fill_value"]),
+        "full_like.default": lambda call: filled(call, call["fill_value"]),
+        "scalar_tensor.default": lambda call: filled(call, call["s"]),
+        "empty.memory_format": lambda call: filled(call, 0),
+        "new_empty_strided.default": lambda call: filled(call, 0),
+        "arange.start_step": _arange,
+    }
+
+
+def _view(call: Call) -> Any:
+    return call.reshape(call["self"], call.shape())
+
+
+def converted(call: Call, x: Any) -> Any:
+    """Return a tensor in the dtype of the result; a truth value is whether an element is not 0."""
+    dtype = call.dtype()
+    if dtype == "bool" and dtype_of(x) != "bool":
+        return call.emit(R.op.not_equal(x, R.const(0, dtype_of(x))))
+    return call.cast(x, dtype)
+
+
+def _copied(call: Call) -> Any:
+    return broadcast(call, converted(call, call["src"]), call.shape())
+
+
+def broadcast(call: Call, x: Any, sizes: Sequence[Any]) -> Any:
+    """Return a tensor repeated along axes of size 1, and along new axes in front."""
+    given = shape_of(x)
+    if len(given) == len(sizes) and all(map(same_size, given, sizes)):
+        return x
+    return call.emit(R.op.broadcast_to(x, R.ShapeExpr(sizes)))
+
+
+def _repeated(call: Call) -> Any:
+    """Return a tensor side by side with itself; the numbers of repetitions may be symbolic."""
+    repeats, shape = list(call["repeats"]), call.shape("self")
+    sizes = [1] * (len(repeats) - len(shape)) + shape
+    if 0 in call.shape():
+        return filled(call, 0)
+    apart = [size for pair in zip(repeats, sizes) for size in pair]
+    x = call.reshape(call["self"], [n for size in sizes for n in (1, size)])
+    return call.reshape(broadcast(call, x, apart), call.shape())
+
+
+def _flipped(call: Call) -> Any:
+    x = call["self"]
+    for axis in call["dims"]:
+        x = call.emit(R.op.flip(x, axis % len(shape_of(x))))
+    return x
+
+
+def _rolled(call: Call) -> Any:
+    """Return a tensor whose elements are moved along axes, the last ones to the front."""
+    x, shifts, dims = call["self"], call.numbers(call["shifts"]), call["dims"]
+    if 0 in call.shape() or not dims:
+        raise call.refusal("no axes or no elements")
+    for shift, axis in zip(shifts, dims):
+        axis %= len(shape_of(x))
+        (size,) = call.numbers([shape_of(x)[axis]])
+        begin = -shift % size
+        if begin:
+            ends = (begin, size - begin), (0, begin)
+            parts = [sliced(call, x, axis, *part) for part in ends]
+            x = call.emit(R.op.concat(parts, axis))
+    return x
+
+
+# ---------------------------------------------------------------- several tensors
+
+
+def _concatenated(call: Call) -> Any:
+    rank, dtype = len(call.shape()), call.dtype()
+    parts = [call.tensor(x, dtype) for x in call["tensors"] if len(shape_of(x)) == rank]
+    parts = [x for x in parts if 0 not in shape_of(x)]
+    if not parts:
+        return filled(call, 0)
+    return parts[0] if len(parts) == 1 else call.emit(R.op.concat(parts, call["dim"] % rank))
+
+
+def _split(call: Call) -> Any:
+    """Return slices along an axis, of the lengths that PyTorch states."""
+    x = call["self"]
+    axis, begin, parts = call["dim"] % len(shape_of(x)), 0, []
+    for value in call.value:
+        length = call.sizes(value.shape)[axis]
+        parts.append(sliced(call, x, axis, begin, length))
+        begin = simplify(begin + length)
+    return parts
+
+
+# ---------------------------------------------------------------- one value
+
+
+def filled(call: Call, value: Any) -> Any:
+    """Return a tensor of the result's shape and dtype, all of whose elements are `value`."""
+    shape, dtype = call.shape(), call.dtype()
+    number = call.tensor(value, dtype)
+    if isinstance(value, float) and not math.isfinite(value):
+        return broadcast(call, number, shape)  # which relax.full cannot be lowered with
+    return call.emit(R.op.full(R.ShapeExpr(shape), number, dtype))
+
+
+def _arange(call: Call) -> Any:
+    dtype = call.dtype()
+    limits = [call[name] for name in ("start", "end", "step")]
+    if "int" not in dtype or any(isinstance(limit, float) for limit in limits):
+        raise call.refusal("a range of floats")
+    return call.emit(R.op.arange(*limits, dtype))

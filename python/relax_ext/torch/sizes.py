@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes of fake tensors, which are expressions of sympy, as expressions of TVM."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import reduce
+from typing import Any
+
+import sympy
+import torch
+
+from topi_ext.compat import tir
+
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+_QUOTIENTS = ("FloorDiv", "CleanDiv")
+_REMAINDERS = ("Mod", "PythonMod")
+
+
+def expr_of(size: Any) -> Any:
+    """Return the expression of a symbolic number; a number is returned unchanged."""
+    return size.node.expr if isinstance(size, SYMBOLIC) else size
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Yield the tensors, numbers and None of a value or of several, nested ones too."""
+    if isinstance(value, (list, tuple)):
+        for part in value:
+            yield from leaves(part)
+    else:
+        yield value
+
+
+def symbols_of(values: Iterable[Any]) -> dict[str, Any]:
+    """Return a TVM variable for each symbol of the sizes of fake tensors, in order of appearance.
+
+    Parameters
+    ----------
+    values : iterable
+        Fake tensors, symbolic numbers, numbers, None; lists and tuples of them.
+
+    Returns
+    -------
+    dict of str to tirx.Var
+        Variables of int64 by the name of the symbol.
+    """
+    names: dict[str, None] = {}
+    for value in values:
+        for leaf in leaves(value):
+            sizes = leaf.shape if isinstance(leaf, torch.Tensor) else (leaf,)
+            for size in sizes:
+                free = getattr(expr_of(size), "free_symbols", ())
+                names.update(dict.fromkeys(sorted(map(str, free))))
+    return {name: tir.Var(name, "int64") for name in names}
+
+
+def is_unbacked(value: Any) -> bool:
+    """Return whether a fake tensor or number depends on the values of tensors."""
+    sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
+    free = [symbol for size in sizes for symbol in getattr(expr_of(size), "free_symbols", ())]
+    return any(str(symbol).startswith(("u", "zuf", "zu")) for symbol in free)
+
+
+def size_in(size: Any, symbols: Mapping[str, Any]) -> Any:
+    """Return a size as TVM has it: an ``int``, or an expression of variables.
+
+    Parameters
+    ----------
+    size : int, SymInt or sympy expression
+    symbols : dict of str to tirx.Var
+        The variable of each symbol.
+
+    Raises
+    ------
+    ValueError
+        One line, for a function of sizes that has no counterpart.
+    """
+    return _converted(expr_of(size), symbols)
+
+
+def _converted(expr: Any, symbols: Mapping[str, Any]) -> Any:
+    if isinstance(expr, (int, sympy.Integer)):
+        return int(expr)
+    if isinstance(expr, sympy.Symbol):
+        if str(expr) not in symbols:
+            raise ValueError(f"size {expr} is not known from any input")
+        return symbols[str(expr)]
+    name = type(expr).__name__
+    if isinstance(expr, sympy.Pow):
+        base, exponent = expr.args
+        if isinstance(exponent, sympy.Integer) and 0 < int(exponent) <= 8:
+            return math.prod([_converted(base, symbols)] * int(exponent))
+    convert = _FUNCTIONS.get(name)
+    if convert is None:
+        raise ValueError(f"size {expr} is a function {name}, which has no counterpart")
+    return convert(*(_converted(argument, symbols) for argument in expr.args))
+
+
+def _extremum(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    return lambda *sizes: reduce(function, sizes)
+
+
+def _indexing(base: Any, divisor: Any, modulus: Any) -> Any:
+    return tir.floormod(tir.floordiv(base, divisor), modulus)
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "Add": lambda *sizes: sum(sizes[1:], sizes[0]),
+    "Mul": lambda *sizes: math.prod(sizes[1:], start=sizes[0]),
+    **dict.fromkeys(_QUOTIENTS, lambda a, b: tir.floordiv(a, b)),
+    **dict.fromkeys(_REMAINDERS, lambda a, b: tir.floormod(a, b)),
+    "ModularIndexing": _indexing,
+    "Max": _extremum(lambda a, b: tir.max(a, b)),
+    "Min": _extremum(lambda a, b: tir.min(a, b)),
+    "Identity": lambda size: size,
+}
+"""Functions of sizes by the name of their class in sympy or in torch.utils._sympy.functions."""

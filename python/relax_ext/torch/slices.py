@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Slices, selections and padding, and their gradients."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from topi_ext.compat import relax, same_size, simplify, tir
+
+from .calls import Call, Converter, shape_of
+from .cuts import sliced
+from .shapes import converted, filled
+from .sizes import expr_of
+
+R = relax()
+
+_TO_THE_END = (1 << 63) - 1
+_PADS = {"reflection_pad": "reflect", "replication_pad": "replicate"}
+"""Operators that pad by copies, and their modes in TVM."""
+
+
+def converters() -> dict[str, Converter]:
+    """Return the converter of each operator by name."""
+    return {
+        "slice.Tensor": _slice,
+        "slice_backward.default": _slice_backward,
+        "slice_scatter.default": _slice_scatter,
+        "select.int": _select,
+        "select_backward.default": _select_backward,
+        "constant_pad_nd.default": _constant_pad,
+        **{
+            f"{name}{rank}d.default": partial(_padded, mode)
+            for name, mode in _PADS.items()
+            for rank in (1, 2, 3)
+        },
+        **{
+            f"{name}{rank}d_backward.default": partial(_padded_backward, mode)
+            for name, mode in _PADS.items()
+            for rank in (1, 2, 3)
+        },
+    }
+
+
+def _between(call: Call, size: Any, length: Any) -> tuple[Any, int]:
+    """Return where a slice begins, and its step.
+
+    The length is that of PyTorch, which has limited the bounds already.  So of a symbolic axis one
+    bound is enough: a begin that counts from the front, or an end at the end of the axis.
+    """
+    start, end, step = call["start"], call["end"], call["step"]
+    start = 0 if start is None else start
+    if isinstance(size, int) and isinstance(start, int):
+        return slice(start, None, 1).indices(size)[0], step
+    if _is_from_front(call.raw("start")):
+        return start, step
+    if step == 1 and (end is None or (isinstance(end, int) and end >= _TO_THE_END)):
+        return simplify(size - length), step
+    raise call.refusal("a slice of a symbolic axis that begins from its end")
+
+
+def _is_from_front(start: Any) -> bool:
+    """Return whether the begin of a slice is known to be no negative number."""
+    start = expr_of(getattr(start, "meta", {}).get("val", start))
+    return start is None or bool(start >= 0 if isinstance(start, int) else start.is_nonnegative)
+
+
+def _slice(call: Call) -> Any:
+    x = call["self"]
+    axis = call["dim"] % len(shape_of(x))
+    size, length = call.shape("self")[axis], call.shape()[axis]
+    if same_size(size, length):
+        return x
+    if 0 in call.shape():
+        return filled(call, 0)
+    begin, step = _between(call, size, length)
+    return sliced(call, x, axis, begin, length, step)
+
+
+def placed(call: Call, x: Any, axis: int, begin: Any, step: int) -> Any:
+    """Return zeros of the result's shape with `x` along an axis from `begin` on, every `step`."""
+    sizes, size = list(shape_of(x)), call.shape()[axis]
+    length = sizes[axis]
+    if step > 1:
+        apart = call.reshape(x, [*sizes[: axis + 1], 1, *sizes[axis + 1 :]])
+        width = [0, 0] * (axis + 1) + [0, step - 1] + [0, 0] * (len(sizes) - axis - 1)
+        wide = call.emit(R.op.nn.pad(apart, width))
+        sizes[axis] = simplify(length * step)
+        x = call.reshape(wide, sizes)
+        length = simplify((length - 1) * step + 1)
+        x = sliced(call, x, axis, 0, length)
+    before, behind = begin, simplify(size - begin - length)
+    if not (isinstance(before, int) and isinstance(behind, int)):
+        define = partial(_between_zeros, axis)
+        return call.importer.block_builder.emit_te(define, x, begin, size, primfunc_name_hint="pad")
+    width = [0, 0] * axis + [before, behind] + [0, 0] * (len(sizes) - axis - 1)
+    return call.emit(R.op.nn.pad(x, width)) if before or behind else x
+
+
+def _between_zeros(axis: int, x: Any, begin: Any, size: Any) -> Any:
+    """Return zeros with `x` along an axis from `begin` on."""
+    from tvm import te
+
+    def element(*index: Any) -> Any:
+        at = index[axis] - begin
+        inside = tir.all(at >= 0, at < x.shape[axis])
+        value = x(*index[:axis], at, *index[axis + 1 :])
+        return tir.if_then_else(inside, value, tir.const(0, x.dtype))
+
+    return te.compute([*x.shape[:axis], size, *x.shape[axis + 1 :]], element, name="pad")
+
+
+def _slice_backward(call: Call) -> Any:
+    axis = call["dim"] % len(call.shape())
+    if 0 in call.shape("grad_output"):
+        return filled(call, 0)
+    begin, step = _between(call, call.shape()[axis], call.shape("grad_output")[axis])
+    return placed(call, call["grad_output"], axis, begin, step)
+
+
+def _slice_scatter(call: Call) -> Any:
+    """Return a tensor with a slice of neighbours replaced."""
+    x, source = call["self"], converted(call, call["src"])
+    axis = call["dim"] % len(call.shape())
+    size, length = call.shape()[axis], call.shape("src")[axis]
+    if same_size(size, length):
+        return source
+    if 0 in call.shape("src"):
+        return x
+    begin, step = _between(call, size, length)
+    if step != 1:
+        raise call.refusal("step must be 1")
+    parts = []
+    for low, high in ((0, begin), (simplify(begin + length), size)):
+        if not same_size(low, high):
+            parts.append(sliced(call, x, axis, low, simplify(high - low)))
+    at = 0 if same_size(begin, 0) else 1
+    parts.insert(at, source)
+    return call.emit(R.op.concat(parts, axis))
+
+
+def _index_of(call: Call, size: Any) -> Any:
+    index = call["index"]
+    if not isinstance(index, int) or (index < 0 and not isinstance(size, int)):
+        raise call.refusal("an index from the end of a symbolic axis")
+    return index % size if index < 0 else index
+
+
+def _select(call: Call) -> Any:
+    axis = call["dim"] % len(call.shape("self"))
+    index = _index_of(call, call.shape("self")[axis])
+    part = sliced(call, call["self"], axis, index, 1)
+    return call.reshape(part, call.shape())
+
+
+def _select_backward(call: Call) -> Any:
+    sizes = call.shape()
+    axis = call["dim"] % len(sizes)
+    index = _index_of(call, sizes[axis])
+    part = call.reshape(call["grad_output"], [*sizes[:axis], 1, *sizes[axis + 1 :]])
+    return placed(call, part, axis, index, 1)
+
+
+# ---------------------------------------------------------------- padding
+
+
+def _widths(call: Call, rank: int) -> list[int]:
+    """Return widths before and after each axis; PyTorch states those of the last axis first."""
+    name = "pad" if call.raw("pad") is not None else "padding"
+    pad = call.numbers(call[name])
+    pairs = [pad[at : at + 2] for at in range(0, len(pad), 2)][::-1]
+    return [0, 0] * (rank - len(pairs)) + [side for pair in pairs for side in pair]
+
+
+def _constant_pad(call: Call) -> Any:
+    """Return a tensor with a number around it; negative widths cut off."""
+    x, sizes = call["self"], call.shape("self")
+    widths, value = _widths(call, len(sizes)), call["value"]
+    cut = [axis for axis in range(len(sizes)) if min(widths[2 * axis : 2 * axis + 2]) < 0]
+    if 0 in call.shape():
+        return filled(call, 0)
+    for axis in cut:
+        begin, behind = (max(0, -width) for width in widths[2 * axis : 2 * axis + 2])
+        x = sliced(call, x, axis, begin, simplify(sizes[axis] - begin - behind))
+    widths = [max(0, width) for width in widths]
+    if not any(widths):
+        return x
+    dtype = call.dtype()
+    if dtype == "bool" or not isinstance(value, (int, float)):
+        raise call.refusal(f"pads {dtype} by {value}")
+    return call.emit(R.op.nn.pad(x, widths, "constant", value))
+
+
+def _padded(mode: str, call: Call) -> Any:
+    x = call["self"]
+    widths = _widths(call, len(shape_of(x)))
+    if min(widths) < 0:
+        raise call.refusal("a negative width")
+    return call.emit(R.op.nn.pad(x, widths, mode))
+
+
+def _padded_backward(mode: str, call: Call) -> Any:
+    x = call["self"]
+    widths = _widths(call, len(shape_of(x)))
+    if min(widths) < 0:
+        raise call.refusal("a negative width")
+    return call.gradient(R.op.nn.pad(x, widths, mode), call["grad_output"])
