@@ -21,6 +21,7 @@ from tvm import relax
 import relax_ext
 from relax_ext.torch.aten import AtenImporter, Unsupported, expr_of
 from relax_ext.torch.decompositions import decompositions, whole_upsamples
+from relax_ext.torch.run import ready
 from relax_ext.torch.sizes import symbols_of
 
 # Vectors of this processor take longer to compile, and are tested elsewhere.
@@ -124,7 +125,7 @@ def compiled(module: tvm.IRModule) -> Callable[..., list[torch.Tensor]]:
     function = relax.VirtualMachine(executable, tvm.cpu())["main"]
 
     def run(*args: Any) -> list[torch.Tensor]:
-        given = [a.detach().contiguous() if isinstance(a, torch.Tensor) else a for a in args]
+        given = [ready(a) if isinstance(a, torch.Tensor) else a for a in args]
         return [torch.from_dlpack(result) for result in function(*given)]
 
     return run

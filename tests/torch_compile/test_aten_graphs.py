@@ -13,6 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import relax_ext
 from helpers.aten import Graphs, Unsupported, backend, compiled, through
+from helpers.deep import deep
 from relax_ext.torch import resizes
 from relax_ext.torch.aten import AtenImporter
 from relax_ext.torch.decompositions import whole_upsamples
@@ -72,7 +73,7 @@ def symbolic_results(function: Any, x: torch.Tensor) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    "cases", [SYMBOLIC, pytest.param(LONGER, marks=pytest.mark.slow)], ids=["short", "longer"]
+    "cases", [SYMBOLIC, pytest.param(LONGER, marks=deep)], ids=["short", "longer"]
 )
 def test_symbolic_sizes(cases: dict[str, Callable[[Any], Any]]) -> None:
     """Two graphs, forward and backward, serve all batches and sizes."""

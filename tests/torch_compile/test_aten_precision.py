@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from helpers.aten import Graphs, through
+from helpers.deep import deep
 
 SIDE = 96
 """Elements along an axis: 36,864 elements are added for each channel of a batch of 4."""
@@ -52,7 +53,7 @@ def error(got: torch.Tensor, want: torch.Tensor) -> float:
 
 @pytest.mark.parametrize(
     "dtype",
-    [torch.float32, pytest.param(torch.float16, marks=pytest.mark.slow), torch.bfloat16],
+    [torch.float32, pytest.param(torch.float16, marks=deep), torch.bfloat16],
     ids=str,
 )
 def test_long_sums(dtype: torch.dtype) -> None:
@@ -118,7 +119,7 @@ def test_random_convolutions() -> None:
     check_convolutions(range(6))
 
 
-@pytest.mark.slow
+@deep
 @pytest.mark.parametrize("first", range(6, 126, 12))
 def test_more_random_convolutions(first: int) -> None:
     check_convolutions(range(first, first + 12))

@@ -17,6 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from helpers.aten import Graphs, Unsupported, through
+from helpers.deep import deep
 
 pytest.importorskip("expecttest", reason="torch.testing._internal imports it")
 
@@ -182,7 +183,7 @@ def test_samples(group: str) -> None:
         tried(GROUPS[group], DRAWN)
 
 
-@pytest.mark.slow
+@deep
 @pytest.mark.parametrize("name", [name for names in GROUPS.values() for name in names])
 def test_all_samples(name: str) -> None:
     """Of maximum pools, which have 500 to 1,500, every tenth."""

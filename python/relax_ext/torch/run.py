@@ -207,9 +207,11 @@ def ready(value: Any, order: Order | None = None) -> torch.Tensor:
         tensor = tensor.resolve_neg()
     if order is not None:
         tensor = tensor.permute(order)
+    if not tensor.numel():  # is contiguous for PyTorch by any strides, not for TVM
+        return torch.empty(tensor.shape, dtype=tensor.dtype)
     if not tensor.is_contiguous():
         return tensor.contiguous()
-    if tensor.data_ptr() % ALIGNMENT and tensor.numel():
+    if tensor.data_ptr() % ALIGNMENT:
         return tensor.clone()
     return tensor
 
