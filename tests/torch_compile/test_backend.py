@@ -105,6 +105,11 @@ CASES: dict[str, Callable[[], tuple[Any, ...]]] = {
     "any strides": lambda: (conv(), image(2, 10, 8, 5).permute(0, 3, 2, 1)[:, ::2, :, 1:]),
     "no batch": lambda: (conv(), image(3, 8, 10)),
     "empty batch": lambda: (conv(), image(0, 3, 8, 10)),
+    "no terms": lambda: (
+        Function(lambda m, x, y: m[0](x) + (y @ y.T)[:, :1].sum(), conv()),
+        image(),
+        image(7, 0),
+    ),
     "lists": lambda: (
         Function(lambda m, xs, s: m[0](xs[0] + xs[1]) * s["k"], conv()),
         [image(), image()],

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -207,8 +208,9 @@ def ready(value: Any, order: Order | None = None) -> torch.Tensor:
         tensor = tensor.resolve_neg()
     if order is not None:
         tensor = tensor.permute(order)
-    if not tensor.numel():  # is contiguous for PyTorch by any strides, not for TVM
-        return torch.empty(tensor.shape, dtype=tensor.dtype)
+    if not tensor.numel():  # PyTorch's own strides of it are not compact to TVM
+        strides = [prod(tensor.shape[axis + 1 :]) for axis in range(tensor.ndim)]
+        return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype)
     if not tensor.is_contiguous():
         return tensor.contiguous()
     if tensor.data_ptr() % ALIGNMENT:
