@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes ``relay.build`` shorter: code from the cache, and one question of TVM asked once.
+"""What makes ``relay.build`` shorter: code from the cache, one question of TVM asked once, and a
+pass left out.
 
-Both replace functions of TVM that belong to the process.  ``remove`` puts TVM's own back.
+All replace functions of TVM that belong to the process.  ``remove`` puts TVM's own back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, wraps
 from typing import Any, NamedTuple
 
 import tvm
@@ -89,6 +90,41 @@ def _remembering_build(stock: Any) -> Any:
     return build
 
 
+def _without_elimination(stock: Any) -> Any:
+    """Leave TVM's elimination of common subexpressions out, where the user has not asked for it.
+
+    It does not end in minutes on some of our kernels, and compilers behind TVM do the same.  A
+    context with instruments stays: another one within it would tell them that theirs has ended.
+    """
+
+    @wraps(stock)
+    def build(*args: Any, **kwargs: Any) -> Any:
+        context = tvm.transform.PassContext.current()
+        config = dict(context.config.items())
+        if _ELIMINATION in config or context.instruments:
+            return stock(*args, **kwargs)
+        with tvm.transform.PassContext(
+            context.opt_level,
+            context.required_pass,
+            context.disabled_pass,
+            config={**config, _ELIMINATION: True},
+        ):
+            return stock(*args, **kwargs)
+
+    return build
+
+
+def _method(owner: Any, name: str) -> _Place:
+    """Return the place of a method of one of TVM's compilers."""
+    return _Place(
+        lambda: vars(owner)[name],
+        lambda function: setattr(owner, name, function),
+        lambda one, other: one is other,
+        _without_elimination,
+    )
+
+
+_ELIMINATION = "tir.disable_cse_tir"
 _REMEMBERED = 256
 _BUILD = "relay.backend.build"
 
@@ -118,6 +154,8 @@ PLACES = {
         lambda one, other: one is other,
         cache,
     ),
+    "BuildModule.build": _method(R.build_module.BuildModule, "build"),
+    "VMCompiler.lower": _method(R.backend.vm.VMCompiler, "lower"),
 }
 """By name, what is replaced."""
 

@@ -55,10 +55,10 @@ def model(weight: np.ndarray | None = WEIGHT) -> tvm.IRModule:
     parameter, for which no constant is computed."""
     x, w = relay.var("x", shape=DATA.shape), relay.var("w", shape=WEIGHT.shape)
     w = w if weight is None else relay.const(weight)
-    y = relay.nn.relu(relay.nn.conv2d(x, w, padding=(1, 1)))
+    sizes = {"channels": 4, "kernel_size": (3, 3)}
+    y = relay.nn.relu(relay.nn.conv2d(x, w, padding=(1, 1), **sizes))
     y = relay.nn.max_pool2d(y, (2, 2), (2, 2))
-    attributes = {"channels": 4, "kernel_size": (3, 3), "strides": (2, 2)}
-    y = relay.tanh(relay.nn.conv2d_transpose(y, w, **attributes))
+    y = relay.tanh(relay.nn.conv2d_transpose(y, w, strides=(2, 2), **sizes))
     return tvm.IRModule.from_expr(relay.Function(relay.analysis.free_vars(y), y))
 
 
@@ -201,6 +201,38 @@ def _lowered(scale: int) -> str:
     assert one != other
     assert fingerprint(one) == fingerprint(other)
     return fingerprint(one)
+
+
+def eliminates(build: Any, **config: Any) -> set[bool]:
+    """Return whether TVM looked for common subexpressions, as contexts within a build say it."""
+    found: set[bool] = set()
+
+    @tvm.tir.transform.prim_func_pass(opt_level=0)
+    def note(function: Any, *_: Any) -> Any:
+        now = dict(tvm.transform.PassContext.current().config.items())
+        found.add(not now.get("tir.disable_cse_tir", False))
+        return function
+
+    te_compiler.get().clear()
+    with tvm.transform.PassContext(3, config={"tir.add_lower_pass": [(1, note)], **config}):
+        build(model(None), target())
+    return found
+
+
+@pytest.mark.parametrize("build", [relay.build, relay.vm.compile])
+def test_common_subexpressions_are_left_to_llvm(build: Any) -> None:
+    """TVM's pass does not end in minutes on a convolution 5 x 5 x 5 of a volume of 24."""
+    assert eliminates(build) == {False}
+    assert eliminates(build, **{"tir.disable_cse_tir": False}) == {True}
+    with relay_ext.stock():
+        assert eliminates(build) == {True}
+
+
+def test_large_kernels_are_built() -> None:
+    x = relay.var("x", shape=(1, 1, 24, 24, 24))
+    w = relay.const(np.zeros((16, 1, 5, 5, 5), "float32"))
+    y = relay.nn.relu(relay.nn.conv3d(x, w, padding=(2,) * 6))
+    relay.build(tvm.IRModule.from_expr(relay.Function([x], y)), target())
 
 
 def test_fingerprints_do_not_depend_on_the_order_of_common_terms() -> None:
