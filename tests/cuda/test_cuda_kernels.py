@@ -256,9 +256,9 @@ def test_halves_that_begin_anywhere() -> None:
 
 def without_single_copies(text: str) -> str:
     """The text of a kernel that copies 16 bytes wherever a tensor begins."""
-    test = "return ((size_t)tensor & 15) == 0;"
+    test = "*all &= ((size_t)tensor & 15) == 0;"
     assert test in text
-    return text.replace(test, "return 1;")
+    return text.replace(test, "")
 
 
 def misaligned(array: np.ndarray) -> np.ndarray:

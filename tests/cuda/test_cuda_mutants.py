@@ -50,10 +50,11 @@ def body_of(source: str) -> int:
 def idle(source: str) -> range:
     """Return where the loop is that runs for tensors that begin at no multiple of 16 bytes: no
     mutant of it shows here."""
-    found = re.search(r"\n( *)if \(.*topi_begins_at_16.*\) \{\n", source[body_of(source) :])
+    asked = r"\n *topi_begins_at_16\(.*\);\n( *)if \(.*\) \{\n"
+    found = re.search(asked, source[body_of(source) :])
     if found is None:
         return range(0)
-    start = body_of(source) + found.start()
+    start = body_of(source) + found.end()
     other = source.index(f"\n{found[1]}}} else {{\n", start)
     return range(other, source.index(f"\n{found[1]}}}\n", other))
 
@@ -62,7 +63,7 @@ def conditions(source: str) -> Iterator[tuple[str, str]]:
     """For every part of every condition of an ``if``, the source where it always holds."""
     unused = idle(source)
     for found in re.finditer(r"\n( *)if \((.*)\) \{\n", source):
-        is_choice = "topi_begins_at_16" in found[2]
+        is_choice = "topi_begins_at_16" in source[: found.start()].rpartition("\n")[2]
         if found.start() < body_of(source) or found.start() in unused or is_choice:
             continue
         for part in parts_of(found[2]):

@@ -13,8 +13,9 @@ COPIES = r"""
 static __device__ __forceinline__ unsigned topi_shared(const void* place) {
   return (unsigned)__cvta_generic_to_shared(place);
 }
-static __device__ __forceinline__ int topi_begins_at_16(const void* tensor) {
-  return ((size_t)tensor & 15) == 0;
+// Whether one more tensor begins at a multiple of 16.
+static __device__ __forceinline__ void topi_begins_at_16(int* all, const void* tensor) {
+  *all &= ((size_t)tensor & 15) == 0;
 }
 // 16 bytes to shared memory, or zeros, of a tensor that begins at a multiple of 16.
 template <class T> static __device__ __forceinline__ void topi_copy16(

@@ -23,9 +23,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from ... import compat
 from .. import emit
-from ..emit import Array, Expr, both
+from ..emit import Array, Expr
 from ..plan.tiles import WarpTiles
 
 SHARED = "shared.dyn"
@@ -84,10 +83,14 @@ def copies_of(tensors: Sequence[Array]) -> Iterator[str]:
     Yields the name of the device function that copies 16 bytes: of tensors that begin at multiples
     of 16, then of others.  The copies of the first side need no register.
     """
-    begins = [
-        compat.extern_value("int32", "topi_begins_at_16", t.buffer.data) != 0 for t in tensors
-    ]
-    for aligned in emit.sides(both(*begins)):
+    are_aligned: Expr = True
+    if tensors:
+        flag = emit.local(1, "int32")
+        emit.store(flag, 0, 1)
+        for tensor in tensors:
+            emit.call("topi_begins_at_16", flag.buffer.data, tensor.buffer.data)
+        are_aligned = flag[0] != 0
+    for aligned in emit.sides(are_aligned):
         yield "topi_copy16" if aligned else "topi_copy16_anywhere"
 
 
