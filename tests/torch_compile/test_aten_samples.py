@@ -23,6 +23,9 @@ pytest.importorskip("expecttest", reason="torch.testing._internal imports it")
 
 from torch.testing._internal.common_methods_invocations import op_db
 
+# That import forbids the whole process to set flags such as those of cuDNN.
+torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
+
 CONVOLUTIONS = [f"conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3)]
 NORMS = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "normalize"]
 POOLS = [

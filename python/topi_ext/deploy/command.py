@@ -30,8 +30,8 @@ operators: {", ".join(OPERATORS[:6])};
   the output, and of the other attributes of the operator; WEIGHT is then the shape of the result.
 
 steps of --epilogue, in order: bias and scale (add, multiply by one number for each channel);
-  add, subtract, multiply, divide, minimum, maximum :AXES (an operand that varies along them, as in
-  add:NCHW) or :NUMBER; leaky_relu:SLOPE;
+  add, subtract, multiply, divide, minimum, maximum, prelu :AXES (an operand that varies along them,
+  as in add:NCHW) or :NUMBER; leaky_relu:SLOPE;
   {", ".join(name for name in UNARY if name != "leaky_relu")}.
 
 example:

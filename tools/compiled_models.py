@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run models of other packages through ``torch.compile(..., backend="tvm_conv")``, and compare.
+
+``python tools/compiled_models.py --json out/compiled.json`` computes results of the models of
+``benchmarks/zoo`` in ``eval()``, and losses and gradients of those of ``benchmarks/trainable`` in
+``train()``, in float64, by PyTorch and by ours.  Models need ``make env-models``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import benchmarks_path  # noqa: F401 - makes `trainable` and `zoo` importable
+
+NEAR = 1e-6
+"""Of the largest value: float64, but for what PyTorch and TVM compute in float32 inside."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="only these models")
+    parser.add_argument("--list", action="store_true", help="print the names")
+    parser.add_argument("--json", type=Path, help="write the rows there; others stay")
+    given = parser.parse_args(arguments)
+    os.environ.setdefault("TVM_NUM_THREADS", "2")
+    warnings.simplefilter("ignore")
+    models = catalogue()
+    if given.list:
+        print("\n".join(models))
+        return 0
+    unknown = set(given.only or ()) - set(models)
+    if unknown:
+        parser.error(f"--only: {', '.join(sorted(unknown))} must be of --list")
+    rows = json.loads(given.json.read_text()) if given.json and given.json.exists() else {}
+    names = given.only or list(models)
+    for number, name in enumerate(names, 1):
+        rows[name] = judged(models[name])
+        print(f"{number} of {len(names)}: {name}: {line(rows[name])}", flush=True)
+        if given.json:
+            given.json.write_text(json.dumps(rows, indent=1) + "\n")
+    right = sum(rows[name]["right"] for name in names)
+    print(f"{right} of {len(names)} are right")
+    return 0
+
+
+def catalogue() -> dict[str, Callable[[], Any]]:
+    """Return what computes the tensors of each model by a function that compiles modules."""
+    from zoo import catalog, stages
+
+    catalog.quiet()
+    from trainable import packages, plain
+
+    trained = {**plain.MODELS, **packages.MODELS}
+    evaluated = {n: e for n, e in catalog.entries().items() if e.dtype == "float32"}
+    return {
+        **{f"{name}, trained": make for name, make in trained.items()},
+        **{name: partial(stages.prepare, entry) for name, entry in evaluated.items()},
+    }
+
+
+def judged(make: Callable[[], Any]) -> dict[str, Any]:
+    """Return the row of a model."""
+    import torch
+
+    import relax_ext.torch
+
+    torch.manual_seed(0)
+    module, inputs = make()
+    module = module.double()
+    batch = [widened(each) for each in inputs]
+    try:
+        torch.manual_seed(1)
+        expected = computed(copy.deepcopy(module), batch, lambda one: one)
+        relax_ext.torch.report(clear=True)
+        torch._dynamo.reset()
+        start = time.monotonic()
+        torch.manual_seed(1)
+        found = computed(module, batch, lambda one: torch.compile(one, backend="tvm_conv"))
+    except Exception as error:  # a row says what blocks a model
+        lines = str(error).strip().splitlines() or [""]
+        return {"right": False, "failed": f"{type(error).__name__}: {lines[-1][:200]}"}
+    graphs = relax_ext.torch.report().graphs
+    distance = max(
+        float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1e-30))
+        for ours, theirs in zip(found, expected)
+    )
+    unknown = sorted({name for graph in graphs for name in graph.unknown})
+    parts = sum(len(graph.parts) for graph in graphs)
+    row = {"distance": distance, "parts": parts, "in_pytorch": unknown}
+    return {"right": distance <= NEAR, **row, "seconds": round(time.monotonic() - start, 1)}
+
+
+def computed(module: Any, batch: Sequence[Any], compiled: Callable[[Any], Any]) -> list[Any]:
+    """Return the results of a module, or its loss and its gradients in training mode."""
+    import torch
+
+    if not module.training:
+        with torch.no_grad():
+            return list(floats(compiled(module)(*batch)))
+    loss = compiled(module)(*batch)
+    loss.backward()
+    gradients = [p.grad for p in module.parameters() if p.grad is not None]
+    return [loss.detach(), *gradients]
+
+
+def widened(value: Any) -> Any:
+    """Return a value with its floats in float64."""
+    import torch
+
+    is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return value.double() if is_float else value
+
+
+def floats(result: Any) -> Iterator[Any]:
+    """Yield the tensors of floats in a result."""
+    import torch
+
+    if isinstance(result, torch.Tensor):
+        if result.is_floating_point():
+            yield result
+    elif isinstance(result, dict):
+        for value in result.values():
+            yield from floats(value)
+    elif isinstance(result, (list, tuple)):
+        for value in result:
+            yield from floats(value)
+
+
+def line(row: dict[str, Any]) -> str:
+    """Return a row in words."""
+    if "failed" in row:
+        return f"failed: {row['failed']}"
+    left = f", in PyTorch: {', '.join(row['in_pytorch'])}" if row["in_pytorch"] else ""
+    verdict = "right" if row["right"] else "WRONG"
+    return (
+        f"{verdict}, off by {row['distance']:.0e}, {row['parts']} parts, {row['seconds']} s{left}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
