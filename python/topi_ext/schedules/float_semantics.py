@@ -18,6 +18,7 @@ from math import inf
 from typing import Any
 
 from .. import compat
+from .llvm_calls import Replacements, with_calls
 
 _LLVM_TYPES = {"float32": "float", "float64": "double"}
 _NARROW = ("float16", "bfloat16")
@@ -42,21 +43,17 @@ def ieee_floats(func: Any) -> Any:
     PrimFunc
         `func` itself where it has none of these operations, or where TVM reads no LLVM text.
     """
-    if not compat.takes_llvm(func):
-        return func
-    calls = _Calls()
-    body = compat.with_replaced(
-        func.body,
-        {
-            **dict.fromkeys((*_TESTS, "Sub"), calls.of),
-            "Cast": calls.clamped,
-            "Not": _complement,
-            **dict.fromkeys(_REFLEXIVE, _with_itself),
-        },
-    )
-    if not calls.used:
-        return func if body.same_as(func.body) else func.with_body(body)
-    return func.with_body(compat.importing_llvm(body, _text(tuple(sorted(calls.used)))))
+    return with_calls(func, _replacements, _text)
+
+
+def _replacements(used: set[tuple[str, str]]) -> Replacements:
+    calls = _Calls(used)
+    return {
+        **dict.fromkeys((*_TESTS, "Sub"), calls.of),
+        "Cast": calls.clamped,
+        "Not": _complement,
+        **dict.fromkeys(_REFLEXIVE, _with_itself),
+    }
 
 
 def infinite_identities(func: Any) -> Any:
@@ -91,8 +88,8 @@ def infinite(value: Any) -> Any:
 class _Calls:
     """Replaces nodes by calls, and notes which functions are called."""
 
-    def __init__(self) -> None:
-        self.used: set[tuple[str, str]] = set()
+    def __init__(self, used: set[tuple[str, str]]) -> None:
+        self.used = used
 
     def of(self, node: Any) -> Any:
         """The call that computes a maximum, minimum or difference."""

@@ -11,10 +11,11 @@ function in LLVM's language, which LLVM inlines.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from .. import compat
+from .llvm_calls import with_calls
 
 _LLVM_TYPES = {
     "float32": "float",
@@ -27,27 +28,10 @@ _NARROW = ("float16", "bfloat16")
 
 _PREFIX = "topi_ext_select_"
 _OPERANDS = ("a", "b", "value", "condition", "true_value", "false_value")
-_HARMLESS = frozenset(
-    {
-        *(
-            "Add",
-            "Sub",
-            "Mul",
-            "Max",
-            "Min",
-            "EQ",
-            "NE",
-            "LT",
-            "LE",
-            "GT",
-            "GE",
-            "And",
-            "Or",
-            "Not",
-        ),
-        *("Cast", "Select", "Var", "SizeVar", "IntImm", "FloatImm"),
-    }
-)
+_ARITHMETIC = ("Add", "Sub", "Mul", "Max", "Min", "Cast", "Select")
+_LOGIC = ("EQ", "NE", "LT", "LE", "GT", "GE", "And", "Or", "Not")
+_LEAVES = ("Var", "SizeVar", "IntImm", "FloatImm")
+_HARMLESS = frozenset((*_ARITHMETIC, *_LOGIC, *_LEAVES))
 """Expressions that may be evaluated in vain: no division of integers, which may trap."""
 
 _FUNCTIONS = frozenset(
@@ -68,22 +52,19 @@ def without_branches(func: Any) -> Any:
     PrimFunc
         `func` itself where it has no such selection, or where TVM reads no LLVM text.
     """
-    if not compat.takes_llvm(func):
-        return func
-    used: set[str] = set()
+    return with_calls(func, lambda used: {"Select": partial(_called, used)}, _text)
 
-    def replaced(node: Any) -> Any:
-        dtype = compat.scalar_dtype(node)
-        if dtype not in (*_LLVM_TYPES, *_NARROW) or not _may_evaluate_both(node):
-            return None
-        wide = "float32" if dtype in _NARROW else dtype
-        used.add(wide)
-        operands = (each.astype(wide) for each in (node.true_value, node.false_value))
-        condition = node.condition.astype("int32")
-        return compat.extern_value(wide, _PREFIX + wide, condition, *operands).astype(dtype)
 
-    body = compat.with_replaced(func.body, {"Select": replaced})
-    return func.with_body(compat.importing_llvm(body, _text(tuple(sorted(used))))) if used else func
+def _called(used: set[str], node: Any) -> Any:
+    """Return the call that selects; None of a selection that is left alone."""
+    dtype = compat.scalar_dtype(node)
+    if dtype not in (*_LLVM_TYPES, *_NARROW) or not _may_evaluate_both(node):
+        return None
+    wide = "float32" if dtype in _NARROW else dtype
+    used.add(wide)
+    operands = (each.astype(wide) for each in (node.true_value, node.false_value))
+    condition = node.condition.astype("int32")
+    return compat.extern_value(wide, _PREFIX + wide, condition, *operands).astype(dtype)
 
 
 def _may_evaluate_both(node: Any) -> bool:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from math import inf, nan
 from typing import Any
 
@@ -38,6 +38,7 @@ from ..emit.post_ops import (
     TANH,
     TANH_LIMIT,
 )
+from .llvm_calls import with_calls
 
 _LOG = (
     7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1,
@@ -63,19 +64,16 @@ def vectorized_math(func: Any) -> Any:
     PrimFunc
         `func` itself where it has none of these, or where TVM reads no LLVM text.
     """
-    if not compat.takes_llvm(func):
-        return func
-    used: set[str] = set()
+    return with_calls(func, lambda used: {"Call": partial(_called, used)}, _text)
 
-    def replaced(call: Any) -> Any:
-        name = compat.intrinsic_name(call)
-        if name in _FUNCTIONS and compat.scalar_dtype(call) == "float32":
-            used.add(name)
-            return compat.extern_value("float32", _PREFIX + name, *call.args)
-        return None
 
-    body = compat.with_replaced(func.body, {"Call": replaced})
-    return func.with_body(compat.importing_llvm(body, _text(tuple(sorted(used))))) if used else func
+def _called(used: set[str], call: Any) -> Any:
+    """Return the call of a function of ours; None of calls that are left alone."""
+    name = compat.intrinsic_name(call)
+    if name in _FUNCTIONS and compat.scalar_dtype(call) == "float32":
+        used.add(name)
+        return compat.extern_value("float32", _PREFIX + name, *call.args)
+    return None
 
 
 class _Value:
