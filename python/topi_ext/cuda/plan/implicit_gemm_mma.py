@@ -23,12 +23,11 @@ from .cost import (
     steps_of,
 )
 from .tiles import (
-    FRAGMENTS,
     HALVES,
     LEAST_STEPS,
     MOST_REGISTERS,
-    MOST_SUMS,
     SPLITS,
+    STAGES,
     TABLES,
     Footprint,
     Tile,
@@ -56,8 +55,7 @@ class ImplicitGemmMmaPlan(WarpTiles):
     def footprint(self, problem: Convolution) -> Footprint:
         """Return the threads, registers and shared memory of a block."""
         others = 80 if reads_chunks(problem, self.chunk) else 110
-        others += FRAGMENTS if self.sums > MOST_SUMS else 0
-        registers = self.sums + others
+        registers = self.registers_beside(others)
         return Footprint(self.threads, registers, self.arena_bytes + TABLES * self.tile.rows)
 
 
@@ -69,7 +67,6 @@ TILES = (
 """Rows, columns, and the warps that share them."""
 
 DEPTHS = (16, 32)
-STAGES = (3, 4)
 
 
 def implicit_gemm_mma_candidates(

@@ -75,6 +75,9 @@ SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
 WGRAD_SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Into how many shares a sum over positions is divided."""
 
+STAGES = (3, 4)
+"""Steps of tensor cores whose operands are in shared memory or on their way."""
+
 LEAST_STEPS = 4
 """Of a share of a split sum."""
 
@@ -163,6 +166,10 @@ class WarpTiles(Plan):
     def sums(self) -> int:
         """Registers of a thread's sums."""
         return 4 * self.row_blocks * self.column_blocks
+
+    def registers_beside(self, others: int) -> int:
+        """Return the registers of a thread that takes `others` beside its sums."""
+        return self.sums + others + (FRAGMENTS if self.sums > MOST_SUMS else 0)
 
     @property
     def instructions(self) -> float:

@@ -22,11 +22,10 @@ from .cost import (
     wgrad_steps,
 )
 from .tiles import (
-    FRAGMENTS,
     HALVES,
     LEAST_STEPS,
     MOST_REGISTERS,
-    MOST_SUMS,
+    STAGES,
     WGRAD_SPLITS,
     Footprint,
     Tile,
@@ -41,8 +40,7 @@ class WgradMmaPlan(WarpTiles):
     def footprint(self, problem: Convolution) -> Footprint:
         """Return the threads, registers and shared memory of a block."""
         others = 70 if copies_chunks(problem) else 160
-        others += FRAGMENTS if self.sums > MOST_SUMS else 0
-        registers = self.sums + others
+        registers = self.registers_beside(others)
         return Footprint(self.threads, registers, self.stages * self.stage_bytes)
 
 
@@ -53,7 +51,6 @@ TILES = (
 )  # fmt: skip
 
 DEPTHS = (16, 32)
-STAGES = (3, 4)
 
 
 def wgrad_mma_candidates(
