@@ -8,19 +8,15 @@
 
 from __future__ import annotations
 
-import argparse
 import copy
-import json
-import os
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import benchmarks_path  # noqa: F401 - makes `trainable` and `zoo` importable
+from model_rows import parser, run
 
 NEAR = 1e-6
 """Of the largest value: float64, but for what PyTorch and TVM compute in float32 inside."""
@@ -31,30 +27,8 @@ LEAST = 1e-8
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="only these models")
-    parser.add_argument("--list", action="store_true", help="print the names")
-    parser.add_argument("--json", type=Path, help="write the rows there; others stay")
-    given = parser.parse_args(arguments)
-    os.environ.setdefault("TVM_NUM_THREADS", "2")
-    warnings.simplefilter("ignore")
-    models = catalogue()
-    if given.list:
-        print("\n".join(models))
-        return 0
-    unknown = set(given.only or ()) - set(models)
-    if unknown:
-        parser.error(f"--only: {', '.join(sorted(unknown))} must be of --list")
-    rows = json.loads(given.json.read_text()) if given.json and given.json.exists() else {}
-    names = given.only or list(models)
-    for number, name in enumerate(names, 1):
-        rows[name] = judged(models[name])
-        print(f"{number} of {len(names)}: {name}: {line(rows[name])}", flush=True)
-        if given.json:
-            given.json.write_text(json.dumps(rows, indent=1) + "\n")
-    right = sum(rows[name]["right"] for name in names)
-    print(f"{right} of {len(names)} are right")
-    return 0
+    command = parser(__doc__)
+    return run(command, arguments, catalogue, lambda make, _: judged(make), line)
 
 
 def catalogue() -> dict[str, Callable[[], Any]]:
