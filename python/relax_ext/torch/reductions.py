@@ -66,28 +66,25 @@ def count(call: Call, x: Any, axes: Sequence[int], dtype: str) -> Any:
     return call.tensor(prod(shape_of(x)[axis] for axis in axes), dtype)
 
 
-def _sum(call: Call) -> Any:
+def _reduced(call: Call, reduce: Callable[..., Any]) -> Any:
+    """Return a tensor reduced along the axes of a call, in float32 at least."""
     dtype = call.dtype()
     x = call.tensor(call["self"], wide(dtype))
     axes = axes_of(call, x)
-    total = call.emit(R.op.sum(x, axes, keepdims=_keeps(call))) if axes else x
-    return call.cast(total, dtype)
+    return call.cast(call.emit(reduce(x, axes, keepdims=_keeps(call))) if axes else x, dtype)
+
+
+def _sum(call: Call) -> Any:
+    return _reduced(call, R.op.sum)
 
 
 def _product(call: Call) -> Any:
-    dtype = call.dtype()
-    x = call.tensor(call["self"], wide(dtype))
-    _not_empty(call, x)
-    axes = axes_of(call, x)
-    return call.cast(call.emit(R.op.prod(x, axes, keepdims=_keeps(call))) if axes else x, dtype)
+    _not_empty(call, call["self"])
+    return _reduced(call, R.op.prod)
 
 
 def _mean(call: Call) -> Any:
-    dtype = call.dtype()
-    x = call.tensor(call["self"], wide(dtype))
-    axes = axes_of(call, x)
-    mean = call.emit(R.op.mean(x, axes, keepdims=_keeps(call))) if axes else x
-    return call.cast(mean, dtype)
+    return _reduced(call, R.op.mean)
 
 
 def _moments(call: Call) -> tuple[Any, Any, list[int]]:
