@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from topi_ext.about import name_and_version
+from topi_ext.processors import usable
 
 from . import files
 from .errors import CliError
@@ -385,7 +386,7 @@ def _by_name(option: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def threads_of(wanted: int | None) -> int:
-    """How many threads to run on: as many as wanted, as TVM_NUM_THREADS says, or all cores.
+    """Return the number of threads: as wanted, as TVM_NUM_THREADS says, or all usable cores.
 
     Raises
     ------
@@ -393,7 +394,6 @@ def threads_of(wanted: int | None) -> int:
         TVM_NUM_THREADS is no such number, or the threads are so many that starting them fails.
     """
     cores = os.cpu_count() or 1
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
     given = os.environ.get("TVM_NUM_THREADS")
     said = f"TVM_NUM_THREADS={given}" if wanted is None else f"--threads {wanted}"
     if wanted is None and given is not None:
@@ -402,4 +402,4 @@ def threads_of(wanted: int | None) -> int:
             raise CliError(f"{said}: not a positive integer")
     if wanted is not None and wanted > THREADS_PER_CORE * cores:
         raise CliError(f"{said}: more than {THREADS_PER_CORE} for each of {cores} processors")
-    return wanted or usable
+    return wanted or usable()

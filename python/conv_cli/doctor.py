@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from topi_ext import compat
 from topi_ext.cpu.isa import amx
-from topi_ext.target import threads
+from topi_ext.processors import started, usable
 
 from .adapter import Adapter
 
@@ -23,10 +23,10 @@ PACKAGES = (
 
 def findings(adapter: Adapter) -> list[tuple[str, str, str]]:
     """What was found: name, value, and what to do about it where something should be done."""
-    target = adapter.host_target(threads()[1])
+    target = adapter.host_target(usable())
     features, _ = compat.llvm_features(target)
-    started, usable = threads()
-    idle = f"set TVM_NUM_THREADS={usable} before the first run" if started < usable else ""
+    threads, cores = started(), usable()
+    other = f"set TVM_NUM_THREADS={cores} before the first run" if threads != cores else ""
     bound = os.environ.get("TVM_BIND_THREADS", "1") != "0"
     shared = "set TVM_BIND_THREADS=0 where PyTorch runs in the same process" if bound else ""
     found = [
@@ -39,7 +39,7 @@ def findings(adapter: Adapter) -> list[tuple[str, str, str]]:
         ),
         ("processor", str(target.attrs.get("mcpu", "")), ""),
         ("vectors", ", ".join(name for name in WIDE if name in features) or "baseline", ""),
-        ("threads", f"TVM {started} of {usable} processors", idle),
+        ("threads", f"TVM {threads} of {cores} cores", other),
         ("binding", "TVM pins its threads" if bound else "TVM leaves its threads free", shared),
     ]
     if "amx-bf16" in features:

@@ -54,7 +54,7 @@ def show(report: Report, console: Console | None = None) -> None:
     where = f"{report.board}, {report.target}" if report.board else report.target
     say(f"[bold]{report.model}[/bold] on {where}", soft_wrap=True)
     n = report.threads
-    said = f"{n} threads each: set TVM_NUM_THREADS={n}, TVM alone would take half the cores"
+    said = f"{n} threads each"
     if report.board:
         said = f"stock and ours ran on the board, ref on this machine with {n} threads"
     say(f"[dim]{said}[/dim]")

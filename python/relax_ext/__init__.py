@@ -28,6 +28,7 @@ if _fault := _ffi_fault():
     _warn_once(f"relax_ext: {_fault}")
 
 from topi_ext.precision import float32_precision  # noqa: E402
+from topi_ext.processors import set_default_threads as _set_default_threads  # noqa: E402
 from topi_ext.target import host_target  # noqa: E402
 
 from . import optimizers  # noqa: E402
@@ -51,4 +52,5 @@ __all__ = [
     "unregister",
 ]
 
+_set_default_threads()
 register()

@@ -27,10 +27,12 @@ from topi_ext.compat import relay as _require_relay  # noqa: E402
 _require_relay()
 
 from topi_ext.precision import float32_precision  # noqa: E402
+from topi_ext.processors import set_default_threads as _set_default_threads  # noqa: E402
 from topi_ext.target import host_target  # noqa: E402
 
 from .registry import register, stock, unregister  # noqa: E402
 
 __all__ = ["float32_precision", "host_target", "register", "stock", "unregister"]
 
+_set_default_threads()
 register()

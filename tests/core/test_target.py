@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of a target and of threads, once, and what the doctor prints."""
+"""What is said of a target, once, and what the doctor prints."""
 
 from __future__ import annotations
 
@@ -39,58 +39,33 @@ def said(some: object) -> list[str]:
     return [str(w.message) for w in caught]
 
 
-def test_half_of_an_x86_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TVM's own rule; an environment variable decides, and 'x86' is what it is about."""
-    monkeypatch.setattr(target.platform, "machine", lambda: "x86_64")
-    assert target.threads() == (4, 8)
-    monkeypatch.setattr(target.platform, "machine", lambda: "aarch64")
-    assert target.threads() == (8, 8)
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert target.threads() == (3, 8)
-    monkeypatch.setenv("TVM_NUM_THREADS", "8")
-    assert target.threads() == (8, 8)
-    for text, number in (("0", 1), ("-3", 1), ("many", 1), ("", 1), (" +2x", 2)):  # as C reads it
-        monkeypatch.setenv("TVM_NUM_THREADS", text)
-        assert target.threads() == (number, 8)
-
-
-def test_said_once_and_only_where_it_helps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target.platform, "machine", lambda: "x86_64")
-    (line,) = said(relax_ext.host_target())
-    assert line == (
-        "relax_ext: TVM will run on 4 of 8 processors; set TVM_NUM_THREADS=8 before the first run "
-        "to use all"
-    )
+def test_said_once_and_only_where_it_helps() -> None:
     assert said(relax_ext.host_target()) == []
     assert said(None) == [] and said(tvm.target.Target({"kind": "cuda", "arch": "sm_80"})) == []
-    monkeypatch.setenv("TVM_NUM_THREADS", "8")
     (line,) = said(tvm.target.Target({"kind": "llvm"}))
     assert "names no mcpu" in line and "relax_ext.host_target()" in line
+    assert said(tvm.target.Target({"kind": "llvm"})) == []
 
 
 @pytest.mark.parametrize("how", ["plain", "pipeline", "pipeline without convolutions"])
-def test_every_compile_says_once_that_threads_are_idle(
-    how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(target.platform, "machine", lambda: "x86_64")
+def test_every_compile_says_once_that_a_processor_is_not_named(how: str) -> None:
     x = relax.Var("x", compat.tensor_type([1, 3, 5, 5], "float32", 4))
     weight = relax.const(np.ones((2, 3, 3, 3), "float32"))
     bb = relax.BlockBuilder()
     with bb.function("main", [x]):
         y = x if "without" in how else bb.emit(relax.op.nn.conv2d(x, weight))
         bb.emit_func_output(bb.emit(relax.op.nn.relu(y)))
-    machine = relax_ext.host_target()
-    pipeline = relax_ext.pipeline(machine) if "pipeline" in how else "default"
+    baseline = tvm.target.Target({"kind": "llvm"})
+    pipeline = relax_ext.pipeline(baseline) if "pipeline" in how else "default"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):
-            tvm.compile(bb.get(), machine, relax_pipeline=pipeline)
-    assert sum("TVM will run on 4 of 8 processors" in str(w.message) for w in caught) == 1
+            tvm.compile(bb.get(), baseline, relax_pipeline=pipeline)
+    assert sum("names no mcpu" in str(w.message) for w in caught) == 1
 
 
-def test_gathers_and_scatters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gathers_and_scatters() -> None:
     """Of AVX-512, LLVM is told not to use them; who names a processor without that is told so."""
-    monkeypatch.setenv("TVM_NUM_THREADS", "8")
     (line,) = said(tvm.target.Target({"kind": "llvm", "mcpu": "znver4"}))
     assert "accesses and scatters" in line and "prefer-no-scatter" in line
     assert said(tvm.target.Target({"kind": "llvm", "mcpu": "znver3"})) == []
@@ -188,7 +163,7 @@ def test_doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     assert main(["doctor"]) == 0
     shown = capsys.readouterr().out
     for expected in (
-        "TVM 2 of 8 processors",
+        "TVM 2 of 8 cores",
         "TVM_NUM_THREADS=8",
         tvm.__version__,
         "relax.nn.conv2d: ours",

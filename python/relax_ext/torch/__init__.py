@@ -7,10 +7,9 @@ Importing this package registers the backend::
 
     fast = torch.compile(model, backend="tvm_conv")
 
-It also sets, where they are not set, two variables of the environment that TVM reads when it first
-runs: ``TVM_NUM_THREADS`` to the processors that this process may use, and ``TVM_BIND_THREADS`` to
-0, so that TVM's threads and PyTorch's do not share one processor while another is idle.  A compiled
-graph runs on ``torch.get_num_threads()`` of these threads.
+It also sets ``TVM_BIND_THREADS`` to 0 where it is not set, so that TVM's threads and PyTorch's do
+not share one processor while another is idle.  TVM reads it when it first runs.  A compiled graph
+runs on ``torch.get_num_threads()`` threads, and at most on those that TVM starts.
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from topi_ext.target import threads
-
 BACKEND = "tvm_conv"
 OLDEST_TORCH = (2, 5)
 
@@ -37,10 +35,8 @@ def require_torch() -> None:
 
 
 def set_threads() -> None:
-    """Set what TVM reads of the environment when it first runs, where it is not set."""
+    """Leave TVM's threads free to move, unless the environment says otherwise."""
     os.environ.setdefault("TVM_BIND_THREADS", "0")
-    if "OMP_NUM_THREADS" not in os.environ:  # which TVM reads too
-        os.environ.setdefault("TVM_NUM_THREADS", str(threads()[1]))
 
 
 def register_backend(compiler: Callable[..., Any]) -> None:

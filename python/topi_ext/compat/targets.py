@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import platform
 import sys
 from collections.abc import Callable
@@ -15,13 +14,13 @@ from .builder import reads_llvm
 from .versions import LETS_ARE_FRAMES, tvm
 
 
-def host_target(num_cores: int | None = None) -> Any:
+def host_target(num_cores: int) -> Any:
     """The llvm target that uses all that this machine's processor can do."""
     llvm = tvm.target.codegen
     options: dict[str, Any] = {
         "kind": "llvm",
         "mcpu": llvm.llvm_get_system_cpu(),
-        "num-cores": num_cores or len(os.sched_getaffinity(0)),
+        "num-cores": num_cores,
     }
     # A virtual machine may hide vector units that the processor's name promises, or have more than
     # it promises: there, and where an LLVM is older than the processor, the name is another's. Of

@@ -12,6 +12,7 @@ from .. import backend, compat
 from ..backend import Unsupported, of_target
 from ..spec.conv import Convolution
 from ..spec.post_ops import Fused
+from ..target import host_target
 from . import elf
 from .request import Argument, Request
 
@@ -55,7 +56,7 @@ def target_of(text: str) -> Any:
         One line, for what makes no kernels.
     """
     if not text:
-        return compat.host_target()
+        return host_target()
     options: Any = {"kind": "llvm", "mcpu": text}
     if text.lstrip().startswith("{"):
         try:
