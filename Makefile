@@ -45,7 +45,7 @@ unexport PYTHONPATH
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo docs env env-aarch64 env-all env-models env-relay env-relay-tf env-rivals models test test-models test-fast test-full test-relay test-relay-tf test-tvm025 test-tvm026 lint types format fuzz bench bench-torch-compile bench-training trained-models bench-int8 bench-models bench-relay growth clean
+.PHONY: help demo docs env env-aarch64 env-all env-models env-relay env-relay-tf env-rivals models test test-models test-fast test-full test-relay test-relay-tf test-tvm025 test-tvm026 lint types format fuzz bench bench-torch-compile bench-training trained-models bench-int8 bench-models bench-relay bench-busy dist growth clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## */  \1\t/' | expand -t 16
@@ -72,13 +72,17 @@ models: env-models  ## export, import, compile and compare models of other packa
 	mkdir -p out
 	.venv-models/bin/python tools/real_models.py --portable --json out/models.json --markdown out/models.md $(ARGS)
 
-bench-models: env-models  ## time whole models, in sizes that people run, against PyTorch, write out/bench_models.json
+bench-models: env-models env-rivals  ## time whole models, in sizes that people run, against four others, write out/bench_models.json and .png
 	mkdir -p out
-	.venv-models/bin/python benchmarks/bench_models.py --json out/bench_models.json $(ARGS)
+	.venv-models/bin/python benchmarks/bench_models.py --json out/bench_models.json --plot out/bench_models.png $(ARGS)
 
 bench-training: env  ## time training steps against PyTorch eager and torch.compile, write out/bench_training.json and .png
 	mkdir -p out
-	$(PY) benchmarks/bench_training.py --json out/bench_training.json --plot out/bench_training.png --memory $(ARGS)
+	$(PY) benchmarks/bench_training.py --json out/bench_training.json --plot out/bench_training.png $(ARGS)
+
+bench-busy: env-models env-rivals  ## time whole models while other processes run, against four others, write out/bench_busy.json and .png
+	mkdir -p out
+	.venv-models/bin/python benchmarks/bench_busy.py --json out/bench_busy.json --plot out/bench_busy.png $(ARGS)
 
 bench-relay: env env-relay  ## time decoders by Relay, stock Relay and Relax, write out/bench_relay.json and .png
 	mkdir -p out
@@ -137,8 +141,9 @@ lint: env  ## ruff: rules and format
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 
-types: env  ## mypy, strict on the rooms without TVM
+types: env  ## mypy: strict on the modules without TVM, and a user's program beside the installed package
 	$(PY) -m mypy
+	$(PY) -m mypy --strict --config-file= --ignore-missing-imports tests/types/public_interface.py
 
 format: env  ## let ruff fix and format
 	$(PY) -m ruff check --fix .
@@ -154,11 +159,22 @@ bench: $(if $(filter relay,$(BENCH_IR)),env-relay,env)  ## time the faces agains
 	    $(BENCH_ARGS) --json out/$(basename $(notdir $(BENCH_CASES)))-$$face-$(BENCH_IR).json || exit 1; \
 	done
 
+dist: env  ## the sdist and the wheel, checked, and tried in fresh environments without the checkout
+	$(PIP) install --quiet --editable ".[release]"
+	rm -rf dist
+	$(PY) -m build --quiet
+	$(PY) -m twine check --strict dist/*
+	for file in dist/*; do \
+	  $(PY) -m venv --clear .venv-dist && \
+	  .venv-dist/bin/python -m pip --disable-pip-version-check install --quiet $(TVM_027) $$file && \
+	  (cd / && $(CURDIR)/.venv-dist/bin/python -W error::DeprecationWarning $(CURDIR)/tools/try_install.py) || exit 1; \
+	done
+
 growth: env  ## time the faces as sizes grow, against torch and the machine's limits, write out/growth.*
 	$(PY) benchmarks/scaling.py
 
 clean:  ## remove environments, caches and what the targets wrote
-	rm -rf .venv .venv-models .venv-rivals .venv-tvm026 .venv-tvm025 .venv-relay .venv-relay-tf .venv-aarch64 build dist out report python/*.egg-info
+	rm -rf .venv .venv-models .venv-rivals .venv-tvm026 .venv-tvm025 .venv-relay .venv-relay-tf .venv-aarch64 .venv-dist build dist out report python/*.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,188 +1,291 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times whole models, in sizes that people run, by ``relax_ext.pipeline`` and by PyTorch.
+"""Times whole models, in sizes that people run, by ``relax_ext.pipeline`` and four baselines.
 
 ::
 
     python benchmarks/bench_models.py --only Unet "UNet2DModel" --json out/bench_models.json
 
-Each model, with random weights, is exported, imported, compiled, and compared with PyTorch in
-float64.  Where torch's exporter to ONNX takes it, ONNX Runtime runs it too.  All run in turns, a
-block of runs each, with a pause between blocks: the threads of either are asleep while another's
-run.  Medians of all runs are compared.  The weakest link is the operator without a kernel of ours
-that takes most of the time.
-
-``make env-models`` installs the packages.  No weights are downloaded.
+Baselines are PyTorch eager, ``torch.compile`` with frozen weights, ONNX Runtime and OpenVINO; the
+last two run what torch's exporter to ONNX writes.  Weights are random.  Each engine runs in a
+process of its own, in turns with the others, a block of runs each.  Medians are compared.  Each
+result is compared with PyTorch in float64.  The first compile is timed with empty caches.  ``make
+env-models env-rivals`` installs the packages; no weights are downloaded.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
 from pathlib import Path
-from statistics import geometric_mean
-from typing import Any
+from typing import Any, NamedTuple
 
-BLOCKS = 7
-PAUSE = 0.1
-"""Seconds between blocks."""
-BLOCK = 0.3
-"""Seconds of a block, or two runs."""
+from benchmark.steps import Row, measure_all, names_of, parser, plot, show_means, use_threads
+from benchmark.workers import Worker, WorkerError, in_turns, serve
 
-
-@dataclass
-class Row:
-    """What was measured of a model; milliseconds."""
-
-    model: str
-    ours: float
-    torch: float
-    error: float
-    torch_error: float
-    compile_s: float
-    share_of_ours: float
-    weakest: tuple[str, float] | None
-    onnxruntime: float | None = None
-
-    @property
-    def ratio(self) -> float:
-        """How many times as fast as PyTorch."""
-        return self.torch / self.ours
+ROOT = Path(__file__).parents[1]
+BASELINES = {
+    "eager": "PyTorch eager",
+    "inductor": "torch.compile, frozen",
+    "onnxruntime": "ONNX Runtime",
+    "openvino": "OpenVINO",
+}
+FILES = {"onnxruntime", "openvino"}
+"""Engines that run the ONNX file."""
+CACHES = {"TVM_CONV_CACHE": "tvm_conv", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
+"""Variables that name folders of compiled code, and folders for them."""
+TOLERANCE = 1e-3
+"""Of the largest value of a result; deep models amplify roundings."""
+PROFILED = 5
+"""Runs in which the operators are timed."""
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    made = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    made.add_argument("--only", nargs="+", metavar="NAME", help="only these models, in this order")
-    made.add_argument("--threads", type=int, default=2)
-    made.add_argument("--list", action="store_true", help="print the names")
-    made.add_argument("--json", type=Path, help="write everything there; rows of other models stay")
-    return made
+class Model(NamedTuple):
+    """A module in float32, its inputs, and its result in float64."""
+
+    module: Any
+    inputs: Any
+    exact: list[Any]
+
+
+class Engine(NamedTuple):
+    """A call, how to read its results as tensors of PyTorch, and what else there is to tell."""
+
+    run: Callable[[], Any]
+    results: Callable[[], list[Any]]
+    more: Callable[[], dict[str, Any]] = dict
 
 
 def main() -> int:
-    """Measure the models that were asked for."""
-    options = parser().parse_args()
-    prepare_environment(options.threads)
+    """Run the command line."""
+    made = parser(__doc__)
+    made.add_argument("--folder", type=Path, help="where the ONNX file of the model is")
+    given = made.parse_args()
+    use_threads(given.threads)
+    if given.worker in FILES:
+        work_on_file(given.worker, given.folder, given.threads)
+        return 0
     from zoo.catalog import quiet
 
     quiet()
     from zoo.published import MODELS
 
-    if options.list:
+    if given.list:
         print("\n".join(MODELS))
         return 0
-    unknown = set(options.only or ()) - set(MODELS)
-    if unknown:
-        parser().error(f"no model is called {', '.join(sorted(unknown))}: see --list")
-    rows = _known(options.json)
-    for name in options.only or MODELS:
-        rows[name] = measured(name, options.threads)
-        print(line(rows[name]), flush=True)
-        if options.json:
-            options.json.parent.mkdir(parents=True, exist_ok=True)
-            found = [asdict(row) for row in rows.values()]
-            options.json.write_text(json.dumps(found, indent=1) + "\n")
-    print(f"geometric mean: {geometric_mean([row.ratio for row in rows.values()]):.2f}")
+    if given.worker == "export":
+        export(given.only[0], given.folder)
+        return 0
+    if given.worker:
+        work_on_module(given.worker, given.only[0], given.threads)
+        return 0
+    names = names_of(given, MODELS, made)
+
+    def measure(name: str) -> dict[str, Row]:
+        return {name: measured(name, given.threads)}
+
+    rows = measure_all(names, measure, given, BASELINES, ("torch", "apache-tvm", "onnxruntime"))
+    show_means(rows)
+    if given.plot:
+        plot(rows, BASELINES, "time of a run", given.plot)
     return 0
 
 
-def prepare_environment(threads: int) -> None:
-    """What both read when they are imported: so many threads, which do not spin when they wait."""
-    os.environ["TVM_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(threads)
-    os.environ.update(
-        {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "TVM_BIND_THREADS": "0"}
-    )
-
-
 def measured(name: str, threads: int) -> Row:
-    """One model."""
+    """Return milliseconds by engine, errors, seconds of the first compile, and our profile."""
+    row: Row = {"failed": {}, "error": {}, "first_s": {}}
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        caches = {variable: str(Path(folder, place)) for variable, place in CACHES.items()}
+        workers: dict[str, Worker] = {}
+        for engine in ("export", "ours", *BASELINES):
+            try:
+                worker = Worker(command_of(engine, name, threads, folder), caches)
+            except WorkerError as error:
+                if engine == "ours":
+                    raise
+                row["failed"][engine] = str(error)
+                continue
+            stack.enter_context(worker)
+            if engine != "export":
+                workers[engine] = worker
+                row["error"][engine] = worker.ready["error"]
+                row["first_s"][engine] = worker.ready["first_s"]
+        row["share_of_ours"], row["weakest"] = workers["ours"].ready["profile"]
+        row["ms"] = in_turns(workers)
+    return row
+
+
+def command_of(engine: str, name: str, threads: int, folder: str) -> list[str]:
+    """Return the command of a worker."""
+    # OpenVINO has an environment of its own, since it asks for another NumPy.
+    environment = ".venv-rivals" if engine == "openvino" else ".venv-models"
+    python = str(ROOT / environment / "bin" / "python")
+    command = [python, "-W", "ignore", __file__, "--worker", engine, "--only", name]
+    return [*command, "--threads", str(threads), "--folder", folder]
+
+
+def made(name: str) -> Model:
+    """Return a model of the catalog."""
+    from zoo import catalog, stages
+    from zoo.published import MODELS
+
+    module, inputs = stages.prepare(catalog.Entry(name, "", MODELS[name], "float32"))
+    return Model(module, inputs, stages.exact(module, inputs))
+
+
+def export(name: str, folder: Path) -> None:
+    """Write the model as ONNX, its inputs and its first result."""
+    import numpy as np
+    import torch
+
+    model = made(name)
+    np.savez(folder / "inputs.npz", *[x.contiguous().numpy() for x in model.inputs])
+    np.save(folder / "exact.npy", model.exact[0].numpy())
+    file = folder / "model.onnx"
+    torch.onnx.export(model.module, tuple(model.inputs), str(file), dynamo=False, opset_version=17)
+    serve(lambda: None, {})
+
+
+def work_on_module(engine: str, name: str, threads: int) -> None:
+    """Prepare and run a module of PyTorch in this process."""
+    import torch
+
+    from zoo import stages
+
+    torch.set_num_threads(threads)
+    model = made(name)
+    with torch.no_grad():
+        start = time.perf_counter()
+        found = {"ours": by_tvm, "eager": by_eager, "inductor": by_inductor}[engine](model, threads)
+        results = found.results()
+        ready = {"first_s": round(time.perf_counter() - start, 1)}
+        check(name, engine, error := stages.error_of(results, model.exact))
+        serve(found.run, {**ready, "error": error, **found.more()})
+
+
+def work_on_file(engine: str, folder: Path, threads: int) -> None:
+    """Prepare and run the ONNX file in this process."""
+    import numpy as np
+
+    stored = np.load(folder / "inputs.npz")
+    inputs, exact = [stored[name] for name in stored.files], np.load(folder / "exact.npy")
+    start = time.perf_counter()
+    by = {"onnxruntime": by_onnxruntime, "openvino": by_openvino}[engine]
+    run = by(folder / "model.onnx", inputs, threads)
+    first = np.asarray(run()[0], "float64")
+    ready = {"first_s": round(time.perf_counter() - start, 1)}
+    check("", engine, error := float(abs(first - exact).max() / abs(exact).max()))
+    serve(run, {**ready, "error": error})
+
+
+def check(name: str, engine: str, error: float) -> None:
+    """End this process where a result is wrong."""
+    if not error < TOLERANCE:
+        raise SystemExit(f"{name} {engine}: the result is {error:.1e} off")
+
+
+def by_tvm(model: Model, threads: int) -> Engine:
+    """Return a run by ``relax_ext.pipeline``."""
     import torch
     import tvm
     from tvm import relax
 
     import relax_ext
-    from benchmark.timing import in_blocks
-    from conv_cli.profiling import Profile, entries_of
-    from relax_ext.cli.instrument import KernelNames, calls_of
-    from zoo import catalog, stages
-    from zoo.published import MODELS
+    from relax_ext.cli.instrument import KernelNames
+    from zoo import stages
 
-    torch.set_num_threads(threads)
-    model, inputs = stages.prepare(catalog.Entry(name, "", MODELS[name], "float32"))
     target = relax_ext.host_target(num_cores=threads)
-    module = stages.from_exported_program(stages.export(model, inputs))
-    start, kernels = time.perf_counter(), KernelNames(target)
+    module = stages.from_exported_program(stages.export(model.module, model.inputs))
+    kernels = KernelNames(target)
     executable = tvm.compile(module, target, relax_pipeline=kernels.pipeline)
-    seconds = time.perf_counter() - start
     machine = relax.VirtualMachine(executable, tvm.cpu())
-    given = [tvm.runtime.from_dlpack(x.contiguous()) for x in inputs]
-    results = machine["main"](*given)
-    results = [results] if isinstance(results, tvm.runtime.Tensor) else results
-    got = [torch.from_dlpack(one).clone() for one in results]
-    with torch.no_grad():
-        want, own = stages.exact(model, inputs), stages.tensors_of(model(*inputs))
-        baseline = by_onnxruntime(model, inputs, want[0], threads)
-        runs = [lambda: machine["main"](*given), lambda: model(*inputs)]
-        runs += [baseline] if baseline else []
-        ours, eager, *others = in_blocks(runs, BLOCKS, BLOCK, PAUSE)
+    given = [tvm.runtime.from_dlpack(x.contiguous()) for x in model.inputs]
+
+    def run() -> Any:
+        return machine["main"](*given)
+
+    def results() -> list[Any]:
+        found = run()
+        found = [found] if isinstance(found, tvm.runtime.Tensor) else found
+        return [torch.from_dlpack(one).clone() for one in found]
+
+    def more() -> dict[str, Any]:
+        return {"profile": profile(machine, run, kernels)}
+
+    return Engine(run, results, more)
+
+
+def profile(machine: Any, run: Callable[[], Any], kernels: Any) -> tuple[float, Any]:
+    """Return the share of time in our kernels, and the operator that takes most of the rest."""
+    import tvm
+
+    from conv_cli.profiling import Profile, entries_of
+    from relax_ext.cli.instrument import calls_of
+
     observed = []
-    for _ in range(5):
+    for _ in range(PROFILED):
         with calls_of(machine, tvm.cpu()) as calls:
-            machine["main"](*given)
+            run()
         observed.append(list(calls))
-    profile = Profile("relax_ext", name, "torch", "", threads, entries_of(observed, kernels.names))
-    errors = stages.error_of(got, want), stages.error_of(own, want)
-    return Row(name, ours, eager, *errors, seconds, profile.ours, profile.weakest, *others)
+    ours = {name: info.kernel for name, info in kernels.infos.items()}
+    found = Profile("relax_ext", "", "torch", "", 0, entries_of(observed, ours))
+    return found.ours, found.weakest
 
 
-def by_onnxruntime(model: Any, inputs: Any, want: Any, threads: int) -> Callable[[], Any] | None:
-    """A session of ONNX Runtime; None where a model can't be exported, run, or is wrong there."""
-    import io
+def by_eager(model: Model, _: int) -> Engine:
+    """Return a run by PyTorch as it is."""
+    return of_torch(model.module, model)
 
-    import onnxruntime
+
+def by_inductor(model: Model, _: int) -> Engine:
+    """Return a run by ``torch.compile`` with frozen weights."""
     import torch
 
-    file = io.BytesIO()
+    options = {"freezing": True}
+    return of_torch(torch.compile(model.module, dynamic=False, options=options), model)
+
+
+def of_torch(forward: Callable[..., Any], model: Model) -> Engine:
+    """Return a run of a callable of PyTorch."""
+    from zoo import stages
+
+    def run() -> Any:
+        return forward(*model.inputs)
+
+    return Engine(run, lambda: stages.tensors_of(run()))
+
+
+def by_onnxruntime(file: Path, inputs: list[Any], threads: int) -> Callable[[], Any]:
+    """Return a run by ONNX Runtime."""
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 4
-    options.add_session_config_entry("session.force_spinning_stop", "1")
-    try:
-        torch.onnx.export(model, tuple(inputs), file, dynamo=False, opset_version=17)
-        session = onnxruntime.InferenceSession(file.getvalue(), options)
-        names = [one.name for one in session.get_inputs()]
-        given = {name: x.contiguous().numpy() for name, x in zip(names, inputs)}
-        first = torch.tensor(session.run(None, given)[0]).double()
-    except Exception as error:
-        print(f"ONNX Runtime: {str(error).splitlines()[0][:150]}", file=sys.stderr)
-        return None
-    if first.shape != want.shape or (first - want).abs().max() > 1e-2 * want.abs().max():
-        print("ONNX Runtime: another result", file=sys.stderr)
-        return None
+    session = onnxruntime.InferenceSession(str(file), options)
+    given = {one.name: x for one, x in zip(session.get_inputs(), inputs)}
     return lambda: session.run(None, given)
 
 
-def line(row: Row) -> str:
-    """A row of a table in Markdown."""
-    weakest = f"{row.weakest[0]} {100 * row.weakest[1]:.0f} %" if row.weakest else "-"
-    ratio = f"{row.ratio:.2f}" if row.ratio >= 1 else f"**{row.ratio:.2f}**"
-    other = f"{row.onnxruntime:.1f}" if row.onnxruntime else "–"
-    return (
-        f"| {row.model} | {row.torch:.1f} | {other} | {row.ours:.1f} | {ratio} | {row.error:.0e} "
-        f"| {row.torch_error:.0e} | {100 * row.share_of_ours:.0f} % | {weakest} |"
-    )
+def by_openvino(file: Path, inputs: list[Any], threads: int) -> Callable[[], Any]:
+    """Return a run by OpenVINO."""
+    import openvino
 
+    from benchmark.by_openvino import SETTINGS
 
-def _known(path: Path | None) -> dict[str, Row]:
-    """Rows of an earlier run."""
-    if path is None or not path.exists():
-        return {}
-    return {one["model"]: Row(**one) for one in json.loads(path.read_text())}
+    core = openvino.Core()
+    settings = {**SETTINGS, "INFERENCE_NUM_THREADS": threads}
+    request = core.compile_model(core.read_model(file), "CPU", settings).create_infer_request()
+    for number, x in enumerate(inputs):
+        request.set_input_tensor(number, openvino.Tensor(x, shared_memory=True))
+
+    def run() -> Any:
+        request.infer(share_outputs=True)
+        return [request.get_output_tensor(0).data]
+
+    return run
 
 
 if __name__ == "__main__":

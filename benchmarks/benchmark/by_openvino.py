@@ -15,7 +15,7 @@ from .baselines import Call
 from .by_onnx import model
 from .cases import Case
 
-_SETTINGS = {
+SETTINGS = {
     "PERFORMANCE_HINT": "LATENCY",
     "NUM_STREAMS": 1,
     "INFERENCE_PRECISION_HINT": "f32",  # or a processor with AMX rounds operands to bfloat16
@@ -26,7 +26,7 @@ _SETTINGS = {
 def call(case: Case, face: str, tensors: Mapping[str, Tensor], threads: int) -> Call:
     """One inference on an operand that the request shares."""
     core = openvino.Core()
-    settings = {**_SETTINGS, "INFERENCE_NUM_THREADS": threads}
+    settings = {**SETTINGS, "INFERENCE_NUM_THREADS": threads}
     compiled = core.compile_model(core.read_model(model(case, face, tensors["w"])), "CPU", settings)
     request = compiled.create_infer_request()
     request.set_input_tensor(

@@ -14,7 +14,7 @@ from typing import Any
 
 # PyTorch allocates its output in every call. With glibc's defaults a large one is mapped and
 # unmapped each time, and page faults double some of its times.
-_LARGE_MALLOC = "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=4294967296"
+LARGE_MALLOC = "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=4294967296"
 _PACKAGES = ("torch", "numpy")
 
 
@@ -27,7 +27,7 @@ def prepare(threads: int) -> None:
         "TVM_NUM_THREADS": str(threads),
         "TVM_BIND_THREADS": "0",  # pinned workers would share their cores with torch's
         "OMP_NUM_THREADS": str(threads),
-        "GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", _LARGE_MALLOC),
+        "GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", LARGE_MALLOC),
         # Relay would look for schedules that others have tuned, on the network, before each build.
         "TOPHUB_LOCATION": os.environ.get("TOPHUB_LOCATION", "NONE"),
     }
@@ -38,7 +38,7 @@ def prepare(threads: int) -> None:
 
 def is_malloc_set() -> bool:
     """Whether this process runs with the large thresholds, and another could without."""
-    return os.environ.get("GLIBC_TUNABLES") == _LARGE_MALLOC
+    return os.environ.get("GLIBC_TUNABLES") == LARGE_MALLOC
 
 
 def describe(

@@ -1,72 +1,161 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks of whole models beside PyTorch share: environment, header, plot."""
+"""What the benchmarks of whole models share: command line, loop over models, header, plot."""
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
+from importlib.metadata import version
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
-from .environment import commit, processor_name
+from .environment import LARGE_MALLOC, commit, processor_name
 
-WAITING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0"}
-"""How PyTorch's threads wait while all are measured in one process; a process of its own has the
-default."""
+LINEAR = 10
+"""Ratio beyond which a plot's axis is logarithmic."""
+Row = dict[str, Any]
+"""What was measured of a model: milliseconds ``ms`` by engine, ``ours`` among them, and more."""
 
 
-def prepare_environment(threads: int) -> None:
-    """Set what is read at import: the number of threads, which do not spin while they wait."""
+def parser(documentation: str) -> argparse.ArgumentParser:
+    """Return the options of every benchmark of models."""
+    made = argparse.ArgumentParser(description=documentation.split("\n")[0])
+    made.add_argument("--only", nargs="+", metavar="NAME", help="only these models, in this order")
+    made.add_argument("--threads", type=int, default=2)
+    made.add_argument("--list", action="store_true", help="print the names")
+    made.add_argument("--json", type=Path, help="write the rows there; rows of other models stay")
+    made.add_argument("--plot", type=Path, help="draw the ratios there")
+    made.add_argument("--worker", metavar="ENGINE", help=argparse.SUPPRESS)
+    return made
+
+
+def names_of(
+    given: argparse.Namespace, models: Iterable[str], made: argparse.ArgumentParser
+) -> list[str]:
+    """Return the models that are asked for, or all; end with an error for an unknown one."""
+    known = list(models)
+    if unknown := set(given.only or ()) - set(known):
+        made.error(f"--only: {', '.join(sorted(unknown))} must be of --list")
+    return given.only or known
+
+
+def use_threads(threads: int) -> None:
+    """Set what workers read when they start: threads, and thresholds of malloc.
+
+    A ``GLIBC_TUNABLES`` that is already set is left alone.
+    """
     os.environ["TVM_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(threads)
-    os.environ.update({**WAITING, "TVM_BIND_THREADS": "0"})
+    os.environ.setdefault("GLIBC_TUNABLES", LARGE_MALLOC)
 
 
-def header(threads: int) -> dict[str, Any]:
-    """Return when and where the rows were measured."""
-    import torch
-    import tvm
+def measure_all(
+    names: Iterable[str],
+    measure: Callable[[str], Mapping[str, Row]],
+    given: argparse.Namespace,
+    baselines: Iterable[str],
+    packages: Iterable[str],
+) -> dict[str, Row]:
+    """Measure models, print a line for each row, and write all rows after each model.
 
+    Parameters
+    ----------
+    measure : callable
+        Rows of a model, by name.
+    baselines : iterable of str
+        Engines that ours is compared with.
+    packages : iterable of str
+        Distributions whose versions the file states.
+
+    Returns
+    -------
+    dict
+        Rows by name, those of an earlier run on the same processor included.
+    """
+    head = header(given.threads, packages)
+    rows = _earlier_rows(given.json, head["cpu"])
+    for name in names:
+        for row_name, row in measure(name).items():
+            row["ratios"] = ratios(row["ms"], baselines)
+            rows[row_name] = row
+            print(line(row_name, row), flush=True)
+        if given.json:
+            given.json.parent.mkdir(parents=True, exist_ok=True)
+            given.json.write_text(json.dumps({**head, "rows": rows}, indent=1) + "\n")
+    return rows
+
+
+def header(threads: int, packages: Iterable[str]) -> dict[str, Any]:
+    """Return when, where and with what rows are measured."""
     return {
         "date": datetime.now(timezone.utc).date().isoformat(),
         "commit": commit(),
         "cpu": processor_name(),
         "threads": threads,
-        "versions": {"torch": torch.__version__, "tvm": tvm.__version__},
+        "versions": {name: version(name) for name in packages},
     }
 
 
-def plot(
-    rows: Mapping[str, Mapping[str, Any]], labels: Mapping[str, str], what: str, path: Path
-) -> None:
-    """Draw how many times as fast ours is as each baseline.
+def ratios(ms: Mapping[str, float], baselines: Iterable[str]) -> dict[str, float]:
+    """Return the time of each baseline over ours; ``best`` is the least of them."""
+    found = {name: ms[name] / ms["ours"] for name in baselines if name in ms}
+    return {**found, "best": min(found.values())} if found else {}
+
+
+def line(name: str, row: Row) -> str:
+    """Return a row of a table in Markdown: milliseconds by engine, and the least ratio."""
+    times = ", ".join(f"{engine} {its:.2f}" for engine, its in row["ms"].items())
+    failed = "".join(f", {engine} failed: {why}" for engine, why in row.get("failed", {}).items())
+    return f"| {name} | {times}{failed} | {row['ratios'].get('best', 0):.2f} |"
+
+
+def show_means(rows: Mapping[str, Row]) -> None:
+    """Print the geometric mean and the least of the ratios to the best baseline of each row."""
+    best = [row["ratios"]["best"] for row in rows.values() if row["ratios"]]
+    print(
+        f"best baseline over ours: geometric mean {geometric_mean(best):.2f}, least {min(best):.2f}"
+    )
+
+
+def plot(rows: Mapping[str, Row], labels: Mapping[str, str], what: str, path: Path) -> None:
+    """Draw how many times as fast ours is as each other engine.
 
     Parameters
     ----------
-    rows : mapping
-        By name, each with milliseconds ``ms`` by engine, ``ours`` among them.
     labels : mapping
-        Labels of the two baselines, by engine.
+        Labels of the others, by engine.
     what : str
         What took the time, for the axis.
-    path : Path
     """
     import matplotlib as mpl
 
     mpl.use("svg" if path.suffix == ".svg" else "agg")
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 0.45 * len(rows) + 1.2), layout="constrained")
+    figure = Figure(figsize=(8, (0.2 + 0.15 * len(labels)) * len(rows) + 1.2), layout="constrained")
     axes = figure.subplots()
-    places = range(len(rows))
-    for offset, engine, colour in zip((-0.2, 0.2), labels, ("#2a6f97", "#e07a1f")):
-        ratios = [row["ms"].get(engine, 0) / row["ms"]["ours"] for row in rows.values()]
-        bars = [place + offset for place in places]
-        axes.barh(bars, ratios, 0.38, label=labels[engine], color=colour)
-    axes.set_yticks(list(places), list(rows))
+    height = 0.8 / len(labels)
+    for number, (engine, label) in enumerate(labels.items()):
+        bars = [place + (number - (len(labels) - 1) / 2) * height for place in range(len(rows))]
+        found = [row["ms"].get(engine, 0) / row["ms"]["ours"] for row in rows.values()]
+        axes.barh(bars, found, height, label=label)
+    axes.set_yticks(range(len(rows)), list(rows))
     axes.invert_yaxis()
     axes.axvline(1, color="#444444", linewidth=1)
     axes.set_xlabel(f"{what}, over ours")
+    if max(row["ratios"]["best"] for row in rows.values()) > LINEAR:
+        axes.set_xscale("log")
     axes.legend()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
+
+
+def _earlier_rows(path: Path | None, cpu: str) -> dict[str, Row]:
+    """Return the rows of an earlier run; none of another processor, which would be mixed up."""
+    if path is None or not path.exists():
+        return {}
+    found = json.loads(path.read_text())
+    return found["rows"] if found.get("cpu") == cpu else {}

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines in processes of their own, which are measured in turns or at once.
+
+Each engine has the threads, caches and settings of a process that runs nothing else.  While one
+runs a block of calls, the others wait for a line of their standard input, and the pause before a
+block lets threads that spin after a call fall asleep.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from .timing import timed
+
+BLOCKS, BLOCK, PAUSE = 7, 0.4, 0.2
+"""Blocks of calls, seconds of one, and seconds before each."""
+MARK = "@ "
+"""Begins a line of a worker; what libraries print begins otherwise."""
+
+
+class WorkerError(RuntimeError):
+    """A worker ended before it answered; the last line that it wrote says why."""
+
+
+class Worker:
+    """A process that prepares a call, and then makes blocks of calls.
+
+    Parameters
+    ----------
+    command : sequence of str
+        A program that calls :func:`serve`.
+    environment : mapping, optional
+        Variables that differ from those of this process.
+
+    Attributes
+    ----------
+    ready : dict
+        What the program told of its preparation.
+
+    Raises
+    ------
+    WorkerError
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None):
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            command,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            env={**os.environ, **(environment or {})},
+        )
+        self.ready: dict[str, Any] = self._answer()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def start(self, seconds: float) -> None:
+        """Let it make calls for so long; :meth:`finish` returns their times."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{seconds}\n")
+        self._process.stdin.flush()
+
+    def finish(self) -> list[float]:
+        """Return the milliseconds of each call of the block that was started."""
+        return self._answer()
+
+    def block(self, seconds: float = BLOCK) -> list[float]:
+        """Return the milliseconds of each call of a block."""
+        self.start(seconds)
+        return self.finish()
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(MARK):
+                return json.loads(line.removeprefix(MARK))
+        errors = self._process.communicate()[1].strip().splitlines()
+        raise WorkerError(errors[-1][:300] if errors else "it ended without a word")
+
+
+def in_turns(workers: Mapping[str, Worker]) -> dict[str, float]:
+    """Return the median of the calls of each worker in milliseconds, by blocks in turns."""
+    times: dict[str, list[float]] = {name: [] for name in workers}
+    for _ in range(BLOCKS):
+        for name, worker in workers.items():
+            time.sleep(PAUSE)
+            times[name] += worker.block()
+    return {name: median(taken) for name, taken in times.items()}
+
+
+def serve(run: Callable[[], Any], ready: Mapping[str, Any]) -> None:
+    """Tell that a call is prepared, then make a block of calls for each line that is read.
+
+    The first call of a block is not counted: it wakes threads and fills caches.
+    """
+    _tell(ready)
+    for line in sys.stdin:
+        run()
+        taken, until = [], time.perf_counter() + float(line)
+        while len(taken) < 2 or time.perf_counter() < until:
+            taken.append(1e3 * timed(run)[1])
+        _tell(taken)
+
+
+def _tell(answer: Any) -> None:
+    print(MARK + json.dumps(answer), flush=True)

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Benchmarks of whole models: workers, rows, and the tables that documents show of them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+import figures
+from benchmark import steps, workers
+
+SERVES = """
+import sys, time
+sys.path.insert(0, {path!r})
+from benchmark.workers import serve
+print("a library speaks")
+serve(lambda: time.sleep({seconds}), {{"first_s": 1.5}})
+"""
+BENCHMARKS = str(Path(steps.__file__).parents[1])
+
+
+def worker(seconds: float) -> workers.Worker:
+    return workers.Worker([sys.executable, "-c", SERVES.format(path=BENCHMARKS, seconds=seconds)])
+
+
+def test_workers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times are those of the calls; what else a process prints is passed over."""
+    monkeypatch.setattr(workers, "BLOCKS", 2)
+    monkeypatch.setattr(workers, "PAUSE", 0.0)
+    with worker(0.001) as short, worker(0.02) as long:
+        assert short.ready == {"first_s": 1.5}
+        assert len(long.block(0.0)) == 2
+        ms = workers.in_turns({"short": short, "long": long})
+    assert 1 <= ms["short"] < ms["long"] and ms["long"] >= 20
+
+
+def test_a_worker_that_ends_says_why() -> None:
+    with pytest.raises(workers.WorkerError, match="no such model"):
+        workers.Worker([sys.executable, "-c", "raise SystemExit('no such model')"])
+
+
+def test_rows_of_another_processor_are_not_kept(tmp_path: Path) -> None:
+    """Rows of one file are of one machine, and ratios are those of the baselines only."""
+    given = Namespace(json=tmp_path / "rows.json", threads=1)
+
+    def measure(name: str) -> dict[str, steps.Row]:
+        return {name: {"ms": {"ours": 2.0, "frozen": 1.0, "eager": 3.0, "inductor": 5.0}}}
+
+    for name in ("a", "b"):
+        steps.measure_all([name], measure, given, ("eager", "inductor"), ("numpy",))
+    written = json.loads(given.json.read_text())
+    assert list(written["rows"]) == ["a", "b"]
+    assert written["rows"]["a"]["ratios"] == {"eager": 1.5, "inductor": 2.5, "best": 1.5}
+    given.json.write_text(json.dumps({**written, "cpu": "another"}))
+    assert list(steps.measure_all(["c"], measure, given, ("eager",), ("numpy",))) == ["c"]
+
+
+def test_documents_show_what_was_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every table between the comments is what its file gives: run tools/figures.py otherwise."""
+    monkeypatch.setattr(sys, "argv", ["figures.py", "--check"])
+    assert figures.main() == 0, capsys.readouterr().err
+
+
+def test_a_figure_that_no_file_has_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"ms": {"ours": 2.0, "eager": 1.0}, "ratios": {"eager": 0.5, "best": 0.5}}
+    head = {"cpu": "C", "threads": 2, "versions": {"torch": "2"}, "date": "d", "commit": "c"}
+    (tmp_path / "bench_models.json").write_text(json.dumps({**head, "rows": {"net": row}}))
+    monkeypatch.setattr(figures, "MEASURED", tmp_path)
+    text = "<!-- figures: rows bench_models.json -->\n<!-- end of figures -->\n"
+    made = figures.renewed(text)
+    assert "| net | 2.00 | 1.00 | **0.500** |" in made
+    assert figures.renewed(made) == made
+    assert figures.renewed(made.replace("2.00", "1.00")) == made
+    summary = figures.renewed(text.replace("rows", "summary"))
+    assert (
+        "| whole models, `relax_ext.pipeline` | 1 | PyTorch eager | 0.500 | **0.500** |" in summary
+    )
