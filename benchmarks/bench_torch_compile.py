@@ -39,6 +39,8 @@ ENGINES = {
     "training": ("ours", "eager", "inductor"),
 }
 BASELINES = {"eager": "PyTorch eager", "inductor": "torch.compile, inductor"}
+COMPILES = ("ours", "inductor")
+"""Engines whose first call is timed with empty caches."""
 CACHES = {"TVM_CONV_CACHE": "tvm_conv", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
 """Variables that name folders of compiled code, and folders for them."""
 
@@ -88,8 +90,9 @@ def measured(name: str, mode: str, threads: int) -> Row:
             command = [sys.executable, __file__, "--worker", engine, "--only", name]
             command += ["--modes", mode, "--threads", str(threads)]
             try:
-                with Worker(command, caches) as cold:
-                    row["cold_s"][engine] = cold.ready["first_s"]
+                if engine in COMPILES:
+                    with Worker(command, caches) as cold:
+                        row["cold_s"][engine] = cold.ready["first_s"]
                 workers[engine] = warm = stack.enter_context(Worker(command, caches))
             except WorkerError as error:  # inductor refuses some models
                 if engine not in BASELINES:
