@@ -511,6 +511,24 @@ class GemmCosts:
 
 
 @dataclass(frozen=True)
+class AttentionCosts:
+    """Of `attention`."""
+
+    task: float = 1000.0
+    """To begin a task."""
+    tile: float = 12.0
+    """To begin a register tile."""
+    exp: float = 10.0
+    """Of the largest of scores, exp and their sum, for each vector."""
+    rescale: float = 1.0
+    """To multiply a vector of columns where the largest score changes."""
+    copy: float = 0.2
+    """To copy an element beside its neighbours."""
+    turn: float = 0.6
+    """To copy an element by squares that are transposed in registers."""
+
+
+@dataclass(frozen=True)
 class Costs:
     """The numbers of one family of processors.
 
@@ -533,6 +551,7 @@ class Costs:
     phase_lanes: PhaseLanesCosts = PhaseLanesCosts()
     valid_taps: ValidTapsCosts = ValidTapsCosts()
     gemm: GemmCosts = GemmCosts()
+    attention: AttentionCosts = AttentionCosts()
     wgrad_positions: WgradPositionsCosts = WgradPositionsCosts()
     wgrad_channels: WgradChannelsCosts = WgradChannelsCosts()
     wgrad_im2col: WgradIm2colCosts = WgradIm2colCosts()
