@@ -6,7 +6,7 @@ One backend per kind of target builds kernels; what each has to know of a proble
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -39,6 +39,10 @@ BACKENDS: dict[str, tuple[type[Backend], str]] = {
     "cuda": (CudaBackend, "the target's arch must be one such as sm_80"),
 }
 """By kind of target, what builds its kernels, and why it does not for a target that it refuses."""
+
+
+NOMINAL_SIZE = 256
+"""What symbolic sizes are taken for where kernels are compared."""
 
 
 @dataclass(frozen=True)
@@ -206,6 +210,23 @@ def build_on_packed(problem: Problem, target: Any) -> Any:
     base = replace(problem, epilogue=())  # type: ignore[type-var]
     backend = of_target(target)
     return announce(_build(_Request.of(problem, backend, base)))
+
+
+def is_faster(problem: Problem, others: Sequence[Problem], target: Any) -> bool:
+    """Return whether the kernel of a problem is estimated to take less time than those of `others`,
+    one after the other; symbolic sizes are taken for 256.
+
+    A plan that was measured is taken without an estimate.
+    """
+    found: Any = of_target(target)
+
+    def estimate(one: Problem) -> float | None:
+        known = one.anonymous().with_sizes(lambda _: NOMINAL_SIZE).canonical()
+        cost: float | None = found.choice(known).estimate
+        return cost
+
+    cost, costs = estimate(problem), [estimate(one) for one in others]
+    return cost is None or cost <= sum(each for each in costs if each is not None)
 
 
 def plans(problem: Problem, target: Any) -> Iterator[tuple[float, Any]]:

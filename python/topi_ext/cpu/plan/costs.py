@@ -511,8 +511,22 @@ class GemmCosts:
 
 
 @dataclass(frozen=True)
+class RowwiseCosts:
+    """Of `rowwise`: fitted to times of softmax on Emerald Rapids, 28 November 2026."""
+
+    row: float = 30.0
+    """To begin a row."""
+    softmax: float = 30.0
+    """Of a vector of a softmax: its largest element, exp, their sum, and the division by it."""
+    normalize: float = 12.0
+    """Of a vector of a normalization."""
+    element: float = 10.0
+    """Of an element that fills no vector with others."""
+
+
+@dataclass(frozen=True)
 class AttentionCosts:
-    """Of `attention`."""
+    """Of `attention`: fitted to times on Emerald Rapids, 28 November 2026."""
 
     task: float = 1000.0
     """To begin a task."""
@@ -551,6 +565,7 @@ class Costs:
     phase_lanes: PhaseLanesCosts = PhaseLanesCosts()
     valid_taps: ValidTapsCosts = ValidTapsCosts()
     gemm: GemmCosts = GemmCosts()
+    rowwise: RowwiseCosts = RowwiseCosts()
     attention: AttentionCosts = AttentionCosts()
     wgrad_positions: WgradPositionsCosts = WgradPositionsCosts()
     wgrad_channels: WgradChannelsCosts = WgradChannelsCosts()
