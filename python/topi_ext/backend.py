@@ -6,7 +6,7 @@ One backend per kind of target builds kernels; what each has to know of a proble
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -212,21 +212,17 @@ def build_on_packed(problem: Problem, target: Any) -> Any:
     return announce(_build(_Request.of(problem, backend, base)))
 
 
-def is_faster(problem: Problem, others: Sequence[Problem], target: Any) -> bool:
-    """Return whether the kernel of a problem is estimated to take less time than those of `others`,
-    one after the other; symbolic sizes are taken for 256.
+def is_faster(problem: Problem, target: Any) -> bool:
+    """Return whether the kernel of a problem is estimated to take less time than those of
+    :meth:`~topi_ext.spec.problem.Problem.separate` one after the other.
 
-    A plan that was measured is taken without an estimate.
+    Symbolic sizes are taken for 256.  A plan that was measured is taken without an estimate.
     """
-    found: Any = of_target(target)
-
-    def estimate(one: Problem) -> float | None:
-        known = one.anonymous().with_sizes(lambda _: NOMINAL_SIZE).canonical()
-        cost: float | None = found.choice(known).estimate
-        return cost
-
-    cost, costs = estimate(problem), [estimate(one) for one in others]
-    return cost is None or cost <= sum(each for each in costs if each is not None)
+    backend: Any = of_target(target)
+    known = problem.anonymous().with_sizes(lambda _: NOMINAL_SIZE)
+    cost = backend.choice(known).estimate
+    separate = (backend.choice(one.canonical()).estimate for one in known.separate())
+    return cost is None or cost <= sum(each for each in separate if each is not None)
 
 
 def plans(problem: Problem, target: Any) -> Iterator[tuple[float, Any]]:

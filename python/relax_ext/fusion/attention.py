@@ -55,8 +55,7 @@ def read(call: Any, scope: Scope) -> Match | None:
     match = chain.read(call)
     if match is None or not match.is_supported or not chain.is_closed(call):
         return None
-    problem = match.anchor.problem(())
-    is_faster = backend.is_faster(problem, problem.separate(), target_of(match.type))
+    is_faster = backend.is_faster(match.anchor.problem(()), target_of(match.type))
     return match if is_faster else None
 
 

@@ -190,7 +190,7 @@ class Attention(LetteredProblem):
         return replace(self, sizes=kept, q=q, k=k, v=v, y=y, mask=mask, epilogue=steps)
 
     def separate(self) -> tuple[MatMul, RowWise, MatMul]:
-        """Return the operators that compute it one after the other, with scores between them."""
+        """Return both products and the softmax between them, with scores in memory."""
         scores = "".join(a for a in self.outer if a in self.q + self.k) + QUERY + KEY
         dtype_q, dtype_k, dtype_v, dtype_y = self.dtypes
         steps: Epilogue = (PostOp("multiply", value=self.scale),)
