@@ -15,6 +15,9 @@ Lanes run over queries, values of k and v are broadcast::
                 columns[e][width] += v * scores
         columns / sums, turned, epilogue                                -> out
 
+Both are matrix products: M are queries; N keys, K the head size of the first; N columns, K keys of
+the second.
+
 Every query has a lane, so that maxima and sums need no shuffles, and keys and values are read as
 they are stored, whatever the head size.  Blocks of keys are put together by the online softmax
 (Milakov and Gimelshein, 2018; Dao et al., *FlashAttention*, 2022): where a larger score is met,
@@ -30,9 +33,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
+from typing import NamedTuple
 
 from ...emit.post_ops import RowEpilogue, exp_below_zero
-from ...spec.attention import ADD, BOTTOM_RIGHT, HIDE, Attention
+from ...spec.attention import ADD, BOTTOM_RIGHT, COLUMN, HIDE, INNER, KEY, QUERY, Attention
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..parts.copies import copy
@@ -45,56 +49,95 @@ _LOWEST = {"float32": -3.4028234663852886e38, "float64": -1.7976931348623157e308
 
 def emit_body(problem: Attention, plan: AttentionPlan, operands: Sequence[Operand]) -> None:
     """Emit the body of ``(q, k, v, mask, *operands of the epilogue, out)``, scheduled by `plan`."""
-    _Kernel(problem, plan, operands).emit()
-
-
-class _Kernel:
-    """The emitter of one kernel."""
-
-    def __init__(self, problem: Attention, plan: AttentionPlan, operands: Sequence[Operand]):
-        self.problem, self.plan = problem, plan
-        self.size = {a: emit.opaque_value(size) for a, size in problem.sizes}
-        stated = zip(operands, problem.arguments())
-        self.q, self.k, self.v, *others, self.out = (
-            self._viewed(operand, argument.order) for operand, argument in stated
-        )
-        self.mask = others.pop(0) if problem.mask else None
-        self.others = others
-
-    def _viewed(self, operand: Operand, letters: str) -> Operand:
-        """Return the operand with these letters, and strides that are computed once."""
-        view = Operand(operand.buffer, operand.dtype, letters, [self.size[a] for a in letters])
-        view.strides = {a: emit.opaque_value(step) for a, step in view.strides.items()}
-        return view
-
-    def emit(self) -> None:
-        """Emit the whole kernel."""
-        outer, plan, queries = self.problem.outer, self.plan, self.size["m"]
-        extents = (*(self.size[a] for a in outer), emit.ceil_div(queries, plan.width))
-        with emit.tasks(prod(extents), plan.parallel) as number:
-            *digits, block = map(emit.opaque_value, emit.unravel(number, extents))
-            where = dict(zip(outer, digits))
-            first = emit.opaque_value(block * plan.width)
-            if not isinstance(queries, int):
-                self._of_any_size(where, first)
-                return
+    size = {a: emit.opaque_value(size) for a, size in problem.sizes}
+    q, k, v, *others, out = (
+        _viewed(operand, argument.order, size)
+        for operand, argument in zip(operands, problem.arguments())
+    )
+    mask = others.pop(0) if problem.mask else None
+    kernel = _Kernel(problem, plan, size, q, k, v, mask, others, out)
+    outer, queries = problem.outer, size[QUERY]
+    extents = (*(size[a] for a in outer), emit.ceil_div(queries, plan.width))
+    with emit.tasks(prod(extents), plan.parallel) as number:
+        *digits, block = map(emit.opaque_value, emit.unravel(number, extents))
+        where = dict(zip(outer, digits))
+        first = emit.opaque_value(block * plan.width)
+        if not isinstance(queries, int):
+            _emit_any_number(kernel, where, first)
+        else:
             full, rest = divmod(queries, plan.width)
             for is_full in emit.sides(block < full if rest and full else full > 0):
                 count = plan.width if is_full else rest
-                _Block(self, where, (first, count), -(-count // plan.lanes)).emit()
+                _emit_block(kernel, where, (first, count), -(-count // plan.lanes))
 
-    def _of_any_size(self, where: dict[str, Expr], first: Expr) -> None:
-        """Emit a block of a symbolic number of queries: at once, or vector by vector."""
-        plan = self.plan
-        count = emit.clamped_extent(first, self.size["m"], plan.width)
-        for is_full in emit.sides(count > plan.width - plan.lanes):
-            if is_full:
-                _Block(self, where, (first, count), plan.vectors).emit()
-                continue
+
+def _viewed(operand: Operand, letters: str, size: dict[str, Expr]) -> Operand:
+    """Return the operand with these letters, and strides that are computed once."""
+    view = Operand(operand.buffer, operand.dtype, letters, [size[a] for a in letters])
+    view.strides = {a: emit.opaque_value(step) for a, step in view.strides.items()}
+    return view
+
+
+class _Kernel(NamedTuple):
+    """What all blocks of queries share: the problem, its plan, sizes by letter, and operands."""
+
+    problem: Attention
+    plan: AttentionPlan
+    size: dict[str, Expr]
+    q: Operand
+    k: Operand
+    v: Operand
+    mask: Operand | None
+    others: Sequence[Operand]
+    out: Operand
+
+
+def _emit_any_number(kernel: _Kernel, where: dict[str, Expr], first: Expr) -> None:
+    """Emit a block of a symbolic number of queries: at once, or vector by vector."""
+    plan = kernel.plan
+    count = emit.clamped_extent(first, kernel.size[QUERY], plan.width)
+    for is_full in emit.sides(count > plan.width - plan.lanes):
+        if is_full:
+            _emit_block(kernel, where, (first, count), plan.vectors)
+        else:
             for i in emit.loop(emit.ceil_div(count, plan.lanes)):
                 begin = emit.let(i * plan.lanes)
                 part = emit.clamped_extent(begin, count, plan.lanes)
-                _Block(self, where, (emit.let(first + begin), part), 1).emit()
+                _emit_block(kernel, where, (emit.let(first + begin), part), 1)
+
+
+def _emit_block(
+    kernel: _Kernel, where: dict[str, Expr], queries: tuple[Expr, Expr], vectors: int
+) -> None:
+    """Emit a block of queries: the first one, and how many, in so many vectors."""
+    arrays = _Arrays.allocated(kernel, vectors * kernel.plan.lanes)
+    _Block(kernel, where, queries, vectors, arrays).emit()
+
+
+class _Arrays(NamedTuple):
+    """Memory of a block, of rows of `width` queries.
+
+    Attributes
+    ----------
+    queries, scores, columns : Array
+        Rows of the head size, keys, and columns of the values.
+    largest, sums : Array
+        The largest score of each query, and the sum of its exponentials.
+    """
+
+    queries: Array
+    scores: Array
+    columns: Array
+    largest: Array
+    sums: Array
+
+    @classmethod
+    def allocated(cls, kernel: _Kernel, width: int) -> _Arrays:
+        """Allocate all of them."""
+        tile = kernel.plan.key_tile
+        keys = -(-kernel.plan.keys // tile) * tile
+        rows = kernel.size[INNER], keys, kernel.size[COLUMN], 1, 1
+        return cls(*(emit.scratch(each * width, kernel.problem.acc_dtype) for each in rows))
 
 
 class _Block:
@@ -108,54 +151,52 @@ class _Block:
         Its first query, and how many it has.
     vectors, width : int
         Vectors of queries, and queries that these have room for.
+    is_one_block : bool
+        Whether all keys are one block.
     """
 
     def __init__(
-        self, kernel: _Kernel, where: dict[str, Expr], queries: tuple[Expr, Expr], vectors: int
+        self,
+        kernel: _Kernel,
+        where: dict[str, Expr],
+        queries: tuple[Expr, Expr],
+        vectors: int,
+        arrays: _Arrays,
     ):
         self.kernel, self.problem, self.plan = kernel, kernel.problem, kernel.plan
         self.size, self.dtype = kernel.size, kernel.problem.acc_dtype
         self.where, (self.first, self.count), self.vectors = where, queries, vectors
-        self.lanes = self.plan.lanes
-        self.width = vectors * self.lanes
-        keys = self.size["n"]
+        self.lanes, self.width = self.plan.lanes, vectors * self.plan.lanes
+        self.queries, self.scores, self.columns, self.largest, self.sums = arrays
+        keys = self.size[KEY]
         self.is_one_block = isinstance(keys, int) and 0 < keys <= self.plan.keys
         self.is_one_block = self.is_one_block and self.problem.causal != BOTTOM_RIGHT
 
     def emit(self) -> None:
         """Emit the whole block."""
-        plan, columns = self.plan, self.size["e"]
-        queries = self._queries()
-        self.largest, self.sums = (emit.scratch(self.width, self.dtype) for _ in range(2))
-        self.columns = emit.scratch(columns * self.width, self.dtype)
-        rows = -(-plan.keys // plan.key_tile) * plan.key_tile
-        self.scores = emit.scratch(rows * self.width, self.dtype)
+        self._copy_queries()
         self._begin()
         keys = self._keys()
-        for number in emit.loop(emit.ceil_div(keys, plan.keys)):
-            key = emit.let(number * plan.keys)
-            count = emit.clamped_extent(key, keys, plan.keys)
-            self._scores(queries, key, count)
+        for number in emit.loop(emit.ceil_div(keys, self.plan.keys)):
+            key = emit.let(number * self.plan.keys)
+            count = emit.clamped_extent(key, keys, self.plan.keys)
+            self._scores(key, count)
             self._mask(key, count)
             self._softmax(count)
             self._values(key, count)
         self._write()
 
-    def _queries(self) -> Array:
+    def _copy_queries(self) -> None:
         """Copy the rows of q, turned and scaled."""
-        q, inner = self.kernel.q, self.size["d"]
-        queries = emit.scratch(inner * self.width, self.dtype)
+        q, inner, queries = self.kernel.q, self.size[INNER], self.queries
         if not (isinstance(self.count, int) and self.count == self.width):
             emit.fill(queries, 0, inner * self.width, emit.constant(0, self.dtype))
-        start = self._start(q) + self.first * q.strides["m"]
-        copy_matrix(
-            Pitched(queries, 0, self.width), q, emit.opaque_base(start),
-            (q.strides["d"], q.strides["m"]), (inner, self.count), self.lanes, inner,
-        )  # fmt: skip
+        start = emit.opaque_base(self._start(q) + self.first * q.strides[QUERY])
+        into, steps = Pitched(queries, 0, self.width), (q.strides[INNER], q.strides[QUERY])
+        copy_matrix(into, q, start, steps, (inner, self.count), self.lanes, inner)
         scale = emit.constant(self.problem.scale, self.dtype)
         if self.problem.scale != 1:
             self._multiply(queries, inner, [scale] * self.vectors)
-        return queries
 
     def _start(self, operand: Operand) -> Expr:
         """Return where an operand begins that belongs to the batch of this block."""
@@ -166,18 +207,18 @@ class _Block:
         if self.is_one_block:
             return
         zero = emit.constant(0, self.dtype)
-        emit.fill(self.columns, 0, self.size["e"] * self.width, zero)
+        emit.fill(self.columns, 0, self.size[COLUMN] * self.width, zero)
         emit.fill(self.sums, 0, self.width, zero)
         emit.fill(self.largest, 0, self.width, emit.constant(_LOWEST[self.dtype], self.dtype))
 
     def _diagonal(self) -> Expr:
         """Return the last key that query 0 reads, in causal attention."""
         ends = self.problem.causal == BOTTOM_RIGHT
-        return self.size["n"] - self.size["m"] if ends else 0
+        return self.size[KEY] - self.size[QUERY] if ends else 0
 
     def _keys(self) -> Expr:
         """Return the number of keys that some query of the block reads."""
-        keys = self.size["n"]
+        keys = self.size[KEY]
         if not self.problem.causal:
             return keys
         last = self.first + self.count + self._diagonal()
@@ -185,12 +226,12 @@ class _Block:
 
     # ------------------------------------------------------------ scores
 
-    def _scores(self, queries: Array, key: Expr, count: Expr) -> None:
+    def _scores(self, key: Expr, count: Expr) -> None:
         """Write scores[key][query]."""
-        inner, tile = self.size["d"], self.plan.key_tile
-        rows, start, (apart, step) = self._rows(self.kernel.k, "d", (key, count))
+        inner, tile = self.size[INNER], self.plan.key_tile
+        rows, start, (apart, step) = self._rows(self.kernel.k, INNER, (key, count))
         is_whole = isinstance(count, int) and count % tile == 0
-        b = Matrix(queries, lambda d: d * self.width)
+        b = Matrix(self.queries, lambda d: d * self.width)
         for i in emit.loop(emit.ceil_div(count, tile)):
             first = emit.let(i * tile)
             numbers = [first + o for o in range(tile)]
@@ -208,9 +249,9 @@ class _Block:
         """Return some rows of keys or values, as they are or copied: the array, where they begin,
         and the distances of rows and of elements along `letter`."""
         (first, count), plan = keys, self.plan
-        steps = operand.strides["n"], operand.strides[letter]
+        steps = operand.strides[KEY], operand.strides[letter]
         start = emit.opaque_base(self._start(operand) + first * steps[0])
-        if not (plan.copies_k if letter == "d" else plan.copies_v):
+        if not (plan.copies_k if letter == INNER else plan.copies_v):
             return operand, start, steps
         elements = self.size[letter]
         pitch = -(-elements // self.lanes) * self.lanes
@@ -239,10 +280,10 @@ class _Block:
     def _mask_values(self, key: Expr, count: Expr) -> Callable[[Expr, int], Expr]:
         """Return ``value(n, v)``: the vector of the mask for a key and some queries."""
         mask, width, lanes = self.kernel.mask, self.width, self.lanes
-        step, apart = (mask.strides.get(letter, 0) for letter in "nm")
+        step, apart = (mask.strides.get(letter, 0) for letter in (KEY, QUERY))
         start = self._start(mask) + key * step + self.first * apart
         start = emit.opaque_base(start)
-        if "m" not in mask.strides:
+        if QUERY not in mask.strides:
             return lambda n, _: emit.broadcast(
                 emit.via_memory(mask.load(start + n * step, self.dtype), self.dtype), lanes
             )
@@ -288,7 +329,7 @@ class _Block:
                 emit.let(exp_below_zero(emit.let(old - new), self.dtype, self.lanes))
                 for old, new in zip(before, largest)
             ]
-            self._multiply(self.columns, self.size["e"], factors)
+            self._multiply(self.columns, self.size[COLUMN], factors)
             self._multiply(self.sums, 1, factors)
             for at, value in zip(self._vectors(), largest):
                 emit.store(self.largest, at, value)
@@ -340,9 +381,9 @@ class _Block:
 
     def _values(self, key: Expr, count: Expr) -> None:
         """Add values times exponentials to the columns."""
-        rows, start, (apart, step) = self._rows(self.kernel.v, "e", (key, count))
+        rows, start, (apart, step) = self._rows(self.kernel.v, COLUMN, (key, count))
         b = Matrix(self.scores, lambda n: n * self.width, self.width)
-        for first, size in emit.tiles(self.size["e"], self.plan.column_tile):
+        for first, size in emit.tiles(self.size[COLUMN], self.plan.column_tile):
             begin = emit.opaque_base(start + first * step)
             a = Matrix(rows, lambda o, n, begin=begin: begin + n * apart + o * step, apart)
             offsets = [(first + o) * self.width for o in range(size)]
@@ -351,7 +392,7 @@ class _Block:
 
     def _write(self) -> None:
         """Write columns over sums."""
-        columns, out, problem = self.size["e"], self.kernel.out, self.problem
+        columns, out, problem = self.size[COLUMN], self.kernel.out, self.problem
         zero, one = (
             emit.broadcast(emit.constant(number, self.dtype), self.lanes) for number in (0, 1)
         )
@@ -369,14 +410,14 @@ class _Block:
             Pitched(rows, 0, pitch), self.columns, 0, (1, self.width), (self.count, columns),
             self.lanes, self.width,
         )  # fmt: skip
-        step = out.strides["e"]
+        step = out.strides[COLUMN]
         for m in emit.loop(self.count):
-            where = {**self.where, "m": self.first + m, "e": 0}
+            where = {**self.where, QUERY: self.first + m, COLUMN: 0}
             into = emit.opaque_base(out.at("".join(where), *where.values()))
             source = emit.opaque_base(m * pitch)
             if problem.epilogue or step != 1:
                 epilogue = RowEpilogue.along(
-                    problem.epilogue, self.dtype, self.kernel.others, where, "e"
+                    problem.epilogue, self.dtype, self.kernel.others, where, COLUMN
                 )
                 for e in emit.loop(columns):
                     value = epilogue(rows[source + e], e)
