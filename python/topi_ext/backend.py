@@ -41,6 +41,10 @@ BACKENDS: dict[str, tuple[type[Backend], str]] = {
 """By kind of target, what builds its kernels, and why it does not for a target that it refuses."""
 
 
+NOMINAL_SIZE = 256
+"""What symbolic sizes are taken for where kernels are compared."""
+
+
 @dataclass(frozen=True)
 class Unsupported:
     """Why a target has no kernels of ours: TVM schedules the TE definitions for it."""
@@ -85,7 +89,7 @@ def supports(kind: str, target: Any, zero_points: ZeroPoints = NO_ZERO_POINTS) -
     ----------
     kind : str
         ``conv``, ``conv_transpose``, ``conv_weight_grad``, ``matmul``, ``softmax``,
-        ``masked_softmax``, ``normalize``, ``transpose`` or ``resize``.
+        ``masked_softmax``, ``normalize``, ``attention``, ``transpose`` or ``resize``.
     target : tvm.target.Target or None
     zero_points : tuple of int
         What is subtracted from elements of both operands.
@@ -206,6 +210,19 @@ def build_on_packed(problem: Problem, target: Any) -> Any:
     base = replace(problem, epilogue=())  # type: ignore[type-var]
     backend = of_target(target)
     return announce(_build(_Request.of(problem, backend, base)))
+
+
+def is_faster(problem: Problem, target: Any) -> bool:
+    """Return whether the kernel of a problem is estimated to take less time than those of
+    :meth:`~topi_ext.spec.problem.Problem.separate` one after the other.
+
+    Symbolic sizes are taken for 256.  A plan that was measured is taken without an estimate.
+    """
+    backend: Any = of_target(target)
+    known = problem.anonymous().with_sizes(lambda _: NOMINAL_SIZE)
+    cost = backend.choice(known).estimate
+    separate = (backend.choice(one.canonical()).estimate for one in known.separate())
+    return cost is None or cost <= sum(each for each in separate if each is not None)
 
 
 def plans(problem: Problem, target: Any) -> Iterator[tuple[float, Any]]:

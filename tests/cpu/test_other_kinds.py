@@ -156,7 +156,7 @@ def test_a_target_is_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     target = tvm.target.Target("opencl")
     assert "llvm and cuda" in backend.supports("softmax", target).reason
     monkeypatch.setitem(backend.BACKENDS, "opencl", (ToyBackend, "never"))
-    assert backend.supports("softmax", target) and not backend.supports("attention", target)
+    assert backend.supports("softmax", target) and not backend.supports("sort", target)
     problem = RowWise(SOFTMAX, (("b", 2), ("k", 5)), "k", ("float32",) * 2)
     x = np.arange(10, dtype="float32").reshape(2, 5)
     out = tvm.runtime.tensor(np.zeros_like(x))

@@ -89,7 +89,7 @@ MODELS = {
         [(1, 24, 1, 1), (11, 24, 1, 1), (1, 1, 1, 1)],
         ["conv2d_add"],
     ),
-    "attention": (Function(attention), [(2, 9, 3, 16)] * 3, ["matmul", "matmul1", "softmax1"]),
+    "attention": (Function(attention), [(2, 9, 3, 16)] * 3, ["attention"]),
     "encoder": (
         nn.TransformerEncoderLayer(24, 4, 48, batch_first=True, activation="gelu"),
         [(2, 7, 24)],

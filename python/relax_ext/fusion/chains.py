@@ -33,7 +33,7 @@ from .constants import DEQUANTIZE, QUANTIZE, value_of
 from .match import Match
 from .matmul import MATMUL
 from .matmul import read as read_product
-from .patterns import Lookup, is_operator, number_in
+from .patterns import Lookup, Readers, Scope, is_operator, number_in
 from .quantized import of_bytes, stands_for
 from .resizes import read as read_resize
 from .rows import read as read_rows
@@ -73,12 +73,8 @@ class Chain(CommonChain):
         return begun
 
 
-Readers = dict[Any, list[tuple[Any, Any]]]
-"""By value, the values that are computed from it, each with its call."""
-
-Begin = Callable[[Any, Lookup, Lookup], Match | None]
-"""``begin(call, lookup, outside)`` reads a call that begins a chain.  `outside` is a `lookup` that
-does not see values that chains compute."""
+Begin = Callable[[Any, Scope], Match | None]
+"""``begin(call, scope)`` reads a call that begins a chain."""
 
 
 def chains_of(func: Any, begin: Begin) -> dict[Any, Chain]:
@@ -102,8 +98,9 @@ def chains_of(func: Any, begin: Begin) -> dict[Any, Chain]:
     def outside(expr: Any) -> Any:
         return None if expr in ends else values.get(expr)
 
+    scope = Scope(lookup, outside, readers)
     for var, value in bindings:
-        match = begin(value, lookup, outside) if is_operator(value) else None
+        match = begin(value, scope) if is_operator(value) else None
         if match is None or not match.is_supported:
             continue
         chain = Chain.begun(match, lookup)
@@ -147,18 +144,18 @@ def _is_whole(chain: Chain, count: int, readers: Readers) -> bool:
     return chain.is_closed(count, lambda value: (call for _, call in readers[value]))
 
 
-def transposes(call: Any, *_: Lookup) -> Match | None:
+def transposes(call: Any, _: Scope) -> Match | None:
     """Read a transpose."""
     return read_transpose(call)
 
 
-def products_and_rows(call: Any, lookup: Lookup, outside: Lookup) -> Match | None:
+def products_and_rows(call: Any, scope: Scope) -> Match | None:
     """Read a convolution, a matrix product, a resize, a softmax or a norm."""
     if call.op.name == MATMUL:
-        return read_product(call, outside)
+        return read_product(call, scope.outside)
     if call.op.name in STOCK:
-        return _read_conv(call, lookup)
-    return read_resize(call) or read_rows(call, lookup)
+        return _read_conv(call, scope.lookup)
+    return read_resize(call) or read_rows(call, scope.lookup)
 
 
 def _read_conv(call: Any, lookup: Lookup) -> Match | None:

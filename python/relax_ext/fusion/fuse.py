@@ -10,6 +10,7 @@ import numpy as np
 
 from topi_ext.compat import relax
 
+from .attention import read as read_attention
 from .chains import Begin, Chain, chains_of, products_and_rows, transposes
 from .constants import parameters_of_load
 from .match import lowered
@@ -22,8 +23,9 @@ def fuse_kernels(module: Any, packs_parameters: bool = False) -> Any:
     behind them.
 
     Constant weights are packed by a call whose operands are constants, which ``FoldConstant``
-    computes at compile time.  What has no kernel of ours is left as it is.  Transposes that no
-    product has taken in come last.
+    computes at compile time.  What has no kernel of ours is left as it is.  Attention comes first,
+    whose products and softmax are kernels of their own otherwise, and transposes that no product
+    has taken in come last.
 
     Parameters
     ----------
@@ -36,7 +38,7 @@ def fuse_kernels(module: Any, packs_parameters: bool = False) -> Any:
     -------
     tvm.IRModule
     """
-    for begin in (products_and_rows, transposes):
+    for begin in (read_attention, products_and_rows, transposes):
         mutator = _Fuser(module, begin, packs_parameters)
         for name, func in list(module.functions_items()):
             if isinstance(func, R.Function):
@@ -74,7 +76,7 @@ class _Fuser(R.PyExprMutator):
             operand if isinstance(operand, np.ndarray) else self.visit_expr(operand)
             for operand in chain.operands
         ]
-        is_packed = len(match.inputs) > 1 and chain.match.inputs[1] in self.parameters
+        is_packed = chain.anchor.has_weight and chain.match.inputs[1] in self.parameters
         result = lowered(self.builder_, match, chain.anchor, chain.steps, operands, is_packed)
         for view in chain.views:
             result = R.Call(view.op, [self.builder_.emit(result), *view.args[1:]], view.attrs)

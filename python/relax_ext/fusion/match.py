@@ -71,7 +71,7 @@ def lowered(
         Whether a function of its own packs the weight, as of a weight that is a constant.
     """
     problem, target, arguments = anchor.problem(steps), target_of(match.type), list(match.inputs)
-    is_constant = len(arguments) > 1 and constant_value(arguments[1]) is not None
+    is_constant = anchor.has_weight and constant_value(arguments[1]) is not None
     if is_constant or is_packed:
         packing, kernel = backend.prepack(problem, target)
     else:

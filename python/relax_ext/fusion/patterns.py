@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import tvm
 
@@ -15,6 +15,25 @@ R = relax()
 
 Lookup = Callable[[Any], Any]
 """The value that a variable is bound to in its function, or None."""
+
+Readers = dict[Any, list[tuple[Any, Any]]]
+"""By value, the values that are computed from it, each with its call."""
+
+
+class Scope(NamedTuple):
+    """What a function knows of its values.
+
+    Attributes
+    ----------
+    lookup : Lookup
+    outside : Lookup
+        A `lookup` that does not see values that chains compute.
+    readers : Readers
+    """
+
+    lookup: Lookup
+    outside: Lookup
+    readers: Readers
 
 
 def masked_softmax(where: Any, lookup: Lookup) -> Any:

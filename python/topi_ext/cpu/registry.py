@@ -10,6 +10,7 @@ from __future__ import annotations
 from ..kernel.registry import DynamicShapes, Kernel, Registry
 from ..spec.rowwise import OPS as ROW_OPS
 from .machine import CpuMachine
+from .plan.attention import AttentionPlan, attention_candidates
 from .plan.direct import DirectPlan, direct_candidates, direct_of_any_size, plan_direct
 from .plan.direct_amx import DirectAmxPlan, direct_amx_candidates
 from .plan.direct_amx_int8 import DirectAmxInt8Plan, direct_amx_int8_candidates
@@ -119,6 +120,10 @@ KERNELS: Registry[CpuMachine] = Registry(
     ),
     Kernel(
         "rowwise", RowwisePlan, ROW_OPS, rowwise_candidates, dynamic=DynamicShapes(kinds=ROW_OPS),
+    ),
+    Kernel(
+        "attention", AttentionPlan, ("attention",), attention_candidates,
+        dynamic=DynamicShapes(kinds=("attention",)),
     ),
     Kernel("transpose", TransposePlan, ("transpose",), transpose_candidates),
     Kernel("resize", ResizePlan, ("resize",), resize_candidates),

@@ -11,7 +11,7 @@ from typing import Any
 from .. import compat
 from ..compat import IRBuilder, script, statements
 from ..spec.dtypes import byte_width
-from .expressions import Expr, ceil_div, least, let, wide
+from .expressions import Expr, ceil_div, lanes_of, least, let, wide
 from .operands import Array, Operand, store
 
 SCRATCH_BYTES = "topi_ext.scratch_bytes"
@@ -140,14 +140,14 @@ def scratch(elements: Expr, dtype: str) -> Array:
     return allocated(elements, dtype, hidden=not is_small)
 
 
-def via_memory(value: Expr, dtype: str) -> Expr:
+def via_memory(value: Expr, dtype: str, lanes: int = 1) -> Expr:
     """`value` of this dtype, computed now, through memory that LLVM turns into a register.
 
     For conversions: TVM 0.27 forgets those of bfloat16 in the value of a variable.
     """
-    held = scratch(1, dtype)
-    store(held, 0, value)
-    return held[0]
+    held, index = scratch(lanes, dtype), 0 if lanes == 1 else lanes_of(0, lanes)
+    store(held, index, value)
+    return held[index]
 
 
 def fill(array: Array, start: Expr, count: Expr, value: Expr) -> None:

@@ -53,6 +53,11 @@ def lanes_of(start: Expr, count: int) -> Expr:
     return tir.Ramp(wide(start), wide(1), count)
 
 
+def lane_numbers(count: int) -> Expr:
+    """Return the vector of the numbers of its lanes, of int32."""
+    return tir.Ramp(tir.IntImm("int32", 0), tir.IntImm("int32", 1), count)
+
+
 def shuffled(vectors: Sequence[Expr], elements: Sequence[int]) -> Expr:
     """A vector of some `elements`, counted through all `vectors`."""
     return tir.Shuffle(list(vectors), [tir.IntImm("int32", i) for i in elements])

@@ -42,6 +42,8 @@ class Anchor(ABC):
         the problem states, and the operand of a post-op must vary along some axis.
     sums_integers : bool
         Whether operands of post-ops may have other dtypes than the result.
+    has_weight : bool
+        Whether the second operand can be packed ahead where it is known.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Anchor(ABC):
     sizes: Mapping[str, Any]
     merges_axes = True
     sums_integers = False
+    has_weight = False
 
     def viewed(self, shape: Sequence[Size]) -> Anchor | None:
         """Return the anchor whose result is reshaped to `shape`, or None."""
@@ -104,6 +107,7 @@ class ConvAnchor(Anchor):
     base: Convolution
 
     merges_axes = False
+    has_weight = True
 
     @property
     def dtype(self) -> str:

@@ -67,16 +67,19 @@ class Letters:
         """Return the letters with one tensor in another shape; None where no letters express it."""
         result, axes = self, []
         left = list("".join(self.tensors[number]))
-        for size in shape:
-            taken = result._take(left, size)
+        for end, size in enumerate(shape, 1):
+            taken = result._take(left, size, shape[end:])
             if taken is None:
                 return None
             result, letters = taken
             axes.append(letters)
         return result.with_axes(number, tuple(axes)) if not left else None
 
-    def _take(self, left: list[str], size: Any) -> tuple[Letters, str] | None:
-        """Take the letters of an axis of this size from the front of `left`."""
+    def _take(
+        self, left: list[str], size: Any, behind: Sequence[Any]
+    ) -> tuple[Letters, str] | None:
+        """Take the letters of an axis of this size from the front of `left`; axes `behind` it
+        follow."""
         result, taken = self, ""
         while not _is_one(size):
             if not left:
@@ -85,12 +88,12 @@ class Letters:
             if same_size(first, size):
                 return result, taken + left.pop(0)
             if not (isinstance(first, int) and isinstance(size, int)):
-                return None
+                return result._take_symbolic(left, size, behind) if not taken else None
             if size % first == 0:
                 taken += left.pop(0)
                 size //= first
             elif first % size == 0:
-                divided = result._split(left.pop(0), size)
+                divided = result._split(left.pop(0), size, first // size)
                 if divided is None:
                     return None
                 result, outer, inner = divided
@@ -100,13 +103,35 @@ class Letters:
                 return None
         return result, taken
 
-    def _split(self, letter: str, size: int) -> tuple[Letters, str, str] | None:
-        """Split a letter into two, of which the slower has this size; None without free letters."""
+    def _take_symbolic(
+        self, left: list[str], size: Any, behind: Sequence[Any]
+    ) -> tuple[Letters, str] | None:
+        """Take letters that together have a symbolic size, or split one of which axes `behind` are
+        the rest."""
+        for count in range(1, len(left) + 1):
+            run = "".join(left[:count])
+            if same_size(self.extent(run), size):
+                del left[:count]
+                return self, run
+        inner: Any = 1
+        for other in behind:
+            inner = inner * other
+            if same_size(self.sizes[left[0]], size * inner):
+                divided = self._split(left.pop(0), size, inner)
+                if divided is None:
+                    return None
+                result, outer, rest = divided
+                left.insert(0, rest)
+                return result, outer
+        return None
+
+    def _split(self, letter: str, size: Any, rest: Any) -> tuple[Letters, str, str] | None:
+        """Split a letter into two of these sizes, the slower first; None without free letters."""
         free = [a for a in ascii_letters if a not in self.sizes and a not in self.divided]
         if len(free) < 2:
             return None
         outer, inner = free[:2]
-        sizes = {**self.sizes, outer: size, inner: self.sizes[letter] // size}
+        sizes = {**self.sizes, outer: size, inner: rest}
         del sizes[letter]
         tensors = tuple(
             tuple(axis.replace(letter, outer + inner) for axis in axes) for axes in self.tensors

@@ -19,7 +19,8 @@ X, W, Y = range(3)
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
-_BATCH, _ROW, _COLUMN, _TERM = ascii_lowercase[:8], "x", "y", "z"
+_BATCH, ROW_LETTER, COLUMN_LETTER, TERM_LETTER = ascii_lowercase[:8], "x", "y", "z"
+"""Letters of a product before views divide them."""
 
 _MODERATE = 2.0**8
 
@@ -40,6 +41,7 @@ class ProductAnchor(ViewedAnchor):
     factor: float = 1.0
 
     name = "matmul"
+    has_weight = True
 
     @classmethod
     def of(
@@ -63,7 +65,7 @@ class ProductAnchor(ViewedAnchor):
         sizes = [size for shape in shapes for size in shape]
         if any(len(shape) < 2 for shape in shapes) or any(_is_zero(size) for size in sizes):
             return None
-        letters = _letters(*shapes)
+        letters = letters_of_product(*shapes)
         return letters and cls(letters, tuple(shapes[Y]), dtypes)
 
     @property
@@ -90,8 +92,7 @@ class ProductAnchor(ViewedAnchor):
         ``1 / sqrt(head size)`` is.
         """
         factor *= self.factor
-        is_moderate = 1 / _MODERATE <= abs(factor) <= _MODERATE
-        return replace(self, factor=factor) if is_moderate else None
+        return replace(self, factor=factor) if is_moderate(factor) else None
 
     def transposed_from(self, number: int, order: Sequence[int]) -> ProductAnchor:
         """Return the anchor that reads an operand before its transpose by `order`."""
@@ -99,7 +100,7 @@ class ProductAnchor(ViewedAnchor):
 
     def broadcast_from(self, number: int, shape: Sequence[Size]) -> ProductAnchor | None:
         """Return the anchor that reads an operand before it was broadcast from `shape`."""
-        kept = self.letters.current(_ROW + _COLUMN + _TERM)
+        kept = self.letters.current(ROW_LETTER + COLUMN_LETTER + TERM_LETTER)
         letters = self.letters.broadcast(number, shape, kept=kept)
         return letters and replace(self, letters=letters)
 
@@ -117,15 +118,20 @@ class ProductAnchor(ViewedAnchor):
         return MatMul(sizes, x, w, y, self.dtypes, steps).merged()
 
 
-def _letters(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size]) -> Letters | None:
+def is_moderate(factor: float) -> bool:
+    """Return whether sums may be multiplied in place of an operand: their range changes little."""
+    return 1 / _MODERATE <= abs(factor) <= _MODERATE
+
+
+def letters_of_product(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size]) -> Letters | None:
     """Return a letter for each axis of the result, and one for the axis that is summed over."""
     batch = len(y) - 2
     if batch > len(_BATCH) or not same_size(x[-1], w[-2]):
         return None
-    of_y = (*_BATCH[:batch], _ROW, _COLUMN)
-    sizes = {**dict(zip(of_y, y)), _TERM: x[-1]}
+    of_y = (*_BATCH[:batch], ROW_LETTER, COLUMN_LETTER)
+    sizes = {**dict(zip(of_y, y)), TERM_LETTER: x[-1]}
     operands = []
-    for shape, ends in ((x, (_ROW, _TERM)), (w, (_TERM, _COLUMN))):
+    for shape, ends in ((x, (ROW_LETTER, TERM_LETTER)), (w, (TERM_LETTER, COLUMN_LETTER))):
         names = _BATCH[batch - len(shape) + 2 : batch]
         axes = []
         for size, name in zip(shape[:-2], names):

@@ -50,4 +50,4 @@ def accumulator(op: str, first: str, second: str, out: str) -> str:
 
 def byte_width(dtype: str) -> int:
     """Bytes of one element."""
-    return {**_FLOATS, **_INTS}[dtype]
+    return {**_FLOATS, **_INTS, "bool": 1}[dtype]

@@ -77,6 +77,10 @@ class Problem:
         """Return the problem that is planned in place of this one; usually itself."""
         return self
 
+    def separate(self) -> tuple[Problem, ...]:
+        """Return the problems whose kernels compute this one, one after the other; usually none."""
+        return ()
+
     @property
     def signature(self) -> str:
         """This problem, of known sizes, in one line: its key in databases of plans."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The three kinds in NumPy, by loops: slow, obvious, and what everything else is compared with.
+"""Convolutions and attention in NumPy: slow, obvious, and what everything else is compared with.
 
-All three are one sum. :func:`meetings` lists which position of x meets which tap of w for which
-position of y, straight from the definition ::
+The three kinds of convolutions are one sum. :func:`meetings` lists which position of x meets which
+tap of w for which position of y, straight from the definition ::
 
     sum over n, p, c, k, r of   x[n,c,stride*p - pad_before + dilation*r] * w[k,c,r] * y[n,k,p]
 
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .attention import ADD, BOTTOM_RIGHT, KEEP, KEY, QUERY, Attention
 from .geometry import Geometry
 from .layout import SPATIAL, Layouts
 from .post_ops import NO_ZERO_POINTS, ZeroPoints
@@ -114,3 +115,34 @@ def groups(geometry: Geometry) -> Iterator[tuple[slice, slice]]:
     c, k = geometry.c_per_group, geometry.k_per_group
     for g in range(geometry.groups):
         yield slice(g * c, (g + 1) * c), slice(g * k, (g + 1) * k)
+
+
+def attention(problem: Attention, q: Array, k: Array, v: Array, mask: Array | None = None) -> Array:
+    """Return ``softmax(scale * q k^T + mask) v`` in float64, of operands as the problem stores
+    them."""
+    scores = problem.outer + QUERY + KEY
+    q, k, v = (np.asarray(operand, np.float64) for operand in (q, k, v))
+    shape = problem.shape(scores)
+    batch = np.ones(problem.shape(problem.outer))
+    terms = f"{problem.outer},{problem.q},{problem.k}->{scores}"
+    weights = problem.scale * np.einsum(terms, batch, q, k)
+    if problem.mask is not None and mask is not None:
+        order = [a for a in scores if a in problem.mask.order]
+        turned = mask.transpose([problem.mask.order.index(a) for a in order])
+        mask = turned.reshape([size if a in order else 1 for a, size in zip(scores, shape)])
+        if problem.mask.op == ADD:
+            weights = weights + mask
+        else:
+            weights = np.where(mask == (problem.mask.op == KEEP), weights, problem.mask.fill)
+    if problem.causal:
+        last = shape[-1] - shape[-2] if problem.causal == BOTTOM_RIGHT else 0
+        is_read = np.arange(shape[-1]) <= np.arange(shape[-2])[:, None] + last
+        weights = np.where(is_read, weights, -np.inf)
+    with np.errstate(invalid="ignore"):
+        largest = weights.max(-1, keepdims=True, initial=-np.inf)
+        weights = np.exp(weights - largest)
+        weights = weights / weights.sum(-1, keepdims=True)
+    if problem.zeros_empty:
+        weights = np.where(largest == -np.inf, 0.0, weights)
+    result: Array = np.einsum(f"{scores},{problem.v}->{problem.y}", weights, v)
+    return result

@@ -39,7 +39,7 @@ from ..emit import Array, Expr, Operand
 from ..parts.copies import copy
 from ..parts.outer_product import Matrix, RegisterTile, add_products
 from ..parts.splits import Splits
-from ..parts.transpose import Pitched, Runs, transpose
+from ..parts.transpose import Pitched, Runs, copy_matrix, transpose
 from ..plan.gemm import GemmPlan, product_of
 
 
@@ -288,18 +288,9 @@ class Gemm:
         start = self._first_row(task, x)
         if not isinstance(first_term, int) or first_term:
             start = emit.opaque_base(start + first_term * step)
-        if step == 1 or apart != 1:
-            for m in emit.loop(task.rows):
-                source = emit.opaque_base(start + m * apart)
-                into = emit.opaque_base(m * rows.pitch)
-                copy(rows.array, into, x, source, count, plan.lanes, step)
-            return
-        for v in emit.loop(emit.ceil_div(count, plan.lanes)):
-            first = emit.let(v * plan.lanes)
-            source = emit.opaque_base(start + first * step)
-            present = emit.let(emit.least(count - first, plan.lanes))
-            runs = Runs(x, source, 1, present, task.rows, plan.rows, step)
-            transpose(Pitched(rows.array, emit.opaque_base(first), rows.pitch), runs, plan.lanes)
+        into = Pitched(rows.array, 0, rows.pitch)
+        shape = (task.rows, count)
+        copy_matrix(into, x, start, (apart, step), shape, plan.lanes, plan.rows)
 
     def _products(
         self,

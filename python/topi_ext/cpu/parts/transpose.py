@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from .. import emit
-from ..emit import Array, Expr, Operand
+from ..emit import Array, Expr
 from ..plan.vectors import NARROW, square_side
-from .copies import are_near, every
+from .copies import are_near, copy, every
 
 
 class Pitched(NamedTuple):
@@ -33,7 +33,7 @@ class Runs(NamedTuple):
 
     Attributes
     ----------
-    source : Operand
+    source : Array
     start, step : Expr
         Where position 0 of channel 0 is, and how far positions are apart.
     channels : Expr
@@ -44,7 +44,7 @@ class Runs(NamedTuple):
         How far channels are apart, if not as the axis C of `source` is stored.
     """
 
-    source: Operand
+    source: Array
     start: Expr
     step: Expr
     channels: Expr
@@ -143,3 +143,43 @@ def transposed(rows: Sequence[Expr]) -> list[Expr]:
                 )
         distance *= 2
     return columns
+
+
+def copy_matrix(
+    into: Pitched,
+    source: Array,
+    start: Expr,
+    steps: tuple[Expr, Expr],
+    shape: tuple[Expr, Expr],
+    lanes: int,
+    longest: Expr,
+) -> None:
+    """Write ``source[start + r * apart + i * step]`` to element i of row r.
+
+    Where elements of a row are apart and rows are neighbours, squares are transposed: rows have
+    room for whole vectors then.
+
+    Parameters
+    ----------
+    steps : tuple
+        `apart` and `step`.
+    shape : tuple
+        Numbers of rows, and of elements of a row.
+    longest : Expr
+        Number of rows at most.
+    """
+    (apart, step), (rows, elements) = steps, shape
+    if step == 1 or apart != 1:
+        for r in emit.loop(rows):
+            begin = emit.opaque_base(start + r * apart)
+            row = emit.opaque_base(into.start + r * into.pitch)
+            copy(into.array, row, source, begin, elements, lanes, step)
+        return
+    for v in emit.loop(emit.ceil_div(elements, lanes)):
+        first = emit.let(v * lanes)
+        begin = emit.opaque_base(start + first * step)
+        present = emit.let(emit.least(elements - first, lanes))
+        runs = Runs(source, begin, 1, present, rows, longest, step)
+        transpose(
+            Pitched(into.array, emit.opaque_base(into.start + first), into.pitch), runs, lanes
+        )

@@ -511,6 +511,38 @@ class GemmCosts:
 
 
 @dataclass(frozen=True)
+class RowwiseCosts:
+    """Of `rowwise`: fitted to times of softmax on Emerald Rapids, 28 November 2026."""
+
+    row: float = 30.0
+    """To begin a row."""
+    softmax: float = 30.0
+    """Of a vector of a softmax: its largest element, exp, their sum, and the division by it."""
+    normalize: float = 12.0
+    """Of a vector of a normalization."""
+    element: float = 10.0
+    """Of an element that fills no vector with others."""
+
+
+@dataclass(frozen=True)
+class AttentionCosts:
+    """Of `attention`: fitted to times on Emerald Rapids, 28 November 2026."""
+
+    task: float = 1000.0
+    """To begin a task."""
+    tile: float = 12.0
+    """To begin a register tile."""
+    exp: float = 10.0
+    """Of the largest of scores, exp and their sum, for each vector."""
+    rescale: float = 1.0
+    """To multiply a vector of columns where the largest score changes."""
+    copy: float = 0.2
+    """To copy an element beside its neighbours."""
+    turn: float = 0.6
+    """To copy an element by squares that are transposed in registers."""
+
+
+@dataclass(frozen=True)
 class Costs:
     """The numbers of one family of processors.
 
@@ -533,6 +565,8 @@ class Costs:
     phase_lanes: PhaseLanesCosts = PhaseLanesCosts()
     valid_taps: ValidTapsCosts = ValidTapsCosts()
     gemm: GemmCosts = GemmCosts()
+    rowwise: RowwiseCosts = RowwiseCosts()
+    attention: AttentionCosts = AttentionCosts()
     wgrad_positions: WgradPositionsCosts = WgradPositionsCosts()
     wgrad_channels: WgradChannelsCosts = WgradChannelsCosts()
     wgrad_im2col: WgradIm2colCosts = WgradIm2colCosts()

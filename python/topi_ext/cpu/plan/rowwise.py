@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import nan
 
+from ...spec.dtypes import byte_width
 from ...spec.geometry import Size
 from ...spec.rowwise import NORMALIZE, RowWise
-from ..machine import CpuMachine
+from ..machine import CACHE_LINE, CpuMachine
+from .cost import most_of
+from .costs import costs_of
 from .window import Plan
 
 _PARALLEL_ELEMENTS = 1 << 13
@@ -50,11 +53,26 @@ class RowwisePlan(Plan):
 def rowwise_candidates(
     rowwise: RowWise, machine: CpuMachine
 ) -> Iterator[tuple[float, RowwisePlan]]:
-    """Yield the one plan that there is, and NaN: its cycles are not estimated.
+    """Yield the one plan that there is and its cycles.
 
-    Symbolic sizes are taken for large ones.
+    Symbolic sizes are taken for large ones, and their cycles are not estimated: NaN.
     """
-    yield nan, _plan(rowwise, machine)
+    plan = _plan(rowwise, machine)
+    yield _cycles(rowwise, plan, machine) if rowwise.is_static else nan, plan
+
+
+def _cycles(rowwise: RowWise, plan: RowwisePlan, machine: CpuMachine) -> float:
+    """Return estimated cycles: of vectors, and of what comes from behind the second cache."""
+    costs, common = costs_of(machine).rowwise, costs_of(machine).common
+    rows, length = rowwise.extent(rowwise.rows), rowwise.extent(rowwise.columns)
+    vectors, rest = divmod(length, plan.lanes)
+    vector = costs.normalize if rowwise.op == NORMALIZE else costs.softmax
+    total = rows * (costs.row + vectors * vector + rest * costs.element)
+    size = rows * length * sum(map(byte_width, rowwise.dtypes))
+    if size > most_of(machine.l2):
+        total += size / CACHE_LINE * common.l3_line
+    cycles: float = total / (machine.threads if plan.parallel else 1)
+    return cycles
 
 
 def _plan(rowwise: RowWise, machine: CpuMachine) -> RowwisePlan:

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention of whole models: an operator, or a product, masks, a softmax and a product.
+
+The chain is read backwards from the product of weights and values.  It may be spelled as PyTorch
+exports it, decomposed or not, as ONNX exporters write it, or as transformers compute it:
+
+    q, k        scaled by a number, transposed, reshaped, broadcast to a group of heads
+    scores      multiplied or divided by a number, one mask added or chosen by ``where``
+    softmax     in another floating-point dtype; zeros where all of a row is minus infinity
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import sqrt
+from typing import Any
+
+from topi_ext import backend
+from topi_ext.compat import call_attr, dtype_name, relax, tensor_type_of
+from topi_ext.fusion.attention import MASK, SCORES, AttentionAnchor, K, Q, V
+from topi_ext.spec.attention import ADD, BOTTOM_RIGHT, HIDE, KEEP, TOP_LEFT, Mask
+from topi_ext.spec.dtypes import FLOATS
+
+from ..target import target_of
+from .constants import call_of
+from .match import Match
+from .matmul import MATMUL
+from .patterns import Lookup, Scope, is_operator, masked_softmax, named, number_in
+from .views import PERMUTE, RESHAPES, are_same, order_of, shape_of
+
+R = relax()
+
+OPERATORS = ("relax.nn.attention", "relax.nn.attention_bias")
+
+_CAUSAL = {"": "", "TopLeft": TOP_LEFT, "BottomRight": BOTTOM_RIGHT}
+
+_HALVES = ("float16", "bfloat16", "float32")
+
+
+def read(call: Any, scope: Scope) -> Match | None:
+    """Read a call that ends an attention.
+
+    Returns
+    -------
+    Match or None
+        None for other calls, where another call reads a value in between, and where the separate
+        kernels are estimated to be faster.
+    """
+    if call.op.name in OPERATORS:
+        return read_operator(call, scope.lookup)
+    if call.op.name != MATMUL:
+        return None
+    chain = _Chain(scope)
+    match = chain.read(call)
+    if match is None or not match.is_supported or not chain.is_closed(call):
+        return None
+    is_faster = backend.is_faster(match.anchor.problem(()), target_of(match.type))
+    return match if is_faster else None
+
+
+def read_operator(call: Any, lookup: Lookup) -> Match | None:
+    """Read a call of one of `OPERATORS`; None of unknown shapes, and with a window."""
+    shapes = [shape_of(one) for one in call.args]
+    if None in shapes or call_attr(call, "window_size") is not None:
+        return None
+    dtypes = [dtype_name(tensor_type_of(one).dtype) for one in (*call.args[:3], call)]
+    anchor = AttentionAnchor.of_operator(shapes[:3], tuple(dtypes))
+    if anchor is None:
+        return None
+    scale = call_attr(call, "scale")
+    factor = 1 / sqrt(float(shapes[0][-1])) if scale is None else float(scale)
+    causal = _CAUSAL[str(call_attr(call, "causal_mask") or "")]
+    anchor = replace(anchor, scale=factor, causal=causal, zeros_empty=True)
+    inputs = list(call.args[:3])
+    if len(call.args) > 3:
+        bias = call.args[3]
+        stated = Mask(ADD, "", dtype_name(tensor_type_of(bias).dtype))
+        anchor = anchor.masked(stated, shapes[3])
+        inputs.append(bias)
+    if anchor is None or not anchor.is_attention:
+        return None
+    return _stored(anchor, inputs, tensor_type_of(call), lookup)
+
+
+def _stored(anchor: AttentionAnchor, inputs: list[Any], type_: Any, lookup: Lookup) -> Match:
+    """Return the match whose kernel reads operands as they are stored, before views of them."""
+    tensors = []
+    for number, operand in zip((Q, K, V, MASK), inputs):
+        tensor, anchor = _stored_operand(anchor, number, operand, lookup)
+        tensors.append(tensor)
+    return Match(anchor, tuple(tensors), type_)
+
+
+def _stored_operand(
+    anchor: AttentionAnchor, number: int, operand: Any, lookup: Lookup
+) -> tuple[Any, AttentionAnchor]:
+    """Return the tensor furthest back that an operand is a view of, and its anchor."""
+    best = operand, anchor
+    while True:
+        call = lookup(operand)
+        before = _before(call, number, anchor) if is_operator(call) else None
+        if before is None:
+            return best
+        operand, anchor = call.args[0], before
+        if anchor.is_attention:
+            best = operand, anchor
+
+
+def _before(call: Any, number: int, anchor: AttentionAnchor) -> AttentionAnchor | None:
+    """Return the anchor whose tensor is what `call` views or scales; None for other calls."""
+    shape = shape_of(call.args[0]) if call.args else None
+    if shape is None:
+        return None
+    if call.op.name == PERMUTE:
+        return anchor.transposed_from(number, order_of(call, len(shape)))
+    if call.op.name == "relax.broadcast_to":
+        return anchor.broadcast_from(number, shape)
+    if call.op.name in RESHAPES:
+        return anchor.reshaped_from(number, shape)
+    factor = _factor(call) if number in (Q, K, SCORES) else None
+    return None if factor is None else anchor.scaled(factor)
+
+
+def _factor(call: Any) -> float | None:
+    """Return the number that a call multiplies a tensor by."""
+    scaled = named(call, "relax.multiply", "relax.divide")
+    if scaled is None or not are_same(shape_of(scaled.args[0]) or (), shape_of(scaled) or ()):
+        return None
+    number = number_in(scaled.args[1])
+    if not number or dtype_name(tensor_type_of(scaled).dtype) not in FLOATS:
+        return None
+    return 1 / number if scaled.op.name == "relax.divide" else number
+
+
+class _Chain:
+    """The reading of one chain of calls.
+
+    Attributes
+    ----------
+    weights, product, mask : relax.Expr
+        The weights, the call that multiplies query and key, and the mask, as far as they are read.
+    """
+
+    def __init__(self, scope: Scope):
+        self.scope, self.lookup = scope, scope.lookup
+        self.weights: Any = None
+        self.product: Any = None
+        self.mask: Any = None
+
+    def read(self, call: Any) -> Match | None:
+        """Read the product of weights and values."""
+        self.weights, values = call.args
+        tensors = (self.weights, values, call)
+        shapes = [shape_of(one) for one in tensors]
+        if None in shapes or min(map(len, shapes)) < 2:
+            return None
+        of_w, of_v, of_y = (dtype_name(tensor_type_of(one).dtype) for one in tensors)
+        anchor = AttentionAnchor.of_values(shapes, (of_w, of_w, of_v, of_y))
+        anchor = anchor and self._softmax(self.weights, anchor)
+        if not anchor:
+            return None
+        inputs = [*self.product.args, values, *([] if self.mask is None else [self.mask])]
+        return _stored(anchor, inputs, tensor_type_of(call), self.lookup)
+
+    def _softmax(self, weights: Any, anchor: AttentionAnchor) -> AttentionAnchor | None:
+        """Read weights back to the softmax, and on to the product of query and key."""
+        while True:
+            call = call_of(weights, self.lookup)
+            if call is None:
+                return None
+            where = named(call, "relax.where")
+            softmax = masked_softmax(where, self.lookup) if where is not None else call
+            if named(softmax, "relax.nn.softmax") is not None:
+                break
+            if where is not None:
+                return None
+            anchor, weights = self._between(call, anchor), call.args[0]
+            if anchor is None:
+                return None
+        shape = shape_of(call)
+        if shape is None or not are_same(shape, shape_of(softmax) or ()):
+            return None
+        is_last = int(call_attr(softmax, "axis")) % len(shape) == len(shape) - 1
+        if not (is_last and anchor.is_along_keys()):
+            return None
+        anchor = replace(anchor, zeros_empty=where is not None)
+        return self._scores(softmax.args[0], anchor)
+
+    def _between(self, call: Any, anchor: AttentionAnchor) -> AttentionAnchor | None:
+        """Return the anchor whose scores are before a view or a change of dtype."""
+        if call.op.name == "relax.astype":
+            both = (dtype_name(tensor_type_of(one).dtype) for one in (call, call.args[0]))
+            return anchor if all(dtype in _HALVES for dtype in both) else None
+        is_view = call.op.name in (*RESHAPES, PERMUTE, "relax.broadcast_to")
+        return _before(call, SCORES, anchor) if is_view else None
+
+    def _scores(self, scores: Any, anchor: AttentionAnchor) -> AttentionAnchor | None:
+        """Read scores back to the product of query and key."""
+        call = call_of(scores, self.lookup)
+        if call is None:
+            return None
+        if call.op.name == MATMUL:
+            return self._product(call, anchor)
+        before = self._between(call, anchor)
+        if before is None and _factor(call) is not None:
+            before = _before(call, SCORES, anchor)
+        if before is not None:
+            return self._scores(call.args[0], before)
+        return next(filter(None, self._masks(call, anchor)), None)
+
+    def _masks(self, call: Any, anchor: AttentionAnchor) -> Iterator[AttentionAnchor]:
+        """Read scores back behind a mask, once for each operand that may be the mask."""
+        if anchor.scale != 1:
+            return  # the mask would be multiplied, too
+        for scores, mask, stated in _masks(call, self.lookup):
+            shape, of_scores = shape_of(mask), shape_of(scores)
+            if shape is None or not are_same(of_scores or (), shape_of(call) or ()):
+                continue
+            masked = anchor.masked(stated, shape)
+            found = masked and self._scores(scores, masked)
+            if found:
+                self.mask = mask
+                yield found
+
+    def _product(self, call: Any, anchor: AttentionAnchor) -> AttentionAnchor | None:
+        """Read the product of query and key."""
+        shapes = [shape_of(one) for one in call.args]
+        dtypes = tuple(dtype_name(tensor_type_of(one).dtype) for one in call.args)
+        if None in shapes or any(dtype not in FLOATS for dtype in dtypes):
+            return None
+        found = anchor.of_scores(*shapes, dtypes)
+        if found is None or not found.is_attention:
+            return None
+        self.product = call
+        return found
+
+    def is_closed(self, last: Any) -> bool:
+        """Return whether only calls of the chain read scores and weights."""
+        inside: dict[Any, bool] = {}
+
+        def follows(value: Any) -> bool:
+            """Return whether a value is computed from the product of query and key."""
+            if value not in inside:
+                call = self.lookup(value)
+                inside[value] = False
+                if is_operator(call) and not value.same_as(self.mask):
+                    is_product = call.same_as(self.product)
+                    operands = () if is_product else call.args
+                    found = [follows(one) for one in operands if isinstance(one, R.Var)]
+                    inside[value] = is_product or any(found)
+            return inside[value]
+
+        follows(self.weights)
+        chain = {value for value, is_inside in inside.items() if is_inside}
+        return all(
+            isinstance(value, R.DataflowVar)
+            and all(var in chain or call.same_as(last) for var, call in self.scope.readers[value])
+            for value in chain
+        )
+
+
+def _masks(call: Any, lookup: Lookup) -> Iterator[tuple[Any, Any, Mask]]:
+    """Yield each way to read a call as scores with a mask: scores, mask, and what it does."""
+    if call.op.name == "relax.add":
+        for scores, mask in (call.args, reversed(call.args)):
+            dtype = dtype_name(tensor_type_of(mask).dtype)
+            if dtype in FLOATS:
+                yield scores, mask, Mask(ADD, "", dtype)
+    elif call.op.name == "relax.where":
+        condition, *values = call.args
+        for op, (scores, fill) in ((KEEP, values), (HIDE, reversed(values))):
+            number = _number(fill, lookup)
+            if number is not None:
+                yield scores, condition, Mask(op, "", "bool", number)
+
+
+def _number(expr: Any, lookup: Lookup) -> float | None:
+    """Return the number of which all elements of a tensor are."""
+    call = call_of(expr, lookup)
+    if call is None:
+        known = lookup(expr)
+        return number_in(expr if known is None else known)
+    if call.op.name in ("relax.full", "relax.full_like"):
+        return number_in(call.args[1])
+    is_view = call.op.name in (*RESHAPES, "relax.broadcast_to")
+    return _number(call.args[0], lookup) if is_view else None

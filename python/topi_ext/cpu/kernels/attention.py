@@ -1,0 +1,426 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel of attention: ``softmax(scale * q k^T + mask) v`` without all scores in memory.
+
+Lanes run over queries, values of k and v are broadcast::
+
+    parallel (batch, block of `width` queries):
+        turn and scale its rows of q                                    -> queries[d][width]
+        for each block of `keys` keys:
+            for each tile of `key_tile` keys:
+                scores[key][width] = k * queries
+            mask scores, largest of each query
+            scores = exp(scores - largest), and their sums
+            rescale columns and sums, where the largest changes
+            for each tile of `column_tile` columns:
+                columns[e][width] += v * scores
+        columns / sums, turned, epilogue                                -> out
+
+Both are matrix products: M are queries; N keys, K the head size of the first; N columns, K keys of
+the second.
+
+Every query has a lane, so that maxima and sums need no shuffles, and keys and values are read as
+they are stored, whatever the head size.  Blocks of keys are put together by the online softmax
+(Milakov and Gimelshein, 2018; Dao et al., *FlashAttention*, 2022): where a larger score is met,
+columns and sums so far are multiplied by ``exp(before - now)``.  Keys that causal attention hides
+from a whole block of queries are not read.
+
+The result differs from that of exact arithmetic by roundings of float32 alone.  With n keys, head
+size d, and u = 2^-24, a score s has the error ``d u sum |q k|``, its weight ``exp(s - largest)`` in
+addition 2.2 u, and sums of weights n u at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import NamedTuple
+
+from ...emit.post_ops import RowEpilogue, exp_below_zero
+from ...spec.attention import ADD, BOTTOM_RIGHT, COLUMN, HIDE, INNER, KEY, QUERY, Attention
+from .. import emit
+from ..emit import Array, Expr, Operand
+from ..parts.copies import copy
+from ..parts.outer_product import Matrix, RegisterTile, add_products
+from ..parts.transpose import Pitched, copy_matrix
+from ..plan.attention import AttentionPlan
+
+_LOWEST = {"float32": -3.4028234663852886e38, "float64": -1.7976931348623157e308}
+
+
+def emit_body(problem: Attention, plan: AttentionPlan, operands: Sequence[Operand]) -> None:
+    """Emit the body of ``(q, k, v, mask, *operands of the epilogue, out)``, scheduled by `plan`."""
+    size = {a: emit.opaque_value(size) for a, size in problem.sizes}
+    q, k, v, *others, out = (
+        _viewed(operand, argument.order, size)
+        for operand, argument in zip(operands, problem.arguments())
+    )
+    mask = others.pop(0) if problem.mask else None
+    kernel = _Kernel(problem, plan, size, q, k, v, mask, others, out)
+    outer, queries = problem.outer, size[QUERY]
+    extents = (*(size[a] for a in outer), emit.ceil_div(queries, plan.width))
+    with emit.tasks(prod(extents), plan.parallel) as number:
+        *digits, block = map(emit.opaque_value, emit.unravel(number, extents))
+        where = dict(zip(outer, digits))
+        first = emit.opaque_value(block * plan.width)
+        if not isinstance(queries, int):
+            _emit_any_number(kernel, where, first)
+        else:
+            full, rest = divmod(queries, plan.width)
+            for is_full in emit.sides(block < full if rest and full else full > 0):
+                count = plan.width if is_full else rest
+                _emit_block(kernel, where, (first, count), -(-count // plan.lanes))
+
+
+def _viewed(operand: Operand, letters: str, size: dict[str, Expr]) -> Operand:
+    """Return the operand with these letters, and strides that are computed once."""
+    view = Operand(operand.buffer, operand.dtype, letters, [size[a] for a in letters])
+    view.strides = {a: emit.opaque_value(step) for a, step in view.strides.items()}
+    return view
+
+
+class _Kernel(NamedTuple):
+    """What all blocks of queries share: the problem, its plan, sizes by letter, and operands."""
+
+    problem: Attention
+    plan: AttentionPlan
+    size: dict[str, Expr]
+    q: Operand
+    k: Operand
+    v: Operand
+    mask: Operand | None
+    others: Sequence[Operand]
+    out: Operand
+
+
+def _emit_any_number(kernel: _Kernel, where: dict[str, Expr], first: Expr) -> None:
+    """Emit a block of a symbolic number of queries: at once, or vector by vector."""
+    plan = kernel.plan
+    count = emit.clamped_extent(first, kernel.size[QUERY], plan.width)
+    for is_full in emit.sides(count > plan.width - plan.lanes):
+        if is_full:
+            _emit_block(kernel, where, (first, count), plan.vectors)
+        else:
+            for i in emit.loop(emit.ceil_div(count, plan.lanes)):
+                begin = emit.let(i * plan.lanes)
+                part = emit.clamped_extent(begin, count, plan.lanes)
+                _emit_block(kernel, where, (emit.let(first + begin), part), 1)
+
+
+def _emit_block(
+    kernel: _Kernel, where: dict[str, Expr], queries: tuple[Expr, Expr], vectors: int
+) -> None:
+    """Emit a block of queries: the first one, and how many, in so many vectors."""
+    arrays = _Arrays.allocated(kernel, vectors * kernel.plan.lanes)
+    _Block(kernel, where, queries, vectors, arrays).emit()
+
+
+class _Arrays(NamedTuple):
+    """Memory of a block, of rows of `width` queries.
+
+    Attributes
+    ----------
+    queries, scores, columns : Array
+        Rows of the head size, keys, and columns of the values.
+    largest, sums : Array
+        The largest score of each query, and the sum of its exponentials.
+    """
+
+    queries: Array
+    scores: Array
+    columns: Array
+    largest: Array
+    sums: Array
+
+    @classmethod
+    def allocated(cls, kernel: _Kernel, width: int) -> _Arrays:
+        """Allocate all of them."""
+        tile = kernel.plan.key_tile
+        keys = -(-kernel.plan.keys // tile) * tile
+        rows = kernel.size[INNER], keys, kernel.size[COLUMN], 1, 1
+        return cls(*(emit.scratch(each * width, kernel.problem.acc_dtype) for each in rows))
+
+
+class _Block:
+    """The emitter of a block of queries.
+
+    Attributes
+    ----------
+    where : dict
+        Index along the letters of the batch.
+    first, count : Expr
+        Its first query, and how many it has.
+    vectors, width : int
+        Vectors of queries, and queries that these have room for.
+    is_one_block : bool
+        Whether all keys are one block.
+    """
+
+    def __init__(
+        self,
+        kernel: _Kernel,
+        where: dict[str, Expr],
+        queries: tuple[Expr, Expr],
+        vectors: int,
+        arrays: _Arrays,
+    ):
+        self.kernel, self.problem, self.plan = kernel, kernel.problem, kernel.plan
+        self.size, self.dtype = kernel.size, kernel.problem.acc_dtype
+        self.where, (self.first, self.count), self.vectors = where, queries, vectors
+        self.lanes, self.width = self.plan.lanes, vectors * self.plan.lanes
+        self.queries, self.scores, self.columns, self.largest, self.sums = arrays
+        keys = self.size[KEY]
+        self.is_one_block = isinstance(keys, int) and 0 < keys <= self.plan.keys
+        self.is_one_block = self.is_one_block and self.problem.causal != BOTTOM_RIGHT
+
+    def emit(self) -> None:
+        """Emit the whole block."""
+        self._copy_queries()
+        self._begin()
+        keys = self._keys()
+        for number in emit.loop(emit.ceil_div(keys, self.plan.keys)):
+            key = emit.let(number * self.plan.keys)
+            count = emit.clamped_extent(key, keys, self.plan.keys)
+            self._scores(key, count)
+            self._mask(key, count)
+            self._softmax(count)
+            self._values(key, count)
+        self._write()
+
+    def _copy_queries(self) -> None:
+        """Copy the rows of q, turned and scaled."""
+        q, inner, queries = self.kernel.q, self.size[INNER], self.queries
+        if not (isinstance(self.count, int) and self.count == self.width):
+            emit.fill(queries, 0, inner * self.width, emit.constant(0, self.dtype))
+        start = emit.opaque_base(self._start(q) + self.first * q.strides[QUERY])
+        into, steps = Pitched(queries, 0, self.width), (q.strides[INNER], q.strides[QUERY])
+        copy_matrix(into, q, start, steps, (inner, self.count), self.lanes, inner)
+        scale = emit.constant(self.problem.scale, self.dtype)
+        if self.problem.scale != 1:
+            self._multiply(queries, inner, [scale] * self.vectors)
+
+    def _start(self, operand: Operand) -> Expr:
+        """Return where an operand begins that belongs to the batch of this block."""
+        return operand.at("".join(self.where), *self.where.values())
+
+    def _begin(self) -> None:
+        """Begin with no keys."""
+        if self.is_one_block:
+            return
+        zero = emit.constant(0, self.dtype)
+        emit.fill(self.columns, 0, self.size[COLUMN] * self.width, zero)
+        emit.fill(self.sums, 0, self.width, zero)
+        emit.fill(self.largest, 0, self.width, emit.constant(_LOWEST[self.dtype], self.dtype))
+
+    def _diagonal(self) -> Expr:
+        """Return the last key that query 0 reads, in causal attention."""
+        ends = self.problem.causal == BOTTOM_RIGHT
+        return self.size[KEY] - self.size[QUERY] if ends else 0
+
+    def _keys(self) -> Expr:
+        """Return the number of keys that some query of the block reads."""
+        keys = self.size[KEY]
+        if not self.problem.causal:
+            return keys
+        last = self.first + self.count + self._diagonal()
+        return emit.opaque_value(emit.most(emit.least(keys, last), 0))
+
+    # ------------------------------------------------------------ scores
+
+    def _scores(self, key: Expr, count: Expr) -> None:
+        """Write scores[key][query]."""
+        inner, tile = self.size[INNER], self.plan.key_tile
+        rows, start, (apart, step) = self._rows(self.kernel.k, INNER, (key, count))
+        is_whole = isinstance(count, int) and count % tile == 0
+        b = Matrix(self.queries, lambda d: d * self.width)
+        for i in emit.loop(emit.ceil_div(count, tile)):
+            first = emit.let(i * tile)
+            numbers = [first + o for o in range(tile)]
+            if not is_whole:  # the last key stands in for those behind it
+                numbers = [emit.least(number, count - 1) for number in numbers]
+            starts = [emit.opaque_base(start + number * apart) for number in numbers]
+            a = Matrix(rows, lambda o, d, starts=starts: starts[o] + d * step)
+            offsets = [(first + o) * self.width for o in range(tile)]
+            c = RegisterTile(self.scores, offsets, self.vectors, self.lanes)
+            add_products((inner,), a, b, c, fresh=True)
+
+    def _rows(
+        self, operand: Operand, letter: str, keys: tuple[Expr, Expr]
+    ) -> tuple[Array, Expr, tuple[Expr, Expr]]:
+        """Return some rows of keys or values, as they are or copied: the array, where they begin,
+        and the distances of rows and of elements along `letter`."""
+        (first, count), plan = keys, self.plan
+        steps = operand.strides[KEY], operand.strides[letter]
+        start = emit.opaque_base(self._start(operand) + first * steps[0])
+        if not (plan.copies_k if letter == INNER else plan.copies_v):
+            return operand, start, steps
+        elements = self.size[letter]
+        pitch = -(-elements // self.lanes) * self.lanes
+        copied = emit.scratch(plan.keys * pitch, self.dtype)
+        shape = (count, elements)
+        copy_matrix(Pitched(copied, 0, pitch), operand, start, steps, shape, self.lanes, plan.keys)
+        return copied, 0, (pitch, 1)
+
+    # ------------------------------------------------------------ masks
+
+    def _mask(self, key: Expr, count: Expr) -> None:
+        """Apply masks to scores."""
+        if not (self.kernel.mask or self.problem.causal):
+            return
+        mask = self._mask_values(key, count) if self.kernel.mask else None
+        for n in emit.loop(count):
+            for v in range(self.vectors):
+                at = emit.lanes_of(n * self.width + v * self.lanes, self.lanes)
+                value = emit.let(self.scores[at])
+                if mask is not None:
+                    value = emit.let(self._masked(value, mask(n, v)))
+                if self.problem.causal:
+                    value = self._hidden(value, key + n, v)
+                emit.store(self.scores, at, value)
+
+    def _mask_values(self, key: Expr, count: Expr) -> Callable[[Expr, int], Expr]:
+        """Return ``value(n, v)``: the vector of the mask for a key and some queries."""
+        mask, width, lanes = self.kernel.mask, self.width, self.lanes
+        step, apart = (mask.strides.get(letter, 0) for letter in (KEY, QUERY))
+        start = self._start(mask) + key * step + self.first * apart
+        start = emit.opaque_base(start)
+        if QUERY not in mask.strides:
+            return lambda n, _: emit.broadcast(
+                emit.via_memory(mask.load(start + n * step, self.dtype), self.dtype), lanes
+            )
+        copied = emit.scratch(self.plan.keys * width, self.dtype)
+        copy_matrix(
+            Pitched(copied, 0, width), mask, start, (step, apart), (count, self.count), lanes,
+            self.plan.keys,
+        )  # fmt: skip
+        return lambda n, v: copied[emit.lanes_of(n * width + v * lanes, lanes)]
+
+    def _masked(self, value: Expr, mask: Expr) -> Expr:
+        """Return scores with a vector of the mask applied."""
+        stated = self.problem.mask
+        if stated.op == ADD:
+            return value + mask
+        zero, fill = (
+            emit.broadcast(emit.constant(number, self.dtype), self.lanes)
+            for number in (0, stated.fill)
+        )
+        values = (fill, value) if stated.op == HIDE else (value, fill)
+        return emit.select(mask != zero, *values)
+
+    def _hidden(self, value: Expr, key: Expr, v: int) -> Expr:
+        """Return the scores of a key, minus infinity for queries that do not read it."""
+        lowest = emit.broadcast(emit.constant(-float("inf"), self.dtype), self.lanes)
+        lane = emit.wide(key - self.first - self._diagonal() - v * self.lanes).astype("int32")
+        lane = emit.broadcast(emit.let(lane), self.lanes)
+        return emit.select(emit.lane_numbers(self.lanes) < lane, lowest, value)
+
+    # ------------------------------------------------------------ softmax
+
+    def _softmax(self, count: Expr) -> None:
+        """Replace scores by exponentials, and rescale what there is of earlier keys."""
+        lowest, zero = (
+            emit.broadcast(emit.constant(number, self.dtype), self.lanes)
+            for number in (_LOWEST[self.dtype], 0)
+        )
+        largest = self._reduced(count, emit.most, lowest, lambda score, _: score)
+        if not self.is_one_block:
+            before = [emit.let(self.largest[at]) for at in self._vectors()]
+            largest = [emit.let(emit.most(*pair)) for pair in zip(before, largest)]
+            factors = [
+                emit.let(exp_below_zero(emit.let(old - new), self.dtype, self.lanes))
+                for old, new in zip(before, largest)
+            ]
+            self._multiply(self.columns, self.size[COLUMN], factors)
+            self._multiply(self.sums, 1, factors)
+            for at, value in zip(self._vectors(), largest):
+                emit.store(self.largest, at, value)
+
+        def weight(score: Expr, v: int) -> Expr:
+            difference = emit.let(score - largest[v])
+            return exp_below_zero(difference, self.dtype, self.lanes)
+
+        sums = self._reduced(count, lambda a, b: a + b, zero, weight, stores=True)
+        for at, value in zip(self._vectors(), sums):
+            emit.store(self.sums, at, value if self.is_one_block else self.sums[at] + value)
+
+    def _vectors(self, row: Expr = 0) -> list[Expr]:
+        """Return the indices of the vectors of a row."""
+        return [
+            emit.lanes_of(row * self.width + v * self.lanes, self.lanes)
+            for v in range(self.vectors)
+        ]
+
+    def _reduced(
+        self,
+        count: Expr,
+        combine: Callable[[Expr, Expr], Expr],
+        start: Expr,
+        value: Callable[[Expr, int], Expr],
+        *,
+        stores: bool = False,
+    ) -> list[Expr]:
+        """Return for each vector of queries ``value(score, v)`` of all scores, combined; `stores`
+        puts it in their place."""
+        registers = emit.registers(self.vectors, self.lanes, self.dtype)
+        for register, index in registers:
+            emit.store(register, index, start)
+        for n in emit.loop(count):
+            for v, (at, (register, index)) in enumerate(zip(self._vectors(n), registers)):
+                result = emit.let(value(emit.let(self.scores[at]), v))
+                if stores:
+                    emit.store(self.scores, at, result)
+                emit.store(register, index, combine(register[index], result))
+        return [emit.let(register[index]) for register, index in registers]
+
+    def _multiply(self, array: Array, rows: Expr, factors: Sequence[Expr]) -> None:
+        """Multiply rows of an array by a vector for each vector of queries."""
+        for i in emit.loop(rows):
+            for at, factor in zip(self._vectors(i), factors):
+                emit.store(array, at, array[at] * factor)
+
+    # ------------------------------------------------------------ values
+
+    def _values(self, key: Expr, count: Expr) -> None:
+        """Add values times exponentials to the columns."""
+        rows, start, (apart, step) = self._rows(self.kernel.v, COLUMN, (key, count))
+        b = Matrix(self.scores, lambda n: n * self.width, self.width)
+        for first, size in emit.tiles(self.size[COLUMN], self.plan.column_tile):
+            begin = emit.opaque_base(start + first * step)
+            a = Matrix(rows, lambda o, n, begin=begin: begin + n * apart + o * step, apart)
+            offsets = [(first + o) * self.width for o in range(size)]
+            c = RegisterTile(self.columns, offsets, self.vectors, self.lanes)
+            add_products((count,), a, b, c, fresh=self.is_one_block)
+
+    def _write(self) -> None:
+        """Write columns over sums."""
+        columns, out, problem = self.size[COLUMN], self.kernel.out, self.problem
+        zero, one = (
+            emit.broadcast(emit.constant(number, self.dtype), self.lanes) for number in (0, 1)
+        )
+        sums = [emit.let(self.sums[at]) for at in self._vectors()]
+        factors = [emit.let(one / each) for each in sums]
+        if problem.zeros_empty:
+            factors = [
+                emit.let(emit.select(total == zero, zero, factor))
+                for total, factor in zip(sums, factors)
+            ]
+        self._multiply(self.columns, columns, factors)
+        pitch = -(-columns // self.lanes) * self.lanes
+        rows = emit.scratch(self.width * pitch, self.dtype)
+        copy_matrix(
+            Pitched(rows, 0, pitch), self.columns, 0, (1, self.width), (self.count, columns),
+            self.lanes, self.width,
+        )  # fmt: skip
+        step = out.strides[COLUMN]
+        for m in emit.loop(self.count):
+            where = {**self.where, QUERY: self.first + m, COLUMN: 0}
+            into = emit.opaque_base(out.at("".join(where), *where.values()))
+            source = emit.opaque_base(m * pitch)
+            if problem.epilogue or step != 1:
+                epilogue = RowEpilogue.along(
+                    problem.epilogue, self.dtype, self.kernel.others, where, COLUMN
+                )
+                for e in emit.loop(columns):
+                    value = epilogue(rows[source + e], e)
+                    emit.store(out, into + e * step, emit.cast(value, self.dtype, out.dtype))
+            else:
+                copy(out, into, rows, source, columns, self.lanes)

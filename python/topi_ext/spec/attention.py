@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention, ``y = softmax(scale * q k^T + mask) v``, with a letter for each axis as in ``einsum``.
+
+======  ==================================  =======================
+letter  axis                                operands
+======  ==================================  =======================
+m       queries                             q, y, perhaps the mask
+n       keys: softmax is along them         k, v, perhaps the mask
+d       head size: scores are summed over   q, k
+e       head size of values                 v, y
+others  batch, heads                        y, and some of the rest
+======  ==================================  =======================
+
+Each operand names its letters in the order in which it is stored, so transposes cost nothing.  An
+operand without a letter of the batch is broadcast along it: keys and values that a group of heads
+shares have no letter for the head within the group.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import inf, prod
+
+from .dtypes import accumulator
+from .geometry import Size, fail
+from .matmul import MatMul
+from .post_ops import Epilogue, PostOp, without_letters
+from .problem import Argument, LetteredProblem, by
+from .rowwise import SOFTMAX, RowWise
+
+QUERY, KEY, INNER, COLUMN = ROLES = "mnde"
+
+ADD, KEEP, HIDE = MASK_OPS = ("add", "keep", "hide")
+
+TOP_LEFT, BOTTOM_RIGHT = "top_left", "bottom_right"
+"""Causal attention: query m reads keys up to m, or up to m + n - m where both end together."""
+
+
+@dataclass(frozen=True)
+class Mask:
+    """What is done to the scores before the softmax, element by element.
+
+    Attributes
+    ----------
+    op : str
+        ``add``: it is added; ``keep``: where it is false a score becomes `fill`; ``hide``: where it
+        is true.
+    order : str
+        Its letters, in memory order.
+    dtype : str
+        ``bool`` unless it is added.
+    fill : float
+    """
+
+    op: str
+    order: str
+    dtype: str
+    fill: float = -inf
+
+
+@dataclass(frozen=True)
+class Attention(LetteredProblem):
+    """One attention to be built.
+
+    Attributes
+    ----------
+    sizes : tuple of (str, int or symbolic)
+        Size of each letter; `d` and `e` are numbers.
+    q, k, v, y : str
+        Letters of the operands and of the result, in memory order.
+    dtypes : tuple of str
+        Dtypes of q, k, v and y.
+    scale : float
+        Factor of the sums of products.
+    mask : Mask, optional
+    causal : str
+        Empty, ``top_left`` or ``bottom_right``: which keys a query reads.
+    zeros_empty : bool
+        Whether a query none of whose scores is above minus infinity gives zeros; else NaN.
+    epilogue : tuple of PostOp
+        Post-ops of the result; operands have the letters that they vary along, and no others.
+    """
+
+    sizes: tuple[tuple[str, Size], ...]
+    q: str
+    k: str
+    v: str
+    y: str
+    dtypes: tuple[str, str, str, str]
+    scale: float = 1.0
+    mask: Mask | None = None
+    causal: str = ""
+    zeros_empty: bool = False
+    epilogue: Epilogue = ()
+
+    kind = "attention"
+
+    def __post_init__(self) -> None:
+        for letters, needed in ((self.q, "md"), (self.k, "nd"), (self.v, "ne"), (self.y, "me")):
+            other = set(ROLES) - set(needed)
+            if not set(needed) <= set(letters) or other & set(letters):
+                raise fail(self.kind, f"letters {letters!r} must be {needed!r} and the batch")
+        if not all(isinstance(self.size[a], int) for a in INNER + COLUMN):
+            raise fail(self.kind, "head sizes must be known")
+        if self.mask and self.mask.op not in MASK_OPS:
+            raise fail(self.kind, f"mask {self.mask.op!r} must be one of {MASK_OPS}")
+
+    @property
+    def shape_text(self) -> str:
+        """Sizes of the operands and of the result."""
+        tensors = (self.q, self.k, self.v, self.y)
+        q, k, v, y = (by(self.shape(letters)) for letters in tensors)
+        mask = f" {self.mask.op} {by(self.shape(self.mask.order))}" if self.mask else ""
+        causal = f" {self.causal}" if self.causal else ""
+        return f"{q}, {k}{mask}{causal}, {v} -> {y} as {','.join(tensors[:3])}->{self.y}"
+
+    @cached_property
+    def size(self) -> dict[str, Size]:
+        """Size by letter."""
+        return dict(self.sizes)
+
+    @cached_property
+    def acc_dtype(self) -> str:
+        """Dtype in which it is computed."""
+        q, k, v, y = self.dtypes
+        return accumulator(self.kind, q, "float64" if "float64" in (k, v) else k, y)
+
+    @property
+    def outer(self) -> str:
+        """Letters of the batch: all of y but queries and columns."""
+        return "".join(a for a in self.y if a not in ROLES)
+
+    def arguments(self) -> Iterator[Argument]:
+        """Query, key, value, the mask, operands of the epilogue, and the result."""
+        for name, letters, dtype in zip("qkv", (self.q, self.k, self.v), self.dtypes):
+            yield Argument(name, letters, self.shape(letters), dtype)
+        if self.mask:
+            order = self.mask.order
+            yield Argument("mask", order, self.shape(order), self.mask.dtype)
+        for number, step in enumerate(step for step in self.epilogue if step.order):
+            yield Argument(f"operand{number}", step.order, self.shape(step.order), self.dtypes[3])
+        yield Argument("out", self.y, self.shape(self.y), self.dtypes[3])
+
+    def extent(self, letters: str) -> Size:
+        """Return the number of combinations of these letters."""
+        return prod((self.size[a] for a in letters), start=1)
+
+    def shape(self, letters: str) -> tuple[Size, ...]:
+        """Return the shape of a tensor with these letters."""
+        return tuple(self.size[a] for a in letters)
+
+    def merged(self) -> Attention:
+        """Return this problem with as few letters as possible.
+
+        Letters of the batch of size 1 vanish, and neighbours everywhere become one.  Heads that
+        share keys and values become queries.
+        """
+        made = self._without("".join(a for a in self.outer if _is_one(self.size[a])), {})
+        while True:
+            pair = next(made._pairs(), None)
+            if pair is None:
+                return made
+            kept, gone = sorted(pair, key=ROLES.find, reverse=True)
+            made = made._without(gone, {kept: made.size[kept] * made.size[gone]})
+
+    def _pairs(self) -> Iterator[tuple[str, str]]:
+        """Yield pairs of letters, neighbours in every operand that has one of them."""
+        orders = [self.q, self.k, self.v, self.y, *(step.order for step in self.epilogue)]
+        orders += [self.mask.order] if self.mask else []
+        for first, second in itertools.pairwise(self.y):
+            is_row = QUERY in (first, second)
+            if (is_row and self.causal) or COLUMN in (first, second):
+                continue
+            if all((first + second in a) or not {first, second} & set(a) for a in orders):
+                yield first, second
+
+    def _without(self, gone: str, sizes: dict[str, Size]) -> Attention:
+        """Return this problem without some letters, and with other sizes of some."""
+
+        def rest(order: str) -> str:
+            return "".join(a for a in order if a not in gone)
+
+        kept = tuple((a, sizes.get(a, size)) for a, size in self.sizes if a not in gone)
+        mask = self.mask and replace(self.mask, order=rest(self.mask.order))
+        q, k, v, y = map(rest, (self.q, self.k, self.v, self.y))
+        steps = without_letters(self.epilogue, gone)
+        return replace(self, sizes=kept, q=q, k=k, v=v, y=y, mask=mask, epilogue=steps)
+
+    def separate(self) -> tuple[MatMul, RowWise, MatMul]:
+        """Return both products and the softmax between them, with scores in memory."""
+        scores = "".join(a for a in self.outer if a in self.q + self.k) + QUERY + KEY
+        dtype_q, dtype_k, dtype_v, dtype_y = self.dtypes
+        steps: Epilogue = (PostOp("multiply", value=self.scale),)
+        order = "".join(a for a in self.mask.order if a in scores) if self.mask else ""
+        if order:
+            steps = (*steps, PostOp("add", order, order))
+
+        def sized(letters: str) -> tuple[tuple[str, Size], ...]:
+            return tuple((a, self.size[a]) for a in letters)
+
+        first = MatMul(
+            sized(scores + INNER), self.q, self.k, scores, (dtype_q, dtype_k, dtype_q), steps
+        )
+        softmax = RowWise(SOFTMAX, sized(scores), KEY, (dtype_q, dtype_q))
+        last = MatMul(sized(scores + COLUMN), scores, self.v, self.y, (dtype_q, dtype_v, dtype_y))
+        return first.merged(), softmax.merged(), last.merged()
+
+
+def _is_one(size: Size) -> bool:
+    return isinstance(size, int) and size == 1
