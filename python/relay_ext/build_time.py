@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes ``relay.build`` shorter: code from the cache, one question of TVM asked once, and a
-pass left out.
+"""What acts on all of ``relay.build``: code from the cache, one question of TVM asked once, a pass
+left out, and scales and shifts merged.
 
 All replace functions of TVM that belong to the process.  ``remove`` puts TVM's own back.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import cache, wraps
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ import tvm
 from topi_ext.code_cache.llvm_modules import CachedLlvmBuild
 from topi_ext.compat import build_of_llvm, build_settings, relay, replace_build_of_llvm
 
+from .affine import merged
 from .answers import Answers
 
 R = relay()
@@ -97,7 +99,6 @@ def _without_elimination(stock: Any) -> Any:
     context with instruments stays: another one within it would tell them that theirs has ended.
     """
 
-    @wraps(stock)
     def build(*args: Any, **kwargs: Any) -> Any:
         context = tvm.transform.PassContext.current()
         config = dict(context.config.items())
@@ -114,13 +115,28 @@ def _without_elimination(stock: Any) -> Any:
     return build
 
 
+def _of_merged(stock: Any) -> Any:
+    """Build modules in which :mod:`.affine` has merged what it can."""
+    signature, without = inspect.signature(stock), _without_elimination(stock)
+
+    @wraps(stock)
+    def build(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        if isinstance(given["mod"], tvm.IRModule):
+            params = given.get("params") or given["self"].get_params()
+            given["mod"] = merged(given["mod"], params)
+        return without(**given)
+
+    return build
+
+
 def _method(owner: Any, name: str) -> _Place:
     """Return the place of a method of one of TVM's compilers."""
     return _Place(
         lambda: vars(owner)[name],
         lambda function: setattr(owner, name, function),
         lambda one, other: one is other,
-        _without_elimination,
+        _of_merged,
     )
 
 

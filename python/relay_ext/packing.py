@@ -95,7 +95,9 @@ def packed_call(op: str, attrs: Any, inputs: Any, types: Any) -> Any:
     if packing is None or not isinstance(weight, R.Constant):
         return None
     shapes = [R.TensorType([int(size) for size in one.shape], one.dtype) for one in types[:2]]
+    result = R.TensorType(conv.stored_shape(conv.result), conv.dtypes[conv.result])
     named = {"op": op, "attrs": attrs, "data": shapes[0], "weight": shapes[1], "target": target}
+    named["result"] = result
     node = tvm.ir.make_node("DictAttrs", **named)
     packed = R.const(_packed(packing, weight, target))
     return R.Call(tvm.ir.Op.get(CONV_PACKED), [inputs[0], packed], node)
@@ -119,9 +121,7 @@ def _compiled(func: Any, target: Any) -> Any:
 
 def relate_packed(types: Any, _: int, attrs: Any, reporter: Any) -> bool:
     """Type relation of :data:`CONV_PACKED`."""
-    conv = conv_of(attrs)
-    found = R.TensorType(conv.stored_shape(conv.result), conv.dtypes[conv.result])
-    assign(types[2], found, reporter)
+    assign(types[2], attrs["result"], reporter)
     return True
 
 

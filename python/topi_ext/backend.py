@@ -177,13 +177,13 @@ def prepack(problem: Any, target: Any) -> tuple[Packing | None, Any]:
     return _build_packing(request), announce(_build(request))
 
 
-def packing_ahead(problem: Problem, target: Any) -> Packing | None:
+def packing_ahead(problem: Any, target: Any) -> Packing | None:
     """Return how the weight of an operator is packed before the post-ops behind it are known.
 
     Parameters
     ----------
     problem : Problem
-        Without post-ops.
+        A convolution or a matrix product, without post-ops.
     target : tvm.target.Target or None
 
     Returns
@@ -191,10 +191,13 @@ def packing_ahead(problem: Problem, target: Any) -> Packing | None:
     Packing or None
         None where the kernel reads weights as they are, or `target` has none.
     """
-    return prepack(problem, target)[0]
+    if not supports(problem.kind, target, problem.zero_points):
+        return None
+    request = _Request.of(replace(problem, prepacked=True), of_target(target))
+    return _build_packing(request)
 
 
-def build_on_packed(problem: Problem, target: Any) -> Any:
+def build_on_packed(problem: Any, target: Any) -> Any:
     """Return the kernel of an operator whose weight :func:`packing_ahead` has packed.
 
     The plan is that of the operator without post-ops: the estimate of some plans counts post-ops,
@@ -206,8 +209,8 @@ def build_on_packed(problem: Problem, target: Any) -> Any:
         With the post-ops that the kernel computes.
     target : tvm.target.Target
     """
-    problem = replace(problem, prepacked=True)  # type: ignore[type-var]
-    base = replace(problem, epilogue=())  # type: ignore[type-var]
+    problem = replace(problem, prepacked=True)
+    base = replace(problem, epilogue=())
     backend = of_target(target)
     return announce(_build(_Request.of(problem, backend, base)))
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from topi_ext import backend
 from topi_ext.compat import call_attr, dtype_name, relax, tensor_type_of
-from topi_ext.fusion.post_ops import Step, is_float32, multiplied
+from topi_ext.fusion.post_ops import Step, is_normal, multiplied
 from topi_ext.spec.conv import QUANTIZED
 from topi_ext.spec.post_ops import PostOp
 
@@ -165,7 +165,7 @@ def _factor(conv: Conv, data: np.ndarray, weight: np.ndarray) -> np.ndarray | No
             return None
         weight = np.tile(weight[:, 0], conv.geometry.groups if is_transposed else 1)
     factor = data.astype("float64").reshape(-1) * weight.astype("float64").reshape(-1)
-    return factor if is_float32(factor) else None
+    return factor if is_normal(factor) else None
 
 
 def stands_for(expr: Any, lookup: Lookup) -> Bytes | None:

@@ -155,7 +155,10 @@ def llvm_features(target: Any) -> tuple[frozenset[str], int] | None:
         return None
     cores = int(target.attrs.get("num-cores", 0))  # TVM takes 0 and less, and plans nothing by it
     threads = cores if cores > 0 else tvm.runtime.num_threads()
-    found = frozenset(map(str, llvm.llvm_get_cpu_features(target)))
+    name = str(target)
+    if name not in _FEATURES:
+        _FEATURES[name] = frozenset(map(str, llvm.llvm_get_cpu_features(target)))
+    found = _FEATURES[name]
     if LETS_ARE_FRAMES or "linux" not in triple:
         found = frozenset(name for name in found if not name.startswith("amx"))
     if not reads_llvm():
@@ -163,6 +166,10 @@ def llvm_features(target: Any) -> tuple[frozenset[str], int] | None:
     elif "avx" in found:
         found |= {"non-temporal-stores"}
     return found, threads
+
+
+_FEATURES: dict[str, frozenset[str]] = {}
+"""By target: kernels ask a hundred times in the build of a model."""
 
 
 @cache

@@ -139,9 +139,9 @@ def _without_division(steps: list[Step], end: int) -> list[Step]:
     return steps
 
 
-def is_float32(values: Any) -> bool:
-    """Return whether float64 numbers are 0 or within the normal range of float32."""
-    size, limits = np.abs(values), np.finfo("float32")
+def is_normal(values: Any, dtype: str = "float32") -> bool:
+    """Return whether float64 numbers are 0 or within the normal range of a dtype."""
+    size, limits = np.abs(values), np.finfo(dtype)
     return bool(np.all((size == 0) | ((size >= limits.tiny) & (size <= limits.max))))
 
 
@@ -156,12 +156,12 @@ def _divided(step_and_operand: Step, divisor: float) -> Step | None:
         return None
     if not step.order:
         value = step.value / divisor
-        is_exact = is_float32(value) or np.isinf(step.value)
+        is_exact = is_normal(value) or np.isinf(step.value)
         return (replace(step, value=value), None) if is_exact else None
     if step.is_quantized:
         scale = step.scale / divisor
-        return (replace(step, scale=scale), operand) if is_float32(scale) else None
+        return (replace(step, scale=scale), operand) if is_normal(scale) else None
     if not isinstance(operand, np.ndarray) or operand.dtype != "float32":
         return None
     values = operand.astype("float64") / divisor
-    return (step, values.astype("float32")) if is_float32(values) else None
+    return (step, values.astype("float32")) if is_normal(values) else None
