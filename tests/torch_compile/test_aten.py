@@ -75,6 +75,11 @@ FUNCTIONS: dict[str, Case] = {
 SHAPES: dict[str, Case] = {
     "view": lambda t: (t.x.view(2, -1), t.x.flatten(2), t.x.unsqueeze(1), t.x[:, :1].squeeze(1)),
     "permute": lambda t: (t.x.permute(0, 2, 3, 1).contiguous(), t.x.transpose(1, 3), t.m.t()),
+    "strides": lambda t: (
+        t.x.contiguous(memory_format=torch.channels_last).as_strided((2, 36, 4), (144, 4, 1)) * 2,
+        t.x.exp().as_strided((2, 6, 6, 4), (144, 6, 1, 36)),
+        t.x.as_strided_scatter(t.x.mean((0, 1)).expand(8, 6, 6).clone(), (8, 6, 6), (36, 6, 1)),
+    ),
     "expand": lambda t: (t.x[:, :1].expand(2, 4, 6, 6), t.weight.expand(2, 3, 4)),
     "repeat": lambda t: (
         t.x.repeat(1, 2, 1, 3),
@@ -104,9 +109,16 @@ SHAPES: dict[str, Case] = {
         torch.zeros_like(t.x),
         t.x.new_ones(3),
         torch.full((2, 2), -float("inf")),
+        torch.full((2, 2), torch.finfo(torch.float64).min, dtype=torch.float64),
+        torch.full((2, 2), 0.1, dtype=torch.float64),
     ),
     "full like": lambda t: torch.full_like(t.x, 2) * t.x,
     "arange": lambda t: torch.arange(1, 12, 3) + torch.arange(4),
+    "range of floats": lambda t: (
+        torch.arange(-1, 2, 0.3, dtype=torch.float64),
+        torch.arange(4, dtype=torch.float64),
+    ),
+    "windows": lambda t: (t.x.detach().unfold(3, 2, 3), t.m.detach().unfold(-2, 2, 1)),
     "casts": lambda t: (t.x.float(), t.x.bool(), t.i.to(torch.int32), t.b.double(), t.x.long()),
     "pixel shuffle": lambda t: (F.pixel_shuffle(t.x, 2), F.pixel_unshuffle(t.x, 3)),
     "triangle": lambda t: (t.m.tril(), t.m.triu(1)),

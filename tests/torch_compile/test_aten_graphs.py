@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -28,6 +29,13 @@ class Operands(NamedTuple):
     b: torch.Tensor
 
 
+def _padded_to_multiple(x: torch.Tensor, multiple: int) -> tuple[torch.Tensor, ...]:
+    """Return an image whose rows are padded by reflection and replication, as models of sound do."""
+    size = x.shape[-1]
+    missing = math.ceil((size - 1) / multiple) * multiple + 1 - size
+    return tuple(F.pad(x, (missing, 1), mode) for mode in ("reflect", "replicate"))
+
+
 SYMBOLIC: dict[str, Callable[[Any], Any]] = {
     "batch norm": lambda t: F.batch_norm(t.x, None, None, t.w, t.b, True),
     "group norm": lambda t: F.group_norm(t.x, 2, t.w, t.b),
@@ -44,6 +52,7 @@ SYMBOLIC: dict[str, Callable[[Any], Any]] = {
     "joined": lambda t: torch.cat([t.x, t.x * 2], 2),
     "softmax": lambda t: t.x.softmax(-1) * t.x.softmax(1),
     "sizes": lambda t: t.x * t.x.shape[2] / t.x.shape[0] ** 0.5 + torch.arange(t.x.shape[3]),
+    "rounded sizes": lambda t: _padded_to_multiple(t.x.detach()[0], 5),
     "repeated": lambda t: t.x.sum() * t.w.repeat(t.x.shape[0]),
 }
 
@@ -149,6 +158,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "power of integers": (lambda x, i: i**5, "a power of integers"),
     "norm": (lambda x, i: torch.linalg.vector_norm(x, 3), "ord=3"),
     "scatter": (lambda x, i: x.scatter(0, i, x), "no converter|must write one element"),
+    "strides": (lambda x, i: x.exp().as_strided((2, 2), (1, 1)), "strides that do not reach"),
     "no elements": (lambda x, i: x[:0].amax(1), "no elements"),
 }
 

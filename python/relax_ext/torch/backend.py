@@ -7,6 +7,7 @@ Whatever fails to compile stays in PyTorch, with one warning, unless ``unknown="
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,9 +21,11 @@ from topi_ext.spec.geometry import fail
 from ..registry import registered
 from . import report
 from .decompositions import decompositions, whole_upsamples
+from .draws import detach_draws
 from .graph import GraphCompiler
 from .options import Options
 from .partition import has_effects, is_product, operators
+from .precision import lower
 from .setup import BACKEND
 
 SHOWN = 8
@@ -65,10 +68,25 @@ def tvm_conv(
         bw_compiler=_compiler("backward", chosen, unordered),
         inference_compiler=_compiler("inference", chosen, unordered),
         decompositions=decompositions(),
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=partial(_partitioned, chosen),
     )
     with whole_upsamples():
         return compiler(graph_module, example_inputs)
+
+
+def _partitioned(options: Options, joint: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+    """Return the forward and the backward graph of a joint graph."""
+    _prepare(joint, options)
+    return min_cut_rematerialization_partition(joint, *args, **kwargs)
+
+
+def _prepare(graph_module: fx.GraphModule, options: Options) -> None:
+    """Change a graph before it is cut in parts: its random numbers, and its dtype."""
+    if any(map(is_product, graph_module.graph.nodes)):
+        detach_draws(graph_module.graph)
+        if options.dtype is not None:
+            lower(graph_module.graph, options.dtype)
+        graph_module.recompile()
 
 
 def _compiler(kind: str, options: Options, unordered: set[str]) -> Callable[..., Any]:
@@ -79,6 +97,8 @@ def _compiler(kind: str, options: Options, unordered: set[str]) -> Callable[...,
     """
 
     def compile_graph(graph_module: fx.GraphModule, _: Any) -> Callable[[list[Any]], Any]:
+        if kind == "inference":
+            _prepare(graph_module, options)
         return _boxed(_compiled(graph_module, kind, options, unordered).forward)
 
     return compile_graph

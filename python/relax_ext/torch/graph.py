@@ -6,7 +6,6 @@ from __future__ import annotations
 from types import BuiltinFunctionType
 from typing import Any
 
-import torch
 from torch import fx
 from torch._guards import TracingContext
 
@@ -14,6 +13,7 @@ from topi_ext.notices import one_line
 
 from . import report
 from .aten import AtenImporter, Unsupported
+from .draws import EMPTY, is_random, state_repeated
 from .options import Options
 from .part import Context, ImportedPart, compile_part, import_part
 from .partition import Cut, Piece, is_size
@@ -47,6 +47,7 @@ class GraphCompiler:
         self._unordered = unordered
         self._refused: dict[fx.Node, str] = {}
         self._importer = AtenImporter()
+        state_repeated(graph_module.graph)
         nodes = list(graph_module.graph.nodes)
         self._inputs = [node for node in nodes if node.op == "placeholder"]
         self._results = next(node for node in nodes if node.op == "output").args[0]
@@ -75,10 +76,14 @@ class GraphCompiler:
                 named = f"a part of {part.record.operators} operators"
                 self._record.unknown[named] = one_line(error, 300)
         for node in cut.in_pytorch:
-            if isinstance(node.target, BuiltinFunctionType) or is_size(node):
+            is_builtin = isinstance(node.target, BuiltinFunctionType)
+            if is_builtin or is_size(node) or node.target is EMPTY:
                 continue
-            kind = self._record.random if _is_random(node) else self._record.unknown
-            kind[str(node.target)] = self._refused.get(node, "belongs to what cannot be compiled")
+            if is_random(node):
+                self._record.random[str(node.target)] = "draws random numbers"
+                continue
+            why = self._refused.get(node, "belongs to what cannot be compiled")
+            self._record.unknown[str(node.target)] = why
         if self._record.kind == "forward":
             self._unordered.update(node.name for node in context.unordered)
         return cut.joined(self._module, functions, context.unordered)
@@ -141,7 +146,3 @@ def refused_nodes(node: Any, piece: Piece) -> list[fx.Node]:
 def _metadata() -> Any:
     """Return what AOTAutograd knows of the graph that it compiles."""
     return getattr(TracingContext.try_get(), "fw_metadata", None)
-
-
-def _is_random(node: fx.Node) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())

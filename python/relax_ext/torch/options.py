@@ -35,6 +35,9 @@ class Options:
         ``"eager"`` leaves what cannot be compiled to PyTorch, with a warning; ``"raise"`` raises.
     freeze : bool
         Pack the weights of inference graphs once, and again when a weight is seen to change.
+    dtype : torch.dtype or None
+        The dtype in which products and convolutions of float32 operands are computed, bfloat16 or
+        float16, with its name or as a ``torch.dtype``; None stands for that of the operands.
     """
 
     target: Any = None
@@ -42,6 +45,7 @@ class Options:
     database: str | Path | None = None
     unknown: str = "eager"
     freeze: bool = False
+    dtype: torch.dtype | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, Any] | None) -> Options:
@@ -59,6 +63,8 @@ class Options:
                 raise fail(BACKEND, f"option {name}={value!r} must be one of {', '.join(known)}")
         if given.get("target") is not None:
             given["target"] = _llvm(given["target"])
+        if given.get("dtype") is not None:
+            given["dtype"] = _lower_dtype(given["dtype"])
         options = cls(**given)
         options._check()
         return options
@@ -83,6 +89,13 @@ class Options:
             raise fail(BACKEND, f"option unknown={self.unknown!r} must be 'eager' or 'raise'")
         if not isinstance(self.freeze, bool):
             raise fail(BACKEND, f"option freeze={self.freeze!r} must be True or False")
+
+
+def _lower_dtype(given: Any) -> torch.dtype:
+    for dtype in (torch.bfloat16, torch.float16):
+        if given in (dtype, str(dtype).removeprefix("torch.")):
+            return dtype
+    raise fail(BACKEND, f"option dtype={given!r} must be bfloat16 or float16")
 
 
 def _llvm(given: Any) -> Any:

@@ -7,6 +7,7 @@ are: the function takes and gives them transposed, and transposes them itself.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,9 @@ _SIZE_FUNCTIONS = {
     "IntTrueDiv": lambda a, b: a / b,
     "FloatTrueDiv": lambda a, b: a / b,
     "ToFloat": float,
+    "CeilToInt": math.ceil,
+    "FloorToInt": math.floor,
+    "TruncToInt": math.trunc,
     "Max": max,
     "Min": min,
 }

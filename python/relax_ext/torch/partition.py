@@ -3,8 +3,9 @@
 
 Nodes are grouped by stages.  A node that stays in PyTorch has the stage of the values that it
 reads; what reads its results has the next one.  The nodes of one stage that can be compiled form
-one part, which runs before the nodes of that stage that stay in PyTorch.  Nodes that draw random
-numbers keep their order.
+one part, which runs before the nodes of that stage that stay in PyTorch.  What stays in PyTorch and
+reads only inputs of the graph has a stage before the first part.  Nodes that draw random numbers
+keep their order.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from .draws import is_random
 from .strides import in_order, order_of
 
 aten = torch.ops.aten
@@ -33,6 +35,10 @@ VIEWS = {
     *(aten.t, aten.transpose, aten.unsqueeze, aten.view, aten._unsafe_view),
 }
 """Operators whose result is their argument's memory."""
+
+
+_FIRST = -1
+"""The stage before the first part."""
 
 
 def packet_of(node: fx.Node) -> Any:
@@ -205,7 +211,7 @@ def _is_ordered(node: fx.Node) -> bool:
     """Return whether a node has to keep its place: it draws random numbers, or is not known."""
     if getattr(node.target, "_schema", None) is None:
         return node.target is not operator.getitem and not is_size(node)
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    return is_random(node)
 
 
 def _compilable(calls: list[fx.Node], supports: Callable[[fx.Node], bool]) -> set[fx.Node]:
@@ -223,9 +229,9 @@ def _compilable(calls: list[fx.Node], supports: Callable[[fx.Node], bool]) -> se
 def _stages(calls: list[fx.Node], can: set[fx.Node]) -> dict[fx.Node, int]:
     """Return the stage of each node; nodes that have to keep their order do not go back."""
     stages: dict[fx.Node, int] = {}
-    ordered = 0
+    ordered = _FIRST
     for node in calls:
-        stage = 0
+        stage = 0 if node in can else _FIRST
         for read in node.all_input_nodes:
             if read in stages:
                 stage = max(stage, stages[read] + (node in can and read not in can))

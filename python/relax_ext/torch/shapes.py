@@ -6,18 +6,23 @@ Shapes of results are read from PyTorch's fake tensors, so symbolic sizes need n
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from math import prod
 from typing import Any
+
+import numpy as np
+import torch
 
 from topi_ext.compat import relax, same_size, simplify
 
 from .calls import Call, Converter, dtype_of, shape_of
 from .cuts import sliced
+from .strides import inverse, order_of
 
 R = relax()
 
 _VIEWS = ("view.default", "squeeze.dims", "unsqueeze.default")
+_LARGEST = torch.finfo(torch.float32).max
 _SAME = ("alias", "clone", "lift_fresh_copy")
 
 
@@ -29,6 +34,8 @@ def converters() -> dict[str, Converter]:
         "_to_copy.default": lambda call: converted(call, call["self"]),
         "convert_element_type.default": lambda call: converted(call, call["a"]),
         "copy.default": _copied,
+        "as_strided.default": _as_strided,
+        "as_strided_scatter.default": _as_strided_scatter,
         "expand.default": lambda call: broadcast(call, call["self"], call.shape()),
         "permute.default": lambda call: call.emit(R.op.permute_dims(call["self"], call["dims"])),
         "repeat.default": _repeated,
@@ -47,6 +54,28 @@ def converters() -> dict[str, Converter]:
 
 def _view(call: Call) -> Any:
     return call.reshape(call["self"], call.shape())
+
+
+def _as_strided(call: Call) -> Any:
+    """Return all elements of a tensor, as they lie in memory, in another shape."""
+    return _in_memory_order(call, call["self"], call.fake("self"), call.value)
+
+
+def _as_strided_scatter(call: Call) -> Any:
+    """Return a tensor all of whose elements are replaced, as they lie in memory."""
+    given = (call.raw(name) for name in ("size", "stride"))
+    return _in_memory_order(call, call["src"], call.fake("self").as_strided(*given), call.value)
+
+
+def _in_memory_order(call: Call, x: Any, lies: Any, stated: Any) -> Any:
+    """Return the elements of `x`, which lies in memory as `lies` does, as `stated` has them."""
+    before, after = order_of(lies), order_of(stated)
+    is_whole = same_size(prod(call.sizes(lies.shape)), prod(call.sizes(stated.shape)))
+    if before is None or after is None or not is_whole or call["storage_offset"]:
+        raise call.refusal("strides that do not reach all elements of a dense tensor once")
+    sizes = call.sizes(stated.shape)
+    flat = call.reshape(call.emit(R.op.permute_dims(x, before)), [sizes[axis] for axis in after])
+    return call.emit(R.op.permute_dims(flat, inverse(after)))
 
 
 def converted(call: Call, x: Any) -> Any:
@@ -133,7 +162,7 @@ def filled(call: Call, value: Any) -> Any:
     """Return a tensor of the result's shape and dtype, all of whose elements are `value`."""
     shape, dtype = call.shape(), call.dtype()
     number = call.tensor(value, dtype)
-    if isinstance(value, float) and not math.isfinite(value):
+    if isinstance(value, float) and not abs(value) <= _LARGEST:
         return broadcast(call, number, shape)  # which relax.full cannot be lowered with
     return call.emit(R.op.full(R.ShapeExpr(shape), number, dtype))
 
@@ -141,6 +170,10 @@ def filled(call: Call, value: Any) -> Any:
 def _arange(call: Call) -> Any:
     dtype = call.dtype()
     limits = [call[name] for name in ("start", "end", "step")]
-    if "int" not in dtype or any(isinstance(limit, float) for limit in limits):
-        raise call.refusal("a range of floats")
-    return call.emit(R.op.arange(*limits, dtype))
+    if "int" in dtype and not any(isinstance(limit, float) for limit in limits):
+        return call.emit(R.op.arange(*limits, dtype))
+    start, _, step = limits
+    if not isinstance(start, (int, float)) or not isinstance(step, (int, float)):
+        raise call.refusal("a range of floats that follow from sizes")
+    (count,) = call.numbers(call.shape())
+    return call.cast(R.const(start + step * np.arange(count), "float64"), dtype)

@@ -11,7 +11,7 @@ from typing import Any
 import sympy
 import torch
 
-from topi_ext.compat import tir
+from topi_ext.compat import simplify, tir
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -77,7 +77,7 @@ def size_in(size: Any, symbols: Mapping[str, Any]) -> Any:
     ValueError
         One line, for a function of sizes that has no counterpart.
     """
-    return _converted(expr_of(size), symbols)
+    return simplify(_converted(expr_of(size), symbols))
 
 
 def _converted(expr: Any, symbols: Mapping[str, Any]) -> Any:
@@ -92,7 +92,11 @@ def _converted(expr: Any, symbols: Mapping[str, Any]) -> Any:
         base, exponent = expr.args
         if isinstance(exponent, sympy.Integer) and 0 < int(exponent) <= 8:
             return math.prod([_converted(base, symbols)] * int(exponent))
-    convert = _FUNCTIONS.get(name)
+    if name in _ROUNDED_QUOTIENTS and type(expr.args[0]).__name__ == "IntTrueDiv":
+        expr = expr.args[0]
+        convert = _ROUNDED_QUOTIENTS[name]
+    else:
+        convert = _FUNCTIONS.get(name)
     if convert is None:
         raise ValueError(f"size {expr} is a function {name}, which has no counterpart")
     return convert(*(_converted(argument, symbols) for argument in expr.args))
@@ -105,6 +109,13 @@ def _extremum(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 def _indexing(base: Any, divisor: Any, modulus: Any) -> Any:
     return tir.floormod(tir.floordiv(base, divisor), modulus)
 
+
+_ROUNDED_QUOTIENTS: dict[str, Callable[..., Any]] = {
+    "CeilToInt": lambda a, b: tir.floordiv(a + (b - 1), b),
+    "FloorToInt": lambda a, b: tir.floordiv(a, b),
+    "TruncToInt": lambda a, b: tir.truncdiv(a, b),
+}
+"""Functions of a quotient of integers, by the name of their class."""
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "Add": lambda *sizes: sum(sizes[1:], sizes[0]),

@@ -27,6 +27,7 @@ def converters() -> dict[str, Converter]:
         "slice_backward.default": _slice_backward,
         "slice_scatter.default": _slice_scatter,
         "select.int": _select,
+        "unfold.default": _unfold,
         "select_backward.default": _select_backward,
         "constant_pad_nd.default": _constant_pad,
         **{
@@ -161,13 +162,38 @@ def _select_backward(call: Call) -> Any:
     return placed(call, part, axis, index, 1)
 
 
+def _unfold(call: Call) -> Any:
+    """Return windows along an axis, whose elements lie along a new last axis."""
+    if 0 in call.shape() or not call.shape("self"):
+        raise call.refusal("no axes or no elements")
+    axis, step = call["dimension"] % len(call.shape("self")), call["step"]
+    define = partial(_windows, axis, step)
+    builder = call.importer.block_builder
+    return builder.emit_te(define, call["self"], call.shape(), primfunc_name_hint="unfold")
+
+
+def _windows(axis: int, step: int, x: Any, sizes: Any) -> Any:
+    from tvm import te
+
+    def element(*index: Any) -> Any:
+        *at, tap = index
+        return x(*at[:axis], at[axis] * step + tap, *at[axis + 1 :])
+
+    return te.compute(sizes, element, name="unfold")
+
+
 # ---------------------------------------------------------------- padding
 
 
 def _widths(call: Call, rank: int) -> list[int]:
+    """Return the widths before and after each axis, which have to be known numbers."""
+    return call.numbers(_pads(call, rank))
+
+
+def _pads(call: Call, rank: int) -> list[Any]:
     """Return widths before and after each axis; PyTorch states those of the last axis first."""
     name = "pad" if call.raw("pad") is not None else "padding"
-    pad = call.numbers(call[name])
+    pad = list(call[name])
     pairs = [pad[at : at + 2] for at in range(0, len(pad), 2)][::-1]
     return [0, 0] * (rank - len(pairs)) + [side for pair in pairs for side in pair]
 
@@ -192,11 +218,31 @@ def _constant_pad(call: Call) -> Any:
 
 
 def _padded(mode: str, call: Call) -> Any:
-    x = call["self"]
-    widths = _widths(call, len(shape_of(x)))
-    if min(widths) < 0:
-        raise call.refusal("a negative width")
-    return call.emit(R.op.nn.pad(x, widths, mode))
+    x, sizes = call["self"], call.shape()
+    widths = _pads(call, len(sizes))
+    if all(isinstance(width, int) for width in widths):
+        if min(widths) < 0:
+            raise call.refusal("a negative width")
+        return call.emit(R.op.nn.pad(x, widths, mode))
+    define = partial(_around, mode)
+    builder = call.importer.block_builder
+    return builder.emit_te(define, x, widths[::2], sizes, primfunc_name_hint="pad")
+
+
+def _around(mode: str, x: Any, before: Any, sizes: Any) -> Any:
+    """Return a tensor with copies of its elements around it; widths below 0 cut off."""
+    from tvm import te
+
+    def source(index: Any, width: Any, size: Any) -> Any:
+        at, last = index - width, size - 1
+        if mode == "replicate":
+            return tir.max(tir.min(at, last), 0)
+        return last - tir.abs(last - tir.abs(at))
+
+    def element(*index: Any) -> Any:
+        return x(*map(source, index, before, x.shape))
+
+    return te.compute(sizes, element, name="pad")
 
 
 def _padded_backward(mode: str, call: Call) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from .aten import expr_of
+from .sizes import expr_of
 
 Order = tuple[int, ...]
 """Axes of a tensor in the order in which they lie in memory, the outermost first."""

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random numbers, which PyTorch draws from its generator.
+
+Most random operators take the shape of their operand and none of its values.  Here they get an
+empty tensor of that shape, and a dropout becomes a random mask and a product.  So all numbers of a
+graph can be drawn before its first part, in PyTorch's order, and cut it nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+from torch.fx.node import map_arg
+
+from .sizes import expr_of
+from .strides import inverse, order_of
+
+aten = torch.ops.aten
+
+_DROPOUT = aten.native_dropout.default
+_AGAIN = torch.ops.higher_order.run_with_rng_state
+EMPTY = aten.empty_permuted.default
+"""The operator of the empty tensors."""
+
+_OF_A_SHAPE = frozenset(
+    (
+        *("bernoulli.p", "cauchy.default", "exponential.default", "geometric.default"),
+        *("log_normal.default", "normal_functional.default", "rand_like.default"),
+        *("randint_like.default", "randint_like.low_dtype", "randn_like.default"),
+        *("random.default", "random.from", "random.to", "uniform.default"),
+    )
+)
+"""Operators that take the shape of their operand, and none of its values."""
+
+
+def is_random(node: fx.Node) -> bool:
+    """Return whether a node draws random numbers."""
+    if node.target in (_AGAIN, torch.ops.higher_order.run_and_save_rng_state):
+        return True
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def state_repeated(graph: fx.Graph) -> None:
+    """State what random operators give that are repeated from a saved state of the generator.
+
+    They belong to checkpoints of activations, and PyTorch does not state it.
+    """
+    for node in graph.nodes:
+        if node.target is _AGAIN and "val" not in node.meta:
+            _, draw, *args = map_arg(node.args, lambda each: each.meta["val"])
+            node.meta["val"] = draw(*args, **node.kwargs)
+
+
+def detach_draws(graph: fx.Graph) -> None:
+    """Let random operators read nothing that the graph computes.
+
+    Parameters
+    ----------
+    graph : fx.Graph
+        A graph of AOTAutograd, forward and backward in one or apart; changed in place.  Operators
+        whose shape is not known from its inputs stay as they are.
+    """
+    for node in list(graph.nodes):
+        if node.target is _DROPOUT:
+            _replace_dropout(graph, node)
+        elif node.op == "call_function" and is_random(node) and node.args:
+            operand = node.args[0]
+            name = getattr(node.target, "__name__", "")
+            if name in _OF_A_SHAPE and operand.op == "call_function":
+                with graph.inserting_before(node):
+                    empty = _empty(graph, node, operand.meta["val"])
+                if empty is not None:
+                    node.replace_input_with(operand, empty)
+
+
+def _replace_dropout(graph: fx.Graph, node: fx.Node) -> None:
+    """Replace a dropout by the product of its operand and of a mask, which is 0 or ``1 / (1 - p)``.
+
+    That is how PyTorch computes it outside of graphs, to the last bit.
+    """
+    x, p, trains = (*node.args, True)[:3]
+    if trains is False or p == 0:
+        return
+    value = node.meta["val"][0]
+    with graph.inserting_before(node):
+        mask = _mask(graph, node, 1 - p)
+        if mask is None:
+            return
+        call = _caller(graph, node)
+        arithmetic = np.float64 if value.dtype is torch.float64 else np.float32
+        factor = float(arithmetic(1) / arithmetic(1 - p)) if p < 1 else 0.0
+        numbers = call(aten._to_copy.default, (mask,), value, dtype=value.dtype)
+        scaled = call(aten.mul.Tensor, (numbers, factor), value)
+        results = call(aten.mul.Tensor, (x, scaled), value), mask
+    for result in list(node.users):
+        result.replace_all_uses_with(results[result.args[1]])
+        graph.erase_node(result)
+    graph.erase_node(node)
+
+
+def _mask(graph: fx.Graph, node: fx.Node, kept: float) -> fx.Node | None:
+    """Add the mask of a dropout that keeps this share, or return None where that is not possible.
+
+    Its elements are drawn in the order in which they lie in memory; where none is kept, none is
+    drawn.
+    """
+    value = node.meta["val"][1]
+    order, call = order_of(value), _caller(graph, node)
+    if order is None:
+        return None
+    dense = value.permute(order)
+    empty = _empty(graph, node, dense)
+    if empty is None:
+        return None
+    if kept:
+        drawn = call(aten.bernoulli.p, (empty, kept), dense)
+    else:
+        drawn = call(aten.full_like.default, (empty, False), dense)
+    return call(aten.permute.default, (drawn, list(inverse(order))), value)
+
+
+def _caller(graph: fx.Graph, node: fx.Node) -> Callable[..., fx.Node]:
+    """Return what adds calls that belong where `node` does."""
+
+    def call(target: Any, args: tuple[Any, ...], value: Any, **kwargs: Any) -> fx.Node:
+        added = graph.call_function(target, args, kwargs)
+        added.meta = {**node.meta, "val": value}
+        added.meta.pop("tensor_meta", None)
+        return added
+
+    return call
+
+
+def _empty(graph: fx.Graph, node: fx.Node, value: torch.Tensor) -> fx.Node | None:
+    """Add an empty tensor like `value`, or return None where its sizes are not known before."""
+    order = order_of(value)
+    sizes = [_size(graph, size) for size in value.shape]
+    if order is None or None in sizes:
+        return None
+    call = _caller(graph, node)
+    return call(EMPTY, (sizes, list(order)), value, dtype=value.dtype, device=value.device)
+
+
+def _size(graph: fx.Graph, size: Any) -> int | fx.Node | None:
+    """Return a size as a number or as an input of a graph; None where it is neither."""
+    if isinstance(size, int):
+        return size
+    inputs = (node for node in graph.nodes if node.op == "placeholder")
+    sizes = (node for node in inputs if isinstance(node.meta.get("val"), torch.SymInt))
+    return next((node for node in sizes if expr_of(node.meta["val"]) == expr_of(size)), None)
