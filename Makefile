@@ -137,9 +137,10 @@ test-tvm026: .venv-tvm026/.ready  ## smoke tests on TVM 0.26
 test-tvm025: .venv-tvm025/.ready  ## smoke tests on TVM 0.25
 	EXPECT_TVM=0.25 .venv-tvm025/bin/python $(PYTEST) -m smoke
 
-lint: env  ## ruff: rules and format
+lint: env  ## ruff: rules and format; codespell
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	.venv/bin/codespell
 
 types: env  ## mypy: strict on the modules without TVM, and a user's program beside the installed package
 	$(PY) -m mypy

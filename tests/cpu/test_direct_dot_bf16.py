@@ -32,9 +32,10 @@ from topi_ext.cpu.plan.direct_dot_bf16 import DirectDotBf16Plan
 from topi_ext.cpu.plan.window import Window
 from topi_ext.cpu.select.choose import choose
 from topi_ext.spec.conv import Convolution
+from topi_ext.target import host_target
 
 MACHINE = CpuMachine(vector_bytes=64, registers=32, threads=2, l2=1 << 20, dots=1.0)
-HAS_DOTS = CpuMachine.of_features(*compat.llvm_features(compat.host_target())).dots
+HAS_DOTS = CpuMachine.of_features(*compat.llvm_features(host_target())).dots
 
 SUMS, PAIRS = f"<{LANES} x float>", f"<{LANES} x i32>"
 

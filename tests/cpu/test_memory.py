@@ -23,7 +23,7 @@ from helpers.faces import OPERANDS, FaceCase
 from helpers.guarded import compiled, run, symbolic
 from helpers.kernels import STREAMS, kernel_of, problem_of
 from helpers.profile import thinned
-from topi_ext import backend, compat
+from topi_ext import backend
 from topi_ext.cpu import emit
 from topi_ext.cpu.emit import ATTRIBUTES
 from topi_ext.cpu.parts.copies import MOST_STEP, copy
@@ -33,8 +33,9 @@ from topi_ext.cpu.plan.gemm_col2im import GemmCol2imPlan
 from topi_ext.cpu.plan.window import Window
 from topi_ext.spec.conv import Convolution
 from topi_ext.spec.layout import Layouts
+from topi_ext.target import host_target
 
-HOST = compat.host_target()
+HOST = host_target()
 T, C = "conv_transpose", "conv"
 CHANNELS_LAST = Layouts("NHWC", "HWIO", "NHWC")
 

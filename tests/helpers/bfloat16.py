@@ -15,10 +15,10 @@ from helpers.cases import Case, geometry_of
 from helpers.compare import numpy_dtype
 from helpers.faces import FaceCase
 from helpers.kernels import problem_of
-from topi_ext import compat
 from topi_ext.cpu import kernels
 from topi_ext.spec.conv import Convolution
 from topi_ext.spec.layout import Layouts
+from topi_ext.target import host_target
 
 C, T = "conv", "conv_transpose"
 
@@ -101,7 +101,7 @@ def packed(problem: Convolution, plan: object, weight: np.ndarray) -> np.ndarray
     func = kernels.build_packing(problem, plan).with_attr("global_symbol", "pack")
     elements, dtype = kernels.packed_weights(problem, plan)
     into = tvm.runtime.tensor(np.full(elements, 99, numpy_dtype(dtype)))
-    tvm.compile(tvm.IRModule({"pack": func}), compat.host_target())["pack"](
+    tvm.compile(tvm.IRModule({"pack": func}), host_target())["pack"](
         tvm.runtime.tensor(weight), into
     )
     return into.numpy()

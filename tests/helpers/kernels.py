@@ -16,8 +16,9 @@ from topi_ext import compat
 from topi_ext.cpu.kernels import build, direct, wgrad_winograd
 from topi_ext.cpu.machine import CpuMachine
 from topi_ext.spec.conv import Convolution
+from topi_ext.target import host_target
 
-HOST = compat.host_target()
+HOST = host_target()
 
 
 STREAMS = CpuMachine.of_features(*compat.llvm_features(HOST)).streams
