@@ -214,6 +214,19 @@ def _products() -> Iterator[Entry]:
     )
 
 
+def _attention() -> Iterator[Entry]:
+    n = compat.tir.Var("n", "int64")
+    for dtype in ("float32", "float16", "bfloat16", "float64"):
+        shapes = ((1, 100, 4, 40), (1, 77, 4, 40))
+        params = [(shape, dtype) for shape in (*shapes, shapes[1])]
+        yield f"attention/{dtype}", params, OP.nn.attention
+    causal = partial(OP.nn.attention, causal_mask="TopLeft")
+    yield "attention/causal", [((2, 64, 2, 8),)] * 3, causal
+    yield "attention/symbolic", [((2, n, 2, 64),)] * 3, OP.nn.attention
+    mask = ((1, 1, 100, 100),)
+    yield "attention/mask", [((1, 100, 4, 64),)] * 3 + [mask], OP.nn.attention
+
+
 def _rows() -> Iterator[Entry]:
     n = compat.tir.Var("n", "int64")
     for dtype in ("float32", "float16"):
