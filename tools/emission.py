@@ -182,7 +182,7 @@ def _qdq(case: Case, face: str, zeros: tuple[int, int]) -> tvm.IRModule:
 
 def others() -> Iterator[tuple[str, Build]]:
     """Modules of matrix products, row-wise operators, transposes and resizes, by key."""
-    for key, params, body in (*_products(), *_rows(), *_transposes(), *_resizes()):
+    for key, params, body in (*_products(), *_attention(), *_rows(), *_transposes(), *_resizes()):
         yield key, partial(_module, [_tensor(f"x{i}", *one) for i, one in enumerate(params)], body)
 
 
