@@ -182,7 +182,7 @@ def _qdq(case: Case, face: str, zeros: tuple[int, int]) -> tvm.IRModule:
 
 def others() -> Iterator[tuple[str, Build]]:
     """Modules of matrix products, row-wise operators, transposes and resizes, by key."""
-    for key, params, body in (*_products(), *_rows(), *_transposes(), *_resizes()):
+    for key, params, body in (*_products(), *_attention(), *_rows(), *_transposes(), *_resizes()):
         yield key, partial(_module, [_tensor(f"x{i}", *one) for i, one in enumerate(params)], body)
 
 
@@ -212,6 +212,19 @@ def _products() -> Iterator[Entry]:
         [((2, 49, 8, 32),), ((2, 49, 8, 32),)],
         lambda q, k: OP.matmul(OP.permute_dims(q, (0, 2, 1, 3)), OP.permute_dims(k, (0, 2, 3, 1))),
     )
+
+
+def _attention() -> Iterator[Entry]:
+    n = compat.tir.Var("n", "int64")
+    for dtype in ("float32", "float16", "bfloat16", "float64"):
+        shapes = ((1, 100, 4, 40), (1, 77, 4, 40))
+        params = [(shape, dtype) for shape in (*shapes, shapes[1])]
+        yield f"attention/{dtype}", params, OP.nn.attention
+    causal = partial(OP.nn.attention, causal_mask="TopLeft")
+    yield "attention/causal", [((2, 64, 2, 8),)] * 3, causal
+    yield "attention/symbolic", [((2, n, 2, 64),)] * 3, OP.nn.attention
+    mask = ((1, 1, 100, 100),)
+    yield "attention/mask", [((1, 100, 4, 64),)] * 3 + [mask], OP.nn.attention
 
 
 def _rows() -> Iterator[Entry]:

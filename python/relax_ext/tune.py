@@ -59,7 +59,7 @@ class Tuned(NamedTuple):
     plans: int
 
 
-TUNED = (*OPERANDS, "matmul")
+TUNED = (*OPERANDS, "matmul", "attention")
 """Kinds of operators that have more than one plan."""
 
 Say = Callable[[str], None]
@@ -88,7 +88,7 @@ def tune(
     say: Say | Progress | None = None,
     board: Board | None = None,
 ) -> list[Tuned]:
-    """Measure plans of a model's convolutions and matrix products, and keep the fastest of each.
+    """Measure plans of a model's convolutions, matrix products and attention; keep the fastest.
 
     Kernels are those that :func:`relax_ext.pipeline` would build, with what is fused and packed.
     Each plan runs on random operands, in turns with the others; clear losers are left out early.

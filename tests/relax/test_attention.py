@@ -20,6 +20,7 @@ from tvm.relax.frontend.torch import from_exported_program
 from helpers.whole import TARGET, Function, check, compiled, ours
 from relax_ext.fusion import attention
 from topi_ext.compat import tensor_type
+from topi_ext.kernel.info import info_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 
@@ -128,6 +129,30 @@ class Block(nn.Module):
         q, k, v = (f(x).view(shape).transpose(1, 2) for f in (self.q, self.k, self.v))
         made = (q @ k.transpose(-1, -2) * SCALE).softmax(-1) @ v
         return self.out(made.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("adds", [False, True])
+def test_triangles_are_causal(adds: bool) -> None:
+    """A mask that is known, of ranges that are compared, is no operand of the kernel."""
+
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = q @ k.mT
+        shown = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        zeros = torch.zeros(shown.shape, dtype=q.dtype)
+        if adds:
+            return (scores + torch.where(shown, zeros, -math.inf)).softmax(-1) @ v
+        return torch.where(shown, scores, -math.inf).softmax(-1) @ v
+
+    exported = torch.export.export(Function(function), tuple(operands()))
+    _, module = compiled(from_exported_program(exported))
+    (info,) = (
+        found
+        for func in module.functions.values()
+        for found in [info_of(func)]
+        if found is not None
+    )
+    assert info.kind == "attention" and "top_left" in info.shape
+    check(Function(function), *operands())
 
 
 def test_between_projections_nothing_is_transposed() -> None:

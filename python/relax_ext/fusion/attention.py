@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import sqrt
+from math import inf, prod, sqrt
 from typing import Any
 
+import numpy as np
+
 from topi_ext import backend
-from topi_ext.compat import call_attr, dtype_name, relax, tensor_type_of
+from topi_ext.compat import call_attr, constant_value, dtype_name, relax, tensor_type_of
 from topi_ext.fusion.attention import MASK, SCORES, AttentionAnchor, K, Q, V
 from topi_ext.spec.attention import ADD, BOTTOM_RIGHT, HIDE, KEEP, TOP_LEFT, Mask
 from topi_ext.spec.dtypes import FLOATS
@@ -217,10 +219,13 @@ class _Chain:
             shape, of_scores = shape_of(mask), shape_of(scores)
             if shape is None or not are_same(of_scores or (), shape_of(call) or ()):
                 continue
-            masked = anchor.masked(stated, shape)
+            causal = None
+            if _hides_later_keys(mask, stated, self.lookup):
+                causal = anchor.hiding_later_keys()
+            masked = causal or anchor.masked(stated, shape)
             found = masked and self._scores(scores, masked)
             if found:
-                self.mask = mask
+                self.mask = self.mask if causal else mask
                 yield found
 
     def _product(self, call: Any, anchor: AttentionAnchor) -> AttentionAnchor | None:
@@ -258,6 +263,53 @@ class _Chain:
             and all(var in chain or call.same_as(last) for var, call in self.scope.readers[value])
             for value in chain
         )
+
+
+def _hides_later_keys(mask: Any, stated: Mask, lookup: Lookup) -> bool:
+    """Return whether a mask is known to hide the keys behind a query's own number, and no other."""
+    array = _array(mask, lookup)
+    if array is None or array.ndim != 2 or stated.fill != -inf or stated.op == HIDE:
+        return False
+    triangle = np.tri(*array.shape, dtype=bool)
+    return np.array_equal(array, np.where(triangle, 0.0, -inf) if stated.op == ADD else triangle)
+
+
+_MOST_ELEMENTS = 1 << 24
+"""Of arrays that are computed to see whether a mask is a triangle."""
+
+_ELEMENTWISE = {
+    f"relax.{name}": getattr(np, name)
+    for name in ("add", "subtract", "less_equal", "greater_equal", "logical_and", "logical_not")
+} | {"relax.where": np.where}
+
+
+def _array(expr: Any, lookup: Lookup) -> np.ndarray | None:
+    """Return the array that constants, ranges and comparisons of them are; None of other values."""
+    call = call_of(expr, lookup)
+    if call is None:
+        known = lookup(expr)
+        constant = constant_value(expr if known is None else known)
+        return None if constant is None else constant.numpy()
+    name, shape = str(call.op.name), shape_of(call)
+    if shape is None or not all(isinstance(size, int) for size in shape):
+        return None
+    if prod(shape) > _MOST_ELEMENTS:
+        return None
+    if name == "relax.arange":
+        return np.arange(*(int(one.value) for one in call.args))
+    if name == "relax.full":
+        number = number_in(call.args[1])
+        return None if number is None else np.broadcast_to(number, shape)
+    is_view = name in (*RESHAPES, "relax.broadcast_to")
+    if not is_view and name not in _ELEMENTWISE:
+        return None
+    operands = [_array(one, lookup) for one in (call.args[:1] if is_view else call.args)]
+    if any(one is None for one in operands):
+        return None
+    if is_view:
+        same = name in RESHAPES
+        return operands[0].reshape(shape) if same else np.broadcast_to(operands[0], shape)
+    return _ELEMENTWISE[name](*operands)
 
 
 def _masks(call: Any, lookup: Lookup) -> Iterator[tuple[Any, Any, Mask]]:

@@ -80,7 +80,9 @@ def _all_minus_infinity(condition: Any, lookup: Lookup) -> Any:
     None."""
     for name in ("relax.logical_not", "relax.max", "relax.logical_not", "relax.equal"):
         value = lookup(condition)
-        cast = named(value, "relax.astype")
+        cast = named(value, "relax.astype", "relax.not_equal")
+        if cast is not None and cast.op.name != "relax.astype" and number_in(cast.args[1]) != 0:
+            return None
         value = named(value if cast is None else lookup(cast.args[0]), name)
         if value is None or (name == "relax.max" and not _is_of_last_axis(value)):
             return None

@@ -54,8 +54,9 @@ def forward(
     scores = _scores(query, key, is_causal, attn_mask, scale)
     sums = scores.logsumexp(-1)
     weights = scores.softmax(-1)
-    if attn_mask is not None:
-        weights = torch.where((sums == -math.inf).unsqueeze(-1), 0.0, weights)
+    if attn_mask is not None:  # in PyTorch's own words, which are read as one kernel
+        is_shown = torch.logical_not(scores == -math.inf).any(-1, keepdim=True)
+        weights = torch.where(torch.logical_not(is_shown), torch.zeros_like(weights), weights)
     return _layout(weights.to(value.dtype) @ value), sums
 
 

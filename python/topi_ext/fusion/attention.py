@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from string import ascii_letters
 
 from ..compat import same_size
-from ..spec.attention import COLUMN, INNER, KEY, QUERY, Attention, Mask
+from ..spec.attention import COLUMN, INNER, KEY, QUERY, TOP_LEFT, Attention, Mask
 from ..spec.dtypes import FLOATS
 from ..spec.geometry import Size
 from ..spec.post_ops import PostOp
@@ -156,6 +156,14 @@ class AttentionAnchor(ViewedAnchor):
         if found is None or not "".join(found):
             return None
         return replace(self, letters=self.letters.with_axes(MASK, found), mask=mask)
+
+    def hiding_later_keys(self) -> AttentionAnchor | None:
+        """Return the anchor whose queries read keys up to their own number, as the last two axes of
+        the scores count both; None where these are something else."""
+        axes = self.letters.tensors[SCORES][-2:]
+        counts = axes == (self._of_role(ROW_LETTER), self._of_role(TERM_LETTER))
+        is_plain = counts and not self.causal and self.scale > 0
+        return replace(self, causal=TOP_LEFT) if is_plain else None
 
     def scaled(self, factor: float) -> AttentionAnchor | None:
         """Return the anchor that multiplies its scores by one more factor, which is moderate."""

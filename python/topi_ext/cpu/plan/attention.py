@@ -144,5 +144,5 @@ def _task_cycles(
     if problem.mask and "m" in problem.mask.order:
         copied += keys * width * costs.turn
     share = 0.5 if problem.causal and keys > plan.keys else 1.0
-    cycles: float = costs.task + copied + share * (scores + values + of_softmax)
+    cycles: float = costs.all * (costs.task + copied + share * (scores + values + of_softmax))
     return cycles
