@@ -19,6 +19,7 @@ from topi_ext import backend
 from topi_ext.backend import Packing
 from topi_ext.compat import as_size, is_cpu, is_for_this_machine, missing_vectors, relay
 from topi_ext.spec.conv import Convolution
+from topi_ext.spec.post_ops import NO_ZERO_POINTS, Fused, ZeroPoints
 
 from .attrs import Conv, read
 from .build_time import PACK
@@ -42,10 +43,11 @@ def conv_of(attrs: Any) -> Conv:
     return conv
 
 
-def problem_of(conv: Conv) -> Convolution:
+def problem_of(conv: Conv, zero_points: ZeroPoints = NO_ZERO_POINTS) -> Convolution:
     """Return the problem of a call, without post-ops."""
     dtypes = tuple(conv.dtypes[role] for role in (*conv.roles, conv.result))
-    return Convolution.of(conv.kind, conv.geometry, conv.plain, conv.n, dtypes)
+    fused = Fused(zero_points=zero_points)
+    return Convolution.of(conv.kind, conv.geometry, conv.plain, conv.n, dtypes, fused)
 
 
 def is_plain_and_known(conv: Conv, operands: Sequence[Any]) -> bool:
@@ -74,11 +76,22 @@ def acts_on(op: str, key: str) -> bool:
     return key == _KEYS[0 if is_late else 1]
 
 
-def packed_call(op: str, attrs: Any, inputs: Any, types: Any) -> Any:
+def packed_call(
+    op: str, attrs: Any, inputs: Any, types: Any, zero_points: ZeroPoints = NO_ZERO_POINTS
+) -> Any:
     """Return a call whose weight is packed, or None.
 
     None where the weight is no constant, the kernel reads weights as they are, or this machine
     cannot run the code that packs them.
+
+    Parameters
+    ----------
+    op : str
+    attrs : Attrs
+    inputs, types : sequence
+        Data and weight first.
+    zero_points : tuple of int
+        What is subtracted from elements of both.
     """
     target = tvm.target.Target.current(allow_none=True)
     if target is None or not (is_cpu(target) and has_own_schedule(target)):
@@ -90,14 +103,14 @@ def packed_call(op: str, attrs: Any, inputs: Any, types: Any) -> Any:
         return None
     if not is_for_this_machine(target) or missing_vectors(target):
         return None
-    packing = backend.packing_ahead(problem_of(conv), target)
+    packing = backend.packing_ahead(problem_of(conv, zero_points), target)
     weight = packing and R.transform.FoldConstantExpr(inputs[1], tvm.IRModule())
     if packing is None or not isinstance(weight, R.Constant):
         return None
     shapes = [R.TensorType([int(size) for size in one.shape], one.dtype) for one in types[:2]]
     result = R.TensorType(conv.stored_shape(conv.result), conv.dtypes[conv.result])
     named = {"op": op, "attrs": attrs, "data": shapes[0], "weight": shapes[1], "target": target}
-    named["result"] = result
+    named.update(result=result, zero_points=list(zero_points))
     node = tvm.ir.make_node("DictAttrs", **named)
     packed = R.const(_packed(packing, weight, target))
     return R.Call(tvm.ir.Op.get(CONV_PACKED), [inputs[0], packed], node)

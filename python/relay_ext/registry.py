@@ -69,7 +69,8 @@ class _Registry(Registration):
         self.build_time.install()
 
     def _install_quantized(self) -> None:
-        for (op, key), rule in quantized.rules().items():
+        stock = op_attr(quantized.CONV, quantized.LEGALIZE)
+        for (op, key), rule in quantized.rules(stock).items():
             if (op, key) not in self.replaced:
                 replace_op_attr(self.replaced, op, key, rule, _LEVEL)
         if quantized.OP not in self.relations:

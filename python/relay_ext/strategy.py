@@ -54,8 +54,9 @@ def packed_strategy(attrs: Any, inputs: Any, out_type: Any, target: Any) -> Any:
     del inputs, out_type
     advise("relay_ext", target)
     conv = conv_of(attrs)
+    problem = problem_of(conv, tuple(map(int, attrs["zero_points"])))
     name = f"{conv.op}.relay_ext.packed"
-    return _implemented(name, partial(compute_packed, conv, attrs["target"]))
+    return _implemented(name, partial(compute_packed, conv, problem, attrs["target"]))
 
 
 def _implemented(name: str, define: Callable[..., Any]) -> Any:
@@ -163,9 +164,11 @@ def compute(conv: Conv, operands: Sequence[Any], stages: list[Stage], target: An
     return conv.stored(conv.result, result, topi)
 
 
-def compute_packed(conv: Conv, target: Any, operands: Sequence[Any], stages: list[Stage]) -> Any:
+def compute_packed(
+    conv: Conv, problem: Convolution, target: Any, operands: Sequence[Any], stages: list[Stage]
+) -> Any:
     """The result of a convolution whose weight was packed, as a TE tensor."""
-    problem, build = problem_of(conv), partial(_build, backend.build_on_packed, target)
+    build = partial(_build, backend.build_on_packed, target)
     if has_own_schedule(target):
         return _staged(conv, problem, operands, build, stages)
     result = tuple(_shape(conv)), problem.dtypes[2]

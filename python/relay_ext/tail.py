@@ -32,7 +32,7 @@ _BINARY = {
 _LIMITS = {tir.Max: "maximum", tir.Min: "minimum"}
 """Taken with a number: of two tensors, TVM and kernels differ in which NaN stays."""
 
-_UNARY = {f"tir.{name}": name for name in ("tanh", "sigmoid", "erf")}
+_UNARY = {f"tir.{name}": name for name in ("tanh", "sigmoid", "erf", "floor")}
 
 
 class Graph:
@@ -185,8 +185,10 @@ class _Reader:
             return self._is_leaky(expr)
         if isinstance(expr, tir.Cast):
             return self._is_cast(expr)
-        if isinstance(expr, tir.Call) and getattr(expr.op, "name", "") in _UNARY:
-            return self._is_value(expr.args[0]) and self._append(PostOp(_UNARY[expr.op.name]))
+        if isinstance(expr, tir.Call):
+            name = _UNARY.get(getattr(expr.op, "name", ""), "")
+            is_known = name and (name != "floor" or self.chain.anchor.sums_integers)
+            return bool(is_known) and self._is_value(expr.args[0]) and self._append(PostOp(name))
         name = _BINARY.get(type(expr)) or _LIMITS.get(type(expr))
         if name is None:
             return False
@@ -201,11 +203,13 @@ class _Reader:
             self.dtype = before[1]
         return False
 
+    def _so_far(self) -> list[PostOp]:
+        return [*self.chain.steps, *(one for one, _ in self.steps)]
+
     def _append(self, step: PostOp | None, operand: Any = None) -> bool:
         if step is None:
             return False
-        so_far = [*self.chain.steps, *(one for one, _ in self.steps)]
-        if step.op != "cast" and not post_ops.takes(self.dtype, so_far, step.op):
+        if not post_ops.takes(self.dtype, self._so_far(), step.op):
             return False
         self.steps.append((step, operand))
         return True
@@ -213,11 +217,14 @@ class _Reader:
     def _is_cast(self, expr: Any) -> bool:
         if not self._is_value(expr.value):
             return False
-        steps = post_ops.cast(self.dtype, dtype_name(expr.dtype))
-        if not steps or self.chain.anchor.converted("float32") is None:
+        to = dtype_name(expr.dtype)
+        steps = post_ops.cast(self.dtype, to) or post_ops.truncate(self.dtype, to, self._so_far())
+        is_narrow = self.dtype == "int32" and post_ops.narrows(self._so_far(), to)
+        if not (steps or is_narrow) or self.chain.anchor.converted(to) is None:
             return False
-        self.dtype = "float32"
-        return all(map(self._append, steps))
+        self.dtype = to
+        self.steps += [(step, None) for step in steps]
+        return True
 
     def _operand(self, name: str, expr: Any) -> bool:
         """Append the step with this operand."""

@@ -111,7 +111,20 @@ def test_post_ops_that_are_refused() -> None:
     assert post_ops.with_number("multiply", 0.0) is None
     assert post_ops.takes("int32", [], "add") and not post_ops.takes("int32", [], "multiply")
     assert not post_ops.quantize("float32", "int8", float("inf"), 0.0)
+    assert not post_ops.truncate("float32", "int32", [PostOp("floor"), PostOp("relu")])
     assert not post_ops.dequantize("int8", "float32", 0.5, 0.0, [])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "dtype"), [(-128, 127, "int8"), (0, 255, "uint8"), (-9, 9, "int8")]
+)
+def test_what_is_within_limits_may_be_narrowed(low: int, high: int, dtype: str) -> None:
+    below, above = PostOp("minimum", value=high), PostOp("maximum", value=low)
+    for steps in ([below, above], [above, below], [PostOp("truncate"), below, PostOp("relu")]):
+        assert post_ops.narrows(steps, dtype)
+    beyond = [PostOp("minimum", value=high + 256), PostOp("maximum", value=low - 256)]
+    for steps in ([], [below], [above], [below, above, PostOp("add", value=1)], beyond):
+        assert not post_ops.narrows(steps, dtype)
 
 
 @pytest.mark.parametrize("bias", [np.ones(4, "float32"), "an expression"])

@@ -73,6 +73,10 @@ def finished(
             value = value.astype(np.float32)
         elif step.op == "quantize":
             value = requantized(value, int(step.value), step.dtype).astype(np.int32)
+        elif step.op == "floor":
+            value = np.floor(value)
+        elif step.op == "truncate":
+            value = value.astype(np.int32)
         elif step.op in _BINARY:
             other = next(given) if step.order else np.array(step.value)
             if step.is_quantized:

@@ -98,17 +98,28 @@ def test_weights_are_no_code(compiled: list[bool]) -> None:
 
 
 def test_another_process_finds_it(tmp_path: Path) -> None:
-    first = ran(built())
-    before = disk_cache.size()
+    """Both are new: this one may remember functions that other tests have built."""
     code = f"import numpy, test_relay_build_cache as t; numpy.save({str(tmp_path / 'y')!r}, "
     path = ":".join([str(Path(__file__).parent), *sys.path])
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", f"{code}t.ran(t.built()))"],
-        check=True,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-    assert np.load(tmp_path / "y.npy").tobytes() == first.tobytes()
-    assert disk_cache.size() == before
+
+    def in_another() -> tuple[bytes, dict[str, bytes]]:
+        child = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", f"{code}t.ran(t.built()))"],
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+        )
+        assert child.returncode == 0, child.stderr
+        kept = {path.name: path.read_bytes() for path in (tmp_path / "kept").glob("??/*")}
+        return np.load(tmp_path / "y.npy").tobytes(), kept
+
+    first, kept = in_another()
+    again, found = in_another()
+    assert again == first and kept
+    added = {
+        name: content.decode(errors="replace") for name, content in found.items() - kept.items()
+    }
+    assert not added, f"of {len(kept)} files: {added}"
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\xff\xfe", b"define i32 @f() {"])

@@ -24,7 +24,7 @@ from topi_ext.compat import call_attr, dtype_name, relax, tensor_type_of
 from topi_ext.fusion import post_ops
 from topi_ext.fusion.anchors import ConvAnchor
 from topi_ext.fusion.chain import Chain as CommonChain
-from topi_ext.fusion.post_ops import COMMUTATIVE, Step, is_saturated
+from topi_ext.fusion.post_ops import COMMUTATIVE, Step, are_integers
 from topi_ext.spec.conv import OPERANDS, Convolution
 from topi_ext.spec.post_ops import PostOp
 
@@ -137,7 +137,7 @@ def _is_whole(chain: Chain, count: int, readers: Readers) -> bool:
     """
     if chain.links[count - 1].views > chain.links[count - 2].views:
         return False
-    if chain.links[count - 1].call.op.name == DEQUANTIZE and is_saturated(
+    if chain.links[count - 1].call.op.name == DEQUANTIZE and are_integers(
         chain.steps[: chain.links[-2].steps]
     ):
         return False

@@ -22,8 +22,10 @@ from .expressions import (
     cast,
     constant,
     function,
+    least,
     let,
     limited,
+    most,
     opaque_base,
     select,
 )
@@ -98,9 +100,16 @@ class RowEpilogue(NamedTuple):
                     # TVM's simplifier replaces x - x by 0 and (x + y) - y by x, also of floats.
                     value = value + other * constant(-1, dtype)
                 else:
-                    value = _BINARY[step.op](value, other)
+                    functions = _BINARY if dtype in FLOATS else {**_BINARY, **_WHOLE}
+                    value = functions[step.op](value, other)
             elif step.op == "cast":
                 value = cast(value, dtype, "float32")
+            elif step.op == "floor":
+                value = function("floor", value)
+            elif step.op == "truncate":
+                value = cast(value, dtype, "int32")
+            elif step.op == "relu" and dtype not in FLOATS:
+                value = most(value, constant(0, dtype))
             else:
                 if is_function:
                     # TVM substitutes variables by their values: it would simplify a function of a
@@ -132,6 +141,10 @@ _BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
     "maximum": lambda a, b: select(a < b, b, a),
     "prelu": lambda a, b: select(a < 0, a * b, a),
 }
+
+
+_WHOLE: dict[str, Callable[[Expr, Expr], Expr]] = {"minimum": least, "maximum": most}
+"""Of integers: a selection has its value twice, and TVM simplifies all copies of nested ones."""
 
 
 def _unary(step: PostOp) -> Callable[[Expr, str], Expr]:

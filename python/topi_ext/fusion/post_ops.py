@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
 
 from ..spec.dtypes import FLOATS
-from ..spec.post_ops import QUANTIZED, PostOp
+from ..spec.post_ops import CONVERSIONS, QUANTIZED, PostOp
 
 Step = tuple[PostOp, Any]
 """A post-op and its operand: None, an array whose values are known, or an expression of an IR."""
 
 COMMUTATIVE = ("add", "multiply")
+LIMITS = ("minimum", "maximum", "relu")
 
 
 def takes(dtype: str, steps: Sequence[PostOp], op: str) -> bool:
@@ -30,14 +32,23 @@ def takes(dtype: str, steps: Sequence[PostOp], op: str) -> bool:
     if dtype in FLOATS:
         return True
     if dtype == "int32":
-        return op in ("add", "subtract")
-    return is_saturated(steps) and op == "clip"
+        return op in ("add", "subtract", *LIMITS)
+    return are_integers(steps) and op in ("clip", *LIMITS)
 
 
-def is_saturated(steps: Sequence[PostOp]) -> bool:
-    """Return whether these post-ops end in integers of few bits."""
-    conversions = [step.op for step in steps if step.op in ("cast", "quantize")]
-    return conversions[-1:] == ["quantize"]
+def are_integers(steps: Sequence[PostOp]) -> bool:
+    """Return whether these post-ops end in integers again."""
+    conversions = [step.op for step in steps if step.op in CONVERSIONS]
+    return conversions[-1:] in (["quantize"], ["truncate"])
+
+
+def narrows(steps: Sequence[PostOp], dtype: str) -> bool:
+    """Return whether int32 behind these post-ops is within the range of a dtype of few bits."""
+    low, high = QUANTIZED.get(dtype, (0, 0))
+    limits = list(takewhile(lambda step: step.op in LIMITS, reversed(steps)))
+    is_within = all(not step.order and low <= step.value <= high for step in limits)
+    is_below = any(step.op == "minimum" for step in limits)
+    return is_within and is_below and any(step.op != "minimum" for step in limits)
 
 
 def with_number(op: str, number: float) -> PostOp | None:
@@ -50,7 +61,7 @@ def with_number(op: str, number: float) -> PostOp | None:
 
 def clip(low: float, high: float, steps: Sequence[PostOp]) -> list[PostOp]:
     """Return the post-ops of a clip behind `steps`; none where the kernel cannot compute it."""
-    if low > high or (is_saturated(steps) and (low % 1 or high % 1)):
+    if low > high or (are_integers(steps) and (low % 1 or high % 1)):
         return []
     return [PostOp("maximum", value=low), PostOp("minimum", value=high)]
 
@@ -58,6 +69,12 @@ def clip(low: float, high: float, steps: Sequence[PostOp]) -> list[PostOp]:
 def cast(dtype: str, to: str) -> list[PostOp]:
     """Return the post-ops of a cast from one dtype to another; none where there are none."""
     return [PostOp("cast")] if (dtype, to) == ("int32", "float32") else []
+
+
+def truncate(dtype: str, to: str, steps: Sequence[PostOp]) -> list[PostOp]:
+    """Return the post-ops of a cast of whole numbers to int32; none of other casts."""
+    is_whole = [step.op for step in steps[-1:]] == ["floor"]
+    return [PostOp("truncate")] if is_whole and (dtype, to) == ("float32", "int32") else []
 
 
 def quantize(dtype: str, to: str, scale: float | None, zero_point: float | None) -> list[PostOp]:
@@ -79,7 +96,7 @@ def dequantize(
     """Return the post-ops of a dequantize behind `steps`; see :func:`quantize`."""
     if scale is None or zero_point is None or not 0 < scale < np.inf:
         return []
-    if to != "float32" or not (dtype == "int32" or is_saturated(steps)):
+    if to != "float32" or not (dtype == "int32" or are_integers(steps)):
         return []
     shift = [PostOp("subtract", value=zero_point)] if zero_point else []
     return [*shift, PostOp("cast"), PostOp("multiply", value=scale)]
@@ -148,7 +165,7 @@ def is_normal(values: Any, dtype: str = "float32") -> bool:
 def _divided(step_and_operand: Step, divisor: float) -> Step | None:
     """Return a step that acts on divided values, or that divides them; None if there is none."""
     step, operand = step_and_operand
-    if step.earlier is not None or step.op in ("cast", "quantize"):
+    if step.earlier is not None or step.op in CONVERSIONS:
         return None
     if step.op in ("relu", "leaky_relu"):
         return step_and_operand

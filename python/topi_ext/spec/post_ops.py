@@ -4,7 +4,8 @@
 Before them, zero points are subtracted from what is multiplied.  Behind them come bias, scale,
 residual and activation: element-wise steps behind an operator that would each be a pass over memory
 of their own.  They are computed in the dtype of the sums; one rounding to the dtype of the result
-comes last.  Behind the step ``cast`` values are float32, and behind ``quantize`` integers again.
+comes last.  Behind the step ``cast`` values are float32, and behind ``quantize`` and ``truncate``
+integers again.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ BINARY = ("add", "subtract", "multiply", "divide", "minimum", "maximum", "prelu"
 
 UNARY = ("relu", "leaky_relu", "sigmoid", "silu", "tanh", "erf", "gelu", "gelu_tanh")
 
-CONVERSIONS = ("cast", "quantize")
-"""From integers to float32; from float32 to an integer of few bits, by a zero point."""
+CONVERSIONS = ("cast", "quantize", "floor", "truncate")
+"""From integers to float32; from float32 to an integer of few bits, by a zero point; from float32
+to the whole number below, and from a whole number to int32."""
 
 QUANTIZED = {
     "int8": (-128, 127),
@@ -140,7 +142,7 @@ def step_dtypes(epilogue: Epilogue, sums: str) -> Iterator[str]:
     for step in epilogue:
         if step.op == "cast":
             dtype = "float32"
-        elif step.op == "quantize":
+        elif step.op in ("quantize", "truncate"):
             dtype = "int32"
         yield dtype
 
