@@ -74,7 +74,7 @@ def judged(make: Callable[[], Any]) -> dict[str, Any]:
         float((ours - theirs).abs().max()) / max(size, LEAST * max(largest))
         for ours, theirs, size in zip(found, expected, largest)
     )
-    unknown = dict(sorted({name: why for graph in graphs for name, why in graph.unknown.items()}.items()))
+    unknown = {name: why for graph in graphs for name, why in sorted(graph.unknown.items())}
     parts = sum(len(graph.parts) for graph in graphs)
     row = {"distance": distance, "parts": parts, "in_pytorch": unknown}
     return {"right": distance <= NEAR, **row, "seconds": round(time.monotonic() - start, 1)}
