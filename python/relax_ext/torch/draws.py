@@ -24,9 +24,7 @@ aten = torch.ops.aten
 _DROPOUT = aten.native_dropout.default
 _AGAIN = torch.ops.higher_order.run_with_rng_state
 _SAVED = torch.ops.higher_order.run_and_save_rng_state
-EMPTY = aten.empty_permuted.default
-"""The operator of the empty tensors."""
-
+_EMPTY = aten.empty_permuted.default
 _OF_A_SHAPE = frozenset(
     (
         *("bernoulli.p", "cauchy.default", "exponential.default", "geometric.default"),
@@ -59,6 +57,11 @@ def is_random(node: fx.Node) -> bool:
     if node.target in (_AGAIN, _SAVED):
         return True
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def is_place(node: fx.Node) -> bool:
+    """Return whether a node is an empty tensor of whose shape random numbers are drawn."""
+    return node.target is _EMPTY and any(map(is_random, node.users))
 
 
 def state_repeated(graph: fx.Graph) -> None:
@@ -163,7 +166,7 @@ def _empty(graph: fx.Graph, node: fx.Node, value: torch.Tensor) -> fx.Node | Non
     if order is None or None in sizes:
         return None
     call = _caller(graph, node)
-    return call(EMPTY, (sizes, list(order)), value, dtype=value.dtype, device=value.device)
+    return call(_EMPTY, (sizes, list(order)), value, dtype=value.dtype, device=value.device)
 
 
 def _size(graph: fx.Graph, size: Any) -> int | fx.Node | None:
