@@ -62,9 +62,11 @@ def judged(make: Callable[[], Any], limit: float) -> dict[str, Any]:
     module, inputs = make()
     module = module.double()
     batch = [widened(each) for each in inputs]
+    stage = "PyTorch alone"
     try:
         torch.manual_seed(1)
         expected = computed(copy.deepcopy(module), batch, lambda one: one)
+        stage = "compiled"
         relax_ext.torch.report(clear=True)
         torch._dynamo.reset()
         start = time.monotonic()
@@ -72,7 +74,7 @@ def judged(make: Callable[[], Any], limit: float) -> dict[str, Any]:
         found = computed(module, batch, lambda one: torch.compile(one, backend="tvm_conv"))
     except Exception as error:  # a row says what blocks a model
         lines = str(error).strip().splitlines() or [""]
-        return {"right": False, "failed": f"{type(error).__name__}: {lines[-1][:200]}"}
+        return {"right": False, "failed": f"{stage}: {type(error).__name__}: {lines[-1][:200]}"}
     graphs = relax_ext.torch.report().graphs
     largest = [float(theirs.abs().max()) for theirs in expected]
     distance = max(
