@@ -45,7 +45,7 @@ unexport PYTHONPATH
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo docs env env-aarch64 env-all env-models env-relay env-relay-tf env-rivals models test test-models test-fast test-full test-relay test-relay-tf test-tvm025 test-tvm026 lint types format fuzz bench bench-torch-compile bench-training trained-models bench-int8 bench-models bench-relay bench-busy dist growth clean
+.PHONY: help demo docs env env-aarch64 env-all env-models env-relay env-relay-tf env-rivals models test test-models test-fast test-full test-relay test-relay-tf test-tvm025 test-tvm026 lint types format fuzz bench bench-torch-compile bench-training trained-models compiled-models bench-int8 bench-models bench-relay bench-busy dist growth clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## */  \1\t/' | expand -t 16
@@ -95,6 +95,10 @@ bench-torch-compile: env  ## time torch.compile's backend tvm_conv against PyTor
 trained-models: env-models  ## train models of other packages by PyTorch and by ours, compare losses and weights, write out/trained.json
 	mkdir -p out
 	.venv-models/bin/python tools/trained_models.py --json out/trained.json $(ARGS)
+
+compiled-models: env-models  ## run and train models of other packages by torch.compile, compare with PyTorch, write out/compiled.json
+	mkdir -p out
+	.venv-models/bin/python tools/compiled_models.py --json out/compiled.json $(ARGS)
 
 bench-int8: env-rivals  ## time quantized layers against ONNX Runtime, OpenVINO and our float32, write out/bench_int8.json and .png
 	.venv-rivals/bin/python benchmarks/bench_int8.py --cases benchmarks/cases/bench.json benchmarks/cases/bench_conv.json \

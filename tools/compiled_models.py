@@ -21,18 +21,23 @@ from model_rows import parser, run
 NEAR = 1e-6
 """Of the largest value: float64, but for what PyTorch and TVM compute in float32 inside."""
 
-LEAST = 1e-8
-"""The gradient of a bias before a batch norm is 0, and computed as rounding noise of 1e-16."""
+IN_FLOAT32 = {"ZoeDepthForDepthEstimation": 1e-3}
+"""Limits of models that amplify roundings of float32: this one subtracts numbers near 260 that it
+computes in float32, and divides the difference by 0.02 before a softmax."""
+
+LEAST = 1e-7
+"""Of the largest gradient of a model: that of a bias before a batch norm is 0, and computed as
+rounding noise."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     command = parser(__doc__)
-    return run(command, arguments, catalogue, lambda make, _: judged(make), line)
+    return run(command, arguments, catalogue, lambda model, _: judged(*model), line)
 
 
-def catalogue() -> dict[str, Callable[[], Any]]:
-    """Return what computes the tensors of each model by a function that compiles modules."""
+def catalogue() -> dict[str, tuple[Callable[[], Any], float]]:
+    """Return what makes each model and its inputs, and the limit of its difference."""
     from zoo import catalog, stages
 
     catalog.quiet()
@@ -40,13 +45,14 @@ def catalogue() -> dict[str, Callable[[], Any]]:
 
     trained = {**plain.MODELS, **packages.MODELS}
     evaluated = {n: e for n, e in catalog.entries().items() if e.dtype == "float32"}
-    return {
+    makers = {
         **{f"{name}, trained": make for name, make in trained.items()},
         **{name: partial(stages.prepare, entry) for name, entry in evaluated.items()},
     }
+    return {name: (make, IN_FLOAT32.get(name, NEAR)) for name, make in makers.items()}
 
 
-def judged(make: Callable[[], Any]) -> dict[str, Any]:
+def judged(make: Callable[[], Any], limit: float) -> dict[str, Any]:
     """Return the row of a model."""
     import torch
 
@@ -56,9 +62,11 @@ def judged(make: Callable[[], Any]) -> dict[str, Any]:
     module, inputs = make()
     module = module.double()
     batch = [widened(each) for each in inputs]
+    stage = "PyTorch alone"
     try:
         torch.manual_seed(1)
         expected = computed(copy.deepcopy(module), batch, lambda one: one)
+        stage = "compiled"
         relax_ext.torch.report(clear=True)
         torch._dynamo.reset()
         start = time.monotonic()
@@ -66,16 +74,17 @@ def judged(make: Callable[[], Any]) -> dict[str, Any]:
         found = computed(module, batch, lambda one: torch.compile(one, backend="tvm_conv"))
     except Exception as error:  # a row says what blocks a model
         lines = str(error).strip().splitlines() or [""]
-        return {"right": False, "failed": f"{type(error).__name__}: {lines[-1][:200]}"}
+        return {"right": False, "failed": f"{stage}: {type(error).__name__}: {lines[-1][:200]}"}
     graphs = relax_ext.torch.report().graphs
+    largest = [float(theirs.abs().max()) for theirs in expected]
     distance = max(
-        float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=LEAST))
-        for ours, theirs in zip(found, expected)
+        float((ours - theirs).abs().max()) / max(size, LEAST * max(largest))
+        for ours, theirs, size in zip(found, expected, largest)
     )
-    unknown = sorted({name for graph in graphs for name in graph.unknown})
+    unknown = {name: why for graph in graphs for name, why in sorted(graph.unknown.items())}
     parts = sum(len(graph.parts) for graph in graphs)
     row = {"distance": distance, "parts": parts, "in_pytorch": unknown}
-    return {"right": distance <= NEAR, **row, "seconds": round(time.monotonic() - start, 1)}
+    return {"right": distance <= limit, **row, "seconds": round(time.monotonic() - start, 1)}
 
 
 def computed(module: Any, batch: Sequence[Any], compiled: Callable[[Any], Any]) -> list[Any]:

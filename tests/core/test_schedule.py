@@ -48,6 +48,12 @@ OPERATORS: dict[str, tuple[list[tuple], Callable[..., relax.Expr], bool]] = {
     ),
     "a waveform": ([(1, 1, 65536)], lambda bb, x: OP.tanh(x), True),
     "few numbers": ([(4, 4)], lambda bb, x: OP.tanh(x), False),
+    # Of which LLVM makes wrong vectors, unless a row is computed in parts of 8.
+    "relative positions": (
+        [(2, 64, 8, 1), (2, 64, 1, 8)],
+        lambda bb, x, y: OP.reshape(bb.emit(OP.add(x, y)), (2, 64, 64)),
+        False,
+    ),
     "cumsum": ([(64, 1000)], lambda bb, x: OP.cumsum(x, 1), False),
 }  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import doctest
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import compiled_models_page
 import modules_page
 from helpers.documents import DOCS, ROOT, blocks
 
@@ -143,6 +145,11 @@ def test_every_page_is_on_the_site() -> None:
     assert sorted(listed) == sorted(
         page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")
     )
+
+
+def test_the_page_of_compiled_models_is_made_of_its_rows() -> None:
+    rows = json.loads(compiled_models_page.MEASURED.read_text())
+    assert compiled_models_page.PAGE.read_text() == compiled_models_page.page(rows)
 
 
 def test_the_page_of_modules_is_what_they_say() -> None:

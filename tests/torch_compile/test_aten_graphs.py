@@ -30,7 +30,7 @@ class Operands(NamedTuple):
 
 
 def _padded_to_multiple(x: torch.Tensor, multiple: int) -> tuple[torch.Tensor, ...]:
-    """Return an image whose rows are padded by reflection and replication, as models of sound do."""
+    """Return an image whose rows are padded, as models of sound do it."""
     size = x.shape[-1]
     missing = math.ceil((size - 1) / multiple) * multiple + 1 - size
     return tuple(F.pad(x, (missing, 1), mode) for mode in ("reflect", "replicate"))

@@ -40,13 +40,15 @@ def image() -> torch.Tensor:
     [
         (
             {"thread": 2},
-            "option thread=2 must be one of target, threads, database, unknown, freeze",
+            "option thread=2 must be one of target, threads, database, unknown, freeze, dtype",
         ),
         ({"threads": 0}, "option threads=0 must be a positive integer"),
         ({"threads": True}, "option threads=True must be a positive integer"),
         ({"database": 3}, "option database=3 must be the path of a file"),
         ({"unknown": "warn"}, "option unknown='warn' must be 'eager' or 'raise'"),
         ({"freeze": 1}, "option freeze=1 must be True or False"),
+        ({"dtype": "int8"}, "option dtype='int8' must be bfloat16 or float16"),
+        ({"dtype": torch.float32}, "option dtype=torch.float32 must be bfloat16 or float16"),
         ({"target": "nothing"}, "option target='nothing' must be a target of TVM"),
         ({"target": "cuda"}, "option target='cuda' must be an llvm target"),
     ],

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from helpers.torch_backend import Function, compiled
-from relax_ext.torch import Report, report
+from relax_ext.torch import Report, draws, report
 
 
 def conv(ins: int = 3, outs: int = 4) -> nn.Module:
@@ -112,12 +112,16 @@ def test_draws_of_computed_sizes_cut() -> None:
     assert report().graphs[0].random
 
 
-def test_channels_last() -> None:
-    """Masks lie in memory as PyTorch's, and are drawn in its order of elements."""
+@pytest.mark.parametrize("in_memory_order", [draws.IN_MEMORY_ORDER, False])
+def test_channels_last(in_memory_order: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Masks are drawn in PyTorch's order of elements, or by the dropout itself."""
+    monkeypatch.setattr(draws, "IN_MEMORY_ORDER", in_memory_order)
     model = Function(dropouts, conv(), conv(4, 3)).to(memory_format=torch.channels_last)
     x = image().detach().contiguous(memory_format=torch.channels_last)
     for got, want in zip(step(compiled(model), x)[::2], step(model, x)[::2]):
         assert torch.equal(got, want)
+    random = report().graphs[0].random
+    assert ("aten.native_dropout.default" in random) == (not in_memory_order)
 
 
 def test_inference_draws_too() -> None:

@@ -23,9 +23,8 @@ aten = torch.ops.aten
 
 _DROPOUT = aten.native_dropout.default
 _AGAIN = torch.ops.higher_order.run_with_rng_state
-EMPTY = aten.empty_permuted.default
-"""The operator of the empty tensors."""
-
+_SAVED = torch.ops.higher_order.run_and_save_rng_state
+_EMPTY = aten.empty_permuted.default
 _OF_A_SHAPE = frozenset(
     (
         *("bernoulli.p", "cauchy.default", "exponential.default", "geometric.default"),
@@ -37,22 +36,47 @@ _OF_A_SHAPE = frozenset(
 """Operators that take the shape of their operand, and none of its values."""
 
 
+def _draws_in_memory_order() -> bool:
+    """Return whether elements of a mask are drawn as they lie in memory: not in PyTorch 2.5."""
+    generator = torch.Generator()
+    plain, turned = (
+        torch.empty((1, 2, 8, 8), memory_format=layout).bernoulli_(
+            0.5, generator=generator.manual_seed(0)
+        )
+        for layout in (torch.contiguous_format, torch.channels_last)
+    )
+    return not torch.equal(plain, turned)
+
+
+IN_MEMORY_ORDER = _draws_in_memory_order()
+"""Whether a mask that is channels last may be drawn first; else such a dropout stays whole."""
+
+
 def is_random(node: fx.Node) -> bool:
     """Return whether a node draws random numbers."""
-    if node.target in (_AGAIN, torch.ops.higher_order.run_and_save_rng_state):
+    if node.target in (_AGAIN, _SAVED):
         return True
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def is_place(node: fx.Node) -> bool:
+    """Return whether a node is an empty tensor of whose shape random numbers are drawn."""
+    return node.target is _EMPTY and any(map(is_random, node.users))
 
 
 def state_repeated(graph: fx.Graph) -> None:
     """State what random operators give that are repeated from a saved state of the generator.
 
-    They belong to checkpoints of activations, and PyTorch does not state it.
+    They belong to checkpoints of activations, and PyTorch does not state it, or not all of it.
     """
     for node in graph.nodes:
-        if node.target is _AGAIN and "val" not in node.meta:
-            _, draw, *args = map_arg(node.args, lambda each: each.meta["val"])
-            node.meta["val"] = draw(*args, **node.kwargs)
+        if node.target in (_AGAIN, _SAVED):
+            args = map_arg(node.args, lambda each: each.meta["val"])
+            draw, *rest = args[1:] if node.target is _AGAIN else args
+            users = (user for user in node.users if user.args[1] == 1)
+            for result in [node] if node.target is _AGAIN else users:
+                if "val" not in result.meta:
+                    result.meta["val"] = draw(*rest, **node.kwargs)
 
 
 def detach_draws(graph: fx.Graph) -> None:
@@ -110,7 +134,7 @@ def _mask(graph: fx.Graph, node: fx.Node, kept: float) -> fx.Node | None:
     """
     value = node.meta["val"][1]
     order, call = order_of(value), _caller(graph, node)
-    if order is None:
+    if order is None or not (IN_MEMORY_ORDER or order == tuple(range(len(order)))):
         return None
     dense = value.permute(order)
     empty = _empty(graph, node, dense)
@@ -142,7 +166,7 @@ def _empty(graph: fx.Graph, node: fx.Node, value: torch.Tensor) -> fx.Node | Non
     if order is None or None in sizes:
         return None
     call = _caller(graph, node)
-    return call(EMPTY, (sizes, list(order)), value, dtype=value.dtype, device=value.device)
+    return call(_EMPTY, (sizes, list(order)), value, dtype=value.dtype, device=value.device)
 
 
 def _size(graph: fx.Graph, size: Any) -> int | fx.Node | None:

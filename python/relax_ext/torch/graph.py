@@ -13,7 +13,7 @@ from topi_ext.notices import one_line
 
 from . import report
 from .aten import AtenImporter, Unsupported
-from .draws import EMPTY, is_random, state_repeated
+from .draws import is_place, is_random, state_repeated
 from .options import Options
 from .part import Context, ImportedPart, compile_part, import_part
 from .partition import Cut, Piece, is_size
@@ -77,7 +77,7 @@ class GraphCompiler:
                 self._record.unknown[named] = one_line(error, 300)
         for node in cut.in_pytorch:
             is_builtin = isinstance(node.target, BuiltinFunctionType)
-            if is_builtin or is_size(node) or node.target is EMPTY:
+            if is_builtin or is_size(node) or is_place(node):
                 continue
             if is_random(node):
                 self._record.random[str(node.target)] = "draws random numbers"
@@ -104,7 +104,7 @@ class GraphCompiler:
                 return cut, parts
 
     def _supports(self, node: fx.Node) -> bool:
-        if node in self._refused:
+        if node in self._refused or is_place(node):
             return False
         why = self._importer.supports(node)
         if why is not None:

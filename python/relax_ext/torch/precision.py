@@ -36,7 +36,7 @@ def lower(graph: fx.Graph, dtype: torch.dtype) -> None:
                 if operand not in lowered:
                     lowered[operand] = _lowered(graph, operand, dtype)
                 node.replace_input_with(operand, lowered[operand])
-        for result in [node] if _is_tensor(node) else list(node.users):
+        for result in filter(_is_tensor, [node] if _is_tensor(node) else list(node.users)):
             lowered[_widened(graph, result, dtype)] = result
         if not _is_tensor(node):
             node.meta["val"] = tuple(

@@ -47,6 +47,7 @@ def converters() -> dict[str, Converter]:
         "full_like.default": lambda call: filled(call, call["fill_value"]),
         "scalar_tensor.default": lambda call: filled(call, call["s"]),
         "empty.memory_format": lambda call: filled(call, 0),
+        "empty_permuted.default": lambda call: filled(call, 0),
         "new_empty_strided.default": lambda call: filled(call, 0),
         "arange.start_step": _arange,
     }

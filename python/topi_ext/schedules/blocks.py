@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any
 
-from ..compat import as_size, buffer_of_region, simplify, tir, uses_var
+from ..compat import as_size, buffer_of_region, simplify, tir, uses_var, with_replaced
 
 SPATIAL, REDUCTION = tir.IterVar.DataPar, tir.IterVar.CommReduce
 
@@ -33,6 +34,34 @@ def known_extent(schedule: Any, loop: Any) -> int | None:
     """Return the extent of a loop, or None where it is symbolic."""
     extent = as_size(schedule.get(loop).extent)
     return extent if isinstance(extent, int) else None
+
+
+def row_parts(schedule: Any, block: Any) -> int | None:
+    """Return the length of the parts in which a block without a reduction computes a row.
+
+    It is the number by which indices divide the last variable of the block, and of which they take
+    the remainder: there one operand begins again, and another moves on.  LLVM 22 makes vectors of
+    the whole row that read behind the operand which begins again, where both operands begin at the
+    same offset and parts have 8 elements or 16.
+
+    Returns
+    -------
+    int or None
+        None where a row is one part.
+    """
+    if not is_spatial(schedule, block) or not schedule.get_loops(block):
+        return None
+    stated, row = schedule.get(block), known_extent(schedule, schedule.get_loops(block)[-1])
+    divisors: dict[str, set[int]] = {"FloorDiv": set(), "FloorMod": set()}
+
+    def note(kind: str, node: Any) -> None:
+        divisor = as_size(node.b)
+        if isinstance(divisor, int) and uses_var(node.a, stated.iter_vars[-1].var):
+            divisors[kind].add(divisor)
+
+    with_replaced(stated.body, {kind: partial(note, kind) for kind in divisors})
+    both = set.intersection(*divisors.values())
+    return max((n for n in both if 8 <= n < (row or 0) and row % n == 0), default=None)
 
 
 def has_columns(schedule: Any, block: Any) -> bool:

@@ -19,7 +19,7 @@ from math import prod
 from typing import Any
 
 from ..compat import s_tir
-from .blocks import SPATIAL, has_columns, is_spatial, known_extent, loop_kinds
+from .blocks import SPATIAL, has_columns, is_spatial, known_extent, loop_kinds, row_parts
 
 _PARALLEL_POINTS = 1 << 15
 """Loops over fewer points are left to the calling thread: waking the others takes about as long."""
@@ -163,8 +163,12 @@ def _schedule(schedule: Any, block: Any) -> None:
     loops, kinds = schedule.get_loops(block), loop_kinds(schedule, block) or []
     spatial = kinds.count(SPATIAL)
     outer, reductions = loops[:spatial], loops[spatial:]
+    length = row_parts(schedule, block)
+    if length is not None:
+        outer[-1:] = schedule.split(outer[-1], [None, length])
+        spatial += 1
     is_columns = has_columns(schedule, block)
-    known = [known_extent(schedule, loop) or _TASKS for loop in loops]
+    known = [known_extent(schedule, loop) or _TASKS for loop in (*outer, *reductions)]
     is_worth_it = prod(known) >= _PARALLEL_POINTS
     if outer and is_worth_it and prod(known[: spatial - 1]) < _ROW_TASKS <= known[spatial - 1] // 8:
         outer[-1:] = schedule.split(outer[-1], [_ROW_TASKS, None])
