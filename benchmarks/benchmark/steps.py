@@ -113,8 +113,10 @@ def line(name: str, row: Row) -> str:
 
 
 def show_means(rows: Mapping[str, Row]) -> None:
-    """Print the geometric mean and the least of the ratios to the best baseline of each row."""
+    """Print the geometric mean and the minimum of the ratios to the best baseline of each row."""
     best = [row["ratios"]["best"] for row in rows.values() if row["ratios"]]
+    if not best:
+        return
     print(
         f"best baseline over ours: geometric mean {geometric_mean(best):.2f}, least {min(best):.2f}"
     )
