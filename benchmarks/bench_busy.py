@@ -35,6 +35,9 @@ def main() -> int:
     made.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
     given = made.parse_args()
     use_threads(given.threads)
+    from zoo.catalog import quiet
+
+    quiet()
     from zoo.published import MODELS
 
     if given.list:
