@@ -189,3 +189,23 @@ class ViewedAnchor(Anchor):
             earlier = None if step.earlier is None else step.earlier + before
             renamed.append(replace(step, order=varies, varies=varies, earlier=earlier))
         return tuple(renamed)
+
+
+@dataclass(frozen=True)
+class MatrixAnchor(ViewedAnchor):
+    """One or two matrix products, whose kernel writes vectors along the last axis of the result."""
+
+    def permuted(self, order: Sequence[int]) -> MatrixAnchor | None:
+        """Return the anchor whose result is transposed, where its last letter stays.
+
+        Otherwise the kernel would write the elements of its vectors one by one.
+        """
+        turned = tuple(self.axes[axis] for axis in order)
+        if "".join(turned)[-1:] != "".join(self.axes)[-1:]:
+            return None
+        letters = self.letters.with_axes(len(self.letters.tensors) - 1, turned)
+        return replace(self, letters=letters, shape=tuple(self.shape[axis] for axis in order))
+
+    def transposed_from(self, number: int, order: Sequence[int]) -> MatrixAnchor:
+        """Return the anchor that reads tensor `number` before its transpose by `order`."""
+        return replace(self, letters=self.letters.permuted(number, order))

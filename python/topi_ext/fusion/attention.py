@@ -12,7 +12,7 @@ from ..spec.attention import COLUMN, INNER, KEY, QUERY, TOP_LEFT, Attention, Mas
 from ..spec.dtypes import FLOATS
 from ..spec.geometry import Size
 from ..spec.post_ops import PostOp
-from .anchors import ViewedAnchor
+from .anchors import MatrixAnchor
 from .axes import Axes, Letters
 from .products import (
     COLUMN_LETTER,
@@ -30,7 +30,7 @@ _INNER = "D"
 
 
 @dataclass(frozen=True)
-class AttentionAnchor(ViewedAnchor):
+class AttentionAnchor(MatrixAnchor):
     """Attention.
 
     It is read backwards: from the product of weights and values, by views of the scores, to the
@@ -102,15 +102,6 @@ class AttentionAnchor(ViewedAnchor):
         """Return None: post-ops have no operands."""
         del op, shape
 
-    def permuted(self, order: Sequence[int]) -> AttentionAnchor | None:
-        """Return the anchor whose result is transposed, where its last letter stays."""
-        axes = self.letters.tensors[Y]
-        turned = tuple(axes[axis] for axis in order)
-        if "".join(turned)[-1:] != "".join(axes)[-1:]:
-            return None
-        shape = tuple(self.shape[axis] for axis in order)
-        return replace(self, letters=self.letters.with_axes(Y, turned), shape=shape)
-
     def viewed(self, shape: Sequence[Size]) -> AttentionAnchor | None:
         """Return the anchor whose result is reshaped, where the kernel can write it so."""
         anchor = super().viewed(shape)
@@ -118,10 +109,6 @@ class AttentionAnchor(ViewedAnchor):
         return anchor if is_whole else None
 
     # ------------------------------------------------------------ reading backwards
-
-    def transposed_from(self, number: int, order: Sequence[int]) -> AttentionAnchor:
-        """Return the anchor that reads a tensor before its transpose by `order`."""
-        return replace(self, letters=self.letters.permuted(number, order))
 
     def broadcast_from(self, number: int, shape: Sequence[Size]) -> AttentionAnchor | None:
         """Return the anchor that reads a tensor before it was broadcast from `shape`.

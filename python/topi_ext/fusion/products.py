@@ -11,7 +11,7 @@ from ..compat import same_size
 from ..spec.geometry import Size
 from ..spec.matmul import MatMul
 from ..spec.post_ops import PostOp
-from .anchors import ViewedAnchor
+from .anchors import MatrixAnchor
 from .axes import Letters
 
 X, W, Y = range(3)
@@ -26,7 +26,7 @@ _MODERATE = 2.0**8
 
 
 @dataclass(frozen=True)
-class ProductAnchor(ViewedAnchor):
+class ProductAnchor(MatrixAnchor):
     """A matrix product.
 
     Attributes
@@ -73,18 +73,6 @@ class ProductAnchor(ViewedAnchor):
         """Dtype of the result."""
         return self.dtypes[Y]
 
-    def permuted(self, order: Sequence[int]) -> ProductAnchor | None:
-        """Return the anchor whose result is transposed, where its last letter stays.
-
-        Otherwise the kernel would write the elements of its vectors one by one.
-        """
-        axes = self.letters.tensors[Y]
-        turned = tuple(axes[axis] for axis in order)
-        if "".join(turned)[-1:] != "".join(axes)[-1:]:
-            return None
-        shape = tuple(self.shape[axis] for axis in order)
-        return replace(self, letters=self.letters.with_axes(Y, turned), shape=shape)
-
     def scaled(self, factor: float) -> ProductAnchor | None:
         """Return the anchor that multiplies its sums by one more factor.
 
@@ -93,10 +81,6 @@ class ProductAnchor(ViewedAnchor):
         """
         factor *= self.factor
         return replace(self, factor=factor) if is_moderate(factor) else None
-
-    def transposed_from(self, number: int, order: Sequence[int]) -> ProductAnchor:
-        """Return the anchor that reads an operand before its transpose by `order`."""
-        return replace(self, letters=self.letters.permuted(number, order))
 
     def broadcast_from(self, number: int, shape: Sequence[Size]) -> ProductAnchor | None:
         """Return the anchor that reads an operand before it was broadcast from `shape`."""

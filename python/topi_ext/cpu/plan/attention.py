@@ -9,15 +9,12 @@ from itertools import product
 
 from ...spec.attention import Attention
 from ..machine import CpuMachine
-from .cost import PARALLEL_CYCLES, tile_cycles, usable_registers
+from .cost import PARALLEL_CYCLES, rows_cycles, rows_of_tile, tile_cycles
 from .costs import costs_of
 from .window import Plan
 
 MOST_VECTORS = 6
 """Most vectors of queries of a task."""
-
-MOST_ROWS = 14
-"""Most rows of a register tile."""
 
 KEYS = (64, 128, 256, 512)
 """Candidates: keys whose scores are computed at a time."""
@@ -89,8 +86,8 @@ def _candidates(problem: Attention, machine: CpuMachine) -> Iterator[AttentionPl
     copies_v = problem.dtypes[2] != dtype
     blocks = sorted({min(block, -(-keys // 8) * 8) for block in KEYS})
     for vectors, block in product(range(1, min(-(-queries // lanes), MOST_VECTORS) + 1), blocks):
-        key_tile = _tile(min(keys, block), vectors, machine)
-        column_tile = _tile(columns, vectors, machine)
+        key_tile = rows_of_tile(min(keys, block), vectors, machine)
+        column_tile = rows_of_tile(columns, vectors, machine)
         yield AttentionPlan(lanes, vectors, block, key_tile, column_tile, copies_k, copies_v)
 
 
@@ -98,19 +95,6 @@ def step(order: str, letter: str, problem: Attention) -> int:
     """Return how far neighbours along a letter are apart in an operand of these letters."""
     distance: int = problem.extent(order.partition(letter)[2])
     return distance
-
-
-def _tile(rows: int, vectors: int, machine: CpuMachine) -> int:
-    """Return the rows of the register tile of fewest cycles."""
-    most = max(1, min((usable_registers(machine) - 1 - vectors) // vectors, MOST_ROWS, rows))
-    return min(range(most, 0, -1), key=lambda tile: _rows_cycles(rows, tile, vectors, machine))
-
-
-def _rows_cycles(rows: int, tile: int, vectors: int, machine: CpuMachine) -> float:
-    """Return the cycles of one term of all rows."""
-    full, tail = divmod(rows, tile)
-    cycles = full * tile_cycles(tile, vectors, machine)
-    return cycles + (tile_cycles(tail, vectors, machine) if tail else 0.0)
 
 
 def _cycles(problem: Attention, plan: AttentionPlan, machine: CpuMachine) -> tuple[float, float]:
@@ -135,7 +119,7 @@ def _task_cycles(
     blocks = -(-keys // plan.keys)
     tiles = -(-keys // plan.key_tile)
     scores = tiles * (inner * tile_cycles(plan.key_tile, vectors, machine) + costs.tile)
-    values = keys * _rows_cycles(columns, plan.column_tile, vectors, machine)
+    values = keys * rows_cycles(columns, plan.column_tile, vectors, machine)
     values += blocks * -(-columns // plan.column_tile) * costs.tile
     values += (blocks - 1) * columns * vectors * costs.rescale
     of_softmax = keys * vectors * costs.exp

@@ -32,6 +32,9 @@ WAYS = 8
 PARALLEL_CYCLES = 40_000
 """Work below this is done by the calling thread: waking the others takes about as long."""
 
+MOST_ROWS = 14
+"""Most rows of the register tile of a matrix product."""
+
 SHARED_CACHES = 16
 """What cores share behind their second caches holds about as much as so many of these."""
 
@@ -173,6 +176,20 @@ def tile_cycles(
     loads = channels + vectors * (2 if shifted and machine.vector_bytes >= CACHE_LINE else 1)
     products = channels * vectors / machine.fmas
     return max(products, loads * common.load, common.sum_ready) + common.tap
+
+
+@lru_cache(maxsize=1024)
+def rows_of_tile(rows: int, vectors: int, machine: CpuMachine) -> int:
+    """Return the rows of the register tile that computes `rows` of a matrix product fastest."""
+    most = max(1, min((usable_registers(machine) - 1 - vectors) // vectors, MOST_ROWS, rows))
+    return min(range(most, 0, -1), key=lambda tile: rows_cycles(rows, tile, vectors, machine))
+
+
+def rows_cycles(rows: int, tile: int, vectors: int, machine: CpuMachine) -> float:
+    """Return the cycles of one term of all rows, by tiles of `tile` rows and a smaller last one."""
+    full, tail = divmod(rows, tile)
+    cycles = full * tile_cycles(tile, vectors, machine)
+    return cycles + (tile_cycles(tail, vectors, machine) if tail else 0.0)
 
 
 def pack_cycles(

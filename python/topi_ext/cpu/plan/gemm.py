@@ -19,8 +19,8 @@ from .cost import (
     candidate_splits,
     cheapest,
     most_of,
-    tile_cycles,
-    usable_registers,
+    rows_cycles,
+    rows_of_tile,
     widening_cycles,
 )
 from .costs import GemmCosts, costs_of
@@ -70,9 +70,6 @@ class GemmPlan(Plan):
         vectors = (terms + self.lanes - 1) // self.lanes
         return (odd_vectors(vectors) if isinstance(vectors, int) else vectors + 1) * self.lanes
 
-
-MOST_ROWS = 14
-"""Of a register tile."""
 
 MOST_VECTORS = 6
 """Of a register tile."""
@@ -153,7 +150,7 @@ def _candidates(found: MatMul, machine: CpuMachine) -> Iterator[GemmPlan]:
     outer: int = found.extent(found.outer)
     depths = sorted({min(depth, terms) for depth in DEPTHS})
     for vectors in range(1, min(-(-columns // lanes), MOST_VECTORS) + 1):
-        m_tile = _m_tile(rows, vectors, machine)
+        m_tile = rows_of_tile(rows, vectors, machine)
         panels = -(-columns // (vectors * lanes))
         for depth, block in product(depths, _blocks(rows, m_tile)):
             if depth < terms and depth * vectors * machine.vector_bytes > machine.l2 // 2:
@@ -168,20 +165,6 @@ def _blocks(rows: int, m_tile: int) -> list[int]:
     least = -(-rows // MOST_OF_BLOCK)
     parts = (-(-rows // (least * part)) for part in PARTS)
     return sorted({-(-part // m_tile) * m_tile for part in parts})
-
-
-@lru_cache(maxsize=1024)
-def _m_tile(rows: int, vectors: int, machine: CpuMachine) -> int:
-    """Rows of the register tile of fewest cycles."""
-    most = max(1, min((usable_registers(machine) - 1 - vectors) // vectors, MOST_ROWS, rows))
-    return min(range(most, 0, -1), key=lambda m_tile: _rows_cycles(rows, m_tile, vectors, machine))
-
-
-def _rows_cycles(rows: int, m_tile: int, vectors: int, machine: CpuMachine) -> float:
-    """Of a term of so many rows."""
-    full, tail = divmod(rows, m_tile)
-    cycles = full * tile_cycles(m_tile, vectors, machine)
-    return cycles + (tile_cycles(tail, vectors, machine) if tail else 0.0)
 
 
 def _cycles(found: MatMul, plan: GemmPlan, machine: CpuMachine) -> tuple[float, float]:
@@ -206,7 +189,7 @@ def _panel_cycles(found: MatMul, plan: GemmPlan, block: int, machine: CpuMachine
     costs, common, width = costs_of(machine).gemm, costs_of(machine).common, plan.width
     terms: int = found.extent(found.inner)
     each, of_w = byte_width(found.acc_dtype), byte_width(found.dtypes[1])
-    products = terms * _rows_cycles(block, plan.m_tile, plan.vectors, machine)
+    products = terms * rows_cycles(block, plan.m_tile, plan.vectors, machine)
     if plan.depth * width * each > most_of(machine.l1):
         products *= costs.panel_far
     chunks = -(-terms // plan.depth)
