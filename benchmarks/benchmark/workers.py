@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
@@ -51,11 +52,13 @@ class Worker:
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None):
         pipe = subprocess.PIPE
+        # A file, since a pipe that nobody reads stops a process that warns a lot.
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by __exit__)
         self._process = subprocess.Popen(
             command,
             stdin=pipe,
             stdout=pipe,
-            stderr=pipe,
+            stderr=self._errors,
             text=True,
             env={**os.environ, **(environment or {})},
         )
@@ -67,6 +70,7 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.communicate()
+        self._errors.close()
 
     def start(self, seconds: float) -> None:
         """Let it make calls for so long; :meth:`finish` returns their times."""
@@ -88,7 +92,9 @@ class Worker:
         for line in self._process.stdout:
             if line.startswith(MARK):
                 return json.loads(line.removeprefix(MARK))
-        errors = self._process.communicate()[1].strip().splitlines()
+        self._process.communicate()
+        self._errors.seek(0)
+        errors = self._errors.read().strip().splitlines()
         raise WorkerError(errors[-1][:300] if errors else "it ended without a word")
 
 

@@ -18,6 +18,7 @@ import sys, time
 sys.path.insert(0, {path!r})
 from benchmark.workers import serve
 print("a library speaks")
+print("a warning " * 20_000, file=sys.stderr)
 serve(lambda: time.sleep({seconds}), {{"first_s": 1.5}})
 """
 BENCHMARKS = str(Path(steps.__file__).parents[1])
