@@ -347,7 +347,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = options(argv)
     cores = len(os.sched_getaffinity(0))
     os.environ.setdefault("TVM_NUM_THREADS", str(max(1, cores // chosen.workers)))
-    os.environ.setdefault("TVM_BIND_THREADS", "0")
     warnings.filterwarnings("ignore")  # of the importer of torch 2.13, of itself
     import autoencoder
     import numpy as np

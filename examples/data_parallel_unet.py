@@ -103,7 +103,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Train by several processes and compare; return the exit status."""
     given = options(argv)
     os.environ.setdefault("TVM_NUM_THREADS", "1")
-    os.environ.setdefault("TVM_BIND_THREADS", "0")
     from torch import multiprocessing
 
     with tempfile.TemporaryDirectory() as folder:

@@ -146,14 +146,9 @@ class Progress:
 
 
 def set_threads(threads: int | None) -> int:
-    """Give TVM all the cores it may use, and PyTorch as many; how many that is.
-
-    TVM would take half of an x86 machine's cores, and pin its threads to cores that PyTorch's
-    threads want too.
-    """
+    """Give TVM all the cores it may use, and PyTorch as many; return how many that is."""
     threads = threads_of(threads)
     os.environ["TVM_NUM_THREADS"] = str(threads)
-    os.environ.setdefault("TVM_BIND_THREADS", "0")
     with contextlib.suppress(ImportError):
         import torch
 

@@ -28,7 +28,7 @@ def findings(adapter: Adapter) -> list[tuple[str, str, str]]:
     threads, cores = started(), usable()
     other = f"set TVM_NUM_THREADS={cores} before the first run" if threads != cores else ""
     bound = os.environ.get("TVM_BIND_THREADS", "1") != "0"
-    shared = "set TVM_BIND_THREADS=0 where PyTorch runs in the same process" if bound else ""
+    shared = "set TVM_BIND_THREADS=0 where other threads use the processors too" if bound else ""
     found = [
         ("python", f"{platform.python_version()}, {sys.executable}", ""),
         ("tvm", compat.release(), compat.ffi_fault() or ""),

@@ -93,14 +93,21 @@ def test_variables_decide_as_in_tvm(monkeypatch: pytest.MonkeyPatch) -> None:
         assert processors.started() == number
 
 
-@pytest.mark.parametrize(("told", "count"), [({}, None), ({"OMP_NUM_THREADS": "1"}, 1)])
+@pytest.mark.parametrize(
+    ("told", "count", "bound"),
+    [({}, None, "0"), ({"OMP_NUM_THREADS": "1", "TVM_BIND_THREADS": "1"}, 1, "1")],
+)
 def test_an_import_sets_threads_unless_told(
-    told: dict[str, str], count: int | None, monkeypatch: pytest.MonkeyPatch
+    told: dict[str, str], count: int | None, bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By TVM's own count, after TVM was imported; what the environment says stays."""
     monkeypatch.undo()
-    kept = {name: of for name, of in os.environ.items() if name not in processors.VARIABLES}
-    code = "import tvm, relax_ext\nprint(tvm.get_global_func('runtime.NumThreads')())"
+    names = (*processors.VARIABLES, processors.BINDING)
+    kept = {name: of for name, of in os.environ.items() if name not in names}
+    code = """
+import os, tvm, relax_ext
+print(tvm.get_global_func('runtime.NumThreads')(), os.environ["TVM_BIND_THREADS"])
+"""
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**kept, **told},
@@ -108,4 +115,4 @@ def test_an_import_sets_threads_unless_told(
         text=True,
         check=True,
     )
-    assert int(done.stdout) == (count or processors.usable())
+    assert done.stdout.split() == [str(count or processors.usable()), bound]

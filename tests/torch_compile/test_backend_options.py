@@ -19,7 +19,7 @@ from torch import nn
 
 import relax_ext
 from helpers.torch_backend import assert_same, check_inference, compiled
-from relax_ext.torch import report, setup
+from relax_ext.torch import openmp, report, setup
 from relax_ext.torch import run as runs
 from relax_ext.torch.options import Options
 from topi_ext import notices
@@ -85,8 +85,9 @@ def test_options_reach_tvm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert given == (target, str(database))
 
 
-def test_threads_are_those_of_pytorch() -> None:
+def test_threads_of_tvm_where_pytorch_has_no_openmp(monkeypatch: pytest.MonkeyPatch) -> None:
     """TVM runs on as many as PyTorch has at the call, or on as many as the option says."""
+    monkeypatch.setattr(openmp, "_set_team", lambda: None)
     number = tvm.get_global_func("runtime.NumThreads")
     before, x = torch.get_num_threads(), image()
     run, one = compiled(conv()), torch.compile(conv(), backend="tvm_conv", options={"threads": 1})

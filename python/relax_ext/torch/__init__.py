@@ -7,17 +7,15 @@ Importing this package registers the backend::
 
     fast = torch.compile(model, backend="tvm_conv")
 
-It also sets ``TVM_BIND_THREADS`` to 0 where it is not set, so that TVM's threads and PyTorch's do
-not share one processor while another is idle.  TVM reads it when it first runs.  A compiled graph
-runs on ``torch.get_num_threads()`` threads, and at most on those that TVM starts.
+A compiled graph runs on ``torch.get_num_threads()`` threads of PyTorch's own OpenMP runtime; where
+PyTorch has none, on those of TVM.
 """
 
 from __future__ import annotations
 
-from .setup import require_torch, set_threads
+from .setup import require_torch
 
 require_torch()
-set_threads()
 
 from .backend import tvm_conv  # noqa: E402
 from .options import Options  # noqa: E402

@@ -19,6 +19,7 @@ import tvm
 
 from topi_ext.compat import relax
 
+from . import openmp
 from .strides import Order, restrided
 
 R = relax()
@@ -92,12 +93,16 @@ class Runner:
 
     def load(self, executable: Any, threads: int | None) -> None:
         """Take the compiled function, and the number of threads to run on."""
+        openmp.install()
         self._executable = executable
         self._threads = threads
 
     def __call__(self, *arguments: Any) -> tuple[Any, ...]:
         """Return the outputs of a piece for its inputs."""
-        use_threads(self._threads)
+        with openmp.team(self._threads):
+            return self._run(arguments)
+
+    def _run(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         machine = self._machine()
         sizes = [_size(arguments, source) for source in self.sizes]
         count = len(self.operands) - self.static
@@ -176,20 +181,7 @@ class Runner:
         return list(machine["main_transform_params"](given))
 
 
-_threads = threading.local()
-_configure = tvm.get_global_func("runtime.config_threadpool")
 _release = tvm.get_global_func("vm.builtin.memory_manager.clear")
-
-
-def use_threads(count: int | None) -> None:
-    """Let TVM run on `count` threads in this thread, as many as PyTorch if None.
-
-    TVM takes no more than ``TVM_NUM_THREADS``.
-    """
-    count = count or torch.get_num_threads()
-    if getattr(_threads, "count", None) != count:
-        _configure(1, count)
-        _threads.count = count
 
 
 def ready(value: Any, order: Order | None = None) -> torch.Tensor:

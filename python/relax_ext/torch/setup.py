@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``import relax_ext.torch`` does once: ask for PyTorch, set threads, register the backend."""
+"""What ``import relax_ext.torch`` does once: ask for PyTorch, register the backend."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from typing import Any
@@ -32,11 +31,6 @@ def require_torch() -> None:
         raise ImportError(
             f"relax_ext.torch: torch {torch.__version__} is too old: it needs {oldest} or newer"
         )
-
-
-def set_threads() -> None:
-    """Leave TVM's threads free to move, unless the environment says otherwise."""
-    os.environ.setdefault("TVM_BIND_THREADS", "0")
 
 
 def register_backend(compiler: Callable[..., Any]) -> None:

@@ -111,6 +111,13 @@ def module_of_llvm(text: str) -> Any:
         return _loader()(path, "ll")
 
 
+def empty_llvm() -> str:
+    """Return the text of a module of LLVM for this machine, with nothing but what each begins with:
+    data layout, triple, TVM's target."""
+    create = tvm.get_global_func("codegen.LLVMModuleCreate")
+    return create('{"kind": "llvm"}', "empty").inspect_source("ll")
+
+
 def _loader() -> Callable[[str, str], Any]:
     found = tvm.get_global_func("ffi.Module.load_from_file.ll", allow_missing=True)
     return found or tvm.get_global_func("runtime.module.loadfile_ll")  # TVM 0.17
