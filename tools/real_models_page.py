@@ -7,13 +7,13 @@ import re
 from typing import Any
 
 STAGES = {
-    "right": "right",
+    "right": "correct",
     "construct": "not made",
     "export": "not exported",
     "import": "not imported",
     "compile": "not compiled",
     "run": "does not run",
-    "values": "wrong",
+    "values": "incorrect",
 }
 """What the table says of the stage that a model reaches."""
 WAYS = ("stock", "plain")
