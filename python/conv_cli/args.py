@@ -66,7 +66,7 @@ THREADS_PER_CORE = 8  # more gain nothing, and very many crash TVM
 
 @dataclass(frozen=True)
 class Usage:
-    """What an adapter's command line is: known before TVM, and with it the adapter, is imported.
+    """Description of an adapter's command line, available before TVM and the adapter are imported.
 
     Attributes
     ----------
@@ -170,7 +170,7 @@ def _factor(text: str) -> float:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """One line, without the usage."""
+        """Print a one-line error without the usage."""
         raise CliError(message)
 
 
@@ -307,7 +307,8 @@ def _add_boards(add: Any) -> None:
 
 
 def read(usage: Usage, argv: Sequence[str]) -> argparse.Namespace:
-    """What the command line chooses; ``dim``, ``shape`` and ``input`` by name, inputs as arrays.
+    """Return the choices of the command line; ``dim``, ``shape`` and ``input`` by name, inputs as
+    arrays.
 
     Raises
     ------

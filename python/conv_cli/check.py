@@ -29,7 +29,7 @@ GRADIENT_TOLERANCE = 10.0  # times that of a whole model: two passes, and kinks
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line chooses; see ``--help``."""
+    """Options of the command line; see ``--help``."""
 
     choices: Choices = field(default_factory=Choices)
     grad: bool = False
@@ -56,7 +56,7 @@ class Row:
 
     @property
     def wrong(self) -> bool:
-        """Whether ours is wrong."""
+        """Return whether ours is wrong."""
         return self.ours.wrong(self.tolerance)
 
     @property
@@ -69,7 +69,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a whole model should return: exact values, and what its framework returned itself."""
+    """The expected result of a whole model: exact values, and those of its framework."""
 
     exact: list[Any]
     returned: list[Any]
@@ -82,7 +82,7 @@ class Expected:
 
 @dataclass
 class Report:
-    """Everything that was found out about one model."""
+    """Results of checking one model."""
 
     package: str
     model: str
@@ -115,7 +115,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether everything that ours computed is right."""
+        """Return whether everything that ours computed is right."""
         return not any(row.wrong for row in self.rows)
 
     def to_json(self) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def _row(row: Row) -> dict[str, Any]:
 
 
 class Progress:
-    """Where a long check tells how far it is; this one says nothing."""
+    """Reports the progress of a long check; this class reports nothing."""
 
     def start(self, total: int) -> None:
         """So many steps are ahead."""
@@ -302,7 +302,7 @@ def _whole_row(model: Model, expected: Expected, protocol: Protocol, options: Op
 
 
 def _pipeline_row(model: Model, expected: Expected, whole: Row, protocol: Protocol) -> Row:
-    """The same row with the model compiled by the adapter's own pipeline."""
+    """Return the row of the model compiled by the adapter's own pipeline."""
     adapter = protocol.adapter
     ours = side(
         adapter.compile_whole,

@@ -22,7 +22,7 @@ PACKAGES = (
 
 
 def findings(adapter: Adapter) -> list[tuple[str, str, str]]:
-    """What was found: name, value, and what to do about it where something should be done."""
+    """Return name, value and, if necessary, advice for each property of the installation."""
     target = adapter.host_target(usable())
     features, _ = compat.llvm_features(target)
     threads, cores = started(), usable()

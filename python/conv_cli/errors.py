@@ -52,7 +52,7 @@ def quiet(level: int = logging.CRITICAL) -> Iterator[None]:
 
 @contextmanager
 def no_output() -> Iterator[None]:
-    """Nothing on standard error inside the block, not from C++ either."""
+    """Suppress standard error inside the block, including output of C++ code."""
     try:
         kept = os.dup(2)
     except OSError:  # closed, as by 2>&-

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a file is, told in milliseconds: torch and TVM take seconds to import, to say it worse."""
+"""Identify files in milliseconds, before torch and TVM are imported, which takes seconds."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _what_it_is(path: Path) -> str:
 
 
 def _archive(file: BinaryIO) -> str:
-    """What a zip archive is, by the names of its members."""
+    """Identify a zip archive by the names of its members."""
     try:
         with zipfile.ZipFile(file) as archive:
             names = archive.namelist()
@@ -92,7 +92,7 @@ def _archive(file: BinaryIO) -> str:
 
 
 def _protobuf(file: BinaryIO, size: int) -> str:
-    """What a file is that may be a protocol buffer, by its outermost fields.
+    """Identify a protocol buffer by its outermost fields.
 
     A graph of ONNX is field 7. Of TensorFlow, nodes are field 1, beside the last field 4; of a
     SavedModel, field 1 is its version.
@@ -113,7 +113,7 @@ def _protobuf(file: BinaryIO, size: int) -> str:
 
 
 def _kind_of_fields(found: set[tuple[int, int]]) -> str:
-    """What a protocol buffer is that has these fields, by number and wire type."""
+    """Identify a protocol buffer that has these fields, by number and wire type."""
     if (ONNX_GRAPH, 2) in found:
         return ONNX
     if (1, 2) in found and found <= {(1, 2), (2, 2), (3, 0), (4, 2), (5, 2)}:

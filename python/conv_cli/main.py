@@ -119,7 +119,7 @@ def _tune(adapter: Adapter, chosen: Namespace, options: Options) -> None:
 
 
 def _options(chosen: Namespace) -> list[Options]:
-    """What the command line chooses: once, or for each kind of board."""
+    """Return the options of the command line, one set for each kind of board."""
     threads = set_threads(chosen.threads)
     options = Options(
         choices=Choices(

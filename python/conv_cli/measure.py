@@ -23,7 +23,7 @@ MODEL_TOLERANCE = {"float64": 1e-10, "float32": 1e-4, "float16": 2e-2, "bfloat16
 
 @dataclass(frozen=True)
 class Protocol:
-    """How to compile and time.
+    """Options for compiling and timing.
 
     Attributes
     ----------
@@ -44,14 +44,14 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Side:
-    """What one implementation did: its error and time, or in a few words why there is none."""
+    """The result of one implementation: error and time, or a short reason why there is none."""
 
     error: float | None = None
     ms: float | None = None
     note: str = ""
 
     def wrong(self, tolerance: float) -> bool:
-        """Whether it failed, or its error is above ``tolerance``."""
+        """Return whether it failed, or its error is above ``tolerance``."""
         return bool(self.note) or self.error is None or not self.error <= tolerance
 
 
@@ -112,7 +112,7 @@ def attempt(
     protocol: Protocol,
     **options: Any,
 ) -> list[Side]:
-    """What stock TVM and ours make of the modules that ``makes`` give; see :func:`side`.
+    """Compile and run the modules of ``makes`` by stock TVM and by ours; see :func:`side`.
 
     Returns
     -------
@@ -179,7 +179,7 @@ def side(
 
 
 def _different_kind(got: list[Any], expected: list[Any], dtypes: Sequence[Any]) -> str:
-    """In what results differ from the expected ones before any value is compared."""
+    """Return how results differ from the expected ones in number, shape or dtype."""
     if len(got) != len(expected):
         return f"{len(got)} outputs, not {len(expected)}"
     for g, e in zip(got, expected):

@@ -75,7 +75,7 @@ class Model:
 
 
 def imported_again(convert: Callable[[], Any]) -> Any:
-    """What an importer makes of a model now, inside an adapter's ``stock()``.
+    """Import a model again inside an adapter's ``stock()``.
 
     Raises
     ------

@@ -31,7 +31,7 @@ SECONDS_TO_END = 10
 def check_each(
     model: Path, adapter: Adapter, choices: Sequence[Options], progress: Progress
 ) -> list[Outcome]:
-    """What :func:`conv_cli.check.check` finds for each of several options.
+    """Run :func:`conv_cli.check.check` for each of several options.
 
     Returns
     -------
@@ -90,7 +90,7 @@ def _received(receive: Connection, options: Options) -> Outcome:
 
 
 def _run(send: Connection, model: Path, adapter: Adapter, options: Options) -> None:
-    """In a process of its own: check, and send what came out."""
+    """Check in a separate process, and send the result."""
     # Locks of tqdm would be told to Python's resource tracker, which complains of them at Ctrl-C.
     multiprocessing.set_start_method(None, force=True)
     threading.Thread(target=_end_with_parent, daemon=True).start()

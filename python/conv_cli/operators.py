@@ -60,7 +60,7 @@ class Operator:
         )
 
     def attributes(self) -> dict[str, Any]:
-        """The same as keyword arguments of TVM's operator."""
+        """Return the attributes as keyword arguments of TVM's operator."""
         found: dict[str, Any] = dict(
             strides=self.strides,
             padding=self.padding,
@@ -82,16 +82,18 @@ class Operator:
 
     @property
     def transposed(self) -> bool:
-        """Whether this is a transposed convolution."""
+        """Return whether this is a transposed convolution."""
         return self.output_padding is not None
 
     @property
     def floating(self) -> bool:
-        """Whether there is anything to differentiate."""
+        """Return whether there is anything to differentiate."""
         return all("float" in d for d in self.dtypes)
 
     def configuration(self) -> str:
-        """What a table says, e.g. ``1x64x32x32 * 64x32x4x4 s2 p1``; defaults are left out."""
+        """Return a description for tables, e.g. ``1x64x32x32 * 64x32x4x4 s2 p1``, without
+        defaults.
+        """
         parts = ["x".join(map(str, self.data)) + " * " + "x".join(map(str, self.weight))]
         before, after = self.padding[: self.rank], self.padding[self.rank :]
         for key, value, default in (

@@ -65,7 +65,7 @@ def _table(entries: Sequence[Entry]) -> Table:
 
 
 def shapes(entry: Entry) -> str:
-    """From the first operand to the last result."""
+    """Return the shapes from the first operand to the last result."""
     if not entry.shapes:
         return ""
     first, last = ("x".join(map(str, shape)) or "scalar" for shape in _ends(entry))

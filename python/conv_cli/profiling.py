@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the time of a model goes: operator by operator, and which is the weakest link."""
+"""Profile a model operator by operator, and find its slowest operator without a kernel of ours."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Entry:
 
 @dataclass
 class Profile:
-    """What was found out about one model.
+    """The profile of one model.
 
     Attributes
     ----------
@@ -207,7 +207,7 @@ MEMORY = "memory and shapes"
 
 
 def operator_name(symbol: str) -> str:
-    """What a compiled function computes: its name without what the compiler adds."""
+    """Return the operator that a compiled function computes: its name without compiler suffixes."""
     if symbol.startswith("vm.builtin."):
         return MEMORY
     return re.sub(r"_?\d*$", "", symbol.removeprefix("fused_")) or symbol

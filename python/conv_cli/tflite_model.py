@@ -108,7 +108,7 @@ def _ends(subgraph: Any) -> tuple[list[_Tensor], list[_Tensor]]:
 
 
 def _steps(subgraph: Any, outputs: list[_Tensor]) -> float:
-    """By how many steps quantized outputs may differ.
+    """Return by how many steps quantized outputs may differ.
 
     Each operator rounds, LiteRT's own kernels not all alike: one step for one of them, and the
     square root of n for n that do so independently.  Of 49 operators, 4 were measured.
@@ -151,7 +151,7 @@ def _input(tensor: _Tensor, choices: Choices, generator: Any) -> Any:
 
 
 def _about_free_sizes(tensor: _Tensor, choices: Choices) -> str:
-    """What to say of free sizes that nobody chose."""
+    """Return a note about free sizes that no option chooses."""
     if None not in tensor.shape or tensor.name in choices.given or tensor.name in choices.shapes:
         return ""
     shape = ",".join(map(str, tensor.stated))
@@ -159,7 +159,7 @@ def _about_free_sizes(tensor: _Tensor, choices: Choices) -> str:
 
 
 def is_installed(module: str) -> bool:
-    """Whether a module is there, without importing it."""
+    """Return whether a module is there, without importing it."""
     return importlib.util.find_spec(module.partition(".")[0]) is not None
 
 
@@ -181,7 +181,7 @@ def _interpreter(path: Path, content: bytes, threads: int | None) -> Any:
 def _prepared(
     name: str, session: Any, inputs: list[_Tensor], tensors: Mapping[str, Any]
 ) -> Callable[[], list[Any]]:
-    """What runs the model on the tensors, after a first run."""
+    """Return a function that runs the model on the tensors, after a first run."""
     import torch
 
     places = [detail["index"] for detail in session.get_input_details()]

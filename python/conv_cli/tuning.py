@@ -54,7 +54,7 @@ def tune(
 
 
 def told(found: Sequence[Any]) -> str:
-    """What measuring has gained, in words."""
+    """Return the gain by tuning as text."""
     if not found:
         return "nothing to measure"
     gain = geometric_mean(one.estimate_ms / one.ms for one in found)
@@ -67,7 +67,7 @@ def told(found: Sequence[Any]) -> str:
 
 @contextmanager
 def taking_plans(database: Path | None) -> Iterator[None]:
-    """What is compiled inside, in processes that are started there too, takes plans from a file.
+    """Make compilations inside the block, also in new processes, take plans from a file.
 
     Raises
     ------

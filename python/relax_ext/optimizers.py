@@ -50,7 +50,7 @@ class Optimizer(ABC):
     @property
     @abstractmethod
     def structure(self) -> tuple[Any, ...]:
-        """What the function that :func:`update_function` emits depends on."""
+        """Return the properties that determine the function of :func:`update_function`."""
 
     @abstractmethod
     def numbers(self, step: int) -> list[float]:

@@ -170,7 +170,7 @@ def _scheduled(schedule: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _trains(module: Any) -> bool:
-    """Whether a batch norm of `module` uses the statistics of its batch."""
+    """Return whether a batch norm of `module` uses the statistics of its batch."""
     found: list[bool] = []
 
     def visit(expr: Any) -> None:

@@ -211,7 +211,7 @@ def _fastest(work: Work, target: Any, most: int, board: Board | None) -> tuple[P
 
 
 def _agree(result: Any, wanted: Any) -> bool:
-    """Whether two plans compute the same."""
+    """Return whether two plans compute the same."""
     name = str(result.dtype)
     if not name.startswith(("float", "bfloat")):
         return bool((result == wanted).all())

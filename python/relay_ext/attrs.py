@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From an operator's attributes and operand types to its geometry, layouts and dtypes.
+"""Read geometry, layouts and dtypes from an operator's attributes and operand types.
 
 This is the only place that knows which operand and which attribute plays which role; everything
 behind it speaks of the forward convolution's x, w and y.

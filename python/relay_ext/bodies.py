@@ -52,7 +52,7 @@ def extern(
 
 
 def restatement(dtypes: Sequence[str], target: Any) -> Callable[[Any], Any] | None:
-    """How a kernel's body has to be said for what compiles it behind TVM 0.17."""
+    """Return the pass that rewrites a kernel's body for the compiler behind TVM 0.17."""
     if is_cpu(target):
         return _for_old_llvm
     return _for_new_cuda if {"float16", "bfloat16"} & set(dtypes) else None

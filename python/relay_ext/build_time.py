@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What acts on all of ``relay.build``: code from the cache, one question of TVM asked once, a pass
-left out, and scales and shifts merged.
+"""Hooks into ``relay.build``: cached code, cached type questions, an omitted pass, merged scales
+and shifts.
 
 All replace functions of TVM that belong to the process.  ``remove`` puts TVM's own back.
 """

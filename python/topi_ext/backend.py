@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a problem and a target to a scheduled kernel, or to none.
+"""Build a scheduled kernel for a problem and a target, if the target has one.
 
 One backend per kind of target builds kernels; what each has to know of a problem is the same.
 """
@@ -53,7 +53,7 @@ class Unsupported:
 
 
 def of_target(target: Any) -> Backend | Unsupported:
-    """What builds kernels for `target`, or why nothing does."""
+    """Return the backend that builds kernels for `target`, or the reason why there is none."""
     if target is None:
         return Unsupported("no target is known")
     kind = target.kind.name
@@ -116,7 +116,7 @@ def limits(problem: Problem, target: Any) -> list[Rule]:
 
 
 class Packing(NamedTuple):
-    """How weights are packed ahead of a kernel.
+    """Description of how weights are packed ahead of a kernel.
 
     Attributes
     ----------
@@ -257,7 +257,7 @@ class Work(NamedTuple):
 
 
 class _Request(NamedTuple):
-    """What is built, without the names of symbolic sizes: equal requests share a function.
+    """A problem to build without the names of symbolic sizes: equal requests share a function.
 
     Attributes
     ----------
@@ -285,7 +285,9 @@ _recorded: ContextVar[dict[_Request, None] | None] = ContextVar("recorded", defa
 
 @contextmanager
 def recording() -> Iterator[list[Work]]:
-    """What is asked of backends inside the block, in this thread, each once; full at its end."""
+    """Record requests to backends inside the block, in this thread, each once; complete at its
+    end.
+    """
     requests: dict[_Request, None] = {}
     works: list[Work] = []
     before = _recorded.set(requests)

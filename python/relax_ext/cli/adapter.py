@@ -69,7 +69,7 @@ class RelaxCompiled(Compiled):
         return [a.copyto(self.device) for a in arrays]
 
     def run(self, arguments: list[Any]) -> Any:
-        """One run, finished when this returns."""
+        """Execute the function once, and return when it has finished."""
         result = self.function(*arguments)
         self.device.sync()
         return result
@@ -170,7 +170,7 @@ class RelaxAdapter(Adapter):
         return self._compiled(module, target, function, relax_pipeline=pipeline)
 
     def compile_observed(self, module: Any, target: Any, function: str) -> Observed:
-        """The same, to be profiled."""
+        """Compile a module for profiling."""
         return RelaxObserved(module, target, function)
 
     def kernels(self, module: Any, target: Any) -> tuple[list[KernelInfo], list[str]]:
@@ -211,7 +211,7 @@ class RelaxAdapter(Adapter):
     def check_operator(
         self, op: Operator, protocol: Protocol, seed: int
     ) -> tuple[Side, Side, float]:
-        """Both gradients of an operator alone: stock, ours, and PyTorch's milliseconds."""
+        """Compute both gradients of a single operator: stock, ours, and PyTorch's milliseconds."""
         return gradcheck.check_operator(op, protocol, seed)
 
     def prepare(self, model: Model) -> Any:

@@ -120,7 +120,7 @@ def without_gradient(mod: Any) -> list[str]:
 
 
 def _computes_in(mod: Any, dtype: str) -> bool:
-    """Whether some value of ``main`` has this dtype."""
+    """Return whether some value of ``main`` has this dtype."""
     from tvm import relax
 
     found: set[str] = set()
@@ -134,7 +134,7 @@ def _computes_in(mod: Any, dtype: str) -> bool:
 
 
 def check_operator(op: Operator, protocol: Protocol, seed: int = 0) -> tuple[Side, Side, float]:
-    """Both gradients of one operator alone: stock, ours, and PyTorch's milliseconds."""
+    """Compute both gradients of a single operator: stock, ours, and PyTorch's milliseconds."""
     tensors = with_cotangent(op, seed)
 
     def make() -> Any:

@@ -63,7 +63,7 @@ class RemoteCompiled(Compiled):
         return arrays
 
     def run(self, arguments: list[Any]) -> Any:
-        """One run, finished when this returns."""
+        """Execute the function once, and return when it has finished."""
         with self.session.doing("ran a function"):
             self.vm.invoke_stateful(self.function)
             self.device.sync()

@@ -143,12 +143,12 @@ def widened(module: Any, leaves: list[Any]) -> tuple[Any, list[Any]]:
 
 
 def is_floating(value: Any) -> bool:
-    """Whether this is a tensor of floating-point numbers."""
+    """Return whether this is a tensor of floating-point numbers."""
     return is_tensor(value) and value.dtype.is_floating_point
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether this is a torch tensor."""
+    """Return whether this is a torch tensor."""
     import torch
 
     return isinstance(value, torch.Tensor)

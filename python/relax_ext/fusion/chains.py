@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which operators of a function one kernel computes.
+"""Find the operators of a function that one kernel computes.
 
 A chain begins at a convolution, a transposed convolution, a matrix product, a softmax or a norm.
 It goes on with steps that kernels know: a bias, a scale, a residual, an activation.  A step may use

@@ -42,7 +42,7 @@ class Match(NamedTuple):
 
     @property
     def is_supported(self) -> bool:
-        """Whether the target has kernels for it."""
+        """Return whether the target has kernels for it."""
         problem = self.anchor.problem(())
         return bool(backend.supports(problem.kind, target_of(self.type), problem.zero_points))
 

@@ -21,7 +21,7 @@ Readers = dict[Any, list[tuple[Any, Any]]]
 
 
 class Scope(NamedTuple):
-    """What a function knows of its values.
+    """Facts about the values of a function.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ def named(value: Any, *names: str) -> Any:
 
 
 def is_operator(value: Any) -> bool:
-    """Whether a value is a call of an operator."""
+    """Return whether a value is a call of an operator."""
     return isinstance(value, R.Call) and isinstance(value.op, tvm.ir.Op)
 
 
@@ -91,7 +91,7 @@ def _all_minus_infinity(condition: Any, lookup: Lookup) -> Any:
 
 
 def _is_of_last_axis(call: Any) -> bool:
-    """Whether a reduction is that of the last axis, which stays."""
+    """Return whether a reduction is that of the last axis, which stays."""
     count, axes = len(known_shape(tensor_type_of(call).shape)), call_attr(call, "axis")
     is_last = axes is not None and [int(axis) % count for axis in axes] == [count - 1]
     return is_last and bool(call_attr(call, "keepdims"))

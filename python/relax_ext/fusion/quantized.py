@@ -90,7 +90,7 @@ def of_bytes(match: Match, conv: Conv, lookup: Lookup) -> Match | None:
 
 
 def _operand(expr: Any, lookup: Lookup) -> Bytes | None:
-    """What an operand stands for, through views of constants."""
+    """Return the value that an operand represents, looking through views of constants."""
     views = []
     call = call_of(expr, lookup)
     while call is not None and call.op.name in (*RESHAPES, PERMUTE):
@@ -153,7 +153,7 @@ def _one_of(values: np.ndarray, dtype: str) -> int | None:
 
 
 def _factor(conv: Conv, data: np.ndarray, weight: np.ndarray) -> np.ndarray | None:
-    """What sums are multiplied by: one number, or one for each channel of the result."""
+    """Return the factor of the sums: one number, or one for each channel of the result."""
     if data.size != 1:
         return None
     if weight.size > 1:

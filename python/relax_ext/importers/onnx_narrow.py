@@ -158,7 +158,7 @@ def _check(graph: Any) -> None:
 
 
 def _is_narrow(data_type: int) -> bool:
-    """Whether elements are integers of less than 8 bits, or floats of 8 bits or less."""
+    """Return whether elements are integers of less than 8 bits, or floats of 8 bits or less."""
     from onnx import TensorProto
 
     if not data_type:

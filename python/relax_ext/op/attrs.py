@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a call of an operator to the geometry, layouts and dtypes that it states.
+"""Read a call of an operator: its geometry, layouts and dtypes.
 
 This is the only place that knows which operand and which attribute plays which role; everything
 behind it speaks of the forward convolution's x, w and y.
@@ -51,7 +51,7 @@ class Conv(Call):
 
     @property
     def is_blocked(self) -> bool:
-        """Whether some tensor is stored in blocks."""
+        """Return whether some tensor is stored in blocks."""
         return any(not layout.is_plain for layout in self.layouts.values())
 
 

@@ -46,7 +46,7 @@ def _dtype_before_legalization(call: Any, bb: Any) -> str:
 
 
 def _is_legalized(arg: Any, bb: Any) -> bool:
-    """Whether a kernel gives this operand."""
+    """Return whether a kernel gives this operand."""
     value = bb.lookup_binding(arg) if isinstance(arg, R.Var) else arg
     if isinstance(value, R.TupleGetItem):
         value = bb.lookup_binding(value.tuple_value)

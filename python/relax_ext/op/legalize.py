@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From an operator to a scheduled kernel where there is one, else to the TE definition."""
+"""Lower an operator to a scheduled kernel if there is one, otherwise to its TE definition."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _by_definition(bb: Any, conv: Conv, operands: list[Any], target: Any) -> Any
 
 
 def _has_odd_rows(geometry: Geometry) -> bool:
-    """Whether TVM's rules for GPUs can't share the loops of an interleaving among threads.
+    """Return whether TVM's rules for GPUs can't share the loops of an interleaving among threads.
 
     They prove that blocks divide, and of sums such as ``2*h - 1`` rows they can't.  Where they see
     a matrix product they ask for no proof.
@@ -108,7 +108,7 @@ def _by_phases(bb: Any, conv: Conv, operands: list[Any]) -> Any:
 
 
 def _variables(bb: Any, sizes: Sequence[Any], x_size: Sequence[Any]) -> list[Any]:
-    """The same sizes, a variable for each that is a sum: rules can divide loops over those.
+    """Replace each size that is a sum by a variable, over which rules can divide loops.
 
     A size of x stays: then TVM may fuse the steps, and can't where it has another name for one.
     """
@@ -123,12 +123,14 @@ def _variables(bb: Any, sizes: Sequence[Any], x_size: Sequence[Any]) -> list[Any
 
 
 def _sizes(conv: Conv) -> list[list[Any]]:
-    """Of x and y, as arguments: call_te renames the variables in them as in the tensors."""
+    """Return the sizes of x and y as arguments; call_te renames their variables as in the
+    tensors.
+    """
     return [list(conv.geometry.x_size), list(conv.geometry.y_size)]
 
 
 def _unblocked(call: Any, conv: Conv) -> Any:
-    """The same on plain layouts between layout transforms, all of which are legalized next."""
+    """Lower the operator on plain layouts between layout transforms, which are legalized next."""
     operands = [
         blocks.merged(arg, conv.layouts[role], conv.shape(role))
         for role, arg in zip(OPERANDS[conv.kind] + conv.result, tensors(call))

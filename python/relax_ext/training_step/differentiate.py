@@ -123,7 +123,9 @@ def _operator(value: Any) -> str:
 
 
 def _carries_gradient(binding: Any) -> bool:
-    """Whether a gradient flows through the value of a binding: floats that are not stopped."""
+    """Return whether a gradient flows through the value of a binding: floats that are not
+    stopped.
+    """
     if _operator(binding.value) == "relax.grad.no_grad":
         return False
     return has_float(type_of(binding.var))

@@ -143,7 +143,7 @@ class _Detached(nn.Module):
 
 @cache
 def _keeps_detach() -> bool:
-    """Whether exported programs say where gradients stop; those of early releases do not."""
+    """Return whether exported programs say where gradients stop; those of early releases do not."""
     program = torch.export.export(_Detached(), (torch.zeros(1),), strict=False)
     return any(node.target is torch.ops.aten.detach.default for node in program.graph.nodes)
 
@@ -270,7 +270,7 @@ def _stop_after(graph: Any, node: Any, tensor: Any) -> None:
 
 
 def _may_change(tensor: Any) -> bool:
-    """Whether a user of `tensor`, or of a view of it, changes it."""
+    """Return whether a user of `tensor`, or of a view of it, changes it."""
     for user in tensor.users:
         returns = getattr(getattr(user.target, "_schema", None), "returns", ())
         is_view = any(result.alias_info is not None for result in returns)
@@ -280,7 +280,7 @@ def _may_change(tensor: Any) -> bool:
 
 
 def _changes(user: Any, tensor: Any) -> bool:
-    """Whether a call changes its argument `tensor`."""
+    """Return whether a call changes its argument `tensor`."""
     if user.target is torch.ops.aten.batch_norm.default:
         # Its schema does not say that it changes the running statistics.
         return tensor in user.args[3:5] and bool(user.args[5])

@@ -63,7 +63,7 @@ class RelayCompiled(Compiled):
             self.executor.set_input(name, tvm.nd.from_dlpack(tensor.detach().clone().contiguous()))
 
     def run(self, arguments: Any) -> Any:
-        """One run, finished when this returns."""
+        """Execute the function once, and return when it has finished."""
         self.executor.run()
         self.device.sync()
         return [self.executor.get_output(i) for i in range(self.executor.get_num_outputs())]
@@ -129,7 +129,7 @@ class RelayAdapter(Adapter):
     def check_operator(
         self, op: Operator, protocol: Protocol, seed: int
     ) -> tuple[Side, Side, float]:
-        """Both gradients of an operator alone: stock, ours, and PyTorch's milliseconds."""
+        """Compute both gradients of a single operator: stock, ours, and PyTorch's milliseconds."""
         tensors = with_cotangent(op, seed)
         expected = gradients_by_torch(op, [t.double() for t in tensors])
         differentiate = partial(operators.differentiated, op)

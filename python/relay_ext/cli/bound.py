@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every importer of Relay gives, as a module of a model's inputs alone."""
+"""Convert the result of every Relay importer to a module whose only parameters are the inputs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def bound(mod: Any, params: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any
 
 
 def _calls_others(main: Any) -> bool:
-    """Whether a function uses others of its module, or types that it defines."""
+    """Return whether a function uses others of its module, or types that it defines."""
     r = relay()
     found: list[Any] = []
 

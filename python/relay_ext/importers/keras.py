@@ -92,7 +92,7 @@ def _sizes(layer: Any, given: Any, expr: Any, channels_first: bool) -> tuple[int
 
 
 def _call(kind: str, layer: Any, kernel: Sequence[int], sizes: Any) -> Call:
-    """What a layer means; the size of a kernel is that of its weights."""
+    """Read the call of a layer; the kernel size is that of its weights."""
     arguments = dict(
         kernel_size=kernel,
         strides=layer.strides,

@@ -63,7 +63,7 @@ def refuse_trained_models(model: Any) -> None:
 
 
 def _is_training(layer: Any, node: Any) -> bool:
-    """Whether a call states ``training``, and the layer then is another one."""
+    """Return whether a call states ``training``, and the layer then is another one."""
     signature = inspect.signature(layer.call)
     if "training" not in signature.parameters:
         return False

@@ -134,7 +134,9 @@ def _conv_integer(module: ModuleType, inputs: Any, attr: dict[str, Any], params:
 
 
 def _qlinear_conv(module: ModuleType, inputs: Any, attr: dict[str, Any], params: Any) -> Any:
-    """The same, a bias in int32, and the result rounded to the scale of the output."""
+    """Convert to the quantized operator with a bias in int32, rounded to the scale of the
+    output.
+    """
     axis = -1 if attr.get("channels_last", 0) else 1
     x_scale = module.get_scalar(inputs[1], params)
     w_scale = module.get_scalar_or_1d_tensor(inputs[4], params)

@@ -87,7 +87,7 @@ def _converter(name: str) -> Callable[..., Any]:
 
 
 def _call(attr: dict[str, Any], kernel: Sizes, sizes: Sizes, wanted: Sizes, is_first: bool) -> Call:
-    """What a node means; an output size is that of a transposed convolution."""
+    """Read the call of a node; the output size is that of a transposed convolution."""
     ones = [1] * (len(kernel) + 2)
     strides = _channels_last(attr["strides"], is_first)[1:-1]
     arguments: dict[str, Any] = {
@@ -105,7 +105,7 @@ def _call(attr: dict[str, Any], kernel: Sizes, sizes: Sizes, wanted: Sizes, is_f
 
 
 def _shape(expr: Any, mod: Any) -> Sizes:
-    """None stands for a size that only run time knows."""
+    """Return the shape, with None for sizes that are known only at run time."""
     found = R.frontend.common.infer_shape(expr, mod)
     return tuple(int(size) if isinstance(size, int) else None for size in found)
 

@@ -26,7 +26,9 @@ _LETTERS = {"conv": "IO", "conv_transpose": "OI", "depthwise": "OI"}
 
 
 def is_channels_first(layout: str) -> bool:
-    """Whether a layout of data, such as ``"NCHW"``, has its channels before the spatial axes."""
+    """Return whether a layout of data, such as ``"NCHW"``, has its channels before the spatial
+    axes.
+    """
     return layout[1] == "C"
 
 

@@ -143,7 +143,7 @@ class _Axis(NamedTuple):
 
     @property
     def pad_after(self) -> int:
-        """What the last window reaches behind the data."""
+        """Return how far the last window extends beyond the data."""
         return max(self.pad, (self.windows - 1) * self.stride + self.span - self.size - self.pad)
 
 

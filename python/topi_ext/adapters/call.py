@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call of an operator states, whichever IR it is written in.
+"""Read a call of an operator, independently of the IR.
 
 Adapters read calls into this; everything behind it speaks of the forward convolution's x, w and y.
 """

@@ -132,7 +132,7 @@ class ImportHooks:
                 _set(owner, attribute, after)
 
     def unknown(self, name: str, module: ModuleType) -> str:
-        """What of the module is not as we know it, ``""`` where nothing is."""
+        """Return which part of the module is unknown to this package, ``""`` if none is."""
         needs = self.importers[name].needs
         for path, parameters in needs.items():
             owner, attribute = find(module, path)
@@ -152,8 +152,9 @@ class ImportHooks:
 
 
 def find(module: ModuleType, path: str) -> tuple[Any, str]:
-    """What of a module holds a path, and under which name: the module, a mapping, or the class
-    that defines the function, which is the one named or a base; None where nothing does."""
+    """Return the owner of a path and the name in it: the module, a mapping, or the class that
+    defines the function (the named class or a base). Return None if there is none.
+    """
     table, is_entry, key = path.partition("[")
     if is_entry:
         name = key.rstrip("]")
@@ -169,7 +170,9 @@ def find(module: ModuleType, path: str) -> tuple[Any, str]:
 
 
 def _place(module: ModuleType, path: str) -> tuple[Any, str]:
-    """Where a correction goes: what :func:`find` finds, or the mapping that lacks the entry."""
+    """Return where a correction goes: the result of :func:`find`, or the mapping without the
+    entry.
+    """
     owner, name = find(module, path)
     table, is_entry, _ = path.partition("[")
     return (getattr(module, table) if owner is None and is_entry else owner), name

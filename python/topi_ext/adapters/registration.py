@@ -15,7 +15,7 @@ from ..compat import Replaced, is_replaced, process_state, restore_op_attrs
 
 
 class Registration(ABC):
-    """What TVM's operators had before us, and whether our rules are wanted now.
+    """TVM's own attributes of operators, and whether the rules of this package are active.
 
     Both belong to the process, as the operators do: an adapter may be imported twice.
 
@@ -84,5 +84,5 @@ class Registration(ABC):
         self.update()
 
     def are_ours(self, op: str, keys: Collection[str]) -> bool:
-        """Whether all these attributes of an operator are our rules now."""
+        """Return whether all these attributes of an operator are our rules now."""
         return all(is_replaced(self.replaced, op, key) for key in keys)

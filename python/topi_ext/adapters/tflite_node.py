@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a node of TFLite states, asked of the ``OperatorConverter`` of TVM's importers of it.
+"""Read nodes of TFLite through the ``OperatorConverter`` of TVM's importers.
 
 Relax's and Relay's have the same functions.  `converter` and `op` are what they pass to a function
 that converts one node; the package ``tflite`` is imported when a node is read.

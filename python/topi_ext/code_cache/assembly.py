@@ -18,7 +18,7 @@ from .. import compat
 
 
 def can_be_assembled(target: Any) -> bool:
-    """Whether a target is one whose assembly is known to be read as it was written.
+    """Return whether a target is one whose assembly is known to be read as it was written.
 
     LLVM reads all instructions of x86, whichever a processor has; elsewhere it refuses some.
     """
@@ -30,7 +30,7 @@ def can_be_assembled(target: Any) -> bool:
 
 @dataclass(frozen=True)
 class Assembled:
-    """What is kept of a module.
+    """The cached form of a module.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class Assembled:
         return part if part.is_whole(own) else None
 
     def is_whole(self, own: str) -> bool:
-        """Whether LLVM can read all of it, and each function is among the code."""
+        """Return whether LLVM can read all of it, and each function is among the code."""
         names = (*self.functions, *self.pointers)
         texts = (self.head, self.flag, self.text, *names)
         if not self.functions or not all(isinstance(one, str) and one.isascii() for one in texts):
@@ -96,7 +96,7 @@ _NAME = re.compile(r"[\w.]+")
 
 
 def assembled(module: Any, own: str) -> Assembled | None:
-    """What is to be kept of a module of LLVM; None where it has something that this cannot keep.
+    """Return the cacheable form of an LLVM module; None if it contains unsupported constructs.
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ def marked(module: Any) -> Any:
 
 @contextmanager
 def keeping() -> Iterator[None]:
-    """What is built inside may come from the cache and go there; what is equal is built once."""
+    """Use the cache for builds inside the block, and build equal functions once."""
     before = _keeping.set(None if disk_cache.folder() is None else {})
     try:
         yield
@@ -48,7 +48,7 @@ class _Function(NamedTuple):
 
     @property
     def own(self) -> str:
-        """What the names in its code begin with."""
+        """Return the prefix of the names in its code."""
         return f"k{self.name[:32]}"
 
 
@@ -141,7 +141,7 @@ def _named(module: Any, target: str) -> list[_Function] | None:
 
 
 def _is_plain(module: Any, target: Any, pipeline: Any) -> bool:
-    """Whether all is for one processor, by TVM's own passes, and can be kept."""
+    """Return whether all is for one processor, by TVM's own passes, and can be kept."""
     if target is None or pipeline not in (None, "default") or not module.functions:
         return False
     target = compat.tvm.target.Target(target)

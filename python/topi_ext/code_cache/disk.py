@@ -32,7 +32,7 @@ _PRIVATE = 0o700
 
 
 def folder() -> Path | None:
-    """Where files are, or None where there are to be none."""
+    """Return the folder of the cache, or None if it is off."""
     given = os.environ.get(VARIABLE, "").strip()
     if given.lower() in _OFF:
         return None
@@ -46,7 +46,7 @@ def folder() -> Path | None:
 
 
 def limit_bytes() -> int:
-    """How large all files together may become."""
+    """Return how large all files together may become."""
     given = os.environ.get(VARIABLE_MB, "").strip()
     return (int(given) if given.isascii() and given.isdigit() else _DEFAULT_MB) << 20
 
@@ -101,7 +101,7 @@ def clear() -> tuple[int, int]:
 
 
 def size() -> tuple[int, int]:
-    """How many files there are, and their bytes."""
+    """Return how many files there are, and their bytes."""
     where = folder()
     found = _files(where) if where else []
     return len(found), sum(bytes_ for _, bytes_, _ in found)
@@ -152,7 +152,7 @@ def _header(name: str, content: bytes) -> bytes:
 
 @cache
 def _source() -> bytes:
-    """What tells one version of this package from another, released or not."""
+    """Return a text that differs between versions of this package, released or not."""
     digest = hashlib.sha256()
     here = Path(__file__).parent
     for file in sorted(here.rglob("*.py")):

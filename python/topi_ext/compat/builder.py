@@ -85,7 +85,7 @@ def flat_alias(buffer: Any, elements: Any, dtype: str) -> Any:
 
 
 def uses_var(expr: Any, variable: Any) -> bool:
-    """Whether a variable occurs in an expression."""
+    """Return whether a variable occurs in an expression."""
     return any(found.same_as(variable) for found in tir.analysis.undefined_vars(expr))
 
 
@@ -107,7 +107,7 @@ def reinterpret(value: Any, dtype: str) -> Any:
 
 
 def converts_vectors(dtype: str) -> bool:
-    """Whether vectors of `dtype` may be converted and stored.
+    """Return whether vectors of `dtype` may be converted and stored.
 
     Before TVM 0.27 those of bfloat16 fail as soon as a pass has rewritten them: it compares the
     vector with one element of where it is stored.
@@ -192,7 +192,7 @@ def llvm_call(name: str, *arguments: Any) -> None:
 
 
 def llvm_value(dtype: str, name: str, *arguments: Any) -> Any:
-    """What one of LLVM's intrinsics, without side effects, returns."""
+    """Return the result of an LLVM intrinsic without side effects."""
     return tir.call_llvm_pure_intrin(dtype, name, *arguments)
 
 
@@ -207,7 +207,9 @@ def prefetch(buffer: Any, index: Any) -> None:
 
 
 def reads_llvm() -> bool:
-    """Whether :func:`imported_llvm` takes text with opaque pointers, as LLVM 17 writes it."""
+    """Return whether :func:`imported_llvm` takes text with opaque pointers, as LLVM 17 writes
+    it.
+    """
     return not LETS_ARE_FRAMES and tvm.target.codegen.llvm_version_major() >= 17
 
 
@@ -222,7 +224,7 @@ def imported_llvm(text: str) -> Iterator[None]:
 
 
 def extern_value(dtype: str, name: str, *arguments: Any) -> Any:
-    """What a function without side effects returns."""
+    """Return the result of an external function without side effects."""
     return tir.call_pure_extern(dtype, name, *arguments)
 
 
@@ -232,6 +234,6 @@ def extern_call(name: str, *arguments: Any) -> None:
 
 
 def system_call(*arguments: int) -> Any:
-    """What a system call of Linux returns."""
+    """Return the result of a Linux system call."""
     numbers = (tir.IntImm("int64", argument) for argument in arguments)
     return tir.call_extern("int64", "syscall", *numbers)

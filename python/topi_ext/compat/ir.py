@@ -16,7 +16,7 @@ def as_size(value: Any) -> Any:
 
 
 def same_size(a: Any, b: Any) -> bool:
-    """Whether two sizes are known to be equal; ``==`` of symbolic ones is an expression."""
+    """Return whether two sizes are known to be equal; ``==`` of symbolic ones is an expression."""
     difference = simplify(a - b)
     return isinstance(difference, int) and difference == 0
 

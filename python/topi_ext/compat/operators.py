@@ -19,7 +19,7 @@ def op_attr(op_name: str, key: str) -> Any:
 
 
 def has_op(op_name: str) -> bool:
-    """Whether this TVM has an operator."""
+    """Return whether this TVM has an operator."""
     return op_name in _op_names()
 
 
@@ -37,7 +37,7 @@ def set_op_attr(op_name: str, key: str, value: Any, level: int = 10) -> None:
 
 
 def _same(first: Any, second: Any) -> bool:
-    """Whether two attributes are one object of TVM."""
+    """Return whether two attributes are one object of TVM."""
     if first is None or second is None:
         return first is second
     if hasattr(first, "same_as"):
@@ -59,7 +59,7 @@ def replace_op_attr(
 
 
 def is_replaced(replaced: Replaced, op_name: str, key: str) -> bool:
-    """Whether the attribute is what it became, and nobody has set it since."""
+    """Return whether the attribute is what it became, and nobody has set it since."""
     noted = replaced.get((op_name, key))
     return noted is not None and _same(op_attr(op_name, key), noted[1])
 

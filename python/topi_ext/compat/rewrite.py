@@ -14,7 +14,7 @@ _NAMESPACE = tir.__name__.rpartition(".")[2] + "."
 
 
 def intrinsic_name(call: Any) -> str:
-    """Of a call of one of TVM's own functions of numbers, such as ``exp``; else empty."""
+    """Return the name of one of TVM's math intrinsics, such as ``exp``; empty for other calls."""
     name = str(getattr(call.op, "name", ""))
     return name.removeprefix(_NAMESPACE) if name.startswith(_NAMESPACE) else ""
 
@@ -25,14 +25,14 @@ def scalar_dtype(expr: Any) -> str:
 
 
 def same_expression(a: Any, b: Any) -> bool:
-    """Whether two expressions of Relax's TVM have the same structure, variables included."""
+    """Return whether two expressions of Relax's TVM have the same structure, variables included."""
     from tvm_ffi import structural_equal
 
     return bool(structural_equal(a, b))
 
 
 def is_number(expr: Any) -> bool:
-    """Whether an expression is a floating-point constant."""
+    """Return whether an expression is a floating-point constant."""
     return isinstance(expr, tir.FloatImm)
 
 
@@ -128,8 +128,9 @@ def with_updates(body: Any, annotation: str, replacement: Callable[[Any, Any], A
 
 
 def takes_llvm(func: Any) -> bool:
-    """Whether a function has a root block, where :func:`importing_llvm` puts LLVM text that this
-    TVM reads."""
+    """Return whether a function has a root block, where :func:`importing_llvm` puts LLVM text that
+    this TVM reads.
+    """
     return reads_llvm() and hasattr(func.body, "block")
 
 

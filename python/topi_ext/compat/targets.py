@@ -50,7 +50,7 @@ _ARCH_PRCTL, _SUPPORTED, _TILE_DATA = 158, 0x1021, 18
 
 
 def _linux_grants_amx() -> bool:
-    """Whether this Linux grants tile registers to a process that asks, as kernels do."""
+    """Return whether this Linux grants tile registers to a process that asks, as kernels do."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return False  # the numbers are those of x86-64
     supported = ctypes.c_uint64()
@@ -62,8 +62,10 @@ _NO_GATHERS = ("+prefer-no-gather", "+prefer-no-scatter")
 
 
 def gathers_elements(target: Any) -> bool:
-    """Whether LLVM copies elements that are apart by AVX-512's accesses and scatters, and could be
-    told not to: they take several cycles for each element, plain loads and stores about one."""
+    """Return whether LLVM copies elements that are apart by AVX-512's accesses and scatters, and
+    could be told not to: they take several cycles for each element, plain loads and stores about
+    one.
+    """
     llvm = tvm.target.codegen
     if llvm.llvm_version_major() < 18:
         return False
@@ -91,23 +93,23 @@ def processor(target: Any) -> str:
 
 
 def is_cpu(target: Any) -> bool:
-    """Whether a target's loops can be parallel."""
+    """Return whether a target's loops can be parallel."""
     return "cpu" in target.keys
 
 
 def is_gpu(target: Any) -> bool:
-    """Whether a target wants its loops bound to threads."""
+    """Return whether a target wants its loops bound to threads."""
     return "gpu" in target.keys
 
 
 def is_for_this_machine(target: Any) -> bool:
-    """Whether an llvm target compiles for the architecture that this process runs on."""
+    """Return whether an llvm target compiles for the architecture that this process runs on."""
     triple = str(target.attrs.get("mtriple", ""))
     return not triple or triple.split("-")[0] == system_triple().split("-")[0]
 
 
 def system_triple() -> str:
-    """What LLVM calls this machine."""
+    """Return LLVM's name of this machine."""
     return str(tvm.target.codegen.llvm_get_system_triple())
 
 
@@ -119,7 +121,9 @@ def processors(triple: str = "") -> set[str]:
 
 
 def lacks_64_bits(target: Any) -> bool:
-    """Whether an llvm target is for x86-64, and its processor is older: LLVM ends the process."""
+    """Return whether an llvm target is for x86-64, and its processor is older: LLVM ends the
+    process.
+    """
     triple = str(target.attrs.get("mtriple", "") or system_triple())
     if not triple.startswith("x86_64") or processor(target) not in processors(triple) - {"generic"}:
         return False
@@ -174,8 +178,9 @@ _FEATURES: dict[str, frozenset[str]] = {}
 
 @cache
 def knows_triple(triple: str) -> bool:
-    """Whether LLVM compiles for a triple. Asked for the features of another it ends the process;
-    left alone, TVM says so when it compiles."""
+    """Return whether LLVM compiles for a triple. Asked for the features of another it ends the
+    process; left alone, TVM says so when it compiles.
+    """
     ask = getattr(tvm.target.codegen, "llvm_get_vector_width", None)
     if (
         not triple or ask is None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which TVM this is, and its modules by the names that ours use."""
+"""The version of TVM, and its modules by the names that this package uses."""
 
 from __future__ import annotations
 
@@ -89,5 +89,5 @@ def relay() -> Any:
 
 
 def process_state(package: str) -> dict[str, Any]:
-    """What `package` keeps for the life of the process: a second import of it finds that here."""
+    """Return state of `package` for the life of the process, which a second import finds."""
     return vars(tvm).setdefault(f"_state_of_{package}", {})

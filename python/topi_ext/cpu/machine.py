@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan has to know of a processor."""
+"""The properties of a processor that plans depend on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CACHE_LINE = 64
 
 @dataclass(frozen=True)
 class CpuMachine:
-    """What a plan has to know of a processor.
+    """The properties of a processor that plans depend on.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class CpuMachine:
 
     @classmethod
     def _of_vectors(cls, features: frozenset[str], threads: int, streams: bool) -> CpuMachine:
-        """The same without instructions that only some dtypes have."""
+        """Return the machine without instructions that only some dtypes have."""
         if "avx512f" in features:
             known = cls(vector_bytes=64, registers=32, threads=threads, streams=streams)
             dots = float("avx512bf16" in features)

@@ -119,13 +119,13 @@ def source(request: Request, packed: Argument | None, *, copies: bool) -> str:
 
 
 def kernel_arguments(request: Request, packed: Argument | None) -> list[Argument]:
-    """Of the function in C."""
+    """Return the arguments of the C function."""
     data, second, *rest = request.arguments
     return [data, packed or second, *rest]
 
 
 def packing_arguments(request: Request, packed: Argument) -> list[Argument]:
-    """Of the function that packs weights."""
+    """Return the arguments of the function that packs weights."""
     return [request.arguments[1], packed]
 
 

@@ -20,7 +20,7 @@ _RISCV = 243
 
 
 def is_riscv(data: bytes) -> bool:
-    """Whether an object file is one for RISC-V."""
+    """Return whether an object file is one for RISC-V."""
     return data[18:20] == _RISCV.to_bytes(2, "little")
 
 
@@ -64,7 +64,7 @@ def isolated(data: bytes, renamed: Mapping[str, str], undefined: Collection[str]
 
 
 def _symbol_tables(data: bytes) -> Iterator[tuple[range, int]]:
-    """Where the symbols of each table lie, and where its strings begin."""
+    """Return the location of the symbols of each table, and of its strings."""
     (first,) = struct.unpack_from("<Q", data, 40)
     entry, count = struct.unpack_from("<HH", data, 58)
     sections = [_SECTION.unpack_from(data, first + i * entry) for i in range(count)]

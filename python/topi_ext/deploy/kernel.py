@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a request to an object file, by TVM's code generator."""
+"""Compile a request to an object file with TVM's code generator."""
 
 from __future__ import annotations
 

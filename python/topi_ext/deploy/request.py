@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kernel is asked for in words: an operator, shapes, attributes; read and checked."""
+"""Read and check the textual request for a kernel: an operator, shapes, attributes."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def read(words: Words) -> Request:
 
 
 def _layouts(words: Words, rank: int, transposed: bool) -> tuple[Layout, Layout, Layout]:
-    """Of data, weight and result, in the operator's own letters."""
+    """Return the layouts of data, weight and result, in the operator's own letters."""
     spatial = SPATIAL[rank]
     letters, channels = "NC" + spatial, ("IO" if transposed else "OI") + spatial
     data = words.data_layout or letters
@@ -223,7 +223,9 @@ def _ints(op: str, name: str, text: str) -> tuple[int, ...]:
 def _geometry(
     words: Words, transposed: bool, shape: tuple[int, ...], weight: tuple[int, ...]
 ) -> Geometry:
-    """Of the convolution, or of the transposed one; that of its gradient is the same."""
+    """Return the geometry of the convolution or transposed convolution; its gradient has the
+    same.
+    """
     op = words.op
     window = {
         name: _ints(op, name, getattr(words, name)) for name in ("stride", "padding", "dilation")
@@ -291,7 +293,7 @@ def _arguments(
     dtypes: tuple[str, str, str],
     epilogue: Epilogue,
 ) -> tuple[Argument, ...]:
-    """Of the function in C."""
+    """Return the arguments of the C function."""
     data, kernel, out = layouts
     shapes = {"x": geometry.x_shape(n), "y": geometry.y_shape(n), "w": geometry.w_shape}
     first, last = ("y", "x") if "_transpose" in words.op else ("x", "y")

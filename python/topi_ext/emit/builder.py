@@ -33,7 +33,7 @@ ATTRIBUTES = {
 
 
 def is_kernel(func: Any) -> bool:
-    """Whether a PrimFunc is one of ours."""
+    """Return whether a PrimFunc is one of ours."""
     return func.attrs is not None and set(ATTRIBUTES) <= set(func.attrs.keys())
 
 
@@ -60,7 +60,7 @@ class Workspace:
 
     @contextmanager
     def branch(self) -> Iterator[None]:
-        """What is allocated inside is given back at the end."""
+        """Enclose a branch; allocations inside are freed at its end."""
         before = self.now
         yield
         self.now = before
@@ -75,7 +75,7 @@ _kernels: list[Workspace] = []
 
 
 def workspace() -> Workspace:
-    """That of the kernel which is being built."""
+    """Return the workspace of the kernel that is being built."""
     return _kernels[-1]
 
 
@@ -216,8 +216,9 @@ def tiles_or_ones(count: Expr, size: int) -> Iterator[tuple[Expr, int]]:
 
 
 def clamped_extent(first: Expr, size: Expr, block: Expr) -> Expr:
-    """How many of a `block` of numbers from `first` on, a multiple of `block`, are below `size`.
-    At least one is: who calls has to see to it that `first` itself is below."""
+    """Return how many of a `block` of numbers from `first` on, a multiple of `block`, are below
+    `size`. At least one is: who calls has to see to it that `first` itself is below.
+    """
     if isinstance(size, int) and isinstance(block, int) and size % block == 0:
         return block
     return let(least(block, size - first))

@@ -63,7 +63,7 @@ class Operand(Array):
         return sum(i * self.strides[a] for a, i in zip(letters, where) if a in self.strides)
 
     def is_run(self, letters: str) -> bool:
-        """Whether the axes `letters` lie in memory as one run, the last one fastest.
+        """Return whether the axes `letters` lie in memory as one run, the last one fastest.
 
         Other axes of one element do not count.
         """

@@ -116,7 +116,7 @@ class ConvAnchor(Anchor):
 
     @property
     def sums_integers(self) -> bool:
-        """Whether the operands are integers."""
+        """Return whether the operands are integers."""
         return self.base.dtypes[1] not in FLOATS
 
     @property

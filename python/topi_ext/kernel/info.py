@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kernel computes an operator, by which plan: attributes of its PrimFunc, and a line of text.
+"""Description of the kernel and plan of an operator: attributes of its PrimFunc, and a line of
+text.
 
 ``TVM_CONV_VERBOSE=1`` prints a line to standard error for each kernel that is asked for,
 ``TVM_CONV_VERBOSE=json`` a JSON object.
@@ -29,7 +30,7 @@ _OFF = ("", "0", "off", "no", "false")
 
 @dataclass(frozen=True)
 class KernelInfo:
-    """What a kernel computes, and how.
+    """The problem that a kernel computes, and its plan.
 
     Attributes
     ----------

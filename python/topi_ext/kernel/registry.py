@@ -19,7 +19,7 @@ MachineT = TypeVar("MachineT")
 
 
 class Plan:
-    """How one kernel computes one problem: blocks, register tiles, the order of loops.
+    """The parameters of a kernel for one problem: blocks, register tiles, order of loops.
 
     Every plan that a planner proposes computes the same, whichever is the fastest.
     """
@@ -42,7 +42,7 @@ DynamicPlans = Callable[[Any, Sequence[Any], Any], Iterable[Rated]]
 
 @dataclass(frozen=True)
 class DynamicShapes:
-    """How a kernel is planned for sizes that only run time knows.
+    """Planner of a kernel for sizes that are known only at run time.
 
     Attributes
     ----------

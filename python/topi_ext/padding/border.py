@@ -22,7 +22,9 @@ def reach(kernel: Sequence[int], dilation: Sequence[int]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Window:
-    """What a border is a border of: kernel, stride and dilation per axis, and which kind."""
+    """The properties that a border depends on: kernel, stride and dilation per axis, and the
+    kind.
+    """
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
@@ -168,7 +170,7 @@ def fitted(window: Window, ends: Pairs) -> tuple[tuple[int, ...], tuple[int, ...
 
 
 def same_from_valid(window: Window) -> Pairs:
-    """What TensorFlow's SAME cuts off VALID, per axis, of a transposed convolution.
+    """Return how much TensorFlow's SAME crops from VALID, per axis, in a transposed convolution.
 
     ``conv_transpose(SAME, size*stride)`` is ``conv_transpose(VALID)`` without its first
     ``max(reach - stride, 0) // 2`` rows and without the rest of ``reach - stride`` behind.  Where

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call means, for each framework."""
+"""Read the padding of a call of each framework."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .spelling import spelling_of
 
 
 def read(framework: str, op: str, *, size: Ints | None = None, **arguments: Any) -> Call:
-    """What a call means.
+    """Read the padding of a call.
 
     Parameters
     ----------
@@ -231,7 +231,7 @@ _ONNX["SAME_LOWER"] = "same_lower"
 
 
 def _read_onnx(window: Window, given: dict[str, Any], size: Sizes) -> Call:
-    """By the specification; where it leaves SAME of a short kernel open, as onnxruntime has it."""
+    """Read a call of ONNX by its specification, and as onnxruntime for SAME of a short kernel."""
     op, rank = window.op, window.rank
     auto = given.get("auto_pad", "NOTSET")
     auto = auto.decode() if isinstance(auto, bytes) else auto

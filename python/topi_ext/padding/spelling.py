@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""By which names frameworks state a call."""
+"""Names by which frameworks state the arguments of a call."""
 
 from __future__ import annotations
 

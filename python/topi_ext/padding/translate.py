@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How to say in one framework what was said in another."""
+"""Translate a call of one framework to another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Spoken = dict[str, Any]
 
 @dataclass(frozen=True)
 class Translation:
-    """What to call, and what to do before and after it.
+    """The translated call, and the pad or crop around it.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Translation:
 
     @property
     def is_one_call(self) -> bool:
-        """Whether the call is all: nothing to pad, to crop or to flip."""
+        """Return whether the call is all: nothing to pad, to crop or to flip."""
         return not self.flip_kernel and not _any(self.pad) and not _any(self.crop)
 
 
@@ -58,7 +58,7 @@ def translate(
     around: bool = True,
     **arguments: Any,
 ) -> Translation:
-    """How to say in one framework what was said in another.
+    """Translate a call of one framework to another.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def translate(
 
 
 def _chosen(call: Call, target: str, op: str, stated: dict[str, Any]) -> tuple[Spoken, Pairs]:
-    """What to say of the border, and by how many rows that is not yet the call."""
+    """Return the argument for the border, and the remaining rows to pad or crop."""
     candidates = WRITERS[target](call)
     for candidate in candidates[:-1]:
         try:

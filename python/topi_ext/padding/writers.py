@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may be passed to say a call, for each framework.
+"""Write a call with given padding for each framework.
 
 The first candidate that means the same is taken, else the last, with rows to pad or crop around it.
 """

@@ -83,7 +83,7 @@ class _Value:
         self.lines, self.name, self.kind = lines, name, kind
 
     def apply(self, text: str, kind: str = "float") -> _Value:
-        """What an instruction gives."""
+        """Return the result of an instruction."""
         name = f"%v{len(self.lines)}"
         self.lines.append(f"  {name} = {text}")
         return _Value(self.lines, name, kind)
@@ -137,7 +137,7 @@ def _constant(value: float) -> str:
 
 
 def _polynomial(x: _Value, coefficients: Sequence[float]) -> _Value:
-    """By Horner's rule, the highest power first."""
+    """Evaluate a polynomial by Horner's rule, the highest power first."""
     result = x * coefficients[0] + coefficients[1]
     for coefficient in coefficients[2:]:
         result = result * x + coefficient

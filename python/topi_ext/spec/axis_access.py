@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How one axis of the result reads the operand that is gathered: taps, phases, shifts."""
+"""The access of one result axis to the packed operand: taps, phases, shifts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ class TapGroup:
 
 @dataclass(frozen=True)
 class AxisAccess:
-    """How one kind reads its input along one axis: a table of integers, no sizes.
+    """The access of one kind to its input along one axis: a table of integers, independent of
+    sizes.
 
     ``conv`` has one phase and reads with a step (``out_step = 1, in_step = stride``);
     ``conv_transpose`` has `stride` phases and reads densely (``out_step = stride, in_step = 1``).
@@ -95,7 +96,7 @@ class AxisAccess:
 
     @property
     def reads(self) -> dict[int, list[tuple[int, int]]]:
-        """By how far the read is shifted, the phases that do so and the tap of each."""
+        """Return by how far the read is shifted, the phases that do so and the tap of each."""
         found: dict[int, list[tuple[int, int]]] = {}
         for tap in range(self.kernel):
             phase = self.phase_of(tap)
@@ -117,7 +118,7 @@ class AxisAccess:
         return whole % step * inverse % step + rest * self.kernel
 
     def shift_of(self, phase: Any, tap: Any) -> Any:
-        """By how many input steps `phase` reads ahead for `tap`."""
+        """Return by how many input steps `phase` reads ahead for `tap`."""
         if self.plane_per_tap:
             return 0
         if self.transposed:
@@ -131,7 +132,9 @@ class AxisAccess:
 
     @property
     def slots(self) -> int:
-        """How many residues of the input position the taps read, or all taps if `plane_per_tap`."""
+        """Return how many residues of the input position the taps read, or all taps if
+        `plane_per_tap`.
+        """
         return self.kernel if self.plane_per_tap else min(self.kernel, self._slot_period)
 
     def slot_of(self, tap: Any) -> Any:
@@ -147,7 +150,9 @@ class AxisAccess:
 
     @property
     def is_plain(self) -> bool:
-        """Whether output positions are one phase, so that each reads one input for every tap."""
+        """Return whether output positions are one phase, so that each reads one input for every
+        tap.
+        """
         return self.out_step == 1
 
     def meets(self, tap: Any, positions: Any, size: Any, most: Any = max, least: Any = min) -> Any:
@@ -185,7 +190,7 @@ class AxisAccess:
 
     @property
     def has_empty_phase(self) -> bool:
-        """Whether some phase meets no tap, so that its outputs are zeros."""
+        """Return whether some phase meets no tap, so that its outputs are zeros."""
         return sum(group.phases for group in self.groups) < self.out_step
 
     @property

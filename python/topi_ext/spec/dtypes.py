@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which dtypes the operators take, and in which one they accumulate."""
+"""The dtypes that the operators accept, and their accumulators."""
 
 from __future__ import annotations
 

@@ -66,7 +66,9 @@ def integers(op: str, name: str, value: Any, counts: Sequence[int]) -> tuple[int
 
 
 def is_several(value: Any) -> bool:
-    """Whether an attribute is a list of values: a sequence, of whatever class, or an array."""
+    """Return whether an attribute is a list of values: a sequence, of whatever class, or an
+    array.
+    """
     has_items = hasattr(value, "__len__") and hasattr(value, "__getitem__")
     no_list = isinstance(value, (str, bytes, Mapping)) or getattr(value, "ndim", 1) == 0
     return has_items and not no_list
@@ -87,7 +89,7 @@ def _integers(op: str, name: str, values: Sequence[Any], shown: Any, kind: str) 
 
 
 def _plain(value: Any) -> Any:
-    """Of a compiler's constant the number that it holds."""
+    """Return the number of a compiler's constant."""
     held = getattr(value, "value", value)
     if str(getattr(value, "dtype", "")) == "bool":
         return bool(held)
@@ -372,7 +374,7 @@ class Geometry:
 
     @property
     def output_padding(self) -> tuple[Size, ...]:
-        """By how much x is longer than the shortest x that gives y; may be symbolic."""
+        """Return by how much x is longer than the shortest x that gives y; may be symbolic."""
         shortest = map(conv_transpose_size, self.y_size, *self.window)
         return tuple(x - size for x, size in zip(self.x_size, shortest))
 
@@ -398,7 +400,7 @@ class Geometry:
         return (self.k, self.c_per_group, *self.kernel)
 
     def fitted(self) -> Geometry:
-        """The same operator with `pad_after` changed so that `output_padding` is 0.
+        """Return the operator with `pad_after` changed so that `output_padding` is 0.
 
         Each size is then what the plain formula of the other kind says: conv(x) has exactly
         `y_size` and conv_transpose(y) has exactly `x_size`, without an output_padding attribute.
@@ -408,7 +410,7 @@ class Geometry:
         return replace(self, pad_after=after)
 
     def _bounded(self, op: str, n: Size) -> Geometry:
-        """The same, refused where distances or sizes are beyond what a kernel can count."""
+        """Return the geometry; raise if distances or sizes exceed what a kernel can count."""
         stride, dilation = self._short_steps()
         for name, stated, values in (
             ("stride", self.stride, stride),
@@ -435,8 +437,9 @@ class Geometry:
         return stride, dilation
 
     def as_rank3(self) -> Geometry:
-        """The same operator with unit axes put in front until there are three, and without long
-        strides and dilations that do nothing."""
+        """Return the operator with leading unit axes up to three, and without strides and dilations
+        that have no effect.
+        """
         extra = MAX_RANK - self.rank
         ones, zeros = (1,) * extra, (0,) * extra
         stride, dilation = self._short_steps()

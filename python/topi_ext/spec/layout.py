@@ -86,7 +86,7 @@ class Layout:
 
     @property
     def is_plain(self) -> bool:
-        """Whether this is a permutation without blocks."""
+        """Return whether this is a permutation without blocks."""
         return not self.blocks
 
     def factor(self, letter: str) -> int:
@@ -108,7 +108,7 @@ class Layout:
 
     @property
     def exchanged(self) -> Layout:
-        """The same tensor where input and output channels have each other's letter."""
+        """Return the tensor with the letters of input and output channels exchanged."""
         text, letters = swap_kernel_letters(self.text), swap_kernel_letters(self.letters)
         axes = tuple((swap_kernel_letters(letter), factor) for letter, factor in self.axes)
         return Layout(text, letters, axes)

@@ -61,7 +61,7 @@ class MatMul(LetteredProblem):
 
     @property
     def kind(self) -> str:
-        """Of operator."""
+        """Kind of operator."""
         return "matmul"
 
     @classmethod
@@ -141,12 +141,12 @@ class MatMul(LetteredProblem):
 
     @property
     def outer_of_w(self) -> str:
-        """Those of them that w has: as many matrices are packed."""
+        """Return the outer letters that w has: one matrix is packed for each combination."""
         return "".join(a for a in self.outer if a in self.w)
 
     @property
     def is_matrix_product(self) -> bool:
-        """Whether no letter stands in one operand alone, and one at most is summed over."""
+        """Return whether no letter stands in one operand alone, and one at most is summed over."""
         x, w, y = map(set, (self.x, self.w, self.y))
         return x | w == (x & w) | y and y <= x | w and len(self.inner) <= 1
 
@@ -166,7 +166,7 @@ class MatMul(LetteredProblem):
         return self.as_conv() or self
 
     def extent(self, letters: str) -> Size:
-        """How many combinations of these letters there are."""
+        """Return how many combinations of these letters there are."""
         return prod((self.size[a] for a in letters), start=1)
 
     def shape(self, letters: str) -> tuple[Size, ...]:
@@ -174,14 +174,16 @@ class MatMul(LetteredProblem):
         return tuple(self.size[a] for a in letters)
 
     def step(self, role: str, letter: str) -> Size:
-        """How far neighbours along a letter are apart in ``"x"``, ``"w"`` or ``"y"``; 0 where that
-        has no such letter."""
+        """Return how far neighbours along a letter are apart in ``"x"``, ``"w"`` or ``"y"``; 0
+        where that has no such letter.
+        """
         order = {"x": self.x, "w": self.w, "y": self.y}[role]
         _, found, behind = order.partition(letter) if letter else ("", "", "")
         return self.extent(behind) if found else 0
 
     def merged(self) -> MatMul:
-        """The same with as few letters as can be: none of size 1, neighbours everywhere as one.
+        """Return the product with as few letters as possible: none of size 1, and neighbours
+        everywhere merged.
 
         There is a letter for rows in any case: a single one has size 1.
         """
@@ -208,12 +210,12 @@ class MatMul(LetteredProblem):
         return None
 
     def _with_row(self) -> MatMul:
-        """The same with a letter for its only row."""
+        """Return the product with a letter for its only row."""
         letter = next(a for a in ascii_letters if a not in self.size)
         return replace(self, sizes=((letter, 1), *self.sizes), x=letter + self.x, y=letter + self.y)
 
     def _without(self, letters: str, sizes: dict[str, Size] | None = None) -> MatMul:
-        """The same without some letters."""
+        """Return the product without some letters."""
 
         def rest(order: str) -> str:
             return "".join(a for a in order if a not in letters)

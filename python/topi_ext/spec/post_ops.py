@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kernel does beside its sums of products.
+"""Operations of a kernel beside its sums of products.
 
 Before them, zero points are subtracted from what is multiplied.  Behind them come bias, scale,
 residual and activation: element-wise steps behind an operator that would each be a pass over memory
@@ -80,7 +80,7 @@ class PostOp:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether the operand stands for fractions."""
+        """Return whether the operand stands for fractions."""
         return self.scale != 1.0 or self.zero_point != 0
 
 
@@ -95,7 +95,7 @@ NO_ZERO_POINTS: ZeroPoints = (0, 0)
 
 @dataclass(frozen=True)
 class Fused:
-    """What a kernel does beside its sums of products.
+    """Operations of a kernel beside its sums of products.
 
     Attributes
     ----------

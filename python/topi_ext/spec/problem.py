@@ -110,7 +110,7 @@ class LetteredProblem(Problem):
 
     @property
     def is_static(self) -> bool:
-        """Whether all sizes are numbers."""
+        """Return whether all sizes are numbers."""
         return all(isinstance(size, int) for _, size in self.sizes)
 
     def anonymous(self) -> Problem:

@@ -51,7 +51,7 @@ class Resize(Problem):
 
     @property
     def kind(self) -> str:
-        """Of operator, as :mod:`topi_ext.kernel.info` names it."""
+        """Kind of operator, as :mod:`topi_ext.kernel.info` names it."""
         return "resize"
 
     @property
@@ -61,12 +61,12 @@ class Resize(Problem):
 
     @property
     def dtypes(self) -> tuple[str, str]:
-        """Of the operand and of the result."""
+        """Dtypes of the operand and of the result."""
         return "float32", "float32"
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Of the result, by letter."""
+        """Sizes of the result, by letter."""
         return dict(zip("NCHW", (*self.planes, *self.after)))
 
     def arguments(self) -> Iterator[Argument]:

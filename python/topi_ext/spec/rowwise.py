@@ -59,7 +59,7 @@ class RowWise(LetteredProblem):
 
     @property
     def kind(self) -> str:
-        """Of operator, as :mod:`topi_ext.kernel.info` names it."""
+        """Kind of operator, as :mod:`topi_ext.kernel.info` names it."""
         return self.op
 
     @property
@@ -91,7 +91,7 @@ class RowWise(LetteredProblem):
         yield Argument("out", self.letters, self.shape(self.letters), of_y)
 
     def extent(self, letters: str) -> Size:
-        """How many combinations of these letters there are."""
+        """Return how many combinations of these letters there are."""
         return prod(self.shape(letters), start=1)
 
     def shape(self, letters: str) -> tuple[Size, ...]:
@@ -100,7 +100,9 @@ class RowWise(LetteredProblem):
         return tuple(size[a] for a in letters)
 
     def merged(self) -> RowWise:
-        """The same with as few letters as can be, but one for a row and one for rows."""
+        """Return the operator with as few letters as possible, but one for a row and one for
+        rows.
+        """
         made = self
         while True:
             pair = next(made._pairs(), None)

@@ -29,5 +29,5 @@ def data_elements(problem: Convolution) -> int:
 
 
 def elements(problem: Convolution) -> int:
-    """The same, and the weights."""
+    """Return the number of elements of data, result and weights."""
     return data_elements(problem) + problem.weights

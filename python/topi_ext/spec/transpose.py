@@ -35,7 +35,7 @@ class Transpose(Problem):
 
     @property
     def kind(self) -> str:
-        """Of operator, as :mod:`topi_ext.kernel.info` names it."""
+        """Kind of operator, as :mod:`topi_ext.kernel.info` names it."""
         return "transpose"
 
     @property
@@ -45,7 +45,7 @@ class Transpose(Problem):
 
     @property
     def dtypes(self) -> tuple[str, str]:
-        """Of the operand and of the result."""
+        """Dtypes of the operand and of the result."""
         return self.dtype, self.dtype
 
     def arguments(self) -> Iterator[Argument]:
@@ -67,11 +67,11 @@ class Transpose(Problem):
 
     @property
     def elements(self) -> int:
-        """How many there are."""
+        """Return how many there are."""
         return prod(size for _, size in self.sizes)
 
     def merged(self) -> Transpose:
-        """The same with as few letters as can be."""
+        """Return the transpose with as few letters as possible."""
         made = self._without("".join(a for a, size in self.sizes if size == 1))
         while True:
             pair = next(made._pairs(), None)

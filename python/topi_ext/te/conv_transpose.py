@@ -127,11 +127,11 @@ class PhaseAxis:
 
     @property
     def is_uneven(self) -> bool:
-        """Whether some phases miss the last term."""
+        """Return whether some phases miss the last term."""
         return self.kernel % self.step != 0 and self.terms > 1
 
     def misses(self, phase: Any, term: Any) -> Any:
-        """Of an uneven axis 1 where `phase` has no such `term`, else 0."""
+        """Return 1 on an uneven axis where `phase` has no such `term`, otherwise 0."""
         last = self.terms - 1
         is_last = term if last == 1 else te.floordiv(term, last)
         whole = self.kernel - self.step * last
@@ -139,7 +139,7 @@ class PhaseAxis:
 
     @property
     def reach(self) -> int:
-        """How far apart the first and the last term of a phase read."""
+        """Return how far apart the first and the last term of a phase read."""
         return self.spread * (self.terms - 1)
 
     @property
@@ -150,7 +150,7 @@ class PhaseAxis:
 
     @property
     def count(self) -> Any:
-        """How many values of ``m`` are computed, at least one."""
+        """Return how many values of ``m`` are computed, at least one."""
         return (self.pad_before + self.size - 1) // self.common // self.step - self.low + 1
 
     def place(self, o: Any) -> tuple[Any, Any, list[Any]]:
@@ -338,7 +338,8 @@ class ConvTranspose:
         return dict(zip(_spatial(self.data_layout), self.axes))
 
     def _are_apart(self, out_channels: Any) -> bool:
-        """Whether phases have axes of their own, so that rules for GPUs see a matrix product.
+        """Return whether phases have axes of their own, so that rules for GPUs see a matrix
+        product.
 
         Its columns are output channels and phases.  Of one channel of a group they are so few that
         most of a tile would be empty: side by side with the positions they make no product.

@@ -50,7 +50,7 @@ AnyPath = Union[str, "os.PathLike[str]"]
 
 @dataclass(frozen=True)
 class Database:
-    """What a file held when it was read; equal ones give the same plans.
+    """The content of a file when it was read; equal contents give the same plans.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ def plain(value: Any) -> Any:
 
 
 def read(path: AnyPath) -> Plans:
-    """What a file holds; nothing where there is none.
+    """Return the content of a file; nothing if it does not exist.
 
     Raises
     ------
@@ -200,7 +200,9 @@ _chosen: ContextVar[Database | str | None] = ContextVar("plan_database", default
 
 @contextmanager
 def using(path: AnyPath | None) -> Iterator[None]:
-    """What is compiled inside, in this thread, takes plans from this file, or from none."""
+    """Make compilations inside the block, in this thread, take plans from this file, or from
+    none.
+    """
     before = _chosen.set(None if path is None else opened(path))
     try:
         yield

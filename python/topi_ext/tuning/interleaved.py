@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of several functions is the fastest: timed in turns, clear losers left out early."""
+"""Find the fastest of several functions: timed in turns, clear losers excluded early."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def race(entrants: Mapping[int, Timed]) -> tuple[int, dict[int, float]]:
 
 
 def _calls(timed: Timed) -> int:
-    """How many calls fill a slot; they warm up too."""
+    """Return how many calls fill a slot; they warm up too."""
     seconds = timed(1)
     return max(1, min(1000, int(SLOT / max(seconds, 1e-9))))
 

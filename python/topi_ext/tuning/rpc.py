@@ -69,7 +69,7 @@ class Board:
 
     @property
     def shown(self) -> str:
-        """What reports call it."""
+        """Return the name for reports."""
         return f"{self.key} ({self.tracker})"
 
     def connect(self) -> Session:
@@ -189,7 +189,7 @@ class Session:
             raise
 
     def _connected(self, connect: Callable[[], Any], seconds: float) -> Any:
-        """What ``connect()`` gives within so many seconds; TVM cannot be told to hurry."""
+        """Call ``connect()`` with a time limit, which TVM does not support."""
         found: list[Any] = []
 
         def run() -> None:
@@ -261,7 +261,7 @@ class Session:
                         break
 
     def _is_open(self) -> bool:
-        """Whether the server still holds its end of every connection."""
+        """Return whether the server still holds its end of every connection."""
         for connection in self._sockets:
             try:
                 if not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
@@ -361,7 +361,7 @@ def _sockets() -> set[int]:
 
 
 def linker(board: Board, target: Any) -> str | None:
-    """What links a library for a target; None for this machine's own compiler.
+    """Return the linker for a target; None for this machine's own compiler.
 
     Raises
     ------

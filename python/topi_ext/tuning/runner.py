@@ -96,7 +96,7 @@ class PlanRuns:
         self.made: dict[tuple[int, tuple[int, ...], str], Any] = {}
 
     def ready(self, number: int) -> tuple[Timed, np.ndarray]:
-        """What times the kernel of a plan, and the result of its first call."""
+        """Return a function that times the kernel of a plan, and the result of its first call."""
         module, device, doing = self.opened
         kinds = compat.parameters_of(self.work.backend.build(self.work.problem, self.plans[number]))
         with doing("was sent operands"):

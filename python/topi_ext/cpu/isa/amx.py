@@ -38,7 +38,7 @@ def is_granted() -> Expr:
 
 
 def is_granted_now() -> bool:
-    """The same, asked by this process at once."""
+    """Return whether Linux grants AMX to this process now."""
     libc = ctypes.CDLL(None)
     return libc.syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0
 

@@ -128,7 +128,7 @@ def _constant(value: int, lanes: int = 1) -> Expr:
 
 
 class Channels(NamedTuple):
-    """What lanes are made of.
+    """Input channels that share the 32 bits of a lane.
 
     Attributes
     ----------

@@ -82,8 +82,9 @@ def store(array: Array, start: Expr, value: Expr, lanes: int) -> None:
 
 
 def skew(array: Array, lanes: int) -> Expr:
-    """How many elements lie between an address that is a multiple of a vector's bytes and the first
-    of `array`."""
+    """Return how many elements lie between an address that is a multiple of a vector's bytes and
+    the first of `array`.
+    """
     place = compat.address(array.buffer, emit.wide(0))
     return compat.extern_value("int64", _name(_SKEW, array.dtype, lanes), place)
 

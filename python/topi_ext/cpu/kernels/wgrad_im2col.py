@@ -58,7 +58,7 @@ class _Sizes(NamedTuple):
 
     @classmethod
     def emitted(cls, problem: Convolution, plan: WgradIm2colPlan) -> _Sizes:
-        """Those of a problem."""
+        """Return the sizes of a problem."""
         images = plan.images if problem.is_static else problem.n
         axes = [emit.opaque_value(size) for size in (images, *problem.geometry.y_size)]
         return cls(axes, emit.opaque_value(prod(axes)))
@@ -122,7 +122,7 @@ class WgradIm2col:
         )
 
     def fits(self) -> Expr:
-        """Whether there is room for all positions."""
+        """Return whether there is room for all positions."""
         return self.sizes.positions <= self.plan.room
 
     def emit(self) -> None:

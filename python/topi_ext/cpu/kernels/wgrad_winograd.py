@@ -90,7 +90,7 @@ class _Tiles(NamedTuple):
 
     @classmethod
     def emitted(cls, problem: Convolution, plan: WgradWinogradPlan) -> _Tiles:
-        """Those of a problem."""
+        """Return the blocks of a problem."""
         block: Sequence[Expr] = plan.block
         if not problem.is_static:
             tiles = [emit.opaque_value(emit.most(count, 1)) for count in plan.tiles(problem)]

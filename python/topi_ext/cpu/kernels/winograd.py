@@ -104,7 +104,7 @@ def pack_weights(
 
 
 class _Blocking(NamedTuple):
-    """How tiles and output channels are divided; of symbolic sizes chosen at run time.
+    """Division of tiles and output channels into blocks; chosen at run time for symbolic sizes.
 
     Attributes
     ----------
@@ -246,7 +246,7 @@ class _Winograd:
         self.room, self.pitch, self.depth = prod(plan.block), plan.pitch, plan.depth(problem)
 
     def pays(self) -> Expr:
-        """Whether there are enough positions to pay for combining the taps."""
+        """Return whether there are enough positions to pay for combining the taps."""
         if self.problem.is_static:
             return True
         return prod(self.problem.positions) >= self.plan.least

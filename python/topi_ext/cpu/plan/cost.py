@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What planners share: candidates, register tiles, and the cycles of what kernels have in common.
+"""Functions that planners share: candidates, register tiles, cycles of common steps.
 
 Cycles are of one core; what a step takes is in the tables of :mod:`.costs`.
 """
@@ -59,7 +59,7 @@ sizes leave out padding: a dilation of 2 has it."""
 
 
 def cheapest(plans: Iterable[tuple[float, AnyPlan]]) -> tuple[float, AnyPlan] | None:
-    """Of plans and their cycles the first of fewest, or None where there is none."""
+    """Return the first plan with the fewest cycles, or None if there are no plans."""
     return min(plans, key=cost_of, default=None)
 
 
@@ -84,7 +84,7 @@ def candidate_blocks(positions: Sequence[int], lanes: int) -> Iterator[tuple[int
 
 
 def blocks_in(sizes: Sequence[int], block: Sequence[int]) -> int:
-    """How many such blocks cover these sizes."""
+    """Return how many such blocks cover these sizes."""
     return prod(-(-size // part) for size, part in zip(sizes, block))
 
 
@@ -138,20 +138,21 @@ def register_tile(
 
 
 def usable_registers(machine: CpuMachine) -> int:
-    """Of 32 registers some are left for weights that LLVM loads ahead; of 16 none: x86 reads them
-    from memory while it multiplies."""
+    """Return the registers available for accumulators. With 32 registers some are left for weights
+    that LLVM loads ahead; with 16 none, because x86 reads them from memory while it multiplies.
+    """
     return machine.registers - max(0, machine.registers - 16) // 4
 
 
 def most_of(cache: int) -> int:
-    """Of so many bytes those that may be taken by what is used again: the rest is for what passes
-    by."""
+    """Return how many of these bytes reused data may take; the rest is for streamed data."""
     return cache * 3 // 4
 
 
 def rows_that_fit(stride: int, machine: CpuMachine) -> int:
-    """Of rows that begin `stride` bytes apart, how many can be read side by side: their lines find
-    room in the sets of the first cache that they share."""
+    """Return how many rows that begin `stride` bytes apart can be read together, so that their
+    lines fit into the sets of the first cache that they share.
+    """
     way = machine.l1 // WAYS
     return WAYS * (way // max(gcd(stride, way), CACHE_LINE))
 
@@ -221,7 +222,7 @@ def pack_cycles(
 
 
 def widening_cycles(dtype: str, wanted: str, common: CommonCosts) -> float:
-    """Of one element that is not beside its neighbours."""
+    """Return the cycles of one element that is not adjacent to its neighbours."""
     if dtype == wanted:
         return 0.0
     return common.widen_float16 if dtype == "float16" else common.widen_other
@@ -233,6 +234,7 @@ def room_for(problem: Convolution) -> int:
 
 
 def memory_price(problem: Convolution, held: int, room: int | None = None) -> float:
-    """What a plan costs more, so that it is the last choice, if its tasks hold more than that, or
-    than another `room`."""
+    """Return the cost multiplier for plans whose tasks hold more than the limit or `room`, so that
+    they are chosen only when nothing else fits.
+    """
     return TOO_LARGE if held > (room_for(problem) if room is None else room) else 1.0

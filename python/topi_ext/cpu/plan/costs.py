@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a processor's steps cost: the numbers of all estimates, a table per family of processors.
+"""Costs of a processor's steps: the numbers of all estimates, a table per processor family.
 
 Units are cycles of one core, unless a field says "times": then it multiplies cycles.  "Near" and
 "far" are where data lies: in the cache that the planner compares its size with, or behind it.
@@ -21,7 +21,7 @@ from ..machine import CACHE_LINE, CpuMachine
 
 @dataclass(frozen=True)
 class CommonCosts:
-    """What kernels have in common."""
+    """Costs of steps that kernels have in common."""
 
     load: float = 0.78
     """Of a load of a vector from the first cache: four of them in three cycles."""
@@ -59,7 +59,7 @@ class CommonCosts:
 
 @dataclass(frozen=True)
 class DirectCosts:
-    """Of `direct`, and of what others share with it."""
+    """Costs of `direct`, and of the steps that other kernels share with it."""
 
     task: float = 1000.0
     """To begin a task."""
@@ -114,7 +114,7 @@ class DirectCosts:
 
 @dataclass(frozen=True)
 class TileCosts:
-    """Of combining the inputs of tiles, in `winograd` and `wgrad_winograd`."""
+    """Costs of transforming the inputs of tiles in `winograd` and `wgrad_winograd`."""
 
     row: float = 1.5
     """To begin a row of data that is copied."""
@@ -148,7 +148,7 @@ class TileCosts:
 
 @dataclass(frozen=True)
 class WinogradCosts:
-    """Of `winograd`, but for combining inputs."""
+    """Costs of `winograd`, except for transforming inputs."""
 
     task: float = 1000.0
     """To begin a task."""
@@ -207,7 +207,7 @@ class WinogradCosts:
 
 @dataclass(frozen=True)
 class WgradPositionsCosts:
-    """Of `wgrad_positions`."""
+    """Costs of `wgrad_positions`."""
 
     task: float = 1000.0
     """To begin a task."""
@@ -235,7 +235,7 @@ class WgradPositionsCosts:
 
 @dataclass(frozen=True)
 class WgradChannelsCosts:
-    """Of `wgrad_channels`."""
+    """Costs of `wgrad_channels`."""
 
     task: float = 1000.0
     """To begin a task."""
@@ -261,7 +261,7 @@ class WgradChannelsCosts:
 
 @dataclass(frozen=True)
 class WgradIm2colCosts:
-    """Of `wgrad_im2col`."""
+    """Costs of `wgrad_im2col`."""
 
     task: float = 1000.0
     """To begin a task."""
@@ -283,7 +283,7 @@ class WgradIm2colCosts:
 
 @dataclass(frozen=True)
 class WgradWinogradCosts:
-    """Of `wgrad_winograd`."""
+    """Costs of `wgrad_winograd`."""
 
     task: float = 1000.0
     """To begin a task."""
@@ -323,7 +323,7 @@ class WgradWinogradCosts:
 
 @dataclass(frozen=True)
 class DirectAmxCosts:
-    """Of `direct_amx`."""
+    """Costs of `direct_amx`."""
 
     task: float = 1000.0
     """To begin a task."""
@@ -355,7 +355,7 @@ class DirectAmxCosts:
 
 @dataclass(frozen=True)
 class DotProductCosts:
-    """Of `dot_product`."""
+    """Costs of `dot_product`."""
 
     task: float = 500.0
     """To begin a task."""
@@ -381,7 +381,7 @@ class DotProductCosts:
 
 @dataclass(frozen=True)
 class Col2imCosts:
-    """Of `gemm_col2im`."""
+    """Costs of `gemm_col2im`."""
 
     task: float = 300.0
     """To begin a task."""
@@ -424,7 +424,7 @@ class Col2imCosts:
 
 @dataclass(frozen=True)
 class PhaseLanesCosts:
-    """Of `phase_lanes`."""
+    """Costs of `phase_lanes`."""
 
     task: float = 1000.0
     """To begin a task."""
@@ -452,7 +452,7 @@ class PhaseLanesCosts:
 
 @dataclass(frozen=True)
 class ValidTapsCosts:
-    """Of `valid_taps`."""
+    """Costs of `valid_taps`."""
 
     task: float = 3000.0
     """To begin a task."""
@@ -486,7 +486,7 @@ class ValidTapsCosts:
 
 @dataclass(frozen=True)
 class GemmCosts:
-    """Of `gemm`."""
+    """Costs of `gemm`."""
 
     task: float = 300.0
     """To begin a task."""
@@ -512,7 +512,7 @@ class GemmCosts:
 
 @dataclass(frozen=True)
 class RowwiseCosts:
-    """Of `rowwise`: fitted to times of softmax on Emerald Rapids, 28 November 2026."""
+    """Costs of `rowwise`, fitted to times of softmax on Emerald Rapids, 28 November 2026."""
 
     row: float = 30.0
     """To begin a row."""
@@ -526,7 +526,7 @@ class RowwiseCosts:
 
 @dataclass(frozen=True)
 class AttentionCosts:
-    """Of `attention`: fitted to times on Emerald Rapids, 28 November 2026."""
+    """Costs of `attention`, fitted to times on Emerald Rapids, 28 November 2026."""
 
     task: float = 1000.0
     """To begin a task."""

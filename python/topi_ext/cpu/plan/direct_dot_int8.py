@@ -78,7 +78,7 @@ def plan_direct_dot_int8(
 def direct_dot_int8_candidates(
     problem: Convolution, machine: CpuMachine
 ) -> Iterator[tuple[float, DirectDotInt8Plan]]:
-    """Of what :func:`plan_direct_dot_int8` chooses."""
+    """Yield the candidates of :func:`plan_direct_dot_int8` and their cycles."""
     for dot, asked in _asked(problem, machine):
         for cycles, gather in direct_candidates(*asked):
             yield cycles, DirectDotInt8Plan(gather, dot)
@@ -99,7 +99,7 @@ def _asked(
 
 
 def shift_of(dtype: str, dot: Dot) -> int:
-    """What is added to data, modulo 256, so that they are what an instruction for bytes takes."""
+    """Return the offset, modulo 256, that converts data to the signedness of the instruction."""
     return 128 if dot.size == 4 and dtype != dot.data else 0
 
 
@@ -113,7 +113,7 @@ def zero_of(problem: Convolution, dot: Dot) -> int:
 
 
 def weights_fit(problem: Convolution, dot: Dot) -> bool:
-    """Whether weights, less their zero point, are numbers that an instruction multiplies."""
+    """Return whether weights, less their zero point, are numbers that an instruction multiplies."""
     if dot.weights == "int16":
         return True
     low, high = (limit - problem.zero_points[1] for limit in QUANTIZED[problem.dtypes[1]])

@@ -63,7 +63,7 @@ FEW_POSITIONS = 64
 def dot_product_of_any_size(
     problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[DotProductPlan, list[float]]]:
-    """Of symbolic sizes, plans for few positions, and the cycles of each for all `known` sizes."""
+    """Yield plans for few positions with symbolic sizes, and their cycles for all `known` sizes."""
     if not problem.weights_are_runs or machine.lanes(problem.acc_dtype) < 2:
         return
     row = known[0].in_channels * problem.geometry.taps * byte_width(problem.acc_dtype)

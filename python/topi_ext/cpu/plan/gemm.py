@@ -110,7 +110,7 @@ def gemm_candidates(
 def gemm_of_any_size(
     problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[GemmPlan, list[float]]]:
-    """Of symbolic sizes, the plan, and its cycles for all `known` sizes."""
+    """Return the plan for symbolic sizes, and its cycles for all `known` sizes."""
     found = cheapest(gemm_candidates(problem, machine))
     products = [product_of(one) for one in known]
     if found and all(products):
@@ -124,7 +124,7 @@ def product_of(problem: Convolution | MatMul) -> MatMul | None:
 
 
 def _is_served(found: MatMul, machine: CpuMachine) -> bool:
-    """Whether lanes over output channels pay: where these are neighbours in the result."""
+    """Return whether lanes over output channels pay: where these are neighbours in the result."""
     return (
         found.step("y", found.column) == 1
         and len(found.inner) <= 1
@@ -142,7 +142,7 @@ def _known(found: MatMul) -> MatMul:
 
 
 def _candidates(found: MatMul, machine: CpuMachine) -> Iterator[GemmPlan]:
-    """Without saying whether threads share the tasks."""
+    """Yield plans that do not yet state whether threads share the tasks."""
     lanes = machine.lanes(found.acc_dtype)
     columns, rows, terms = map(found.extent, (found.column, found.row, found.inner))
     copies_x = found.dtypes[0] != found.acc_dtype or found.step("x", found.inner) != 1
@@ -185,7 +185,7 @@ def _cycles(found: MatMul, plan: GemmPlan, machine: CpuMachine) -> tuple[float, 
 
 
 def _panel_cycles(found: MatMul, plan: GemmPlan, block: int, machine: CpuMachine) -> float:
-    """Of one panel of columns and a block of rows."""
+    """Return the cycles of one panel of columns and a block of rows."""
     costs, common, width = costs_of(machine).gemm, costs_of(machine).common, plan.width
     terms: int = found.extent(found.inner)
     each, of_w = byte_width(found.acc_dtype), byte_width(found.dtypes[1])
@@ -209,7 +209,7 @@ def _panel_cycles(found: MatMul, plan: GemmPlan, block: int, machine: CpuMachine
 
 
 def _line(held: int, costs: GemmCosts, machine: CpuMachine) -> float:
-    """Of a cache line, by how much of its like is read."""
+    """Return the cycles to read a cache line of an array of which `held` bytes are in use."""
     if held <= machine.l1 // 2:
         return 0.0
     if held <= most_of(machine.l2):

@@ -89,7 +89,9 @@ class GemmCol2imPlan(Plan):
 
     @classmethod
     def elements_held(cls, geometry: Geometry) -> int:
-        """Of such an image, whose size is known: none if the columns of a position are it."""
+        """Return the elements of such an image of known size; none if the columns of a position are
+        it.
+        """
         extents = cls.extents(geometry)
         is_image = prod(geometry.y_size) == 1 and extents == list(geometry.kernel)
         return 0 if is_image else prod(extents)
@@ -171,7 +173,9 @@ def _ahead(problem: Convolution, plan: GemmCol2imPlan, machine: CpuMachine) -> i
 def _copy_cycles(
     problem: Convolution, plan: GemmCol2imPlan, chunk: int, machine: CpuMachine
 ) -> float:
-    """Of copying a vector of a chunk of so many bytes, as measured for vectors of a cache line."""
+    """Return the cycles to copy a vector of a chunk of so many bytes, as measured for cache
+    lines.
+    """
     costs, stored = costs_of(machine).gemm_col2im, _stored(problem)
     sizes = machine.l1 // 2, machine.l1, machine.l2 // 8, chunk
     cycles = costs.copy, costs.copy_l1, costs.copy_l2, costs.copy_large
@@ -222,7 +226,7 @@ def _cycles(
 def gemm_col2im_of_any_size(
     problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[GemmCol2imPlan, list[float]]]:
-    """Of symbolic sizes, plans for small images, and the cycles of each for all `known` sizes.
+    """Yield plans for small images with symbolic sizes, and their cycles for all `known` sizes.
 
     They are infinite for what a task has no room for.  None for ``conv``.
     """

@@ -17,7 +17,7 @@ _OF_TASK = 1 << 13
 
 @dataclass(frozen=True)
 class ResizePlan(Plan):
-    """How a resize is divided.
+    """Division of a resize into tasks.
 
     Attributes
     ----------

@@ -21,7 +21,7 @@ _PARALLEL_ELEMENTS = 1 << 15
 
 @dataclass(frozen=True)
 class TransposePlan(Plan):
-    """How a transpose is divided.
+    """Division of a transpose into tasks.
 
     Attributes
     ----------

@@ -127,7 +127,7 @@ def valid_taps_candidates(
 def valid_taps_of_any_size(
     problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[ValidTapsPlan, list[float]]]:
-    """Of symbolic sizes, plans, and the cycles of each for all `known` sizes.
+    """Yield plans for symbolic sizes, and their cycles for all `known` sizes.
 
     They are infinite for sizes whose products are all with padding.
     None where in most of the known sizes nearly all products are with data.
@@ -186,7 +186,7 @@ def _m_tile(problem: Convolution, vectors: int, machine: CpuMachine) -> int:
 
 
 def _line_cycles(problem: Convolution, m_tile: int, vectors: int, machine: CpuMachine) -> float:
-    """Of one input channel, all taps along a row of positions."""
+    """Return the cycles of all taps of one input channel along a row of positions."""
     whole, one = (tile_cycles(count, vectors, machine) for count in (m_tile, 1))
     return sum(count // m_tile * whole + count % m_tile * one for count in problem.met[-1])
 
@@ -208,7 +208,7 @@ def _sums(problem: Convolution, plan: ValidTapsPlan) -> int:
 
 
 def _elements(problem: Convolution, plan: ValidTapsPlan, busy: int) -> int:
-    """What the kernel holds beside its operands while `busy` tasks run."""
+    """Return the elements that the kernel allocates while `busy` tasks run."""
     turned: int = plan.lanes * problem.positions[-1]
     inputs: int = plan.depth * plan.pitch(problem)
     return busy * (inputs + _weights(problem, plan) + _sums(problem, plan) + turned)
@@ -258,7 +258,7 @@ def _task_cycles(problem: Convolution, plan: ValidTapsPlan, machine: CpuMachine)
 
 
 def _weight_cycles(problem: Convolution, plan: ValidTapsPlan, machine: CpuMachine) -> float:
-    """Of copying the weights of a block."""
+    """Return the cycles of copying the weights of a block."""
     costs, common = costs_of(machine).valid_taps, costs_of(machine).common
     each = costs.weight + widening_cycles(problem.dtypes[1], problem.acc_dtype, common)
     if square_size(problem, plan.vectors * plan.lanes, plan.lanes):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How plans and kernels count vectors, and which rows are read or turned by them."""
+"""Counts of vectors in plans and kernels, and the rows that vectors read or transpose."""
 
 from __future__ import annotations
 

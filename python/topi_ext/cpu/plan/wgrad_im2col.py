@@ -62,7 +62,7 @@ class WgradIm2colPlan(Plan):
         return -(-self.c_block * geometry.taps // self.lanes)
 
     def is_whole(self, geometry: Geometry) -> bool:
-        """Whether all register tiles are full, and rows of columns full vectors."""
+        """Return whether all register tiles are full, and rows of columns full vectors."""
         return (
             geometry.k_per_group % self.k_tile == 0
             and geometry.c_per_group % self.c_block == 0
@@ -73,7 +73,7 @@ class WgradIm2colPlan(Plan):
 def wgrad_im2col_of_any_size(
     problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[WgradIm2colPlan, list[float]]]:
-    """Of symbolic sizes, plans for few positions, and the cycles of each for all `known` sizes.
+    """Yield plans for few positions with symbolic sizes, and their cycles for all `known` sizes.
 
     They are infinite for what a task has no room for.
     """
@@ -140,7 +140,9 @@ def _tasks(problem: Convolution, plan: WgradIm2colPlan) -> int:
 
 
 def _elements(problem: Convolution, plan: WgradIm2colPlan) -> int:
-    """What a task holds: columns, values of y, and sums that are not written where they belong."""
+    """Return the elements that a task holds: columns, values of y, and sums that are not in
+    place.
+    """
     geometry = problem.geometry
     positions = plan.images * prod(geometry.y_size)
     row = plan.row_vectors(geometry) * plan.lanes
@@ -178,7 +180,7 @@ def _cycles(
 
 
 def _element_cycles(problem: Convolution, c_block: int, machine: CpuMachine) -> float:
-    """Of what is copied to columns, a row of the kernel at a time."""
+    """Return the cycles of copying elements to columns, a row of the kernel at a time."""
     # Channels that are an image apart: too many leave the first cache before the next position.
     apart = prod(problem.geometry.x_size) * byte_width(problem.dtypes[0])
     leave = problem.layouts.x[-1] != "C" and c_block > rows_that_fit(apart, machine)

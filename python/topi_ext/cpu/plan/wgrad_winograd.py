@@ -76,7 +76,7 @@ class WgradWinogradPlan(Tiled):
     position_splits: int = 1
 
     def passes(self, problem: Convolution) -> int:
-        """How often sums are added to: for each block of tiles and each phase."""
+        """Return how often sums are added to: for each block of tiles and each phase."""
         passes = prod(len(filters[0].phases) for filters in self.filters(problem))
         for count, size in zip(nominal(self.tiles(problem)), self.block):
             passes *= -(-count // size)
@@ -127,7 +127,7 @@ def wgrad_winograd_candidates(
 def wgrad_winograd_of_any_size(
     problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[WgradWinogradPlan, list[float]]]:
-    """Of symbolic sizes, plans that save products, and their cycles for all `known` sizes.
+    """Yield plans that save products for symbolic sizes, and their cycles for all `known` sizes.
 
     None for what :func:`wgrad_winograd_candidates` has none for.
     """
@@ -163,7 +163,7 @@ def _tiled(problem: Convolution, machine: CpuMachine) -> Iterator[WgradWinogradP
 
 
 def _filters(problem: Convolution, plan: WgradWinogradPlan) -> list[Filter]:
-    """How each axis is computed: an access from x to y has one kind of phases."""
+    """Return how each axis is computed: an access from x to y has one kind of phases."""
     return [of_axis[0] for of_axis in plan.filters(problem)]
 
 
@@ -196,7 +196,7 @@ def _tasks(problem: Convolution, plan: WgradWinogradPlan) -> int:
 
 
 def _elements(problem: Convolution, plan: WgradWinogradPlan, machine: CpuMachine) -> int:
-    """What the kernel holds beside its operands."""
+    """Return the elements that the kernel allocates."""
     rows, inputs, sums = _sizes(problem, plan)
     # Outputs of a row of tiles, turned before they are combined.
     inputs += prod(plan.tile) * plan.block[-1] * plan.lanes

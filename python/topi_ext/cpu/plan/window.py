@@ -15,7 +15,7 @@ from .vectors import odd_vectors
 
 
 class Plan(BasePlan):
-    """How a CPU kernel computes one problem: blocks, register tile, the order of its loops."""
+    """The parameters of a CPU kernel for one problem: blocks, register tile, order of loops."""
 
     def with_non_temporal(self, enabled: bool) -> Plan:
         """Return the plan with non-temporal stores or without; itself where it has no choice."""
@@ -66,5 +66,5 @@ class Window:
         return odd_vectors(vectors) * lanes
 
     def most_pitch(self, lanes: int) -> int:
-        """What has to be allocated for a plane."""
+        """Return the elements to allocate for a plane."""
         return self.pitch(lanes)

@@ -130,7 +130,9 @@ class WinogradPlan(Tiled):
         return replace(plan, direct=direct)
 
     def filters(self, problem: Convolution) -> tuple[tuple[Filter, ...], ...]:
-        """How each spatial axis is computed; along depth, where terms are a loop, in one way."""
+        """Return how each spatial axis is computed; along depth, where terms are a loop, in one
+        way.
+        """
         _, height, width = super().filters(problem)
         return joined_filters_of(problem.accesses[1], self.tile[0]), height, width
 
@@ -146,7 +148,7 @@ class WinogradPlan(Tiled):
 
     @property
     def inputs_first(self) -> bool:
-        """Whether all inputs of a task are combined before its parts begin."""
+        """Return whether all inputs of a task are combined before its parts begin."""
         return self.per_task > 1
 
     def gap(self, problem: Convolution) -> int:
@@ -197,7 +199,7 @@ def winograd_candidates(
 def winograd_of_any_size(
     problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[WinogradPlan, list[float]]]:
-    """Of symbolic sizes, plans that save products, and the cycles of each for all `known` sizes.
+    """Yield plans that save products for symbolic sizes, and their cycles for all `known` sizes.
 
     None for what :func:`winograd_candidates` has none for.
     """
@@ -246,8 +248,9 @@ def _loops_of_any_size(problem: Convolution, machine: CpuMachine) -> Iterator[Lo
 
 
 def _room(problem: Convolution) -> int:
-    """What may be held: no more than operands and result take, with some left for tables and rows
-    that are collected."""
+    """Return the workspace limit: no more than operands and result take, minus tables and collected
+    rows.
+    """
     return elements(problem) * 511 // 512
 
 
@@ -304,7 +307,9 @@ def _chunked(
 
 
 def _combinations(problem: Convolution, plan: WinogradPlan) -> list[tuple[Filter, ...]]:
-    """How the kinds of phases are computed; none where there is too much to be written out."""
+    """Return how the kinds of phases are computed; nothing if the unrolled code would be too
+    large.
+    """
     combinations = list(product(*plan.filters(problem)))
     if len(combinations) > MOST_KINDS or written_terms(combinations) > MOST_TERMS:
         return []
@@ -317,7 +322,7 @@ def _fits(
     combinations: Sequence[tuple[Filter, ...]],
     machine: CpuMachine,
 ) -> bool:
-    """Whether there is room for what it holds, and what a task combines is near."""
+    """Return whether there is room for what it holds, and what a task combines is near."""
     busy = min(machine.threads, _tasks(problem, plan))
     if _elements(problem, plan, combinations, busy) > _room(problem):
         return False
@@ -438,7 +443,7 @@ def _elements(
     combinations: Sequence[tuple[Filter, ...]],
     busy: int,
 ) -> int:
-    """What the kernel holds beside its operands while `busy` tasks run."""
+    """Return the elements that the kernel allocates while `busy` tasks run."""
     blocks = -(-problem.out_channels // (plan.channels * plan.channel_parts))
     rows = WinogradRows(problem, plan)
     width = plan.vectors * plan.lanes
@@ -514,7 +519,7 @@ class _Task(NamedTuple):
         combinations: Sequence[tuple[Filter, ...]],
         machine: CpuMachine,
     ) -> _Task:
-        """Those of a plan."""
+        """Return the task of a plan."""
         width = byte_width(problem.acc_dtype)
         blocks = -(-problem.out_channels // plan.channels)
         share = blocks / (plan.channel_splits * plan.channel_parts)
@@ -538,7 +543,9 @@ def _product_cycles(
     task: _Task,
     machine: CpuMachine,
 ) -> float:
-    """Of all products of a phase, or of reading for them, which may take longer."""
+    """Return the cycles of all products of a phase, or of reading their operands if that is
+    longer.
+    """
     costs, width = costs_of(machine).winograd, byte_width(problem.acc_dtype)
     terms = prod([f.mean_terms for f in kinds])
     step = tile_cycles(plan.channels, plan.vectors, machine)
@@ -568,7 +575,7 @@ def _product_cycles(
 def _output_cycles(
     plan: WinogradPlan, kinds: Sequence[Filter], task: _Task, costs: WinogradCosts
 ) -> tuple[float, float]:
-    """Of the sums of all points of a phase, and of writing the outputs that they become."""
+    """Return the cycles to sum all points of a phase and to write the resulting outputs."""
     channels, outputs, last = task.blocks * plan.channels, prod(plan.tile), kinds[2]
     points = prod(len(f.points) for f in kinds)
     point = costs.point + costs.sum_vector * plan.channels * plan.vectors
@@ -621,7 +628,7 @@ def _combining_cycles(
 
 
 def _copied_cycles(problem: Convolution, plan: WinogradPlan, machine: CpuMachine) -> float:
-    """Of copying a tap before it is combined."""
+    """Return the cycles of copying a tap before it is transformed."""
     costs = costs_of(machine)
     pairs = problem.geometry.groups * problem.in_channels * problem.out_channels
     stored = pairs * problem.geometry.taps * byte_width("float32")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kernel, by which plan: the one that takes the fewest cycles by the planners' estimates.
+"""Choose kernel and plan: the ones with the fewest cycles by the planners' estimates.
 
 These follow from sizes, caches, registers and cores, never from a table of shapes.  Where sizes are
 symbolic, plans are rated over many; the kernel is right for every size.

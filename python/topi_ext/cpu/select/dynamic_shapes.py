@@ -119,8 +119,9 @@ def _unpadded_or(
     fewest: Sequence[float],
     known: Sequence[Convolution],
 ) -> Iterator[Rated]:
-    """What leaves out padding, in place of `large`: of images of known size, or of all that are no
-    larger than some.  A kernel for few positions takes the `fewest` cycles."""
+    """Return a kernel that skips padding in place of `large`: for images of known size, or for all
+    up to a size. A kernel for few positions takes the `fewest` cycles.
+    """
     images = [prod(one.y_sizes[1:]) for one in known]
     for plan, clipped in unpadded:
         if not plan.room:
@@ -135,7 +136,7 @@ def _unpadded_or(
 
 
 def _fewest(small: Sequence[Rated], known: Sequence[Convolution]) -> list[float]:
-    """Of the kernels for few positions, the cycles of the fastest for each size; or infinity."""
+    """Return the cycles of the fastest kernel for few positions for each size, or infinity."""
     return [min(cycles) for cycles in zip(*(cycles for _, cycles in small))] or [inf] * len(known)
 
 
@@ -174,7 +175,7 @@ def between(below: int, above: int) -> int:
 
 
 class Split(NamedTuple):
-    """Which of two plans serves which sizes.
+    """The sizes that each of two plans serves.
 
     Attributes
     ----------
@@ -192,7 +193,7 @@ class Split(NamedTuple):
 
     @classmethod
     def none(cls, cycles: Sequence[float]) -> Split:
-        """Of a single plan, which serves all sizes."""
+        """Return the split of a single plan, which serves all sizes."""
         return cls(sum(map(log, cycles)), 0, cycles)
 
     @classmethod

@@ -264,8 +264,9 @@ class _Terms(NamedTuple):
 
     @property
     def steps(self) -> list[int]:
-        """Of each term with the first one along depth, how many rows behind it that with the next
-        one is."""
+        """Return, for each term with the first input along depth, the distance in rows to the term
+        with the next.
+        """
         first_rows = self.first_rows
         each = len(first_rows) // self.filters[0].loops
         return [b - a for a, b in zip(first_rows, first_rows[each:])][:each] or [0] * each
@@ -327,7 +328,7 @@ class _Axis(NamedTuple):
 
     @classmethod
     def emitted(cls, filter_: Filter, tiles: Expr) -> _Axis:
-        """That of a block with so many tiles."""
+        """Return the layout of a block with so many tiles."""
         tile, residues = filter_.tile, filter_.residues
         total = emit.opaque_value(tiles * tile + filter_.halo)
         number = emit.opaque_value(total * len(residues))
@@ -339,7 +340,7 @@ class _Axis(NamedTuple):
         return self.number_of(self.residues.index(x % self.step), x // self.step)
 
     def place_of(self, inputs: Sequence[int], i: Expr) -> Expr:
-        """That of ``inputs[i]``."""
+        """Return the offset of ``inputs[i]``."""
         residues = emit.table([self.residues.index(x % self.step) for x in inputs])
         steps = emit.table([x // self.step for x in inputs])
         return self.number_of(residues(i), steps(i))
@@ -349,7 +350,7 @@ class _Axis(NamedTuple):
         return residue * self.total + i
 
     def input_of(self, residue: Expr, i: Expr) -> Expr:
-        """How far that input lies behind the first."""
+        """Return how far that input lies behind the first."""
         return i * self.step + emit.table(self.residues)(residue)
 
 
@@ -381,7 +382,7 @@ class _Rows(NamedTuple):
 
     @classmethod
     def emitted(cls, filters: Sequence[Filter], block: Sequence[Expr]) -> _Rows:
-        """Those of a block of tiles."""
+        """Return the inputs of a block of tiles."""
         axes = [_Axis.emitted(f, tiles) for f, tiles in zip(filters[:2], block[1:])]
         extents = (block[0], *(axis.number for axis in axes))
         row = filters[2].packed
@@ -396,24 +397,26 @@ class _Rows(NamedTuple):
         return step
 
     def room(self, tiles: int | None) -> int:
-        """What has to be allocated, for a block of so many tiles of unknown shape, or this one."""
+        """Return the elements to allocate, for a block of so many tiles of unknown shape, or for
+        this one.
+        """
         if tiles is None:
             return self.elements
         return tiles * prod(axis.most for axis in self.axes) * max(self.step, self.row.span(1))
 
     def start(self, numbers: Sequence[Expr]) -> Expr:
-        """Where a row begins."""
+        """Return the offset of the first element of a row."""
         flat = numbers[0]
         for number, extent in zip(numbers[1:], self.extents[1:]):
             flat = flat * extent + number
         return flat * self.length
 
     def vectors(self, lanes: int) -> int:
-        """How many vectors hold what `lanes` tiles of a row read."""
+        """Return how many vectors hold what `lanes` tiles of a row read."""
         return -(-self.row.span(lanes) // lanes)
 
     def pick(self, vectors: Sequence[Expr], x: int, lanes: int) -> Expr:
-        """Of the inputs of a row in `vectors`, number `x` of each tile."""
+        """Return input `x` of each tile from the inputs of a row in `vectors`."""
         if lanes == 1:
             return vectors[x]
         first, last = x // lanes, (x + (lanes - 1) * self.step) // lanes

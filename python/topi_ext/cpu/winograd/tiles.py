@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What plans share that save products: their tiles, and what combined inputs cost."""
+"""Functions that plans with minimal filtering share: tiles, and the cost of transformed inputs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ..plan.window import Plan
 
 
 class Tiled(Plan):
-    """What plans have in common that compute in tiles: of 1, 2 or 4 outputs along an axis."""
+    """Base of plans that compute in tiles of 1, 2 or 4 outputs along an axis."""
 
     tile: tuple[int, ...]
 
     def filters(self, problem: Convolution) -> tuple[tuple[Filter, ...], ...]:
-        """How each spatial axis is computed."""
+        """Return how each spatial axis is computed."""
         accesses = problem.accesses[1:]
         return tuple(filters_of(access, tile) for access, tile in zip(accesses, self.tile))
 
@@ -99,13 +99,13 @@ def written_terms(combinations: Sequence[Sequence[Filter]]) -> float:
 
 
 def _has_too_many_terms(problem: Convolution, tile: Tile) -> bool:
-    """Whether they are more than a kernel writes out."""
+    """Return whether they are more than a kernel writes out."""
     axes = (filters_of(access, size) for access, size in zip(problem.accesses[1:], tile))
     return written_terms(list(product(*axes))) > MOST_TERMS
 
 
 def _saves_products(access: AxisAccess, tile: int) -> bool:
-    """Whether a tile of so many outputs takes fewer products than two of half as many."""
+    """Return whether a tile of so many outputs takes fewer products than two of half as many."""
     half, whole = (
         sum(len(f.terms) * len(f.phases) for f in filters_of(access, outputs))
         for outputs in (tile // 2, tile)
@@ -147,7 +147,7 @@ def winograd_input_cycles(
 
 
 def _step_cycles(count: int, lanes: int, costs: TileCosts) -> float:
-    """Of a step of vectors with so many lanes, of so many."""
+    """Return the cycles of a step of vectors with so many lanes, of so many."""
     if count == lanes:
         return costs.full
     return costs.half if count > 4 else costs.quarter if count > 2 else costs.narrow

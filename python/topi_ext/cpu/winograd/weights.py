@@ -73,7 +73,7 @@ class _Phase(NamedTuple):
 
 
 class WinogradWeights:
-    """Where the combined taps of a kernel are, and how they are computed.
+    """Location and computation of the transformed filters of a kernel.
 
     Attributes
     ----------
@@ -150,7 +150,9 @@ class WinogradWeights:
         )
 
     def block_held(self, group: Expr, first_block: Expr, number: Expr) -> Expr:
-        """Where a block of the part that begins with `first_block` is, among those held."""
+        """Return the position of a block, of the part that begins with `first_block`, among those
+        in memory.
+        """
         group = group if self.held_groups > 1 else 0
         number = number + first_block if self.problem.prepacked else number
         return group * self.held_blocks + number
