@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: options, help, and what is refused before TVM is imported."""
+"""The options and help of the command line, and the errors that need no TVM."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from . import files
 from .errors import CliError
 
 DESCRIPTION = """\
-Import and compile a model twice, with stock TVM and with {package}, run both, and compare them
-with the model's own framework: is it right, and how fast is it?  Frameworks are {frameworks}.
+Import and compile a model twice, with stock TVM and with {package}, run both, and compare results
+and times with the model's own framework.  Frameworks are {frameworks}.
 
 Every different convolution and transposed convolution of the model is also compiled alone and
 compared with PyTorch in float64."""
@@ -31,18 +31,18 @@ EPILOG = """\
       prints versions, processor, vector instructions, threads, and what is registered
 
 {kernels}exit status:
-  0  everything that {package} computed is right
-  1  something is wrong (the table says what)
+  0  all results of {package} are correct
+  1  a result is incorrect (the table shows which)
   2  the command line, the file or the inputs cannot be used
 
-error, as printed: max |result - reference| / max |reference|. A float32 operator is right below
+error, as printed: max |result - reference| / max |reference|. A float32 operator is correct below
 1e-5, a whole model below 1e-4 (float64 1e-12 and 1e-10, float16 2e-3 and 2e-2, bfloat16 1.6e-2
-and 8e-2), quantized outputs up to a step of rounding, more where operators follow each other;
+and 8e-2), quantized outputs up to a step of rounding, more where operators are chained;
 --tolerance multiplies these."""
 
 TUNING = """\
   python -m {package} tune MODEL --database PLANS.json
-      measures plans of its convolutions here, and keeps the fastest of each
+      measures plans of its convolutions on this machine, and stores the fastest of each
 
 """
 
@@ -342,7 +342,7 @@ def read(usage: Usage, argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _check_boards(chosen: argparse.Namespace, takes_boards: bool) -> None:
-    """Refuse options of boards that do not go together."""
+    """Raise if options of boards do not go together."""
     keys = chosen.key if takes_boards else []
     if len(chosen.target) > max(1, len(keys)):
         raise CliError("--target: given more often than " + ("--key" if keys else "once"))
@@ -361,7 +361,7 @@ def _check_boards(chosen: argparse.Namespace, takes_boards: bool) -> None:
 
 
 def _check_database(chosen: argparse.Namespace, takes_database: bool) -> None:
-    """Refuse a file of plans that can't be read, or written by `tune`."""
+    """Raise if a file of plans cannot be read, or cannot be written by `tune`."""
     chosen.database = chosen.database if takes_database else None
     if chosen.tune:
         if chosen.database is None:

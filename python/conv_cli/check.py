@@ -56,7 +56,7 @@ class Row:
 
     @property
     def wrong(self) -> bool:
-        """Return whether ours is wrong."""
+        """Return whether our result is incorrect."""
         return self.ours.wrong(self.tolerance)
 
     @property
@@ -115,7 +115,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Return whether everything that ours computed is right."""
+        """Return whether all of our results are correct."""
         return not any(row.wrong for row in self.rows)
 
     def to_json(self) -> dict[str, Any]:
@@ -234,8 +234,9 @@ def check(
 
 
 def _placed(adapter: Adapter, options: Options) -> tuple[Adapter, Any]:
-    """The adapter and the target of where models run; a board is refused before anything is
-    compiled for it."""
+    """Return the adapter and the target for the place where models run; raise for an unsuitable
+    board before anything is compiled.
+    """
     board = options.board
     target = parse_target(options.target, options.threads, adapter.host_target, here=board is None)
     if board is None:

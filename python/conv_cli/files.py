@@ -13,7 +13,7 @@ from .errors import CliError
 
 
 def check_model(path: Path, extensions: Collection[str]) -> None:
-    """Refuse what is not a file of the kind that its extension names; loading may still fail.
+    """Raise if a file is not of the kind that its extension names; loading may still fail.
 
     Raises
     ------
@@ -142,7 +142,7 @@ def _varint(file: BinaryIO) -> int:
 
 
 def check_output(option: str, path: Path) -> None:
-    """Refuse a file that cannot be written, by trying; nothing is left behind.
+    """Raise if a file cannot be written, by trying; the attempt leaves nothing behind.
 
     Raises
     ------

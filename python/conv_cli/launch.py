@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 
 def ahead(package: str, usage: Callable[[], Usage]) -> None:
-    """Begin a process that is ``python -m PACKAGE``: answer Ctrl-C, and refuse what can be refused
-    without TVM."""
+    """Prepare a process that runs ``python -m PACKAGE``: handle Ctrl-C, and report errors that need
+    no TVM.
+    """
     answer_interrupts(package)
     # Warnings are shown, not raised: those of TVM and torch are not the user's to mend, and raised
     # in an import or a compile they would end it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A loaded model: its module, its inputs and the framework that tells what is right."""
+"""A loaded model: its module, its inputs and the framework that computes the reference."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def load(
 
 
 def check_names(choices: Choices, known: list[str]) -> None:
-    """Refuse an input that the model does not have."""
+    """Raise if the model does not have an input."""
     for option, names in (("--input", choices.given), ("--shape", choices.shapes)):
         for name in names:
             if name not in known:

@@ -69,8 +69,9 @@ def check_each(
 
 @contextmanager
 def _ignoring_interrupts() -> Iterator[None]:
-    """Processes started inside the block ignore Ctrl-C: they end with this one, which answers it
-    in one line."""
+    """Make processes that are started inside the block ignore Ctrl-C: they end with this one, which
+    reports it.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

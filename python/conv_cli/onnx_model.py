@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads ``.onnx`` files; onnxruntime tells what is right."""
+"""Loads ``.onnx`` files; onnxruntime computes the reference."""
 
 from __future__ import annotations
 

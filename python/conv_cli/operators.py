@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The convolutions of a module: how they are told, and done by PyTorch."""
+"""The convolutions of a module: finding them, and computing them by PyTorch."""
 
 from __future__ import annotations
 

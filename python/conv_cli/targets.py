@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``--target``: read, and refused where code for it could not run here."""
+"""``--target``: reads it, and raises if its code could not run on this machine."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads ``.tflite`` files; LiteRT, where it is installed, tells what is right."""
+"""Loads ``.tflite`` files; LiteRT, if installed, computes the reference."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def tune(
 
 
 def _checked(target: Any, board: Board | None) -> Any:
-    """The target, with the board's threads; refused where its kernels do not run there."""
+    """Return the target with the board's threads; raise if its kernels do not run there."""
     found = backend.of_target(target)
     if isinstance(found, Unsupported):
         raise ValueError(f"tune: {found.reason}")

@@ -255,7 +255,7 @@ def _geometry(
 
 
 def _stated(op: str, kind: str, attrs: Any, geometry: Geometry) -> None:
-    """Refuse `channels` and `kernel_size` that contradict the operands."""
+    """Raise if `channels` and `kernel_size` contradict the operands."""
     actual = geometry.c if kind == "conv_transpose" else geometry.k
     channels = _channels(op, attrs)
     if isinstance(channels, int) and channels != actual:

@@ -59,7 +59,7 @@ def restatement(dtypes: Sequence[str], target: Any) -> Callable[[Any], Any] | No
 
 
 def _for_old_llvm(body: Any) -> Any:
-    """`body`, said in a way that keeps sums in registers: LLVM 10 compiles for Relay.
+    """Rewrite `body` so that LLVM 10, which compiles for Relay, keeps sums in registers.
 
     Where TVM knows that 32 bits hold an index, it narrows it, and each load computes its address
     anew. And of the factors of a fused multiply-add it is the first whose register takes the sum
@@ -87,7 +87,7 @@ _HALVES = """\
 
 
 def _for_new_cuda(body: Any) -> Any:
-    """`body`, said in a way that CUDA 13 takes where it has float16 or bfloat16.
+    """Rewrite `body` so that CUDA 13 accepts it if it has float16 or bfloat16.
 
     For these TVM 0.17 defines a function that its headers have by now: it gets another name.  The
     text comes before TVM's own, which below sm_53 has a float16 without those headers.

@@ -93,7 +93,7 @@ def _remembering_build(stock: Any) -> Any:
 
 
 def _without_elimination(stock: Any) -> Any:
-    """Leave TVM's elimination of common subexpressions out, where the user has not asked for it.
+    """Omit TVM's elimination of common subexpressions, unless the user has enabled it.
 
     It does not end in minutes on some of our kernels, and compilers behind TVM do the same.  A
     context with instruments stays: another one within it would tell them that theirs has ended.

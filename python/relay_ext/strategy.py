@@ -137,8 +137,8 @@ def _is_by_vectors(geometry: Geometry) -> bool:
 
 
 def _needs_rewriting(conv: Conv, target: Any) -> bool:
-    """Return whether TVM has to take the sign off, or pad channels, before its own kernel is
-    right.
+    """Return whether TVM has to convert to unsigned, or pad channels, before its own kernel is
+    correct.
     """
     by_vnni = backend.supports(conv.kind, target) and conv.geometry.groups == 1
     return by_vnni and not (conv.dtypes["x"] == "uint8" and _is_by_vectors(conv.geometry))

@@ -59,7 +59,7 @@ def of_target(target: Any) -> Backend | Unsupported:
     kind = target.kind.name
     if kind not in BACKENDS:
         known = " and ".join(BACKENDS)
-        return Unsupported(f"target kind {kind}: kernels of ours are for {known}")
+        return Unsupported(f"target kind {kind}: this package has kernels for {known}")
     backend, reason = BACKENDS[kind]
     return backend.of(target, selected(KERNELS)) or Unsupported(reason)
 
@@ -250,7 +250,7 @@ def workspace_bytes(func: Any, threads: int) -> int | None:
 
 
 class Work(NamedTuple):
-    """A kernel that was asked for: what it computes, and what builds it."""
+    """A requested kernel: its problem, and the function that builds it."""
 
     problem: Any
     backend: Backend
@@ -303,7 +303,7 @@ _REMEMBERED = 256
 
 
 def _one_at_a_time(cached: Callable[[_Request], Any]) -> Callable[[_Request], Any]:
-    """`cached`, asked by one thread at a time: what one has built, the next finds."""
+    """Return `cached`, called by one thread at a time, so that other threads find its results."""
 
     @wraps(cached)
     def ask(request: _Request) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings that are given once per process, and errors in one line."""
+"""Warnings that are given once per process, and one-line errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cache
 
 @cache
 def warn_once(text: str) -> None:
-    """Warn of `text`, unless it was said before."""
+    """Warn of `text`, unless this warning was given before."""
     try:
         warnings.warn(text, stacklevel=3)
     except UserWarning:

@@ -40,5 +40,5 @@ def float32_precision(name: str) -> Iterator[None]:
 
 
 def may_use_tf32() -> bool:
-    """Return whether ``"tf32x3"`` was asked for."""
+    """Return whether ``"tf32x3"`` is enabled."""
     return _asked.get() == "tf32x3"

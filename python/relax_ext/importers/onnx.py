@@ -66,7 +66,7 @@ def _after(step: Callable[..., None], module: ModuleType, path: str) -> Callable
 
 
 def check_bias(op: str, bias: Any, channels: Any) -> None:
-    """Refuse a bias that does not have one element for each output channel."""
+    """Raise if a bias does not have one element for each output channel."""
     shape = None if bias is None else known_shape(type_of(bias).shape)
     if shape is None or not all(isinstance(size, int) for size in (*shape, channels)):
         return

@@ -136,7 +136,7 @@ _IGNORED: dict[str, dict[str, Any]] = {
 
 
 def _check(graph: Any) -> None:
-    """Refuse nodes that would be converted as something else."""
+    """Raise for nodes that would be converted as another operator."""
     from onnx import defs
 
     types = {tensor.name: tensor.data_type for tensor in graph.initializer}

@@ -288,7 +288,7 @@ def _weights(importer: Any, module: Any) -> tuple[Any, Any]:
 
 
 def _output_padding(importer: Any, x: Any, module: Any, output_size: Any) -> list[Any]:
-    """Output padding that gives the size that a call of the module asks for."""
+    """Return the output padding that gives the size in a call of the module."""
     rank = len(module.kernel_size)
     sizes = known_shape(importer.shape_of(x))[-rank:]
     wanted = [getattr(size, "value", size) for size in output_size][-rank:]

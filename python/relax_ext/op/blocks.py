@@ -37,7 +37,7 @@ def split(tensor: Any, layout: Layout, shape: Sequence[Any]) -> Any:
 
 
 def _blocks_beside_axes(layout: Layout) -> list[int]:
-    """Permutation of the stored axes that puts the blocks of an axis right behind it."""
+    """Return the permutation of the stored axes that puts the blocks of an axis after it."""
     return [
         position
         for letter in layout.order

@@ -88,7 +88,9 @@ def _stopped(node: Any, importer: Any) -> Any:
 
 
 def _refuse_without_gradient(main: Any, weights: Mapping[str, Any]) -> None:
-    """Refuse operators without a gradient between a weight and the loss, and weights without it."""
+    """Raise for operators without a gradient between a weight and the loss, and for weights without
+    it.
+    """
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     sources = {variable: 1 << i for i, variable in enumerate(weights.values())}
     for binding in bindings:

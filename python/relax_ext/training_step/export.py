@@ -122,7 +122,7 @@ def modes(module: nn.Module, training: Mapping[str, bool] | None) -> Iterator[No
 
 
 def refuse_module(module: nn.Module) -> None:
-    """Refuse by name what the forward pass of a module in training mode cannot be trained with.
+    """Raise if the forward pass of a module in training mode cannot be trained; name the reason.
 
     Raises
     ------
@@ -204,7 +204,7 @@ def _attributes(module: nn.Module) -> dict[tuple[str, str], Any]:
 
 
 def _refuse_assignments(module: nn.Module, before: Mapping[tuple[str, str], Any]) -> None:
-    """Refuse and undo tensors that the forward pass has left in attributes."""
+    """Raise for tensors that the forward pass has left in attributes, and remove them."""
     assigned = []
     for (name, key), value in _attributes(module).items():
         if before.get((name, key)) is value:

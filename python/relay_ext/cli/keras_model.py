@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads ``.keras`` files, written by ``model.save`` of Keras 2; Keras tells what is right."""
+"""Loads ``.keras`` files, written by ``model.save`` of Keras 2; Keras computes the reference."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads ``.pb`` files, frozen graphs of TensorFlow, which tells what is right."""
+"""Loads ``.pb`` files, frozen graphs of TensorFlow, which computes the reference."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def _state_padding(op: str, data: Sequence[Any], weight: Sequence[Any], attr: di
 
 
 def _check_bias(op: str, bias: Sequence[Any], weight: Sequence[Any], attr: dict) -> None:
-    """Refuse a bias that is not one number per output channel."""
+    """Raise if a bias is not one number per output channel."""
     if not (_are_known(bias) and _are_known(weight)):
         return
     channels = weight[1] * attr.get("group", 1) if op == "ConvTranspose" else weight[0]

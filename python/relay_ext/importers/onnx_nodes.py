@@ -36,7 +36,9 @@ _STANDARD = ("", "ai.onnx")
 
 
 def corrections(module: ModuleType) -> dict[str, Any]:
-    """Return a table of converters with those of ``com.microsoft``, and what asks it by domain."""
+    """Return a table of converters with those of ``com.microsoft``, and a function that selects by
+    domain.
+    """
     table = module._get_convert_map
     construct = module.GraphProto._construct_nodes
     check = module.GraphProto._check_for_unsupported_ops

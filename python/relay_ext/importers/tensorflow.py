@@ -133,7 +133,7 @@ def _without_free(sizes: Sizes, strides: Sequence[int]) -> Sizes:
 
 
 def _moves(rank: int, is_first: bool, target: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The axes that put channels first where the user asks for it, and back."""
+    """Return the axes that move channels first if the user requests it, and back."""
     if is_first or target != data_layout(rank, True):
         return (tuple(range(rank + 2)),) * 2
     return (0, rank + 1, *range(1, rank + 1)), (0, *range(2, rank + 2), 1)

@@ -35,7 +35,7 @@ class Registration(ABC):
         """Set our rules.  What is still noted another package has set after us: it stays."""
 
     def remove(self) -> None:
-        """Set what our rules replaced, where nobody has set it since."""
+        """Restore the attributes that our rules replaced, unless they have been set since."""
         restore_op_attrs(self.replaced)
 
     def give_up(self) -> list[str]:

@@ -70,7 +70,7 @@ def with_stated_sizes(
 
 
 def shape_of(converter: Any, tensor: Any) -> list[int]:
-    """The shape of a tensor; a size that nobody states is 1 in it."""
+    """Return the shape of a tensor, with 1 for a size that is not stated."""
     return [int(size) for size in converter.get_tensor_shape(tensor)]
 
 

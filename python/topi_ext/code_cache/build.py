@@ -109,7 +109,7 @@ _REFUSED = b"this function cannot be assembled"
 
 
 def _kept(one: _Function) -> Assembled | bool | None:
-    """The code of a function in the cache; False for one that is refused, None for none."""
+    """Return the cached code of a function; False if it is rejected, None if there is none."""
     content = disk_cache.read(one.name)
     if content is None or content == _REFUSED:
         return None if content is None else False
@@ -126,7 +126,7 @@ def _by_all_processors(make: Any, functions: list[_Function]) -> list[Assembled 
 
 
 def _named(module: Any, target: str) -> list[_Function] | None:
-    """The functions of `module`; None where what their code follows from can't be said."""
+    """Return the functions of `module` by name; None if the settings of their code are unknown."""
     settings = compat.build_settings()
     if settings is None:
         return None

@@ -108,6 +108,7 @@ from .targets import (
     system_triple,
 )
 from .versions import (
+    TESTED,
     IRBuilder,
     process_state,
     relax,
@@ -117,9 +118,11 @@ from .versions import (
     script,
     tir,
     tvm,
+    untested,
 )
 
 __all__ = [
+    "TESTED",
     "Build",
     "IRBuilder",
     "Replaced",
@@ -212,6 +215,7 @@ __all__ = [
     "tvm",
     "type_of",
     "unrolled_by_compiler",
+    "untested",
     "uses_var",
     "with_initial_values",
     "with_replaced",

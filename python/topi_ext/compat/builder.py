@@ -48,7 +48,7 @@ def prim_func() -> Any:
 
 @contextmanager
 def root_block() -> Iterator[None]:
-    """The frame of a function's body: a block where Relax asks for one."""
+    """Open the frame of a function's body, which is a block if Relax requires one."""
     if LETS_ARE_FRAMES:
         # The body is taken out of the function, see relay_ext: no block may be around it.
         with statements(ExitStack()):

@@ -59,7 +59,7 @@ def replace_op_attr(
 
 
 def is_replaced(replaced: Replaced, op_name: str, key: str) -> bool:
-    """Return whether the attribute is what it became, and nobody has set it since."""
+    """Return whether the attribute still has the value that this package set."""
     noted = replaced.get((op_name, key))
     return noted is not None and _same(op_attr(op_name, key), noted[1])
 

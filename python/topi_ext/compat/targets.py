@@ -50,7 +50,7 @@ _ARCH_PRCTL, _SUPPORTED, _TILE_DATA = 158, 0x1021, 18
 
 
 def _linux_grants_amx() -> bool:
-    """Return whether this Linux grants tile registers to a process that asks, as kernels do."""
+    """Return whether this Linux grants tile registers on request, as kernels request them."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return False  # the numbers are those of x86-64
     supported = ctypes.c_uint64()
@@ -62,9 +62,8 @@ _NO_GATHERS = ("+prefer-no-gather", "+prefer-no-scatter")
 
 
 def gathers_elements(target: Any) -> bool:
-    """Return whether LLVM copies elements that are apart by AVX-512's accesses and scatters, and
-    could be told not to: they take several cycles for each element, plain loads and stores about
-    one.
+    """Return whether LLVM copies separate elements by AVX-512's gathers and scatters, and could be
+    told not to. They take several cycles for each element, and plain loads and stores about one.
     """
     llvm = tvm.target.codegen
     if llvm.llvm_version_major() < 18:

@@ -116,7 +116,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Request:
-    """The request as kernels are asked for.
+    """The request for a kernel.
 
     Attributes
     ----------

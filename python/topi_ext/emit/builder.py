@@ -111,7 +111,9 @@ def argument(name: str, order: str, shape: Sequence[Expr], dtype: str) -> tuple[
 
 @contextmanager
 def body(*arguments: tuple[Any, ...]) -> Iterator[list[Operand]]:
-    """Open the body (Relax asks for a root block) and yield the arguments as flat operands."""
+    """Open the body (with the root block that Relax requires) and yield the arguments as flat
+    operands.
+    """
     with compat.root_block():
         operands = []
         for buffer, order, shape, dtype in arguments:
@@ -217,7 +219,7 @@ def tiles_or_ones(count: Expr, size: int) -> Iterator[tuple[Expr, int]]:
 
 def clamped_extent(first: Expr, size: Expr, block: Expr) -> Expr:
     """Return how many of a `block` of numbers from `first` on, a multiple of `block`, are below
-    `size`. At least one is: who calls has to see to it that `first` itself is below.
+    `size`. It is at least one: the caller has to ensure that `first` itself is below.
     """
     if isinstance(size, int) and isinstance(block, int) and size % block == 0:
         return block

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan that was chosen for a problem, and what is said of it."""
+"""The plan that was chosen for a problem, and its description."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def with_info(func: Any, info: KernelInfo) -> Any:
 
 
 def announce(func: Any) -> Any:
-    """Print the info of a kernel where the environment asks for it; return the kernel."""
+    """Print the info of a kernel if the environment enables it; return the kernel."""
     wanted = os.environ.get(VARIABLE, "").strip().lower()
     info = None if wanted in _OFF or func is None else info_of(func)
     if info is not None:

@@ -74,7 +74,7 @@ def _per_axis(op: str, name: str, value: Any, rank: int) -> tuple[int, ...]:
 def _steps(
     op: str, name: str, values: dict[str, Any], rank: int, may_be_whole: bool = False
 ) -> tuple[int, ...]:
-    """Strides or dilations, taken out of `values`: at least 1, and 1 where nothing is said.
+    """Return the strides or dilations, removed from `values`: at least 1, and 1 by default.
 
     Some TensorFlow functions want them of all axes, batch and channels included.
     """
@@ -139,7 +139,7 @@ def _read_torch(window: Window, given: dict[str, Any], size: Sizes) -> Call:
 def _torch_extra(
     window: Window, output_size: Any, both: tuple[int, ...], size: Sizes
 ) -> tuple[int, ...]:
-    """The output_padding that ``output_size`` asks for: less than the stride, in PyTorch."""
+    """Return the output_padding for ``output_size``: less than the stride, in PyTorch."""
     op, rank = window.op, window.rank
     wanted = integers(op, "output_size", output_size, (rank, rank + 2))[-rank:]
     if size is None:

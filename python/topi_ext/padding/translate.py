@@ -151,6 +151,6 @@ def _no_single_call(call: Call, spoken: dict[str, Any], missing: Pairs) -> str:
     verb = "crop the result" if call.window.transposed else "pad the operand"
     said = ", ".join(f"{key}={value!r}" for key, value in spoken.items())
     return (
-        f"padding={call.ends} (before, after) can be said by no single call: "
+        f"padding={call.ends} (before, after) cannot be expressed by a single call: "
         f"pass {said} and {verb} by {missing}"
     )

@@ -83,7 +83,7 @@ class Problem:
 
     @property
     def signature(self) -> str:
-        """This problem, of known sizes, in one line: its key in databases of plans."""
+        """Return this problem, with known sizes, as one line: its key in databases of plans."""
         return f"{self.kind} {listed(self)}"
 
 

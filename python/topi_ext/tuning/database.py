@@ -65,7 +65,7 @@ class Database:
     plans: Plans = field(compare=False, repr=False)
 
     def find(self, machine: str, problem: str) -> Entry | None:
-        """The entry of a problem, or None.  A file without any for `machine` is said to be so."""
+        """Return the entry of a problem, or None. Warn of a file without entries for `machine`."""
         if machine not in self.plans:
             if self.plans:
                 warn_once(f"{self.path}: ignored, it has no plans for {machine}")
@@ -74,11 +74,13 @@ class Database:
 
 
 class DatabaseError(ValueError):
-    """Why a file is no database that this version can read, in one line."""
+    """The reason why this version cannot read a file as a database."""
 
 
 def machine_name(processor: str, machine: Any) -> str:
-    """A machine in one line: the processor that a target names, and what plans know of it."""
+    """Return a machine as a line of text: the target's processor, and the properties that plans
+    depend on.
+    """
     return f"processor={processor or 'unnamed'} {listed(machine)}"
 
 
@@ -220,7 +222,7 @@ def current() -> Database | None:
 
 
 def opened(path: AnyPath) -> Database | None:
-    """The database of a file as it is now; None, said in one line, where it can't be read."""
+    """Return the current database of a file; None, with a warning, if it cannot be read."""
     path = os.path.abspath(path)
     try:
         found = os.stat(path)

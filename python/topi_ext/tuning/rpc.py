@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Boards behind TVM's RPC tracker: asked for, watched while they work, given back.
+"""Boards behind TVM's RPC tracker: requested, watched while they work, released.
 
 A *key* names a kind of board; servers under one key are alike, and the tracker gives whichever is
 free. Whatever a board or the network does, nothing here waits longer than it was told to.
@@ -221,7 +221,7 @@ class Session:
 
     @contextmanager
     def doing(self, what: str) -> Iterator[None]:
-        """Tell an end of the connection inside the block in one line; other errors pass.
+        """Report an end of the connection inside the block as a one-line error; other errors pass.
 
         Raises
         ------
@@ -282,7 +282,7 @@ class Session:
             return function(*arguments)
 
     def check_target(self, target: Any) -> None:
-        """Refuse a target whose device the server lacks, or whose code its processor cannot run.
+        """Raise for a target whose device the server lacks, or whose code its processor cannot run.
 
         A server without a compiler does not know its processor: there a wrong target is found
         when it dies.

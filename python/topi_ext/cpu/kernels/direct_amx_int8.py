@@ -50,8 +50,9 @@ def emit_body(problem: Convolution, plan: DirectAmxInt8Plan, operands: Sequence[
 
 
 def packed_weights(problem: Convolution, plan: DirectAmxInt8Plan) -> Packed:
-    """Return size and dtype of the packed weights: tiles, and behind them the weights as they are
-    stored, for the kernel that runs where the matrix unit is refused."""
+    """Return size and dtype of the packed weights: tiles, followed by the weights in their stored
+    order, for the kernel that runs if the matrix unit is not available.
+    """
     return Packed(ByteWeights(problem, plan).elements + -(-problem.weights // 4), LANE)
 
 

@@ -87,7 +87,9 @@ def direct_dot_int8_candidates(
 def _asked(
     problem: Convolution, machine: CpuMachine
 ) -> Iterator[tuple[str, tuple[Convolution, CpuMachine]]]:
-    """Instructions that serve the problem, and what the direct kernel's planner is asked."""
+    """Return the instructions that serve the problem, and the arguments for the direct kernel's
+    planner.
+    """
     if problem.acc_dtype != "int32" or not set(problem.dtypes[:2]) <= set(QUANTIZED):
         return
     for name, rate in machine.int_dots:
