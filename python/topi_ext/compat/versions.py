@@ -38,7 +38,7 @@ def release() -> str:
 
 
 TESTED = "TVM 0.17 (Relay), 0.25, 0.26, 0.27, and the main branch before 0.28"
-"""The releases of TVM that were tested: docs/how-to/add-a-tvm-release.md states how."""
+"""The releases of TVM that were tested: docs/reference/compatibility.md states how."""
 NEWEST_TESTED = (0, 28)
 
 
