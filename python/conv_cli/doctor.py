@@ -24,7 +24,7 @@ PACKAGES = (
 def findings(adapter: Adapter) -> list[tuple[str, str, str]]:
     """Return name, value and, if necessary, advice for each property of the installation."""
     target = adapter.host_target(usable())
-    features, _ = compat.llvm_features(target)
+    features, _ = compat.llvm_features(target) or (frozenset[str](), 0)
     threads, cores = started(), usable()
     other = f"set TVM_NUM_THREADS={cores} before the first run" if threads != cores else ""
     bound = os.environ.get("TVM_BIND_THREADS", "1") != "0"

@@ -140,14 +140,17 @@ def _options(chosen: Namespace) -> list[Options]:
     )
     keys = getattr(chosen, "key", [])
     targets = chosen.target if len(chosen.target) > 1 else chosen.target * len(keys)
+    if not keys:
+        return [options]
+    host, port = chosen.rpc
     return [
         replace(
             options,
             target=target,
-            board=Board(*chosen.rpc, key, chosen.cc, chosen.rpc_timeout, chosen.board_threads),
+            board=Board(host, port, key, chosen.cc, chosen.rpc_timeout, chosen.board_threads),
         )
         for key, target in zip(keys, targets)
-    ] or [options]
+    ]
 
 
 def _write_json(path: Path, reports: list[Any], *, several: bool) -> None:

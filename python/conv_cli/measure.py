@@ -120,9 +120,10 @@ def attempt(
         Stock's and ours.
     """
     adapter = protocol.adapter
+    implementations: tuple[AbstractContextManager[Any], ...] = (adapter.stock(), nullcontext())
     return [
         side(adapter.compile, implementation, make, tensors, expected, protocol, **options)
-        for implementation, make in zip((adapter.stock(), nullcontext()), makes)
+        for implementation, make in zip(implementations, makes)
     ]
 
 

@@ -54,9 +54,10 @@ def check_each(
             workers.append(worker)
             waiting[receive] = number
         while waiting:
-            for ready in wait(list(waiting)):
-                number = waiting.pop(ready)
-                found[number] = _received(ready, choices[number])
+            ready = wait(list(waiting))
+            for receive in [each for each in waiting if each in ready]:
+                number = waiting.pop(receive)
+                found[number] = _received(receive, choices[number])
                 left = (choices[n].board for n in waiting.values())
                 progress.step(", ".join(board.key for board in left if board))
                 workers[number].join(SECONDS_TO_END)
@@ -84,7 +85,8 @@ def _ignoring_interrupts() -> Iterator[None]:
 
 def _received(receive: Connection, options: Options) -> Outcome:
     try:
-        return receive.recv()
+        outcome: Outcome = receive.recv()
+        return outcome
     except EOFError:
         key = options.board.key if options.board else ""
         return CliError(f"--key {key}: the process that checked it died: out of memory?")

@@ -20,7 +20,7 @@ from .model import Model, check_names, random_or_given, shape_of_input
 
 Convert = Callable[[Any, Mapping[str, Any]], Any]
 
-LITERT = {
+LITERT: dict[str, Callable[[Any], Any]] = {
     "ai_edge_litert.interpreter": lambda module: module.Interpreter,
     "tensorflow": lambda module: module.lite.Interpreter,
 }

@@ -54,6 +54,8 @@ class Call:
 
     def shape(self, role: str) -> tuple[Any, ...]:
         """Shape of the tensor `role` in the canonical order."""
+        if self.geometry is None:
+            raise ValueError(f"{self.op}: the shape of {role} must be known")
         shapes = {
             "x": self.geometry.x_shape(self.n),
             "w": self.geometry.w_shape,

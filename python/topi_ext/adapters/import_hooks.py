@@ -212,7 +212,7 @@ class _Finder(MetaPathFinder):
 class _Corrected(Loader):
     """The loader of an importer."""
 
-    def __init__(self, loader: Any, hooks: ImportHooks) -> None:
+    def __init__(self, loader: Loader, hooks: ImportHooks) -> None:
         self.loader = loader
         self.hooks = hooks
 

@@ -70,7 +70,7 @@ class Assembled:
     def is_whole(self, own: str) -> bool:
         """Return whether LLVM can read all of it, and each function is among the code."""
         names = (*self.functions, *self.pointers)
-        texts = (self.head, self.flag, self.text, *names)
+        texts: tuple[object, ...] = (self.head, self.flag, self.text, *names)
         if not self.functions or not all(isinstance(one, str) and one.isascii() for one in texts):
             return False
         labels = (f"\\0A{own}.{name}:\\0A" for name in self.functions)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from .. import compat
 from . import disk as disk_cache
@@ -108,7 +108,7 @@ _REFUSED = b"this function cannot be assembled"
 """Kept in the place of a function's code, so that the next process does not try again."""
 
 
-def _kept(one: _Function) -> Assembled | bool | None:
+def _kept(one: _Function) -> Assembled | Literal[False] | None:
     """Return the cached code of a function; False if it is rejected, None if there is none."""
     content = disk_cache.read(one.name)
     if content is None or content == _REFUSED:

@@ -68,6 +68,8 @@ class Functions:
         of a GPU: TVM may run it on the CPU while it compiles.
         """
         packed, pack = self.packed_weights(problem, plan), self.module_of(plan).pack_weights
+        if packed is None:
+            raise ValueError(f"{problem.kind}: the kernel reads its weight as it is stored")
         with kernel(ATTRIBUTES) as functions:
             with self.body(*packing_arguments(problem, packed)) as operands:
                 operands[0].zero = problem.zero_points[1]
