@@ -93,7 +93,7 @@ class Adapter(ABC):
     usage : Usage
         Its command line.
     tvm_packages : tuple of str
-        What TVM can have been installed as.
+        Names of the packages that contain TVM.
     loaders : mapping of str to callable
         ``load(path, choices) -> Model`` by file extension; errors are ``CliError``.
     pipeline : str

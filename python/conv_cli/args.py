@@ -73,13 +73,13 @@ class Usage:
     package : str
         Its name, e.g. ``"relax_ext"``.
     extensions : tuple of str
-        Of the files that it reads.
+        Extensions of the files that it reads.
     frameworks : str
-        What models are compared with.
+        The frameworks that models are compared with.
     examples : str
         For ``--help``.
     gradients : str
-        What ``--grad`` does.
+        Description of ``--grad``.
     takes_outputs : bool
         Whether some files do not state their outputs.
     takes_boards : bool

@@ -186,7 +186,7 @@ def check(
     Raises
     ------
     CliError
-        What the user can put right, in one line.
+        For an error that the user can correct.
     """
     options, progress = options or Options(), progress or Progress()
     start, busy = time.perf_counter(), _busy()

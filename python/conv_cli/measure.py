@@ -147,19 +147,19 @@ def side(
     compiler : callable
         ``compiler(module, target, function) -> Compiled``.
     implementation : context manager
-        What is registered while the module is made and compiled.
+        Registers the rules with which the module is built and compiled.
     make : callable
         Gives the module, for what it builds may depend on what is registered.
     tensors, expected : list of torch.Tensor
     protocol : Protocol
     function : str
-        What to call in the module.
+        Name of the function to call.
     take : callable, optional
         The part of the function's result that is compared; all of it unless given.
     compare : callable, optional
         ``compare(result, expected)``; :func:`max_error` unless given.
     dtypes : sequence of torch.dtype, optional
-        What the results must have: that of what is expected is wider.
+        Dtypes that the results must have; the expected ones are wider.
     """
     try:
         with implementation:

@@ -35,17 +35,17 @@ class Model:
         ``reference() -> list of torch.Tensor``: the outputs of the model's own framework, in its
         own dtype. This is what is timed. None where the framework is not installed.
     exact : callable or None
-        The same in float64 where the framework can, else in the model's dtype.
+        The outputs in float64 if the framework supports it, otherwise in the model's dtype.
     framework : str
         ``"torch"``, ``"onnxruntime"``, ``"LiteRT"`` or ``"TensorFlow"``.
     notes : list of str
-        What there is to say of how it was loaded.
+        Notes about how the model was loaded.
     lacks : str
-        What is missing where there is no reference.
+        What is missing for a reference, if there is none.
     steps : float
         By how much whole numbers that it returns may differ: they are rounded ones if not 0.
     mod : tvm.IRModule
-        What ``convert`` made with the adapter registered.
+        Result of ``convert`` with the adapter registered.
     exported : torch.export.ExportedProgram, optional
     leaves : list, optional
         All arguments of the exported program, flat: for gradients.

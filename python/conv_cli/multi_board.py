@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One model on several kinds of boards at the same time: a process for each.
 
-What stock TVM is and what ours is are registered for a whole process, so threads would not do.
+Rules are registered for a whole process, so threads are not enough.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .errors import CliError
 
 Outcome = Report | CliError
 SECONDS_TO_END = 10
-"""What a process has to end by itself once it has sent what it found."""
+"""Seconds in which a process has to end after it has sent its result."""
 
 
 def check_each(

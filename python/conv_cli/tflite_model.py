@@ -24,7 +24,7 @@ LITERT: dict[str, Callable[[Any], Any]] = {
     "ai_edge_litert.interpreter": lambda module: module.Interpreter,
     "tensorflow": lambda module: module.lite.Interpreter,
 }
-"""What has an interpreter, by module: the first that is installed is used."""
+"""Getters of the interpreter by module: the first that is installed is used."""
 
 
 @dataclass(frozen=True)

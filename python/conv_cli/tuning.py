@@ -30,7 +30,7 @@ def tune(
     path : pathlib.Path
         A file that the adapter reads.
     database : pathlib.Path
-        What takes the plans.
+        File for the plans.
     say : callable
         Takes a line for each kernel.
 
@@ -42,7 +42,7 @@ def tune(
     Raises
     ------
     CliError
-        What the user can put right, in one line.
+        For an error that the user can correct.
     """
     target = parse_target(options.target, options.threads, adapter.host_target)
     model = load(path, adapter.loaders, options.choices)

@@ -33,7 +33,7 @@ from .legalizations import sums
 R = relax()
 
 _PASSES = {"llvm": "cpu_generic", "cuda": "cuda"}
-"""Of the kinds of target with kernels of ours: where TVM keeps the passes around them."""
+"""TVM's module of passes for each kind of target with kernels of this package."""
 
 
 def pipeline(target: Any, database: AnyPath | None = None) -> Any:

@@ -43,9 +43,9 @@ class Tuned(NamedTuple):
     Attributes
     ----------
     problem : str
-        What it computes.
+        The problem that it computes.
     kernel : str
-        Of the fastest plan.
+        Kernel of the fastest plan.
     ms, estimate_ms : float
         Milliseconds by that plan, and by the one that is taken without a measurement.
     plans : int
@@ -100,7 +100,7 @@ def tune(
     module : tvm.IRModule
         With or without constant weights.  It is left as it is.
     target : str, dict or tvm.target.Target
-        Of this machine, or of the board; threads as TVM's runtime has them there.
+        Target of this machine or of the board, with the number of threads of TVM's runtime there.
     database : str or path
         It is made, or plans are added to it.
     candidates : int
@@ -110,13 +110,14 @@ def tune(
     say : callable or Progress, optional
         Takes lines of progress; they are printed to standard error by default.
     board : topi_ext.tuning.rpc.Board, optional
-        What runs the plans, behind TVM's RPC tracker; this machine builds them.  Each kernel is one
-        session.  A target that names no ``num-cores`` gets the board's, as the command line has it.
+        The board that runs the plans, behind TVM's RPC tracker; this machine builds them.  Each
+        kernel is one session.  A target that names no ``num-cores`` gets the board's, as the
+        command line has it.
 
     Returns
     -------
     list of Tuned
-        Of the kernels that were measured.
+        Results for the measured kernels.
 
     Raises
     ------

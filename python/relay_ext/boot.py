@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finding a TVM that has Relay: the user's own, else the one inside the ``bitblas`` wheel.
 
-That one is linked against CUDA's libraries.  Where this machine has none, small stand-ins are
+It is linked against CUDA's libraries.  Where this machine has none, small stand-ins are
 compiled once, whose functions all say "no device".  This file uses the standard library only and
 must stay loadable alone: an environment's ``.pth`` file runs :func:`install` at every start.  Run
 as a program, it prints that file.

@@ -91,7 +91,7 @@ def packed_call(
     inputs, types : sequence
         Data and weight first.
     zero_points : tuple of int
-        What is subtracted from elements of both.
+        Numbers that are subtracted from elements of both.
     """
     target = tvm.target.Target.current(allow_none=True)
     if target is None or not (is_cpu(target) and has_own_schedule(target)):

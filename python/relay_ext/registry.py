@@ -102,7 +102,7 @@ class _Registry(Registration):
 
 
 _OURS = "relay_ext."
-"""What our type relations are called begins so."""
+"""Prefix of the names of our type relations."""
 
 _registry = _Registry()
 

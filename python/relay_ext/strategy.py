@@ -76,7 +76,7 @@ def _implemented(name: str, define: Callable[..., Any]) -> Any:
 def is_left_to_stock(conv: Conv, attrs: Any, target: Any) -> bool:
     """Return whether a call is computed as TVM computes it, its rewriting included.
 
-    That is ``conv`` on targets that our kernels do not know, and on processors depthwise integers
+    These are ``conv`` on targets without our kernels, and on CPUs depthwise integers
     in NHWC, whose channels TVM makes lanes, and sums of bytes where VNNI adds four products at a
     time, of images so small that the time goes into weights: TVM packs constant ones when it
     compiles, and ours does at each call.  Without VNNI, be it with AVX2 or AVX-512, TVM adds pairs

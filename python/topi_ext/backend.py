@@ -42,7 +42,7 @@ BACKENDS: dict[str, tuple[type[Backend], str]] = {
 
 
 NOMINAL_SIZE = 256
-"""What symbolic sizes are taken for where kernels are compared."""
+"""Value of symbolic sizes when kernels are compared."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def supports(kind: str, target: Any, zero_points: ZeroPoints = NO_ZERO_POINTS) -
         ``masked_softmax``, ``normalize``, ``attention``, ``transpose`` or ``resize``.
     target : tvm.target.Target or None
     zero_points : tuple of int
-        What is subtracted from elements of both operands.
+        Numbers that are subtracted from elements of both operands.
     """
     found = of_target(target)
     if isinstance(found, Unsupported):
@@ -139,7 +139,7 @@ def build(problem: Problem, target: Any) -> Any:
     Parameters
     ----------
     problem : Problem
-        Of any kind.  A product is one that
+        A problem of any kind.  A product is one that
         :attr:`~topi_ext.spec.matmul.Product.is_matrix_product`.
     target : tvm.target.Target or None
 
@@ -264,7 +264,7 @@ class _Request(NamedTuple):
     problem : Problem
     backend : Backend
     base : Problem or None
-        Of known sizes; the problem whose plan is built, where it is another one.
+        The problem of known sizes whose plan is built, if it is another one.
     """
 
     problem: Problem

@@ -28,7 +28,7 @@ def answer_interrupts(package: str, last: Callable[[], None] = lambda: None) -> 
     Parameters
     ----------
     package : str
-        What the line begins with.
+        The package that the message begins with.
     last : callable
         Is called before the process ends.
     """

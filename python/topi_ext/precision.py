@@ -28,7 +28,7 @@ def float32_precision(name: str) -> Iterator[None]:
     Raises
     ------
     ValueError
-        Of another name.
+        For an unknown name.
     """
     if name not in PRECISIONS:
         raise ValueError(f"float32_precision: {name!r} must be one of {', '.join(PRECISIONS)}")

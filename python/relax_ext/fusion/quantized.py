@@ -35,11 +35,11 @@ class Bytes(NamedTuple):
     Attributes
     ----------
     tensor : relax.Expr
-        Of int8 or uint8.
+        A tensor of int8 or uint8.
     dtype : str
     zero_point : int
     scale : numpy.ndarray or None
-        That broadcasts against the tensor; None where the operand is of integers itself.
+        Broadcasts against the tensor; None if the operand itself is an integer tensor.
     """
 
     tensor: Any

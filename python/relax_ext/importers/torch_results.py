@@ -31,7 +31,7 @@ def as_stated(importer: Any, node: Any, result: Any) -> Any:
     node : torch.fx.Node
         The call.
     result : object
-        What its converter gave.
+        Result of its converter.
 
     Raises
     ------

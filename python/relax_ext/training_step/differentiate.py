@@ -55,7 +55,7 @@ def differentiated(module: Any, names: Sequence[str], trained: Collection[str]) 
     ----------
     module : tvm.IRModule
     names : sequence of str
-        Of the parameters of ``main``, inputs first.
+        Names of the parameters of ``main``, inputs first.
     trained : collection of str
         Names of those with a gradient.
 

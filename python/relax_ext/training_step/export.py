@@ -58,7 +58,7 @@ class Exported:
     changed : tuple of str
         Names of the buffers that it changes, in the order of the results.
     draws : tuple of callable
-        What draws the random numbers of a call, which are arguments behind the state.
+        Functions that draw the random numbers of a call, which are arguments after the state.
     """
 
     program: Any

@@ -18,7 +18,7 @@ from .bound import bound
 from .diagnostics import in_errors
 
 PACKAGE = "tensorflow-cpu==2.15.1"
-"""What to install: the newest TensorFlow whose Keras is the one that TVM 0.17 reads."""
+"""The package to install: the newest TensorFlow whose Keras TVM 0.17 can read."""
 
 NO_RESULTS = {"Assert", "Const", "NoOp", "Placeholder", "PlaceholderWithDefault"}
 """Operators whose results are nobody's, even where no other reads them."""

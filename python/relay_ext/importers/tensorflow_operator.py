@@ -22,7 +22,7 @@ from topi_ext.spec.layout import SPATIAL
 R = relay()
 
 _LETTERS = {"conv": "IO", "conv_transpose": "OI", "depthwise": "OI"}
-"""What the last two axes of a weight are to Relay's operator; of a depthwise weight, to TVM."""
+"""Letters of the last two axes of a weight in Relay's operator; for a depthwise weight, in TVM."""
 
 
 def is_channels_first(layout: str) -> bool:
@@ -73,9 +73,9 @@ def convolution(
     weight : relay.Expr
         With the axes of :func:`weight_axes`.
     shape : sequence of int
-        Of the weight as it is stored.
+        Stored shape of the weight.
     groups : int
-        Of a convolution or transposed convolution.
+        Groups of a convolution or transposed convolution.
     """
     rank, letters = call.window.rank, _LETTERS[kind]
     stored = SPATIAL[rank] + letters

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's normalizations, poolings and arithmetic, with the arguments that TVM's converters drop.
 
-What has a random result is refused.
+Operators with random results are rejected.
 """
 
 from __future__ import annotations

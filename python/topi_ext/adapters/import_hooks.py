@@ -25,13 +25,13 @@ from ..compat import process_state
 class Importer:
     """One module of TVM that holds an importer.
 
-    What it has is named by paths: ``FUNCTION``, ``CLASS.FUNCTION``, or ``TABLE[KEY]`` for an entry
-    of a mapping.
+    Its contents are named by paths: ``FUNCTION``, ``CLASS.FUNCTION``, or ``TABLE[KEY]`` for an
+    entry of a mapping.
 
     Attributes
     ----------
     models : str
-        What it imports.
+        The models that it imports.
     needs : mapping of str to tuple of str
         Parameters of the functions that corrections replace or call, by path.
     corrections : callable
@@ -63,7 +63,7 @@ class _Put:
 class ImportHooks:
     """The corrections of an adapter.
 
-    What is in place belongs to the process, as TVM's modules do: an adapter that is imported a
+    Installed corrections belong to the process, as TVM's modules do: an adapter that is imported a
     second time takes out what the first one put in.
 
     Parameters

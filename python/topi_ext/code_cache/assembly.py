@@ -35,7 +35,7 @@ class Assembled:
     Attributes
     ----------
     head : str
-        Of LLVM's text: data layout, triple.
+        Head of LLVM's text: data layout, triple.
     flag : str
         Metadata that names TVM's target.
     functions : tuple of str
@@ -102,7 +102,7 @@ def assembled(module: Any, own: str) -> Assembled | None:
     ----------
     module : tvm.runtime.Module
     own : str
-        Which no other module has: its names begin so.
+        Unique prefix of the names of this module.
     """
     text = _MAIN.sub("", _DEBUG.sub("", module.inspect_source("ll")))
     head = "\n".join(_HEAD.findall(text))

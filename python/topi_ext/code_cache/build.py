@@ -21,7 +21,7 @@ from .assembly import Assembled, assembled, can_be_assembled, together
 
 _MARK = "topi_ext.keeps_code"
 _keeping: ContextVar[dict[tuple[str, ...], Any] | None] = ContextVar("keeps_code", default=None)
-"""What was built inside the block, by the names of its functions."""
+"""Results of builds inside the block, by the names of their functions."""
 
 
 def marked(module: Any) -> Any:
@@ -58,7 +58,7 @@ class CachedBuild:
     Parameters
     ----------
     stock : callable
-        What builds otherwise.
+        The build function that is replaced.
     """
 
     def __init__(self, stock: compat.Build) -> None:

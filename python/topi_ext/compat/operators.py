@@ -46,7 +46,7 @@ def _same(first: Any, second: Any) -> bool:
 
 
 Replaced = dict[tuple[str, str], tuple[Any, Any]]
-"""What an attribute was and what it became, by operator and key."""
+"""Earlier and current value of an attribute, by operator and key."""
 
 
 def replace_op_attr(

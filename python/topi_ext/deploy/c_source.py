@@ -16,10 +16,10 @@ TYPES = {
     "float64": "double",
     **{name: f"{name}_t" for name in ("int8", "uint8", "int16", "int32", "int64")},
 }
-"""Of C, by dtype."""
+"""Types of C, by dtype."""
 
 _CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4}
-"""Of DLPack, by dtype without its width."""
+"""Type codes of DLPack, by dtype without its width."""
 
 _HEADER = """\
 /* Made by `python -m topi_ext.emit`; changes are lost.
@@ -74,7 +74,7 @@ def header(request: Request, packed: Argument | None, target: str) -> str:
     packed : Argument or None
         The packed weights, if weights come packed.
     target : str
-        What it was built for.
+        The target that it was built for.
     """
     name, guard = request.words.name, request.words.name.upper()
     arguments = kernel_arguments(request, packed)

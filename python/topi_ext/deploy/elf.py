@@ -34,7 +34,7 @@ def isolated(data: bytes, renamed: Mapping[str, str], undefined: Collection[str]
     renamed : mapping of str to str
         Names and what takes their place, which must not be longer.
     undefined : collection of str
-        Those of them whose definition is taken away: another file has it.
+        Symbols whose definition is removed, because another file has it.
 
     Raises
     ------

@@ -17,7 +17,7 @@ from . import elf
 from .request import Argument, Request
 
 CONVERSIONS = {"__truncsfhf2": "conv_narrow", "__extendhfsf2": "conv_widen"}
-"""Of float16, which TVM puts into every module."""
+"""Conversions of float16, which TVM puts into every module."""
 
 RENAMED = {
     "__TVMBackendParallelLaunch": "conv_kernels_launch",
@@ -27,7 +27,7 @@ RENAMED = {
     "__tvm_ffi_main": "conv_kernels__",
     **CONVERSIONS,
 }
-"""What TVM calls, and what it is called in `runtime/conv_kernels.c`."""
+"""Functions that TVM calls, and their names in `runtime/conv_kernels.c`."""
 
 
 class Kernel(NamedTuple):

@@ -24,7 +24,7 @@ SHORT = {"bias": "add:C", "scale": "multiply:C"}
 """Steps of an epilogue that have names of their own."""
 
 MOST_OPERANDS = 12
-"""Of an epilogue."""
+"""Maximum of an epilogue."""
 
 LARGEST_FLOAT32 = 2.0**128 - 2.0**104
 
@@ -55,7 +55,7 @@ class Words:
     Attributes
     ----------
     name : str
-        Of the function in C.
+        Name of the C function.
     op : str
         One of :data:`OPERATORS`.
     input, weight : str
@@ -69,7 +69,7 @@ class Words:
         Permutations, in the operator's own letters; empty: NCHW, OIHW (transposed: IOHW), and as
         the data, or their like.
     dtype, out_dtype : str
-        Of the operands, and of the result; empty: the same.
+        Dtypes of the operands and of the result; empty for the same.
     epilogue : sequence of str
         Steps such as ``"bias"``, ``"multiply:0.5"``, ``"add:NCHW"``, ``"leaky_relu:0.2"``.
     packed : bool
@@ -126,7 +126,7 @@ class Request:
     layouts : Layouts
     n : int
     dtypes : tuple of str
-        Of the kernel's first operand, of its second, of the result.
+        Dtypes of the kernel's first operand, its second, and the result.
     epilogue : Epilogue
     arguments : tuple of Argument
         In the order of the function in C, the result last.

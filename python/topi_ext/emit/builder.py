@@ -71,7 +71,7 @@ def _exceeds(a: tuple[int, int], b: tuple[int, int]) -> bool:
 
 
 _kernels: list[Workspace] = []
-"""Of the kernels that are being built, the innermost last."""
+"""Workspaces of the kernels that are being built, the innermost last."""
 
 
 def workspace() -> Workspace:
@@ -126,7 +126,7 @@ def body(*arguments: tuple[Any, ...]) -> Iterator[list[Operand]]:
 
 
 STACK_BYTES = 992
-"""What TVM leaves on the stack, where LLVM may make registers of it."""
+"""Limit of what TVM leaves on the stack, where LLVM may turn it into registers."""
 
 
 def allocated(elements: Expr, dtype: str, *, hidden: bool = False) -> Array:

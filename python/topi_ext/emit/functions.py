@@ -49,8 +49,8 @@ class Functions:
         """Build the PrimFunc ``(data, weight, *operands of the epilogue, out)``, scheduled by
         `plan`.
 
-        Of a weight gradient it is ``(x, y, out)``, of a problem with one operand ``(x, *operands of
-        the epilogue, out)``.
+        For a weight gradient it is ``(x, y, out)``, for a problem with one operand ``(x, *operands
+        of the epilogue, out)``.
         """
         packed = self.packed_weights(problem, plan)
         with kernel(ATTRIBUTES) as functions, self.body(*arguments(problem, packed)) as operands:

@@ -17,7 +17,7 @@ class Choice(NamedTuple):
     ----------
     plan : plan
     estimate : float or None
-        Of its time, by the cost model.
+        Estimated time, by the cost model.
     origin : str
         As :class:`~topi_ext.kernel.info.KernelInfo` has it.
     """

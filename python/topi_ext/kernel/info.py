@@ -35,21 +35,21 @@ class KernelInfo:
     Attributes
     ----------
     kind : str
-        Of operator: ``conv``, ``conv_transpose``, ``conv_weight_grad``, ``matmul``, ...
+        Kind of operator: ``conv``, ``conv_transpose``, ``conv_weight_grad``, ``matmul``, ...
     shape : str
         Of operands and result.
     dtypes : tuple of str
         Of operands and result.
     post_ops : tuple of str
-        What is done to the result before it is written.
+        Post-ops that are applied to the result before it is written.
     kernel : str
         Name of the kernel; of one that chooses at run time, with those that it chooses from.
     plan : mapping
         The fields of its plan.
     estimate : float or None
-        Of the time it takes, by the cost model; None where none was made.
+        Estimated time, by the cost model; None if there is no estimate.
     unit : str
-        Of the estimate: ``cycles`` or ``ns``.
+        Unit of the estimate: ``cycles`` or ``ns``.
     origin : str
         Where the plan comes from: ``estimate``, ``measured``, ``selected`` or ``given``.
     """

@@ -37,7 +37,7 @@ Rated = tuple[Any, Sequence[float]]
 """A plan for symbolic sizes, and its estimated cost for each of some known sizes."""
 
 DynamicPlans = Callable[[Any, Sequence[Any], Any], Iterable[Rated]]
-"""Of a problem of symbolic sizes, the same of known sizes, and a machine: plans."""
+"""Function of a problem with symbolic sizes, the same with known sizes, and a machine: plans."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class DynamicShapes:
     Attributes
     ----------
     kinds : tuple of str
-        Those whose planner takes symbolic sizes as it takes known ones.
+        Kinds whose planner accepts symbolic sizes like known ones.
     is_contested : bool
         Whether plans of other kernels are rated against the one that its planner proposes.
     few : DynamicPlans, optional
@@ -74,7 +74,7 @@ class DynamicShapes:
 
 
 STATIC = DynamicShapes()
-"""Of kernels for known sizes only."""
+"""For kernels that serve known sizes only."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class Kernel(Generic[MachineT]):
     Attributes
     ----------
     name : str
-        Of its modules in ``plan/`` and in ``kernels/``.
+        Name of its modules in ``plan/`` and in ``kernels/``.
     plan : type
-        Of its plans.
+        Class of its plans.
     kinds : tuple of str
         Kinds of operators that it serves.
     candidates : callable, optional
@@ -133,7 +133,7 @@ class Registry(Generic[MachineT]):
     Parameters
     ----------
     kernels : Kernel
-        Of plans of equal cost, that of the first kernel is taken.
+        Among plans of equal cost, that of the first kernel is chosen.
     """
 
     def __init__(self, *kernels: Kernel[MachineT]) -> None:

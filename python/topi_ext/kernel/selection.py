@@ -24,7 +24,7 @@ class Selection:
     only : frozenset of str
         Empty for all.
     without : frozenset of str
-        Those that may not.
+        Kernels that must not be used.
     """
 
     only: frozenset[str] = frozenset()

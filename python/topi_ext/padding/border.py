@@ -68,11 +68,11 @@ class Border:
     before, after : tuple of int
         Where the rule is explicit.
     output_padding : tuple of int
-        Of a transposed convolution: rows that are returned beyond the rest.
+        For a transposed convolution: additional rows of the result.
     output_size : tuple of int
-        Of a transposed convolution: the rows that are wanted, if they are given.
+        For a transposed convolution: the requested rows, if given.
     cut : tuple of int
-        The same where no size is known: by how much the result is shorter than the full one.
+        If no size is known, by how much the result is shorter than the full one.
         Under SAME and without either it is ``reach - stride``, and the result ``size*stride``.
     """
 
@@ -149,7 +149,7 @@ def fit(
     Parameters
     ----------
     window : Window
-        Of a transposed convolution.
+        Window of a transposed convolution.
     size, wanted : sequence of int
         Rows of the operand and of the result.
     before : sequence of int

@@ -158,8 +158,9 @@ class AxisAccess:
     def meets(self, tap: Any, positions: Any, size: Any, most: Any = max, least: Any = min) -> Any:
         """The positions whose `tap` meets data: the first, and the one behind the last.
 
-        Of a plain gather, with so many output positions and an input of this `size`; the second may
-        be less than the first, where there is none.  `most` and `least` compute with expressions.
+        For a plain gather, with so many output positions and an input of this `size`; the second
+        may be less than the first, where there is none.  `most` and `least` compute with
+        expressions.
         """
         first = self.reads_at(tap, 0)
         begin = most(-(first // self.in_step), 0)

@@ -49,15 +49,15 @@ class Convolution(Problem):
     n : int or symbolic
         Batch.
     dtypes : tuple of str
-        Of the first operand, of the second, of the result.
+        Dtypes of the first operand, the second, and the result.
     epilogue : tuple of PostOp
-        What is done to the sums before they are written.
+        Post-ops that are applied to the sums before they are written.
     prepacked : bool
         Whether a kernel that packs its weights may find them packed.
     zero_points : tuple of int
-        What is subtracted from elements of both operands before they are multiplied.
+        Numbers that are subtracted from elements of both operands before they are multiplied.
     stated : Geometry or None
-        Of symbolic sizes, the geometry as the operator states it, which its run-time checks name.
+        For symbolic sizes, the geometry as the operator states it, which its run-time checks name.
 
     Raises
     ------
@@ -97,7 +97,7 @@ class Convolution(Problem):
         n : int or symbolic
             Batch.
         dtypes : tuple of str
-            Of the first operand, of the second, of the result.
+            Dtypes of the first operand, the second, and the result.
         fused : Fused
             Zero points, and what is done to the result; not for ``conv_weight_grad``.
         """
@@ -327,7 +327,7 @@ class Convolution(Problem):
     def met(self) -> tuple[tuple[int, ...], ...]:
         """Along depth, height and width, at how many positions each tap meets data, not padding.
 
-        Of images of known size and plain accesses.
+        For images of known size and plain accesses.
         """
         axes = zip(self.accesses[1:], self.positions[1:], self.in_sizes[1:])
         bounds = (

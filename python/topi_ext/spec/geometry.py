@@ -276,7 +276,7 @@ class Geometry:
         kernel : sequence of int
             Kernel size per axis.
         size_name : str
-            What the size of x is called in errors.
+            Name of the size of x in errors.
 
         Raises
         ------

@@ -25,7 +25,7 @@ _TOKEN = re.compile(r"([A-Z])|([0-9]+)([a-z])")
 def swap_kernel_letters(layout: str) -> str:
     """A kernel layout with input and output channels exchanged.
 
-    What a transposed convolution calls I are the channels of y, which is O of the forward one.
+    The channels I of a transposed convolution are those of y, which are O of the forward one.
     """
     return layout.translate(str.maketrans("IOio", "OIoi"))
 
@@ -118,7 +118,7 @@ class Layout:
     ) -> tuple[Any, ...]:
         """Shape in this layout of a tensor whose canonical shape is `shape`.
 
-        What is left over of symbolic sizes is a number once it is simplified, or not known.
+        The remainder of symbolic sizes is a number after simplification, or unknown.
 
         Raises
         ------

@@ -39,13 +39,13 @@ class MatMul(LetteredProblem):
     Attributes
     ----------
     sizes : tuple of (str, int or symbolic)
-        Of each letter.
+        Size of each letter.
     x, w, y : str
         Letters of the operands and of the result, in memory order.
     dtypes : tuple of str
-        Of x, w and y.
+        Dtypes of x, w and y.
     epilogue : tuple of PostOp
-        What is done to the sums before they are written; operands have the letters that they vary
+        Post-ops that are applied before sums are written; operands have the letters that they vary
         along, and no others.
     prepacked : bool
         Whether the kernel may find w packed.

@@ -68,7 +68,7 @@ class Filter:
     points : tuple of tuple of Term
     outputs : tuple of Combination
     lacks : tuple of int
-        Of each phase, how many of the first terms it does not have, see
+        How many of the first terms each phase does not have, see
         :func:`joined_filters_of`; if empty, none.
     """
 

@@ -29,7 +29,7 @@ QUANTIZED = {
     "uint8": (0, 255),
     "int16": (-32768, 32767),
 }
-"""What ``quantize`` gives, and between which numbers it saturates."""
+"""Dtypes of ``quantize``, and the numbers between which it saturates."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class PostOp:
     order : str
         The axes, in memory order, of the operand on the right; empty without one.
     varies : str
-        Those of them along which the operand varies; its size along the others is one.
+        The axes along which the operand varies; its size along the others is one.
     value : float
         The constant on the right where there is no operand; the slope of ``leaky_relu``; the zero
         point of ``quantize``.
     dtype : str
-        That of the operand, where it is not that of the result; what ``quantize`` gives.
+        Dtype of the operand, if it is not that of the result; dtype of ``quantize``.
     scale, zero_point : float, int
         An operand of integers stands for ``scale * (operand - zero_point)``, in float32.
     earlier : int or None
@@ -88,7 +88,7 @@ Epilogue = tuple[PostOp, ...]
 """Steps, first to last."""
 
 ZeroPoints = tuple[int, int]
-"""Of the first and of the second operand."""
+"""Zero points of the first and of the second operand."""
 
 NO_ZERO_POINTS: ZeroPoints = (0, 0)
 
@@ -100,9 +100,9 @@ class Fused:
     Attributes
     ----------
     epilogue : tuple of PostOp
-        What is done to the sums before they are written.
+        Post-ops that are applied to the sums before they are written.
     zero_points : tuple of int
-        What is subtracted from every element of the first and of the second operand, which are of
+        Numbers subtracted from every element of the first and second operand, which are of
         int8 or uint8, before it is multiplied.  Padding contributes nothing: it stands for the
         zero point.  As ONNX (QLinearConv) and TFLite define it.
     """

@@ -34,17 +34,17 @@ class Problem:
     Attributes
     ----------
     kind : str
-        Of operator: what kernels are registered for.
+        Kind of operator, for which kernels are registered.
     shape_text : str
         Sizes of operands and result, for people.
     dtypes : tuple of str
-        Of operands and of the result.
+        Dtypes of operands and of the result.
     epilogue : tuple of PostOp
-        What is done to the result before it is written.
+        Post-ops that are applied to the result before it is written.
     prepacked : bool
         Whether a kernel that packs its second operand may find it packed.
     zero_points : tuple of int
-        What is subtracted from elements of both operands.
+        Numbers that are subtracted from elements of both operands.
     is_static : bool
         Whether all sizes are numbers.
     """

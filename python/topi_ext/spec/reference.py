@@ -39,7 +39,7 @@ class Reference:
         How x, w and y are stored, operands and results alike; NCHW, OIHW and NCHW (or their like)
         if left out.
     zero_points : tuple of int
-        What is subtracted from elements of the first and of the second operand, not from padding.
+        Numbers subtracted from elements of the first and second operand, but not from padding.
     """
 
     layouts: Layouts | None = None

@@ -10,7 +10,7 @@ asymmetric   o f
 corners      o (before - 1) / (after - 1)
 ===========  =====================================================
 
-Of the last three, elements beside the coordinate are weighted by how near they are; beyond the
+In the last three, elements beside the coordinate are weighted by how near they are; beyond the
 border the last one counts.
 """
 

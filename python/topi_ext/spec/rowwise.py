@@ -39,13 +39,13 @@ class RowWise(LetteredProblem):
     op : str
         One of `OPS`.
     sizes : tuple of (str, int or symbolic)
-        Of each letter, in memory order.
+        Size of each letter, in memory order.
     columns : str
         The letters of a row: the last ones.
     dtypes : tuple of str
-        Of the operand and of the result.
+        Dtypes of the operand and of the result.
     epsilon : float
-        What is added to the variance.
+        Number that is added to the variance.
     epilogue : tuple of PostOp
         Operands have the letters that they vary along, and no others.
     """

@@ -18,11 +18,11 @@ class Transpose(Problem):
     Attributes
     ----------
     sizes : tuple of (str, int)
-        Of each letter.
+        Size of each letter.
     x, y : str
         Letters of the operand and of the result, in memory order; their last ones differ.
     dtype : str
-        Of both.
+        Dtype of operand and result.
     epilogue : tuple of PostOp
         Operands have the letters that they vary along, and no others.
     """

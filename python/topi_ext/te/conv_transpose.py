@@ -236,8 +236,8 @@ class ConvTranspose:
         Returns
         -------
         te.Tensor
-            Of dtype `acc_dtype`, with the axes of `out_layout`.  A spatial axis is followed by that
-            of its phases, or holds them side by side: see `_are_apart`.
+            Sums of dtype `acc_dtype`, with the axes of `out_layout`.  A spatial axis is followed by
+            that of its phases, or holds them side by side: see `_are_apart`.
         """
         axes = self._axis_of
         in_channels = self._sized(weight, self.kernel_layout, "I") // self.groups
@@ -286,7 +286,7 @@ class ConvTranspose:
         Parameters
         ----------
         out_channels : int or symbolic
-            Of a group.
+            Output channels of a group.
         """
         apart = self._are_apart(out_channels)
         return [axis.count if apart else axis.count * axis.phases for axis in self.axes]
@@ -297,7 +297,8 @@ class ConvTranspose:
         Parameters
         ----------
         phases : te.Tensor
-            Of :meth:`phases`; itself the result where the stride is 1 and the dtype is right.
+            Result of :meth:`phases`; returned unchanged if the stride is 1 and the dtype is
+            correct.
         """
         if all(axis.stride == 1 for axis in self.axes):
             if phases.dtype == out_dtype:

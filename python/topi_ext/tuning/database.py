@@ -36,7 +36,7 @@ from ..spec.problem import listed
 FORMAT, VERSION = "tvm-conv-ext plans", 1
 
 VARIABLE = "TVM_CONV_PLANS"
-"""Of the environment: the file that is used where a compile names none."""
+"""Environment variable that names the file for compilations that name none."""
 
 Entry = Mapping[str, Any]
 """``kernel`` and ``plan``, its name and its fields; ``ms`` and ``estimate_ms``, milliseconds of
@@ -56,7 +56,7 @@ class Database:
     ----------
     path : str
     state : tuple of int
-        Of the file, by which a later version of it is told from this one.
+        State of the file, by which later versions of it are recognized.
     plans : Plans
     """
 
@@ -197,7 +197,7 @@ def _written(plans: Plans) -> str:
 
 
 _chosen: ContextVar[Database | str | None] = ContextVar("plan_database", default="")
-"""That of :func:`using`; the empty text stands for what the environment names."""
+"""The file of :func:`using`; the empty string stands for that of the environment."""
 
 
 @contextmanager

@@ -17,10 +17,10 @@ LOSES = ((1, 2.0), (3, 1.3), (5, 1.1))
 """After so many turns, a function is left out whose shortest is so many times the fastest one's."""
 
 TURNS, FINAL_TURNS = 7, 15
-"""Of each function, and more of the first and the fastest one."""
+"""Turns of each function, and of the first and the fastest one."""
 
 GAIN = 0.98
-"""Of the first one's time: what takes longer is not said to be faster."""
+"""Fraction of the first function's time below which another one counts as faster."""
 
 
 def race(entrants: Mapping[int, Timed]) -> tuple[int, dict[int, float]]:

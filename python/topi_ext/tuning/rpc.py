@@ -43,12 +43,12 @@ class Board:
     ----------
     host : str
     port : int
-        Of the tracker.
+        Port of the tracker.
     key : str
-        Under which its servers are registered.
+        Key under which its servers are registered.
     compiler : str or None
-        What links libraries for it, e.g. ``aarch64-linux-gnu-g++``; chosen by the target's triple
-        unless given.
+        Command that links libraries for it, e.g. ``aarch64-linux-gnu-g++``; chosen by the target's
+        triple unless given.
     timeout : float
         Seconds to wait for a free board, and the most that one compiled function has there.
     threads : int or None

@@ -16,10 +16,10 @@ WITHIN = 4.0
 """Times the least estimate, beyond which the best of a kernel is not measured."""
 
 NEAR = 1.6
-"""The same for more plans of a kernel."""
+"""As above, for further plans of a kernel."""
 
 CONSIDERED = 300
-"""Of these the best by estimate."""
+"""Number of plans with the lowest estimates that are considered."""
 
 
 def shortlist(problem: Problem, machine: CpuMachine, most: int) -> list[Plan]:

@@ -17,7 +17,7 @@ from .. import emit
 from ..emit import Array, Expr, Operand
 
 PAIR = "int32"
-"""What a pair is held as."""
+"""Dtype of a pair."""
 
 LANES = 16
 """Pairs that one instruction multiplies."""

@@ -32,7 +32,7 @@ from ..emit import Array, Expr, Operand
 from ..plan.direct_dot_int8 import Dot, shift_of
 
 LANE = "int32"
-"""What a lane is held as, and sums are."""
+"""Dtype of lanes and sums."""
 
 _ADD = "topi_ext_int_dot"
 
@@ -133,7 +133,7 @@ class Channels(NamedTuple):
     Attributes
     ----------
     operand : Operand
-        Of int8 or uint8.
+        An operand of int8 or uint8.
     base : Expr
         Where its channel 0 is taken to be.
     present : int

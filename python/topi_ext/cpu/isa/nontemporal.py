@@ -45,7 +45,7 @@ def instructions(dtype: str, given: str, lanes: int) -> Iterator[None]:
     """Statements inside may call :func:`store` and :func:`skew` for vectors of `lanes`, and
     :func:`settle`.
 
-    Of float32 and float64, or of float32 that becomes float16 or bfloat16.
+    They support float32 and float64, and float32 that becomes float16 or bfloat16.
     """
     kind, narrow = _NARROWED.get(dtype, (_TYPES[given], ""))
     if narrow:

@@ -12,7 +12,7 @@ Lanes run over the positions of one phase, weights are scalars broadcast from a 
                         accumulators[channels][vectors] += weight * panel  -> acc
         for each output row: interleave its phases                       -> out
 
-Of the matrix product, M are output channels, N positions of one phase, K input channels and taps of
+In the matrix product, M are output channels, N positions of one phase, K input channels and taps of
 the phase.  Left, weights ``[block][phase][input channel][tap][channels]``, each broadcast; right,
 `panel` ``[input channel][residue][position]``, which a tap reads at an offset: no column is built.
 
@@ -20,7 +20,7 @@ the phase.  Left, weights ``[block][phase][input channel][tap][channels]``, each
 no zero is inserted and no product wasted.  With one K-block, a block of output channels is written
 out as soon as it is summed.
 
-Of few output channels, a tile may have all phases of its rows (`all_phases`): their taps read the
+With few output channels, a tile may have all phases of its rows (`all_phases`): their taps read the
 same data, which then is loaded once for all of them::
 
     accumulators[channels][phases of the row][vectors] += weight * panel

@@ -12,7 +12,7 @@ over what each position reads, in the same order::
                 accumulators[channels][m_tile] += weights * columns
             add up the lanes of each accumulator                                -> out
 
-Of the matrix product, M are output channels, N positions, K input channels and taps.  Left, the
+In the matrix product, M are output channels, N positions, K input channels and taps.  Left, the
 weights as the user stores them; right, `columns` ``[position][input channel][tap]`` of im2col: the
 lanes run along K in both.
 

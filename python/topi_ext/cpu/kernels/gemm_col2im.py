@@ -18,7 +18,7 @@ of columns (channel, tap), which are added up where they overlap::
             for each position, each tap: image += column    (one position's may be the image)
             cut the padding off                                             -> out
 
-Of the matrix product, M are positions, N channels of x and taps, K channels of y.  Left, `values`
+In the matrix product, M are positions, N channels of x and taps, K channels of y.  Left, `values`
 ``[tile of positions][channel of y][position]``, each broadcast; right, `weights` ``[tile of
 vectors][channel of y][lanes]``.
 """
@@ -329,7 +329,7 @@ class GemmCol2im:
     def _columns_are_images(self) -> Expr:
         """Return whether images of y have one position, whose columns are an image of x.
 
-        Of more positions it would be larger than a kernel.
+        With more positions the code would be larger than a kernel.
         """
         if self.problem.is_static:
             return self.plan.held == 0

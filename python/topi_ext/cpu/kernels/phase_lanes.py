@@ -15,7 +15,7 @@ lanes, or more, outputs leave the registers in the order in which they are store
                         accumulators[m_tile][vectors] += values * weights   -> acc
                 cut the padding off                                         -> out
 
-Of the matrix product, M are the positions q of a row, N channels of x and phases of a row, K rows
+In the matrix product, M are the positions q of a row, N channels of x and phases of a row, K rows
 of the kernel, channels of y and taps t.  Left, `values` ``[channel of y][depth][height][width]``,
 each broadcast; right, `weights` ``[row of the kernel][tile of vectors][channel of y][t][lanes]``.
 

@@ -14,7 +14,7 @@ one row of columns (channel, tap) for each position, as the weights lie in memor
                         accumulators[k_tile][vectors] += values * columns     -> acc
         write the rows of weights                                             -> out
 
-Of the matrix product, M are channels of y, N channels of x and taps, K positions.  Left, `values`
+In the matrix product, M are channels of y, N channels of x and taps, K positions.  Left, `values`
 ``[position][channel of y]``, each broadcast; right, `columns` ``[position][channel of x][tap]``:
 those of im2col.
 """
@@ -48,7 +48,7 @@ class _Sizes(NamedTuple):
     Attributes
     ----------
     axes : list
-        Of y along the four axes.
+        Sizes of y along the four axes.
     positions : int or expression
         Positions of a chunk.
     """
@@ -70,7 +70,7 @@ class _Share(NamedTuple):
     Attributes
     ----------
     splits : Splits
-        Of the tiles of channels of y.
+        Splits of the tiles of channels of y.
     split, group : Expr
     first_c, count : Expr
         The first channel of x, and how many.

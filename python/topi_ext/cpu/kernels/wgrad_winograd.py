@@ -29,7 +29,7 @@ Each term is a matrix product: M are channels of x, N channels of y, K tiles.  L
 
 A single block needs its sums only until they are combined: the last two loops then are one.
 
-Of many blocks each thread may take a share, with sums of its own, so that no line of one core is
+With many blocks each thread may take some, with sums of its own, so that no line of one core is
 written again by another::
 
     for each group, each part of the channels of x:

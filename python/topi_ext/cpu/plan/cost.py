@@ -36,7 +36,7 @@ MOST_ROWS = 14
 """Most rows of the register tile of a matrix product."""
 
 SHARED_CACHES = 16
-"""What cores share behind their second caches holds about as much as so many of these."""
+"""Size of the cache that cores share, in second caches."""
 
 BLOCK_POSITIONS = 4096
 """Most positions of a block that has several images."""

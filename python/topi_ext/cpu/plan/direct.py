@@ -82,7 +82,7 @@ class DirectPlan(Plan):
     plane_per_tap : bool
         Whether each tap of a ``conv`` has a plane of its own, so that no lane is in a halo.
     tasks : int
-        Of symbolic sizes, how many tasks there should be: `channel_splits` follows at run time.
+        For symbolic sizes, the number of tasks to aim for: `channel_splits` follows at run time.
     unrolled : int
         Most taps that are written out in an innermost loop.
     streamed : bool
@@ -91,8 +91,8 @@ class DirectPlan(Plan):
         Whether a register tile of a ``conv_transpose`` has all phases of its rows: what they read
         is loaded once for all of them.
     shared : int
-        Of depth, height and width, along how many, from the first on, phases with different numbers
-        of taps share code: slower, and sooner built.
+        Number of axes of depth, height and width, from the first on, along which phases with
+        different numbers of taps share code: slower, and sooner built.
     """
 
     window: Window
@@ -156,7 +156,7 @@ ROW_SUMS_LEFT = 4
 """Fewer phases of a row than half of the registers, by at least so many: for what they read."""
 
 MOST_PHASES = 1 << 12
-"""Of symbolic sizes, with more of them a task has room for one position."""
+"""With symbolic sizes and more phases than this, a task has room for one position."""
 
 
 @lru_cache(maxsize=64)
@@ -285,7 +285,7 @@ class _Task(NamedTuple):
     passes : int
         How often a block of output channels goes over the panel.
     vectors, tiles : int
-        Of the positions of the window, and register tiles of them.
+        Vectors of the positions of the window, and register tiles of them.
     per_split, chunks : int
         Blocks of output channels; parts of the input channels that are summed at a time.
     panel, held : int

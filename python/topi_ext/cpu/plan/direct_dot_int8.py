@@ -42,7 +42,7 @@ DOTS = {
         Dot("usdot", 4, "uint8", "int8"),
     )
 }
-"""Those that kernels know, by name."""
+"""The instructions that kernels use, by name."""
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class DotProductPlan(Plan):
     parallel : bool
         Whether threads share the tasks.
     room : int
-        Of symbolic sizes, the most positions that it takes at a time.
+        For symbolic sizes, the maximum of positions at a time.
     """
 
     lanes: int

@@ -72,7 +72,7 @@ class GemmPlan(Plan):
 
 
 MOST_VECTORS = 6
-"""Of a register tile."""
+"""Maximum of a register tile."""
 
 DEPTHS = (1 << 30, 512, 384, 256, 192, 128)
 """Candidates: terms that are summed at a time."""
@@ -84,7 +84,7 @@ MOST_OF_BLOCK = 768
 """Rows of a task at most."""
 
 NOMINAL = 256
-"""What symbolic sizes are taken for."""
+"""Value of symbolic sizes in estimates."""
 
 
 def gemm_candidates(

@@ -77,7 +77,7 @@ class GemmCol2imPlan(Plan):
     def extents(geometry: Geometry, most: Callable[..., Any] = max) -> list[Any]:
         """Extents of an image of x before its padding is cut off, and of what lies behind it.
 
-        Of symbolic sizes `most` has to be a maximum of expressions.
+        With symbolic sizes `most` has to be a maximum of expressions.
         """
         return [
             max(0, -pad) + most((y - 1) * s + (r - 1) * d + 1, x + pad)
@@ -191,7 +191,7 @@ def _cycles(
 ) -> tuple[float, float]:
     """Estimated cycles until the kernel is done, and of all tasks together.
 
-    What is left of whole tiles of positions is one more tile, or single positions (`ones`).
+    Positions after the whole tiles are one more tile, or single positions (`ones`).
     """
     geometry, c_block, m_tile = problem.geometry, plan.c_block, plan.m_tile
     k, taps = geometry.k_per_group, geometry.taps

@@ -22,7 +22,7 @@ class ResizePlan(Plan):
     Attributes
     ----------
     rows : int
-        Of the result, in a task.
+        Rows of the result in a task.
     parallel : bool
         Whether threads share the tasks.
     """

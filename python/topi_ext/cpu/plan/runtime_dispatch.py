@@ -19,7 +19,7 @@ class RuntimeDispatchPlan(Plan):
     large : Plan
         For everything else: of any size.
     most, most_of_image : int, optional
-        Of all images together, and of each; None for any number.
+        Limits for all images together, and for each; None for no limit.
     """
 
     small: Plan

@@ -51,9 +51,10 @@ class ValidTapsPlan(Plan):
     channel_splits : int
         Into how many tasks the output channels of one block of rows are divided.
     parallel : bool
-        Whether threads share the tasks.  Of symbolic images they do: tasks size what they hold.
+        Whether threads share the tasks.  With symbolic images they do, because tasks size their
+        workspace.
     room : int
-        Of symbolic images, positions of which a task has about as many, or one row.
+        For symbolic images, the approximate number of positions of a task, at least one row.
     """
 
     rows: tuple[int, int]
@@ -106,7 +107,7 @@ MOST_VALID = 0.97
 """Largest share of products with data for which it pays to leave out those with padding."""
 
 MOST_POSITIONS = 12
-"""Of a register tile."""
+"""Maximum of a register tile."""
 
 MOST_PLANS = 8
 """For how many known sizes plans are made, to be rated for all."""

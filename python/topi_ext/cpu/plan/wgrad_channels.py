@@ -61,7 +61,7 @@ class WgradChannelsPlan(Plan):
 
 
 MOST_POSITIONS = 1024
-"""Of a block."""
+"""Maximum of a block."""
 
 MOST_VALID = 0.85
 """Largest share of products with data for which each tap counts the positions where it meets it."""

@@ -45,7 +45,7 @@ class WgradIm2colPlan(Plan):
     parallel : bool
         Whether threads share the tasks.
     room : int
-        Of symbolic sizes, the most positions that it holds.
+        For symbolic sizes, the maximum of positions that it holds.
     """
 
     images: int

@@ -84,7 +84,7 @@ class WinogradPlan(Tiled):
     streamed : bool
         Whether the result is written by non-temporal stores.
     least, tasks : int
-        Of symbolic sizes, how many positions of a phase there have to be, and how many tasks there
+        For symbolic sizes, how many positions of a phase there have to be, and how many tasks there
         should be.  The block is then the room for one, which the kernel fills when it runs.
     """
 
@@ -180,7 +180,7 @@ def winograd_candidates(
 ) -> Iterator[tuple[float, WinogradPlan]]:
     """Yield plans that save products, and their cycles.
 
-    Of those tiles that may pay, or of these `tiles` among them.
+    Considers the tiles that may be faster, or these `tiles` among them.
 
     None are yielded for integers, whose sums have to be exact, where no two taps are neighbours or
     a phase has none, for more kinds of phases or terms than are written out, and where the direct

@@ -25,7 +25,7 @@ from .dynamic_shapes import plan_of_any_size
 NON_TEMPORAL_CACHES = 16
 """Smallest size of a result that is written by non-temporal stores, in second caches of all cores.
 
-What cores share behind these is seldom larger."""
+The cache that cores share is seldom larger."""
 
 NON_TEMPORAL_DOUBT = 8
 """Times more or less, within which a measurement asks whether that size is right."""
@@ -53,7 +53,7 @@ def rated(
     Parameters
     ----------
     problem : Problem
-        Of any kind.
+        A problem of any kind.
     machine : CpuMachine
     selection : Selection
         Kernels that may be chosen, where one of them serves the problem.
@@ -79,7 +79,7 @@ def candidates(
     Parameters
     ----------
     problem : Problem
-        Of known sizes.
+        A problem with known sizes.
     machine : CpuMachine
     selection : Selection
         Kernels whose plans are yielded.

@@ -184,7 +184,7 @@ class Split(NamedTuple):
     most : int or None
         The largest measure of a size that the first plan serves; None where it serves all.
     cycles : sequence
-        What each size takes.
+        Cycles for each size.
     """
 
     total: float

@@ -50,7 +50,7 @@ class WinogradInputs:
     ----------
     problem : Convolution
     data : Operand
-        What is read.
+        The operand that is read.
     first, block : sequence
         The first tile along the four axes, and how many there are.
     room : int
@@ -74,7 +74,7 @@ class WinogradInputs:
     ) -> ChannelInputs:
         """Prepare to combine the inputs of one phase, channel by channel.
 
-        Those of a term are written to ``made[first row of the term + row]``.
+        The values of a term are written to ``made[first row of the term + row]``.
         """
         dtype, depth = self.problem.acc_dtype, phase.filters[0]
         rows = _Rows.emitted(phase.filters, self.block)
@@ -251,7 +251,7 @@ class _Terms(NamedTuple):
     rows : _Rows
         The rows of the data that are read, as `raw` holds them.
     raw, made : Array
-        What they are combined of, and where they go.
+        The inputs, and the transformed inputs.
     first_rows : sequence of int
         The first row of each term in `made`.
     """
@@ -309,14 +309,14 @@ class _Axis(NamedTuple):
     Attributes
     ----------
     step, tile : int
-        Of the filter: inputs from one of a residue to the next, and outputs of a tile.
+        Inputs of the filter from one of a residue to the next, and outputs of a tile.
     residues : sequence of int
     total : int or expression
         Inputs of one residue.
     number : int or expression
         Inputs of all.
     most : int
-        Of a block of unknown shape, inputs for each of its tiles.
+        Inputs for each tile of a block of unknown shape.
     """
 
     step: int
@@ -364,13 +364,13 @@ class _Rows(NamedTuple):
     extents : tuple
         Images, and inputs along depth and height.
     row : Filter
-        That along a row, of the inputs that are there.
+        Filter along a row, for the inputs that are stored.
     input_stride : int
         How far apart these are in the data.
     length : int or expression
         Inputs of a row.
     elements : int or expression
-        Of all rows.
+        Elements of all rows.
     """
 
     axes: Sequence[_Axis]

@@ -20,7 +20,7 @@ class RowPhases:
     Attributes
     ----------
     slices : sequence of Slice
-        Those of the kernel.
+        Slices of the kernel.
     """
 
     def __init__(self, slices: Sequence[Slice]):

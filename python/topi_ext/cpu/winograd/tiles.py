@@ -46,7 +46,7 @@ MOST_PHASES = 1 << 12
 """Phases of all axes together: their offsets are tables."""
 
 ROOMS = (1, 2, 4, 8, 16)
-"""Of symbolic sizes, vectors of tiles that a block has room for."""
+"""Capacities of a block in vectors of tiles, for symbolic sizes."""
 
 Tile = tuple[int, ...]
 """Outputs of a tile along depth, height and width: one, two or four."""
