@@ -67,7 +67,9 @@ class Compiled(ABC):
         """The tensors of a result, in order, as torch tensors."""
 
     def timed(self, arguments: Any, protocol: Protocol) -> tuple[Any, float]:
-        """A result, and the milliseconds of the best run; see :func:`conv_cli.measure.timed`."""
+        """Return a result, and the milliseconds of the best run; see
+        :func:`conv_cli.measure.timed`.
+        """
         return timed(lambda: self.run(arguments), protocol)
 
     def close(self) -> None:  # noqa: B027 (most occupy nothing)

@@ -112,7 +112,7 @@ def _named(text: str) -> tuple[str, str]:
 
 
 def _whole(text: str, least: int, most: int) -> int | None:
-    """The number that a text is, or None."""
+    """Return the number that a text is, or None."""
     digits = text.isascii() and text.isdigit() and len(text) < 20
     return int(text) if digits and least <= int(text) <= most else None
 
@@ -175,7 +175,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser(usage: Usage) -> argparse.ArgumentParser:
-    """The argument parser of ``python -m PACKAGE``."""
+    """Return the argument parser of ``python -m PACKAGE``."""
     p = _Parser(
         prog=f"python -m {usage.package}",
         description=DESCRIPTION.format(package=usage.package, frameworks=usage.frameworks),

@@ -248,14 +248,14 @@ def _placed(adapter: Adapter, options: Options) -> tuple[Adapter, Any]:
 
 
 def _baseline(board: Board | None, target: Any) -> list[str]:
-    """A note where the target of a board leaves the processor open."""
+    """Return a note where the target of a board leaves the processor open."""
     if board is None or target.kind.name != "llvm" or target.attrs.get("mcpu"):
         return []
     return ["--target names no mcpu, so code is for a baseline processor"]
 
 
 def _not_imported(model: Model, adapter: Adapter) -> list[str]:
-    """A note where stock TVM does not import a model, of which the table has no row."""
+    """Return a note where stock TVM does not import a model, of which the table has no row."""
     try:
         with adapter.stock():
             imported_again(model.convert)
@@ -265,7 +265,7 @@ def _not_imported(model: Model, adapter: Adapter) -> list[str]:
 
 
 def _busy() -> list[str]:
-    """A note where other processes will spoil the times."""
+    """Return a note where other processes will spoil the times."""
     cores = os.cpu_count() or 1
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return [f"this machine is busy (load {load:.1f}), times are rough"] if load > cores else []
@@ -343,7 +343,9 @@ def _tolerance(table: Mapping[str, float], dtype: str) -> float:
 
 
 def _model_tolerance(outputs: list[Any], steps: float = 0.0) -> float:
-    """The largest of the outputs; of whole numbers, so many steps, as an error is measured."""
+    """Return the largest of the outputs; of whole numbers, so many steps, as an error is
+    measured.
+    """
     limits = [0.0]
     for y in outputs:
         limit = _tolerance(MODEL_TOLERANCE, str(y.dtype).removeprefix("torch."))
@@ -354,7 +356,7 @@ def _model_tolerance(outputs: list[Any], steps: float = 0.0) -> float:
 
 
 def target_text(target: Any) -> str:
-    """A target in a few words."""
+    """Return a target in a few words."""
     export = getattr(target, "export", None)
     attrs = dict(export()) if export else {}
     shown = [str(attrs.pop("kind", target.kind.name))]

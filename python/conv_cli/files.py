@@ -129,7 +129,7 @@ ONNX_FIELDS = 100
 
 
 def _varint(file: BinaryIO) -> int:
-    """The next number; -1 where there is none."""
+    """Return the next number; -1 where there is none."""
     value = 0
     for shift in range(0, 64, 7):
         byte = file.read(1)
@@ -161,7 +161,7 @@ def check_output(option: str, path: Path) -> None:
 
 
 def read_array(name: str, file: str) -> Any:
-    """The array of ``--input NAME=FILE.npy``, in this machine's byte order and row by row.
+    """Return the array of ``--input NAME=FILE.npy``, in this machine's byte order and row by row.
 
     Raises
     ------

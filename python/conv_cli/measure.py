@@ -56,7 +56,7 @@ class Side:
 
 
 def device(target: Any) -> Any:
-    """The first device of a target; one clear line where the machine has none."""
+    """Return the first device of a target; one clear line where the machine has none."""
     import tvm
 
     kind = str(target.kind.name)
@@ -87,7 +87,7 @@ def timed(run: Callable[[], Any], protocol: Protocol) -> tuple[Any, float]:
 
 
 def timed_torch(run: Callable[[], Any], protocol: Protocol) -> float:
-    """Milliseconds of PyTorch: the better of all its threads and one.
+    """Return the milliseconds of PyTorch: the better of all its threads and one.
 
     Its threads wait for each other by spinning, which costs tens of milliseconds per operator
     where other processes want the same cores.

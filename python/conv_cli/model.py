@@ -121,7 +121,8 @@ def check_names(choices: Choices, known: list[str]) -> None:
 def chosen_shape(
     name: str, stated: Sequence[Any] | None, choices: Choices
 ) -> tuple[int, ...] | None:
-    """Shape of what ``--input`` or ``--shape`` gives for an input, None where neither does.
+    """Return the shape of what ``--input`` or ``--shape`` gives for an input, None where neither
+    does.
 
     ``stated`` is the shape in the file: what is no number in it is free; None if it states none.
 
@@ -147,7 +148,8 @@ def chosen_shape(
 
 
 def shape_of_input(name: str, stated: Sequence[Any] | None, choices: Choices) -> tuple[int, ...]:
-    """Shape of an input: that of the file, whose free sizes ``--input`` or ``--shape`` choose.
+    """Return the shape of an input: that of the file, whose free sizes ``--input`` or ``--shape``
+    choose.
 
     Raises
     ------
@@ -170,21 +172,21 @@ def shape_of_input(name: str, stated: Sequence[Any] | None, choices: Choices) ->
 
 
 def shown_shape(stated: Sequence[Any]) -> str:
-    """A shape as errors show it, free sizes by their names or as ?."""
+    """Return a shape as errors show it, free sizes by their names or as ?."""
     return "(" + ", ".join("?" if size is None else str(size) for size in stated) + ")"
 
 
 def random_or_given(
     name: str, shape: tuple[int, ...], dtype: Any, choices: Choices, generator: Any
 ) -> Any:
-    """An input of a model: the array that is given, or random numbers."""
+    """Return an input of a model: the array that is given, or random numbers."""
     if name in choices.given:
         return given_input(name, choices.given[name], dtype)
     return random_input(name, shape, dtype, generator)
 
 
 def given_input(name: str, array: Any, dtype: Any) -> Any:
-    """A given array as a tensor of the model's torch dtype, None for its own.
+    """Return a given array as a tensor of the model's torch dtype, None for its own.
 
     Raises
     ------

@@ -17,7 +17,8 @@ Convert = Callable[[Any, Mapping[str, tuple[int, ...]]], Any]
 
 
 def fixed_sizes(proto: Any, choices: Choices) -> dict[str, tuple[int, ...]]:
-    """Shape of every input, by name: from the file, the given arrays, ``--shape`` and ``--dim``.
+    """Return the shape of every input, by name: from the file, the given arrays, ``--shape`` and
+    ``--dim``.
 
     Raises
     ------
@@ -45,7 +46,9 @@ def fixed_sizes(proto: Any, choices: Choices) -> dict[str, tuple[int, ...]]:
 
 
 def _stated(value: Any) -> list[int | str | None]:
-    """The shape of an input in the file: numbers, names of free sizes, None for nameless ones."""
+    """Return the shape of an input in the file: numbers, names of free sizes, None for nameless
+    ones.
+    """
     return [d.dim_param or d.dim_value or None for d in value.type.tensor_type.shape.dim]
 
 

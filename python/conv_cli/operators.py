@@ -38,7 +38,7 @@ class Operator:
         dtypes: tuple[str, str, str],
         layouts: tuple[str, str, str],
     ) -> Operator:
-        """The operator `name` with TVM's attributes, and shapes of data and weight."""
+        """Return the operator `name` with TVM's attributes, and shapes of data and weight."""
         rank = len(attrs.strides)
         padding = tuple(int(p) for p in attrs.padding)
         if len(padding) < 2 * rank:
@@ -140,7 +140,7 @@ def random_data(op: Operator, seed: int) -> list[Any]:
 
 
 def torch_apply(op: Operator, x: Any, w: Any) -> Any:
-    """The operator by PyTorch, in the dtype of its arguments.
+    """Return the operator by PyTorch, in the dtype of its arguments.
 
     A transposed convolution that PyTorch does not accept (asymmetric padding, much output padding)
     is its unpadded one, cropped and extended.

@@ -160,7 +160,7 @@ def profile(
 
 
 def _runs(model: Model, protocol: Protocol) -> tuple[list[list[Ran]], Mapping[str, str]]:
-    """The calls of each run, and the kernels of functions that are ours."""
+    """Return the calls of each run, and the kernels of functions that are ours."""
     adapter = protocol.adapter
     try:
         compiled = adapter.compile_observed(model.mod, protocol.target, "main")

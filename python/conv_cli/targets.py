@@ -16,7 +16,7 @@ from .errors import CliError, no_output
 def parse_target(
     text: str | None, threads: int, host_target: Callable[[int], Any], here: bool = True
 ) -> Any:
-    """The target of ``--target``: a kind, a JSON dict, or this machine.
+    """Return the target of ``--target``: a kind, a JSON dict, or this machine.
 
     Unless it is to run ``here``, it may be another machine's.
 

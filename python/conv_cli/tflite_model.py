@@ -100,7 +100,7 @@ def _read_to_the_end(model: Any) -> None:
 
 
 def _ends(subgraph: Any) -> tuple[list[_Tensor], list[_Tensor]]:
-    """Inputs and outputs of a model."""
+    """Return the inputs and outputs of a model."""
     return (
         [_tensor(subgraph, subgraph.Inputs(i)) for i in range(subgraph.InputsLength())],
         [_tensor(subgraph, subgraph.Outputs(i)) for i in range(subgraph.OutputsLength())],
@@ -136,7 +136,7 @@ def _tensor(subgraph: Any, index: int) -> _Tensor:
 
 
 def _input(tensor: _Tensor, choices: Choices, generator: Any) -> Any:
-    """An input as a tensor: what is given, or random numbers."""
+    """Return an input as a tensor: what is given, or random numbers."""
     import torch
 
     name = tensor.name

@@ -37,7 +37,7 @@ _PASSES = {"llvm": "cpu_generic", "cuda": "cuda"}
 
 
 def pipeline(target: Any, database: AnyPath | None = None) -> Any:
-    """The passes of ``tvm.compile`` for models with convolutions, as ``relax_pipeline``.
+    """Return the passes of ``tvm.compile`` for models with convolutions, as ``relax_pipeline``.
 
     Beyond what ``import relax_ext`` does: batch norms of inference become arithmetic; bias, scale,
     residual and activation (relu, clip, tanh, sigmoid, silu, gelu, ...) behind a convolution are
@@ -112,7 +112,9 @@ def with_packed_parameters(module: Any, target: Any, database: AnyPath | None = 
 
 
 def first_passes(module: Any, packs_parameters: bool = False) -> list[Any]:
-    """The passes until convolutions are kernels with epilogues, and weights are packed by calls."""
+    """Return the passes until convolutions are kernels with epilogues, and weights are packed by
+    calls.
+    """
     return [
         *([] if _trains(module) else [R.transform.DecomposeOpsForInference()]),
         R.transform.CanonicalizeBindings(),

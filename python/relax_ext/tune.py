@@ -177,7 +177,7 @@ def _checked(target: Any, board: Board | None) -> Any:
 
 
 def _works(module: Any, target: Any) -> Sequence[Work]:
-    """The kernels that the pipeline would build."""
+    """Return the kernels that the pipeline would build."""
     passes = [*first_passes(module), R.transform.LegalizeOps()]
     with using(None), backend.recording() as works, target:
         tvm.transform.Sequential(passes)(module)
@@ -192,7 +192,7 @@ def _is_known(work: Work, database: AnyPath) -> bool:
 
 
 def _fastest(work: Work, target: Any, most: int, board: Board | None) -> tuple[Plan, Tuned]:
-    """The fastest plan of those that agree with the estimate's."""
+    """Return the fastest plan of those that agree with the estimate's."""
     plans = shortlist(work.problem, work.backend.machine, most)
     library = built(work, plans, target)
     with on_board(library, board, target) if board else here(library) as opened:

@@ -22,7 +22,7 @@ def extern(
     rules: Sequence[Rule],
     restate: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """A scheduled PrimFunc ``(*operands, result)`` as one stage of TE.
+    """Return a scheduled PrimFunc ``(*operands, result)`` as one stage of TE.
 
     Its body is taken as it is, on the buffers of the stage; the variables in its parameters'
     shapes become the sizes of those buffers.  A call of the function would check these; here

@@ -90,7 +90,7 @@ class _BundledTvmFinder(MetaPathFinder):
     """Finds the bundled TVM, and prepares it only when it is imported."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """The spec of ``tvm``; None for all else."""
+        """Return the spec of ``tvm``; None for all else."""
         if name != "tvm" or _has_relay(PathFinder.find_spec("tvm")):
             return None
         root = _bundled()
@@ -162,7 +162,7 @@ def _stand_in(soname: str) -> Path:
 
 
 def _pth() -> str:
-    """The line of a ``.pth`` file that runs :func:`install` whenever Python starts there."""
+    """Return the line of a ``.pth`` file that runs :func:`install` whenever Python starts there."""
     return (
         "import importlib.util as u; "
         f"s = u.spec_from_file_location('relay_ext_boot', {str(Path(__file__).resolve())!r}); "

@@ -69,7 +69,7 @@ def _weight_grad(x: Any, y: Any, geometry: Geometry, layouts: Layouts, attrs: di
 
 
 def attrs_key(rank: int) -> str:
-    """Name of the class of a convolution's attributes."""
+    """Return the name of the class of a convolution's attributes."""
     return f"relay.attrs.Conv{rank}DAttrs"
 
 

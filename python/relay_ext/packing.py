@@ -133,13 +133,13 @@ def _compiled(func: Any, target: Any) -> Any:
 
 
 def relate_packed(types: Any, _: int, attrs: Any, reporter: Any) -> bool:
-    """Type relation of :data:`CONV_PACKED`."""
+    """Return the type relation of :data:`CONV_PACKED`."""
     assign(types[2], attrs["result"], reporter)
     return True
 
 
 def layouts_of_packed(attrs: Any, *_: Any) -> Any:
-    """Layouts of the operands of :data:`CONV_PACKED`: those of the original call."""
+    """Return the layouts of the operands of :data:`CONV_PACKED`: those of the original call."""
     call = attrs["attrs"]
     operands = [tvm.tir.layout(str(text)) for text in (call.data_layout, call.kernel_layout)]
     result = tvm.tir.layout(str(call.out_layout) or str(call.data_layout))

@@ -167,7 +167,7 @@ def _install_packed() -> None:
 
 
 def _generic(name: str, function: Callable[..., Any]) -> Any:
-    """The function object of TVM that a strategy must be."""
+    """Return the function object of TVM that a strategy must be."""
 
     def generic(attrs: Any, inputs: Any, out_type: Any, target: Any) -> Any:
         return function(attrs, inputs, out_type, target)
@@ -176,7 +176,7 @@ def _generic(name: str, function: Callable[..., Any]) -> Any:
 
 
 def _relation_of(op: str) -> str:
-    """Name of the type relation that an operator has now."""
+    """Return the name of the type relation that an operator has now."""
     (constraint,) = tvm.ir.Op.get(op).op_type.type_constraints
     return str(constraint.func.name).removeprefix("tvm.relay.type_relation.")
 

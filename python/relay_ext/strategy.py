@@ -145,7 +145,7 @@ def _needs_rewriting(conv: Conv, target: Any) -> bool:
 
 
 def compute(conv: Conv, operands: Sequence[Any], stages: list[Stage], target: Any) -> Any:
-    """The result of `conv` as a TE tensor; blocked layouts are undone and made around it."""
+    """Return the result of `conv` as a TE tensor; blocked layouts are undone and made around it."""
     plain = {role: conv.opened(role, t, topi) for role, t in zip(conv.roles, operands)}
     # Kernels take x before y.
     roles = sorted(conv.roles) if conv.kind == "conv_weight_grad" else conv.roles
@@ -170,7 +170,7 @@ def compute(conv: Conv, operands: Sequence[Any], stages: list[Stage], target: An
 def compute_packed(
     conv: Conv, problem: Convolution, target: Any, operands: Sequence[Any], stages: list[Stage]
 ) -> Any:
-    """The result of a convolution whose weight was packed, as a TE tensor."""
+    """Return the result of a convolution whose weight was packed, as a TE tensor."""
     build = partial(_build, backend.build_on_packed, target)
     if has_own_schedule(target):
         return _staged(conv, problem, operands, build, stages)
@@ -252,7 +252,7 @@ def _limits(conv: Conv, dtypes: tuple[str, str, str], target: Any) -> list[Rule]
 
 
 def rewriting(op: str, key: str, before: Any) -> Any:
-    """The rewriting of a call: TVM's where its strategy is left to TVM, else packed weights.
+    """Return the rewriting of a call: TVM's where its strategy is left to TVM, else packed weights.
 
     Parameters
     ----------

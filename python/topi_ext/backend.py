@@ -239,7 +239,7 @@ def plans(problem: Problem, target: Any) -> Iterator[tuple[float, Any]]:
 
 
 def workspace_bytes(func: Any, threads: int) -> int | None:
-    """Memory that a kernel of ours allocates while `threads` run it, at most.
+    """Return the memory that a kernel of ours allocates while `threads` run it, at most.
 
     None where it depends on a symbolic size.
     """
@@ -276,7 +276,7 @@ class _Request(NamedTuple):
         return cls(problem.anonymous(), backend, None if base == problem else base)
 
     def work(self) -> Work:
-        """The problem with a fresh variable for each symbolic size, and what builds it."""
+        """Return the problem with a fresh variable for each symbolic size, and what builds it."""
         return Work(self.problem.with_sizes(compat.size_var).canonical(), self.backend)
 
 

@@ -11,7 +11,7 @@ from .processors import started, usable
 
 
 def host_target(num_cores: int | None = None) -> Any:
-    """The llvm target that uses all that this machine's processor can do.
+    """Return the llvm target that uses all that this machine's processor can do.
 
     Parameters
     ----------

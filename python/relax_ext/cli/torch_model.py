@@ -25,7 +25,7 @@ def to_relax(exported: Any, *, keep_params: bool = False) -> Any:
 
 
 def read(path: Path) -> Any:
-    """The exported program in a file."""
+    """Return the exported program in a file."""
     import torch
 
     try:
@@ -38,7 +38,9 @@ def read(path: Path) -> Any:
 
 
 def example_leaves(exported: Any) -> list[Any]:
-    """The user inputs as one flat list: the examples saved with the program, or their like."""
+    """Return the user inputs as one flat list: the examples saved with the program, or their
+    like.
+    """
     from torch.utils import _pytree as pytree
 
     if exported.example_inputs is not None:
@@ -51,7 +53,9 @@ def example_leaves(exported: Any) -> list[Any]:
 
 
 def choose_inputs(exported: Any, choices: Choices) -> tuple[dict, list]:
-    """Inputs by name (tensors alone), and all user inputs as the flat list that the model takes."""
+    """Return the inputs by name (tensors alone), and all user inputs as the flat list that the
+    model takes.
+    """
     import torch
 
     names = list(exported.graph_signature.user_inputs)
@@ -93,7 +97,7 @@ def load(path: Path, choices: Choices) -> Model:
 
 
 def from_exported(exported: Any, inputs: dict, flat: list, name: str) -> Model:
-    """A model from an exported program and its inputs (by name, and as a flat list)."""
+    """Return a model from an exported program and its inputs (by name, and as a flat list)."""
     import torch
 
     module = exported.module()
@@ -137,7 +141,7 @@ def call(module: Any, exported: Any, leaves: list[Any]) -> list[Any]:
 
 
 def widened(module: Any, leaves: list[Any]) -> tuple[Any, list[Any]]:
-    """A float64 copy of a module, and of its arguments."""
+    """Return a float64 copy of a module, and of its arguments."""
     wide = [v.double() if is_floating(v) else v for v in leaves]
     return copy.deepcopy(module).double(), wide
 

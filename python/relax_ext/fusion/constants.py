@@ -34,7 +34,7 @@ _ARITHMETIC: dict[str, Callable[..., np.ndarray]] = {
 
 
 def call_of(expr: Any, lookup: Lookup) -> Any:
-    """The call of an operator that gives `expr`, or None."""
+    """Return the call of an operator that gives `expr`, or None."""
     value = expr if is_operator(expr) else lookup(expr)
     return value if is_operator(value) else None
 

@@ -37,7 +37,8 @@ class Scope(NamedTuple):
 
 
 def masked_softmax(where: Any, lookup: Lookup) -> Any:
-    """The softmax of which a call of ``where`` takes zeros in rows that are all minus infinity.
+    """Return the softmax of which a call of ``where`` takes zeros in rows that are all minus
+    infinity.
 
     It is what PyTorch's attention is exported as, of which masks may hide all of a row::
 
@@ -57,7 +58,7 @@ def masked_softmax(where: Any, lookup: Lookup) -> Any:
 
 
 def named(value: Any, *names: str) -> Any:
-    """A value that is a call of one of these operators, else None."""
+    """Return a value that is a call of one of these operators, else None."""
     return value if is_operator(value) and value.op.name in names else None
 
 
@@ -67,7 +68,7 @@ def is_operator(value: Any) -> bool:
 
 
 def number_in(expr: Any) -> float | None:
-    """The number that a constant of one element holds."""
+    """Return the number that a constant of one element holds."""
     value = constant_value(expr)
     if value is None:
         return None
@@ -76,8 +77,9 @@ def number_in(expr: Any) -> float | None:
 
 
 def _all_minus_infinity(condition: Any, lookup: Lookup) -> Any:
-    """The tensor of which a condition says that all of its last axis is minus infinity, else
-    None."""
+    """Return the tensor of which a condition says that all of its last axis is minus infinity, else
+    None.
+    """
     for name in ("relax.logical_not", "relax.max", "relax.logical_not", "relax.equal"):
         value = lookup(condition)
         cast = named(value, "relax.astype", "relax.not_equal")

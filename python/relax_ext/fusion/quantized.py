@@ -134,7 +134,7 @@ def _dequantized(call: Any, views: list[Any], lookup: Lookup) -> Bytes | None:
 
 
 def _difference(call: Any, lookup: Lookup) -> Bytes | None:
-    """An operand that is cast to int16 and has its zero point subtracted."""
+    """Return an operand that is cast to int16 and has its zero point subtracted."""
     cast, zero_point = call_of(call.args[0], lookup), value_of(call.args[1], lookup)
     is_cast = cast is not None and cast.op.name == "relax.astype"
     if not is_cast or zero_point is None or dtype_name(tensor_type_of(call).dtype) != "int16":
@@ -145,7 +145,9 @@ def _difference(call: Any, lookup: Lookup) -> Bytes | None:
 
 
 def _one_of(values: np.ndarray, dtype: str) -> int | None:
-    """The one zero point of a tensor of this dtype; None where there are several, or it is none."""
+    """Return the one zero point of a tensor of this dtype; None where there are several, or it is
+    none.
+    """
     if values.dtype.kind not in "iu" or values.size == 0 or np.any(values != values.flat[0]):
         return None
     zero, (low, high) = int(values.flat[0]), QUANTIZED[dtype]
@@ -169,7 +171,9 @@ def _factor(conv: Conv, data: np.ndarray, weight: np.ndarray) -> np.ndarray | No
 
 
 def stands_for(expr: Any, lookup: Lookup) -> Bytes | None:
-    """The bytes, with one scale, that the operand of a step is dequantized from; None of others."""
+    """Return the bytes, with one scale, that the operand of a step is dequantized from; None of
+    others.
+    """
     call = call_of(expr, lookup)
     if call is None or call.op.name != DEQUANTIZE:
         return None

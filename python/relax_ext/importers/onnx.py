@@ -110,7 +110,7 @@ def _state_same(bb: Any, inputs: Any, attr: dict[str, Any]) -> None:
 def _pads_at_run_time(
     sizes: Any, kernel: Any, attr: dict[str, Any]
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Padding before and after with which there are ``ceil(size / stride)`` results."""
+    """Return the padding before and after with which there are ``ceil(size / stride)`` results."""
     rank = len(kernel)
     strides, dilations = (attr.get(name, [1] * rank) for name in ("strides", "dilations"))
     pairs = []
@@ -128,7 +128,7 @@ Limits = tuple[Any, Any]
 
 
 def _clipping(limits: Callable[[Any, Any], Limits | None], stock: Callable[..., Any]) -> Any:
-    """The converter of Clip, whose limits `limits` finds; TVM's where it finds none."""
+    """Return the converter of Clip, whose limits `limits` finds; TVM's where it finds none."""
 
     def convert(cls: type, bb: Any, inputs: Any, attr: dict[str, Any], params: Any) -> Any:
         found = limits(inputs, attr)
@@ -167,7 +167,7 @@ def _constants(inputs: Any, attr: dict[str, Any]) -> Limits | None:
 
 
 def _limit(value: float | None, unlimited: float) -> float | None:
-    """A limit that limits; NaN is none, as in onnxruntime."""
+    """Return a limit that limits; NaN is none, as in onnxruntime."""
     return None if value is None or isnan(value) or value == unlimited else float(value)
 
 

@@ -99,8 +99,9 @@ def _sizes(converter: Any, expr: Any) -> Sequence[Any]:
 
 
 def _restated(expr: Any, name: str, **stated: Any) -> Any:
-    """An expression with another border of the convolution in it, which is the first operand of
-    what TVM puts around: bias, activation, quantization."""
+    """Return an expression with another border of the convolution in it, which is the first operand
+    of what TVM puts around: bias, activation, quantization.
+    """
     op = getattr(getattr(expr, "op", None), "name", "")
     if not op.startswith("relax.nn.conv"):
         if not getattr(expr, "args", None):

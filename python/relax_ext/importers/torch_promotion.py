@@ -149,7 +149,7 @@ def _rounded_division(importer: Any, node: Any) -> Any:
 
 
 def _dtype(node: Any) -> Any:
-    """The dtype in which a node calculates, None where it is no node of tensors."""
+    """Return the dtype in which a node calculates, None where it is no node of tensors."""
     import torch
 
     result = node.meta.get("val")

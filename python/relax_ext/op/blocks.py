@@ -13,7 +13,7 @@ R = relax()
 
 
 def merged(tensor: Any, layout: Layout, shape: Sequence[Any]) -> Any:
-    """A tensor stored in `layout` with its blocks merged: stored in ``layout.order``.
+    """Return a tensor stored in `layout` with its blocks merged: stored in ``layout.order``.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def merged(tensor: Any, layout: Layout, shape: Sequence[Any]) -> Any:
 
 
 def split(tensor: Any, layout: Layout, shape: Sequence[Any]) -> Any:
-    """The inverse of :func:`merged`."""
+    """Return the inverse of :func:`merged`."""
     if layout.is_plain:
         return tensor
     stored = layout.stored_shape("split", shape, simplify)

@@ -84,8 +84,9 @@ def _is_sum(size: Any) -> bool:
 
 
 def _by_phases(bb: Any, conv: Conv, operands: list[Any]) -> Any:
-    """The steps of a transposed convolution as functions: TVM's rule for matrix products fails
-    where it can't take in what follows one, and it can't interleave."""
+    """Return the steps of a transposed convolution as functions: TVM's rule for matrix products
+    fails where it can't take in what follows one, and it can't interleave.
+    """
     out_dtype = conv.dtypes["x"]
     acc = accumulator(conv.op, conv.dtypes["y"], conv.dtypes["w"], out_dtype)
 

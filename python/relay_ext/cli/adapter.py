@@ -69,7 +69,7 @@ class RelayCompiled(Compiled):
         return [self.executor.get_output(i) for i in range(self.executor.get_num_outputs())]
 
     def get(self, result: Any) -> list[Any]:
-        """The outputs, in order."""
+        """Return the outputs, in order."""
         import torch
 
         return [torch.from_numpy(array.numpy()) for array in result]
@@ -90,7 +90,7 @@ class RelayAdapter(Adapter):
     }
 
     def host_target(self, threads: int) -> Any:
-        """The target of this machine."""
+        """Return the target of this machine."""
         import relay_ext
 
         return relay_ext.host_target(threads)
@@ -119,11 +119,11 @@ class RelayAdapter(Adapter):
         return RelayCompiled(module, target)
 
     def find(self, model: Model) -> Counter[Operator]:
-        """Every different convolution of a model, and how often it occurs."""
+        """Return every different convolution of a model, and how often it occurs."""
         return operators.find(model.mod)
 
     def build(self, op: Operator) -> Any:
-        """A module whose ``main(x, w)`` is this operator alone."""
+        """Return a module whose ``main(x, w)`` is this operator alone."""
         return operators.build(op)
 
     def check_operator(

@@ -12,7 +12,7 @@ from topi_ext.compat import relay
 
 
 def bound(mod: Any, params: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
-    """The module with its weights bound, whose ``main`` takes the inputs in their order.
+    """Return the module with its weights bound, whose ``main`` takes the inputs in their order.
 
     Importers list parameters as the graph meets them, and leave out what it does not use.
 

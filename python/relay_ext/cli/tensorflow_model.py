@@ -25,7 +25,7 @@ NO_RESULTS = {"Assert", "Const", "NoOp", "Placeholder", "PlaceholderWithDefault"
 
 
 def tensorflow(why: str) -> Any:
-    """The package, without its messages.
+    """Return the package, without its messages.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def load(path: Path, choices: Choices) -> Model:
 
 
 def torch_dtype(name: str, dtype: Any) -> Any:
-    """The torch dtype of one of TensorFlow.
+    """Return the torch dtype of one of TensorFlow.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def torch_dtype(name: str, dtype: Any) -> Any:
 
 
 def _graph(tf: Any, path: Path) -> tuple[Any, Any]:
-    """A file's graph, and its definition."""
+    """Return a file's graph, and its definition."""
     try:
         definition = tf.compat.v1.GraphDef.FromString(path.read_bytes())
     except Exception as error:
@@ -123,7 +123,7 @@ def _graph(tf: Any, path: Path) -> tuple[Any, Any]:
 
 
 def _outputs(graph: Any, chosen: tuple[str, ...]) -> list[str]:
-    """Names of tensors: those chosen, else those that are found."""
+    """Return the names of tensors: those chosen, else those that are found."""
     found = [
         f"{op.name}:0"
         for op in graph.get_operations()

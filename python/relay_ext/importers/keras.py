@@ -49,7 +49,9 @@ def corrections(module: ModuleType) -> dict[str, Any]:
 
 
 def _converter(name: str, activation: Callable[..., Any]) -> Callable[..., Any]:
-    """A converter ``(expression, layer, table of expressions, layout, shape) -> expression``."""
+    """Return a converter ``(expression, layer, table of expressions, layout, shape) ->
+    expression``.
+    """
     kind, rank = KINDS[name], int(name.partition("Conv")[2][0])
 
     def convert(

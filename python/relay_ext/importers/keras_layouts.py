@@ -53,7 +53,7 @@ def _from_keras(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _channels_first(mod: Any, params: dict[str, Any], rank: int) -> Any:
-    """A typed module whose operands and results of this rank have their channels first."""
+    """Return a typed module whose operands and results of this rank have their channels first."""
     function = mod["main"]
     outside, inside = [], {}
     for var in function.params:

@@ -238,7 +238,7 @@ def _train_batch_norm(module: ModuleType, operands: Sequence[Any], attr: dict[st
 
 
 def _dtype(elem_type: Any) -> str:
-    """Name of the dtype that ONNX numbers so; a name stays what it is."""
+    """Return the name of the dtype that ONNX numbers so; a name stays what it is."""
     from onnx import TensorProto
     from onnx.helper import tensor_dtype_to_np_dtype
 

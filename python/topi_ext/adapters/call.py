@@ -53,7 +53,7 @@ class Call:
         return Layouts(**{role: layout.order for role, layout in self.layouts.items()})
 
     def shape(self, role: str) -> tuple[Any, ...]:
-        """Shape of the tensor `role` in the canonical order."""
+        """Return the shape of the tensor `role` in the canonical order."""
         if self.geometry is None:
             raise ValueError(f"{self.op}: the shape of {role} must be known")
         shapes = {
@@ -64,5 +64,5 @@ class Call:
         return shapes[role]
 
     def stored_shape(self, role: str) -> tuple[Any, ...]:
-        """Shape of the tensor `role` as it is stored."""
+        """Return the shape of the tensor `role` as it is stored."""
         return self.layouts[role].stored_shape(self.op, self.shape(role), simplify)

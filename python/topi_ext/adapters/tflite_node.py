@@ -75,8 +75,8 @@ def shape_of(converter: Any, tensor: Any) -> list[int]:
 
 
 def output_shape(converter: Any, op: Any, stated: Any, name: str) -> list[int]:
-    """The whole shape that a transposed convolution gives, `stated` by its first operand; what the
-    file says of the result, where the graph computes that.
+    """Return the whole shape that a transposed convolution gives, `stated` by its first operand;
+    what the file says of the result, where the graph computes that.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def shape_known(converter: Any, stated: Any, shape: Sequence[int]) -> Iterator[N
 
 
 def border(padding: int, **stated: Any) -> dict[str, tuple[int, ...]]:
-    """Strides, padding, dilation and output_padding as TVM's operators take them.
+    """Return the strides, padding, dilation and output_padding as TVM's operators take them.
 
     Parameters
     ----------

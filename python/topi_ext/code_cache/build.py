@@ -65,7 +65,7 @@ class CachedBuild:
         self.stock = stock
 
     def __call__(self, mod: Any, target: Any = None, pipeline: Any = "default") -> Any:
-        """A module of LLVM, as TVM's own."""
+        """Return a module of LLVM, as TVM's own."""
         module, built = compat.as_module(mod), _keeping.get()
         is_asked = built is not None or _MARK in (module.attrs or ())
         if not (is_asked and _is_plain(module, target, pipeline)):

@@ -52,7 +52,7 @@ def limit_bytes() -> int:
 
 
 def key(*parts: str) -> str:
-    """The name of what follows from `parts` and from the source of this package."""
+    """Return the name of what follows from `parts` and from the source of this package."""
     digest = hashlib.sha256(_source())
     for part in parts:
         content = part.encode(errors="surrogatepass")

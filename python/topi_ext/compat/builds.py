@@ -86,7 +86,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def function_text(func: Any) -> str:
-    """All that a function is, exactly."""
+    """Return all that a function is, exactly."""
     return tvm.ir.save_json(func)
 
 
@@ -96,7 +96,7 @@ def calls_another(text: str) -> bool:
 
 
 def module_of_llvm(text: str) -> Any:
-    """A module of a text in LLVM's language.
+    """Return a module of a text in LLVM's language.
 
     TVM reads it from a file only.  This one is in memory, so that no disk can be full.
 

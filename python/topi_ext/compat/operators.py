@@ -11,7 +11,7 @@ from .versions import tvm
 
 
 def op_attr(op_name: str, key: str) -> Any:
-    """The attribute `key` of an operator, None where it is unset."""
+    """Return the attribute `key` of an operator, None where it is unset."""
     try:
         return tvm.ir.Op.get(op_name).get_attr(key)
     except RuntimeError:  # no operator has ever had this attribute
@@ -85,8 +85,9 @@ def own_op(op_name: str, description: str, arguments: Sequence[str]) -> None:
 
 
 def call_attr(call: Any, name: str) -> Any:
-    """The attribute `name` of a call, whether its attributes are a class or a dictionary, which
-    may lack it: None then."""
+    """Return the attribute `name` of a call, whether its attributes are a class or a dictionary,
+    which may lack it: None then.
+    """
     attrs = call.attrs
     if isinstance(attrs, tvm.ir.DictAttrs):
         return dict(attrs.items()).get(name)

@@ -20,7 +20,7 @@ def intrinsic_name(call: Any) -> str:
 
 
 def scalar_dtype(expr: Any) -> str:
-    """Dtype of an expression of numbers."""
+    """Return the dtype of an expression of numbers."""
     return str(expr.dtype if hasattr(expr, "dtype") else expr.ty.dtype)
 
 
@@ -37,7 +37,7 @@ def is_number(expr: Any) -> bool:
 
 
 def extern_operands(expr: Any, name: str) -> Any:
-    """The operands of a call of the external function `name`; None of other expressions."""
+    """Return the operands of a call of the external function `name`; None of other expressions."""
     is_extern = hasattr(expr, "args") and intrinsic_name(expr) == "call_pure_extern"
     if not is_extern or str(expr.args[0].value) != name:
         return None
@@ -135,8 +135,9 @@ def takes_llvm(func: Any) -> bool:
 
 
 def importing_llvm(body: Any, text: str) -> Any:
-    """The body of a function with a root block, which may call the functions that `text`, in LLVM's
-    language, defines."""
+    """Return the body of a function with a root block, which may call the functions that `text`, in
+    LLVM's language, defines.
+    """
     root, zero = body.block, tir.IntImm("int32", 0)
     inside = tir.AttrStmt(zero, "pragma_import_llvm", StringImm(text), root.body)
     block = type(root)(

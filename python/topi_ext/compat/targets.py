@@ -15,7 +15,7 @@ from .versions import LETS_ARE_FRAMES, tvm
 
 
 def host_target(num_cores: int) -> Any:
-    """The llvm target that uses all that this machine's processor can do."""
+    """Return the llvm target that uses all that this machine's processor can do."""
     llvm = tvm.target.codegen
     options: dict[str, Any] = {
         "kind": "llvm",
@@ -73,7 +73,7 @@ def gathers_elements(target: Any) -> bool:
 
 
 def compiled(functions: dict[str, Any], target: Any) -> Any:
-    """The module of PrimFuncs by name, whose object file a program in C can call.
+    """Return the module of PrimFuncs by name, whose object file a program in C can call.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def compiled(functions: dict[str, Any], target: Any) -> Any:
 
 
 def processor(target: Any) -> str:
-    """The processor that an llvm target names; empty where it names none."""
+    """Return the processor that an llvm target names; empty where it names none."""
     return str(target.attrs.get("mcpu", "") or "")
 
 
@@ -113,7 +113,7 @@ def system_triple() -> str:
 
 
 def processors(triple: str = "") -> set[str]:
-    """The processors that LLVM knows of this machine's architecture, or of a triple's."""
+    """Return the processors that LLVM knows of this machine's architecture, or of a triple's."""
     named = {"mtriple": triple} if triple else {}
     plain = tvm.target.Target({"kind": "llvm", **named})
     return set(map(str, tvm.target.codegen.llvm_get_cpu_archlist(plain)))
@@ -130,8 +130,9 @@ def lacks_64_bits(target: Any) -> bool:
 
 
 def missing_vectors(target: Any, has: Callable[[str], bool] | None = None) -> list[str]:
-    """The vector instructions that an llvm target uses and a processor has not: this machine's, or
-    that of which ``has(feature)`` tells."""
+    """Return the vector instructions that an llvm target uses and a processor has not: this
+    machine's, or that of which ``has(feature)`` tells.
+    """
     if has is None:
         here = dict(tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")())
 

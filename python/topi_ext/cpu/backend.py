@@ -67,7 +67,7 @@ class CpuBackend:
         return Choice(plan, cycles, "estimate" if self.selection.is_all else "selected")
 
     def build(self, problem: Problem, plan: Plan | None = None) -> Any:
-        """The PrimFunc of the kernel with this `plan`; of the fastest one without.
+        """Return the PrimFunc of the kernel with this `plan`; of the fastest one without.
 
         Any plan that :func:`topi_ext.cpu.select.choose.candidates` gives for the problem is right.
         """
@@ -97,8 +97,9 @@ class CpuBackend:
     def build_packing(
         self, problem: Problem, plan: Plan | None = None
     ) -> tuple[Any, Packed] | None:
-        """The PrimFunc that packs the weights of that kernel, and what it writes; None where the
-        kernel reads weights as they are."""
+        """Return the PrimFunc that packs the weights of that kernel, and what it writes; None where
+        the kernel reads weights as they are.
+        """
         plan = self.plan(problem) if plan is None else plan
         packed = kernels.packed_weights(problem, plan)
         return packed and (kernels.build_packing(problem, plan), packed)

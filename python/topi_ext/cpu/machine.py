@@ -61,7 +61,7 @@ class CpuMachine:
 
     @classmethod
     def of_features(cls, features: frozenset[str], threads: int) -> CpuMachine:
-        """The machine that LLVM's CPU `features` describe."""
+        """Return the machine that LLVM's CPU `features` describe."""
         streams = "non-temporal-stores" in features
         if "amx-tile" in features:
             other = cls.of_features(features - {"amx-tile"}, threads)
@@ -91,12 +91,14 @@ class CpuMachine:
         return cls(threads=threads)
 
     def lanes(self, dtype: str) -> int:
-        """Elements of a vector of this dtype."""
+        """Return the elements of a vector of this dtype."""
         return max(1, self.vector_bytes // byte_width(dtype))
 
 
 def _int_dots(features: frozenset[str], fmas: float) -> tuple[tuple[str, float], ...]:
-    """The instructions for products of integers that `features` name, of the widest vectors."""
+    """Return the instructions for products of integers that `features` name, of the widest
+    vectors.
+    """
     if "neon" in features:
         # Of equally fast ones the first is taken.
         names = [*(("usdot",) if "i8mm" in features else ())]

@@ -66,7 +66,7 @@ int __tvm_ffi_{kernel}(void* self, void* arguments, int32_t count, void* result)
 
 
 def header(request: Request, packed: Argument | None, target: str) -> str:
-    """The header of a kernel.
+    """Return the header of a kernel.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def header(request: Request, packed: Argument | None, target: str) -> str:
 
 
 def source(request: Request, packed: Argument | None, *, copies: bool) -> str:
-    """The functions that the header declares.
+    """Return the functions that the header declares.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def packing_arguments(request: Request, packed: Argument) -> list[Argument]:
 
 
 def _described(request: Request) -> str:
-    """The operator and its attributes."""
+    """Return the operator and its attributes."""
     words = request.words
     parts = [words.op]
     for attribute in ("stride", "padding", "dilation", "output_padding"):

@@ -45,7 +45,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Return the options."""
     made = _Parser(
         f"python -m {PROGRAM}",
         description=_DESCRIPTION,

@@ -25,7 +25,8 @@ def is_riscv(data: bytes) -> bool:
 
 
 def isolated(data: bytes, renamed: Mapping[str, str], undefined: Collection[str] = ()) -> bytes:
-    """The object file `data` with symbols renamed, and hidden where they are renamed or defined.
+    """Return the object file `data` with symbols renamed, and hidden where they are renamed or
+    defined.
 
     Parameters
     ----------

@@ -48,7 +48,8 @@ class Kernel(NamedTuple):
 
 
 def target_of(text: str) -> Any:
-    """The target that is stated: JSON, the name of a processor, or nothing for this machine's.
+    """Return the target that is stated: JSON, the name of a processor, or nothing for this
+    machine's.
 
     Raises
     ------
@@ -110,7 +111,7 @@ def build(request: Request, target: Any) -> Kernel:
 
 
 def object_file(functions: dict[str, Any], target: Any) -> bytes:
-    """The code of PrimFuncs by name, whose other names are the runtime's, and hidden."""
+    """Return the code of PrimFuncs by name, whose other names are the runtime's, and hidden."""
     data = compat.object_code(compat.compiled(functions, target))
     if elf.is_riscv(data):
         # TVM's conversions take float16 in another register than what calls them has it in, and

@@ -205,7 +205,7 @@ def _layouts(words: Words, rank: int, transposed: bool) -> tuple[Layout, Layout,
 
 
 def _canonical(op: str, name: str, text: str, layout: Layout) -> tuple[int, ...]:
-    """A shape as it is written, in the canonical order of its axes."""
+    """Return a shape as it is written, in the canonical order of its axes."""
     if not re.fullmatch(r"[0-9]{1,9}(x[0-9]{1,9})*", text):
         raise fail(op, f"{name} {text!r} must be a shape such as 1x64x32x32")
     sizes = tuple(map(int, text.split("x")))

@@ -130,13 +130,14 @@ STACK_BYTES = 992
 
 
 def allocated(elements: Expr, dtype: str, *, hidden: bool = False) -> Array:
-    """Memory of the enclosing statements that does not count as workspace; `hidden`: see
-    :func:`topi_ext.compat.allocate`."""
+    """Return the memory of the enclosing statements that does not count as workspace; `hidden`: see
+    :func:`topi_ext.compat.allocate`.
+    """
     return Array(compat.allocate(wide(elements), dtype, hidden=hidden), dtype)
 
 
 def scratch(elements: Expr, dtype: str) -> Array:
-    """Memory of the enclosing loop body; what it holds at first is undefined."""
+    """Return the memory of the enclosing loop body; what it holds at first is undefined."""
     workspace().add(elements, dtype)
     is_small = isinstance(elements, int) and elements * byte_width(dtype) <= STACK_BYTES
     return allocated(elements, dtype, hidden=not is_small)

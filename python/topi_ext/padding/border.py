@@ -16,7 +16,7 @@ RULES = ("explicit", "valid", "same_upper", "same_lower")
 
 
 def reach(kernel: Sequence[int], dilation: Sequence[int]) -> tuple[int, ...]:
-    """Rows from the first tap of a kernel to its last: ``dilation*(kernel - 1) + 1``."""
+    """Return the rows from the first tap of a kernel to its last: ``dilation*(kernel - 1) + 1``."""
     return tuple(d * (k - 1) + 1 for k, d in zip(kernel, dilation))
 
 
@@ -44,13 +44,15 @@ class Window:
         return reach(self.kernel, self.dilation)
 
     def full_size(self, size: Sequence[int]) -> tuple[int, ...]:
-        """All rows that a tap of the transpose reaches: ``(size - 1)*stride + reach``."""
+        """Return all rows that a tap of the transpose reaches: ``(size - 1)*stride + reach``."""
         return tuple((n - 1) * s + r for n, s, r in zip(size, self.stride, self.reach))
 
     def output_size(
         self, size: Sequence[int], before: Sequence[int], after: Sequence[int]
     ) -> tuple[int, ...]:
-        """Rows of the result of `size` rows, by the formulas at the top of this module."""
+        """Return the rows of the result of `size` rows, by the formulas at the top of this
+        module.
+        """
         if self.transposed:
             return tuple(f - b - a for f, b, a in zip(self.full_size(size), before, after))
         window = (self.kernel, self.stride, self.dilation, before, after)
@@ -140,7 +142,7 @@ class Border:
 def fit(
     window: Window, size: Sequence[int], wanted: Sequence[int], before: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The padding after and the output_padding of a transposed convolution of a wanted size.
+    """Return the padding after and the output_padding of a transposed convolution of a wanted size.
 
     One rule for every framework: ``after = full - before - wanted``.  Where that is negative, rows
     are missing: fewer than stride or dilation are output_padding of PyTorch's kind, more stay

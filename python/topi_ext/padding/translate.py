@@ -138,7 +138,7 @@ def _any(pairs: Pairs) -> bool:
 
 
 def _difference(call: Call, meant: Call) -> Pairs:
-    """Rows by which both borders differ; none where a convolution never reads them."""
+    """Return the rows by which both borders differ; none where a convolution never reads them."""
     found = tuple((b - p, a - q) for (b, a), (p, q) in zip(call.ends, meant.ends))
     starts_alike = not any(before for before, _ in found)
     ends_alike = call.size is not None and call.output_size == meant.output_size

@@ -93,7 +93,7 @@ class _Value:
         return self.apply(f"{operation} {self.kind} {self.name}, {self.of(other)}", self.kind)
 
     def of(self, other: _Operand) -> str:
-        """An operand as it is written."""
+        """Return an operand as it is written."""
         if isinstance(other, _Value):
             return other.name
         return _constant(other) if self.kind == "float" else str(int(other))
@@ -131,7 +131,7 @@ _Operand = _Value | float
 
 
 def _constant(value: float) -> str:
-    """A float32 as LLVM writes it: the bits of a double that is the same number."""
+    """Return a float32 as LLVM writes it: the bits of a double that is the same number."""
     (single,) = struct.unpack("f", struct.pack("f", value))
     return f"0x{struct.pack('>d', single).hex().upper()}"
 
@@ -182,7 +182,7 @@ _SQRT_HALF_BITS = 0x3F3504F3
 
 
 def _at_the_ends(x: _Value, value: _Value) -> _Value:
-    """The logarithm `value` of x, but of what is no positive finite number."""
+    """Return the logarithm `value` of x, but of what is no positive finite number."""
     for test, limit, end in (
         ("oeq", 0.0, -inf), ("olt", 0.0, nan), ("uno", 0.0, nan), ("oeq", inf, inf),
     ):  # fmt: skip

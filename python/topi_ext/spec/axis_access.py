@@ -104,12 +104,13 @@ class AxisAccess:
         return found
 
     def phase_of(self, first_tap: Any) -> Any:
-        """The phase (its offset) whose smallest tap is `first_tap`."""
+        """Return the phase (its offset) whose smallest tap is `first_tap`."""
         return (self.dilation * first_tap - self.pad_before) % self.stride if self.transposed else 0
 
     def first_tap_of(self, phase: Any) -> Any:
-        """The smallest tap that `phase` meets, the inverse of :meth:`phase_of`; not below `kernel`
-        where it meets none."""
+        """Return the smallest tap that `phase` meets, the inverse of :meth:`phase_of`; not below
+        `kernel` where it meets none.
+        """
         if not self.transposed:
             return 0
         common, step = gcd(self.dilation, self.stride), self.tap_step
@@ -138,12 +139,13 @@ class AxisAccess:
         return self.kernel if self.plane_per_tap else min(self.kernel, self._slot_period)
 
     def slot_of(self, tap: Any) -> Any:
-        """Number of the residue that `tap` reads, below `slots`."""
+        """Return the number of the residue that `tap` reads, below `slots`."""
         return tap if self.plane_per_tap else tap % self._slot_period
 
     def residue_of(self, slot: Any) -> Any:
-        """The residue of the input position modulo `in_step` that has number `slot`; with a plane
-        per tap the position itself that its tap reads first, perhaps negative."""
+        """Return the residue of the input position modulo `in_step` that has number `slot`; with a
+        plane per tap the position itself that its tap reads first, perhaps negative.
+        """
         if self.plane_per_tap:
             return self.dilation * slot - self.pad_before
         return 0 if self.transposed else (self.dilation * slot - self.pad_before) % self.stride
@@ -156,7 +158,7 @@ class AxisAccess:
         return self.out_step == 1
 
     def meets(self, tap: Any, positions: Any, size: Any, most: Any = max, least: Any = min) -> Any:
-        """The positions whose `tap` meets data: the first, and the one behind the last.
+        """Return the positions whose `tap` meets data: the first, and the one behind the last.
 
         For a plain gather, with so many output positions and an input of this `size`; the second
         may be less than the first, where there is none.  `most` and `least` compute with
@@ -167,7 +169,7 @@ class AxisAccess:
         return begin, least((size - 1 - first) // self.in_step + 1, positions)
 
     def reads_at(self, tap: Any, position: Any) -> Any:
-        """The input position that an output position of a plain gather reads for `tap`."""
+        """Return the input position that an output position of a plain gather reads for `tap`."""
         ahead = self.dilation * tap - self.pad_before
         return self.in_step * position + (-ahead if self.transposed else ahead)
 

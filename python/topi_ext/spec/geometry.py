@@ -47,7 +47,7 @@ def fail(op: str, what: str) -> ValueError:
 
 
 def integer(op: str, name: str, value: Any) -> int:
-    """The attribute `name`: an integer of Python, NumPy or a compiler, of at most 32 bits.
+    """Return the attribute `name`: an integer of Python, NumPy or a compiler, of at most 32 bits.
 
     Anything else is refused, as PyTorch does it, not rounded: booleans, 1.0 and "1" too.
     """
@@ -55,7 +55,9 @@ def integer(op: str, name: str, value: Any) -> int:
 
 
 def integers(op: str, name: str, value: Any, counts: Sequence[int]) -> tuple[int, ...]:
-    """The attribute `name`, one such integer or several; of these there must be one of `counts`."""
+    """Return the attribute `name`, one such integer or several; of these there must be one of
+    `counts`.
+    """
     if not is_several(value):
         return (integer(op, name, value),)
     values = tuple(value)
@@ -104,14 +106,14 @@ def any_of(counts: Sequence[int]) -> str:
 
 
 def conv_size(x: Size, kernel: Size, stride: int, dilation: int, before: int, after: int) -> Size:
-    """Size of y along one axis."""
+    """Return the size of y along one axis."""
     return (x + before + after - dilation * (kernel - 1) - 1) // stride + 1
 
 
 def conv_transpose_size(
     y: Size, kernel: Size, stride: int, dilation: int, before: int, after: int, extra: int = 0
 ) -> Size:
-    """Size of x along one axis, `extra` longer than the shortest that gives `y`."""
+    """Return the size of x along one axis, `extra` longer than the shortest that gives `y`."""
     return (y - 1) * stride + dilation * (kernel - 1) + 1 - before - after + extra
 
 
@@ -387,11 +389,11 @@ class Geometry:
         return product
 
     def x_shape(self, n: Size) -> tuple[Size, ...]:
-        """Shape of x for batch `n`: ``(n, c, *x_size)``."""
+        """Return the shape of x for batch `n`: ``(n, c, *x_size)``."""
         return (n, self.c, *self.x_size)
 
     def y_shape(self, n: Size) -> tuple[Size, ...]:
-        """Shape of y for batch `n`: ``(n, k, *y_size)``."""
+        """Return the shape of y for batch `n`: ``(n, k, *y_size)``."""
         return (n, self.k, *self.y_size)
 
     @property
@@ -426,8 +428,9 @@ class Geometry:
         return self
 
     def _short_steps(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The strides and dilations; short ones where they do nothing: between taps of a single
-        one, and between positions of a y that has one."""
+        """Return the strides and dilations; short ones where they do nothing: between taps of a
+        single one, and between positions of a y that has one.
+        """
         dilation = tuple(d if r > 1 else 1 for r, d in zip(self.kernel, self.dilation))
         reach = (d * (r - 1) + 1 for r, d in zip(self.kernel, dilation))
         stride = tuple(

@@ -23,7 +23,7 @@ _TOKEN = re.compile(r"([A-Z])|([0-9]+)([a-z])")
 
 
 def swap_kernel_letters(layout: str) -> str:
-    """A kernel layout with input and output channels exchanged.
+    """Return a kernel layout with input and output channels exchanged.
 
     The channels I of a transposed convolution are those of y, which are O of the forward one.
     """
@@ -98,7 +98,9 @@ class Layout:
         return product
 
     def unblocked_shape(self, shape: Sequence[Any]) -> tuple[Any, ...]:
-        """Shape in canonical order, blocks multiplied in, of a tensor stored as `shape`."""
+        """Return the shape in canonical order, blocks multiplied in, of a tensor stored as
+        `shape`.
+        """
         sizes = {}
         for (letter, factor), size in zip(self.axes, shape):
             if not factor:
@@ -116,7 +118,7 @@ class Layout:
     def stored_shape(
         self, op: str, shape: Sequence[Any], simplify: Callable[[Any], Any] = lambda size: size
     ) -> tuple[Any, ...]:
-        """Shape in this layout of a tensor whose canonical shape is `shape`.
+        """Return the shape in this layout of a tensor whose canonical shape is `shape`.
 
         The remainder of symbolic sizes is a number after simplification, or unknown.
 
@@ -167,5 +169,5 @@ class Layouts:
 
 
 def permuted(order: str, canonical: str, values: Sequence[T]) -> tuple[T, ...]:
-    """Values given per canonical axis, in the stored `order`."""
+    """Return the values given per canonical axis, in the stored `order`."""
     return tuple(values[canonical.index(letter)] for letter in order)

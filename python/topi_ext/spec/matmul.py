@@ -66,7 +66,7 @@ class MatMul(LetteredProblem):
 
     @classmethod
     def of(cls, problem: Convolution) -> MatMul | None:
-        """A convolution that is one: with one tap, one group, no stride and no padding."""
+        """Return a convolution that is one: with one tap, one group, no stride and no padding."""
         g = problem.geometry
         is_one = problem.kind == "conv" and g.taps == 1 and g.groups == 1
         steps = any(size != 1 for size in g.stride) or any((*g.pad_before, *g.pad_after))
@@ -151,7 +151,7 @@ class MatMul(LetteredProblem):
         return x | w == (x & w) | y and y <= x | w and len(self.inner) <= 1
 
     def arguments(self) -> Iterator[Argument]:
-        """Both operands, those of the epilogue, and the result."""
+        """Yield both operands, those of the epilogue, and the result."""
         of_x, of_w, of_y = self.dtypes
         yield Argument("x", self.x, self.shape(self.x), of_x)
         yield Argument("w", self.w, self.shape(self.w), of_w)
@@ -162,7 +162,7 @@ class MatMul(LetteredProblem):
         yield Argument("out", self.y, self.shape(self.y), of_y)
 
     def canonical(self) -> Convolution | MatMul:
-        """The convolution with one tap that it is, which more kernels serve."""
+        """Return the convolution with one tap that it is, which more kernels serve."""
         return self.as_conv() or self
 
     def extent(self, letters: str) -> Size:
@@ -170,7 +170,7 @@ class MatMul(LetteredProblem):
         return prod((self.size[a] for a in letters), start=1)
 
     def shape(self, letters: str) -> tuple[Size, ...]:
-        """Shape of a tensor with these letters."""
+        """Return the shape of a tensor with these letters."""
         return tuple(self.size[a] for a in letters)
 
     def step(self, role: str, letter: str) -> Size:
@@ -227,7 +227,7 @@ class MatMul(LetteredProblem):
         )
 
     def as_conv(self) -> Convolution | None:
-        """The convolution with one tap that it is; None of a batch, or of symbolic sizes."""
+        """Return the convolution with one tap that it is; None of a batch, or of symbolic sizes."""
         rows, columns = self.rows, self.columns
         if not self.is_static or set(self.outer) - set(rows) or len(rows) > len(DATA):
             return None

@@ -233,7 +233,7 @@ def _reads(access: AxisAccess, offset: int) -> list[tuple[int, int]]:
 def _points(
     runs: Sequence[Sequence[tuple[int, int]]], step: int, tile: int
 ) -> tuple[tuple[tuple[Term, ...], ...], tuple[Combination, ...]]:
-    """The terms of each point, and the outputs, of runs of neighbouring taps."""
+    """Return the terms of each point, and the outputs, of runs of neighbouring taps."""
     if tile == 1:
         direct = tuple(Term(((i, 1),), ((tap, 1),)) for run in runs for i, tap in run)
         return (direct,), (((0, 1),),)
@@ -262,7 +262,7 @@ def _points(
 def _parts(
     runs: Sequence[Sequence[tuple[int, int]]], sizes: Sizes
 ) -> list[Sequence[tuple[int, int]]]:
-    """The runs in parts of as many taps as the sizes allow, what is left over first.
+    """Return the runs in parts of as many taps as the sizes allow, what is left over first.
 
     A part that reads further than its taps stays in the window where enough taps follow.
     """
@@ -301,7 +301,7 @@ def _algorithm(sizes: Sizes, taps: int) -> dict[int, tuple[Combination, Combinat
 
 @lru_cache(maxsize=16)
 def _outputs(sizes: Sizes) -> tuple[Combination, ...]:
-    """The outputs of a tile from the points."""
+    """Return the outputs of a tile from the points."""
     outer, *inner = sizes
     if not inner:
         return _OUTPUTS[outer]

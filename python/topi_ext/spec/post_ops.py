@@ -116,7 +116,7 @@ UNFUSED = Fused()
 
 
 def without_letters(epilogue: Epilogue, gone: str) -> Epilogue:
-    """The steps of a kernel that these letters are no axes of any more.
+    """Return the steps of a kernel that these letters are no axes of any more.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def without_letters(epilogue: Epilogue, gone: str) -> Epilogue:
 
 
 def step_dtypes(epilogue: Epilogue, sums: str) -> Iterator[str]:
-    """The dtype in front of each step, and behind the last, of sums of this dtype."""
+    """Yield the dtype in front of each step, and behind the last, of sums of this dtype."""
     dtype = sums
     yield dtype
     for step in epilogue:
@@ -148,6 +148,6 @@ def step_dtypes(epilogue: Epilogue, sums: str) -> Iterator[str]:
 
 
 def finished(epilogue: Epilogue, sums: str) -> str:
-    """The dtype behind the last step, of sums of this dtype."""
+    """Return the dtype behind the last step, of sums of this dtype."""
     *_, last = step_dtypes(epilogue, sums)
     return last

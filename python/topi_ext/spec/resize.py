@@ -70,7 +70,7 @@ class Resize(Problem):
         return dict(zip("NCHW", (*self.planes, *self.after)))
 
     def arguments(self) -> Iterator[Argument]:
-        """The images, operands of the epilogue, and the result."""
+        """Yield the images, operands of the epilogue, and the result."""
         sizes = self.sizes
         yield Argument("x", "NCHW", (*self.planes, *self.before), "float32")
         for number, step in enumerate(step for step in self.epilogue if step.order):

@@ -83,7 +83,7 @@ class RowWise(LetteredProblem):
         return accumulator(self.op, self.dtypes[0], *self.dtypes)
 
     def arguments(self) -> Iterator[Argument]:
-        """The tensor, operands of the epilogue, and the result."""
+        """Yield the tensor, operands of the epilogue, and the result."""
         of_x, of_y = self.dtypes
         yield Argument("x", self.letters, self.shape(self.letters), of_x)
         for number, step in enumerate(step for step in self.epilogue if step.order):
@@ -95,7 +95,7 @@ class RowWise(LetteredProblem):
         return prod(self.shape(letters), start=1)
 
     def shape(self, letters: str) -> tuple[Size, ...]:
-        """Shape of a tensor with these letters."""
+        """Return the shape of a tensor with these letters."""
         size = dict(self.sizes)
         return tuple(size[a] for a in letters)
 

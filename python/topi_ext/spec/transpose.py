@@ -49,14 +49,14 @@ class Transpose(Problem):
         return self.dtype, self.dtype
 
     def arguments(self) -> Iterator[Argument]:
-        """The tensor, operands of the epilogue, and the result."""
+        """Yield the tensor, operands of the epilogue, and the result."""
         orders = [step.order for step in self.epilogue if step.order]
         names = ["x", *(f"operand{number}" for number in range(len(orders))), "out"]
         for name, order in zip(names, (self.x, *orders, self.y)):
             yield Argument(name, order, self.shape(order), self.dtype)
 
     def shape(self, letters: str) -> tuple[int, ...]:
-        """Shape of a tensor with these letters."""
+        """Return the shape of a tensor with these letters."""
         size = dict(self.sizes)
         return tuple(size[a] for a in letters)
 
@@ -83,7 +83,7 @@ class Transpose(Problem):
             made = replace(made, sizes=tuple(size.items()))._without(gone)
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
-        """Letters that are neighbours in every tensor that has one of them."""
+        """Yield letters that are neighbours in every tensor that has one of them."""
         orders = [self.y, *(step.order for step in self.epilogue if step.order)]
         for one, other in zip(self.x, self.x[1:]):
             if all((one + other in a) or not {one, other} & set(a) for a in orders):

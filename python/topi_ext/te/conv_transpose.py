@@ -154,7 +154,9 @@ class PhaseAxis:
         return (self.pad_before + self.size - 1) // self.common // self.step - self.low + 1
 
     def place(self, o: Any) -> tuple[Any, Any, list[Any]]:
-        """Number of ``m``, phase, and the conditions under which ``o`` meets a tap at all."""
+        """Return the number of ``m``, phase, and the conditions under which ``o`` meets a tap at
+        all.
+        """
         position = o + self.pad_before
         v = te.floordiv(position, self.common) if self.common > 1 else position
         conditions = []
@@ -226,7 +228,7 @@ class ConvTranspose:
         acc_dtype: str,
         extents: Sequence[Any] | None = None,
     ) -> te.Tensor:
-        """The first step: all products and sums.
+        """Return the first step: all products and sums.
 
         Parameters
         ----------
@@ -292,7 +294,7 @@ class ConvTranspose:
         return [axis.count if apart else axis.count * axis.phases for axis in self.axes]
 
     def interleave(self, phases: te.Tensor, out_dtype: str) -> te.Tensor:
-        """The second step: each phase at its positions, zeros where no tap meets, the dtype.
+        """Return the second step: each phase at its positions, zeros where no tap meets, the dtype.
 
         Parameters
         ----------
@@ -348,7 +350,7 @@ class ConvTranspose:
         return self.groups == 1 and not (isinstance(out_channels, int) and out_channels == 1)
 
     def _window(self, data: te.Tensor) -> te.Tensor:
-        """The data as far as it is read, with zeros around it.
+        """Return the data as far as it is read, with zeros around it.
 
         Where some phases miss a term, also planes of zeros for it to read: times the zero in place
         of the weight, an infinite element of the data would give NaN.
@@ -373,7 +375,7 @@ class ConvTranspose:
         return te.compute(planes + shape, element, name="data_window", tag="injective,pad")
 
     def _whole_phases(self, weight: te.Tensor) -> te.Tensor:
-        """The weight with as many taps in each phase, those that are missing zero."""
+        """Return the weight with as many taps in each phase, those that are missing zero."""
         axes = self._axis_of
         if not any(axis.is_uneven for axis in self.axes):
             return weight
@@ -401,7 +403,7 @@ def _spatial(layout: str) -> str:
 
 
 def _size(value: Any) -> Any:
-    """A size as an integer where it is one."""
+    """Return a size as an integer where it is one."""
     return getattr(value, "value", value)
 
 

@@ -25,7 +25,8 @@ Tensor = Any
 
 
 def centred(tensor: Tensor, zero: int, dtype: str) -> Tensor:
-    """A tensor less its zero point, in the dtype of the sums: what the kinds below then take.
+    """Return a tensor less its zero point, in the dtype of the sums: what the kinds below then
+    take.
 
     Padding, which they add, is zero.
     """
@@ -185,7 +186,7 @@ class _Letters:
         self.kernel = "OI" + SPATIAL[rank]
 
     def at(self, tensor: Tensor, order: str, letter: str) -> Any:
-        """Size of the axis `letter` of a tensor stored in `order`."""
+        """Return the size of the axis `letter` of a tensor stored in `order`."""
         return tensor.shape[order.index(letter)]
 
 
@@ -227,7 +228,9 @@ def _stored(
     name: str,
     out_dtype: str,
 ) -> Tensor:
-    """The reduction stored in `order`, cast where the accumulator is not the output dtype."""
+    """Return the reduction stored in `order`, cast where the accumulator is not the output
+    dtype.
+    """
     result = te.compute(permuted(order, letters, shape), element, name=name)
     if result.dtype == out_dtype:
         return result

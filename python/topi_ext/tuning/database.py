@@ -85,7 +85,7 @@ def machine_name(processor: str, machine: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A plan as JSON has it: fields by name, lists for tuples."""
+    """Return a plan as JSON has it: fields by name, lists for tuples."""
     if is_dataclass(value):
         return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, (tuple, list)):
@@ -187,7 +187,7 @@ def _is_at(handle: int, path: Path) -> bool:
 
 
 def _written(plans: Plans) -> str:
-    """The text of a file, an entry a line."""
+    """Return the text of a file, an entry a line."""
     tables = []
     for machine, found in sorted(plans.items()):
         lines = [f"   {json.dumps(name)}: {json.dumps(one)}" for name, one in sorted(found.items())]
@@ -213,7 +213,7 @@ def using(path: AnyPath | None) -> Iterator[None]:
 
 
 def current() -> Database | None:
-    """The database in use, or None."""
+    """Return the database in use, or None."""
     chosen = _chosen.get()
     if not isinstance(chosen, str):
         return chosen

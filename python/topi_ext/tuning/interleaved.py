@@ -24,7 +24,7 @@ GAIN = 0.98
 
 
 def race(entrants: Mapping[int, Timed]) -> tuple[int, dict[int, float]]:
-    """The fastest, and the median seconds of each.
+    """Return the fastest, and the median seconds of each.
 
     The first one wins unless another is faster by more than noise, in turns with it alone: in the
     median and in the shortest turn, which what else runs on the machine disturbs least.

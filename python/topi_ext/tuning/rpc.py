@@ -73,7 +73,7 @@ class Board:
         return f"{self.key} ({self.tracker})"
 
     def connect(self) -> Session:
-        """A session with a free server under the key.
+        """Return a session with a free server under the key.
 
         Raises
         ------
@@ -124,7 +124,7 @@ class _Tracker:
         self._socket.close()
 
     def keys(self) -> list[str]:
-        """The keys under which servers are registered, free or not."""
+        """Return the keys under which servers are registered, free or not."""
         found = self._ask(self._base.TrackerCode.SUMMARY)["server_info"]
         return sorted({str(server["key"]).partition(":")[2] for server in found})
 
@@ -317,8 +317,9 @@ class Session:
             raise BoardError(f"{who} has no {', '.join(missing)}, which --target uses")
 
     def planned(self, target: Any) -> Any:
-        """An llvm target that names no ``num-cores``, with as many threads as the server uses;
-        kernels would be planned for those of this machine."""
+        """Return an llvm target that names no ``num-cores``, with as many threads as the server
+        uses; kernels would be planned for those of this machine.
+        """
         import tvm
 
         number = self.board.threads or self._ask("runtime.NumThreads")

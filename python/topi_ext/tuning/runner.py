@@ -37,7 +37,7 @@ class Opened(NamedTuple):
 
 
 def built(work: Work, plans: Sequence[Plan], target: Any) -> Any:
-    """A library with ``kernel_N`` of each plan, and ``pack_N`` where that packs weights.
+    """Return a library with ``kernel_N`` of each plan, and ``pack_N`` where that packs weights.
 
     Where compiled functions are kept, they are compiled on all cores.
     """

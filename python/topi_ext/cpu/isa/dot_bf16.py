@@ -62,7 +62,7 @@ class Pairs(Operand):
         self.strides = {**operand.strides, "C": 2 * self.step}
 
     def load(self, index: Expr, dtype: str) -> Expr:
-        """The pair whose first element is at `index`, as `dtype`."""
+        """Return the pair whose first element is at `index`, as `dtype`."""
         return emit.cast(pair(self[index], self[index + self.step]), PAIR, dtype)
 
 

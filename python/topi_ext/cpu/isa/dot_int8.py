@@ -106,7 +106,7 @@ def joined(numbers: Sequence[Expr], size: int, lanes: int = 1) -> Expr:
 
 
 def total(lane: Expr, dot: Dot) -> Expr:
-    """The sum of the weights that a lane holds, of an instruction for bytes."""
+    """Return the sum of the weights that a lane holds, of an instruction for bytes."""
     result: Expr = None
     for i in range(4):
         if dot.weights == "int8":
@@ -118,7 +118,7 @@ def total(lane: Expr, dot: Dot) -> Expr:
 
 
 def repeated(byte: int) -> int:
-    """A lane, as a number of dtype `LANE`, whose bytes are all this one."""
+    """Return a lane, as a number of dtype `LANE`, whose bytes are all this one."""
     return int.from_bytes((byte & 255).to_bytes(1, "little") * 4, "little", signed=True)
 
 
@@ -165,14 +165,14 @@ class Lanes(Operand):
         return self.base + super().at(letters, *where)
 
     def load(self, index: Expr, dtype: str) -> Expr:
-        """The lane whose first element is at `index`."""
+        """Return the lane whose first element is at `index`."""
         if self.dot.size == self.present == 4 and isinstance(self.step, int) and self.step == 1:
             return self._flipped(emit.bits(self[emit.lanes_of(index, 4)], dtype))
         numbers = [super(Lanes, self).load(i, dtype) for i in self._places(index)]
         return self._flipped(joined(numbers, self.dot.size))
 
     def neighbours(self, start: Expr, dtype: str, lanes: int) -> Expr:
-        """The lanes whose first elements are `start` and those behind it."""
+        """Return the lanes whose first elements are `start` and those behind it."""
         vectors = [super(Lanes, self).neighbours(i, dtype, lanes) for i in self._places(start)]
         return self._flipped(joined(vectors, self.dot.size, lanes), lanes)
 

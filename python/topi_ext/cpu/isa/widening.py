@@ -37,6 +37,8 @@ define <{lanes} x float> @{_WIDEN}{lanes}(ptr %place) {{
 
 
 def widened(array: Array, start: Expr, lanes: int) -> Expr:
-    """The `lanes` neighbours from `start` on of an array of bfloat16, which nothing writes."""
+    """Return the `lanes` neighbours from `start` on of an array of bfloat16, which nothing
+    writes.
+    """
     place = compat.address(array.buffer, emit.wide(start) * byte_width(array.dtype))
     return compat.extern_value(f"float32x{lanes}", f"{_WIDEN}{lanes}", place)

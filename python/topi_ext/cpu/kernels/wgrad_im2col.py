@@ -38,7 +38,7 @@ from ..plan.wgrad_im2col import WgradIm2colPlan
 def kernel_of(
     problem: Convolution, plan: WgradIm2colPlan, operands: Sequence[Operand]
 ) -> WgradIm2col:
-    """The kernel with the arguments of the PrimFunc as `operands`."""
+    """Return the kernel with the arguments of the PrimFunc as `operands`."""
     return WgradIm2col(problem, plan, _Sizes.emitted(problem, plan), *operands)
 
 

@@ -160,7 +160,9 @@ def rows_that_fit(stride: int, machine: CpuMachine) -> int:
 def row_cycles(
     channels: int, vectors: int, width: int, machine: CpuMachine, *, shifted: bool = False
 ) -> float:
-    """Cycles of one tap of `vectors` vectors, in register tiles of `width` and a smaller last."""
+    """Return the cycles of one tap of `vectors` vectors, in register tiles of `width` and a smaller
+    last.
+    """
     full, tail = divmod(vectors, width)
     cycles = full * tile_cycles(channels, width, machine, shifted=shifted)
     return cycles + (tile_cycles(channels, tail, machine, shifted=shifted) if tail else 0)
@@ -169,7 +171,7 @@ def row_cycles(
 def tile_cycles(
     channels: int, vectors: int, machine: CpuMachine, *, shifted: bool = False
 ) -> float:
-    """Cycles of one tap: its FMAs, its loads, or the time until a sum is ready.
+    """Return the cycles of one tap: its FMAs, its loads, or the time until a sum is ready.
 
     Rows that are `shifted` begin anywhere: where a vector fills a cache line, each touches two.
     """
@@ -201,8 +203,9 @@ def pack_cycles(
     *,
     wide: bool = False,
 ) -> float:
-    """Estimated cycles of packing one window: rows begin, elements follow; `wide` are vectors that
-    fill cache lines, by which neighbours are copied."""
+    """Return the estimated cycles of packing one window: rows begin, elements follow; `wide` are
+    vectors that fill cache lines, by which neighbours are copied.
+    """
     last = accesses[-1]
     slots = prod(access.slots for access in accesses)
     begin, element = common.pack_row, common.pack_step
@@ -229,7 +232,9 @@ def widening_cycles(dtype: str, wanted: str, common: CommonCosts) -> float:
 
 
 def room_for(problem: Convolution) -> int:
-    """Elements that tasks together may hold: those of operands and result, less some for tables."""
+    """Return the elements that tasks together may hold: those of operands and result, less some for
+    tables.
+    """
     return elements(problem) * 15 // 16
 
 

@@ -621,7 +621,7 @@ FAMILIES = {"": GENERIC, "zen4": ZEN4, "emerald_rapids": EMERALD_RAPIDS}
 
 
 def costs_of(machine: CpuMachine) -> Costs:
-    """The table of its family; of none, by the width of its vectors."""
+    """Return the table of its family; of none, by the width of its vectors."""
     if not machine.family and machine.vector_bytes >= CACHE_LINE:
         return ZEN4
     return FAMILIES[machine.family]

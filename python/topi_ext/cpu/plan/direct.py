@@ -161,7 +161,7 @@ MOST_PHASES = 1 << 12
 
 @lru_cache(maxsize=64)
 def plan_direct(problem: Convolution, machine: CpuMachine) -> tuple[float, DirectPlan]:
-    """Lanes over positions: the plan of kernels/direct.py, and its cycles."""
+    """Return the lanes over positions: the plan of kernels/direct.py, and its cycles."""
     cost, plan = min(
         _plans(problem, machine), key=lambda one: one[0] * _price(problem, one[1], machine)
     )
@@ -187,7 +187,7 @@ def direct_of_any_size(
 
 
 def _plans(problem: Convolution, machine: CpuMachine) -> Iterator[tuple[float, DirectPlan]]:
-    """Candidates, and their cycles but for packing weights."""
+    """Yield the candidates, and their cycles but for packing weights."""
     lanes = machine.lanes(problem.acc_dtype)
     positions = nominal(problem.positions)
     if not problem.is_static and prod(access.out_step for access in problem.accesses) > MOST_PHASES:
@@ -239,7 +239,7 @@ def _price(problem: Convolution, plan: DirectPlan, machine: CpuMachine) -> float
 
 
 def _packing_cycles(problem: Convolution, plan: DirectPlan, machine: CpuMachine) -> float:
-    """Estimated cycles of packing weights before the kernel runs."""
+    """Return the estimated cycles of packing weights before the kernel runs."""
     if not plan.packed or problem.prepacked:
         return 0.0
     weights, costs = problem.weights, costs_of(machine)
@@ -323,7 +323,7 @@ class _Task(NamedTuple):
 
 
 def _cycles(problem: Convolution, plan: DirectPlan, machine: CpuMachine) -> float:
-    """Estimated cycles of one task."""
+    """Return the estimated cycles of one task."""
     task, costs = _Task.of(problem, plan), costs_of(machine).direct
     pack = _panel_cycles(problem, plan, task, machine)
     compute = _product_cycles(problem, plan, task, machine)
@@ -446,7 +446,9 @@ def _row_tile(problem: Convolution, vectors: int, machine: CpuMachine) -> tuple[
 def _whole_row_cycles(
     access: AxisAccess, channels: int, vectors: int, width: int, machine: CpuMachine
 ) -> float:
-    """Cycles of all taps along a row of `vectors` vectors, for one tap along the other axes."""
+    """Return the cycles of all taps along a row of `vectors` vectors, for one tap along the other
+    axes.
+    """
     costs = costs_of(machine)
     common, touched = costs.common, 2 if machine.vector_bytes >= CACHE_LINE else 1
 

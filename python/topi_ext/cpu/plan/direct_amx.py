@@ -68,7 +68,7 @@ def direct_amx_candidates(
 
 
 def packing_cycles(problem: Convolution, machine: CpuMachine) -> float:
-    """Estimated cycles of packing weights before tasks begin."""
+    """Return the estimated cycles of packing weights before tasks begin."""
     each = 0.0 if problem.prepacked else costs_of(machine).direct_amx.pack_weight
     return problem.weights * each / machine.threads
 
@@ -104,7 +104,7 @@ def tile_candidates(
 def _cycles(
     problem: Convolution, gather: DirectPlan, machine: CpuMachine, *, tiles_first: bool
 ) -> float:
-    """Estimated cycles of one task.
+    """Return the estimated cycles of one task.
 
     A product takes a cycle for each row.
     """

@@ -106,8 +106,9 @@ def shift_of(dtype: str, dot: Dot) -> int:
 
 
 def zero_of(problem: Convolution, dot: Dot) -> int:
-    """The zero point of data as an instruction for bytes takes them; of others zero: they are less
-    it."""
+    """Return the zero point of data as an instruction for bytes takes them; of others zero: they
+    are less it.
+    """
     if dot.size == 2:
         return 0
     sign = 1 if dot.data == "uint8" else -1

@@ -51,7 +51,9 @@ class DotProductPlan(Plan):
     room: int = 0
 
     def pitch(self, problem: Convolution) -> int:
-        """Distance of what two positions read: whole vectors, never a power of two of them."""
+        """Return the distance of what two positions read: whole vectors, never a power of two of
+        them.
+        """
         vectors = -(-problem.in_channels * problem.geometry.taps // self.lanes)
         return odd_vectors(vectors) * self.lanes
 
@@ -74,7 +76,7 @@ def dot_product_of_any_size(
 
 
 def _fitted_cycles(known: Convolution, plan: DotProductPlan, machine: CpuMachine) -> float:
-    """Estimated cycles until a kernel for symbolic sizes is done."""
+    """Return the estimated cycles until a kernel for symbolic sizes is done."""
     return -(-_tasks(known, plan) // machine.threads) * _cycles(known, plan, machine)[0]
 
 
@@ -119,7 +121,7 @@ def _tasks(problem: Convolution, plan: DotProductPlan) -> int:
 
 
 def _cycles(problem: Convolution, plan: DotProductPlan, machine: CpuMachine) -> tuple[float, int]:
-    """Estimated cycles of a task, and elements that it holds."""
+    """Return the estimated cycles of a task, and elements that it holds."""
     positions, terms = prod(problem.y_sizes), problem.in_channels * problem.geometry.taps
     costs, common = costs_of(machine).dot_product, costs_of(machine).common
     vectors, rest = divmod(terms, plan.lanes)

@@ -66,7 +66,9 @@ class GemmPlan(Plan):
         return self.vectors * self.lanes
 
     def pitch(self, terms: Size) -> Size:
-        """Distance of two rows of x that are copied: never a power of two of cache lines."""
+        """Return the distance of two rows of x that are copied: never a power of two of cache
+        lines.
+        """
         vectors = (terms + self.lanes - 1) // self.lanes
         return (odd_vectors(vectors) if isinstance(vectors, int) else vectors + 1) * self.lanes
 
@@ -119,7 +121,7 @@ def gemm_of_any_size(
 
 @lru_cache(maxsize=256)
 def product_of(problem: Convolution | MatMul) -> MatMul | None:
-    """The product that a problem is."""
+    """Return the product that a problem is."""
     return problem if isinstance(problem, MatMul) else MatMul.of(problem)
 
 
@@ -134,7 +136,7 @@ def _is_served(found: MatMul, machine: CpuMachine) -> bool:
 
 
 def _known(found: MatMul) -> MatMul:
-    """The product with sizes that are numbers, none of them 0."""
+    """Return the product with sizes that are numbers, none of them 0."""
     sizes = tuple(
         (a, max(1, size) if isinstance(size, int) else NOMINAL) for a, size in found.sizes
     )
@@ -168,7 +170,7 @@ def _blocks(rows: int, m_tile: int) -> list[int]:
 
 
 def _cycles(found: MatMul, plan: GemmPlan, machine: CpuMachine) -> tuple[float, float]:
-    """Estimated cycles until the kernel is done, and of all its tasks."""
+    """Return the estimated cycles until the kernel is done, and of all its tasks."""
     costs = costs_of(machine).gemm
     columns, rows, terms = map(found.extent, (found.column, found.row, found.inner))
     blocks, panels = -(-rows // plan.rows), -(-columns // plan.width)

@@ -66,11 +66,13 @@ class GemmCol2imPlan(Plan):
     ahead: int = 0
 
     def row_vectors(self, geometry: Geometry) -> int:
-        """Vectors of a row of columns: of all channels and taps of a task."""
+        """Return the vectors of a row of columns: of all channels and taps of a task."""
         return -(-self.c_block * geometry.taps // self.lanes)
 
     def pitch(self, geometry: Geometry) -> int:
-        """Elements from one row of columns to the next: of vectors never a power of two."""
+        """Return the elements from one row of columns to the next: of vectors never a power of
+        two.
+        """
         return odd_vectors(self.row_vectors(geometry)) * self.lanes
 
     @staticmethod
@@ -149,18 +151,18 @@ def _tasks(problem: Convolution, images: int, c_block: int) -> int:
 
 
 def _chunk(problem: Convolution, vectors: int, machine: CpuMachine, most: int) -> int:
-    """Channels at a time: as many as are near, in equal parts."""
+    """Return the channels at a time: as many as are near, in equal parts."""
     near, k = machine.l2 // 4 // (vectors * machine.vector_bytes), problem.geometry.k_per_group
     return -(-k // -(-k // max(16, min(near, most))))
 
 
 def _stored(problem: Convolution) -> int:
-    """Bytes of the weights of a group."""
+    """Return the bytes of the weights of a group."""
     return problem.weights_per_group * byte_width(problem.dtypes[1])
 
 
 def _ahead(problem: Convolution, plan: GemmCol2imPlan, machine: CpuMachine) -> int:
-    """Lines to ask for: where weights come from far away, and products hide that."""
+    """Return the lines to ask for: where weights come from far away, and products hide that."""
     lines = -(-plan.vectors * plan.lanes * byte_width(problem.dtypes[1]) // CACHE_LINE)
     tiles = -(-plan.positions // plan.m_tile)
     if not problem.is_static:
@@ -189,7 +191,7 @@ def _copy_cycles(
 def _cycles(
     problem: Convolution, plan: GemmCol2imPlan, machine: CpuMachine, *, ones: bool = False
 ) -> tuple[float, float]:
-    """Estimated cycles until the kernel is done, and of all tasks together.
+    """Return the estimated cycles until the kernel is done, and of all tasks together.
 
     Positions after the whole tiles are one more tile, or single positions (`ones`).
     """
@@ -248,7 +250,9 @@ def gemm_col2im_of_any_size(
 
 
 def _fitted_cycles(known: Convolution, plan: GemmCol2imPlan, machine: CpuMachine) -> float:
-    """Estimated cycles of a plan for symbolic sizes: it has as many images in a task as fit."""
+    """Return the estimated cycles of a plan for symbolic sizes: it has as many images in a task as
+    fit.
+    """
     size, held = prod(known.geometry.y_size), prod(GemmCol2imPlan.extents(known.geometry))
     if size > plan.positions or held > plan.held:
         return float("inf")
@@ -257,5 +261,5 @@ def _fitted_cycles(known: Convolution, plan: GemmCol2imPlan, machine: CpuMachine
 
 
 def _image_room(problem: Convolution, machine: CpuMachine) -> int:
-    """The most elements of an image of x that a task holds."""
+    """Return the most elements of an image of x that a task holds."""
     return machine.l2 * 5 // 16 // byte_width(problem.acc_dtype)

@@ -74,7 +74,7 @@ class PhaseLanesPlan(Plan):
 
     @staticmethod
     def taps(geometry: Geometry) -> tuple[int, ...]:
-        """Taps of a phase along each axis."""
+        """Return the taps of a phase along each axis."""
         return tuple(k // s for k, s in zip(geometry.kernel, geometry.stride))
 
     @classmethod
@@ -92,7 +92,7 @@ class PhaseLanesPlan(Plan):
 
     @classmethod
     def positions(cls, geometry: Geometry) -> int:
-        """Positions of a row that have outputs."""
+        """Return the positions of a row that have outputs."""
         return cls.reads(geometry)[1][-1] - (cls.taps(geometry)[-1] - 1)
 
 
@@ -138,7 +138,7 @@ def _serves(problem: Convolution, machine: CpuMachine) -> bool:
 
 
 def _candidates(problem: Convolution, images: int, machine: CpuMachine) -> Iterator[PhaseLanesPlan]:
-    """Candidates with so many images in a task."""
+    """Yield the candidates with so many images in a task."""
     geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
     k, stride = geometry.k_per_group, geometry.stride[-1]
     # Of symbolic sizes, as if there were many positions, and rows.

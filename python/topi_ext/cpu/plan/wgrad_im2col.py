@@ -58,7 +58,7 @@ class WgradIm2colPlan(Plan):
     room: int = 0
 
     def row_vectors(self, geometry: Geometry) -> int:
-        """Vectors of a row of columns: of all channels and taps of a task."""
+        """Return the vectors of a row of columns: of all channels and taps of a task."""
         return -(-self.c_block * geometry.taps // self.lanes)
 
     def is_whole(self, geometry: Geometry) -> bool:
@@ -91,12 +91,12 @@ def wgrad_im2col_of_any_size(
 
 
 def _vectors(problem: Convolution, c_block: int, machine: CpuMachine) -> int:
-    """Vectors of a row of columns."""
+    """Return the vectors of a row of columns."""
     return -(-c_block * problem.geometry.taps // machine.lanes(problem.acc_dtype))
 
 
 def _room(problem: Convolution, c_block: int, machine: CpuMachine) -> int:
-    """Positions whose columns a task holds at most."""
+    """Return the positions whose columns a task holds at most."""
     return machine.l2 // 2 // (_vectors(problem, c_block, machine) * machine.vector_bytes)
 
 
@@ -121,7 +121,7 @@ def wgrad_im2col_candidates(
 
 
 def _plan(problem: Convolution, images: int, c_block: int, machine: CpuMachine) -> WgradIm2colPlan:
-    """The plan with as many splits as there have to be tasks."""
+    """Return the plan with as many splits as there have to be tasks."""
     geometry = problem.geometry
     vectors = _vectors(problem, c_block, machine)
     k_tile, width = register_tile(geometry.k_per_group, vectors, machine)
@@ -157,7 +157,7 @@ def _elements(problem: Convolution, plan: WgradIm2colPlan) -> int:
 def _cycles(
     problem: Convolution, plan: WgradIm2colPlan, machine: CpuMachine
 ) -> tuple[float, float]:
-    """Estimated cycles until the kernel is done, and of all tasks together."""
+    """Return the estimated cycles until the kernel is done, and of all tasks together."""
     geometry, c_block, k_tile = problem.geometry, plan.c_block, plan.k_tile
     costs = costs_of(machine).wgrad_im2col
     k, taps = geometry.k_per_group, geometry.taps

@@ -140,14 +140,14 @@ def wgrad_winograd_of_any_size(
 
 
 def _fitted_cycles(known: Convolution, plan: WgradWinogradPlan, machine: CpuMachine) -> float:
-    """Estimated cycles of a plan for symbolic sizes, whose block fits the known ones."""
+    """Return the estimated cycles of a plan for symbolic sizes, whose block fits the known ones."""
     block = fitted_block(plan.tiles(known), prod(plan.block), plan.position_splits)
     plan = replace(plan, block=block)
     return _cycles(known, plan, machine, is_single=False, narrowest=NARROW)
 
 
 def _tiled(problem: Convolution, machine: CpuMachine) -> Iterator[WgradWinogradPlan]:
-    """Plans with the tiles that may pay, of which the blocks follow."""
+    """Yield plans with the tiles that may pay, of which the blocks follow."""
     tiles = candidate_tiles(problem)
     if not tiles:
         return
@@ -170,7 +170,7 @@ def _filters(problem: Convolution, plan: WgradWinogradPlan) -> list[Filter]:
 def _candidates(
     problem: Convolution, plan: WgradWinogradPlan, parts: Sequence[int], machine: CpuMachine
 ) -> Iterator[WgradWinogradPlan]:
-    """The plan with other channels, parts, none of them empty, and shares."""
+    """Yield the plan with other channels, parts, none of them empty, and shares."""
     c = problem.geometry.c_per_group
     for c_block, count in product(candidate_channels(c, plan.c_tile), parts):
         blocks = -(-c // c_block)
@@ -180,8 +180,9 @@ def _candidates(
 
 
 def _sizes(problem: Convolution, plan: WgradWinogradPlan) -> tuple[int, int, int]:
-    """Elements of the combined outputs of a block, of the inputs of a task, and of the sums of one
-    channel of x."""
+    """Return the elements of the combined outputs of a block, of the inputs of a task, and of the
+    sums of one channel of x.
+    """
     filters = _filters(problem, plan)
     terms, points = (prod(len(f.terms) for f in filters), prod(len(f.points) for f in filters))
     vectors = -(-problem.geometry.k_per_group // plan.lanes)
@@ -191,7 +192,7 @@ def _sizes(problem: Convolution, plan: WgradWinogradPlan) -> tuple[int, int, int
 
 
 def _tasks(problem: Convolution, plan: WgradWinogradPlan) -> int:
-    """Blocks of channels of x in a part."""
+    """Return the blocks of channels of x in a part."""
     return -(-problem.geometry.c_per_group // (plan.c_block * plan.channel_parts))
 
 
@@ -217,7 +218,7 @@ def _cycles(
     is_single: bool,
     narrowest: int = 1,
 ) -> float:
-    """Estimated cycles; of a single pass sums are written once."""
+    """Return the estimated cycles; of a single pass sums are written once."""
     geometry, lanes, tile, block = problem.geometry, plan.lanes, plan.tile, plan.block
     filters, c_block, shares = _filters(problem, plan), plan.c_block, plan.position_splits
     width, costs, of_tiles = (

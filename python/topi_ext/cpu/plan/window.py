@@ -41,7 +41,7 @@ class Window:
 
     @classmethod
     def of(cls, block: Sequence[int], accesses: Sequence[AxisAccess]) -> Window:
-        """The window that `block` reads through `accesses`."""
+        """Return the window that `block` reads through `accesses`."""
         extent = tuple(b + g.last_shift - g.first_shift for b, g in zip(block, accesses))
         return cls(tuple(block), extent)
 
@@ -61,7 +61,9 @@ class Window:
         return prod(self.extent)
 
     def pitch(self, lanes: int) -> int:
-        """Distance of two planes: whole vectors, and never a power of two of cache lines."""
+        """Return the distance of two planes: whole vectors, and never a power of two of cache
+        lines.
+        """
         vectors = -(-self.elements // lanes)
         return odd_vectors(vectors) * lanes
 

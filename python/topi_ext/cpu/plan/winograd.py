@@ -152,7 +152,8 @@ class WinogradPlan(Tiled):
         return self.per_task > 1
 
     def gap(self, problem: Convolution) -> int:
-        """Rows that stay empty behind those of a point: one for each input channel and term.
+        """Return the rows that stay empty behind those of a point: one for each input channel and
+        term.
 
         Streams whose distance is a power of two would push each other out of the first cache.  Of
         many channels there are as many rows as let combined taps begin with a cache line.
@@ -230,7 +231,7 @@ def _fitted_cycles(
     combinations: Sequence[tuple[Filter, ...]],
     machine: CpuMachine,
 ) -> float:
-    """Estimated cycles of a plan for symbolic sizes, whose block fits the known ones."""
+    """Return the estimated cycles of a plan for symbolic sizes, whose block fits the known ones."""
     block = fitted_block(plan.tiles(known), prod(plan.block), plan.position_splits or plan.tasks)
     return _cycles(known, replace(plan, block=block), combinations, machine, NARROW)[0]
 
@@ -255,7 +256,7 @@ def _room(problem: Convolution) -> int:
 
 
 def _direct(problem: Convolution, machine: CpuMachine) -> DirectPlan | None:
-    """The sum for data that is not finite, or None where there is no room for it."""
+    """Return the sum for data that is not finite, or None where there is no room for it."""
     # Its weights come as they are.
     as_stored = replace(problem, prepacked=False)
     plan = plan_direct(as_stored, machine)[1]
@@ -274,7 +275,7 @@ def _direct(problem: Convolution, machine: CpuMachine) -> DirectPlan | None:
 def _plans(
     problem: Convolution, template: WinogradPlan, machine: CpuMachine
 ) -> Iterator[tuple[float, WinogradPlan]]:
-    """Candidates with the tile of this one, and their cycles."""
+    """Yield the candidates with the tile of this one, and their cycles."""
     combinations = _combinations(problem, template)
     for loops in _loops(problem, template, machine) if combinations else ():
         vectors = -(-prod(loops.block) // template.lanes)
@@ -292,8 +293,9 @@ def _chunked(
     combinations: Sequence[tuple[Filter, ...]],
     machine: CpuMachine,
 ) -> Iterator[WinogradPlan]:
-    """The plan, and where its inputs do not stay near, those of as few chunks as let them, and of
-    twice as many, which hold less."""
+    """Yield the plan, and where its inputs do not stay near, those of as few chunks as let them,
+    and of twice as many, which hold less.
+    """
     yield plan
     inputs, near = _inputs_bytes(problem, plan, combinations), most_of(machine.l2)
     if plan.inputs_first or inputs <= near:
@@ -332,7 +334,7 @@ def _fits(
 def _inputs_bytes(
     problem: Convolution, plan: WinogradPlan, combinations: Sequence[tuple[Filter, ...]]
 ) -> int:
-    """The combined inputs of one chunk and phase."""
+    """Return the combined inputs of one chunk and phase."""
     rows = _most_terms(combinations) * plan.depth(problem)
     return rows * plan.pitch * byte_width(problem.acc_dtype)
 
@@ -344,7 +346,9 @@ def _cycles(
     machine: CpuMachine,
     narrowest: int = 1,
 ) -> tuple[float, float]:
-    """Estimated cycles until the kernel is done, and of all its tasks but for combining taps."""
+    """Return the estimated cycles until the kernel is done, and of all its tasks but for combining
+    taps.
+    """
     tasks = _tasks(problem, plan)
     inputs, cycles = _task_cycles(problem, plan, combinations, machine, narrowest)
     combining = 0.0
@@ -361,7 +365,7 @@ def _cycles(
 
 
 def _positions(problem: Convolution, plan: WinogradPlan) -> int:
-    """Blocks of tiles."""
+    """Return the blocks of tiles."""
     return blocks_in(nominal(plan.tiles(problem)), plan.block)
 
 
@@ -392,8 +396,9 @@ def _with_loops(
     tile: tuple[int, int],
     machine: CpuMachine,
 ) -> WinogradPlan | None:
-    """The plan with these loops and this register tile, or None for more parts than there are
-    blocks of channels."""
+    """Return the plan with these loops and this register tile, or None for more parts than there
+    are blocks of channels.
+    """
     channels, width = tile
     blocks = -(-problem.out_channels // channels)
     if loops.channel_parts > blocks:
@@ -475,7 +480,7 @@ def _task_cycles(
     machine: CpuMachine,
     narrowest: int,
 ) -> tuple[float, float]:
-    """Estimated cycles of one task: of combining its inputs, and all others."""
+    """Return the estimated cycles of one task: of combining its inputs, and all others."""
     costs, total, combined = costs_of(machine), costs_of(machine).winograd.task, 0.0
     task = _Task.of(problem, plan, combinations, machine)
     for kinds in combinations:
@@ -596,7 +601,7 @@ def _combining_cycles(
     combinations: Sequence[tuple[Filter, ...]],
     machine: CpuMachine,
 ) -> float:
-    """Estimated cycles of combining all taps once, as measured.
+    """Return the estimated cycles of combining all taps once, as measured.
 
     Lines that another core has read, as those of all threads together, are slow to write.
     """
@@ -650,5 +655,5 @@ def _terms(combinations: Sequence[tuple[Filter, ...]]) -> float:
 
 
 def _most_terms(combinations: Sequence[tuple[Filter, ...]]) -> int:
-    """Rows of combined inputs for one input channel, of the phases that have most."""
+    """Return the rows of combined inputs for one input channel, of the phases that have most."""
     return max(prod(len(f.terms) for f in combination) for combination in combinations)

@@ -120,7 +120,7 @@ def by_other_stores(problem: Problem, plan: Plan, machine: CpuMachine) -> Plan |
 def _with_stores(
     problem: Any, plan: Plan, machine: CpuMachine, caches: float = NON_TEMPORAL_CACHES
 ) -> Plan:
-    """The plan, with non-temporal stores where they pay."""
+    """Return the plan, with non-temporal stores where they pay."""
     pays = problem.is_static and pays_past_caches(problem, plan, machine, caches)
     return plan.with_non_temporal(True) if pays else plan
 
@@ -128,7 +128,7 @@ def _with_stores(
 def _fastest(
     problem: Problem, machine: CpuMachine, selection: Selection
 ) -> tuple[float | None, Plan]:
-    """The plan of the fewest cycles, without non-temporal stores."""
+    """Return the plan of the fewest cycles, without non-temporal stores."""
     proposals = KERNELS.proposals(problem, machine, selection)
     if not problem.is_static and proposals and not selection.is_all:
         return None, min(proposals, key=cost_of)[1]

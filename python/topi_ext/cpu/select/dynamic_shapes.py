@@ -75,7 +75,9 @@ def _plans(
     known: Sequence[Convolution],
     machine: CpuMachine,
 ) -> Iterator[Rated]:
-    """The plans that one hook of :class:`DynamicShapes` yields, of every kernel that has it."""
+    """Yield the plans that one hook of :class:`DynamicShapes` yields, of every kernel that has
+    it.
+    """
     for kernel in kernels:
         plans = getattr(kernel.dynamic, hook)
         if plans is not None:
@@ -83,12 +85,12 @@ def _plans(
 
 
 def _best(plans: Iterable[Rated], fewest: Sequence[float]) -> Rated:
-    """The one that takes the least where kernels for few positions take `fewest` cycles."""
+    """Return the one that takes the least where kernels for few positions take `fewest` cycles."""
     return min(plans, key=lambda one: _total(one[1], fewest))
 
 
 def _if_faster(plans: Sequence[Rated], best: Rated, fewest: Sequence[float], gain: float) -> Rated:
-    """The best of `plans` where it is faster than `best` by `gain`, else `best`."""
+    """Return the best of `plans` where it is faster than `best` by `gain`, else `best`."""
     least = _total(best[1], fewest) - len(best[1]) * log(gain)
     faster = [one for one in plans if _total(one[1], fewest) < least]
     return _best(faster, fewest) if faster else best
@@ -97,7 +99,9 @@ def _if_faster(plans: Sequence[Rated], best: Rated, fewest: Sequence[float], gai
 def _from_positions(
     problem: Convolution, base: Sequence[float], known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[Rated]:
-    """The best plan that pays from some number of positions on, beside one of `base` cycles."""
+    """Yield the best plan that pays from some number of positions on, beside one of `base`
+    cycles.
+    """
     positions = [prod(one.positions) for one in known]
     kernels = KERNELS.of_kind(problem.kind)
     splits = [
@@ -141,7 +145,7 @@ def _fewest(small: Sequence[Rated], known: Sequence[Convolution]) -> list[float]
 
 
 def _total(cycles: Sequence[float], fewest: Sequence[float]) -> float:
-    """The less the better; where few positions have a faster kernel, that counts."""
+    """Return the less the better; where few positions have a faster kernel, that counts."""
     return sum(log(min(pair)) for pair in zip(cycles, fewest))
 
 
@@ -170,7 +174,7 @@ def either(
 
 
 def between(below: int, above: int) -> int:
-    """The last size that counts as the one below, of those between two."""
+    """Return the last size that counts as the one below, of those between two."""
     return ceil(sqrt(below * above)) - 1
 
 
@@ -198,7 +202,7 @@ class Split(NamedTuple):
 
     @classmethod
     def of(cls, measures: Sequence[int], below: Sequence[float], above: Sequence[float]) -> Split:
-        """The best for sizes with these measures, of plans that take so many cycles."""
+        """Return the best for sizes with these measures, of plans that take so many cycles."""
         order = sorted(range(len(measures)), key=measures.__getitem__)
         logs = [[log(cycles[i]) for i in order] for cycles in (below, above)]
         ends = [0, *(measures[i] for i in order), inf]
@@ -215,7 +219,9 @@ class Split(NamedTuple):
 
 
 def _known(problem: Convolution) -> list[Convolution]:
-    """The problem with its symbolic sizes known: squares of y, or larger and larger batches."""
+    """Return the problem with its symbolic sizes known: squares of y, or larger and larger
+    batches.
+    """
     g = problem.geometry
     axes = sum(not isinstance(length, int) for length in g.y_size)
     # Each twice as many positions as the one before it.

@@ -336,7 +336,7 @@ class _Axis(NamedTuple):
         return cls(filter_.in_step, tile, residues, total, number, most)
 
     def place(self, x: int) -> Expr:
-        """The number of the input `x` of the first tile."""
+        """Return the number of the input `x` of the first tile."""
         return self.number_of(self.residues.index(x % self.step), x // self.step)
 
     def place_of(self, inputs: Sequence[int], i: Expr) -> Expr:
@@ -346,7 +346,7 @@ class _Axis(NamedTuple):
         return self.number_of(residues(i), steps(i))
 
     def number_of(self, residue: Expr, i: Expr) -> Expr:
-        """The number of input `i` of a residue, itself given by its number."""
+        """Return the number of input `i` of a residue, itself given by its number."""
         return residue * self.total + i
 
     def input_of(self, residue: Expr, i: Expr) -> Expr:
@@ -427,7 +427,7 @@ class _Rows(NamedTuple):
 
 
 def _beyond(origin: Expr, offset: Expr) -> Expr:
-    """The place `offset` behind an origin; TVM takes long over kernels with many origins."""
+    """Return the place `offset` behind an origin; TVM takes long over kernels with many origins."""
     return origin + offset if isinstance(offset, int) else emit.opaque_base(origin + offset)
 
 

@@ -45,7 +45,7 @@ class Slice(NamedTuple):
 
 @lru_cache(maxsize=256)
 def slices_of(filters: Sequence[Sequence[Filter]]) -> tuple[Slice, ...]:
-    """The slices of a kernel, those that are computed alike beside each other."""
+    """Return the slices of a kernel, those that are computed alike beside each other."""
     slices = []
     for depth, height in product(*filters[:2]):
         for taps in product(depth.first_taps, height.first_taps):
@@ -112,11 +112,13 @@ class WinogradRows:
         return max(map(self.of_phase, product(*self.filters)))
 
     def taps_before(self, pair: Pair) -> list[int]:
-        """Rows of the taps of a slice before those of each filter along the row, and all."""
+        """Return the rows of the taps of a slice before those of each filter along the row, and
+        all.
+        """
         return self._before(pair, lambda last: len(last.first_taps))
 
     def inputs_before(self, pair: Pair) -> list[int]:
-        """Rows of the inputs of one phase of rows, likewise."""
+        """Return the rows of the inputs of one phase of rows, likewise."""
         return self._before(pair, lambda last: len(last.phases))
 
     def _before(self, pair: Pair, count: Callable[[Filter], int]) -> list[int]:

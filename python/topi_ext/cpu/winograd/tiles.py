@@ -28,7 +28,7 @@ class Tiled(Plan):
         return tuple(filters_of(access, tile) for access, tile in zip(accesses, self.tile))
 
     def tiles(self, problem: Convolution) -> tuple[Size, ...]:
-        """Tiles of a phase along the four axes."""
+        """Return the tiles of a phase along the four axes."""
         steps = (1, *(f[0].out_step * f[0].tile for f in self.filters(problem)))
         return tuple((size + step - 1) // step for size, step in zip(problem.out_sizes, steps))
 
@@ -86,7 +86,7 @@ def candidate_tiles(problem: Convolution) -> list[Tile]:
 
 
 def written_terms(combinations: Sequence[Sequence[Filter]]) -> float:
-    """Terms that are written out, of all kinds of phases.
+    """Return the terms that are written out, of all kinds of phases.
 
     Where depth has no tiles they are a loop along it; where rows have none, terms along them take
     no additions, and count half.
@@ -120,7 +120,7 @@ def winograd_input_cycles(
     costs: TileCosts,
     narrowest: int = 1,
 ) -> float:
-    """Estimated cycles of combining the inputs of one channel, phase and block of tiles.
+    """Return the estimated cycles of combining the inputs of one channel, phase and block of tiles.
 
     Rows of fewer tiles than the `narrowest` vectors have lanes are combined one by one.
     """
@@ -154,7 +154,7 @@ def _step_cycles(count: int, lanes: int, costs: TileCosts) -> float:
 
 
 def input_rows(filters: Sequence[Filter], block: Sequence[int]) -> tuple[int, int]:
-    """Rows of one channel that a block of tiles reads, and their length."""
+    """Return the rows of one channel that a block of tiles reads, and their length."""
     rows = block[0]
     for f, tiles in zip(filters[:2], block[1:3]):
         rows *= len(f.residues) * (tiles * f.tile + f.halo)
@@ -162,8 +162,9 @@ def input_rows(filters: Sequence[Filter], block: Sequence[int]) -> tuple[int, in
 
 
 def fitted_block(sizes: Sequence[int], room: int, blocks: int) -> tuple[int, ...]:
-    """The block that a kernel chooses when it runs: as many whole rows, planes and images as there
-    is room for, in equal parts, and so many `blocks` if there are enough."""
+    """Return the block that a kernel chooses when it runs: as many whole rows, planes and images as
+    there is room for, in equal parts, and so many `blocks` if there are enough.
+    """
     wanted, share = blocks, []
     for size in sizes[:-1]:
         parts = min(size, wanted)

@@ -129,7 +129,7 @@ class WinogradWeights:
         return self.held_groups * self.held_blocks * self.block_elements
 
     def offset_of(self, block: Expr, filters: Sequence[Filter], numbers: Sequence[Expr]) -> Expr:
-        """Offset of the combined taps of the phases with these first taps."""
+        """Return the offset of the combined taps of the phases with these first taps."""
         depth, height, last = filters
         before = self.rows.taps_before((depth, height))[self.rows.filters[2].index(last)]
         number = numbers[2]
@@ -142,7 +142,7 @@ class WinogradWeights:
         return block * self.block_elements + rows * self.plan.channels
 
     def _phases_before(self, filters: Sequence[Filter]) -> int:
-        """Rows of all phases of the kinds before this one."""
+        """Return the rows of all phases of the kinds before this one."""
         kinds = list(product(*self.rows.filters))
         before = kinds[: kinds.index(tuple(filters))]
         return sum(
