@@ -18,7 +18,7 @@ def check_model(path: Path, extensions: Collection[str]) -> None:
     Raises
     ------
     CliError
-        In one line.
+        For a file that is not of that kind or cannot be used.
     """
     try:
         if path.is_dir():
@@ -147,7 +147,7 @@ def check_output(option: str, path: Path) -> None:
     Raises
     ------
     CliError
-        In one line.
+        For a file that is not of that kind or cannot be used.
     """
     try:
         if path.is_file() or path.is_dir():
@@ -166,7 +166,7 @@ def read_array(name: str, file: str) -> Any:
     Raises
     ------
     CliError
-        In one line.
+        For a file that is not of that kind or cannot be used.
     """
     import numpy as np
 

@@ -40,7 +40,7 @@ def main(adapter: Adapter, argv: Sequence[str] | None = None) -> int:
     -------
     int
         0: all is right. 1: something that ours computed is wrong. 2: the command line, the file
-        or its inputs cannot be used, told in one line on standard error.
+        or its inputs cannot be used, reported in one line on standard error.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
     if arguments == ["doctor"]:

@@ -100,7 +100,7 @@ def load(
     Raises
     ------
     CliError
-        In one line: no such file, unknown extension, wrong input, gap of the importer.
+        For a missing file, an unknown extension, an incorrect input, or an unsupported operator.
     """
     check_model(path, loaders)
     need("torch", "the command line")

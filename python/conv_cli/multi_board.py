@@ -94,7 +94,7 @@ def _received(receive: Connection, options: Options) -> Outcome:
 
 def _run(send: Connection, model: Path, adapter: Adapter, options: Options) -> None:
     """Check in a separate process, and send the result."""
-    # Locks of tqdm would be told to Python's resource tracker, which complains of them at Ctrl-C.
+    # tqdm would register its locks with Python's resource tracker, which warns of them at Ctrl-C.
     multiprocessing.set_start_method(None, force=True)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     warnings.filterwarnings("ignore")  # shown once is enough: by a run with one board

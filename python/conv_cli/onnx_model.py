@@ -71,7 +71,7 @@ def load(path: Path, choices: Choices, convert: Convert) -> Model:
     Raises
     ------
     CliError
-        In one line: not such a file, wrong input, gap of the importer.
+        For another kind of file, an incorrect input, or an unsupported operator.
     """
     onnx = need("onnx", "reading .onnx")
     ort = need("onnxruntime", "comparing an .onnx model")

@@ -23,7 +23,7 @@ def parse_target(
     Raises
     ------
     CliError
-        In one line. LLVM would warn of an unknown processor and take another, and it ends the
+        LLVM would warn of an unknown processor and take another, and it ends the
         process over an unknown triple or an instruction that this processor lacks.
     """
     import tvm

@@ -48,7 +48,7 @@ def load(path: Path, choices: Choices, convert: Convert) -> Model:
     Raises
     ------
     CliError
-        In one line: not such a file, wrong input, gap of the importer.
+        For another kind of file, an incorrect input, or an unsupported operator.
     """
     flatbuffer = need("tflite", "reading .tflite")
     import torch

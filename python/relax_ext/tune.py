@@ -133,7 +133,7 @@ def tune(
     >>> tvm.compile(module, target, relax_pipeline=pipeline)
     """
     target = _checked(tvm.target.Target(target), board)
-    read(database)  # refuses what is no database, before anything is measured
+    read(database)  # raises for another kind of file before anything is measured
     progress = say if isinstance(say, Progress) else Progress(say or _to_stderr)
     say = progress.say
     works = [work for work in _works(module, target) if isinstance(work.backend, CpuBackend)]

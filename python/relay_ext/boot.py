@@ -147,7 +147,7 @@ def _stand_in(soname: str) -> Path:
         source.write_text(_SOURCES[soname])
         command = [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-w", f"-Wl,-soname,{soname}"]
         if soname != "libcuda.so.1":
-            # Its functions are asked for by a version that is the library's own name.
+            # Its functions are looked up by a version that is the library's own name.
             versions.write_text(f"{soname} {{ global: *; }};\n")
             command.append(f"-Wl,--version-script={versions}")
         try:

@@ -163,7 +163,7 @@ PLACES = {
         _is_same,
         _remembering_build,
     ),
-    # te_compiler asks it for every axis of every shape: a sixth of the time of a build.
+    # te_compiler calls it for every axis of every shape: a sixth of the time of a build.
     "te_compiler.libinfo": _Place(
         lambda: R.backend.te_compiler.libinfo,
         lambda function: setattr(R.backend.te_compiler, "libinfo", function),

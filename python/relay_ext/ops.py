@@ -33,7 +33,7 @@ def conv_call(
     extra = tuple(map(simplify, geometry.output_padding))
     stated = geometry
     if kind == "conv":
-        # What the stride does not divide is stated as less padding behind.
+        # A remainder of the stride is stated as less padding after.
         after = tuple(a - e for a, e in zip(geometry.pad_after, extra))
         stated = replace(geometry, pad_after=after)
     attrs = {

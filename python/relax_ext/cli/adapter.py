@@ -41,7 +41,7 @@ def from_tflite(model: Any, inputs: Mapping[str, Any]) -> Any:
 
     mod = convert(model, shape_dict={name: tuple(t.shape) for name, t in inputs.items()})
     main = mod["main"]
-    # Weights that the importer keeps out of the module come behind the inputs.
+    # Weights that the importer keeps out of the module follow the inputs.
     weights = [param.name_hint for param in main.params[len(inputs) :]]
     return relax.transform.BindParams("main", dict(zip(weights, main.attrs["params"])))(mod)
 

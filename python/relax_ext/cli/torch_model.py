@@ -89,7 +89,7 @@ def load(path: Path, choices: Choices) -> Model:
     Raises
     ------
     CliError
-        In one line: not such a file, wrong input, gap of the importer.
+        For another kind of file, an incorrect input, or an unsupported operator.
     """
     exported = read(path)
     inputs, flat = choose_inputs(exported, choices)

@@ -164,7 +164,7 @@ def _read_conv(call: Any, lookup: Lookup) -> Match | None:
     if conv is None or conv.geometry is None or conv.is_blocked:
         return None
     if "" in conv.dtypes.values():
-        return None  # legalization refuses it
+        return None  # legalization rejects it
     if 0 in conv.shape(conv.result) or conv.n == 0:
         return None
     dtypes = tuple(conv.dtypes[role] for role in (*OPERANDS[conv.kind], conv.result))

@@ -48,7 +48,7 @@ def legalize(bb: Any, call: Any, stock: Any) -> Any:
     target = target_of(found)
     advise("relax_ext", target)
     dtypes = tuple(conv.dtypes[role] for role in OPERANDS[conv.kind] + conv.result)
-    accumulator(conv.op, *dtypes)  # refuses what is unknown
+    accumulator(conv.op, *dtypes)  # rejects unknown types
     problem = Convolution.of(conv.kind, conv.geometry, conv.plain, conv.n, dtypes)
     func = backend.build(problem, target)
     if func is not None:

@@ -221,7 +221,7 @@ def _refuse_assignments(module: nn.Module, before: Mapping[tuple[str, str], Any]
 def _keep_stops(graph_module: Any) -> None:
     """Let ``detach`` and ``no_grad`` of a graph stop gradients after decomposition too."""
     graph = graph_module.graph
-    # The last first: what is read behind two blocks is read as it is after the later one.
+    # The last first: a value that is read after two blocks is that of the later one.
     for node in reversed(list(graph.nodes)):
         if node.target is torch.ops.aten.detach.default:
             if _may_change(node):

@@ -138,6 +138,6 @@ class RelayAdapter(Adapter):
             tensors,
             expected,
             protocol,
-            take=lambda outputs: outputs[1:3],  # behind the loss, before the gradient of dy
+            take=lambda outputs: outputs[1:3],  # after the loss, before the gradient of dy
         )
         return stock, ours, timed_torch(lambda: gradients_by_torch(op, tensors), protocol)

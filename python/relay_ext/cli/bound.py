@@ -45,7 +45,7 @@ def bound(mod: Any, params: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any
     if _calls_others(main):
         mod["main"] = main
         return mod
-    # TensorFlow's importer puts the whole Prelude beside main, which passes stumble over.
+    # TensorFlow's importer adds the whole Prelude to the module, on which passes fail.
     return tvm.IRModule.from_expr(main)
 
 

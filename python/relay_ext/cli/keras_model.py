@@ -27,7 +27,7 @@ def load(path: Path, choices: Choices) -> Model:
     Raises
     ------
     CliError
-        In one line: not such a file, another Keras, a shape is missing, gap of the importer.
+        For another kind of file, another Keras, a missing shape, or an unsupported operator.
     """
     tf = tensorflow("reading .keras")
     import torch

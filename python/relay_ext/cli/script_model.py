@@ -24,7 +24,7 @@ def load(path: Path, choices: Choices) -> Model:
     Raises
     ------
     CliError
-        In one line: not such a file, a shape is missing, wrong input, gap of the importer.
+        For another kind of file, a missing shape, an incorrect input, or an unsupported operator.
     """
     import torch
 

@@ -21,7 +21,7 @@ PACKAGE = "tensorflow-cpu==2.15.1"
 """The package to install: the newest TensorFlow whose Keras TVM 0.17 can read."""
 
 NO_RESULTS = {"Assert", "Const", "NoOp", "Placeholder", "PlaceholderWithDefault"}
-"""Operators whose results are nobody's, even where no other reads them."""
+"""Operators whose results are not outputs of a graph, even if no other operator reads them."""
 
 
 def tensorflow(why: str) -> Any:
@@ -44,7 +44,7 @@ def load(path: Path, choices: Choices) -> Model:
     Raises
     ------
     CliError
-        In one line: not such a file, a shape is missing, wrong input, gap of the importer.
+        For another kind of file, a missing shape, an incorrect input, or an unsupported operator.
     """
     tf = tensorflow("reading .pb")
     import torch

@@ -55,7 +55,7 @@ def simplified(module: Any, input_infos: Any) -> Any:
     try:
         _simplify(graph)
     except RuntimeError:
-        return module  # which TVM refuses by the name of what it does not know
+        return module  # which TVM rejects by the name of the unknown operator
     _refuse_mutation(graph)
     return made
 

@@ -220,7 +220,7 @@ class _Corrected(Loader):
         return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        # Whoever asks the module afterwards, such as inspect, finds its own loader.
+        # Later users of the module, such as inspect, find its own loader.
         module.__loader__ = self.loader
         if module.__spec__ is not None:
             module.__spec__.loader = self.loader

@@ -40,7 +40,7 @@ def folder() -> Path | None:
         if given.lower() not in _ON:
             return Path(given).expanduser()
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:  # nobody's home is known
+    except RuntimeError:  # there is no home directory
         return None
     return home / "tvm-conv-ext" / "compiled"
 

@@ -182,9 +182,7 @@ def knows_triple(triple: str) -> bool:
     process; left alone, TVM says so when it compiles.
     """
     ask = getattr(tvm.target.codegen, "llvm_get_vector_width", None)
-    if (
-        not triple or ask is None
-    ):  # TVM 0.17: nothing there refuses, and its own build ends the process too
+    if not triple or ask is None:  # TVM 0.17 has no check, and its own build ends the process too
         return True
     try:
         ask(tvm.target.Target({"kind": "llvm", "mtriple": triple}))

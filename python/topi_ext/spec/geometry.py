@@ -10,7 +10,7 @@ and fixing two of its three tensors gives one of its three kinds: ``conv`` (x, w
 :class:`Geometry` serves all three; ``x``, ``w`` and ``y`` always name the roles in the *forward*
 convolution, so the "input" of a transposed convolution is called ``y`` here.
 
-This room uses the standard library only.  Sizes may be opaque symbolic expressions that support
+This module uses the standard library only.  Sizes may be opaque symbolic expressions that support
 ``+ - * //``; rules that need a number are checked for the sizes that are numbers.
 """
 

@@ -19,7 +19,7 @@ product of ``F(2, r)`` becomes an ``F(2, 2)``.  ``F(4, 4)`` so takes 9 products 
 ``F(4, 6)`` 12 instead of 24, with the same factors.  The outer formulas keep each pair of outputs
 to the window of that pair, the inner ones each output to its own.
 
-This room uses the standard library only.
+This module uses the standard library only.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class PostOp:
             known = tuple(QUANTIZED)
             raise ValueError(f"epilogue: quantize to {self.dtype!r} must be to one of {known}")
         if self.op == "divide" and not self.order and self.earlier is None and not self.value:
-            # The same, NaN included.  TVM refuses to divide by a constant zero, and steps that
+            # The same, NaN included.  TVM does not divide by a constant zero, and steps that
             # divide by 0 and by -0 would be equal.
             object.__setattr__(self, "op", "multiply")
             object.__setattr__(self, "value", copysign(inf, self.value))

@@ -78,7 +78,7 @@ class Board:
         Raises
         ------
         BoardError
-            In one line: no tracker, no such key, none free in time, not this TVM.
+            For no tracker, an unknown key, no free board in time, or another TVM.
         """
         until = time.monotonic() + self.timeout
         with _Tracker(self) as tracker:
@@ -185,7 +185,7 @@ class Session:
             if board.threads:
                 self._ask("runtime.config_threadpool", 0, board.threads)
         except BaseException:
-            self.close()  # else nobody could, and the server would wait for this process
+            self.close()  # otherwise the server would wait for this process
             raise
 
     def _connected(self, connect: Callable[[], Any], seconds: float) -> Any:

@@ -28,7 +28,7 @@ class Opened(NamedTuple):
     module : tvm.runtime.Module
     device : tvm.runtime.Device
     doing : callable
-        ``with doing("ran a plan"):`` says in one line what went wrong inside.
+        ``with doing("ran a plan"):`` reports an error inside as one line.
     """
 
     module: Any

@@ -222,7 +222,7 @@ class Direct:
         most = per_split if problem.is_static else blocks
         acc_room = plan.channels * self.phases * row_room * (most if self.holds_all else 1)
         panel_room = panel.room(plan.depth * self.steps.planes)
-        panel_room += 0 if problem.is_static else width  # a last tile may end behind it
+        panel_room += 0 if problem.is_static else width  # a last tile may end after it
         return Blocking(
             panel, counts, tiles, Splits(blocks, splits, per_split),
             plan.channels * self.phases * tiles.length, acc_room, panel_room,

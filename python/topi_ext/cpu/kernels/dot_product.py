@@ -118,7 +118,7 @@ class DotProduct:
                 n_block = _NBlock(columns, weights, begin, present)
                 self._copy_columns(n_block, group)
                 for o, size in emit.tiles_or_ones(count, plan.channels):
-                    # Behind the last channel, the last again.
+                    # After the last channel, the last one is repeated.
                     numbers = [first + emit.least(o + i, count - 1) for i in range(size)]
                     self._channels(n_block, numbers)
 

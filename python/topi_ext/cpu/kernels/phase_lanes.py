@@ -127,7 +127,7 @@ class _PhaseLanes:
             images, group, block, split = map(number_of, emit.unravel(number, extents))
             terms = self.k_block * self.taps[-1]
             weights = emit.scratch(prod(g.kernel[:-1]) * terms * self.row, self.dtype)
-            # The last tile may read behind the last row.
+            # The last tile may read past the last row.
             room = self.k_block * prod(sizes.extent) + plan.m_tile
             values = emit.scratch(room, self.dtype)
             acc = emit.scratch(sizes.tiles * plan.m_tile * self.row, self.dtype)

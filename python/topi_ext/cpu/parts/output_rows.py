@@ -192,7 +192,7 @@ class StagingBuffer:
     def emitted(cls, out: Operand, dtype: str, lanes: int, room: Expr) -> StagingBuffer:
         """Allocate an empty buffer of this dtype."""
         most = emit.most(room, COLLECTED_BYTES // emit.byte_width(dtype)) + 2 * lanes
-        # The last elements are kept by whole vectors, which may reach behind them.
+        # The last elements are stored by whole vectors, which may reach past them.
         elements = emit.scratch(most + lanes, dtype)
         span = emit.scratch(2, "int64")
         emit.fill(span, 0, 2, emit.wide(0))

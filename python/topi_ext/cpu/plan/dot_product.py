@@ -96,7 +96,7 @@ def dot_product_candidates(
         tasks = _tasks(problem, plan)
         task, held = _cycles(problem, plan, machine)
         cycles = -(-tasks // machine.threads) * task
-        # Beside that, sums of the lanes of a vector, less than this.
+        # The sums of the lanes of a vector take less than this.
         room = elements(problem) - min(tasks, machine.threads) * CACHE_LINE
         cycles *= memory_price(problem, min(tasks, machine.threads) * held, room)
         is_shared = tasks > 1 and tasks * task >= PARALLEL_CYCLES
