@@ -54,7 +54,7 @@ KERNELS = """\
 
 CACHING = """\
   python -m {package} cache [--clear]
-      says where compiled code is kept for later processes, and how much; or removes it
+      shows the folder and the size of the cache of compiled code; or clears it
 
 """
 

@@ -558,6 +558,13 @@ def test_warnings_made_errors_end_nothing(tmp_path: Path) -> None:
     assert run_so.returncode == 77
 
 
+def test_a_reader_that_has_ended() -> None:
+    """As by ``doctor | head``: no traceback."""
+    process = call("doctor")
+    process.stdout.close()
+    assert process.stderr.read() == "" and process.wait() == 141
+
+
 @pytest.mark.parametrize("waits", ["import time; time.sleep(60)", "ctypes.CDLL(None).pause()"])
 def test_interrupted(waits: str, tmp_path: Path) -> None:
     """While TVM is imported, in Python or in C: one line, at once."""
