@@ -21,12 +21,12 @@ WAYS = ("stock", "plain")
 
 
 def convolutions(counted: dict[str, int]) -> str:
-    """How many of which kind, in the words of torch."""
+    """Return how many of which kind, in the words of torch."""
     return ", ".join(f"{count} {name}" for name, count in counted.items()) or "-"
 
 
 def table(rows: list[Any]) -> str:
-    """The rows as Markdown, a table per package."""
+    """Return the rows as Markdown, a table per package."""
     lines: list[str] = []
     for package in dict.fromkeys(row.package for row in rows):
         lines += ["", f"### {package}", ""]
