@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole job: load, compile twice, run, compare."""
+"""The check of a model: load, compile twice, run, compare."""
 
 from __future__ import annotations
 

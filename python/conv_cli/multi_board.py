@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One model on several kinds of boards at the same time: a process for each.
+"""Check one model on several kinds of boards at the same time, in a process for each.
 
 Rules are registered for a whole process, so threads are not enough.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bar chart of where the time of a model goes, by rich."""
+"""The bar chart of a profile, by rich."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``tune MODEL --database PLANS.json``, and what is compiled by such a file."""
+"""``tune MODEL --database PLANS.json``, and compilation with such a file."""
 
 from __future__ import annotations
 

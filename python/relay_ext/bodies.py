@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bodies of kernels as stages of TE, in the form that TVM 0.17 and its compilers take."""
+"""Bodies of kernels as TE stages, in the form that TVM 0.17 and its compilers accept."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constant weights packed while a model is compiled, and the operator that takes them.
+"""Constant weights packed at compile time, and the operator that reads them.
 
 ``nn.conv2d(data, weight)`` of a constant weight becomes ``relay_ext.conv_packed(data, packed)``.
 Its attributes hold the original call, so that any later pass can type and lower it.  The post-ops

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Putting our rules into Relay's operators and importers, and Relay's own back, exactly.
+"""Registering our rules with Relay's operators and importers, and restoring Relay's own exactly.
 
 Rules are attributes of TVM's operators, which belong to the process: ``register``, ``unregister``
 and ``stock`` are not thread-safe.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes that only run time knows: shapes of results, and what sizes of operands must be."""
+"""Sizes that are known only at run time: shapes of results, and rules for sizes of operands."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A call that a kernel computes, as it was matched, and the one lowering of all of them."""
+"""A matched call that a kernel computes, and the common lowering of such calls."""
 
 from __future__ import annotations
 

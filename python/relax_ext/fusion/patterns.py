@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several operators of Relax that together are one function."""
+"""Patterns of several Relax operators that compute one function."""
 
 from __future__ import annotations
 

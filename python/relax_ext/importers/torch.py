@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch: convolutions in every form in which torch.export and torch.fx hand them over."""
+"""PyTorch: convolutions in every form of torch.export and torch.fx."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocked layouts such as ``NCHW4c``, undone and made by reshape and permute_dims."""
+"""Blocked layouts such as ``NCHW4c``, removed and restored by reshape and permute_dims."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay behind the command line: files, modules, and the graph executor."""
+"""Relay for the command line: files, modules, and the graph executor."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The convolutions of a Relay module: found, counted, built and differentiated alone."""
+"""The convolutions of a Relay module: finding, counting, building and differentiating them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``from_keras`` with layouts that TVM's refuses: channels first, of one or three axes.
+"""``from_keras`` with layouts that TVM's importer rejects: channels first, of one or three axes.
 
 Also without models in models that are called in training.
 

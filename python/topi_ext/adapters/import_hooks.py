@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Putting corrections into TVM's importers, and taking them out again, exactly.
+"""Installing corrections into TVM's importers, and removing them exactly.
 
 A module that holds an importer is corrected at once where somebody has imported it, else when
 somebody does: TVM's importers may import their frameworks, which cost seconds and may be missing.

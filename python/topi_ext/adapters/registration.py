@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether an adapter's rules are in TVM's operators: what both adapters share of registering.
+"""Registration of an adapter's rules with TVM's operators, shared by both adapters.
 
 Rules are attributes of TVM's operators, which belong to the process.
 """

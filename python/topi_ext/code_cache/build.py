@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each lowered function of a model is compiled once on a machine, and only assembled after that.
+"""Compile each lowered function of a model once on a machine, and only assemble it later.
 
 TVM's build of lowered functions is replaced by one that acts on modules that were :func:`marked`,
 and inside :func:`keeping`; everything else it hands on.  What is not in the cache yet is compiled

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that one process leaves for the next: named by what they follow from, of limited size.
+"""The files of the cache: named by a hash of the settings and the function, with a size limit.
 
 ``TVM_CONV_CACHE`` names the folder, or is ``0``; unless given it is ``tvm-conv-ext/compiled`` where
 the system keeps caches.  ``TVM_CONV_CACHE_MB`` limits its size.  Nothing here raises: a file that

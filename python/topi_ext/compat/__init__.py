@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only code that knows one TVM release from another.
+"""The only code that distinguishes TVM releases.
 
 Written for apache-tvm 0.25, 0.26 and 0.27 (Relax) and for TVM 0.17 (Relay).  What needs either IR
 is inside functions, so that it can be imported beside a TVM that has only the other one.

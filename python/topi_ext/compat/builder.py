@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions, blocks, variables, memory and calls of the processor, by TVM's IRBuilder."""
+"""Functions, blocks, variables, memory and intrinsics, by TVM's IRBuilder."""
 
 from __future__ import annotations
 

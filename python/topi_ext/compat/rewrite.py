@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finished functions, rewritten."""
+"""Rewriting of finished functions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Targets of TVM, and what LLVM knows of processors."""
+"""Targets of TVM, and LLVM's information about processors."""
 
 from __future__ import annotations
 

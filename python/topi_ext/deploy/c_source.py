@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C around a kernel: its header, and the function that hands its arguments to it."""
+"""The C code around a kernel: its header, and the function that passes its arguments."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of an object file: what TVM's code generator calls a symbol, called otherwise and hidden.
+"""Renaming and hiding the symbols of an object file of TVM's code generator.
 
 TVM's names are those that its runtime has too.  A program may hold both, so kernels have names of
 their own, which no library that they become part of shows to others.

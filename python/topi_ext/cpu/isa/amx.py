@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AMX, the matrix unit of x86 processors, as primitives beside those of :mod:`topi_ext.emit`.
+"""AMX, the matrix unit of x86 processors, as primitives in addition to :mod:`topi_ext.emit`.
 
 Eight registers hold a tile each, of 16 rows of 64 bytes.  One instruction adds a product of
 two tiles of bfloat16 to one of float32::

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pairs of bfloat16 numbers, of which some processors multiply and add two products at once.
+"""Dot products of pairs of bfloat16 numbers.
 
 A pair has 32 bits, the even element in the lower half.  Numbers below the normal range count as
 zero where pairs are multiplied; sums are float32 and rounded to nearest.

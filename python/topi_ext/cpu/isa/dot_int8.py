@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Integers side by side in lanes of 32 bits, of which processors multiply and add several at once.
+"""Dot products of several integers in lanes of 32 bits.
 
 ========== ======= ================= ====================================================
 instruction numbers of                since

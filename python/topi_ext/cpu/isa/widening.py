@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors of bfloat16, read as float32.
+"""Loads of bfloat16 vectors as float32.
 
 TVM has no vectors of bfloat16.  A float32 whose upper half is the number is the number, so a few
 lines of LLVM's language read and widen as many as a vector has lanes.

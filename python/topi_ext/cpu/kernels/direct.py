@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel of ``conv`` and ``conv_transpose``: one gather, with one phase or with many.
+"""The kernel of ``conv`` and ``conv_transpose`` that serves every shape: one phase, or many.
 
 Lanes run over the positions of one phase, weights are scalars broadcast from a packed panel::
 

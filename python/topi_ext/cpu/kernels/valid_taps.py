@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel where taps meet padding: each runs over those positions alone where it meets data.
+"""The kernel for much padding: each tap runs only over the positions where it meets data.
 
 With a dilation of a third of the image, four of nine taps meet padding at a position.  Vectors
 of positions could not leave these out, since their lanes differ in it.  So lanes run over the

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The micro-kernel of kernels that are matrix products: a register tile that sums outer products.
+"""The micro-kernel of matrix products: a register tile that sums outer products.
 
 ::
 

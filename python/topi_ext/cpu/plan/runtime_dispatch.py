@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan of two kernels, of which sizes choose one at run time."""
+"""The plan of two kernels, one of which is chosen by the sizes at run time."""
 
 from __future__ import annotations
 

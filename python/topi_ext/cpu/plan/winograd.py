@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of :mod:`topi_ext.cpu.kernels.winograd`, which saves products."""
+"""Plans of :mod:`topi_ext.cpu.kernels.winograd`."""
 
 from __future__ import annotations
 

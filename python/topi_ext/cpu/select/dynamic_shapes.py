@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans for symbolic sizes: of kernels for small and for large ones, the built function takes one.
+"""Plans for symbolic sizes: the built function chooses among kernels for small and large sizes.
 
 Plans are rated by what they are estimated to take for many sizes: the best are the fastest in
 geometric mean.

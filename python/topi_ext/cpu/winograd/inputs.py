@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Combined inputs: what is multiplied with combined taps, or with combined outputs.
+"""Transformed inputs, which are multiplied with transformed filters or transformed outputs.
 
 ::
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of combined taps and of combined inputs: how a plan that saves products lays them out.
+"""Layout of the rows of transformed filters and transformed inputs.
 
 Rows of the result of one phase along depth and height need a slice of the kernel: some of its taps
 along these axes, with all taps along a row.  Phases of a stride need one each, those that differ by

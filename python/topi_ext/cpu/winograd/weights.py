@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Combined taps: what :mod:`topi_ext.cpu.kernels.winograd` multiplies by, instead of taps.
+"""Transformed filters of :mod:`topi_ext.cpu.kernels.winograd`.
 
 ::
 
