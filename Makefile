@@ -62,7 +62,7 @@ env-all: env .venv-tvm026/.ready .venv-tvm025/.ready env-relay env-relay-tf env-
 
 env-relay: .venv-relay/.ready  ## make .venv-relay: TVM 0.17 with Relay, all else shared with .venv
 
-env-relay-tf: .venv-relay-tf/.ready  ## make .venv-relay-tf: TensorFlow and Keras beside Relay, all else shared with .venv-relay
+env-relay-tf: .venv-relay-tf/.ready  ## make .venv-relay-tf: TensorFlow and Keras, on top of .venv-relay, all else shared with .venv-relay
 
 env-models: .venv-models/.ready  ## make .venv-models: transformers, diffusers and others, all else shared with .venv
 
@@ -72,7 +72,7 @@ models: env-models  ## export, import, compile and compare models of other packa
 	mkdir -p out
 	.venv-models/bin/python tools/real_models.py --portable --json out/models.json --markdown out/models.md $(ARGS)
 
-bench-models: env-models env-rivals  ## time whole models, in sizes that people run, against four others, write out/bench_models.json and .png
+bench-models: env-models env-rivals  ## time whole models in realistic sizes, compared with four frameworks, write out/bench_models.json and .png
 	mkdir -p out
 	.venv-models/bin/python benchmarks/bench_models.py --json out/bench_models.json --plot out/bench_models.png $(ARGS)
 
@@ -80,7 +80,7 @@ bench-training: env  ## time training steps against PyTorch eager and torch.comp
 	mkdir -p out
 	$(PY) benchmarks/bench_training.py --json out/bench_training.json --plot out/bench_training.png $(ARGS)
 
-bench-busy: env-models env-rivals  ## time whole models while other processes run, against four others, write out/bench_busy.json and .png
+bench-busy: env-models env-rivals  ## time whole models while other processes run, compared with four frameworks, write out/bench_busy.json and .png
 	mkdir -p out
 	.venv-models/bin/python benchmarks/bench_busy.py --json out/bench_busy.json --plot out/bench_busy.png $(ARGS)
 
@@ -107,7 +107,7 @@ bench-int8: env-rivals  ## time quantized layers against ONNX Runtime, OpenVINO 
 # Two programs that Debian has: qemu-user-static and g++-aarch64-linux-gnu.
 ARM := $(and $(shell command -v qemu-aarch64-static),$(shell command -v aarch64-linux-gnu-g++))
 
-env-aarch64: $(if $(ARM),.venv-aarch64/.ready)  ## TVM's runtime for Arm, to run a whole model by qemu; nothing where qemu or g++ for Arm is missing
+env-aarch64: $(if $(ARM),.venv-aarch64/.ready)  ## TVM's runtime for Arm, to run a whole model by qemu; skipped if qemu or g++ for Arm is missing
 	@$(if $(ARM),,echo "no runtime for Arm: apt-get install qemu-user-static g++-aarch64-linux-gnu")
 
 # The long run comes last, so that its summary is the last thing printed.
@@ -115,7 +115,7 @@ test: lint types docs env-aarch64 test-tvm025 test-tvm026 test-relay test-relay-
 
 FAST := tests/core tests/cpu/test_plans.py tests/cpu/test_cpu_registry.py tests/project/test_layering.py tests/project/test_source_rules.py
 
-test-fast: env  ## while working: what needs no kernel, and the smoke tests; less than three minutes
+test-fast: env  ## tests that need no kernel, and the smoke tests; less than three minutes
 	EXPECT_TVM=0.27 $(PY) $(PYTEST) $(FAST)
 	EXPECT_TVM=0.27 $(PY) $(PYTEST) -m smoke
 
@@ -146,7 +146,7 @@ lint: env  ## ruff: rules and format; codespell
 	$(PY) -m ruff format --check .
 	.venv/bin/codespell
 
-types: env  ## mypy: strict on the modules without TVM, and a user's program beside the installed package
+types: env  ## mypy: strict on what is not an adapter or a kernel, and a user's program with the installed package
 	$(PY) -m mypy
 	$(PY) -m mypy --strict --config-file= --ignore-missing-imports tests/types/public_interface.py
 
@@ -157,7 +157,7 @@ format: env  ## let ruff fix and format
 fuzz: env  ## the property tests, many more examples
 	EXPECT_TVM=0.27 HYPOTHESIS_PROFILE=fuzz $(PY) $(PYTEST) -m "not slow"
 
-bench: $(if $(filter relay,$(BENCH_IR)),env-relay,env)  ## time the faces against torch and stock TVM (BENCH_IR=relay: Relay), write out/
+bench: $(if $(filter relay,$(BENCH_IR)),env-relay,env)  ## time the three operators against torch and stock TVM (BENCH_IR=relay: Relay), write out/
 	mkdir -p out
 	for face in $(BENCH_FACES); do \
 	  .venv$(if $(filter relay,$(BENCH_IR)),-relay)/bin/python benchmarks/bench.py --ir $(BENCH_IR) --cases $(BENCH_CASES) --face $$face \
@@ -175,7 +175,7 @@ dist: env  ## the sdist and the wheel, checked, and tried in fresh environments 
 	  (cd / && $(CURDIR)/.venv-dist/bin/python -W error::DeprecationWarning $(CURDIR)/tools/try_install.py) || exit 1; \
 	done
 
-growth: env  ## time the faces as sizes grow, against torch and the machine's limits, write out/growth.*
+growth: env  ## time the three operators as sizes grow, against torch and the machine's limits, write out/growth.*
 	$(PY) benchmarks/scaling.py
 
 clean:  ## remove environments, caches and what the targets wrote

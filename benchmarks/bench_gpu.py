@@ -48,7 +48,7 @@ DTYPES = tuple(dict.fromkeys(dtype for dtype, _ in KINDS))
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the command line."""
     made = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = made.add_argument
     add("--seconds", type=float, default=480, help="begin no row after so many (default: 480)")
@@ -91,7 +91,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def case_list(files: Iterable[Path] | None, only: Iterable[str] | None) -> list[Case]:
-    """The cases of all files, the telling ones first; a name that two files share is one case.
+    """Return the cases of all files, the telling ones first; a name that two files share is one
+    case.
 
     Raises
     ------

@@ -45,7 +45,7 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """How many times as fast as PyTorch's best."""
+        """Return how many times as fast as PyTorch's best."""
         return min(self.torch, self.torch_graph) / self.ours
 
 
@@ -115,12 +115,12 @@ def measured(name: str, batch: int) -> Row:
 
 
 def flat(result: Any) -> Any:
-    """The tensor, or the first of a tuple."""
+    """Return the tensor, or the first of a tuple."""
     return result if hasattr(result, "numpy") else result[0]
 
 
 def captured(model: Any, x: Any) -> Callable[[], Any]:
-    """A call of the model as a CUDA graph."""
+    """Return a call of the model as a CUDA graph."""
     import torch
 
     for _ in range(3):  # searches for algorithms, which a graph must not
@@ -133,7 +133,7 @@ def captured(model: Any, x: Any) -> Callable[[], Any]:
 
 
 def in_turns(runs: dict[str, tuple[Callable[[], Any], Callable[[], Any]]]) -> dict[str, float]:
-    """The median over blocks of each, in milliseconds of a call."""
+    """Return the median over blocks of each, in milliseconds of a call."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(BLOCKS + 1):
         for name, (run, wait) in runs.items():

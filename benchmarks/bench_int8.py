@@ -33,7 +33,7 @@ BASELINES = ("float32", "onnxruntime", "openvino")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the command line."""
     made = of_several_files(__doc__)
     made.add_argument(
         "--rivals", dest="baselines", default=",".join(BASELINES), help="of %(default)s"
@@ -107,7 +107,7 @@ def measured(case: Any, baselines: list[str], threads: int) -> dict[str, Any]:
 
 
 def ours(model: bytes, data: Any, threads: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """A call, and what reads its result."""
+    """Return a call, and what reads its result."""
     import onnx
     import tvm
     from tvm import relax

@@ -81,7 +81,7 @@ def main() -> int:
 
 
 def measured(threads: int, budget: float) -> list[dict[str, Any]]:
-    """A row of the benchmark for every point of every face, with its axis and value."""
+    """Return a row of the benchmark for every point of every face, with its axis and value."""
     import torch
 
     from benchmark import by_relax, peaks, report

@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def misstated(machine: CpuMachine) -> CpuMachine:
-    """The same with half its caches and twice its multiply-adds."""
+    """Return the same with half its caches and twice its multiply-adds."""
     return replace(machine, l1=machine.l1 // 2, l2=machine.l2 // 2, fmas=2 * machine.fmas)
 
 

@@ -217,7 +217,8 @@ def train(
 
 
 def with_flat_gradients(module: Any) -> tuple[Any, int]:
-    """The training module, with two more functions, and how long one vector of all numbers is.
+    """Return the training module, with two more functions, and how long one vector of all numbers
+    is.
 
     ``flatten(main_adjoint(...))`` puts the loss and all gradients into one vector, so that they are
     summed at once; ``split(vector)`` gives the loss and the tuple of gradients back.
@@ -288,7 +289,7 @@ def watched_workers(count: int) -> Iterator[Any]:
 
 
 def _children() -> set[int]:
-    """The processes that this one has started."""
+    """Return the processes that this one has started."""
     lists = Path("/proc/self/task").glob("*/children")
     return {int(pid) for of_thread in lists for pid in of_thread.read_text().split()}
 
@@ -319,7 +320,7 @@ class Clock:
 
 
 def options(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Return the command line."""
     parser = argparse.ArgumentParser(description="Train the demo's autoencoder by several workers.")
     add = parser.add_argument
     add("--workers", type=int, default=2, help="default: %(default)s")

@@ -81,7 +81,7 @@ def say(report: Any, console: Console) -> None:
 
 
 def check_in_relay(out: Path, threads: int, python: Path, console: Console) -> list[Any]:
-    """The same decoders in Relay, which has an environment and a process of its own."""
+    """Return the same decoders in Relay, which has an environment and a process of its own."""
     half = Path(__file__).with_name("relay_half.py")
     written = out / "relay.pickle"
     written.unlink(missing_ok=True)
@@ -136,7 +136,7 @@ class Unet:
 
     @property
     def agrees(self) -> bool:
-        """Whether both are within the limit."""
+        """Return whether both are within the limit."""
         return max(self.difference, self.compiled_difference) <= UNET_LIMIT
 
 

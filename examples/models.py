@@ -177,7 +177,7 @@ DECODERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 def make(name: str, seed: int = 0) -> tuple[nn.Module, Tensor]:
-    """A decoder with random weights, ready for inference, and an input for it.
+    """Return a decoder with random weights, ready for inference, and an input for it.
 
     Batch norms have seen this input, so that activations are as large as in a trained model.
     """

@@ -69,7 +69,7 @@ $details
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """An HTML table; cells are HTML already."""
+    """Return an HTML table; cells are HTML already."""
     top = "".join(f"<th>{cell}</th>" for cell in head)
     body = "".join("<tr>" + "".join(f"<td>{c}</td>" for c in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
@@ -109,7 +109,9 @@ def accuracy(reports: Sequence[Any]) -> str:
 
 
 def relay(reports: Sequence[Any]) -> str:
-    """The same models in Relay: times, and what is not right; nothing where it was not run."""
+    """Return the same models in Relay: times, and what is not right; nothing where it was not
+    run.
+    """
     if not reports:
         return ""
     rows = []
@@ -139,7 +141,7 @@ def notes(reports: Sequence[Any]) -> str:
 
 
 def details(reports: Sequence[Any]) -> str:
-    """A folded table of every row of every report."""
+    """Return a folded table of every row of every report."""
     parts = []
     for r in reports:
         rows = []
@@ -162,5 +164,5 @@ def details(reports: Sequence[Any]) -> str:
 
 
 def render(**parts: str) -> str:
-    """The whole page from its parts; see ``PAGE`` for their names."""
+    """Return the whole page from its parts; see ``PAGE`` for their names."""
     return PAGE.substitute(style=STYLE, **parts)

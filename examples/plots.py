@@ -48,7 +48,7 @@ class Times:
 
 
 def milliseconds(value: float) -> str:
-    """A time with two digits that matter."""
+    """Return a time with two digits that matter."""
     if value >= 1000:
         return f"{value / 1000:.2g} s"
     return f"{value:.0f} ms" if value >= 10 else f"{value:.2g} ms"
@@ -88,7 +88,7 @@ def speed(times: Sequence[Times]) -> Figure:
 
 
 def losses(torch_losses: np.ndarray, tvm_losses: np.ndarray, checked: int, limit: float) -> Figure:
-    """Both loss curves, and their relative difference below."""
+    """Return both loss curves, and their relative difference below."""
     figure, (above, below) = plt.subplots(
         2, 1, figsize=(8.2, 4.6), sharex=True, height_ratios=(3, 2), layout="constrained"
     )
@@ -164,7 +164,9 @@ def pictures(rows: Sequence[tuple[str, np.ndarray]]) -> Figure:
 
 
 def svg(figure: Figure, name: str) -> str:
-    """The figure as an inline SVG element; ``name`` keeps its ids apart from another figure's."""
+    """Return the figure as an inline SVG element; ``name`` keeps its ids apart from another
+    figure's.
+    """
     buffer = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": name}):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
@@ -174,7 +176,7 @@ def svg(figure: Figure, name: str) -> str:
 
 
 def png(figure: Figure) -> str:
-    """The figure as an ``<img>`` element with its data inside."""
+    """Return the figure as an ``<img>`` element with its data inside."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=200)
     plt.close(figure)

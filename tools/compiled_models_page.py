@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write docs/how-to/compiled-models.md, the page of what ``make compiled-models`` found.
+"""Write docs/how-to/compiled-models.md from the results of ``make compiled-models``.
 
 ``python tools/compiled_models_page.py out/compiled.json`` also takes its rows over into
 docs/measured/compiled_models.json, from which the page is made; rows of other models stay there.
@@ -20,17 +20,17 @@ TRAINED = ", trained"
 
 HEAD = """# Models by torch.compile
 
-Models that other people wrote, run by [`torch.compile`](torch-compile.md) with nothing changed. Of
-{count} that were tried, {right} are right: results of `eval()`, or the loss and all gradients of
-`train()`, differ from PyTorch's by at most 1e-6 of the largest number. All are float64, but parts
-of some models compute in float32 whatever their dtype. A gradient below 1e-7 of the model's largest
-one counts as 0: that of a bias before a batch norm is rounding noise.
+Published models, run by [`torch.compile`](torch-compile.md) without changes. {right} of {count}
+give correct results: the results of `eval()`, or the loss and all gradients of `train()`, differ
+from PyTorch's by at most 1e-6 of the largest number. The models are float64, but parts of some
+compute in float32 in any dtype. A gradient below 1e-7 of the model's largest gradient counts as 0,
+because that of a bias in front of a batch norm is rounding noise.
 
     make compiled-models
     python tools/compiled_models_page.py out/compiled.json
 
-*Parts* are functions that TVM compiled, of all graphs together. What stays in PyTorch is computed
-between them.
+*Parts* is the number of functions that TVM compiled for all graphs together. PyTorch computes the
+operators of the last column between them.
 """
 
 
@@ -42,7 +42,7 @@ def table(rows: dict[str, Any]) -> list[str]:
             lines.append(f"| {name} | fails | | | `{row['failed'][:120]}` |")
             continue
         left = ", ".join(f"`{each}`" for each in row["in_pytorch"])
-        verdict = "right" if row["right"] else "**wrong**"
+        verdict = "correct" if row["right"] else "**incorrect**"
         cells = [name, verdict, f"{row['distance']:.0e}", str(row["parts"]), left or "nothing"]
         lines.append(f"| {' | '.join(cells)} |")
     return lines

@@ -34,7 +34,7 @@ from topi_ext.cuda.registry import KERNELS
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the command line."""
     made = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     made.add_argument("--archs", nargs="+", default=ARCHS, metavar="sm_NN", help="all if absent")
     made.add_argument(
@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def collect(given: argparse.Namespace) -> tuple[list[static.Row], list[str]]:
-    """All rows, and what does not compile."""
+    """Return all rows, and what does not compile."""
     spots = chain(
         (("chosen", spot) for spot in static.chosen_spots(tuple(given.archs))),
         (("tiles", spot) for spot in static.tile_spots(tuple(given.tile_archs))),

@@ -21,7 +21,7 @@ ROLE = re.compile(r":(?:func|mod|class|meth|attr|data|exc):<code>(.*?)</code>")
 
 
 def help_of(package: str) -> str:
-    """The help text of a command line, 88 columns wide."""
+    """Return the help text of a command line, 88 columns wide."""
     sys.path.insert(0, str(PYTHON))
     columns = os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = "90"

@@ -86,7 +86,7 @@ def axis_picture(kernel: int, stride: int, padding: int, dilation: int, y_size: 
 
 
 def _meetings(ax: Any, gather: AxisAccess, x_size: int, y_size: int) -> Any:
-    """Lines from y to x, one per product; returns the limits of the drawing."""
+    """Return the lines from y to x, one per product; returns the limits of the drawing."""
     reach, drop = gather.dilation * (gather.kernel - 1), 4.0
     for p in range(y_size):
         first = gather.stride * p - gather.pad_before
@@ -117,7 +117,7 @@ def _meetings(ax: Any, gather: AxisAccess, x_size: int, y_size: int) -> Any:
 
 
 def _matrix(ax: Any, gather: AxisAccess, x_size: int, y_size: int) -> Any:
-    """Taps by position of x and of y; returns the limits of the drawing."""
+    """Return the taps by position of x and of y; returns the limits of the drawing."""
     row = 0.0
     for offset, phase in enumerate(gather.phases):
         for j, o in enumerate(range(offset, x_size, gather.out_step)):
@@ -168,7 +168,7 @@ def plane_picture() -> Any:
 
 
 def window_picture() -> Any:
-    """A block of 3 x 4 positions, its flattened window, and the lanes that are dropped."""
+    """Return a block of 3 x 4 positions, its flattened window, and the lanes that are dropped."""
     g = Geometry.of_conv_transpose("picture", (1, 1, 9, 9), (1, 1, 4, 4), stride=2, padding=1)
     accesses = g.accesses(transposed=True)
     window, lanes = Window.of((3, 4), accesses), 8
@@ -204,11 +204,13 @@ def window_picture() -> Any:
     return figure
 
 
-# -------------------------------------------------------------------- the three faces
+# -------------------------------------------------------------------- the three operators
 
 
-def faces_picture() -> Any:
-    """The triangle: tensors in the corners, faces on the sides, dashed to what they give."""
+def operators_picture() -> Any:
+    """Return the triangle: tensors in the corners, operators on the sides, dashed to their
+    results.
+    """
     figure, ax = plt.subplots(figsize=(6.4, 3.7))
     corners = {"x": (0.0, 3.0), "y": (6.0, 3.0), "w": (3.0, 0.0)}
     sides = {
@@ -233,7 +235,7 @@ def faces_picture() -> Any:
 
 
 PICTURES: dict[str, Callable[[], Any]] = {
-    "faces": faces_picture,
+    "operators": operators_picture,
     "phases-s2-k3": lambda: axis_picture(kernel=3, stride=2, padding=1, dilation=1, y_size=5),
     "phases-s3-d2-k3": lambda: axis_picture(kernel=3, stride=3, padding=1, dilation=2, y_size=4),
     "phases-s3-k2": lambda: axis_picture(kernel=2, stride=3, padding=0, dilation=1, y_size=4),

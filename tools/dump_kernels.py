@@ -28,7 +28,7 @@ Job = tuple[str, str, "Case | None"]
 
 
 def rows_of(job: Job) -> dict[str, dict[str, int]]:
-    """The hashes of the kernels of every module of a job, by key."""
+    """Return the hashes of the kernels of every module of a job, by key."""
     warnings.simplefilter("ignore")  # of targets that are not this machine
     prefix, name, case = job
     target = target_of(name)

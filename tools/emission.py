@@ -43,7 +43,7 @@ Build = Callable[[], tvm.IRModule]
 
 
 def target_of(name: str) -> Any:
-    """The target of this name."""
+    """Return the target of this name."""
     stated = TARGETS[name]
     host = {"host": {"kind": "llvm"}} if stated["kind"] == "cuda" else {}
     return tvm.target.Target(stated, **host)
@@ -62,7 +62,7 @@ def kernels(module: tvm.IRModule, target: Any) -> dict[str, int]:
 
 
 def _plain(func: Any) -> Any:
-    """A kernel without its name, and without what it says of itself."""
+    """Return a kernel without its name, and without what it says of itself."""
     for attribute in ("global_symbol", KERNEL, INFO):
         func = func.without_attr(attribute)
     return func
@@ -158,7 +158,7 @@ def _fused_conv(case: Case, face: str) -> tvm.IRModule:
 
 
 def _qdq(case: Case, face: str, zeros: tuple[int, int]) -> tvm.IRModule:
-    """A convolution of bytes between dequantize and quantize."""
+    """Return a convolution of bytes between dequantize and quantize."""
     g, layouts = case.geometry_of(face), Layouts.canonical(case.geometry.rank)
     shapes = [case.shape(role) for role in OPERANDS[face]]
 

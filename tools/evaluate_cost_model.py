@@ -29,7 +29,7 @@ from benchmark.environment import prepare
 
 
 def faces(text: str) -> tuple[str, ...]:
-    """Names of faces, as ``argparse`` takes types."""
+    """Return the names of faces, as ``argparse`` takes types."""
     names = tuple(text.split(","))
     if not set(names) <= set(FACES):
         raise argparse.ArgumentTypeError(f"{text} must be of {', '.join(FACES)}")
@@ -37,7 +37,7 @@ def faces(text: str) -> tuple[str, ...]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the command line."""
     made = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     both = [benchmarks_path.CASES / "bench.json", benchmarks_path.CASES / "bench_conv.json"]
     made.add_argument(

@@ -20,8 +20,8 @@ PACKAGES = ("topi_ext", "relax_ext", "relay_ext", "conv_cli", "cuda_emulator")
 HEAD = """\
 # Modules
 
-`python tools/modules_page.py` makes this page of the docstrings of the modules. How they work
-together is on [the page of the design](design.md).
+`python tools/modules_page.py` generates this page from the docstrings of the modules. The
+[design](design.md) describes how they work together.
 """
 ROLE = re.compile(r":(?:func|mod|class|meth|attr|data|exc):`~?([^`]*)`")
 
@@ -52,7 +52,7 @@ def page() -> str:
             lines += [f"{'##' if folder == package else '###'} {title}", ""]
             lines += [f"{summary(folder / '__init__.py')}.", ""]
             if modules:
-                lines += ["| module | is |", "|---|---|"]
+                lines += ["| module | description |", "|---|---|"]
                 lines += [f"| `{module.stem}` | {summary(module)} |" for module in modules]
                 lines += [""]
     return "\n".join(lines)

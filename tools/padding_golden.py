@@ -179,7 +179,7 @@ RUNS: dict[str, Callable[[str, np.ndarray, np.ndarray, Arguments], np.ndarray]] 
 
 
 def applied(found: Translation, op: str, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """A translated call, run, with what has to be done around it."""
+    """Return a translated call, run, with what has to be done around it."""
     framework = next(
         name
         for name, spelling in SPELLINGS.items()
@@ -194,7 +194,7 @@ def applied(found: Translation, op: str, x: np.ndarray, w: np.ndarray) -> np.nda
 
 
 def draw(rng: random.Random, framework: str, op: str) -> tuple[tuple[int, ...], Arguments]:
-    """A size and the arguments of a call; some are refused by their framework."""
+    """Return a size and the arguments of a call; some are refused by their framework."""
     rank = rng.choice((1, 1, 1, 2, 2, 3))
 
     def values(low: int, high: int) -> tuple[int, ...]:
@@ -307,7 +307,7 @@ BORDERS: dict[str, Callable[[random.Random, Drawn, bool], Arguments]] = {
 
 
 def kernel_of(arguments: Arguments) -> tuple[int, ...]:
-    """The size of the kernel, which one framework calls otherwise."""
+    """Return the size of the kernel, which one framework calls otherwise."""
     return tuple(arguments.get("kernel_size") or arguments["kernel_shape"])
 
 
@@ -345,7 +345,7 @@ def founding() -> Iterator[tuple[tuple[int, ...], Arguments]]:
 
 
 def recorded(framework: str, op: str, size: tuple[int, ...], arguments: Arguments) -> Arguments:
-    """A call and its result, as JSON has them."""
+    """Return a call and its result, as JSON has them."""
     result = run(framework, op, size, arguments)
     is_array = isinstance(result, np.ndarray) and result.size
     shape = list(result.shape) if is_array else None

@@ -87,7 +87,7 @@ def drawn(chance: random.Random, op: str) -> dict[str, Any]:
 
 
 def is_measured(case: dict[str, Any]) -> bool:
-    """Whether it exists, and takes neither too long nor too short."""
+    """Return whether it exists, and takes neither too long nor too short."""
     try:
         one = case_of({**case, "name": "one"}, 0)
     except ValueError:

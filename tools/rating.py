@@ -104,7 +104,7 @@ def spread(found: Sequence[Candidate], most: int) -> list[Candidate]:
 
 
 def problem_of(case: Case, face: str, dtype: str) -> Convolution:
-    """A face of a case, as planners see it."""
+    """Return a face of a case, as planners see it."""
     g = case.geometry_of(face)
     return Convolution(face, g.as_rank3(), Layouts.canonical(g.rank), case.n, (dtype,) * 3)
 
@@ -128,7 +128,7 @@ class Rater:
         self.backend = CpuBackend.of(target)
 
     def rate(self, case: Case, face: str) -> dict[str, Any]:
-        """A row: `regret`, and for every rated plan its estimate and its milliseconds."""
+        """Return a row: `regret`, and for every rated plan its estimate and its milliseconds."""
         problem = problem_of(case, face, self.dtype)
         choice = Choice.of(problem, self.backend.machine, self.within, self.most)
         tensors = by_torch.operands(case, self.dtype)
@@ -177,7 +177,7 @@ class Rater:
 
     @staticmethod
     def _finalists(plans: Sequence[dict[str, Any]]) -> list[int]:
-        """The chosen plan and the fastest others."""
+        """Return the chosen plan and the fastest others."""
         order = sorted((row["ms"], number) for number, row in enumerate(plans) if row["ms"])
         chosen = [number for _, number in order if plans[number]["chosen"]]
         others = [number for _, number in order if not plans[number]["chosen"]]

@@ -39,7 +39,7 @@ PORTABLE = {"kind": "llvm", "num-cores": 1}
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the command line."""
     made = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     made.add_argument("--only", nargs="+", metavar="NAME", help="only these models, in this order")
     made.add_argument(
@@ -96,7 +96,7 @@ def main() -> int:
 
 
 def _check_all(entries: list[catalog.Entry], options: Any, target: Any) -> list[stages.Row]:
-    """Every row, behind a progress bar; where there is no terminal, a line for each."""
+    """Return every row, behind a progress bar; where there is no terminal, a line for each."""
     console = Console(stderr=True)
     columns = (*Progress.get_default_columns(), TextColumn("{task.fields[what]}"))
     rows = []

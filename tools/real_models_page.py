@@ -7,13 +7,13 @@ import re
 from typing import Any
 
 STAGES = {
-    "right": "right",
+    "right": "correct",
     "construct": "not made",
     "export": "not exported",
     "import": "not imported",
     "compile": "not compiled",
     "run": "does not run",
-    "values": "wrong",
+    "values": "incorrect",
 }
 """What the table says of the stage that a model reaches."""
 WAYS = ("stock", "plain")
@@ -21,12 +21,12 @@ WAYS = ("stock", "plain")
 
 
 def convolutions(counted: dict[str, int]) -> str:
-    """How many of which kind, in the words of torch."""
+    """Return how many of which kind, in the words of torch."""
     return ", ".join(f"{count} {name}" for name, count in counted.items()) or "-"
 
 
 def table(rows: list[Any]) -> str:
-    """The rows as Markdown, a table per package."""
+    """Return the rows as Markdown, a table per package."""
     lines: list[str] = []
     for package in dict.fromkeys(row.package for row in rows):
         lines += ["", f"### {package}", ""]

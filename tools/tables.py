@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Print what benchmarks measured as the tables of docs/developer/performance.md.
+"""Print results of benchmarks as the tables of docs/developer/performance.md.
 
 ::
 
     python tools/tables.py out/bench-conv-relax.json out/bench-conv_transpose-relax.json
 
 Files are those that ``benchmarks/bench.py --json`` writes.  One line says on which processor, when
-and by which commit; then a summary of all files, and a table of rows for each file and face.
+and by which commit; then a summary of all files, and a table of rows for each file and kind.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def share(value: float | None) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of Markdown."""
+    """Return a table of Markdown."""
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)
 
@@ -55,9 +55,9 @@ def provenance(header: dict[str, Any]) -> str:
 
 
 def summary(found: Sequence[tuple[str, dict[str, Any]]]) -> str:
-    """One line per file and face."""
-    heads = ("face", "cases", "", "PyTorch/ours", "worst", "slower", "packed", "default malloc",
-             "stock/ours", "build: median, worst")  # fmt: skip
+    """Return one line per file and kind."""
+    heads = ("kind", "cases", "", "PyTorch/ours", "minimum", "rows below 1", "packed",
+             "default malloc", "stock/ours", "build: median, maximum")  # fmt: skip
     lines = []
     for cases, result in found:
         for face, one in result["summary"].items():

@@ -36,7 +36,7 @@ BASES = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the command line."""
     made = argparse.ArgumentParser(
         prog="upstream.py", description="Write patches for TVM, in the form of git am."
     )

@@ -109,7 +109,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def count(text: str) -> int:
-    """A number of at least 1, as ``argparse`` takes types."""
+    """Return a number of at least 1, as ``argparse`` takes types."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} must be at least 1")
@@ -117,7 +117,7 @@ def count(text: str) -> int:
 
 
 def of_several_files(doc: str) -> argparse.ArgumentParser:
-    """The command line of a program that measures cases of several files."""
+    """Return the command line of a program that measures cases of several files."""
     made = argparse.ArgumentParser(description=doc.split("\n")[0])
     made.add_argument("--cases", type=Path, nargs="+", required=True, help="files of convolutions")
     made.add_argument("--only", nargs="+", metavar="NAME", help="only these cases")
@@ -128,6 +128,6 @@ def of_several_files(doc: str) -> argparse.ArgumentParser:
 
 
 def cases_of(options: argparse.Namespace) -> list[Case]:
-    """The cases that such a command line asks for."""
+    """Return the cases that such a command line asks for."""
     found = [case for path in options.cases for case in read_cases(path)]
     return [case for case in found if not options.only or case.name in options.only]

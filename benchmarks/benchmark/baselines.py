@@ -37,7 +37,7 @@ class Call:
 
 
 def require(baselines: Sequence[str], dtype: str) -> dict[str, str]:
-    """The versions of those of `baselines` that are in this module.
+    """Return the versions of those of `baselines` that are in this module.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def require(baselines: Sequence[str], dtype: str) -> dict[str, str]:
 
 
 def call(name: str, case: Case, face: str, tensors: Mapping[str, Tensor], threads: int) -> Call:
-    """A baseline's call of one face."""
+    """Return a baseline's call of one face."""
     module = importlib.import_module(f"{__package__}.by_{name}")
     found: Call = module.call(case, face, tensors, threads)
     return found

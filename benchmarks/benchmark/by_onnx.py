@@ -20,7 +20,7 @@ _OPSET, _IR_VERSION = 17, 8
 
 
 def model(case: Case, face: str, weight: Tensor) -> bytes:
-    """A model from ``data`` to ``result``.
+    """Return a model from ``data`` to ``result``.
 
     Raises
     ------

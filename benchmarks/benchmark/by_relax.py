@@ -37,14 +37,14 @@ class Built:
     machine: Any
 
     def bound(self, tensors: Mapping[str, Tensor]) -> Callable[[], Any]:
-        """A call without arguments: the operands are put into the virtual machine once."""
+        """Return a call without arguments: the operands are put into the virtual machine once."""
         arrays = [tvm.runtime.from_dlpack(tensors[role]) for role in self.roles]
         self.machine.save_function("main", "bound", *arrays)
         return self.machine["bound"]
 
 
 def as_torch(result: Any) -> Tensor:
-    """The result of a bound call, as a tensor of its own."""
+    """Return the result of a bound call, as a tensor of its own."""
     return torch.from_dlpack(result).clone()
 
 
@@ -60,7 +60,7 @@ def warm_up(target: Any) -> None:
 
 
 def build_ours(case: Case, face: str, dtype: str, target: Any) -> Built:
-    """The operator in a module of its own, through plain ``tvm.compile``."""
+    """Return the operator in a module of its own, through plain ``tvm.compile``."""
     return _build(OPERANDS[face], _forward(case, face, dtype), target)
 
 
@@ -71,7 +71,7 @@ def build_symbolic(case: Case, face: str, dtype: str, target: Any) -> Built:
 
 
 def build_prepacked(case: Case, face: str, dtype: str, target: Any, weight: Tensor) -> Built:
-    """The operator with a constant weight, through ``relax_ext.pipeline``.
+    """Return the operator with a constant weight, through ``relax_ext.pipeline``.
 
     Raises
     ------
@@ -87,13 +87,14 @@ def build_prepacked(case: Case, face: str, dtype: str, target: Any, weight: Tens
 
 
 def kernel(func: Any, target: Any) -> Callable[..., None]:
-    """A PrimFunc, compiled; it takes arrays."""
+    """Return a PrimFunc, compiled; it takes arrays."""
     named = func.with_attr("global_symbol", "main")
     return tvm.compile(tvm.IRModule({"main": named}), target=target)["main"]
 
 
 def build_stock(case: Case, face: str, dtype: str, target: Any) -> Built:
-    """The same through stock TVM; for the weight gradient, the weight's part of stock's gradient.
+    """Return the same through stock TVM; for the weight gradient, the weight's part of stock's
+    gradient.
 
     Raises
     ------
@@ -151,7 +152,9 @@ def _stock_weight_grad(case: Case, dtype: str) -> Any:
 
 
 def _of_any_size(case: Case, face: str) -> Case:
-    """The case with variables for its batch and the sizes of its data, whence those of the rest."""
+    """Return the case with variables for its batch and the sizes of its data, whence those of the
+    rest.
+    """
     g = case.as_conv()
     size = tuple(tir.Var(f"size{axis}", "int64") for axis in range(g.rank))
     if face == "conv_transpose":

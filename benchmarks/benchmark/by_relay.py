@@ -36,7 +36,7 @@ class Built:
     machine: Any
 
     def bound(self, tensors: Mapping[str, Tensor]) -> Callable[[], Any]:
-        """A call without arguments: the operands are put into the executor once."""
+        """Return a call without arguments: the operands are put into the executor once."""
         for role in self.roles:
             self.machine.set_input(role, tvm.nd.from_dlpack(tensors[role]))
 
@@ -48,7 +48,7 @@ class Built:
 
 
 def as_torch(result: Any) -> Tensor:
-    """The result of a bound call, as a tensor of its own."""
+    """Return the result of a bound call, as a tensor of its own."""
     return torch.from_dlpack(result).clone()
 
 
@@ -64,7 +64,7 @@ def warm_up(target: Any) -> None:
 
 
 def build_ours(case: Case, face: str, dtype: str, target: Any) -> Built:
-    """The operator in a module of its own, through plain ``relay.build``."""
+    """Return the operator in a module of its own, through plain ``relay.build``."""
     return _build(case, face, dtype, target)
 
 
@@ -91,12 +91,12 @@ def build_symbolic(case: Case, face: str, dtype: str, target: Any) -> Built:
 
 
 def kernel(func: Any, target: Any) -> Callable[..., None]:
-    """A PrimFunc, compiled; it takes arrays."""
+    """Return a PrimFunc, compiled; it takes arrays."""
     return tvm.build(func, target=target)
 
 
 def build_stock(case: Case, face: str, dtype: str, target: Any) -> Built:
-    """The same through stock TVM.
+    """Return the same through stock TVM.
 
     Raises
     ------

@@ -30,13 +30,15 @@ def operands(case: Case, dtype: str) -> dict[str, Tensor]:
 
 
 def states(case: Case, face: str) -> bool:
-    """Whether one call of PyTorch computes this face: its padding is symmetric and at least 0."""
+    """Return whether one call of PyTorch computes this face: its padding is symmetric and at least
+    0.
+    """
     g = case.geometry_of(face)
     return g.pad_before == g.pad_after and min(g.padding) >= 0
 
 
 def baseline(case: Case, face: str, tensors: Mapping[str, Tensor]) -> Callable[[], Tensor]:
-    """The call of PyTorch that a user of the case's operator would make."""
+    """Return the call of PyTorch that a user of the case's operator would make."""
     x, w, y = (tensors[role] for role in "xwy")
     if face != "conv_weight_grad":
         call, data = forward(case, face), x if face == "conv" else y
@@ -53,7 +55,7 @@ def baseline(case: Case, face: str, tensors: Mapping[str, Tensor]) -> Callable[[
 
 
 def forward(case: Case, face: str) -> Callable[[Tensor, Tensor], Tensor]:
-    """The function of PyTorch that computes a forward face of data and weight."""
+    """Return the function of PyTorch that computes a forward face of data and weight."""
     g = case.geometry
     stride, padding, dilation = list(g.stride), list(g.pad_before), list(g.dilation)
     if face == "conv":
@@ -65,7 +67,8 @@ def forward(case: Case, face: str) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def reference(case: Case, face: str, tensors: Mapping[str, Tensor]) -> Tensor:
-    """The face by PyTorch, with all padding done around operators that are called without any.
+    """Return the face by PyTorch, with all padding done around operators that are called without
+    any.
 
     In float64 where that takes seconds at most, else in float32.
     """
@@ -84,5 +87,5 @@ def reference(case: Case, face: str, tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def _pads(g: Geometry) -> list[int]:
-    """Padding in the order of ``F.pad``: before and after, from the last axis on."""
+    """Return the padding in the order of ``F.pad``: before and after, from the last axis on."""
     return [pad for pair in reversed(list(zip(g.pad_before, g.pad_after))) for pad in pair]

@@ -45,7 +45,7 @@ class Case:
     geometry: Geometry
 
     def shape(self, role: str) -> tuple[int, ...]:
-        """Shape of x, w or y."""
+        """Return the shape of x, w or y."""
         g = self.geometry
         shapes = {"x": g.x_shape(self.n), "w": g.w_shape, "y": g.y_shape(self.n)}
         return shapes[role]
@@ -67,7 +67,8 @@ class Case:
         return terms[face]
 
     def as_conv(self) -> Geometry:
-        """A geometry with the same values whose attributes state ``conv`` without a remainder.
+        """Return a geometry with the same values whose attributes state ``conv`` without a
+        remainder.
 
         They state the size of y only while x is less than one stride too long; a transposed
         convolution with a large output padding has more.
@@ -77,7 +78,7 @@ class Case:
         return g if fits else g.fitted()
 
     def geometry_of(self, face: str) -> Geometry:
-        """The geometry by which a face is asked for."""
+        """Return the geometry by which a face is asked for."""
         return self.as_conv() if face == "conv" else self.geometry
 
     def __str__(self) -> str:

@@ -41,7 +41,7 @@ class TorchByDefault:
         self._process.wait()
 
     def ms(self, case: Case, face: str, dtype: str) -> float:
-        """Milliseconds of the baseline's call, by the protocol of all others."""
+        """Return the milliseconds of the baseline's call, by the protocol of all others."""
         pickle.dump((case, face, dtype), self._process.stdin)
         self._process.stdin.flush()
         return float(pickle.load(self._process.stdout))

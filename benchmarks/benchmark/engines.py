@@ -38,7 +38,7 @@ class Built(Protocol):
 
 
 def engine(ir: str) -> Any:
-    """The engine of an IR.
+    """Return the engine of an IR.
 
     Raises
     ------

@@ -37,14 +37,14 @@ def prepare(threads: int) -> None:
 
 
 def is_malloc_set() -> bool:
-    """Whether this process runs with the large thresholds, and another could without."""
+    """Return whether this process runs with the large thresholds, and another could without."""
     return os.environ.get("GLIBC_TUNABLES") == LARGE_MALLOC
 
 
 def describe(
     target: Any, features: frozenset[str], threads: int, tvm: dict[str, str]
 ) -> dict[str, Any]:
-    """The header of a report: when, by which commit, processor, threads, versions, load."""
+    """Return the header of a report: when, by which commit, processor, threads, versions, load."""
     wide = ("amx-bf16", "avx512bf16", "avx512f", "avx2", "fma", "neon", "sve")
     return {
         "date": datetime.now(timezone.utc).date().isoformat(),
@@ -65,7 +65,9 @@ def describe(
 
 
 def commit() -> str:
-    """That of this checkout, with a + where files differ from it; empty where there is none."""
+    """Return that of this checkout, with a + where files differ from it; empty where there is
+    none.
+    """
     command = ["git", "describe", "--always", "--exclude=*", "--dirty=+"]
     try:
         done = subprocess.run(

@@ -20,7 +20,7 @@ def relative_error(got: Tensor, want: Tensor) -> float | None:
 
 
 def allowed(terms: int, dtype: str) -> float:
-    """The error that rounding explains: of the result, and of a sum of `terms` products.
+    """Return the error that rounding explains: of the result, and of a sum of `terms` products.
 
     Independent roundings of the sum add up like ``sqrt(terms)``; one missing product of normally
     distributed numbers stands out as about ``1 / (4.5 sqrt(terms))``.
@@ -36,6 +36,6 @@ def finite(value: float | None) -> float | None:
 
 
 def one_line(error: BaseException) -> str:
-    """The last line of a message that says something: TVM puts its traceback first."""
+    """Return the last line of a message that says something: TVM puts its traceback first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:160]

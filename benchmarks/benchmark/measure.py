@@ -198,12 +198,14 @@ def against_packed(ms: Mapping[str, float], packed: float | None) -> Row:
 
 
 def ratio(theirs: float | None, ours: float | None) -> float | None:
-    """How many times as fast ours is."""
+    """Return how many times as fast ours is."""
     return theirs / ours if theirs and ours else None
 
 
 def workspace(case: Case, face: str, dtype: str, target: Any, threads: int) -> int | None:
-    """Bytes that our kernel allocates beside its operands; None where it has none to state."""
+    """Return the bytes that our kernel allocates beside its operands; None where it has none to
+    state.
+    """
     geometry = case.geometry_of(face)
     layouts = Layouts.canonical(geometry.rank)
     func = backend.build(Convolution.of(face, geometry, layouts, case.n, (dtype,) * 3), target)

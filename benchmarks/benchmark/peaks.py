@@ -41,7 +41,7 @@ class Peaks:
 
 
 def measure(engine: Any, target: Any, threads: int) -> Peaks:
-    """The best of several tries of both."""
+    """Return the best of several tries of both."""
     machine = CpuMachine.of_features(*llvm_features(target))
     lanes = machine.vector_bytes // byte_width("float32")
     run = engine.kernel(_multiply_adds(threads, lanes), target)
@@ -57,7 +57,9 @@ def measure(engine: Any, target: Any, threads: int) -> Peaks:
 
 
 def _multiply_adds(threads: int, lanes: int) -> Any:
-    """A PrimFunc ``(factors, sums)`` that multiplies and adds in registers, a task per thread."""
+    """Return a PrimFunc ``(factors, sums)`` that multiplies and adds in registers, a task per
+    thread.
+    """
     with emit.kernel(ATTRIBUTES) as made:
         factors = emit.argument("factors", "A", (2 * lanes,), "float32")
         sums = emit.argument("sums", "A", (threads * _SUMS * lanes,), "float32")
@@ -77,7 +79,7 @@ def _multiply_adds(threads: int, lanes: int) -> Any:
 
 
 def _best(run: Callable[[], Any]) -> float:
-    """Seconds of the shortest of several calls."""
+    """Return the seconds of the shortest of several calls."""
     run()
     times = []
     for _ in range(_TRIES):

@@ -67,7 +67,7 @@ class Layer:
         return np.tile(self.w_scale, groups) * self.x_scale
 
     def want(self) -> np.ndarray:
-        """The result: exact sums, then float64."""
+        """Return the result: exact sums, then float64."""
         g = self.case.geometry_of(self.case.op)
         rank = len(g.kernel)
         x = torch.tensor(self.data.astype("float64") - ZERO)
@@ -83,7 +83,7 @@ class Layer:
         return np.clip(np.rint(np.maximum(real, 0) / self.y_scale), 0, 255).astype("uint8")
 
     def integers(self) -> bytes:
-        """The model between DequantizeLinear and QuantizeLinear."""
+        """Return the model between DequantizeLinear and QuantizeLinear."""
         parts = [
             ("x_scale", self.x_scale),
             ("x_zero", np.uint8(ZERO)),
@@ -108,7 +108,7 @@ class Layer:
         return self._model(nodes, parts, TensorProto.UINT8)
 
     def fractions(self) -> bytes:
-        """The same layer in float32."""
+        """Return the same layer in float32."""
         along = [1] * self.weight.ndim
         along[1 if self.transposed else 0] = -1
         weight = self.weight.astype("float32") * self.w_scale.reshape(along)

@@ -49,7 +49,7 @@ def console() -> Console:
 
 
 def progress() -> Progress:
-    """A bar that is gone when the work is done."""
+    """Return a bar that is gone when the work is done."""
     return Progress(
         MofNCompleteColumn(),
         BarColumn(bar_width=24),

@@ -60,7 +60,7 @@ def _baseline(rows: list[dict[str, Any]], key: str) -> dict[str, Any] | None:
 
 
 def _workspace(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The largest workspace, as a share of input, output and weights."""
+    """Return the largest workspace, as a share of input, output and weights."""
     shares = [
         {"name": row["name"], "value": row["workspace_bytes"] / row["operand_bytes"]}
         for row in rows

@@ -49,7 +49,7 @@ class Times:
 
 
 def timed(run: Callable[[], Any]) -> tuple[Any, float]:
-    """The result of a call, and its seconds."""
+    """Return the result of a call, and its seconds."""
     start = time.perf_counter()
     result = run()
     return result, time.perf_counter() - start
@@ -104,7 +104,7 @@ def _settle(run: Callable[[], Any], expected: float) -> None:
 def in_blocks(
     runs: Sequence[Callable[[], Any]], blocks: int, seconds: float, pause: float
 ) -> list[float]:
-    """The median of each of `runs` in milliseconds, by blocks in turns.
+    """Return the median of each of `runs` in milliseconds, by blocks in turns.
 
     In the pauses between blocks the threads of one fall asleep, before another's run.
     """
@@ -143,7 +143,7 @@ class Neighbours:
 
 
 def _busy_of_others() -> float | None:
-    """Seconds of processor time of all other processes since the machine started."""
+    """Return the seconds of processor time of all other processes since the machine started."""
     try:
         with open("/proc/stat") as lines:
             user, nice, system, _, _, *interrupts = map(int, lines.readline().split()[1:9])

@@ -54,7 +54,9 @@ def build(request: Request, arch: str) -> Built:
 
 
 def sized(request: Request, problem: Convolution) -> Convolution:
-    """The problem, with a variable for the batch and for every size where any is asked for."""
+    """Return the problem, with a variable for the batch and for every size where any is asked
+    for.
+    """
     if request.maker != "symbolic":
         return problem
     g = request.geometry

@@ -84,7 +84,7 @@ def prepare_all(requests: Iterable[Request], arch: str, jobs: int) -> Iterator[P
 
 
 def machine_of(arch: str) -> GpuMachine:
-    """The machine that plans are chosen for.
+    """Return the machine that plans are chosen for.
 
     Raises
     ------

@@ -37,7 +37,9 @@ class Clock:
         self._wipes = flush > 0
 
     def cold(self, runs: Mapping[str, Run], budget: float) -> dict[str, float]:
-        """Milliseconds of a call: medians of rounds in turns, `budget` seconds for each at most."""
+        """Return the milliseconds of a call: medians of rounds in turns, `budget` seconds for each
+        at most.
+        """
         first = {name: self._once(run) for name, run in runs.items()}
         times: dict[str, list[float]] = {name: [] for name in runs}
         for _ in range(ROUNDS):
@@ -68,7 +70,7 @@ class Clock:
         return self._round(run, 1)
 
     def graph(self, run: Run) -> float | None:
-        """Milliseconds of a call within a graph; None where it cannot be captured."""
+        """Return the milliseconds of a call within a graph; None where it cannot be captured."""
         try:
             made = torch.cuda.CUDAGraph()
             with torch.cuda.graph(made):

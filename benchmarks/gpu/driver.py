@@ -51,7 +51,7 @@ class Driver:
         self._call("cuModuleUnload", module)
 
     def function(self, module: ctypes.c_void_p, launch: Launch) -> ctypes.c_void_p:
-        """A kernel, with as much shared memory as its launch asks for."""
+        """Return a kernel, with as much shared memory as its launch asks for."""
         found = ctypes.c_void_p()
         name = launch.kernel.encode()
         self._call("cuModuleGetFunction", ctypes.byref(found), module, name)
@@ -68,7 +68,7 @@ class Driver:
 
 
 def packed(launch: Launch, memory: Sequence[int]) -> tuple[Any, list[Any]]:
-    """Arguments as the driver takes them: pointers to each; the second keeps them alive.
+    """Return the arguments as the driver takes them: pointers to each; the second keeps them alive.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ def layouts_of(rank: int, *, channels_last: bool) -> Layouts:
 
 
 def stored_shape(geometry: Geometry, n: int, layouts: Layouts, role: str) -> tuple[int, ...]:
-    """Shape of x, w or y as it is stored."""
+    """Return the shape of x, w or y as it is stored."""
     g = geometry
     shape = {"x": g.x_shape(n), "w": g.w_shape, "y": g.y_shape(n)}[role]
     return permuted(getattr(layouts, role), getattr(Layouts.canonical(g.rank), role), shape)

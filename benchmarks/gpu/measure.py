@@ -98,7 +98,7 @@ class Bound:
 
 
 def check(request: Request, device: Device) -> Row:
-    """Whether ours computes what PyTorch does in float64."""
+    """Return whether ours computes what PyTorch does in float64."""
     row: Row = {"key": request.key, "error": None, "tolerance": None, "note": ""}
     try:
         placed = tensors.operands(request, device.name)
@@ -225,7 +225,9 @@ def _shares(request: Request, row: Row, machine: GpuMachine) -> Row:
 
 
 def limits(request: Request, machine: GpuMachine) -> tuple[float, float]:
-    """Milliseconds in which the machine, as plans know it, multiplies, and moves the operands."""
+    """Return the milliseconds in which the machine, as plans know it, multiplies, and moves the
+    operands.
+    """
     halves = request.dtype in ("float16", "bfloat16")
     width = byte_width(request.dtype)
     slower = DOUBLE_RATE.get(machine.arch, 32) if request.dtype == "float64" else 1

@@ -97,7 +97,7 @@ class Request:
         )
 
     def plan(self, machine: GpuMachine) -> Plan:
-        """That of the backend, or the best one of the kernel that is named.
+        """Return that of the backend, or the best one of the kernel that is named.
 
         Raises
         ------
@@ -129,7 +129,7 @@ class Request:
         return found[self.place]
 
     def stored(self, role: str) -> tuple[int, ...]:
-        """Shape of x, w or y as it is stored."""
+        """Return the shape of x, w or y as it is stored."""
         return stored_shape(self.geometry, self.case.n, self.layouts, role)
 
     @property
@@ -139,13 +139,17 @@ class Request:
 
 
 def makers(request: Request, plans: int = 0) -> list[Request]:
-    """A timed request, as each that is compiled for it makes it, so many other plans included."""
+    """Return a timed request, as each that is compiled for it makes it, so many other plans
+    included.
+    """
     made = [replace(request, maker=maker) for maker in ("ours", "prepacked", "stock")]
     return made + [replace(request, place=place) for place in PLACES[:plans]]
 
 
 def timed(cases: Sequence[Case], dtypes: Sequence[str], faces: Sequence[str]) -> Iterator[Request]:
-    """All requests that are timed, dtype after dtype, so that any first part of them tells."""
+    """Yield all requests that are timed, dtype after dtype, so that any first part of them
+    tells.
+    """
     for dtype, channels in KINDS:
         for case in cases:
             if dtype in dtypes and (channels == "first" or case.geometry.rank > 1):

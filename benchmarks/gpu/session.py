@@ -75,7 +75,7 @@ def header(torch: Any, given: argparse.Namespace, arch: str) -> dict[str, Any]:
 
 
 def opened(given: argparse.Namespace) -> tuple[str, Any]:
-    """The architecture, and the device with where its kernels come from.
+    """Return the architecture, and the device with where its kernels come from.
 
     Raises
     ------
@@ -196,7 +196,7 @@ def _rows(
 
 
 def _through_tvm(requests: list[Request], arch: str) -> list[dict[str, Any]]:
-    """The same kernels as users call them; where TVM is missing, a row that says so."""
+    """Return the same kernels as users call them; where TVM is missing, a row that says so."""
     try:
         from .through_tvm import check
     except ImportError as error:

@@ -72,7 +72,7 @@ def worst(rows: Sequence[Row]) -> list[Row]:
 
 
 def advice(rows: Sequence[Row], checks: Sequence[Row]) -> list[str]:
-    """Lines of what a reader should look at, the most urgent first."""
+    """Return the lines of what a reader should look at, the most urgent first."""
     lines = []
     wrong = [row["key"] for row in (*checks, *rows) if not row["ok"]]
     if wrong:
@@ -116,7 +116,7 @@ def advice(rows: Sequence[Row], checks: Sequence[Row]) -> list[str]:
 
 
 def text(header: Row, found: Row, rows: Sequence[Row]) -> str:
-    """The summary as Markdown."""
+    """Return the summary as Markdown."""
     lines = [
         f"{header['device']}, driver {header['driver']}, torch {header['torch']}, cuDNN "
         f"{header['cudnn']}, commit {header['commit']}, {header['date']}",

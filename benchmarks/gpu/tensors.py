@@ -34,7 +34,9 @@ def operands(request: Request, device: str) -> dict[str, Tensor]:
 
 
 def stored(request: Request, role: str, tensor: Tensor) -> Tensor:
-    """The same memory, with the axes in the order in which ours is told that they are stored."""
+    """Return the same memory, with the axes in the order in which ours is told that they are
+    stored.
+    """
     letters, order = _axes(request, role)
     view = tensor.permute(permuted(order, letters, range(tensor.ndim)))
     # Where a size is 1, PyTorch may call any order of axes contiguous.
@@ -78,7 +80,7 @@ def allow_tf32(allowed: bool) -> None:
 
 
 def reference(request: Request, placed: Mapping[str, Tensor]) -> Tensor:
-    """The exact result, in float64 where that takes seconds at most."""
+    """Return the exact result, in float64 where that takes seconds at most."""
     plain = {role: one.contiguous() for role, one in placed.items()}
     allow_tf32(False)
     # Its algorithms are not searched for: each is called once.
@@ -87,7 +89,7 @@ def reference(request: Request, placed: Mapping[str, Tensor]) -> Tensor:
 
 
 def memory_of(memory: Iterable[Memory], arguments: Sequence[Tensor], device: str) -> list[Tensor]:
-    """The memory of a call: its arguments, and new room for its workspaces."""
+    """Return the memory of a call: its arguments, and new room for its workspaces."""
     return [
         torch.empty(max(1, one.bytes), dtype=torch.uint8, device=device)
         if one.argument is None

@@ -35,7 +35,7 @@ def available() -> str:
 
 
 def check(request: Request, arch: str) -> dict[str, Any]:
-    """Whether the result is right, called through TVM."""
+    """Return whether the result is right, called through TVM."""
     row: dict[str, Any] = {"key": f"tvm:{request.key}", "ok": True, "note": available()}
     if row["note"]:
         return row

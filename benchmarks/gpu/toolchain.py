@@ -46,7 +46,7 @@ def _folders() -> Iterator[Path]:
 
 
 def release() -> str:
-    """That of the compiler."""
+    """Return that of the compiler."""
     done = subprocess.run([find("nvcc"), "--version"], capture_output=True, text=True, check=True)
     found = re.search(r"V(\d[\d.]*)", done.stdout)
     return found[1] if found else "unknown"

@@ -82,7 +82,7 @@ def regression(
 
 
 def absolute(net: nn.Module, *inputs: Tensor, **how: Any) -> Trainable:
-    """The same by absolute differences."""
+    """Return the same by absolute differences."""
     return regression(net, *inputs, criterion=F.l1_loss, **how)
 
 

@@ -14,12 +14,12 @@ MODELS = Catalogue()
 
 
 def images(batch: int, side: int = 64) -> Tensor:
-    """A batch of random images."""
+    """Return a batch of random images."""
     return torch.randn(batch, 3, side, side)
 
 
 def volume(side: int) -> Tensor:
-    """A random volume of one channel."""
+    """Return a random volume of one channel."""
     return torch.randn(1, 1, side, side, side)
 
 
@@ -148,12 +148,12 @@ def monai_dice() -> Trainable:
 
 
 def sample(result: Any) -> Tensor:
-    """The tensor of a result of diffusers."""
+    """Return the tensor of a result of diffusers."""
     return result.sample
 
 
 def logits(result: Any) -> Tensor:
-    """The tensor of a result of transformers."""
+    """Return the tensor of a result of transformers."""
     return result.logits
 
 

@@ -138,7 +138,7 @@ def cyclegan(width: int, batch: int, side: int) -> Trainable:
 
 
 def normed(layer: nn.Module) -> nn.Module:
-    """A layer whose weight is a direction and a length."""
+    """Return a layer whose weight is a direction and a length."""
     return nn.utils.parametrizations.weight_norm(layer)
 
 

@@ -45,7 +45,7 @@ class Entry:
 
 
 def entries() -> dict[str, Entry]:
-    """Every model of the packages, by its name."""
+    """Return every model of the packages, by its name."""
     quiet()
     found: dict[str, Entry] = {}
     for package, module in ((p, m) for p, modules in PACKAGES.items() for m in modules):

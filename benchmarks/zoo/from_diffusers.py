@@ -121,7 +121,7 @@ def unet_2d() -> Made:
 
 @MODELS.model("KUpsample2D")
 def k_upsample() -> Made:
-    """A layer whose weights are made when it runs."""
+    """Return a layer whose weights are made when it runs."""
     return upsampling.KUpsample2D(), (_image(8),)
 
 

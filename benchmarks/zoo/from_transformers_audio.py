@@ -80,7 +80,7 @@ def univnet() -> Made:
 
 
 def _sizes_known(model: nn.Module) -> nn.Module:
-    """The same model, in which sizes that pad a convolution are integers and not tensors.
+    """Return the same model, in which sizes that pad a convolution are integers and not tensors.
 
     ``EncodecConv1d`` and ``MimiConv1d`` keep stride and kernel size in buffers. So their padding is
     computed by operators on tensors, for which torch.export knows no number.
@@ -99,7 +99,7 @@ def _sizes_known(model: nn.Module) -> nn.Module:
 
 
 def _extra_padding(layer: Any, states: Tensor) -> int:
-    """How much longer the input has to be, for a whole number of frames."""
+    """Return how much longer the input has to be, for a whole number of frames."""
     length = states.shape[-1]
     rest = length - layer.kernel_size + layer.padding_total
     return math.ceil(rest / layer.stride) * layer.stride - rest

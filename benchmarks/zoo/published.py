@@ -51,7 +51,7 @@ def taesd_decoder() -> Made:
 
 @MODELS.model("CycleGAN")
 def cycle_gan() -> Made:
-    """The generator of Zhu et al. (2017) for images of 256: nine residual blocks."""
+    """Return the generator of Zhu et al. (2017) for images of 256: nine residual blocks."""
 
     def block(ins: int, outs: int, kernel: int, **more: Any) -> list[nn.Module]:
         return [nn.Conv2d(ins, outs, kernel, **more), nn.InstanceNorm2d(outs), nn.ReLU()]

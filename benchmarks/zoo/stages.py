@@ -126,7 +126,7 @@ def check(
 
 
 def prepare(entry: Entry) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """The model with its random weights, and its inputs: the same in every run."""
+    """Return the model with its random weights, and its inputs: the same in every run."""
     torch.manual_seed(0)
     with stage("construct", {}):
         model, inputs = entry.make()
@@ -163,7 +163,7 @@ def tensors_of(results: Any) -> list[Tensor]:
 
 
 def error_of(got: list[Tensor], want: list[Tensor]) -> float:
-    """The largest difference over the largest exact number, of the worst result."""
+    """Return the largest difference over the largest exact number, of the worst result."""
     return max(
         float((g.double() - w).abs().max() / w.abs().max().clamp_min(1e-300))
         for g, w in zip(got, want)
@@ -214,7 +214,9 @@ def _take(
 
 
 def _median_ms(run: Callable[[], Any], repeat: int) -> float:
-    """Milliseconds of processor time: with one thread, other work on the machine counts little."""
+    """Return the milliseconds of processor time: with one thread, other work on the machine counts
+    little.
+    """
     times = []
     for _ in range(repeat):
         start = time.process_time()

@@ -37,12 +37,12 @@ class Call(nn.Module):
 
 
 def field(model: nn.Module, name: str) -> Call:
-    """A model that returns one field of its result."""
+    """Return a model that returns one field of its result."""
     return Call(model, lambda model, *inputs: getattr(model(*inputs), name))
 
 
 def first(model: nn.Module) -> Call:
-    """A model of diffusers that returns the tensor of its result."""
+    """Return a model of diffusers that returns the tensor of its result."""
     return Call(model, lambda model, *inputs: model(*inputs, return_dict=False)[0])
 
 

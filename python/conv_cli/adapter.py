@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the command line needs of an adapter: its IR, and the files that it reads."""
+"""Interface of an adapter to the command line: its IR, and the files that it reads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Choices:
-    """What the user says of a model's inputs.
+    """The user's choices about the inputs of a model.
 
     Attributes
     ----------
@@ -60,14 +60,16 @@ class Compiled(ABC):
 
     @abstractmethod
     def run(self, arguments: Any) -> Any:
-        """One run, finished when this returns."""
+        """Execute the function once, and return when it has finished."""
 
     @abstractmethod
     def get(self, result: Any) -> list[Any]:
         """The tensors of a result, in order, as torch tensors."""
 
     def timed(self, arguments: Any, protocol: Protocol) -> tuple[Any, float]:
-        """A result, and the milliseconds of the best run; see :func:`conv_cli.measure.timed`."""
+        """Return a result, and the milliseconds of the best run; see
+        :func:`conv_cli.measure.timed`.
+        """
         return timed(lambda: self.run(arguments), protocol)
 
     def close(self) -> None:  # noqa: B027 (most occupy nothing)
@@ -93,7 +95,7 @@ class Adapter(ABC):
     usage : Usage
         Its command line.
     tvm_packages : tuple of str
-        What TVM can have been installed as.
+        Names of the packages that contain TVM.
     loaders : mapping of str to callable
         ``load(path, choices) -> Model`` by file extension; errors are ``CliError``.
     pipeline : str
@@ -141,7 +143,7 @@ class Adapter(ABC):
         raise NotImplementedError
 
     def compile_observed(self, module: Any, target: Any, function: str) -> Observed:
-        """The same, to be profiled."""
+        """Compile a module for profiling."""
         raise NotImplementedError
 
     def tune(
@@ -177,10 +179,10 @@ class Adapter(ABC):
     def check_operator(
         self, op: Operator, protocol: Protocol, seed: int
     ) -> tuple[Side, Side, float]:
-        """Both gradients of an operator alone: stock, ours, and PyTorch's milliseconds."""
+        """Compute both gradients of a single operator: stock, ours, and PyTorch's milliseconds."""
 
     def prepare(self, model: Model) -> Any:
-        """What :meth:`check_model` differentiates; None where only operators are.
+        """Return the model that :meth:`check_model` differentiates; None if only operators are.
 
         Raises
         ------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: options, help, and what is refused before TVM is imported."""
+"""The options and help of the command line, and the errors that need no TVM."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from . import files
 from .errors import CliError
 
 DESCRIPTION = """\
-Import and compile a model twice, with stock TVM and with {package}, run both, and compare them
-with the model's own framework: is it right, and how fast is it?  Frameworks are {frameworks}.
+Import and compile a model twice, with stock TVM and with {package}, run both, and compare results
+and times with the model's own framework.  Frameworks are {frameworks}.
 
 Every different convolution and transposed convolution of the model is also compiled alone and
 compared with PyTorch in float64."""
@@ -31,18 +31,18 @@ EPILOG = """\
       prints versions, processor, vector instructions, threads, and what is registered
 
 {kernels}exit status:
-  0  everything that {package} computed is right
-  1  something is wrong (the table says what)
+  0  all results of {package} are correct
+  1  a result is incorrect (the table shows which)
   2  the command line, the file or the inputs cannot be used
 
-error, as printed: max |result - reference| / max |reference|. A float32 operator is right below
+error, as printed: max |result - reference| / max |reference|. A float32 operator is correct below
 1e-5, a whole model below 1e-4 (float64 1e-12 and 1e-10, float16 2e-3 and 2e-2, bfloat16 1.6e-2
-and 8e-2), quantized outputs up to a step of rounding, more where operators follow each other;
+and 8e-2), quantized outputs up to a step of rounding, more where operators are chained;
 --tolerance multiplies these."""
 
 TUNING = """\
   python -m {package} tune MODEL --database PLANS.json
-      measures plans of its convolutions here, and keeps the fastest of each
+      measures plans of its convolutions on this machine, and stores the fastest of each
 
 """
 
@@ -54,7 +54,7 @@ KERNELS = """\
 
 CACHING = """\
   python -m {package} cache [--clear]
-      says where compiled code is kept for later processes, and how much; or removes it
+      shows the folder and the size of the cache of compiled code; or clears it
 
 """
 
@@ -66,20 +66,20 @@ THREADS_PER_CORE = 8  # more gain nothing, and very many crash TVM
 
 @dataclass(frozen=True)
 class Usage:
-    """What an adapter's command line is: known before TVM, and with it the adapter, is imported.
+    """Description of an adapter's command line, available before TVM and the adapter are imported.
 
     Attributes
     ----------
     package : str
         Its name, e.g. ``"relax_ext"``.
     extensions : tuple of str
-        Of the files that it reads.
+        Extensions of the files that it reads.
     frameworks : str
-        What models are compared with.
+        The frameworks that models are compared with.
     examples : str
         For ``--help``.
     gradients : str
-        What ``--grad`` does.
+        Description of ``--grad``.
     takes_outputs : bool
         Whether some files do not state their outputs.
     takes_boards : bool
@@ -112,7 +112,7 @@ def _named(text: str) -> tuple[str, str]:
 
 
 def _whole(text: str, least: int, most: int) -> int | None:
-    """The number that a text is, or None."""
+    """Return the number that a text is, or None."""
     digits = text.isascii() and text.isdigit() and len(text) < 20
     return int(text) if digits and least <= int(text) <= most else None
 
@@ -170,12 +170,12 @@ def _factor(text: str) -> float:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """One line, without the usage."""
+        """Print a one-line error without the usage."""
         raise CliError(message)
 
 
 def parser(usage: Usage) -> argparse.ArgumentParser:
-    """The argument parser of ``python -m PACKAGE``."""
+    """Return the argument parser of ``python -m PACKAGE``."""
     p = _Parser(
         prog=f"python -m {usage.package}",
         description=DESCRIPTION.format(package=usage.package, frameworks=usage.frameworks),
@@ -307,7 +307,8 @@ def _add_boards(add: Any) -> None:
 
 
 def read(usage: Usage, argv: Sequence[str]) -> argparse.Namespace:
-    """What the command line chooses; ``dim``, ``shape`` and ``input`` by name, inputs as arrays.
+    """Return the choices of the command line; ``dim``, ``shape`` and ``input`` by name, inputs as
+    arrays.
 
     Raises
     ------
@@ -341,7 +342,7 @@ def read(usage: Usage, argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _check_boards(chosen: argparse.Namespace, takes_boards: bool) -> None:
-    """Refuse options of boards that do not go together."""
+    """Raise if options of boards do not go together."""
     keys = chosen.key if takes_boards else []
     if len(chosen.target) > max(1, len(keys)):
         raise CliError("--target: given more often than " + ("--key" if keys else "once"))
@@ -360,7 +361,7 @@ def _check_boards(chosen: argparse.Namespace, takes_boards: bool) -> None:
 
 
 def _check_database(chosen: argparse.Namespace, takes_database: bool) -> None:
-    """Refuse a file of plans that can't be read, or written by `tune`."""
+    """Raise if a file of plans cannot be read, or cannot be written by `tune`."""
     chosen.database = chosen.database if takes_database else None
     if chosen.tune:
         if chosen.database is None:

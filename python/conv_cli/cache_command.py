@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m PACKAGE cache``: where compiled code is kept, how much, and its end."""
+"""``python -m PACKAGE cache``: show or clear the cache of compiled code."""
 
 from __future__ import annotations
 

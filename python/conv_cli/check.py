@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole job: load, compile twice, run, compare."""
+"""The check of a model: load, compile twice, run, compare."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -29,7 +29,7 @@ GRADIENT_TOLERANCE = 10.0  # times that of a whole model: two passes, and kinks
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line chooses; see ``--help``."""
+    """Options of the command line; see ``--help``."""
 
     choices: Choices = field(default_factory=Choices)
     grad: bool = False
@@ -56,7 +56,7 @@ class Row:
 
     @property
     def wrong(self) -> bool:
-        """Whether ours is wrong."""
+        """Return whether our result is incorrect."""
         return self.ours.wrong(self.tolerance)
 
     @property
@@ -69,7 +69,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a whole model should return: exact values, and what its framework returned itself."""
+    """The expected result of a whole model: exact values, and those of its framework."""
 
     exact: list[Any]
     returned: list[Any]
@@ -82,7 +82,7 @@ class Expected:
 
 @dataclass
 class Report:
-    """Everything that was found out about one model."""
+    """Results of checking one model."""
 
     package: str
     model: str
@@ -115,7 +115,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether everything that ours computed is right."""
+        """Return whether all of our results are correct."""
         return not any(row.wrong for row in self.rows)
 
     def to_json(self) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def _row(row: Row) -> dict[str, Any]:
 
 
 class Progress:
-    """Where a long check tells how far it is; this one says nothing."""
+    """Reports the progress of a long check; this class reports nothing."""
 
     def start(self, total: int) -> None:
         """So many steps are ahead."""
@@ -181,7 +181,7 @@ def check(
     Raises
     ------
     CliError
-        What the user can put right, in one line.
+        For an error that the user can correct.
     """
     options, progress = options or Options(), progress or Progress()
     start, busy = time.perf_counter(), _busy()
@@ -211,26 +211,28 @@ def check(
     for op, count in found.items():
         progress.step(op.configuration())
         report.operators.append(_operator_row(op, count, protocol, options))
-    if model.reference:
+    if model.reference and model.exact:
         expected = Expected(model.exact(), model.reference())
         progress.step("whole model")
-        report.whole = _whole_row(model, expected, protocol, options)
+        report.whole = _whole_row(model, model.reference, expected, protocol, options)
         if adapter.pipeline:
             progress.step(f"whole model, {adapter.pipeline}")
             report.pipeline = _pipeline_row(model, expected, report.whole, protocol)
     for op in differentiated:
         progress.step("gradients of " + op.configuration())
         report.gradients.append(_gradient_row(op, protocol, options))
-    if adjoint is not None:
+    if adjoint is not None and model.reference:
         progress.step("gradients of the whole model")
-        report.gradients.append(_whole_gradient_row(model, adjoint, protocol, options))
+        row = _whole_gradient_row(model, model.reference(), adjoint, protocol, options)
+        report.gradients.append(row)
     report.seconds = time.perf_counter() - start
     return report
 
 
 def _placed(adapter: Adapter, options: Options) -> tuple[Adapter, Any]:
-    """The adapter and the target of where models run; a board is refused before anything is
-    compiled for it."""
+    """Return the adapter and the target for the place where models run; raise for an unsuitable
+    board before anything is compiled.
+    """
     board = options.board
     target = parse_target(options.target, options.threads, adapter.host_target, here=board is None)
     if board is None:
@@ -241,14 +243,14 @@ def _placed(adapter: Adapter, options: Options) -> tuple[Adapter, Any]:
 
 
 def _baseline(board: Board | None, target: Any) -> list[str]:
-    """A note where the target of a board leaves the processor open."""
+    """Return a note where the target of a board leaves the processor open."""
     if board is None or target.kind.name != "llvm" or target.attrs.get("mcpu"):
         return []
     return ["--target names no mcpu, so code is for a baseline processor"]
 
 
 def _not_imported(model: Model, adapter: Adapter) -> list[str]:
-    """A note where stock TVM does not import a model, of which the table has no row."""
+    """Return a note where stock TVM does not import a model, of which the table has no row."""
     try:
         with adapter.stock():
             imported_again(model.convert)
@@ -258,7 +260,7 @@ def _not_imported(model: Model, adapter: Adapter) -> list[str]:
 
 
 def _busy() -> list[str]:
-    """A note where other processes will spoil the times."""
+    """Return a note where other processes will spoil the times."""
     cores = os.cpu_count() or 1
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return [f"this machine is busy (load {load:.1f}), times are rough"] if load > cores else []
@@ -271,33 +273,39 @@ def _operator_row(op: Operator, count: int, protocol: Protocol, options: Options
     expected = [_exact(op, tensors)]
     dtypes = [getattr(torch, op.dtypes[2])]
     build = partial(protocol.adapter.build, op)
-    sides = attempt((build, build), tensors, expected, protocol, dtypes=dtypes)
+    stock, ours = attempt((build, build), tensors, expected, protocol, dtypes=dtypes)
     # PyTorch has convolutions of floating-point numbers alone.
     timed_on = tensors if op.floating else [t.float() for t in tensors]
     ms = timed_torch(lambda: torch_apply(op, *timed_on), protocol)
     tolerance = _tolerance(TOLERANCE, op.dtypes[2]) * options.tolerance
-    return Row(op.name, op.configuration(), count, tolerance, *sides, ms)
+    return Row(op.name, op.configuration(), count, tolerance, stock, ours, ms)
 
 
 def _exact(op: Operator, tensors: list[Any]) -> Any:
     return torch_apply(op, *(t.double() for t in tensors))
 
 
-def _whole_row(model: Model, expected: Expected, protocol: Protocol, options: Options) -> Row:
-    """The model as each side imports it."""
+def _whole_row(
+    model: Model,
+    reference: Callable[[], list[Any]],
+    expected: Expected,
+    protocol: Protocol,
+    options: Options,
+) -> Row:
+    """Return the row of the model as each side imports it."""
     tensors = list(model.inputs.values())
     makes = partial(imported_again, model.convert), lambda: model.mod
-    sides = attempt(makes, tensors, expected.exact, protocol, dtypes=expected.dtypes)
+    stock, ours = attempt(makes, tensors, expected.exact, protocol, dtypes=expected.dtypes)
     if model.framework == "torch":
-        ms = timed_torch(model.reference, protocol)
+        ms = timed_torch(reference, protocol)
     else:
-        ms = timed(model.reference, protocol)[1]
+        ms = timed(reference, protocol)[1]
     tolerance = _model_tolerance(expected.returned, model.steps) * options.tolerance
-    return Row("whole model", model.name, 1, tolerance, *sides, ms)
+    return Row("whole model", model.name, 1, tolerance, stock, ours, ms)
 
 
 def _pipeline_row(model: Model, expected: Expected, whole: Row, protocol: Protocol) -> Row:
-    """The same row with the model compiled by the adapter's own pipeline."""
+    """Return the row of the model compiled by the adapter's own pipeline."""
     adapter = protocol.adapter
     ours = side(
         adapter.compile_whole,
@@ -317,9 +325,11 @@ def _gradient_row(op: Operator, protocol: Protocol, options: Options) -> Row:
     return Row(op.name, op.configuration(), 1, tolerance, of_stock, of_ours, ms)
 
 
-def _whole_gradient_row(model: Model, mod: Any, protocol: Protocol, options: Options) -> Row:
+def _whole_gradient_row(
+    model: Model, outputs: list[Any], mod: Any, protocol: Protocol, options: Options
+) -> Row:
     of_stock, of_ours, ms = protocol.adapter.check_model(model, mod, protocol, options.seed)
-    tolerance = _model_tolerance(model.reference()) * GRADIENT_TOLERANCE * options.tolerance
+    tolerance = _model_tolerance(outputs) * GRADIENT_TOLERANCE * options.tolerance
     return Row("whole model", model.name, 1, tolerance, of_stock, of_ours, ms)
 
 
@@ -328,7 +338,9 @@ def _tolerance(table: Mapping[str, float], dtype: str) -> float:
 
 
 def _model_tolerance(outputs: list[Any], steps: float = 0.0) -> float:
-    """The largest of the outputs; of whole numbers, so many steps, as an error is measured."""
+    """Return the largest of the outputs; of whole numbers, so many steps, as an error is
+    measured.
+    """
     limits = [0.0]
     for y in outputs:
         limit = _tolerance(MODEL_TOLERANCE, str(y.dtype).removeprefix("torch."))
@@ -339,7 +351,7 @@ def _model_tolerance(outputs: list[Any], steps: float = 0.0) -> float:
 
 
 def target_text(target: Any) -> str:
-    """A target in a few words."""
+    """Return a target in a few words."""
     export = getattr(target, "export", None)
     attrs = dict(export()) if export else {}
     shown = [str(attrs.pop("kind", target.kind.name))]

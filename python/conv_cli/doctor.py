@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m PACKAGE doctor``: what decides whether code is right and fast on this machine."""
+"""``python -m PACKAGE doctor``: settings that make code incorrect or slow on this machine."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ PACKAGES = (
 
 
 def findings(adapter: Adapter) -> list[tuple[str, str, str]]:
-    """What was found: name, value, and what to do about it where something should be done."""
+    """Return name, value and, if necessary, advice for each property of the installation."""
     target = adapter.host_target(usable())
-    features, _ = compat.llvm_features(target)
+    features, _ = compat.llvm_features(target) or (frozenset[str](), 0)
     threads, cores = started(), usable()
     other = f"set TVM_NUM_THREADS={cores} before the first run" if threads != cores else ""
     bound = os.environ.get("TVM_BIND_THREADS", "1") != "0"
@@ -32,6 +32,7 @@ def findings(adapter: Adapter) -> list[tuple[str, str, str]]:
     found = [
         ("python", f"{platform.python_version()}, {sys.executable}", ""),
         ("tvm", compat.release(), compat.ffi_fault() or ""),
+        ("tested", compat.TESTED, compat.untested() or ""),
         (
             "packages",
             ", ".join(filter(None, map(_installed, (*adapter.tvm_packages, *PACKAGES)))),
@@ -53,16 +54,19 @@ def findings(adapter: Adapter) -> list[tuple[str, str, str]]:
 
 def _rules(package: str, registered: bool) -> tuple[str, str]:
     if registered:
-        return f"{package} is registered: what is made now has to be compiled so, too", ""
-    # Else TVM fails, on a layout that it cannot lower, without a word of why.
-    advice = f"{package}.register() before you compile what was made with its rules"
+        return (
+            f"{package} is registered: modules that are built now have to be compiled with it",
+            "",
+        )
+    # Otherwise TVM fails on a layout that it cannot lower, without naming the reason.
+    advice = f"{package}.register() before you compile modules that were built with its rules"
     return f"{package} is not registered, or not for all operators", advice
 
 
 def _matrix_unit() -> tuple[str, str]:
     if amx.is_granted_now():
         return "Linux grants AMX to this process", ""
-    return "Linux refuses AMX to this process", "bfloat16 will be computed in float32"
+    return "Linux denies AMX to this process", "bfloat16 will be computed in float32"
 
 
 def show(adapter: Adapter) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one error that the command line prints, and how optional packages are asked for."""
+"""The error that the command line prints, and imports of optional packages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def quiet(level: int = logging.CRITICAL) -> Iterator[None]:
 
 @contextmanager
 def no_output() -> Iterator[None]:
-    """Nothing on standard error inside the block, not from C++ either."""
+    """Suppress standard error inside the block, including output of C++ code."""
     try:
         kept = os.dup(2)
     except OSError:  # closed, as by 2>&-
@@ -69,7 +69,7 @@ def no_output() -> Iterator[None]:
 
 
 def need(package: str, why: str, install: str = "") -> ModuleType:
-    """Import an optional package, or say in one line how to get it: ``pip install`` what."""
+    """Import an optional package, or raise an error that names the ``pip install`` command."""
     try:
         return importlib.import_module(package)
     except ImportError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a file is, told in milliseconds: torch and TVM take seconds to import, to say it worse."""
+"""Identify files in milliseconds, before torch and TVM are imported, which takes seconds."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .errors import CliError
 
 
 def check_model(path: Path, extensions: Collection[str]) -> None:
-    """Refuse what is not a file of the kind that its extension names; loading may still fail.
+    """Raise if a file is not of the kind that its extension names; loading may still fail.
 
     Raises
     ------
     CliError
-        In one line.
+        For a file that is not of that kind or cannot be used.
     """
     try:
         if path.is_dir():
@@ -73,7 +73,7 @@ def _what_it_is(path: Path) -> str:
 
 
 def _archive(file: BinaryIO) -> str:
-    """What a zip archive is, by the names of its members."""
+    """Identify a zip archive by the names of its members."""
     try:
         with zipfile.ZipFile(file) as archive:
             names = archive.namelist()
@@ -92,7 +92,7 @@ def _archive(file: BinaryIO) -> str:
 
 
 def _protobuf(file: BinaryIO, size: int) -> str:
-    """What a file is that may be a protocol buffer, by its outermost fields.
+    """Identify a protocol buffer by its outermost fields.
 
     A graph of ONNX is field 7. Of TensorFlow, nodes are field 1, beside the last field 4; of a
     SavedModel, field 1 is its version.
@@ -113,7 +113,7 @@ def _protobuf(file: BinaryIO, size: int) -> str:
 
 
 def _kind_of_fields(found: set[tuple[int, int]]) -> str:
-    """What a protocol buffer is that has these fields, by number and wire type."""
+    """Identify a protocol buffer that has these fields, by number and wire type."""
     if (ONNX_GRAPH, 2) in found:
         return ONNX
     if (1, 2) in found and found <= {(1, 2), (2, 2), (3, 0), (4, 2), (5, 2)}:
@@ -129,7 +129,7 @@ ONNX_FIELDS = 100
 
 
 def _varint(file: BinaryIO) -> int:
-    """The next number; -1 where there is none."""
+    """Return the next number; -1 where there is none."""
     value = 0
     for shift in range(0, 64, 7):
         byte = file.read(1)
@@ -142,12 +142,12 @@ def _varint(file: BinaryIO) -> int:
 
 
 def check_output(option: str, path: Path) -> None:
-    """Refuse a file that cannot be written, by trying; nothing is left behind.
+    """Raise if a file cannot be written, by trying; the attempt leaves nothing behind.
 
     Raises
     ------
     CliError
-        In one line.
+        For a file that is not of that kind or cannot be used.
     """
     try:
         if path.is_file() or path.is_dir():
@@ -161,12 +161,12 @@ def check_output(option: str, path: Path) -> None:
 
 
 def read_array(name: str, file: str) -> Any:
-    """The array of ``--input NAME=FILE.npy``, in this machine's byte order and row by row.
+    """Return the array of ``--input NAME=FILE.npy``, in this machine's byte order and row by row.
 
     Raises
     ------
     CliError
-        In one line.
+        For a file that is not of that kind or cannot be used.
     """
     import numpy as np
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``doctor MODEL``: which kernels compute a model, by which plans, and what is left to TVM."""
+"""``doctor MODEL``: the kernels and plans of a model, and the functions that TVM computes."""
 
 from __future__ import annotations
 

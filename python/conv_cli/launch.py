@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first moments of ``python -m PACKAGE``, before TVM is imported.
+"""The start and the end of ``python -m PACKAGE``; it starts before TVM is imported.
 
 Python imports a package before it runs its ``__main__``, and importing ours imports TVM, which
-takes seconds. So the package itself asks first whether it is being run, and calls `ahead`.
+takes seconds. So the package first checks whether it is being run, and calls `ahead`.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -17,10 +18,14 @@ from topi_ext import interrupts
 if TYPE_CHECKING:
     from .args import Usage
 
+CLOSED_PIPE = 128 + 13
+"""Exit status if the reader of the output has ended, as after SIGPIPE."""
+
 
 def ahead(package: str, usage: Callable[[], Usage]) -> None:
-    """Begin a process that is ``python -m PACKAGE``: answer Ctrl-C, and refuse what can be refused
-    without TVM."""
+    """Prepare a process that runs ``python -m PACKAGE``: handle Ctrl-C, and report errors that need
+    no TVM.
+    """
     answer_interrupts(package)
     # Warnings are shown, not raised: those of TVM and torch are not the user's to mend, and raised
     # in an import or a compile they would end it.
@@ -42,7 +47,13 @@ def ahead(package: str, usage: Callable[[], Usage]) -> None:
 def run(package: str, main: Callable[[], int]) -> None:
     """End this process with the status that ``main`` returns."""
     answer_interrupts(package)
-    status = main()
+    try:
+        status = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of the output, such as head, has ended. Python flushes again at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = CLOSED_PIPE
     interrupts.ignore_interrupts()
     sys.exit(status)
 

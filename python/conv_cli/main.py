@@ -40,7 +40,7 @@ def main(adapter: Adapter, argv: Sequence[str] | None = None) -> int:
     -------
     int
         0: all is right. 1: something that ours computed is wrong. 2: the command line, the file
-        or its inputs cannot be used, told in one line on standard error.
+        or its inputs cannot be used, reported in one line on standard error.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
     if arguments == ["doctor"]:
@@ -119,7 +119,7 @@ def _tune(adapter: Adapter, chosen: Namespace, options: Options) -> None:
 
 
 def _options(chosen: Namespace) -> list[Options]:
-    """What the command line chooses: once, or for each kind of board."""
+    """Return the options of the command line, one set for each kind of board."""
     threads = set_threads(chosen.threads)
     options = Options(
         choices=Choices(
@@ -140,14 +140,17 @@ def _options(chosen: Namespace) -> list[Options]:
     )
     keys = getattr(chosen, "key", [])
     targets = chosen.target if len(chosen.target) > 1 else chosen.target * len(keys)
+    if not keys:
+        return [options]
+    host, port = chosen.rpc
     return [
         replace(
             options,
             target=target,
-            board=Board(*chosen.rpc, key, chosen.cc, chosen.rpc_timeout, chosen.board_threads),
+            board=Board(host, port, key, chosen.cc, chosen.rpc_timeout, chosen.board_threads),
         )
         for key, target in zip(keys, targets)
-    ] or [options]
+    ]
 
 
 def _write_json(path: Path, reports: list[Any], *, several: bool) -> None:

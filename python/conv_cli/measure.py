@@ -23,7 +23,7 @@ MODEL_TOLERANCE = {"float64": 1e-10, "float32": 1e-4, "float16": 2e-2, "bfloat16
 
 @dataclass(frozen=True)
 class Protocol:
-    """How to compile and time.
+    """Options for compiling and timing.
 
     Attributes
     ----------
@@ -44,19 +44,19 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Side:
-    """What one implementation did: its error and time, or in a few words why there is none."""
+    """The result of one implementation: error and time, or a short reason why there is none."""
 
     error: float | None = None
     ms: float | None = None
     note: str = ""
 
     def wrong(self, tolerance: float) -> bool:
-        """Whether it failed, or its error is above ``tolerance``."""
+        """Return whether it failed, or its error is above ``tolerance``."""
         return bool(self.note) or self.error is None or not self.error <= tolerance
 
 
 def device(target: Any) -> Any:
-    """The first device of a target; one clear line where the machine has none."""
+    """Return the first device of a target; one clear line where the machine has none."""
     import tvm
 
     kind = str(target.kind.name)
@@ -87,7 +87,7 @@ def timed(run: Callable[[], Any], protocol: Protocol) -> tuple[Any, float]:
 
 
 def timed_torch(run: Callable[[], Any], protocol: Protocol) -> float:
-    """Milliseconds of PyTorch: the better of all its threads and one.
+    """Return the milliseconds of PyTorch: the better of all its threads and one.
 
     Its threads wait for each other by spinning, which costs tens of milliseconds per operator
     where other processes want the same cores.
@@ -112,7 +112,7 @@ def attempt(
     protocol: Protocol,
     **options: Any,
 ) -> list[Side]:
-    """What stock TVM and ours make of the modules that ``makes`` give; see :func:`side`.
+    """Compile and run the modules of ``makes`` by stock TVM and by ours; see :func:`side`.
 
     Returns
     -------
@@ -120,9 +120,10 @@ def attempt(
         Stock's and ours.
     """
     adapter = protocol.adapter
+    implementations: tuple[AbstractContextManager[Any], ...] = (adapter.stock(), nullcontext())
     return [
         side(adapter.compile, implementation, make, tensors, expected, protocol, **options)
-        for implementation, make in zip((adapter.stock(), nullcontext()), makes)
+        for implementation, make in zip(implementations, makes)
     ]
 
 
@@ -146,19 +147,19 @@ def side(
     compiler : callable
         ``compiler(module, target, function) -> Compiled``.
     implementation : context manager
-        What is registered while the module is made and compiled.
+        Registers the rules with which the module is built and compiled.
     make : callable
         Gives the module, for what it builds may depend on what is registered.
     tensors, expected : list of torch.Tensor
     protocol : Protocol
     function : str
-        What to call in the module.
+        Name of the function to call.
     take : callable, optional
         The part of the function's result that is compared; all of it unless given.
     compare : callable, optional
         ``compare(result, expected)``; :func:`max_error` unless given.
     dtypes : sequence of torch.dtype, optional
-        What the results must have: that of what is expected is wider.
+        Dtypes that the results must have; the expected ones are wider.
     """
     try:
         with implementation:
@@ -179,7 +180,7 @@ def side(
 
 
 def _different_kind(got: list[Any], expected: list[Any], dtypes: Sequence[Any]) -> str:
-    """In what results differ from the expected ones before any value is compared."""
+    """Return how results differ from the expected ones in number, shape or dtype."""
     if len(got) != len(expected):
         return f"{len(got)} outputs, not {len(expected)}"
     for g, e in zip(got, expected):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A loaded model: its module, its inputs and the framework that tells what is right."""
+"""A loaded model: its module, its inputs and the framework that computes the reference."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ class Model:
         ``reference() -> list of torch.Tensor``: the outputs of the model's own framework, in its
         own dtype. This is what is timed. None where the framework is not installed.
     exact : callable or None
-        The same in float64 where the framework can, else in the model's dtype.
+        The outputs in float64 if the framework supports it, otherwise in the model's dtype.
     framework : str
         ``"torch"``, ``"onnxruntime"``, ``"LiteRT"`` or ``"TensorFlow"``.
     notes : list of str
-        What there is to say of how it was loaded.
+        Notes about how the model was loaded.
     lacks : str
-        What is missing where there is no reference.
+        What is missing for a reference, if there is none.
     steps : float
         By how much whole numbers that it returns may differ: they are rounded ones if not 0.
     mod : tvm.IRModule
-        What ``convert`` made with the adapter registered.
+        Result of ``convert`` with the adapter registered.
     exported : torch.export.ExportedProgram, optional
     leaves : list, optional
         All arguments of the exported program, flat: for gradients.
@@ -75,7 +75,7 @@ class Model:
 
 
 def imported_again(convert: Callable[[], Any]) -> Any:
-    """What an importer makes of a model now, inside an adapter's ``stock()``.
+    """Import a model again inside an adapter's ``stock()``.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def load(
     Raises
     ------
     CliError
-        In one line: no such file, unknown extension, wrong input, gap of the importer.
+        For a missing file, an unknown extension, an incorrect input, or an unsupported operator.
     """
     check_model(path, loaders)
     need("torch", "the command line")
@@ -111,7 +111,7 @@ def load(
 
 
 def check_names(choices: Choices, known: list[str]) -> None:
-    """Refuse an input that the model does not have."""
+    """Raise if the model does not have an input."""
     for option, names in (("--input", choices.given), ("--shape", choices.shapes)):
         for name in names:
             if name not in known:
@@ -121,7 +121,8 @@ def check_names(choices: Choices, known: list[str]) -> None:
 def chosen_shape(
     name: str, stated: Sequence[Any] | None, choices: Choices
 ) -> tuple[int, ...] | None:
-    """Shape of what ``--input`` or ``--shape`` gives for an input, None where neither does.
+    """Return the shape of what ``--input`` or ``--shape`` gives for an input, None where neither
+    does.
 
     ``stated`` is the shape in the file: what is no number in it is free; None if it states none.
 
@@ -147,7 +148,8 @@ def chosen_shape(
 
 
 def shape_of_input(name: str, stated: Sequence[Any] | None, choices: Choices) -> tuple[int, ...]:
-    """Shape of an input: that of the file, whose free sizes ``--input`` or ``--shape`` choose.
+    """Return the shape of an input: that of the file, whose free sizes ``--input`` or ``--shape``
+    choose.
 
     Raises
     ------
@@ -170,21 +172,21 @@ def shape_of_input(name: str, stated: Sequence[Any] | None, choices: Choices) ->
 
 
 def shown_shape(stated: Sequence[Any]) -> str:
-    """A shape as errors show it, free sizes by their names or as ?."""
+    """Return a shape as errors show it, free sizes by their names or as ?."""
     return "(" + ", ".join("?" if size is None else str(size) for size in stated) + ")"
 
 
 def random_or_given(
     name: str, shape: tuple[int, ...], dtype: Any, choices: Choices, generator: Any
 ) -> Any:
-    """An input of a model: the array that is given, or random numbers."""
+    """Return an input of a model: the array that is given, or random numbers."""
     if name in choices.given:
         return given_input(name, choices.given[name], dtype)
     return random_input(name, shape, dtype, generator)
 
 
 def given_input(name: str, array: Any, dtype: Any) -> Any:
-    """A given array as a tensor of the model's torch dtype, None for its own.
+    """Return a given array as a tensor of the model's torch dtype, None for its own.
 
     Raises
     ------

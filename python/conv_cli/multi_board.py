@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One model on several kinds of boards at the same time: a process for each.
+"""Check one model on several kinds of boards at the same time, in a process for each.
 
-What stock TVM is and what ours is are registered for a whole process, so threads would not do.
+Rules are registered for a whole process, so threads are not enough.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from .errors import CliError
 
 Outcome = Report | CliError
 SECONDS_TO_END = 10
-"""What a process has to end by itself once it has sent what it found."""
+"""Seconds in which a process has to end after it has sent its result."""
 
 
 def check_each(
     model: Path, adapter: Adapter, choices: Sequence[Options], progress: Progress
 ) -> list[Outcome]:
-    """What :func:`conv_cli.check.check` finds for each of several options.
+    """Run :func:`conv_cli.check.check` for each of several options.
 
     Returns
     -------
@@ -54,9 +54,10 @@ def check_each(
             workers.append(worker)
             waiting[receive] = number
         while waiting:
-            for ready in wait(list(waiting)):
-                number = waiting.pop(ready)
-                found[number] = _received(ready, choices[number])
+            ready = wait(list(waiting))
+            for receive in [each for each in waiting if each in ready]:
+                number = waiting.pop(receive)
+                found[number] = _received(receive, choices[number])
                 left = (choices[n].board for n in waiting.values())
                 progress.step(", ".join(board.key for board in left if board))
                 workers[number].join(SECONDS_TO_END)
@@ -69,8 +70,9 @@ def check_each(
 
 @contextmanager
 def _ignoring_interrupts() -> Iterator[None]:
-    """Processes started inside the block ignore Ctrl-C: they end with this one, which answers it
-    in one line."""
+    """Make processes that are started inside the block ignore Ctrl-C: they end with this one, which
+    reports it.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -83,15 +85,16 @@ def _ignoring_interrupts() -> Iterator[None]:
 
 def _received(receive: Connection, options: Options) -> Outcome:
     try:
-        return receive.recv()
+        outcome: Outcome = receive.recv()
+        return outcome
     except EOFError:
         key = options.board.key if options.board else ""
         return CliError(f"--key {key}: the process that checked it died: out of memory?")
 
 
 def _run(send: Connection, model: Path, adapter: Adapter, options: Options) -> None:
-    """In a process of its own: check, and send what came out."""
-    # Locks of tqdm would be told to Python's resource tracker, which complains of them at Ctrl-C.
+    """Check in a separate process, and send the result."""
+    # tqdm would register its locks with Python's resource tracker, which warns of them at Ctrl-C.
     multiprocessing.set_start_method(None, force=True)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     warnings.filterwarnings("ignore")  # shown once is enough: by a run with one board

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads ``.onnx`` files; onnxruntime tells what is right."""
+"""Loads ``.onnx`` files; onnxruntime computes the reference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Convert = Callable[[Any, Mapping[str, tuple[int, ...]]], Any]
 
 
 def fixed_sizes(proto: Any, choices: Choices) -> dict[str, tuple[int, ...]]:
-    """Shape of every input, by name: from the file, the given arrays, ``--shape`` and ``--dim``.
+    """Return the shape of every input, by name: from the file, the given arrays, ``--shape`` and
+    ``--dim``.
 
     Raises
     ------
@@ -45,7 +46,9 @@ def fixed_sizes(proto: Any, choices: Choices) -> dict[str, tuple[int, ...]]:
 
 
 def _stated(value: Any) -> list[int | str | None]:
-    """The shape of an input in the file: numbers, names of free sizes, None for nameless ones."""
+    """Return the shape of an input in the file: numbers, names of free sizes, None for nameless
+    ones.
+    """
     return [d.dim_param or d.dim_value or None for d in value.type.tensor_type.shape.dim]
 
 
@@ -68,7 +71,7 @@ def load(path: Path, choices: Choices, convert: Convert) -> Model:
     Raises
     ------
     CliError
-        In one line: not such a file, wrong input, gap of the importer.
+        For another kind of file, an incorrect input, or an unsupported operator.
     """
     onnx = need("onnx", "reading .onnx")
     ort = need("onnxruntime", "comparing an .onnx model")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The convolutions of a module: how they are told, and done by PyTorch."""
+"""The convolutions of a module: finding them, and computing them by PyTorch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Operator:
         dtypes: tuple[str, str, str],
         layouts: tuple[str, str, str],
     ) -> Operator:
-        """The operator `name` with TVM's attributes, and shapes of data and weight."""
+        """Return the operator `name` with TVM's attributes, and shapes of data and weight."""
         rank = len(attrs.strides)
         padding = tuple(int(p) for p in attrs.padding)
         if len(padding) < 2 * rank:
@@ -60,7 +60,7 @@ class Operator:
         )
 
     def attributes(self) -> dict[str, Any]:
-        """The same as keyword arguments of TVM's operator."""
+        """Return the attributes as keyword arguments of TVM's operator."""
         found: dict[str, Any] = dict(
             strides=self.strides,
             padding=self.padding,
@@ -82,16 +82,18 @@ class Operator:
 
     @property
     def transposed(self) -> bool:
-        """Whether this is a transposed convolution."""
+        """Return whether this is a transposed convolution."""
         return self.output_padding is not None
 
     @property
     def floating(self) -> bool:
-        """Whether there is anything to differentiate."""
+        """Return whether there is anything to differentiate."""
         return all("float" in d for d in self.dtypes)
 
     def configuration(self) -> str:
-        """What a table says, e.g. ``1x64x32x32 * 64x32x4x4 s2 p1``; defaults are left out."""
+        """Return a description for tables, e.g. ``1x64x32x32 * 64x32x4x4 s2 p1``, without
+        defaults.
+        """
         parts = ["x".join(map(str, self.data)) + " * " + "x".join(map(str, self.weight))]
         before, after = self.padding[: self.rank], self.padding[self.rank :]
         for key, value, default in (
@@ -138,7 +140,7 @@ def random_data(op: Operator, seed: int) -> list[Any]:
 
 
 def torch_apply(op: Operator, x: Any, w: Any) -> Any:
-    """The operator by PyTorch, in the dtype of its arguments.
+    """Return the operator by PyTorch, in the dtype of its arguments.
 
     A transposed convolution that PyTorch does not accept (asymmetric padding, much output padding)
     is its unpadded one, cropped and extended.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bar chart of where the time of a model goes, by rich."""
+"""The bar chart of a profile, by rich."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _table(entries: Sequence[Entry]) -> Table:
 
 
 def shapes(entry: Entry) -> str:
-    """From the first operand to the last result."""
+    """Return the shapes from the first operand to the last result."""
     if not entry.shapes:
         return ""
     first, last = ("x".join(map(str, shape)) or "scalar" for shape in _ends(entry))

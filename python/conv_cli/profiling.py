@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the time of a model goes: operator by operator, and which is the weakest link."""
+"""Profile a model operator by operator, and find its slowest operator without a kernel of ours."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Ran:
     symbol : str
         Its name in the compiled module.
     shapes : tuple of tuple of int
-        Of its tensors, in order: operands, then results.
+        Shapes of its tensors, in order: operands, then results.
     ns : int
     """
 
@@ -54,9 +54,9 @@ class Entry:
     count : int
         Calls in a run.
     ms : float
-        Of all of them together, the median of the runs.
+        Time of all of them together, median of the runs.
     share : float
-        Of the time of a run.
+        Fraction of the time of a run.
     is_ours : bool
         Whether a kernel of this package computes it.
     kernel : str
@@ -74,7 +74,7 @@ class Entry:
 
 @dataclass
 class Profile:
-    """What was found out about one model.
+    """The profile of one model.
 
     Attributes
     ----------
@@ -83,9 +83,9 @@ class Profile:
     entries : list of Entry
         The slowest first.
     ms : float
-        Of a run: its calls together, without what lies between them.
+        Time of the calls of a run, without the time between them.
     reference_ms : float or None
-        Of the model's own framework, PyTorch; None for other frameworks.
+        Time of PyTorch, if it is the model's framework; otherwise None.
     """
 
     package: str
@@ -129,7 +129,7 @@ def profile(
         A file that the adapter reads.
     adapter : Adapter
     options : Options
-        Of the command line.
+        Options of the command line.
     progress : Progress, optional
 
     Returns
@@ -139,7 +139,7 @@ def profile(
     Raises
     ------
     CliError
-        What the user can put right, in one line; and where the model does not compile.
+        For an error that the user can correct, or if the model does not compile.
     """
     progress = progress or Progress()
     target = parse_target(options.target, options.threads, adapter.host_target)
@@ -160,7 +160,7 @@ def profile(
 
 
 def _runs(model: Model, protocol: Protocol) -> tuple[list[list[Ran]], Mapping[str, str]]:
-    """The calls of each run, and the kernels of functions that are ours."""
+    """Return the calls of each run, and the kernels of functions that are ours."""
     adapter = protocol.adapter
     try:
         compiled = adapter.compile_observed(model.mod, protocol.target, "main")
@@ -203,11 +203,11 @@ def entries_of(runs: Sequence[Sequence[Ran]], ours: Mapping[str, str]) -> list[E
 
 
 MEMORY = "memory and shapes"
-"""What the virtual machine does itself."""
+"""Operations of the virtual machine itself."""
 
 
 def operator_name(symbol: str) -> str:
-    """What a compiled function computes: its name without what the compiler adds."""
+    """Return the operator that a compiled function computes: its name without compiler suffixes."""
     if symbol.startswith("vm.builtin."):
         return MEMORY
     return re.sub(r"_?\d*$", "", symbol.removeprefix("fused_")) or symbol

@@ -17,7 +17,7 @@ from .measure import Side
 
 
 class Bar(Progress):
-    """A progress bar on standard error, gone when the work is done."""
+    """A progress bar on standard error, removed when the work is done."""
 
     def __init__(self) -> None:
         console = Console(stderr=True)
@@ -66,9 +66,9 @@ def show(report: Report, console: Console | None = None) -> None:
     say(f"[dim]{_legend(report)}[/dim]")
     wrong = [row for row in report.rows if row.wrong]
     if not wrong:
-        say(f"[green]{report.package}: all {len(report.rows)} right[/green]")
+        say(f"[green]{report.package}: all {len(report.rows)} correct[/green]")
         return
-    say(f"[bold red]{report.package}: {len(wrong)} of {len(report.rows)} wrong[/bold red]")
+    say(f"[bold red]{report.package}: {len(wrong)} of {len(report.rows)} incorrect[/bold red]")
     for row in wrong:
         say(Text(f"  {row.what} {row.configuration}: {_reason(row)}", style="red"))
 
@@ -80,8 +80,8 @@ def _legend(report: Report) -> str:
     return (
         f"ms: best run. ref: torch, the better of {report.threads} threads and 1{whole}. "
         "speed-up: stock / ours.\n"
-        f"err: max |result - exact| / max |exact|, exact in float64 where torch can; "
-        f"right up to {limits}.\n"
+        f"err: max |result - exact| / max |exact|, exact in float64 if torch supports it; "
+        f"correct up to {limits}.\n"
     )
 
 

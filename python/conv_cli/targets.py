@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``--target``: read, and refused where code for it could not run here."""
+"""``--target``: reads it, and raises if its code could not run on this machine."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .errors import CliError, no_output
 def parse_target(
     text: str | None, threads: int, host_target: Callable[[int], Any], here: bool = True
 ) -> Any:
-    """The target of ``--target``: a kind, a JSON dict, or this machine.
+    """Return the target of ``--target``: a kind, a JSON dict, or this machine.
 
     Unless it is to run ``here``, it may be another machine's.
 
     Raises
     ------
     CliError
-        In one line. LLVM would warn of an unknown processor and take another, and it ends the
+        LLVM would warn of an unknown processor and take another, and it ends the
         process over an unknown triple or an instruction that this processor lacks.
     """
     import tvm

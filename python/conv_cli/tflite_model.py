@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads ``.tflite`` files; LiteRT, where it is installed, tells what is right."""
+"""Loads ``.tflite`` files; LiteRT, if installed, computes the reference."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .model import Model, check_names, random_or_given, shape_of_input
 
 Convert = Callable[[Any, Mapping[str, Any]], Any]
 
-LITERT = {
+LITERT: dict[str, Callable[[Any], Any]] = {
     "ai_edge_litert.interpreter": lambda module: module.Interpreter,
     "tensorflow": lambda module: module.lite.Interpreter,
 }
-"""What has an interpreter, by module: the first that is installed is used."""
+"""Getters of the interpreter by module: the first that is installed is used."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def load(path: Path, choices: Choices, convert: Convert) -> Model:
     Raises
     ------
     CliError
-        In one line: not such a file, wrong input, gap of the importer.
+        For another kind of file, an incorrect input, or an unsupported operator.
     """
     flatbuffer = need("tflite", "reading .tflite")
     import torch
@@ -100,7 +100,7 @@ def _read_to_the_end(model: Any) -> None:
 
 
 def _ends(subgraph: Any) -> tuple[list[_Tensor], list[_Tensor]]:
-    """Inputs and outputs of a model."""
+    """Return the inputs and outputs of a model."""
     return (
         [_tensor(subgraph, subgraph.Inputs(i)) for i in range(subgraph.InputsLength())],
         [_tensor(subgraph, subgraph.Outputs(i)) for i in range(subgraph.OutputsLength())],
@@ -108,7 +108,7 @@ def _ends(subgraph: Any) -> tuple[list[_Tensor], list[_Tensor]]:
 
 
 def _steps(subgraph: Any, outputs: list[_Tensor]) -> float:
-    """By how many steps quantized outputs may differ.
+    """Return by how many steps quantized outputs may differ.
 
     Each operator rounds, LiteRT's own kernels not all alike: one step for one of them, and the
     square root of n for n that do so independently.  Of 49 operators, 4 were measured.
@@ -136,7 +136,7 @@ def _tensor(subgraph: Any, index: int) -> _Tensor:
 
 
 def _input(tensor: _Tensor, choices: Choices, generator: Any) -> Any:
-    """An input as a tensor: what is given, or random numbers."""
+    """Return an input as a tensor: what is given, or random numbers."""
     import torch
 
     name = tensor.name
@@ -151,7 +151,7 @@ def _input(tensor: _Tensor, choices: Choices, generator: Any) -> Any:
 
 
 def _about_free_sizes(tensor: _Tensor, choices: Choices) -> str:
-    """What to say of free sizes that nobody chose."""
+    """Return a note about free sizes that no option chooses."""
     if None not in tensor.shape or tensor.name in choices.given or tensor.name in choices.shapes:
         return ""
     shape = ",".join(map(str, tensor.stated))
@@ -159,7 +159,7 @@ def _about_free_sizes(tensor: _Tensor, choices: Choices) -> str:
 
 
 def is_installed(module: str) -> bool:
-    """Whether a module is there, without importing it."""
+    """Return whether a module is there, without importing it."""
     return importlib.util.find_spec(module.partition(".")[0]) is not None
 
 
@@ -181,7 +181,7 @@ def _interpreter(path: Path, content: bytes, threads: int | None) -> Any:
 def _prepared(
     name: str, session: Any, inputs: list[_Tensor], tensors: Mapping[str, Any]
 ) -> Callable[[], list[Any]]:
-    """What runs the model on the tensors, after a first run."""
+    """Return a function that runs the model on the tensors, after a first run."""
     import torch
 
     places = [detail["index"] for detail in session.get_input_details()]

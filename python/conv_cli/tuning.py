@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``tune MODEL --database PLANS.json``, and what is compiled by such a file."""
+"""``tune MODEL --database PLANS.json``, and compilation with such a file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tune(
     path : pathlib.Path
         A file that the adapter reads.
     database : pathlib.Path
-        What takes the plans.
+        File for the plans.
     say : callable
         Takes a line for each kernel.
 
@@ -42,7 +42,7 @@ def tune(
     Raises
     ------
     CliError
-        What the user can put right, in one line.
+        For an error that the user can correct.
     """
     target = parse_target(options.target, options.threads, adapter.host_target)
     model = load(path, adapter.loaders, options.choices)
@@ -54,7 +54,7 @@ def tune(
 
 
 def told(found: Sequence[Any]) -> str:
-    """What measuring has gained, in words."""
+    """Return the gain by tuning as text."""
     if not found:
         return "nothing to measure"
     gain = geometric_mean(one.estimate_ms / one.ms for one in found)
@@ -67,7 +67,7 @@ def told(found: Sequence[Any]) -> str:
 
 @contextmanager
 def taking_plans(database: Path | None) -> Iterator[None]:
-    """What is compiled inside, in processes that are started there too, takes plans from a file.
+    """Make compilations inside the block, also in new processes, take plans from a file.
 
     Raises
     ------

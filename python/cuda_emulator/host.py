@@ -355,7 +355,9 @@ class _Reader:
 
 
 def _fits(given: np.dtype, wanted: str) -> bool:
-    """Whether an array of dtype `given` may stand for `wanted`: NumPy itself has no bfloat16."""
+    """Return whether an array of dtype `given` may stand for `wanted`: NumPy itself has no
+    bfloat16.
+    """
     same = str(given) == wanted or (wanted == "bfloat16" and str(given) == "uint16")
     return same and given.itemsize * 8 == _bits(wanted)
 

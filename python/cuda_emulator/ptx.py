@@ -44,7 +44,7 @@ def replaced(text: str) -> str:
 
 
 def _in_comment(text: str, at: int) -> bool:
-    """Whether what is at this place follows ``//`` on its line."""
+    """Return whether what is at this place follows ``//`` on its line."""
     return "//" in text[text.rfind("\n", 0, at) + 1 : at]
 
 

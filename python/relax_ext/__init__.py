@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Right and fast convolutions, transposed convolutions and their gradients for TVM's Relax.
+"""Correct and fast convolutions, transposed convolutions and their gradients for TVM's Relax.
 
 Importing this package registers it; nothing else changes::
 
@@ -22,10 +22,11 @@ from topi_ext.compat import relax as _require_relax
 _require_relax()
 
 from topi_ext.compat import ffi_fault as _ffi_fault  # noqa: E402
+from topi_ext.compat import untested as _untested  # noqa: E402
 from topi_ext.notices import warn_once as _warn_once  # noqa: E402
 
-if _fault := _ffi_fault():
-    _warn_once(f"relax_ext: {_fault}")
+for _warning in filter(None, (_untested(), _ffi_fault())):
+    _warn_once(f"relax_ext: {_warning}")
 
 from topi_ext.precision import float32_precision  # noqa: E402
 from topi_ext.processors import set_default_threads as _set_default_threads  # noqa: E402

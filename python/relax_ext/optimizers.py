@@ -50,7 +50,7 @@ class Optimizer(ABC):
     @property
     @abstractmethod
     def structure(self) -> tuple[Any, ...]:
-        """What the function that :func:`update_function` emits depends on."""
+        """Return the properties that determine the function of :func:`update_function`."""
 
     @abstractmethod
     def numbers(self, step: int) -> list[float]:
@@ -280,11 +280,11 @@ def numbers(groups: Groups, step: int | Sequence[int], scale: float = 1.0) -> li
     Parameters
     ----------
     groups : sequence of (Optimizer, sequence of relax.Var)
-        Those of the function, or others of the same structure with other rates.
+        The groups of the function, or others of the same structure with other rates.
     step : int or sequence of int
         The number of the step, from 1; one for each group where they differ.
     scale : float, optional
-        What gradients are multiplied by before anything else: 1 / n for sums over n batches.
+        Factor of the gradients, applied first: 1 / n for sums over n batches.
 
     Returns
     -------

@@ -33,11 +33,11 @@ from .legalizations import sums
 R = relax()
 
 _PASSES = {"llvm": "cpu_generic", "cuda": "cuda"}
-"""Of the kinds of target with kernels of ours: where TVM keeps the passes around them."""
+"""TVM's module of passes for each kind of target with kernels of this package."""
 
 
 def pipeline(target: Any, database: AnyPath | None = None) -> Any:
-    """The passes of ``tvm.compile`` for models with convolutions, as ``relax_pipeline``.
+    """Return the passes of ``tvm.compile`` for models with convolutions, as ``relax_pipeline``.
 
     Beyond what ``import relax_ext`` does: batch norms of inference become arithmetic; bias, scale,
     residual and activation (relu, clip, tanh, sigmoid, silu, gelu, ...) behind a convolution are
@@ -112,7 +112,9 @@ def with_packed_parameters(module: Any, target: Any, database: AnyPath | None = 
 
 
 def first_passes(module: Any, packs_parameters: bool = False) -> list[Any]:
-    """The passes until convolutions are kernels with epilogues, and weights are packed by calls."""
+    """Return the passes until convolutions are kernels with epilogues, and weights are packed by
+    calls.
+    """
     return [
         *([] if _trains(module) else [R.transform.DecomposeOpsForInference()]),
         R.transform.CanonicalizeBindings(),
@@ -170,7 +172,7 @@ def _scheduled(schedule: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _trains(module: Any) -> bool:
-    """Whether a batch norm of `module` uses the statistics of its batch."""
+    """Return whether a batch norm of `module` uses the statistics of its batch."""
     found: list[bool] = []
 
     def visit(expr: Any) -> None:

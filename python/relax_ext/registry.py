@@ -80,7 +80,7 @@ def register() -> None:
 def unregister() -> None:
     """Give TVM's operators and importers their own rules back, exactly.
 
-    The operators that this package added keep their names, and refuse to be used in one line.
+    The operators that this package added keep their names, and raise an error if they are used.
     A rule that another package has set after ours stays; a warning names it.
     """
     _registry.unregister()

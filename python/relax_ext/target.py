@@ -9,7 +9,7 @@ import tvm
 
 
 def target_of(found: Any) -> Any:
-    """The target that a result of this tensor type is computed on, or None."""
+    """Return the target that a result of this tensor type is computed on, or None."""
     if found.vdevice is not None and found.vdevice.target is not None:
         return found.vdevice.target
     return tvm.target.Target.current(allow_none=True)

@@ -43,9 +43,9 @@ class Tuned(NamedTuple):
     Attributes
     ----------
     problem : str
-        What it computes.
+        The problem that it computes.
     kernel : str
-        Of the fastest plan.
+        Kernel of the fastest plan.
     ms, estimate_ms : float
         Milliseconds by that plan, and by the one that is taken without a measurement.
     plans : int
@@ -100,7 +100,7 @@ def tune(
     module : tvm.IRModule
         With or without constant weights.  It is left as it is.
     target : str, dict or tvm.target.Target
-        Of this machine, or of the board; threads as TVM's runtime has them there.
+        Target of this machine or of the board, with the number of threads of TVM's runtime there.
     database : str or path
         It is made, or plans are added to it.
     candidates : int
@@ -110,13 +110,14 @@ def tune(
     say : callable or Progress, optional
         Takes lines of progress; they are printed to standard error by default.
     board : topi_ext.tuning.rpc.Board, optional
-        What runs the plans, behind TVM's RPC tracker; this machine builds them.  Each kernel is one
-        session.  A target that names no ``num-cores`` gets the board's, as the command line has it.
+        The board that runs the plans, behind TVM's RPC tracker; this machine builds them.  Each
+        kernel is one session.  A target that names no ``num-cores`` gets the board's, as the
+        command line has it.
 
     Returns
     -------
     list of Tuned
-        Of the kernels that were measured.
+        Results for the measured kernels.
 
     Raises
     ------
@@ -132,7 +133,7 @@ def tune(
     >>> tvm.compile(module, target, relax_pipeline=pipeline)
     """
     target = _checked(tvm.target.Target(target), board)
-    read(database)  # refuses what is no database, before anything is measured
+    read(database)  # raises for another kind of file before anything is measured
     progress = say if isinstance(say, Progress) else Progress(say or _to_stderr)
     say = progress.say
     works = [work for work in _works(module, target) if isinstance(work.backend, CpuBackend)]
@@ -156,7 +157,7 @@ def tune(
 
 
 def _checked(target: Any, board: Board | None) -> Any:
-    """The target, with the board's threads; refused where its kernels do not run there."""
+    """Return the target with the board's threads; raise if its kernels do not run there."""
     found = backend.of_target(target)
     if isinstance(found, Unsupported):
         raise ValueError(f"tune: {found.reason}")
@@ -176,7 +177,7 @@ def _checked(target: Any, board: Board | None) -> Any:
 
 
 def _works(module: Any, target: Any) -> Sequence[Work]:
-    """The kernels that the pipeline would build."""
+    """Return the kernels that the pipeline would build."""
     passes = [*first_passes(module), R.transform.LegalizeOps()]
     with using(None), backend.recording() as works, target:
         tvm.transform.Sequential(passes)(module)
@@ -191,7 +192,7 @@ def _is_known(work: Work, database: AnyPath) -> bool:
 
 
 def _fastest(work: Work, target: Any, most: int, board: Board | None) -> tuple[Plan, Tuned]:
-    """The fastest plan of those that agree with the estimate's."""
+    """Return the fastest plan of those that agree with the estimate's."""
     plans = shortlist(work.problem, work.backend.machine, most)
     library = built(work, plans, target)
     with on_board(library, board, target) if board else here(library) as opened:
@@ -211,7 +212,7 @@ def _fastest(work: Work, target: Any, most: int, board: Board | None) -> tuple[P
 
 
 def _agree(result: Any, wanted: Any) -> bool:
-    """Whether two plans compute the same."""
+    """Return whether two plans compute the same."""
     name = str(result.dtype)
     if not name.startswith(("float", "bfloat")):
         return bool((result == wanted).all())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Right and fast convolutions, transposed convolutions and their gradients for TVM's Relay.
+"""Correct and fast convolutions, transposed convolutions and their gradients for TVM's Relay.
 
 Importing this package registers it; nothing else changes::
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constant scales and shifts of channels behind a convolution, merged into its weight and a bias.
+"""Constant per-channel scales and shifts after a convolution, merged into its weight and a bias.
 
 Batch normalizations in inference are such, and sums and products with constants.  TVM's
 ``FoldScaleAxis`` merges some of them into ``nn.conv2d``, from ``opt_level=3`` on.  This does it

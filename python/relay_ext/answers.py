@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers that are remembered by the structure of TVM's objects."""
+"""Results that are cached by the structure of TVM's objects."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From an operator's attributes and operand types to its geometry, layouts and dtypes.
+"""Read geometry, layouts and dtypes from an operator's attributes and operand types.
 
 This is the only place that knows which operand and which attribute plays which role; everything
 behind it speaks of the forward convolution's x, w and y.
@@ -47,12 +47,12 @@ _NAMES = {"conv_weight_grad": ("grad", "data")}
 
 
 def short_name(op_name: str) -> str:
-    """Name of the operator in errors, e.g. ``conv2d_transpose``."""
+    """Return the name of the operator in errors, e.g. ``conv2d_transpose``."""
     return op_name.rpartition(".")[2]
 
 
 def rank_of(op: str) -> int:
-    """Number of spatial axes of the operator of this short name."""
+    """Return the number of spatial axes of the operator of this short name."""
     return int(op[len("conv")])
 
 
@@ -84,14 +84,16 @@ class Conv(Call):
         return Layouts(**orders)
 
     def opened(self, role: str, tensor: Any, ir: Any) -> Any:
-        """The stored tensor `role` without blocks and multiplier, by the operators of `ir`."""
+        """Return the stored tensor `role` without blocks and multiplier, by the operators of
+        `ir`.
+        """
         tensor = _transformed(ir, tensor, self.layouts[role].text, getattr(self.plain, role))
         if role == "w" and self.multiplier > 1:
             return ir.reshape(tensor, self.geometry.w_shape)
         return tensor
 
     def stored(self, role: str, tensor: Any, ir: Any) -> Any:
-        """The inverse of :meth:`opened`."""
+        """Return the inverse of :meth:`opened`."""
         if role == "w" and self.multiplier > 1:
             shape = (self.geometry.c, self.multiplier, *self.geometry.kernel)
             tensor = ir.reshape(tensor, shape)
@@ -162,7 +164,7 @@ def weight_shape(op_name: str, attrs: Any, data: Sequence[Any]) -> tuple[Any, ..
 
 
 def layouts_of(op: str, kind: str, attrs: Any) -> dict[str, Layout]:
-    """Layout per role, read from the attributes in the operator's own letters."""
+    """Return the layout per role, read from the attributes in the operator's own letters."""
     spatial = SPATIAL[rank_of(op)]
     first, second, third = (str(getattr(attrs, name)) for name in _LAYOUT_ATTRS)
     if kind == "conv_weight_grad":
@@ -184,7 +186,9 @@ def layouts_of(op: str, kind: str, attrs: Any) -> dict[str, Layout]:
 
 
 def _dtypes(op: str, operands: list[str], attrs: Any) -> tuple[str, str, str]:
-    """Dtypes of both operands and of the result, which by default has that of the operands."""
+    """Return the dtypes of both operands and of the result, which by default has that of the
+    operands.
+    """
     first, second = operands
     out = str(attrs.out_dtype or "")
     if out in ("", "same"):
@@ -196,7 +200,7 @@ def _dtypes(op: str, operands: list[str], attrs: Any) -> tuple[str, str, str]:
 
 
 def _canonical_shape(op: str, name: str, layout: Layout, shape: Sequence[Any]) -> tuple[Any, ...]:
-    """Shape in canonical order with the blocks multiplied in."""
+    """Return the shape in canonical order with the blocks multiplied in."""
     if len(shape) != len(layout.axes):
         raise fail(
             op, f"{name} has {len(shape)} axes, layout {layout.text!r} has {len(layout.axes)}"
@@ -209,7 +213,9 @@ def _canonical_shape(op: str, name: str, layout: Layout, shape: Sequence[Any]) -
 
 
 def _channels_of_data(op: str, kind: str, attrs: Any, groups: int, weight: Sequence[Any]) -> Any:
-    """Channels of data that does not state them: what the weight, in canonical order, takes."""
+    """Return the channels of data that does not state them: what the weight, in canonical order,
+    takes.
+    """
     if kind == "conv_transpose":
         return weight[0]
     # (c, multiplier) reads like (k, c // groups); `channels`, if stated, tells them apart.
@@ -220,7 +226,9 @@ def _channels_of_data(op: str, kind: str, attrs: Any, groups: int, weight: Seque
 
 
 def _window(op: str, attrs: Any) -> dict[str, Any]:
-    """The attributes of the sliding window; as in TVM, strides and dilation have one per axis."""
+    """Return the attributes of the sliding window; as in TVM, strides and dilation have one per
+    axis.
+    """
     rank, groups = rank_of(op), integer(op, "groups", attrs.groups)
     if groups < 1:
         raise fail(op, f"groups={groups} must be at least 1")
@@ -233,7 +241,9 @@ def _window(op: str, attrs: Any) -> dict[str, Any]:
 
 
 def _channels(op: str, attrs: Any) -> Any:
-    """The channels of the result as the attributes state them: a number, symbolic, or None."""
+    """Return the channels of the result as the attributes state them: a number, symbolic, or
+    None.
+    """
     is_number = attrs.channels is not None and hasattr(attrs.channels, "value")
     return integer(op, "channels", attrs.channels) if is_number else attrs.channels
 
@@ -255,7 +265,7 @@ def _geometry(
 
 
 def _stated(op: str, kind: str, attrs: Any, geometry: Geometry) -> None:
-    """Refuse `channels` and `kernel_size` that contradict the operands."""
+    """Raise if `channels` and `kernel_size` contradict the operands."""
     actual = geometry.c if kind == "conv_transpose" else geometry.k
     channels = _channels(op, attrs)
     if isinstance(channels, int) and channels != actual:
@@ -268,12 +278,14 @@ def _stated(op: str, kind: str, attrs: Any, geometry: Geometry) -> None:
 
 
 def ints(values: Any) -> tuple[int, ...]:
-    """The values of an attribute as Python integers."""
+    """Return the values of an attribute as Python integers."""
     return tuple(int(value) for value in values)
 
 
 def padding_of(attrs: Any) -> tuple[int, ...]:
-    """Padding before every axis, then after: one value means all, one per axis both sides."""
+    """Return the padding before every axis, then after: one value means all, one per axis both
+    sides.
+    """
     values, rank = ints(attrs.padding), len(attrs.strides)
     return values * (2 * rank // len(values))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bodies of kernels as stages of TE, in the form that TVM 0.17 and its compilers take."""
+"""Bodies of kernels as TE stages, in the form that TVM 0.17 and its compilers accept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def extern(
     rules: Sequence[Rule],
     restate: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """A scheduled PrimFunc ``(*operands, result)`` as one stage of TE.
+    """Return a scheduled PrimFunc ``(*operands, result)`` as one stage of TE.
 
     Its body is taken as it is, on the buffers of the stage; the variables in its parameters'
     shapes become the sizes of those buffers.  A call of the function would check these; here
@@ -52,14 +52,14 @@ def extern(
 
 
 def restatement(dtypes: Sequence[str], target: Any) -> Callable[[Any], Any] | None:
-    """How a kernel's body has to be said for what compiles it behind TVM 0.17."""
+    """Return the pass that rewrites a kernel's body for the compiler behind TVM 0.17."""
     if is_cpu(target):
         return _for_old_llvm
     return _for_new_cuda if {"float16", "bfloat16"} & set(dtypes) else None
 
 
 def _for_old_llvm(body: Any) -> Any:
-    """`body`, said in a way that keeps sums in registers: LLVM 10 compiles for Relay.
+    """Rewrite `body` so that LLVM 10, which compiles for Relay, keeps sums in registers.
 
     Where TVM knows that 32 bits hold an index, it narrows it, and each load computes its address
     anew. And of the factors of a fused multiply-add it is the first whose register takes the sum
@@ -87,7 +87,7 @@ _HALVES = """\
 
 
 def _for_new_cuda(body: Any) -> Any:
-    """`body`, said in a way that CUDA 13 takes where it has float16 or bfloat16.
+    """Rewrite `body` so that CUDA 13 accepts it if it has float16 or bfloat16.
 
     For these TVM 0.17 defines a function that its headers have by now: it gets another name.  The
     text comes before TVM's own, which below sm_53 has a float16 without those headers.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finding a TVM that has Relay: the user's own, else the one inside the ``bitblas`` wheel.
 
-That one is linked against CUDA's libraries.  Where this machine has none, small stand-ins are
+It is linked against CUDA's libraries.  Where this machine has none, small stand-ins are
 compiled once, whose functions all say "no device".  This file uses the standard library only and
 must stay loadable alone: an environment's ``.pth`` file runs :func:`install` at every start.  Run
 as a program, it prints that file.
@@ -90,7 +90,7 @@ class _BundledTvmFinder(MetaPathFinder):
     """Finds the bundled TVM, and prepares it only when it is imported."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """The spec of ``tvm``; None for all else."""
+        """Return the spec of ``tvm``; None for all else."""
         if name != "tvm" or _has_relay(PathFinder.find_spec("tvm")):
             return None
         root = _bundled()
@@ -147,7 +147,7 @@ def _stand_in(soname: str) -> Path:
         source.write_text(_SOURCES[soname])
         command = [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-w", f"-Wl,-soname,{soname}"]
         if soname != "libcuda.so.1":
-            # Its functions are asked for by a version that is the library's own name.
+            # Its functions are looked up by a version that is the library's own name.
             versions.write_text(f"{soname} {{ global: *; }};\n")
             command.append(f"-Wl,--version-script={versions}")
         try:
@@ -162,7 +162,7 @@ def _stand_in(soname: str) -> Path:
 
 
 def _pth() -> str:
-    """The line of a ``.pth`` file that runs :func:`install` whenever Python starts there."""
+    """Return the line of a ``.pth`` file that runs :func:`install` whenever Python starts there."""
     return (
         "import importlib.util as u; "
         f"s = u.spec_from_file_location('relay_ext_boot', {str(Path(__file__).resolve())!r}); "

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What acts on all of ``relay.build``: code from the cache, one question of TVM asked once, a pass
-left out, and scales and shifts merged.
+"""Hooks into ``relay.build``: cached code, cached type questions, an omitted pass, merged scales
+and shifts.
 
 All replace functions of TVM that belong to the process.  ``remove`` puts TVM's own back.
 """
@@ -93,7 +93,7 @@ def _remembering_build(stock: Any) -> Any:
 
 
 def _without_elimination(stock: Any) -> Any:
-    """Leave TVM's elimination of common subexpressions out, where the user has not asked for it.
+    """Omit TVM's elimination of common subexpressions, unless the user has enabled it.
 
     It does not end in minutes on some of our kernels, and compilers behind TVM do the same.  A
     context with instruments stays: another one within it would tell them that theirs has ended.
@@ -163,7 +163,7 @@ PLACES = {
         _is_same,
         _remembering_build,
     ),
-    # te_compiler asks it for every axis of every shape: a sixth of the time of a build.
+    # te_compiler calls it for every axis of every shape: a sixth of the time of a build.
     "te_compiler.libinfo": _Place(
         lambda: R.backend.te_compiler.libinfo,
         lambda function: setattr(R.backend.te_compiler, "libinfo", function),

@@ -18,7 +18,7 @@ R = relay()
 
 
 def gradient(op_name: str, stock: Any, call: Any, dout: Any) -> list[Any]:
-    """Gradients of `call` in its arguments, as operators that have gradients themselves.
+    """Return the gradients of `call` in its arguments, as operators that have gradients themselves.
 
     Symbolic channels or kernel sizes are left to `stock`, TVM's own gradient.
     """

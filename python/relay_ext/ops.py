@@ -33,7 +33,7 @@ def conv_call(
     extra = tuple(map(simplify, geometry.output_padding))
     stated = geometry
     if kind == "conv":
-        # What the stride does not divide is stated as less padding behind.
+        # A remainder of the stride is stated as less padding after.
         after = tuple(a - e for a, e in zip(geometry.pad_after, extra))
         stated = replace(geometry, pad_after=after)
     attrs = {
@@ -69,7 +69,7 @@ def _weight_grad(x: Any, y: Any, geometry: Geometry, layouts: Layouts, attrs: di
 
 
 def attrs_key(rank: int) -> str:
-    """Name of the class of a convolution's attributes."""
+    """Return the name of the class of a convolution's attributes."""
     return f"relay.attrs.Conv{rank}DAttrs"
 
 

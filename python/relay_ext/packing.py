@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constant weights packed while a model is compiled, and the operator that takes them.
+"""Constant weights packed at compile time, and the operator that reads them.
 
 ``nn.conv2d(data, weight)`` of a constant weight becomes ``relay_ext.conv_packed(data, packed)``.
 Its attributes hold the original call, so that any later pass can type and lower it.  The post-ops
@@ -91,7 +91,7 @@ def packed_call(
     inputs, types : sequence
         Data and weight first.
     zero_points : tuple of int
-        What is subtracted from elements of both.
+        Numbers that are subtracted from elements of both.
     """
     target = tvm.target.Target.current(allow_none=True)
     if target is None or not (is_cpu(target) and has_own_schedule(target)):
@@ -133,13 +133,13 @@ def _compiled(func: Any, target: Any) -> Any:
 
 
 def relate_packed(types: Any, _: int, attrs: Any, reporter: Any) -> bool:
-    """Type relation of :data:`CONV_PACKED`."""
+    """Return the type relation of :data:`CONV_PACKED`."""
     assign(types[2], attrs["result"], reporter)
     return True
 
 
 def layouts_of_packed(attrs: Any, *_: Any) -> Any:
-    """Layouts of the operands of :data:`CONV_PACKED`: those of the original call."""
+    """Return the layouts of the operands of :data:`CONV_PACKED`: those of the original call."""
     call = attrs["attrs"]
     operands = [tvm.tir.layout(str(text)) for text in (call.data_layout, call.kernel_layout)]
     result = tvm.tir.layout(str(call.out_layout) or str(call.data_layout))

@@ -89,7 +89,7 @@ def _only_number(expr: Any) -> int | None:
 def relate_quantized(
     stock: Callable[..., Any], types: Sequence[Any], _: int, attrs: Any, reporter: Any
 ) -> bool:
-    """Type relation: that of the operator of integers, once scales and zero points fit.
+    """Return the type relation: that of the operator of integers, once scales and zero points fit.
 
     Parameters
     ----------
@@ -116,12 +116,12 @@ def relate_quantized(
 
 
 def _channels(attrs: Any, weight: Sequence[Any]) -> int:
-    """Number of output channels: of each group as many as the weight states."""
+    """Return the number of output channels: of each group as many as the weight states."""
     return int(weight[attrs.kernel_layout.index("O")]) * int(attrs.groups)
 
 
 def _legalized(attrs: Any, inputs: Sequence[Any], types: Sequence[Any]) -> Any:
-    """The operator of int16, zero points subtracted before."""
+    """Return the operator of int16, zero points subtracted before."""
     data, weight, data_zero, weight_zero = inputs[:4]
     shape = [int(size) for size in types[1].shape]
 
@@ -169,14 +169,14 @@ def _rewritten(expr: Any, type_map: Any) -> Any:
 
 
 def _one_or_all(vector: Any, groups: int) -> Any:
-    """A scalar of one element, or the numbers of a group's channels for every group."""
+    """Return a scalar of one element, or the numbers of a group's channels for every group."""
     if _elements(vector) == 1:
         return _folded(R.reshape(vector, ()))
     return _folded(R.tile(vector, (groups,)))
 
 
 def _elements(expr: Any) -> int:
-    """Number of elements of a scalar or a vector."""
+    """Return the number of elements of a scalar or a vector."""
     return math.prod(map(int, R.frontend.common.infer_shape(expr)))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Putting our rules into Relay's operators and importers, and Relay's own back, exactly.
+"""Registering our rules with Relay's operators and importers, and restoring Relay's own exactly.
 
 Rules are attributes of TVM's operators, which belong to the process: ``register``, ``unregister``
 and ``stock`` are not thread-safe.
@@ -102,7 +102,7 @@ class _Registry(Registration):
 
 
 _OURS = "relay_ext."
-"""What our type relations are called begins so."""
+"""Prefix of the names of our type relations."""
 
 _registry = _Registry()
 
@@ -118,7 +118,7 @@ def register() -> None:
 def unregister() -> None:
     """Give Relay's operators their own rules back, exactly.
 
-    The operators that this package added keep their names, and refuse to be used in one line.
+    The operators that this package added keep their names, and raise an error if they are used.
     A rule that another package has set after ours stays; a warning names it.
     """
     _registry.unregister()
@@ -167,7 +167,7 @@ def _install_packed() -> None:
 
 
 def _generic(name: str, function: Callable[..., Any]) -> Any:
-    """The function object of TVM that a strategy must be."""
+    """Return the function object of TVM that a strategy must be."""
 
     def generic(attrs: Any, inputs: Any, out_type: Any, target: Any) -> Any:
         return function(attrs, inputs, out_type, target)
@@ -176,7 +176,7 @@ def _generic(name: str, function: Callable[..., Any]) -> Any:
 
 
 def _relation_of(op: str) -> str:
-    """Name of the type relation that an operator has now."""
+    """Return the name of the type relation that an operator has now."""
     (constraint,) = tvm.ir.Op.get(op).op_type.type_constraints
     return str(constraint.func.name).removeprefix("tvm.relay.type_relation.")
 

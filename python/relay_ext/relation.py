@@ -34,7 +34,8 @@ class Operand:
 def relate(
     op_name: str, stock: Any, types: Sequence[Any], _: int, attrs: Any, reporter: Any
 ) -> bool:
-    """Type relation of `op_name`: solve for the result, and for a weight that has no type yet.
+    """Return the type relation of `op_name`: solve for the result, and for a weight that has no
+    type yet.
 
     Symbolic channels or kernel sizes are left to `stock`, TVM's own relation.
     """
@@ -76,7 +77,7 @@ def _is_known(op_name: str, found: Any) -> bool:
 
 
 def _result_type(conv: Conv, first: Any) -> Any:
-    """Type of the result: a size that follows from an unknown one is unknown."""
+    """Return the type of the result: a size that follows from an unknown one is unknown."""
     unknown = any(isinstance(size, tir.Any) for size in first.shape)
 
     def size(value: Any) -> Any:

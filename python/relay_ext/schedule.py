@@ -30,7 +30,7 @@ def schedule(outs: Sequence[Any], target: Any, kernels: Sequence[Stage] = ()) ->
     outs : te.Tensor or sequence of te.Tensor
     target : tvm.target.Target
     kernels : sequence of Stage
-        Those of the stages that kernels replace; others are ignored.
+        The stages that kernels replace; others are ignored.
     """
     outs = [outs] if isinstance(outs, te.Tensor) else list(outs)
     made = te.create_schedule([out.op for out in outs])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes that only run time knows: shapes of results, and what sizes of operands must be."""
+"""Sizes that are known only at run time: shapes of results, and rules for sizes of operands."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .attrs import (
 
 
 def asserted(rules: Sequence[Rule], body: Any) -> Any:
-    """The statement `body`, not run where a rule is broken: TVM raises its line instead.
+    """Return the statement `body`, not run where a rule is broken: TVM raises its line instead.
 
     Checks come before `body`, not around it: what is around it, TVM takes for known inside, and
     with two sizes known to be equal its simplification may never end.
@@ -39,7 +39,7 @@ def asserted(rules: Sequence[Rule], body: Any) -> Any:
 
 
 def shape_function(op_name: str, attrs: Any, inputs: Sequence[Any], _: Any) -> list[Any]:
-    """The stored shape of the result of `op_name` as a TE tensor.
+    """Return the stored shape of the result of `op_name` as a TE tensor.
 
     A result of no elements but for an empty batch is refused, as it is where types tell.
     """

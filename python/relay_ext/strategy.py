@@ -34,7 +34,7 @@ R = relay()
 
 
 def strategy(op_name: str, stock: Any, attrs: Any, inputs: Any, out_type: Any, target: Any) -> Any:
-    """How `op_name` is computed and scheduled on `target`.
+    """Return the strategy by which `op_name` is computed and scheduled on `target`.
 
     Left to `stock`, TVM's own strategy: symbolic channels or kernel sizes, and ``conv`` where
     :func:`is_left_to_stock` says so.
@@ -50,7 +50,7 @@ def strategy(op_name: str, stock: Any, attrs: Any, inputs: Any, out_type: Any, t
 
 
 def packed_strategy(attrs: Any, inputs: Any, out_type: Any, target: Any) -> Any:
-    """How a convolution of a packed weight is computed and scheduled."""
+    """Return the strategy of a convolution whose weight is packed."""
     del inputs, out_type
     advise("relay_ext", target)
     conv = conv_of(attrs)
@@ -74,9 +74,9 @@ def _implemented(name: str, define: Callable[..., Any]) -> Any:
 
 
 def is_left_to_stock(conv: Conv, attrs: Any, target: Any) -> bool:
-    """Whether a call is computed as TVM computes it, its rewriting included.
+    """Return whether a call is computed as TVM computes it, its rewriting included.
 
-    That is ``conv`` on targets that our kernels do not know, and on processors depthwise integers
+    These are ``conv`` on targets without our kernels, and on CPUs depthwise integers
     in NHWC, whose channels TVM makes lanes, and sums of bytes where VNNI adds four products at a
     time, of images so small that the time goes into weights: TVM packs constant ones when it
     compiles, and ours does at each call.  Without VNNI, be it with AVX2 or AVX-512, TVM adds pairs
@@ -123,9 +123,10 @@ def _sums_bytes_by_vnni(conv: Conv, target: Any) -> bool:
 
 
 def _fewest_positions(conv: Conv) -> int:
-    """From which on a kernel that packs its weights was faster, of 28 shapes on Zen 4: up to 2.6
-    times; with fewer positions TVM's was, up to 2.8 times.  TVM takes the sign off int8 at each
-    call where there are several taps."""
+    """Return the number of positions from which a kernel that packs its weights is faster. Over 28
+    shapes on Zen 4 it was up to 2.6 times as fast above and TVM's up to 2.8 times below. With
+    several taps TVM converts int8 to uint8 at each call.
+    """
     if conv.geometry.taps == 1:
         return 400
     return 100 if conv.dtypes["x"] == "int8" else 700
@@ -136,13 +137,15 @@ def _is_by_vectors(geometry: Geometry) -> bool:
 
 
 def _needs_rewriting(conv: Conv, target: Any) -> bool:
-    """Whether TVM has to take the sign off, or pad channels, before its own kernel is right."""
+    """Return whether TVM has to convert to unsigned, or pad channels, before its own kernel is
+    correct.
+    """
     by_vnni = backend.supports(conv.kind, target) and conv.geometry.groups == 1
     return by_vnni and not (conv.dtypes["x"] == "uint8" and _is_by_vectors(conv.geometry))
 
 
 def compute(conv: Conv, operands: Sequence[Any], stages: list[Stage], target: Any) -> Any:
-    """The result of `conv` as a TE tensor; blocked layouts are undone and made around it."""
+    """Return the result of `conv` as a TE tensor; blocked layouts are undone and made around it."""
     plain = {role: conv.opened(role, t, topi) for role, t in zip(conv.roles, operands)}
     # Kernels take x before y.
     roles = sorted(conv.roles) if conv.kind == "conv_weight_grad" else conv.roles
@@ -167,7 +170,7 @@ def compute(conv: Conv, operands: Sequence[Any], stages: list[Stage], target: An
 def compute_packed(
     conv: Conv, problem: Convolution, target: Any, operands: Sequence[Any], stages: list[Stage]
 ) -> Any:
-    """The result of a convolution whose weight was packed, as a TE tensor."""
+    """Return the result of a convolution whose weight was packed, as a TE tensor."""
     build = partial(_build, backend.build_on_packed, target)
     if has_own_schedule(target):
         return _staged(conv, problem, operands, build, stages)
@@ -217,7 +220,9 @@ def _check_bfloat16(conv: Conv, dtypes: Sequence[str], target: Any) -> None:
 
 
 def _rules(conv: Conv, tensors: dict[str, Any]) -> list[Rule]:
-    """What sizes must be that only run time knows: types do not say it, and kernels rely on it."""
+    """Return rules for sizes known only at run time: types do not state them, but kernels rely on
+    them.
+    """
     op, geometry = conv.op, conv.geometry
 
     def size(role: str, letter: str) -> Any:
@@ -235,7 +240,7 @@ def _rules(conv: Conv, tensors: dict[str, Any]) -> list[Rule]:
 
 
 def _limits(conv: Conv, dtypes: tuple[str, str, str], target: Any) -> list[Rule]:
-    """What the target's kernels ask of sizes.  Relay counts with 32 bits, products need more."""
+    """Return the target's limits on sizes. Relay counts with 32 bits, products need more."""
 
     def wide(size: Any) -> Any:
         return size if isinstance(size, int) else tir.Cast("int64", size)
@@ -247,7 +252,7 @@ def _limits(conv: Conv, dtypes: tuple[str, str, str], target: Any) -> list[Rule]
 
 
 def rewriting(op: str, key: str, before: Any) -> Any:
-    """The rewriting of a call: TVM's where its strategy is left to TVM, else packed weights.
+    """Return the rewriting of a call: TVM's where its strategy is left to TVM, else packed weights.
 
     Parameters
     ----------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the stages of TE behind a convolution as the post-ops of its kernel.
+"""Read the TE stages after a convolution as the post-ops of its kernel.
 
 Relay's FuseOps has put the element-wise operators behind a convolution into its function.  Each is
 a stage whose body is plain arithmetic.  That is read here, not Relay's operators, so every spelling

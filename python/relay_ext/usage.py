@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line in words: all of it that is known before TVM is imported."""
+"""Texts of the command line that are available before TVM is imported."""
 
 from conv_cli.args import Usage
 

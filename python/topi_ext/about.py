@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Name and version of this package, as it is installed."""
+"""Name and installed version of this package."""
 
 from __future__ import annotations
 

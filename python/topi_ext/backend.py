@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a problem and a target to a scheduled kernel, or to none.
+"""Build a scheduled kernel for a problem and a target, if the target has one.
 
 One backend per kind of target builds kernels; what each has to know of a problem is the same.
 """
@@ -42,7 +42,7 @@ BACKENDS: dict[str, tuple[type[Backend], str]] = {
 
 
 NOMINAL_SIZE = 256
-"""What symbolic sizes are taken for where kernels are compared."""
+"""Value of symbolic sizes when kernels are compared."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ class Unsupported:
 
 
 def of_target(target: Any) -> Backend | Unsupported:
-    """What builds kernels for `target`, or why nothing does."""
+    """Return the backend that builds kernels for `target`, or the reason why there is none."""
     if target is None:
         return Unsupported("no target is known")
     kind = target.kind.name
     if kind not in BACKENDS:
         known = " and ".join(BACKENDS)
-        return Unsupported(f"target kind {kind}: kernels of ours are for {known}")
+        return Unsupported(f"target kind {kind}: this package has kernels for {known}")
     backend, reason = BACKENDS[kind]
     return backend.of(target, selected(KERNELS)) or Unsupported(reason)
 
@@ -92,7 +92,7 @@ def supports(kind: str, target: Any, zero_points: ZeroPoints = NO_ZERO_POINTS) -
         ``masked_softmax``, ``normalize``, ``attention``, ``transpose`` or ``resize``.
     target : tvm.target.Target or None
     zero_points : tuple of int
-        What is subtracted from elements of both operands.
+        Numbers that are subtracted from elements of both operands.
     """
     found = of_target(target)
     if isinstance(found, Unsupported):
@@ -116,7 +116,7 @@ def limits(problem: Problem, target: Any) -> list[Rule]:
 
 
 class Packing(NamedTuple):
-    """How weights are packed ahead of a kernel.
+    """Description of how weights are packed ahead of a kernel.
 
     Attributes
     ----------
@@ -139,7 +139,7 @@ def build(problem: Problem, target: Any) -> Any:
     Parameters
     ----------
     problem : Problem
-        Of any kind.  A product is one that
+        A problem of any kind.  A product is one that
         :attr:`~topi_ext.spec.matmul.Product.is_matrix_product`.
     target : tvm.target.Target or None
 
@@ -239,7 +239,7 @@ def plans(problem: Problem, target: Any) -> Iterator[tuple[float, Any]]:
 
 
 def workspace_bytes(func: Any, threads: int) -> int | None:
-    """Memory that a kernel of ours allocates while `threads` run it, at most.
+    """Return the memory that a kernel of ours allocates while `threads` run it, at most.
 
     None where it depends on a symbolic size.
     """
@@ -250,21 +250,21 @@ def workspace_bytes(func: Any, threads: int) -> int | None:
 
 
 class Work(NamedTuple):
-    """A kernel that was asked for: what it computes, and what builds it."""
+    """A requested kernel: its problem, and the function that builds it."""
 
     problem: Any
     backend: Backend
 
 
 class _Request(NamedTuple):
-    """What is built, without the names of symbolic sizes: equal requests share a function.
+    """A problem to build without the names of symbolic sizes: equal requests share a function.
 
     Attributes
     ----------
     problem : Problem
     backend : Backend
     base : Problem or None
-        Of known sizes; the problem whose plan is built, where it is another one.
+        The problem of known sizes whose plan is built, if it is another one.
     """
 
     problem: Problem
@@ -276,7 +276,7 @@ class _Request(NamedTuple):
         return cls(problem.anonymous(), backend, None if base == problem else base)
 
     def work(self) -> Work:
-        """The problem with a fresh variable for each symbolic size, and what builds it."""
+        """Return the problem with a fresh variable for each symbolic size, and what builds it."""
         return Work(self.problem.with_sizes(compat.size_var).canonical(), self.backend)
 
 
@@ -285,7 +285,9 @@ _recorded: ContextVar[dict[_Request, None] | None] = ContextVar("recorded", defa
 
 @contextmanager
 def recording() -> Iterator[list[Work]]:
-    """What is asked of backends inside the block, in this thread, each once; full at its end."""
+    """Record requests to backends inside the block, in this thread, each once; complete at its
+    end.
+    """
     requests: dict[_Request, None] = {}
     works: list[Work] = []
     before = _recorded.set(requests)
@@ -301,7 +303,7 @@ _REMEMBERED = 256
 
 
 def _one_at_a_time(cached: Callable[[_Request], Any]) -> Callable[[_Request], Any]:
-    """`cached`, asked by one thread at a time: what one has built, the next finds."""
+    """Return `cached`, called by one thread at a time, so that other threads find its results."""
 
     @wraps(cached)
     def ask(request: _Request) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C for the commands ``python -m PACKAGE``: one line and status 130, at any moment."""
+"""Handling of Ctrl-C in ``python -m PACKAGE``: one line and status 130 at any time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def answer_interrupts(package: str, last: Callable[[], None] = lambda: None) -> 
     Parameters
     ----------
     package : str
-        What the line begins with.
+        The package that the message begins with.
     last : callable
         Is called before the process ends.
     """

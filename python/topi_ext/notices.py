@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings that are given once per process, and errors in one line."""
+"""Warnings that are given once per process, and one-line errors."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from functools import cache
 
 @cache
 def warn_once(text: str) -> None:
-    """Warn of `text`, unless it was said before."""
+    """Warn of `text`, unless this warning was given before."""
     try:
         warnings.warn(text, stacklevel=3)
     except UserWarning:
-        # Made an error, as by `python -W error`, it would end a compile half-way, from inside one
-        # of TVM's passes, and the next compile too. Nothing is wrong with what is compiled, so
-        # whoever wants to see every warning sees this one.
+        # As an error, by `python -W error`, it would end a compilation inside one of TVM's passes,
+        # and break the next one too. The compiled code is correct, so it is printed instead.
         print(text, file=sys.stderr)
 
 
@@ -27,8 +26,8 @@ NOT_TELLING = ("File ", "at ", "[bt]", "Stack", "^", "#", "R.", "Offending call:
 def one_line(error: BaseException, width: int = 100) -> str:
     """Return the last line of an exception that explains it, at most ``width`` long."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(NOT_TELLING)]
-    text = (told or lines or [""])[-1]
+    explaining = [line for line in lines if not line.startswith(NOT_TELLING)]
+    text = (explaining or lines or [""])[-1]
     name = type(error).__name__
     if name == "NotImplementedError":
         name = ""

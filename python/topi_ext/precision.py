@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How exactly float32 is multiplied, where a target has more than one way."""
+"""Precision of float32 products, where a target has more than one implementation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _asked: ContextVar[str] = ContextVar("float32_precision", default=PRECISIONS[0])
 
 @contextmanager
 def float32_precision(name: str) -> Iterator[None]:
-    """What is compiled inside may multiply float32 by ``"tf32x3"``.
+    """Allow code that is compiled inside the block to multiply float32 by ``"tf32x3"``.
 
     Tensor cores of GPUs since Ampere then multiply each pair of numbers as three products of TF32,
     which keep 21 bits: errors are those of sums in float32, and up to twice as large where a sum
@@ -28,7 +28,7 @@ def float32_precision(name: str) -> Iterator[None]:
     Raises
     ------
     ValueError
-        Of another name.
+        For an unknown name.
     """
     if name not in PRECISIONS:
         raise ValueError(f"float32_precision: {name!r} must be one of {', '.join(PRECISIONS)}")
@@ -40,5 +40,5 @@ def float32_precision(name: str) -> Iterator[None]:
 
 
 def may_use_tf32() -> bool:
-    """Whether ``"tf32x3"`` was asked for."""
+    """Return whether ``"tf32x3"`` is enabled."""
     return _asked.get() == "tf32x3"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Earlier names of modules: importing one gives the module of today, with a DeprecationWarning."""
+"""Earlier names of modules: importing one returns the current module, with a DeprecationWarning."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Targets: the one of this machine, and a word about what keeps code slower than it could be."""
+"""Targets: the target of this machine, and warnings of settings that make code slow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .processors import started, usable
 
 
 def host_target(num_cores: int | None = None) -> Any:
-    """The llvm target that uses all that this machine's processor can do.
+    """Return the llvm target that uses all that this machine's processor can do.
 
     Parameters
     ----------

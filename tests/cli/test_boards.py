@@ -142,7 +142,7 @@ def test_plans_are_measured_on_a_board(tracker: rpc.Service, servers: list, tmp_
     assert all(entry["ms"] <= entry["estimate_ms"] for entry in entries.values())
     status, output, said = end_of(start(tracker, model, *arguments, "--repeat", "2"))
     assert (status, said) == (0, []), output
-    assert "all 3 right" in output
+    assert "all 3 correct" in output
 
 
 def test_plans_of_a_board_that_is_not_there(tracker: rpc.Service, servers: list) -> None:

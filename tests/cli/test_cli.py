@@ -115,7 +115,7 @@ def test_pt2_with_gradients(pt2: Path, tmp_path: Path, capsys: pytest.CaptureFix
     file = tmp_path / "report.json"
     status, out, _ = run(capsys, pt2, "--grad", "--json", file)
     report = json.loads(file.read_text())
-    assert status == 0 and report["ok"] and "all 9 right" in out
+    assert status == 0 and report["ok"] and "all 9 correct" in out
     names = [row["what"] for row in report["operators"]]
     assert sorted(names) == ["conv2d", "conv2d_transpose", "conv2d_transpose"]
     assert all(0 <= row["ours"]["error"] < row["tolerance"] for row in report["operators"])
@@ -148,7 +148,7 @@ def test_gradients_at_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     x[:, :5] = 0
     np.save(given, x)
     status, out, _ = run(capsys, path, "--grad", "--input", f"input={given}")
-    assert status == 0 and "all 5 right" in out
+    assert status == 0 and "all 5 correct" in out
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[str], attrs: dict) -
     pytest.importorskip("onnxruntime")
     path = onnx_file(tmp_path / "up.onnx", ["n", 3, 5, 4], **attrs)
     status, out, _ = run(capsys, path, "--dim", "n=2")
-    assert status == 0 and "all 3 right" in out
+    assert status == 0 and "all 3 correct" in out
 
 
 def test_wrong_results_are_status_1(
@@ -183,7 +183,7 @@ def test_wrong_results_are_status_1(
 
     monkeypatch.setattr(RelaxCompiled, "get", spoilt)
     status, out, _ = run(capsys, small)
-    assert status == 1 and "3 of 3 wrong" in out
+    assert status == 1 and "3 of 3 incorrect" in out
 
 
 def test_a_kernel_that_does_not_compile_is_status_1(
@@ -321,7 +321,7 @@ def test_arrays_of_every_kind(
     assert read.dtype.isnative and read.flags.c_contiguous
     np.testing.assert_array_equal(read.astype("float32"), x)
     status, out, _ = run(capsys, small, "--input", f"input={tmp_path / 'x.npy'}")
-    assert status == 0 and "all 3 right" in out
+    assert status == 0 and "all 3 correct" in out
 
 
 class Rows(nn.Module):
@@ -338,7 +338,7 @@ class Rows(nn.Module):
 def test_indices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = save(tmp_path / "rows.pt2", Rows(), torch.tensor([[0, 1, 2, 1, 0]], dtype=torch.int32))
     status, out, _ = run(capsys, path)
-    assert status == 0 and "all 3 right" in out
+    assert status == 0 and "all 3 correct" in out
     for array, line in (
         (np.array([[0, 1, 7, 1, 0]]), "rows.pt2: PyTorch stopped: IndexError: index out of range"),
         (np.full((1, 5), 2**40), "--input i: its numbers do not fit into the model's torch.int32"),
@@ -367,7 +367,7 @@ def test_random_indices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     made = helper.make_model(graph, opset_imports=opset, ir_version=8)
     onnx.save(made, str(tmp_path / "rows.onnx"))
     status, out, _ = run(capsys, tmp_path / "rows.onnx")
-    assert status == 0 and "all 3 right" in out
+    assert status == 0 and "all 3 correct" in out
 
 
 class Logarithm(nn.Module):
@@ -384,7 +384,7 @@ class Logarithm(nn.Module):
 def test_exact_results_that_are_nan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = save(tmp_path / "log.pt2", Logarithm(), torch.randn(1, 2, 64))
     status, out, _ = run(capsys, path)
-    assert status == 0 and "all 3 right" in out
+    assert status == 0 and "all 3 correct" in out
 
 
 @pytest.mark.parametrize("error", [max_error, norm_error])
@@ -556,6 +556,13 @@ def test_warnings_made_errors_end_nothing(tmp_path: Path) -> None:
     run_so = call("doctor", options=("-W", "error"), tvm=tvm)
     assert "UserWarning: old" in run_so.communicate()[1]
     assert run_so.returncode == 77
+
+
+def test_a_reader_that_has_ended() -> None:
+    """As by ``doctor | head``: no traceback."""
+    process = call("doctor")
+    process.stdout.close()
+    assert process.stderr.read() == "" and process.wait() == 141
 
 
 @pytest.mark.parametrize("waits", ["import time; time.sleep(60)", "ctypes.CDLL(None).pause()"])

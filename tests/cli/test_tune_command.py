@@ -41,7 +41,7 @@ def test_tuned_then_checked(
     with plans.built() as built:
         assert main([*options, "--repeat", "1", "--budget", "0.01"]) == 0
     assert entry["plan"] in map(plain, built)
-    assert "all 3 right" in capsys.readouterr().out
+    assert "all 3 correct" in capsys.readouterr().out
     assert dict(os.environ) == before
     assert main(["tune", *options]) == 0
     assert "nothing to measure" in capsys.readouterr().out

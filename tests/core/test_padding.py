@@ -252,7 +252,7 @@ def test_the_odd_row_of_a_border_is_on_the_other_side() -> None:
     with pytest.raises(ValueError) as error:
         translate("torch", "tensorflow", "conv", size=8, around=False, **layer)
     assert str(error.value) == (
-        "tf.nn.conv1d: padding=((1, 1),) (before, after) can be said by no single call: "
+        "tf.nn.conv1d: padding=((1, 1),) (before, after) cannot be expressed by a single call: "
         "pass padding='VALID' and pad the operand by ((1, 1),)"
     )
     odd = translate("torch", "tensorflow", "conv", size=7, around=False, **layer)

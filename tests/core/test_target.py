@@ -196,6 +196,28 @@ def test_an_ffi_that_crashes(
     assert [str(w.message).startswith(f"relax_ext: {line}") for w in caught] == [True] * crashes
 
 
+@pytest.mark.parametrize(
+    ("version", "is_newer"), [("0.27.0.post1", False), ("0.28.dev0", False), ("0.29.0", True)]
+)
+def test_a_release_that_was_not_tested(
+    version: str,
+    is_newer: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A newer TVM gives one warning that names the tested releases, as the doctor always does."""
+    line = f"tvm {version} is newer than the tested releases: {compat.TESTED}"
+    monkeypatch.setattr(tvm, "__version__", version)
+    assert main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    assert f"tested     {compat.TESTED}" in shown and shown.count(line) == is_newer
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        importlib.reload(relax_ext)
+        importlib.reload(relax_ext)
+    assert [str(w.message) for w in caught] == [f"relax_ext: {line}"] * is_newer
+
+
 @pytest.mark.parametrize("granted", [True, False])
 def test_doctor_asks_for_the_matrix_unit(
     granted: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -207,7 +229,7 @@ def test_doctor_asks_for_the_matrix_unit(
     monkeypatch.setattr(amx, "is_granted_now", lambda: granted)
     assert main(["doctor"]) == 0
     shown = capsys.readouterr().out
-    assert f"Linux {'grants' if granted else 'refuses'} AMX" in shown
+    assert f"Linux {'grants' if granted else 'denies'} AMX" in shown
     assert ("computed in float32" in shown) != granted
 
 

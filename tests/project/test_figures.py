@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import figures
+import figures_history
 from benchmark import steps, workers
 
 SERVES = """
@@ -82,3 +83,23 @@ def test_a_figure_that_no_file_has_is_seen(tmp_path: Path, monkeypatch: pytest.M
     assert (
         "| whole models, `relax_ext.pipeline` | 1 | PyTorch eager | 0.500 | **0.500** |" in summary
     )
+
+
+def test_history_has_a_figure_for_each_version(tmp_path: Path) -> None:
+    """Two commits of a file give two figures, the oldest first; a removal gives none."""
+    name = "bench_relay.json"
+    options = ("-c", "user.name=test", "-c", "user.email=test@example.org")
+    figures_history.git(tmp_path, "init", "--quiet")
+    for commit, best in (("first", (2.0, 8.0)), ("second", (3.0, 27.0))):
+        rows = {f"model {i}": {"ms": {"ours": 1.0, "stock": ratio}} for i, ratio in enumerate(best)}
+        version = {"date": "2026-11-28", "commit": commit, "cpu": "a processor", "rows": rows}
+        (tmp_path / name).write_text(json.dumps(version))
+        figures_history.git(tmp_path, "add", name)
+        figures_history.git(tmp_path, *options, "commit", "--quiet", "-m", commit)
+    figures_history.git(tmp_path, "rm", "--quiet", name)
+    figures_history.git(tmp_path, *options, "commit", "--quiet", "-m", "removed")
+    found = list(figures_history.figures(tmp_path, name))
+    assert [(one.commit, one.models) for one in found] == [("first", 2), ("second", 2)]
+    assert [one.mean for one in found] == pytest.approx([4.0, 9.0])
+    figures_history.plot(found, tmp_path / "out" / "history.png")
+    assert (tmp_path / "out" / "history.png").stat().st_size > 0

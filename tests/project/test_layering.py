@@ -401,7 +401,8 @@ def test_modules_without_tvm_import_without_tvm(module: str) -> None:
 
 
 def test_modules_without_tvm_are_typed() -> None:
-    """Mypy's list in pyproject.toml is neither short of one nor ahead of one."""
+    """Mypy's list in pyproject.toml has each of them, or its folder; it may have more."""
     project = tomllib.loads((PYTHON.parent / "pyproject.toml").read_text())
     listed = {Path(name).with_suffix("").parts[1:] for name in project["tool"]["mypy"]["files"]}
-    assert {".".join(parts) for parts in listed} == WITHOUT_TVM
+    modules = [tuple(name.split(".")) for name in WITHOUT_TVM]
+    assert [m for m in modules if not any(m[: len(one)] == one for one in listed)] == []

@@ -375,7 +375,9 @@ def test_doctor_says_whether_rules_are_registered(capsys: pytest.CaptureFixture[
     main(["doctor"])
     said = capsys.readouterr().out
     assert "rules      relax_ext is not registered" in said
-    assert "-> relax_ext.register() before you compile what was made with its rules" in said
+    assert (
+        "-> relax_ext.register() before you compile modules that were built with its rules" in said
+    )
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_symbolic_sizes_are_told(tmp_path: Path) -> None:
 
 REFUSED = {
     "a GPU": ({"kind": "cuda", "arch": "sm_80"}, "target kind cuda: plans are measured on proc"),
-    "no kernels": ({"kind": "c"}, "target kind c: kernels of ours are for"),
+    "no kernels": ({"kind": "c"}, "target kind c: this package has kernels for"),
     "another processor": (
         {"kind": "llvm", "mtriple": "aarch64-linux-gnu"}, "must be one whose kernels run on this",
     ),

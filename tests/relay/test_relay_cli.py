@@ -87,7 +87,7 @@ def test_torchscript_with_gradients(
     out = tmp_path / "report.json"
     arguments = ["--shape", "x=2,4,5,6", "--grad", "--json", out]
     status, shown, _ = run(capsys, script, *arguments)
-    assert status == 0 and "relay_ext: all 9 right" in shown
+    assert status == 0 and "relay_ext: all 9 correct" in shown
     found = json.loads(out.read_text())
     assert found["ok"] and found["package"] == "relay_ext" and found["framework"] == "torch"
     names = ["conv2d_transpose", "conv2d", "conv2d_transpose", "conv1d_transpose"]
@@ -118,7 +118,7 @@ def test_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     opset = [helper.make_opsetid("", 13)]
     save_model(helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "up.onnx")
     status, out, _ = run(capsys, tmp_path / "up.onnx", "--dim", "n=2")
-    assert status == 0 and "relay_ext: all 2 right" in out and "onnxruntime" in out
+    assert status == 0 and "relay_ext: all 2 correct" in out and "onnxruntime" in out
     assert "choose it with --dim n=SIZE" in refusal(capsys, tmp_path / "up.onnx")
 
 
@@ -135,7 +135,7 @@ def test_wrong_results_are_status_1(
 
     monkeypatch.setattr(RelayCompiled, "get", spoilt)
     status, out, _ = run(capsys, small, "--shape", "input=1,2,5")
-    assert status == 1 and "2 of 2 wrong" in out
+    assert status == 1 and "2 of 2 incorrect" in out
 
 
 def test_refused(script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,7 +36,7 @@ QUICK = {
 def test_the_page_has_a_row_for_each_model() -> None:
     text = PAGE.read_text()
     assert list(page.read(text)) == list(ENTRIES)
-    refused = {name for name, cells in page.read(text).items() if cells["plain"] != "right"}
+    refused = {name for name, cells in page.read(text).items() if cells["plain"] != "correct"}
     assert set(page.blocked(text)) == refused
 
 
@@ -57,7 +57,7 @@ def row(name: str, stage: str, reason: str = "") -> SimpleNamespace:
 
 def test_a_page_that_says_something_else_is_seen() -> None:
     text = (
-        "| a | 2 conv1d | right | right |\n"
+        "| a | 2 conv1d | correct | correct |\n"
         "| b | 2 conv1d | not imported | not imported |\n"
         "## What blocks the rest\n"
         "| b | `aten.fft` | it |\n"

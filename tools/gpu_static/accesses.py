@@ -197,7 +197,7 @@ class Threads(Values):
             self._evaluate(stmt.value)
 
     def _is_silent(self, stmt: Any) -> bool:
-        """Whether a loop only computes in registers of floats."""
+        """Return whether a loop only computes in registers of floats."""
         if type(stmt).__name__ != "For":
             return False
         if stmt not in self._silent:
@@ -348,7 +348,7 @@ class Threads(Values):
 
 
 def _touches(stmt: Any, memory: _Memory) -> bool:
-    """Whether a statement has more than arithmetic in registers of floats."""
+    """Return whether a statement has more than arithmetic in registers of floats."""
     kind = type(stmt).__name__
     if kind == "SeqStmt":
         return any(_touches(one, memory) for one in stmt.seq)
@@ -366,7 +366,7 @@ def _touches(stmt: Any, memory: _Memory) -> bool:
 
 
 def _loads(expr: Any, memory: _Memory) -> bool:
-    """Whether an expression reads memory that is not a thread's own."""
+    """Return whether an expression reads memory that is not a thread's own."""
     kind = type(expr).__name__
     if kind in ("TensorLoad", "BufferLoad"):
         return not memory.scope(expr.source).startswith("local")

@@ -45,7 +45,9 @@ def wavefronts(addresses: np.ndarray, mask: np.ndarray, width: int) -> tuple[int
 
 
 def sectors(addresses: np.ndarray, mask: np.ndarray, width: int) -> tuple[int, int, int, int]:
-    """The same for global memory: requests, sectors, the least of them, the most of a warp."""
+    """Return the same for global memory: requests, sectors, the least of them, the most of a
+    warp.
+    """
     requests = taken = least = worst = 0
     for warp in range(0, len(addresses), WARP):
         active = mask[warp : warp + WARP]

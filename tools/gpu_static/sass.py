@@ -55,7 +55,7 @@ class Code:
         return self.products / loads if loads else float("inf")
 
     def widths(self, verb: str) -> dict[int, int]:
-        """How many accesses of each width in bytes an instruction such as ``LDG`` has."""
+        """Return how many accesses of each width in bytes an instruction such as ``LDG`` has."""
         found: Counter[int] = Counter()
         for name, count in self.all.items():
             if name.split(".")[0] == verb:
@@ -63,7 +63,7 @@ class Code:
         return dict(sorted(found.items()))
 
     def has(self, name: str) -> bool:
-        """Whether there is an instruction of this name."""
+        """Return whether there is an instruction of this name."""
         return any(one.split(".")[0] == name for one in self.all)
 
 
@@ -72,7 +72,7 @@ def _count(found: Counter[str], names: tuple[str, ...]) -> int:
 
 
 def wide(name: str) -> int:
-    """Bytes that an instruction moves for a thread."""
+    """Return the bytes that an instruction moves for a thread."""
     if name.startswith("LDSM"):
         return 16
     bits = re.search(r"\.(?:U|S)?(8|16|32|64|128|256)\b", name)
@@ -80,7 +80,7 @@ def wide(name: str) -> int:
 
 
 def read(text: str) -> dict[str, Code]:
-    """All kernels of what ``cuobjdump -sass`` prints."""
+    """Return all kernels of what ``cuobjdump -sass`` prints."""
     found = {}
     for part in re.split(r"\n\s*Function : ", text)[1:]:
         name = part.split(None, 1)[0]
@@ -100,7 +100,7 @@ def _names(instructions: Iterator[str] | list[str]) -> Counter[str]:
 
 
 def _main_loop(listed: list[tuple[int, str]]) -> Counter[str]:
-    """The innermost loop with most products; of equal ones the shortest.
+    """Return the innermost loop with most products; of equal ones the shortest.
 
     Where a tensor begins at no multiple of 16 bytes another loop runs, of as many products.
     """

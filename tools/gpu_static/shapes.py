@@ -75,7 +75,7 @@ class Shape:
         return (self.dtype, self.dtype, "int32" if "int" in self.dtype else self.dtype)
 
     def problem(self, face: str) -> Convolution:
-        """A face of it."""
+        """Return a face of it."""
         g, n = self.geometry, self.x[0]
         if self.symbolic:
             # Their names are those that the function's parameters get.
@@ -85,7 +85,7 @@ class Shape:
         return Convolution(face, g.as_rank3(), self.layouts, n, self.dtypes)
 
     def stored(self, face: str) -> list[tuple[int, ...]]:
-        """Shapes of the operands and of the result of a face, as stored."""
+        """Return the shapes of the operands and of the result of a face, as stored."""
         return [
             stored_shape(self.geometry, self.x[0], self.layouts, role)
             for role in OPERANDS[face] + RESULT[face]
@@ -118,14 +118,14 @@ SHAPES = (
 
 
 def spots() -> Iterator[tuple[Shape, str]]:
-    """All shapes, with all faces."""
+    """Yield all shapes, with all faces."""
     for shape in SHAPES:
         for face in FACES:
             yield shape, face
 
 
 def chosen(shape: Shape, face: str, machine: GpuMachine) -> Plan | None:
-    """The plan that the backend takes; None where no kernel serves the problem."""
+    """Return the plan that the backend takes; None where no kernel serves the problem."""
     try:
         return choose(shape.problem(face), machine)
     except ValueError:
@@ -133,8 +133,9 @@ def chosen(shape: Shape, face: str, machine: GpuMachine) -> Plan | None:
 
 
 def tiles(kernel: Kernel, machine: GpuMachine) -> Iterator[tuple[Shape, str, Plan]]:
-    """Each tile of a kernel's table, with the depth and the number of shares that are estimated to
-    be the fastest for the kernel's largest shape."""
+    """Yield each tile of a kernel's table, with the depth and the number of shares that are
+    estimated to be the fastest for the kernel's largest shape.
+    """
     shape, face = _representative(kernel, machine)
     best: dict[str, tuple[float, Plan]] = {}
     for time, plan in kernel.candidates(shape.problem(face), machine):
@@ -145,12 +146,14 @@ def tiles(kernel: Kernel, machine: GpuMachine) -> Iterator[tuple[Shape, str, Pla
 
 
 def _tile(plan: Plan) -> str:
-    """A plan without what does not belong to its tile."""
+    """Return a plan without what does not belong to its tile."""
     return re.sub(r"(depth|splits)=\d+", "", str(plan))
 
 
 def _representative(kernel: Kernel, machine: GpuMachine) -> tuple[Shape, str]:
-    """A shape and a face for which a kernel has plans; one for which it is chosen if there is."""
+    """Return a shape and a face for which a kernel has plans; one for which it is chosen if there
+    is.
+    """
     serves = [
         (shape, face)
         for shape, face in spots()

@@ -58,7 +58,7 @@ def chosen_spots(archs: tuple[str, ...]) -> Iterator[Spot]:
 
 
 def tile_spots(archs: tuple[str, ...]) -> Iterator[Spot]:
-    """Every tile of every kernel."""
+    """Yield every tile of every kernel."""
     for arch in archs:
         machine = machine_of(arch)
         for kernel in KERNELS:
@@ -70,7 +70,7 @@ def tile_spots(archs: tuple[str, ...]) -> Iterator[Spot]:
 
 @lru_cache(maxsize=256)
 def lowered(shape: shapes.Shape, face: str, plan: Plan, arch: str) -> Lowered:
-    """The kernels of a plan."""
+    """Return the kernels of a plan."""
     return lower(kernels.build(shape.problem(face), plan), arch)
 
 
@@ -150,8 +150,9 @@ def _resources(spot: Spot, launch: Launch, usage: toolchain.Usage) -> Row:
 
 
 def resident(machine: GpuMachine, registers: int, threads: int, shared: int) -> int:
-    """Blocks of a multiprocessor: registers are given to warps by 256, shared memory by 128
-    bytes."""
+    """Return the blocks of a multiprocessor: registers are given to warps by 256, shared memory by
+    128 bytes.
+    """
     warps = -(-threads // WARP)
     of_warp = -(-registers * WARP // 256) * 256
     reserved = RESERVED if machine.arch >= 80 else 0
@@ -188,7 +189,9 @@ def _stated(spot: Spot) -> Row:
 
 
 def conflicts(row: Row, *, looped: bool | None = None) -> float:
-    """Cycles of shared memory that conflicts of banks cost, in those that it would take without."""
+    """Return the cycles of shared memory that conflicts of banks cost, in those that it would take
+    without.
+    """
     found = [
         one
         for one in row["addresses"]
@@ -199,7 +202,7 @@ def conflicts(row: Row, *, looped: bool | None = None) -> float:
 
 
 def coalescing(row: Row, verb: str) -> float | None:
-    """Bytes that are asked for in those of the sectors that are moved."""
+    """Return the bytes that are asked for in those of the sectors that are moved."""
     found = [one for one in row["addresses"] if (one["space"], one["verb"]) == ("global", verb)]
     taken = sum(one["taken"] for one in found)
     return sum(one["least"] for one in found) / taken if taken else None

@@ -18,7 +18,7 @@ COLUMNS = (
 
 
 def markdown(header: dict[str, Any], rows: Sequence[Row], archs: Sequence[str]) -> str:
-    """The tables of one architecture each, and what breaks a rule on any."""
+    """Return the tables of one architecture each, and what breaks a rule on any."""
     lines = [
         f"{header['date']}, nvcc {header['nvcc']}, commit {header['commit']}; flags of TVM: "
         f"`{header['flags']}`. {len(rows)} launches on {', '.join(header['archs'])}; a line is a "
@@ -41,7 +41,7 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def short(plan: str) -> str:
-    """A plan in a few characters."""
+    """Return a plan in a few characters."""
     numbers = re.findall(r"(\w+)=(\d+|True|False)", plan)
     found = dict(numbers)
     if "rows" not in found:

@@ -59,7 +59,7 @@ class Values:
         raise NotImplementedError
 
     def of(self, expr: Any) -> Value:
-        """The value of an expression; None where it depends on what is not known."""
+        """Return the value of an expression; None where it depends on what is not known."""
         if isinstance(expr, (int, float)):
             return expr
         kind = type(expr).__name__

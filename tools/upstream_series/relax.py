@@ -27,7 +27,7 @@ _LEGALIZE_TESTS = "tests/python/relax/test_transform_legalize_ops_nn.py"
 
 
 def commits() -> list[Commit]:
-    """All of them, in order."""
+    """Return all of them, in order."""
     return [_topi(), _legalize(), _gradients(), _output_padding(), _torch(), _onnx()]
 
 

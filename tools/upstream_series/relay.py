@@ -15,7 +15,7 @@ _PYTORCH = "python/tvm/relay/frontend/pytorch.py"
 
 
 def commits() -> list[Commit]:
-    """All of them, in order."""
+    """Return all of them, in order."""
     return [_topi(), _strategy(), _backward_weight(), _gradients(), _pytorch()]
 
 

@@ -67,7 +67,7 @@ class Tree:
         return (self.place / "python" / "tvm").is_dir()
 
     def read(self, path: str) -> str | None:
-        """Text of a file; None where the tree has none of that path."""
+        """Return the text of a file; None where the tree has none of that path."""
         if self._is_git:
             command = ["git", "-C", str(self.place), "show", f"HEAD:{path}"]
             shown = subprocess.run(command, capture_output=True, check=False)
@@ -86,7 +86,7 @@ class NewFile:
     text: str
 
     def applied(self, tree: Tree, before: str | None) -> str:
-        """The text of the file."""
+        """Return the text of the file."""
         if before is not None or tree.read(self.path) is not None:
             raise PatchError(f"{self.path}: exists already")
         return self.text
@@ -115,7 +115,7 @@ class Edit:
     may_be_absent: bool = False
 
     def applied(self, tree: Tree, before: str | None) -> str | None:
-        """The text of the file with the edit in it; None where there may be no file."""
+        """Return the text of the file with the edit in it; None where there may be no file."""
         text = before if before is not None else tree.read(self.path)
         if text is None:
             if self.may_be_absent:
@@ -153,7 +153,7 @@ class Substitution:
     count: int
 
     def applied(self, tree: Tree, before: str | None) -> str:
-        """The text of the file with the change in it."""
+        """Return the text of the file with the change in it."""
         whole = Edit(self.path, self.start, self.start, until=self.until)
         text = before if before is not None else tree.read(self.path)
         whole.applied(tree, text)  # for its errors
@@ -197,7 +197,7 @@ class Commit:
 
 
 def new_file(path: str, source: Path) -> NewFile:
-    """A file of this project as one of TVM: with its licence header."""
+    """Return a file of this project as one of TVM: with its licence header."""
     text = source.read_text()
     if not text.startswith(SPDX):
         raise PatchError(f"{source.name}: must start with the licence")

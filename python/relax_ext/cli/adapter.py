@@ -41,7 +41,7 @@ def from_tflite(model: Any, inputs: Mapping[str, Any]) -> Any:
 
     mod = convert(model, shape_dict={name: tuple(t.shape) for name, t in inputs.items()})
     main = mod["main"]
-    # Weights that the importer keeps out of the module come behind the inputs.
+    # Weights that the importer keeps out of the module follow the inputs.
     weights = [param.name_hint for param in main.params[len(inputs) :]]
     return relax.transform.BindParams("main", dict(zip(weights, main.attrs["params"])))(mod)
 
@@ -60,7 +60,9 @@ class RelaxCompiled(Compiled):
         self.function = self.machine[function]
 
     def put(self, tensors: list[Any]) -> list[Any]:
-        """Arguments on the device, copied: TVM wants the 64-byte alignment of torch's own data."""
+        """Return the arguments on the device, copied: TVM wants the 64-byte alignment of torch's
+        own data.
+        """
         import tvm
 
         arrays = [tvm.runtime.from_dlpack(t.detach().clone().contiguous()) for t in tensors]
@@ -69,13 +71,13 @@ class RelaxCompiled(Compiled):
         return [a.copyto(self.device) for a in arrays]
 
     def run(self, arguments: list[Any]) -> Any:
-        """One run, finished when this returns."""
+        """Execute the function once, and return when it has finished."""
         result = self.function(*arguments)
         self.device.sync()
         return result
 
     def get(self, result: Any) -> list[Any]:
-        """The tensors of a result, nested tuples flattened."""
+        """Return the tensors of a result, nested tuples flattened."""
         import torch
         import tvm
 
@@ -131,11 +133,11 @@ class RelaxAdapter(Adapter):
         self.board = board
 
     def on(self, board: Board) -> RelaxAdapter:
-        """An adapter like this one whose functions run on a board."""
+        """Return an adapter like this one whose functions run on a board."""
         return RelaxAdapter(board)
 
     def host_target(self, threads: int) -> Any:
-        """The target of this machine."""
+        """Return the target of this machine."""
         import relax_ext
 
         return relax_ext.host_target(num_cores=threads)
@@ -170,7 +172,7 @@ class RelaxAdapter(Adapter):
         return self._compiled(module, target, function, relax_pipeline=pipeline)
 
     def compile_observed(self, module: Any, target: Any, function: str) -> Observed:
-        """The same, to be profiled."""
+        """Compile a module for profiling."""
         return RelaxObserved(module, target, function)
 
     def kernels(self, module: Any, target: Any) -> tuple[list[KernelInfo], list[str]]:
@@ -201,25 +203,25 @@ class RelaxAdapter(Adapter):
         return RelaxCompiled(*arguments, **options)
 
     def find(self, model: Model) -> Counter[Operator]:
-        """Every different convolution of a model, and how often it occurs."""
+        """Return every different convolution of a model, and how often it occurs."""
         return operators.find(operators.bind_sizes(model.mod, model.inputs))
 
     def build(self, op: Operator) -> Any:
-        """A module whose ``main(x, w)`` is this operator alone."""
+        """Return a module whose ``main(x, w)`` is this operator alone."""
         return operators.build(op)
 
     def check_operator(
         self, op: Operator, protocol: Protocol, seed: int
     ) -> tuple[Side, Side, float]:
-        """Both gradients of an operator alone: stock, ours, and PyTorch's milliseconds."""
+        """Compute both gradients of a single operator: stock, ours, and PyTorch's milliseconds."""
         return gradcheck.check_operator(op, protocol, seed)
 
     def prepare(self, model: Model) -> Any:
-        """The module that :meth:`check_model` differentiates."""
+        """Return the module that :meth:`check_model` differentiates."""
         return gradcheck.prepare(model)
 
     def check_model(
         self, model: Model, prepared: Any, protocol: Protocol, seed: int
     ) -> tuple[Side, Side, float]:
-        """Gradients of a whole model: stock, ours, PyTorch's milliseconds."""
+        """Return the gradients of a whole model: stock, ours, PyTorch's milliseconds."""
         return gradcheck.check_model(model, prepared, protocol, seed)

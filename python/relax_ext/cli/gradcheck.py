@@ -69,7 +69,7 @@ def differentiate(mod: Any, cotangents: Sequence[Any], wanted: Sequence[str]) ->
 
 
 def differentiable(mod: Any) -> Any:
-    """The module of static shapes in operators that have gradients.
+    """Return the module of static shapes in operators that have gradients.
 
     Norms, leaky relu and squeeze have none in TVM. Relu has one, but at 0 it is 1 where PyTorch's
     is 0, and zeros are common in padded images.
@@ -100,7 +100,7 @@ def differentiable(mod: Any) -> Any:
 
 
 def without_gradient(mod: Any) -> list[str]:
-    """Names of the operators of ``main`` that have no gradient now."""
+    """Return the names of the operators of ``main`` that have no gradient now."""
     import tvm
     from tvm import relax
 
@@ -120,7 +120,7 @@ def without_gradient(mod: Any) -> list[str]:
 
 
 def _computes_in(mod: Any, dtype: str) -> bool:
-    """Whether some value of ``main`` has this dtype."""
+    """Return whether some value of ``main`` has this dtype."""
     from tvm import relax
 
     found: set[str] = set()
@@ -134,7 +134,7 @@ def _computes_in(mod: Any, dtype: str) -> bool:
 
 
 def check_operator(op: Operator, protocol: Protocol, seed: int = 0) -> tuple[Side, Side, float]:
-    """Both gradients of one operator alone: stock, ours, and PyTorch's milliseconds."""
+    """Compute both gradients of a single operator: stock, ours, and PyTorch's milliseconds."""
     tensors = with_cotangent(op, seed)
 
     def make() -> Any:
@@ -149,7 +149,8 @@ def check_operator(op: Operator, protocol: Protocol, seed: int = 0) -> tuple[Sid
 
 
 def prepare(model: Model) -> Any:
-    """The module that :func:`check_model` differentiates, its weights parameters of ``main``.
+    """Return the module that :func:`check_model` differentiates, its weights parameters of
+    ``main``.
 
     Raises
     ------
@@ -178,7 +179,8 @@ def _imported(model: Model) -> Any:
 def check_model(
     model: Model, mod: Any, protocol: Protocol, seed: int = 0
 ) -> tuple[Side, Side, float]:
-    """Gradients by all floating inputs and parameters of a model: stock, ours, PyTorch's ms.
+    """Return the gradients by all floating inputs and parameters of a model: stock, ours, PyTorch's
+    ms.
 
     ``mod`` is what :func:`prepare` gave.
     """

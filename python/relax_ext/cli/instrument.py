@@ -23,7 +23,7 @@ class KernelNames:
     Attributes
     ----------
     infos : dict of str to KernelInfo
-        Of these by name, once the pipeline has run.
+        Infos of the functions by name, available after the pipeline has run.
     others : list of str
         Names of the functions that TVM computes.
     pipeline : tvm.transform.Pass

@@ -26,7 +26,9 @@ def bind_sizes(mod: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def find(mod: Any) -> Counter[Operator]:
-    """Every different convolution of a module with static shapes, and how often it occurs."""
+    """Return every different convolution of a module with static shapes, and how often it
+    occurs.
+    """
     import tvm
     from tvm import relax
 
@@ -47,7 +49,7 @@ def find(mod: Any) -> Counter[Operator]:
 
 
 def build(op: Operator) -> Any:
-    """A module whose ``main(x, w)`` is this operator alone."""
+    """Return a module whose ``main(x, w)`` is this operator alone."""
     from tvm import relax
 
     ndim = op.rank + 2

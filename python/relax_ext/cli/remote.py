@@ -51,7 +51,7 @@ class RemoteCompiled(Compiled):
                 raise
 
     def put(self, tensors: list[Any]) -> list[Any]:
-        """Arguments on the board."""
+        """Return the arguments on the board."""
         import tvm
 
         with self.session.doing("was sent the inputs"):
@@ -63,14 +63,14 @@ class RemoteCompiled(Compiled):
         return arrays
 
     def run(self, arguments: list[Any]) -> Any:
-        """One run, finished when this returns."""
+        """Execute the function once, and return when it has finished."""
         with self.session.doing("ran a function"):
             self.vm.invoke_stateful(self.function)
             self.device.sync()
             return self.vm.get_outputs(self.function)
 
     def timed(self, arguments: list[Any], protocol: Protocol) -> tuple[Any, float]:
-        """A result, and the milliseconds of the best run there."""
+        """Return a result, and the milliseconds of the best run there."""
         result = self.run(arguments)
         with self.session.doing("ran a function"):
             first = self._seconds(1)
@@ -81,12 +81,12 @@ class RemoteCompiled(Compiled):
             return result, min(first, self._seconds(max(runs, 1))) * 1e3
 
     def _seconds(self, runs: int) -> float:
-        """The shortest of so many runs."""
+        """Return the shortest of so many runs."""
         evaluator = self.vm.time_evaluator("invoke_stateful", self.device, number=1, repeat=runs)
         return float(min(evaluator(self.function).results))
 
     def get(self, result: Any) -> list[Any]:
-        """The tensors of a result, nested tuples flattened."""
+        """Return the tensors of a result, nested tuples flattened."""
         import torch
         import tvm
 

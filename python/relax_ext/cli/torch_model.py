@@ -25,7 +25,7 @@ def to_relax(exported: Any, *, keep_params: bool = False) -> Any:
 
 
 def read(path: Path) -> Any:
-    """The exported program in a file."""
+    """Return the exported program in a file."""
     import torch
 
     try:
@@ -38,7 +38,9 @@ def read(path: Path) -> Any:
 
 
 def example_leaves(exported: Any) -> list[Any]:
-    """The user inputs as one flat list: the examples saved with the program, or their like."""
+    """Return the user inputs as one flat list: the examples saved with the program, or their
+    like.
+    """
     from torch.utils import _pytree as pytree
 
     if exported.example_inputs is not None:
@@ -51,7 +53,9 @@ def example_leaves(exported: Any) -> list[Any]:
 
 
 def choose_inputs(exported: Any, choices: Choices) -> tuple[dict, list]:
-    """Inputs by name (tensors alone), and all user inputs as the flat list that the model takes."""
+    """Return the inputs by name (tensors alone), and all user inputs as the flat list that the
+    model takes.
+    """
     import torch
 
     names = list(exported.graph_signature.user_inputs)
@@ -85,7 +89,7 @@ def load(path: Path, choices: Choices) -> Model:
     Raises
     ------
     CliError
-        In one line: not such a file, wrong input, gap of the importer.
+        For another kind of file, an incorrect input, or an unsupported operator.
     """
     exported = read(path)
     inputs, flat = choose_inputs(exported, choices)
@@ -93,7 +97,7 @@ def load(path: Path, choices: Choices) -> Model:
 
 
 def from_exported(exported: Any, inputs: dict, flat: list, name: str) -> Model:
-    """A model from an exported program and its inputs (by name, and as a flat list)."""
+    """Return a model from an exported program and its inputs (by name, and as a flat list)."""
     import torch
 
     module = exported.module()
@@ -137,18 +141,18 @@ def call(module: Any, exported: Any, leaves: list[Any]) -> list[Any]:
 
 
 def widened(module: Any, leaves: list[Any]) -> tuple[Any, list[Any]]:
-    """A float64 copy of a module, and of its arguments."""
+    """Return a float64 copy of a module, and of its arguments."""
     wide = [v.double() if is_floating(v) else v for v in leaves]
     return copy.deepcopy(module).double(), wide
 
 
 def is_floating(value: Any) -> bool:
-    """Whether this is a tensor of floating-point numbers."""
+    """Return whether this is a tensor of floating-point numbers."""
     return is_tensor(value) and value.dtype.is_floating_point
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether this is a torch tensor."""
+    """Return whether this is a torch tensor."""
     import torch
 
     return isinstance(value, torch.Tensor)

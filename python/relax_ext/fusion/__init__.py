@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which Relax operators become one kernel, and its call."""
+"""Find the Relax operators that become one kernel, and emit its call."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which operators of a function one kernel computes.
+"""Find the operators of a function that one kernel computes.
 
 A chain begins at a convolution, a transposed convolution, a matrix product, a softmax or a norm.
 It goes on with steps that kernels know: a bias, a scale, a residual, an activation.  A step may use
@@ -164,7 +164,7 @@ def _read_conv(call: Any, lookup: Lookup) -> Match | None:
     if conv is None or conv.geometry is None or conv.is_blocked:
         return None
     if "" in conv.dtypes.values():
-        return None  # legalization refuses it
+        return None  # legalization rejects it
     if 0 in conv.shape(conv.result) or conv.n == 0:
         return None
     dtypes = tuple(conv.dtypes[role] for role in (*OPERANDS[conv.kind], conv.result))

@@ -34,13 +34,15 @@ _ARITHMETIC: dict[str, Callable[..., np.ndarray]] = {
 
 
 def call_of(expr: Any, lookup: Lookup) -> Any:
-    """The call of an operator that gives `expr`, or None."""
+    """Return the call of an operator that gives `expr`, or None."""
     value = expr if is_operator(expr) else lookup(expr)
     return value if is_operator(value) else None
 
 
 def value_of(expr: Any, lookup: Lookup) -> np.ndarray | None:
-    """What `expr` is, where it is known: scales, zero points and biases as importers write them."""
+    """Return the constant value of `expr`, if known: scales, zero points and biases of
+    importers.
+    """
     constant = constant_value(expr)
     if constant is not None:
         return constant.numpy()
@@ -85,7 +87,7 @@ def parameters_of_load(func: Any) -> set[Any]:
 
 
 def viewed(value: np.ndarray, call: Any) -> np.ndarray | None:
-    """What a reshape, a transpose or a change of dtype makes of a value."""
+    """Apply a reshape, transpose or change of dtype to a value."""
     found = tensor_type_of(call)
     if call.op.name == "relax.astype":
         dtype = dtype_name(found.dtype)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A call that a kernel computes, as it was matched, and the one lowering of all of them."""
+"""A matched call that a kernel computes, and the common lowering of such calls."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Match(NamedTuple):
 
     @property
     def is_supported(self) -> bool:
-        """Whether the target has kernels for it."""
+        """Return whether the target has kernels for it."""
         problem = self.anchor.problem(())
         return bool(backend.supports(problem.kind, target_of(self.type), problem.zero_points))
 

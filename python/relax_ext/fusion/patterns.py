@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several operators of Relax that together are one function."""
+"""Patterns of several Relax operators that compute one function."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Readers = dict[Any, list[tuple[Any, Any]]]
 
 
 class Scope(NamedTuple):
-    """What a function knows of its values.
+    """Facts about the values of a function.
 
     Attributes
     ----------
@@ -37,7 +37,8 @@ class Scope(NamedTuple):
 
 
 def masked_softmax(where: Any, lookup: Lookup) -> Any:
-    """The softmax of which a call of ``where`` takes zeros in rows that are all minus infinity.
+    """Return the softmax of which a call of ``where`` takes zeros in rows that are all minus
+    infinity.
 
     It is what PyTorch's attention is exported as, of which masks may hide all of a row::
 
@@ -57,17 +58,17 @@ def masked_softmax(where: Any, lookup: Lookup) -> Any:
 
 
 def named(value: Any, *names: str) -> Any:
-    """A value that is a call of one of these operators, else None."""
+    """Return a value that is a call of one of these operators, else None."""
     return value if is_operator(value) and value.op.name in names else None
 
 
 def is_operator(value: Any) -> bool:
-    """Whether a value is a call of an operator."""
+    """Return whether a value is a call of an operator."""
     return isinstance(value, R.Call) and isinstance(value.op, tvm.ir.Op)
 
 
 def number_in(expr: Any) -> float | None:
-    """The number that a constant of one element holds."""
+    """Return the number that a constant of one element holds."""
     value = constant_value(expr)
     if value is None:
         return None
@@ -76,8 +77,9 @@ def number_in(expr: Any) -> float | None:
 
 
 def _all_minus_infinity(condition: Any, lookup: Lookup) -> Any:
-    """The tensor of which a condition says that all of its last axis is minus infinity, else
-    None."""
+    """Return the tensor of which a condition says that all of its last axis is minus infinity, else
+    None.
+    """
     for name in ("relax.logical_not", "relax.max", "relax.logical_not", "relax.equal"):
         value = lookup(condition)
         cast = named(value, "relax.astype", "relax.not_equal")
@@ -91,7 +93,7 @@ def _all_minus_infinity(condition: Any, lookup: Lookup) -> Any:
 
 
 def _is_of_last_axis(call: Any) -> bool:
-    """Whether a reduction is that of the last axis, which stays."""
+    """Return whether a reduction is that of the last axis, which stays."""
     count, axes = len(known_shape(tensor_type_of(call).shape)), call_attr(call, "axis")
     is_last = axes is not None and [int(axis) % count for axis in axes] == [count - 1]
     return is_last and bool(call_attr(call, "keepdims"))

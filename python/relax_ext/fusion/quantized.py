@@ -35,11 +35,11 @@ class Bytes(NamedTuple):
     Attributes
     ----------
     tensor : relax.Expr
-        Of int8 or uint8.
+        A tensor of int8 or uint8.
     dtype : str
     zero_point : int
     scale : numpy.ndarray or None
-        That broadcasts against the tensor; None where the operand is of integers itself.
+        Broadcasts against the tensor; None if the operand itself is an integer tensor.
     """
 
     tensor: Any
@@ -90,7 +90,7 @@ def of_bytes(match: Match, conv: Conv, lookup: Lookup) -> Match | None:
 
 
 def _operand(expr: Any, lookup: Lookup) -> Bytes | None:
-    """What an operand stands for, through views of constants."""
+    """Return the value that an operand represents, looking through views of constants."""
     views = []
     call = call_of(expr, lookup)
     while call is not None and call.op.name in (*RESHAPES, PERMUTE):
@@ -134,7 +134,7 @@ def _dequantized(call: Any, views: list[Any], lookup: Lookup) -> Bytes | None:
 
 
 def _difference(call: Any, lookup: Lookup) -> Bytes | None:
-    """An operand that is cast to int16 and has its zero point subtracted."""
+    """Return an operand that is cast to int16 and has its zero point subtracted."""
     cast, zero_point = call_of(call.args[0], lookup), value_of(call.args[1], lookup)
     is_cast = cast is not None and cast.op.name == "relax.astype"
     if not is_cast or zero_point is None or dtype_name(tensor_type_of(call).dtype) != "int16":
@@ -145,7 +145,9 @@ def _difference(call: Any, lookup: Lookup) -> Bytes | None:
 
 
 def _one_of(values: np.ndarray, dtype: str) -> int | None:
-    """The one zero point of a tensor of this dtype; None where there are several, or it is none."""
+    """Return the one zero point of a tensor of this dtype; None where there are several, or it is
+    none.
+    """
     if values.dtype.kind not in "iu" or values.size == 0 or np.any(values != values.flat[0]):
         return None
     zero, (low, high) = int(values.flat[0]), QUANTIZED[dtype]
@@ -153,7 +155,7 @@ def _one_of(values: np.ndarray, dtype: str) -> int | None:
 
 
 def _factor(conv: Conv, data: np.ndarray, weight: np.ndarray) -> np.ndarray | None:
-    """What sums are multiplied by: one number, or one for each channel of the result."""
+    """Return the factor of the sums: one number, or one for each channel of the result."""
     if data.size != 1:
         return None
     if weight.size > 1:
@@ -169,7 +171,9 @@ def _factor(conv: Conv, data: np.ndarray, weight: np.ndarray) -> np.ndarray | No
 
 
 def stands_for(expr: Any, lookup: Lookup) -> Bytes | None:
-    """The bytes, with one scale, that the operand of a step is dequantized from; None of others."""
+    """Return the bytes, with one scale, that the operand of a step is dequantized from; None of
+    others.
+    """
     call = call_of(expr, lookup)
     if call is None or call.op.name != DEQUANTIZE:
         return None

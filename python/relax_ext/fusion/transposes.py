@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transposes that are left between kernels."""
+"""Transposes that remain between kernels."""
 
 from __future__ import annotations
 

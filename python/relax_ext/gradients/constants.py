@@ -39,7 +39,7 @@ def full(y: Any, call: Any, dy: Any, bb: Any) -> list[Any]:
 
 
 def dropout(y: Any, call: Any, dy: Any, bb: Any) -> list[Any]:
-    """Pass the gradient of a dropout of rate 0; refuse others.
+    """Pass the gradient of a dropout of rate 0; raise for others.
 
     Raises
     ------

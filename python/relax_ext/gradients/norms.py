@@ -161,7 +161,7 @@ def batch_norm(y: Any, call: Any, dy: Any, bb: Any) -> list[Any]:
 
 
 def _refuse_statistics(call: Any, dy: Any, bb: Any) -> None:
-    """Refuse a gradient of results 1 and 2 that is not zero by construction."""
+    """Raise for a gradient of results 1 and 2 that is not zero by construction."""
     if not all(is_zero(bb.normalize(R.TupleGetItem(dy, index)), bb) for index in (1, 2)):
         raise fail(
             op_name(call),

@@ -69,7 +69,7 @@ def in_float32(rule: Rule) -> Rule:
 
 
 def _may_be_float(expr: Any) -> bool:
-    """Whether an expression is a tensor of floats, or a tuple, which may hold one."""
+    """Return whether an expression is a tensor of floats, or a tuple, which may hold one."""
     if tensor_type_of(expr) is None:
         return hasattr(type_of(expr), "fields")
     return dtype_of(expr) in FLOATS
@@ -176,7 +176,7 @@ def without_zeros(expr: Any, bb: Any) -> Any:
 
 
 def is_zero(expr: Any, bb: Any) -> bool:
-    """Whether an expression is known to be zeros, as Gradient makes them."""
+    """Return whether an expression is known to be zeros, as Gradient makes them."""
     value = _bound(without_zeros(expr, bb), bb)
     name = _name(value).removeprefix("relax.")
     if name in _LINEAR:
@@ -220,7 +220,7 @@ def spread(vector: Any, rank: int, axis: int) -> Any:
 
 
 def same_shape(first: Sequence[Any], second: Sequence[Any]) -> bool:
-    """Whether two shapes are known to be equal."""
+    """Return whether two shapes are known to be equal."""
     return len(first) == len(second) and all(same_size(a, b) for a, b in zip(first, second))
 
 

@@ -45,7 +45,7 @@ class Windows:
     sizes, counts : tuple
         Spatial sizes of the data, and numbers of windows.
     kernel, stride, dilation, before, after : tuple of int
-        Of each spatial axis; padding before and after it as the call states it.
+        Values for each spatial axis; padding before and after it as the call states it.
     """
 
     order: list[int]

@@ -31,7 +31,7 @@ class Slice:
         before, after = sizes[:axis], sizes[axis + 1 :]
         length = (self.count - 1) * self.step + 1
         if self.step > 1:
-            # Zeros between are an axis of its own, padded; those behind the last element go.
+            # Zeros between elements are a padded axis; those after the last element are removed.
             apart = reshaped(part, [*before, self.count, 1, *after])
             widths = _widths(rank + 1, axis + 1, 0, self.step - 1)
             apart = bb.emit(op.nn.pad(apart, widths, pad_value=0.0))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TVM's importers, corrected where a model would mean something else than in its framework.
+"""Corrections of TVM's importers, so that models compute the same as in their framework.
 
 ``onnx``, ``onnx_quantized``, ``torch``, ``tflite`` and ``nn_modules`` hold the corrections.
 None imports a framework: a correction is made when TVM's importer is imported, which its user does.

@@ -16,7 +16,7 @@ NEEDS = {
 
 
 def corrections(module: ModuleType) -> dict[str, Any]:
-    """A Conv3D as TVM's, with another weight where there are groups."""
+    """Return a Conv3D as TVM's, with another weight where there are groups."""
     stock = vars(module.Conv3D)["__init__"]
 
     @wraps(stock)

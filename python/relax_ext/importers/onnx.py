@@ -66,7 +66,7 @@ def _after(step: Callable[..., None], module: ModuleType, path: str) -> Callable
 
 
 def check_bias(op: str, bias: Any, channels: Any) -> None:
-    """Refuse a bias that does not have one element for each output channel."""
+    """Raise if a bias does not have one element for each output channel."""
     shape = None if bias is None else known_shape(type_of(bias).shape)
     if shape is None or not all(isinstance(size, int) for size in (*shape, channels)):
         return
@@ -110,7 +110,7 @@ def _state_same(bb: Any, inputs: Any, attr: dict[str, Any]) -> None:
 def _pads_at_run_time(
     sizes: Any, kernel: Any, attr: dict[str, Any]
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Padding before and after with which there are ``ceil(size / stride)`` results."""
+    """Return the padding before and after with which there are ``ceil(size / stride)`` results."""
     rank = len(kernel)
     strides, dilations = (attr.get(name, [1] * rank) for name in ("strides", "dilations"))
     pairs = []
@@ -128,7 +128,7 @@ Limits = tuple[Any, Any]
 
 
 def _clipping(limits: Callable[[Any, Any], Limits | None], stock: Callable[..., Any]) -> Any:
-    """The converter of Clip, whose limits `limits` finds; TVM's where it finds none."""
+    """Return the converter of Clip, whose limits `limits` finds; TVM's where it finds none."""
 
     def convert(cls: type, bb: Any, inputs: Any, attr: dict[str, Any], params: Any) -> Any:
         found = limits(inputs, attr)
@@ -167,7 +167,7 @@ def _constants(inputs: Any, attr: dict[str, Any]) -> Limits | None:
 
 
 def _limit(value: float | None, unlimited: float) -> float | None:
-    """A limit that limits; NaN is none, as in onnxruntime."""
+    """Return a limit that limits; NaN is none, as in onnxruntime."""
     return None if value is None or isnan(value) or value == unlimited else float(value)
 
 

@@ -185,7 +185,7 @@ _RUNTIME = "com.microsoft"
 
 
 def check_domain(node: Any, has_standard: Callable[[str], bool]) -> None:
-    """Refuse a node that TVM would convert as an operator of another domain.
+    """Raise for a node that TVM would convert as an operator of another domain.
 
     Parameters
     ----------

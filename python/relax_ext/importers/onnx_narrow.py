@@ -30,7 +30,7 @@ _WIDE = {"int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8"}
 
 
 def corrections(module: ModuleType) -> dict[str, Any]:
-    """An importer that checks a graph first and widens its constants."""
+    """Return an importer that checks a graph first and widens its constants."""
     importer = vars(module.ONNXGraphImporter)
     from_onnx, parse_array = importer["from_onnx"], importer["_parse_array"]
 
@@ -66,7 +66,7 @@ def converters(stock: Mapping[str, type]) -> dict[str, type]:
 
 
 def _before(stock: type, convert: Callable[..., Any]) -> type:
-    """A converter class that calls ``convert(run, bb, inputs, attr, params)``."""
+    """Return a converter class that calls ``convert(run, bb, inputs, attr, params)``."""
 
     def get_converter(cls: type, opset: int) -> Callable[..., Any]:
         del cls
@@ -136,7 +136,7 @@ _IGNORED: dict[str, dict[str, Any]] = {
 
 
 def _check(graph: Any) -> None:
-    """Refuse nodes that would be converted as something else."""
+    """Raise for nodes that would be converted as another operator."""
     from onnx import defs
 
     types = {tensor.name: tensor.data_type for tensor in graph.initializer}
@@ -158,7 +158,7 @@ def _check(graph: Any) -> None:
 
 
 def _is_narrow(data_type: int) -> bool:
-    """Whether elements are integers of less than 8 bits, or floats of 8 bits or less."""
+    """Return whether elements are integers of less than 8 bits, or floats of 8 bits or less."""
     from onnx import TensorProto
 
     if not data_type:
@@ -168,5 +168,5 @@ def _is_narrow(data_type: int) -> bool:
 
 
 def _value(attribute: Any) -> Any:
-    """The value of an attribute, of an integer, a string or integers."""
+    """Return the value of an attribute, of an integer, a string or integers."""
     return {2: attribute.i, 3: attribute.s}.get(attribute.type, tuple(attribute.ints))

@@ -29,7 +29,7 @@ NEEDS = {
 
 
 def corrections(module: ModuleType) -> dict[str, Any]:
-    """A table of converters with more in it; one of TVM's own would stay."""
+    """Return a table of converters with more in it; one of TVM's own would stay."""
     stock = module._get_convert_map
 
     def get_convert_map() -> dict[str, Any]:
@@ -76,7 +76,7 @@ def _qlinear_conv(cls: type, bb: Any, inputs: Any, attr: dict[str, Any], params:
 def _convolution(
     bb: Any, op: str, data: Any, data_zero: Any, weight: Any, weight_zero: Any, attr: dict[str, Any]
 ) -> Any:
-    """The sums, in int32, in the layout of the data."""
+    """Return the sums, in int32, in the layout of the data."""
     kernel, shape = (known_shape(type_of(operand).shape) for operand in (weight, data))
     if kernel is None or shape is None:
         raise fail(op, "the number of axes of both operands must be known at import")
@@ -103,7 +103,7 @@ def _convolution(
 
 
 def _less(bb: Any, operand: Any, zero: Any, shape: tuple[int, ...]) -> Any:
-    """An operand of bytes less its zero point, or itself where that is known to be 0."""
+    """Return an operand of bytes less its zero point, or itself where that is known to be 0."""
     value = None if zero is None else constant_value(zero)
     if zero is None or (value is not None and not np.any(value.numpy())):
         return operand

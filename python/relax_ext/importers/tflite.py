@@ -81,7 +81,7 @@ def _three_dimensional(stock: Callable[[Any, Any], Any]) -> Callable[[Any, Any],
 
 
 def _resized(self: Any, op: Any, stock: Callable[[Any, Any], Any], padding: int, name: str) -> Any:
-    """What TVM makes of the node, of the size that the node states."""
+    """Convert the node by TVM's converter with the size that the node states."""
     stated, weight, data = self.get_input_tensors(op)[:3]
     wanted = output_shape(self, op, stated, name)
     with shape_known(self, stated, wanted):
@@ -99,8 +99,9 @@ def _sizes(converter: Any, expr: Any) -> Sequence[Any]:
 
 
 def _restated(expr: Any, name: str, **stated: Any) -> Any:
-    """An expression with another border of the convolution in it, which is the first operand of
-    what TVM puts around: bias, activation, quantization."""
+    """Return an expression with another border of the convolution in it, which is the first operand
+    of what TVM puts around: bias, activation, quantization.
+    """
     op = getattr(getattr(expr, "op", None), "name", "")
     if not op.startswith("relax.nn.conv"):
         if not getattr(expr, "args", None):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch: convolutions in every form in which torch.export and torch.fx hand them over."""
+"""PyTorch: convolutions in every form of torch.export and torch.fx."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class _WithoutParameters:
 
 
 def _constant(stock: Callable[[Any], Any], tensor: Any) -> Any:
-    """A tensor as a constant; bfloat16 by DLPack, since NumPy has none."""
+    """Return a tensor as a constant; bfloat16 by DLPack, since NumPy has none."""
     if str(tensor.dtype) != "torch.bfloat16":
         return stock(tensor)
     from tvm import runtime
@@ -236,7 +236,7 @@ def _modules(importer: Any) -> dict[Any, Any]:
 
 
 def _arguments(importer: Any, node: Any, names: Sequence[str]) -> list[Any]:
-    """All arguments of a call in the order of `names`, wherever it gives them."""
+    """Return all arguments of a call in the order of `names`, wherever it gives them."""
     given = {**dict(zip(names, node.args)), **node.kwargs}
     return [importer._retrieve_args(given.get(name, _DEFAULTS.get(name))) for name in names]
 
@@ -288,7 +288,7 @@ def _weights(importer: Any, module: Any) -> tuple[Any, Any]:
 
 
 def _output_padding(importer: Any, x: Any, module: Any, output_size: Any) -> list[Any]:
-    """Output padding that gives the size that a call of the module asks for."""
+    """Return the output padding that gives the size in a call of the module."""
     rank = len(module.kernel_size)
     sizes = known_shape(importer.shape_of(x))[-rank:]
     wanted = [getattr(size, "value", size) for size in output_size][-rank:]
@@ -298,7 +298,9 @@ def _output_padding(importer: Any, x: Any, module: Any, output_size: Any) -> lis
 
 
 def _pad(importer: Any, x: Any, module: Any) -> Any:
-    """The data padded otherwise than by zeros, as the module does it before its convolution."""
+    """Return the data padded otherwise than by zeros, as the module does it before its
+    convolution.
+    """
     last_first = list(module._reversed_padding_repeated_twice)
     pairs = [last_first[i : i + 2] for i in range(0, len(last_first), 2)][::-1]
     unpadded = [0, 0] * (len(importer.shape_of(x)) - len(pairs))
@@ -310,7 +312,9 @@ def _pad(importer: Any, x: Any, module: Any) -> Any:
 
 
 def _emit(importer: Any, x: Any, w: Any, bias: Any, call: _Call) -> Any:
-    """The convolution in the dtype of its operands, of its own rank, with or without a batch."""
+    """Return the convolution in the dtype of its operands, of its own rank, with or without a
+    batch.
+    """
     emit = importer.block_builder.emit
     kernel = known_shape(importer.shape_of(w))[2:]
     rank = len(kernel)
@@ -339,7 +343,7 @@ def _emit(importer: Any, x: Any, w: Any, bias: Any, call: _Call) -> Any:
 def _padding(
     name: str, kernel: tuple[int, ...], padding: Any, stride: Any, dilation: Any
 ) -> tuple[Any, ...]:
-    """Padding as numbers, an odd one larger after."""
+    """Return the padding as numbers, an odd one larger after."""
     if not isinstance(padding, str):
         return _per_axis(padding, len(kernel))
     window = dict(kernel_size=kernel, stride=stride, dilation=dilation)

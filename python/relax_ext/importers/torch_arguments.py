@@ -94,7 +94,7 @@ _ALL_RESULTS = frozenset(("max", "median", "rnn_tanh", "sort", "topk", "var_mean
 
 
 def refuse_lost(node: Any, is_ours: bool) -> None:
-    """Refuse a call of which an argument would be lost, or whose result is random.
+    """Raise for a call of which an argument would be lost, or whose result is random.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def refuse_lost(node: Any, is_ours: bool) -> None:
 
 
 def refuse_lost_results(node: Any) -> None:
-    """Refuse a call of which others read a result that its converter does not give."""
+    """Raise if another node reads a result that the converter does not compute."""
     if hasattr(node.target, "_schema") and operator_name(node) not in _ALL_RESULTS:
         for index in used_results(node):
             if index:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch: batch normalization that normalizes by what its call says.
+"""PyTorch: batch normalization by the statistics that its call states.
 
 TVM imports ``aten.batch_norm``, which exported programs have before they are decomposed, and
 traced BatchNorm2d as if every model trained: by the statistics of the batch, silently.

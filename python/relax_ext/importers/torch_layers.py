@@ -135,7 +135,7 @@ def _grid_sample(emit: Emit, a: Any) -> Any:
 
 
 def _size(a: Any, corners: bool) -> tuple[Any, ...]:
-    """Return the size that a resize asks for, by numbers or by factors."""
+    """Return the size of a resize, from numbers or from factors."""
     if a.output_size is not None:
         return tuple(a.output_size)
     before = _shape(a.input)[2:]

@@ -149,7 +149,7 @@ def _rounded_division(importer: Any, node: Any) -> Any:
 
 
 def _dtype(node: Any) -> Any:
-    """The dtype in which a node calculates, None where it is no node of tensors."""
+    """Return the dtype in which a node calculates, None where it is no node of tensors."""
     import torch
 
     result = node.meta.get("val")
@@ -162,7 +162,9 @@ def _dtype(node: Any) -> Any:
 
 
 def _is_narrower(operand: Any, wanted: Any) -> bool:
-    """Whether an operand is a tensor of integers or truth values of another dtype than `wanted`."""
+    """Return whether an operand is a tensor of integers or truth values of another dtype than
+    `wanted`.
+    """
     import torch
 
     value = getattr(operand, "meta", {}).get("val")
@@ -178,7 +180,7 @@ def _is_tensor(operand: Any) -> bool:
 
 
 def _widens(operand: Any, wanted: Any) -> bool:
-    """Whether `wanted` is another dtype, which holds all values of a tensor."""
+    """Return whether `wanted` is another dtype, which holds all values of a tensor."""
     import torch
 
     dtype = operand.meta["val"].dtype

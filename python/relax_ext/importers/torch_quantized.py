@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch: quantized models of PT2E, as torch.export gives them.
+"""PyTorch: quantized models of PT2E from torch.export.
 
 Their convolutions are of float32 between ``quantized_decomposed.dequantize_*`` and
 ``quantize_*``, which TVM's importer does not have.  They become ``relax.dequantize`` and

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch: what a converter gives, compared with the shape and dtype that the program states.
+"""PyTorch: results of converters, compared with the shape and dtype that the program states.
 
 An exported program states the type of each value.  A converter that gives another shape or dtype
 has computed something else: a float64 product in float32, a pooling of another size.
@@ -31,7 +31,7 @@ def as_stated(importer: Any, node: Any, result: Any) -> Any:
     node : torch.fx.Node
         The call.
     result : object
-        What its converter gave.
+        Result of its converter.
 
     Raises
     ------

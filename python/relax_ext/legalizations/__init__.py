@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lowerings of operators around convolutions whose results TVM's own lowering gets wrong.
+"""Lowerings of operators around convolutions that TVM's own lowering computes incorrectly.
 
 ========================  =====================================================================
 :mod:`.half_precision`    reductions and products of float16 and bfloat16 accumulate in float32

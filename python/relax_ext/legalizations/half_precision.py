@@ -44,7 +44,7 @@ def _has_half(call: Any) -> bool:
 
 
 def _flat(call: Any) -> list[Any]:
-    """The operands of a call, those inside of tuples included."""
+    """Return the operands of a call, those inside of tuples included."""
     flat: list[Any] = []
     for arg in call.args:
         flat += arg.fields if isinstance(arg, R.Tuple) else [arg]
@@ -63,7 +63,7 @@ def _wide(bb: Any, arg: Any) -> Any:
 
 
 def _narrowed(bb: Any, wide: Any, call: Any) -> Any:
-    """The results in the dtypes of the results of `call`."""
+    """Return the results in the dtypes of the results of `call`."""
     found = tensor_type_of(call)
     if found is not None:
         return R.op.astype(wide, dtype_name(found.dtype))

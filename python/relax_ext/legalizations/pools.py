@@ -28,7 +28,7 @@ def max_pool2d_backward(bb: Any, call: Any, stock: Any) -> Any:
     Raises
     ------
     ValueError
-        In one line, for a dilation where TVM's own lowering is all there is.
+        For a dilation that only TVM's own lowering supports.
     """
     found = tensor_type_of(call)
     layout, sizes = str(call_attr(call, "layout")), known_shape(found.shape)

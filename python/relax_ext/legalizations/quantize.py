@@ -39,7 +39,7 @@ def quantize(bb: Any, call: Any, stock: Any) -> Any:
 
 
 def _number_or_tensor(expr: Any) -> Any:
-    """A constant of one element as a number, other expressions as they are."""
+    """Return a constant of one element as a number, other expressions as they are."""
     value = constant_value(expr)
     if value is None or value.numpy().size != 1 or str(value.dtype) == "bfloat16":
         return expr
@@ -47,7 +47,9 @@ def _number_or_tensor(expr: Any) -> Any:
 
 
 def _at(operand: Any, index: Any, axis: int) -> Any:
-    """The scale or zero point of an element: one for all, or one for each place of the axis."""
+    """Return the scale or zero point of an element: one for all, or one for each place of the
+    axis.
+    """
     if not hasattr(operand, "shape"):
         return operand
     if all(isinstance(size, tir.IntImm) and size.value == 1 for size in operand.shape):

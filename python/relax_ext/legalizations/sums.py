@@ -78,7 +78,7 @@ def _summed(x: Any, axes: list[int], keeps: bool) -> Any:
 
 
 def _mean(bb: Any, x: Any, axes: list[int], keeps: bool) -> Any:
-    """A mean is a sum and a division."""
+    """Return a mean is a sum and a division."""
     sizes = known_shape(tensor_type_of(x).shape)
     total = bb.emit(R.op.sum(x, axes, keeps))
 
@@ -94,13 +94,13 @@ def _mean(bb: Any, x: Any, axes: list[int], keeps: bool) -> Any:
 
 
 def _variance(bb: Any, x: Any, axes: list[int], keeps: bool) -> Any:
-    """A variance is the mean of squared deviations."""
+    """Return a variance is the mean of squared deviations."""
     deviation = bb.emit(R.op.subtract(x, bb.emit(R.op.mean(x, axes, keepdims=True))))
     return R.op.mean(bb.emit(R.op.multiply(deviation, deviation)), axes, keeps)
 
 
 def _deviation(bb: Any, x: Any, axes: list[int], keeps: bool) -> Any:
-    """A standard deviation is the root of a variance."""
+    """Return a standard deviation is the root of a variance."""
     return R.op.sqrt(bb.emit(R.op.variance(x, axes, keeps)))
 
 
@@ -143,7 +143,7 @@ def collapse(bb: Any, call: Any, stock: Any) -> Any:
 
 
 def _operand(call: Any) -> Any:
-    """Sizes of a floating-point operand on a processor; None for other calls."""
+    """Return the sizes of a floating-point operand on a processor; None for other calls."""
     found = tensor_type_of(call.args[0])
     target = target_of(tensor_type_of(call))
     if found is None or target is None or not is_cpu(target):
@@ -157,7 +157,7 @@ def _axes(call: Any, rank: int) -> list[int]:
 
 
 def _innermost(sizes: Any, axes: list[int]) -> list[int]:
-    """The last axis, and those in front of it as long as rows are short."""
+    """Return the last axis, and those in front of it as long as rows are short."""
     rows: list[int] = []
     for axis in reversed(axes):
         rows.insert(0, axis)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a call of an operator to the geometry, layouts and dtypes that it states.
+"""Read a call of an operator: its geometry, layouts and dtypes.
 
 This is the only place that knows which operand and which attribute plays which role; everything
 behind it speaks of the forward convolution's x, w and y.
@@ -41,7 +41,7 @@ KIND = {**STOCK, **OWN}
 
 
 def short_name(call: Any) -> str:
-    """Name of the operator in errors, e.g. ``conv2d_transpose``."""
+    """Return the name of the operator in errors, e.g. ``conv2d_transpose``."""
     return str(call.op.name).rpartition(".")[2]
 
 
@@ -51,7 +51,7 @@ class Conv(Call):
 
     @property
     def is_blocked(self) -> bool:
-        """Whether some tensor is stored in blocks."""
+        """Return whether some tensor is stored in blocks."""
         return any(not layout.is_plain for layout in self.layouts.values())
 
 
@@ -104,7 +104,7 @@ def read(call: Any, out_dtype: str = "") -> Conv | None:
 
 
 def tensors(call: Any) -> list[Any]:
-    """The arguments of a call without the size that our conv_transpose takes as a shape."""
+    """Return the arguments of a call without the size that our conv_transpose takes as a shape."""
     sized = call.op.name == CONV_TRANSPOSE and tensor_type_of(call.args[2]) is None
     return list(call.args[:2] if sized else call.args)
 
@@ -114,7 +114,9 @@ _LAYOUT_ATTRS = ("data_layout", "kernel_layout", "out_layout")
 
 
 def _rank(op: str, call: Any) -> int:
-    """Number of spatial axes: of an operator of TVM in its name, of ours as attributes state it."""
+    """Return the number of spatial axes: of an operator of TVM in its name, of ours as attributes
+    state it.
+    """
     if call.op.name in STOCK:
         return int(op[len("conv")])
     if call.op.name == CONV_TRANSPOSE:
@@ -123,7 +125,7 @@ def _rank(op: str, call: Any) -> int:
 
 
 def rank_of_layout(op: str, layout: Any) -> int:
-    """Number of spatial axes that a layout of data has.
+    """Return the number of spatial axes that a layout of data has.
 
     Raises
     ------
@@ -138,14 +140,14 @@ def rank_of_layout(op: str, layout: Any) -> int:
 
 
 def kernel_size_of(op: str, value: Any) -> tuple[int, ...]:
-    """The kernel size that an attribute states: one value per spatial axis."""
+    """Return the kernel size that an attribute states: one value per spatial axis."""
     if not is_several(value):
         raise fail(op, f"kernel_size={value!r} must have {any_of(tuple(SPATIAL))}, one per axis")
     return integers(op, "kernel_size", value, tuple(SPATIAL))
 
 
 def _layouts(op: str, kind: str, call: Any, rank: int) -> dict[str, Layout]:
-    """Layout per role, read from the attributes in the operator's own letters."""
+    """Return the layout per role, read from the attributes in the operator's own letters."""
     spatial = SPATIAL[rank]
     data, kernel, out = (str(call_attr(call, name)) for name in _LAYOUT_ATTRS)
     is_transposed = kind == "conv_transpose"
@@ -167,7 +169,9 @@ def _tensor(op: str, name: str, arg: Any) -> Any:
 
 
 def _dtypes(op: str, types: list[Any], out: str) -> tuple[str, str, str]:
-    """Dtypes of both operands and of the result, which by default has that of the operands."""
+    """Return the dtypes of both operands and of the result, which by default has that of the
+    operands.
+    """
     first, second = (dtype_name(found.dtype) for found in types[:2])
     if not out and first and second and first != second:
         raise TypeError(
@@ -180,7 +184,9 @@ def _dtypes(op: str, types: list[Any], out: str) -> tuple[str, str, str]:
 
 
 def _canonical_shape(op: str, name: str, layout: Layout, found: Any) -> Any:
-    """Shape in canonical order with the blocks multiplied in, or None if it is not known."""
+    """Return the shape in canonical order with the blocks multiplied in, or None if it is not
+    known.
+    """
     if found.ndim not in (-1, len(layout.axes)):
         raise fail(
             op, f"{name} has {found.ndim} axes, layout {layout.text!r} has {len(layout.axes)}"
@@ -200,7 +206,7 @@ def _block_sizes(layout: Layout, found: Any) -> list[Any]:
 
 
 def _constants(kind: str, shapes: list[Any]) -> tuple[Any, ...]:
-    """The sizes that a geometry needs as integers: channels and kernel."""
+    """Return the sizes that a geometry needs as integers: channels and kernel."""
     data_channels = [shape[1] for shape in shapes]
     return (*data_channels, *(() if kind == "conv_weight_grad" else shapes[1]))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocked layouts such as ``NCHW4c``, undone and made by reshape and permute_dims."""
+"""Blocked layouts such as ``NCHW4c``, removed and restored by reshape and permute_dims."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ R = relax()
 
 
 def merged(tensor: Any, layout: Layout, shape: Sequence[Any]) -> Any:
-    """A tensor stored in `layout` with its blocks merged: stored in ``layout.order``.
+    """Return a tensor stored in `layout` with its blocks merged: stored in ``layout.order``.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def merged(tensor: Any, layout: Layout, shape: Sequence[Any]) -> Any:
 
 
 def split(tensor: Any, layout: Layout, shape: Sequence[Any]) -> Any:
-    """The inverse of :func:`merged`."""
+    """Return the inverse of :func:`merged`."""
     if layout.is_plain:
         return tensor
     stored = layout.stored_shape("split", shape, simplify)
@@ -37,7 +37,7 @@ def split(tensor: Any, layout: Layout, shape: Sequence[Any]) -> Any:
 
 
 def _blocks_beside_axes(layout: Layout) -> list[int]:
-    """Permutation of the stored axes that puts the blocks of an axis right behind it."""
+    """Return the permutation of the stored axes that puts the blocks of an axis after it."""
     return [
         position
         for letter in layout.order

@@ -19,7 +19,7 @@ R = relax()
 
 
 def gradient(orig_var: Any, call: Any, dout: Any, bb: Any, stock: Any) -> list[Any]:
-    """Gradients of `call` in its arguments, as operators that have gradients themselves.
+    """Return the gradients of `call` in its arguments, as operators that have gradients themselves.
 
     Symbolic channels or kernel sizes are left to `stock`, TVM's own gradient.
     """

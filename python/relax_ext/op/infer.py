@@ -13,7 +13,7 @@ R = relax()
 
 
 def infer(call: Any, bb: Any, stock: Any) -> Any:
-    """Type of the result of `call`.
+    """Return the type of the result of `call`.
 
     Where a shape is not known the result has a dtype and a number of axes.  Symbolic channels or
     kernel sizes are left to `stock`, TVM's own inference.
@@ -31,7 +31,8 @@ def infer(call: Any, bb: Any, stock: Any) -> Any:
 
 
 def _dtype_before_legalization(call: Any, bb: Any) -> str:
-    """Dtype of the result where legalization has widened an operand to float32; else ``""``.
+    """Return the dtype of the result where legalization has widened an operand to float32; else
+    ``""``.
 
     TVM legalizes a batch norm of half precision to a kernel that gives float32.  What comes behind
     was emitted for the dtype that the other operand has, and is still to give that.
@@ -46,7 +47,7 @@ def _dtype_before_legalization(call: Any, bb: Any) -> str:
 
 
 def _is_legalized(arg: Any, bb: Any) -> bool:
-    """Whether a kernel gives this operand."""
+    """Return whether a kernel gives this operand."""
     value = bb.lookup_binding(arg) if isinstance(arg, R.Var) else arg
     if isinstance(value, R.TupleGetItem):
         value = bb.lookup_binding(value.tuple_value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From an operator to a scheduled kernel where there is one, else to the TE definition."""
+"""Lower an operator to a scheduled kernel if there is one, otherwise to its TE definition."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def legalize(bb: Any, call: Any, stock: Any) -> Any:
     target = target_of(found)
     advise("relax_ext", target)
     dtypes = tuple(conv.dtypes[role] for role in OPERANDS[conv.kind] + conv.result)
-    accumulator(conv.op, *dtypes)  # refuses what is unknown
+    accumulator(conv.op, *dtypes)  # rejects unknown types
     problem = Convolution.of(conv.kind, conv.geometry, conv.plain, conv.n, dtypes)
     func = backend.build(problem, target)
     if func is not None:
@@ -71,7 +71,7 @@ def _by_definition(bb: Any, conv: Conv, operands: list[Any], target: Any) -> Any
 
 
 def _has_odd_rows(geometry: Geometry) -> bool:
-    """Whether TVM's rules for GPUs can't share the loops of an interleaving among threads.
+    """Return whether TVM's rules for GPUs can't share the loops of an interleaving among threads.
 
     They prove that blocks divide, and of sums such as ``2*h - 1`` rows they can't.  Where they see
     a matrix product they ask for no proof.
@@ -84,8 +84,9 @@ def _is_sum(size: Any) -> bool:
 
 
 def _by_phases(bb: Any, conv: Conv, operands: list[Any]) -> Any:
-    """The steps of a transposed convolution as functions: TVM's rule for matrix products fails
-    where it can't take in what follows one, and it can't interleave."""
+    """Return the steps of a transposed convolution as functions: TVM's rule for matrix products
+    fails where it can't take in what follows one, and it can't interleave.
+    """
     out_dtype = conv.dtypes["x"]
     acc = accumulator(conv.op, conv.dtypes["y"], conv.dtypes["w"], out_dtype)
 
@@ -108,7 +109,7 @@ def _by_phases(bb: Any, conv: Conv, operands: list[Any]) -> Any:
 
 
 def _variables(bb: Any, sizes: Sequence[Any], x_size: Sequence[Any]) -> list[Any]:
-    """The same sizes, a variable for each that is a sum: rules can divide loops over those.
+    """Replace each size that is a sum by a variable, over which rules can divide loops.
 
     A size of x stays: then TVM may fuse the steps, and can't where it has another name for one.
     """
@@ -123,12 +124,14 @@ def _variables(bb: Any, sizes: Sequence[Any], x_size: Sequence[Any]) -> list[Any
 
 
 def _sizes(conv: Conv) -> list[list[Any]]:
-    """Of x and y, as arguments: call_te renames the variables in them as in the tensors."""
+    """Return the sizes of x and y as arguments; call_te renames their variables as in the
+    tensors.
+    """
     return [list(conv.geometry.x_size), list(conv.geometry.y_size)]
 
 
 def _unblocked(call: Any, conv: Conv) -> Any:
-    """The same on plain layouts between layout transforms, all of which are legalized next."""
+    """Lower the operator on plain layouts between layout transforms, which are legalized next."""
     operands = [
         blocks.merged(arg, conv.layouts[role], conv.shape(role))
         for role, arg in zip(OPERANDS[conv.kind] + conv.result, tensors(call))

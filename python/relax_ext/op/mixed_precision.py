@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ToMixedPrecision asks of our own operators."""
+"""Rules of this package's operators for ToMixedPrecision."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ALWAYS = 0
 
 
 def with_out_dtype(call: Any, out_dtype: Any) -> Any:
-    """The same call with another output dtype, as ToMixedPrecision asks for it."""
+    """Return the call with another output dtype, as ToMixedPrecision requires."""
     attrs = {str(name): value for name, value in call.attrs.items()}
     attrs["out_dtype"] = str(out_dtype)
     return type(call)(call.op, call.args, tvm.ir.make_node("ir.DictAttrs", **attrs))

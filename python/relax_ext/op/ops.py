@@ -180,7 +180,9 @@ def conv_call(
 def _window(
     op: str, rank: int, strides: Ints, padding: Ints, dilation: Ints, groups: int
 ) -> dict[str, Any]:
-    """Attributes of the sliding window, single values repeated as TVM's own operators do it."""
+    """Return the attributes of the sliding window, single values repeated as TVM's own operators do
+    it.
+    """
     stated = {
         "strides": (rank, integers(op, "stride", strides, (1, rank))),
         "padding": (2 * rank, integers(op, "padding", padding, (1, rank, 2 * rank))),
@@ -194,7 +196,7 @@ def _window(
 
 
 def _size(op: str, size: Any) -> Any:
-    """The size of an output as an expression, symbolic sizes as they are."""
+    """Return the size of an output as an expression, symbolic sizes as they are."""
     if isinstance(size, R.Expr):
         return size
     if not is_several(size):

@@ -34,8 +34,8 @@ def training(
     example : sequence of torch.Tensor
         Arguments of ``forward``.  Batches of other shapes are compiled when they first come.
     optimizer : torch.optim.SGD, Adam or AdamW
-        Of parameters of `module`, with any number of groups.  It is read at every step, so that
-        schedulers work as ever; its own ``step`` is not called.
+        Optimizer of parameters of `module`, with any number of groups.  It is read at every step,
+        so that schedulers work as ever; its own ``step`` is not called.
     target : str, dict or tvm.target.Target, optional
         An llvm target; :func:`relax_ext.host_target` if left out.
     clip_norm : float, optional

@@ -55,7 +55,7 @@ def differentiated(module: Any, names: Sequence[str], trained: Collection[str]) 
     ----------
     module : tvm.IRModule
     names : sequence of str
-        Of the parameters of ``main``, inputs first.
+        Names of the parameters of ``main``, inputs first.
     trained : collection of str
         Names of those with a gradient.
 
@@ -88,7 +88,9 @@ def _stopped(node: Any, importer: Any) -> Any:
 
 
 def _refuse_without_gradient(main: Any, weights: Mapping[str, Any]) -> None:
-    """Refuse operators without a gradient between a weight and the loss, and weights without it."""
+    """Raise for operators without a gradient between a weight and the loss, and for weights without
+    it.
+    """
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     sources = {variable: 1 << i for i, variable in enumerate(weights.values())}
     for binding in bindings:
@@ -123,7 +125,9 @@ def _operator(value: Any) -> str:
 
 
 def _carries_gradient(binding: Any) -> bool:
-    """Whether a gradient flows through the value of a binding: floats that are not stopped."""
+    """Return whether a gradient flows through the value of a binding: floats that are not
+    stopped.
+    """
     if _operator(binding.value) == "relax.grad.no_grad":
         return False
     return has_float(type_of(binding.var))

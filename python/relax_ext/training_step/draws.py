@@ -92,7 +92,9 @@ def _mask(node: Any, op: str) -> Draw:
 
 
 def _numbers(node: Any, op: str) -> Draw:
-    """Return what calls a random operator, with tensors of the right shape in place of its own."""
+    """Return a function that calls a random operator, with tensors of the correct shape as its
+    operands.
+    """
     name = node.target.__name__
     if node.all_input_nodes and name not in _OF_A_SHAPE:
         where = str(node.meta.get("stack_trace") or "").strip().splitlines()

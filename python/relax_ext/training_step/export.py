@@ -58,7 +58,7 @@ class Exported:
     changed : tuple of str
         Names of the buffers that it changes, in the order of the results.
     draws : tuple of callable
-        What draws the random numbers of a call, which are arguments behind the state.
+        Functions that draw the random numbers of a call, which are arguments after the state.
     """
 
     program: Any
@@ -122,7 +122,7 @@ def modes(module: nn.Module, training: Mapping[str, bool] | None) -> Iterator[No
 
 
 def refuse_module(module: nn.Module) -> None:
-    """Refuse by name what the forward pass of a module in training mode cannot be trained with.
+    """Raise if the forward pass of a module in training mode cannot be trained; name the reason.
 
     Raises
     ------
@@ -143,7 +143,7 @@ class _Detached(nn.Module):
 
 @cache
 def _keeps_detach() -> bool:
-    """Whether exported programs say where gradients stop; those of early releases do not."""
+    """Return whether exported programs say where gradients stop; those of early releases do not."""
     program = torch.export.export(_Detached(), (torch.zeros(1),), strict=False)
     return any(node.target is torch.ops.aten.detach.default for node in program.graph.nodes)
 
@@ -204,7 +204,7 @@ def _attributes(module: nn.Module) -> dict[tuple[str, str], Any]:
 
 
 def _refuse_assignments(module: nn.Module, before: Mapping[tuple[str, str], Any]) -> None:
-    """Refuse and undo tensors that the forward pass has left in attributes."""
+    """Raise for tensors that the forward pass has left in attributes, and remove them."""
     assigned = []
     for (name, key), value in _attributes(module).items():
         if before.get((name, key)) is value:
@@ -221,7 +221,7 @@ def _refuse_assignments(module: nn.Module, before: Mapping[tuple[str, str], Any]
 def _keep_stops(graph_module: Any) -> None:
     """Let ``detach`` and ``no_grad`` of a graph stop gradients after decomposition too."""
     graph = graph_module.graph
-    # The last first: what is read behind two blocks is read as it is after the later one.
+    # The last first: a value that is read after two blocks is that of the later one.
     for node in reversed(list(graph.nodes)):
         if node.target is torch.ops.aten.detach.default:
             if _may_change(node):
@@ -270,7 +270,7 @@ def _stop_after(graph: Any, node: Any, tensor: Any) -> None:
 
 
 def _may_change(tensor: Any) -> bool:
-    """Whether a user of `tensor`, or of a view of it, changes it."""
+    """Return whether a user of `tensor`, or of a view of it, changes it."""
     for user in tensor.users:
         returns = getattr(getattr(user.target, "_schema", None), "returns", ())
         is_view = any(result.alias_info is not None for result in returns)
@@ -280,7 +280,7 @@ def _may_change(tensor: Any) -> bool:
 
 
 def _changes(user: Any, tensor: Any) -> bool:
-    """Whether a call changes its argument `tensor`."""
+    """Return whether a call changes its argument `tensor`."""
     if user.target is torch.ops.aten.batch_norm.default:
         # Its schema does not say that it changes the running statistics.
         return tensor in user.args[3:5] and bool(user.args[5])

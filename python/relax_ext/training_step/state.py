@@ -32,7 +32,7 @@ def to_torch(tensor: Any) -> torch.Tensor:
 
 
 def owned(tensor: torch.Tensor) -> Any:
-    """Return a copy of a tensor as TVM's: state that nobody else changes."""
+    """Return a copy of a tensor as TVM's, which no other code changes."""
     return to_tvm(tensor.detach().clone(memory_format=torch.contiguous_format))
 
 

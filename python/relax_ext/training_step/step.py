@@ -142,7 +142,7 @@ class TrainingStep:
         gradients : mapping of str to torch.Tensor
             As :meth:`gradients` returns them.
         scale : float, optional
-            What they are multiplied by first: 1 / n for sums over n batches.
+            Factor that is applied first: 1 / n for sums over n batches.
         """
         groups = self._current_groups()
         given = self._by_name(gradients)

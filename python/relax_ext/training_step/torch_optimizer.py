@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch: what an optimizer of ``torch.optim`` does, read from it at every step."""
+"""PyTorch: the options of an optimizer of ``torch.optim``, read at every step."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m relay_ext MODEL``: stock Relay beside ours beside the model's own framework.
+"""``python -m relay_ext MODEL``: compare stock Relay, ours and the model's own framework.
 
 ``adapter`` is what Relay adds to :mod:`conv_cli`; ``script_model``, ``tensorflow_model`` and
 ``keras_model`` load files, ``bound`` and ``diagnostics`` make modules of what importers give,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay behind the command line: files, modules, and the graph executor."""
+"""Relay for the command line: files, modules, and the graph executor."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ class RelayCompiled(Compiled):
             self.executor.set_input(name, tvm.nd.from_dlpack(tensor.detach().clone().contiguous()))
 
     def run(self, arguments: Any) -> Any:
-        """One run, finished when this returns."""
+        """Execute the function once, and return when it has finished."""
         self.executor.run()
         self.device.sync()
         return [self.executor.get_output(i) for i in range(self.executor.get_num_outputs())]
 
     def get(self, result: Any) -> list[Any]:
-        """The outputs, in order."""
+        """Return the outputs, in order."""
         import torch
 
         return [torch.from_numpy(array.numpy()) for array in result]
@@ -90,7 +90,7 @@ class RelayAdapter(Adapter):
     }
 
     def host_target(self, threads: int) -> Any:
-        """The target of this machine."""
+        """Return the target of this machine."""
         import relay_ext
 
         return relay_ext.host_target(threads)
@@ -119,17 +119,17 @@ class RelayAdapter(Adapter):
         return RelayCompiled(module, target)
 
     def find(self, model: Model) -> Counter[Operator]:
-        """Every different convolution of a model, and how often it occurs."""
+        """Return every different convolution of a model, and how often it occurs."""
         return operators.find(model.mod)
 
     def build(self, op: Operator) -> Any:
-        """A module whose ``main(x, w)`` is this operator alone."""
+        """Return a module whose ``main(x, w)`` is this operator alone."""
         return operators.build(op)
 
     def check_operator(
         self, op: Operator, protocol: Protocol, seed: int
     ) -> tuple[Side, Side, float]:
-        """Both gradients of an operator alone: stock, ours, and PyTorch's milliseconds."""
+        """Compute both gradients of a single operator: stock, ours, and PyTorch's milliseconds."""
         tensors = with_cotangent(op, seed)
         expected = gradients_by_torch(op, [t.double() for t in tensors])
         differentiate = partial(operators.differentiated, op)
@@ -138,6 +138,6 @@ class RelayAdapter(Adapter):
             tensors,
             expected,
             protocol,
-            take=lambda outputs: outputs[1:3],  # behind the loss, before the gradient of dy
+            take=lambda outputs: outputs[1:3],  # after the loss, before the gradient of dy
         )
         return stock, ours, timed_torch(lambda: gradients_by_torch(op, tensors), protocol)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every importer of Relay gives, as a module of a model's inputs alone."""
+"""Convert the result of every Relay importer to a module whose only parameters are the inputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from topi_ext.compat import relay
 
 
 def bound(mod: Any, params: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
-    """The module with its weights bound, whose ``main`` takes the inputs in their order.
+    """Return the module with its weights bound, whose ``main`` takes the inputs in their order.
 
     Importers list parameters as the graph meets them, and leave out what it does not use.
 
@@ -45,12 +45,12 @@ def bound(mod: Any, params: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any
     if _calls_others(main):
         mod["main"] = main
         return mod
-    # TensorFlow's importer puts the whole Prelude beside main, which passes stumble over.
+    # TensorFlow's importer adds the whole Prelude to the module, on which passes fail.
     return tvm.IRModule.from_expr(main)
 
 
 def _calls_others(main: Any) -> bool:
-    """Whether a function uses others of its module, or types that it defines."""
+    """Return whether a function uses others of its module, or types that it defines."""
     r = relay()
     found: list[Any] = []
 

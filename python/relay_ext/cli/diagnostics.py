@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What TVM prints of a fault in a Relay module, as the message of the error that it raises."""
+"""Turn TVM's diagnostics of a Relay module into the message of the error that it raises."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads ``.keras`` files, written by ``model.save`` of Keras 2; Keras tells what is right."""
+"""Loads ``.keras`` files, written by ``model.save`` of Keras 2; Keras computes the reference."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def load(path: Path, choices: Choices) -> Model:
     Raises
     ------
     CliError
-        In one line: not such a file, another Keras, a shape is missing, gap of the importer.
+        For another kind of file, another Keras, a missing shape, or an unsupported operator.
     """
     tf = tensorflow("reading .keras")
     import torch

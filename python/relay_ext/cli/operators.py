@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The convolutions of a Relay module: found, counted, built and differentiated alone."""
+"""The convolutions of a Relay module: finding, counting, building and differentiating them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAMES = frozenset(f"nn.conv{r}d{t}" for r in (1, 2, 3) for t in ("", "_transpose
 
 
 def find(mod: Any) -> Counter[Operator]:
-    """Every different convolution of a module with static shapes, and how often it occurs.
+    """Return every different convolution of a module with static shapes, and how often it occurs.
 
     Quantized ones are those of whole numbers that TVM makes of them.
     """
@@ -46,7 +46,7 @@ def _operator(call: Any) -> Operator:
 
 
 def build(op: Operator) -> Any:
-    """A module whose ``main(x, w)`` is this operator alone."""
+    """Return a module whose ``main(x, w)`` is this operator alone."""
     import tvm
 
     params, call = _call(op)
@@ -54,7 +54,9 @@ def build(op: Operator) -> Any:
 
 
 def differentiated(op: Operator) -> Any:
-    """A module whose ``main(x, w, dy)`` gives ``(loss, (dx, dw, ddy))``, loss = sum(op * dy)."""
+    """Return a module whose ``main(x, w, dy)`` gives ``(loss, (dx, dw, ddy))``, loss = sum(op *
+    dy).
+    """
     import tvm
 
     r = relay()

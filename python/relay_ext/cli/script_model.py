@@ -24,7 +24,7 @@ def load(path: Path, choices: Choices) -> Model:
     Raises
     ------
     CliError
-        In one line: not such a file, a shape is missing, wrong input, gap of the importer.
+        For another kind of file, a missing shape, an incorrect input, or an unsupported operator.
     """
     import torch
 
@@ -56,7 +56,7 @@ def load(path: Path, choices: Choices) -> Model:
 
 
 def input_names(module: Any) -> list[str]:
-    """Names of a TorchScript module's inputs, as its author wrote them."""
+    """Return the names of a TorchScript module's inputs, as its author wrote them."""
     return [i.debugName().split(".")[0] for i in list(module.graph.inputs())[1:]]
 
 
@@ -76,7 +76,9 @@ def _dtype(module: Any) -> Any:
 
 
 def _inputs(names: list[str], dtype: Any, choices: Choices) -> dict[str, Any]:
-    """A tensor for each input: what is given, or random numbers of the shape that is stated."""
+    """Return a tensor for each input: what is given, or random numbers of the shape that is
+    stated.
+    """
     import torch
 
     check_names(choices, names)

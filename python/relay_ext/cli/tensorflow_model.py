@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads ``.pb`` files, frozen graphs of TensorFlow, which tells what is right."""
+"""Loads ``.pb`` files, frozen graphs of TensorFlow, which computes the reference."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .bound import bound
 from .diagnostics import in_errors
 
 PACKAGE = "tensorflow-cpu==2.15.1"
-"""What to install: the newest TensorFlow whose Keras is the one that TVM 0.17 reads."""
+"""The package to install: the newest TensorFlow whose Keras TVM 0.17 can read."""
 
 NO_RESULTS = {"Assert", "Const", "NoOp", "Placeholder", "PlaceholderWithDefault"}
-"""Operators whose results are nobody's, even where no other reads them."""
+"""Operators whose results are not outputs of a graph, even if no other operator reads them."""
 
 
 def tensorflow(why: str) -> Any:
-    """The package, without its messages.
+    """Return the package, without its messages.
 
     Raises
     ------
@@ -44,7 +44,7 @@ def load(path: Path, choices: Choices) -> Model:
     Raises
     ------
     CliError
-        In one line: not such a file, a shape is missing, wrong input, gap of the importer.
+        For another kind of file, a missing shape, an incorrect input, or an unsupported operator.
     """
     tf = tensorflow("reading .pb")
     import torch
@@ -89,7 +89,7 @@ def load(path: Path, choices: Choices) -> Model:
 
 
 def torch_dtype(name: str, dtype: Any) -> Any:
-    """The torch dtype of one of TensorFlow.
+    """Return the torch dtype of one of TensorFlow.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def torch_dtype(name: str, dtype: Any) -> Any:
 
 
 def _graph(tf: Any, path: Path) -> tuple[Any, Any]:
-    """A file's graph, and its definition."""
+    """Return a file's graph, and its definition."""
     try:
         definition = tf.compat.v1.GraphDef.FromString(path.read_bytes())
     except Exception as error:
@@ -123,7 +123,7 @@ def _graph(tf: Any, path: Path) -> tuple[Any, Any]:
 
 
 def _outputs(graph: Any, chosen: tuple[str, ...]) -> list[str]:
-    """Names of tensors: those chosen, else those that are found."""
+    """Return the names of tensors: those chosen, else those that are found."""
     found = [
         f"{op.name}:0"
         for op in graph.get_operations()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TVM's importers, corrected where a model would mean something else than in its framework.
+"""Corrections of TVM's importers, so that models compute the same as in their framework.
 
 ``keras``, ``onnx``, ``tensorflow``, ``tflite`` and ``torch`` hold the corrections of one
 framework's importers each.  ``onnx_nodes`` adds the operators of ``com.microsoft``,

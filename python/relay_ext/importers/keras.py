@@ -49,7 +49,9 @@ def corrections(module: ModuleType) -> dict[str, Any]:
 
 
 def _converter(name: str, activation: Callable[..., Any]) -> Callable[..., Any]:
-    """A converter ``(expression, layer, table of expressions, layout, shape) -> expression``."""
+    """Return a converter ``(expression, layer, table of expressions, layout, shape) ->
+    expression``.
+    """
     kind, rank = KINDS[name], int(name.partition("Conv")[2][0])
 
     def convert(
@@ -92,7 +94,7 @@ def _sizes(layer: Any, given: Any, expr: Any, channels_first: bool) -> tuple[int
 
 
 def _call(kind: str, layer: Any, kernel: Sequence[int], sizes: Any) -> Call:
-    """What a layer means; the size of a kernel is that of its weights."""
+    """Read the call of a layer; the kernel size is that of its weights."""
     arguments = dict(
         kernel_size=kernel,
         strides=layer.strides,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``from_keras`` with layouts that TVM's refuses: channels first, of one or three axes.
+"""``from_keras`` with layouts that TVM's importer rejects: channels first, of one or three axes.
 
 Also without models in models that are called in training.
 
@@ -53,7 +53,7 @@ def _from_keras(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _channels_first(mod: Any, params: dict[str, Any], rank: int) -> Any:
-    """A typed module whose operands and results of this rank have their channels first."""
+    """Return a typed module whose operands and results of this rank have their channels first."""
     function = mod["main"]
     outside, inside = [], {}
     for var in function.params:

@@ -29,7 +29,9 @@ _RANDOM = ("rate", "stddev", "dropout", "recurrent_dropout")
 
 
 def corrections(module: ModuleType) -> dict[str, Any]:
-    """A converter of batch normalizations, and a conversion that asks how a layer is called."""
+    """Return a converter of batch normalizations, and a conversion that checks how a layer is
+    called.
+    """
     stock = module.keras_op_to_relay
 
     def keras_op_to_relay(
@@ -54,7 +56,7 @@ def corrections(module: ModuleType) -> dict[str, Any]:
 
 
 def refuse_trained_models(model: Any) -> None:
-    """Refuse a model in a model that is called with ``training=True``, where that matters."""
+    """Raise for a nested model that is called with ``training=True``, where that matters."""
     for layer in model.layers:
         if hasattr(layer, "layers"):
             if any(_is_training(layer, node) for node in layer._inbound_nodes):
@@ -63,7 +65,7 @@ def refuse_trained_models(model: Any) -> None:
 
 
 def _is_training(layer: Any, node: Any) -> bool:
-    """Whether a call states ``training``, and the layer then is another one."""
+    """Return whether a call states ``training``, and the layer then is another one."""
     signature = inspect.signature(layer.call)
     if "training" not in signature.parameters:
         return False

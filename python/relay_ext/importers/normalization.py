@@ -21,7 +21,7 @@ class Normalized(NamedTuple):
     Attributes
     ----------
     data : relay.Expr
-        What was normalized.
+        The normalized data.
     mean, variance : relay.Expr
         Vectors of one number per channel; the variance is the biased one.
     """
@@ -39,7 +39,7 @@ def by_batch(
     Parameters
     ----------
     data : relay.Expr
-        Of `rank` axes.
+        Data with `rank` axes.
     scale, offset : relay.Expr or None
         Factor and summand per channel; None is 1 and 0.
     axis : int

@@ -112,7 +112,7 @@ def _state_padding(op: str, data: Sequence[Any], weight: Sequence[Any], attr: di
 
 
 def _check_bias(op: str, bias: Sequence[Any], weight: Sequence[Any], attr: dict) -> None:
-    """Refuse a bias that is not one number per output channel."""
+    """Raise if a bias is not one number per output channel."""
     if not (_are_known(bias) and _are_known(weight)):
         return
     channels = weight[1] * attr.get("group", 1) if op == "ConvTranspose" else weight[0]
@@ -134,7 +134,9 @@ def _conv_integer(module: ModuleType, inputs: Any, attr: dict[str, Any], params:
 
 
 def _qlinear_conv(module: ModuleType, inputs: Any, attr: dict[str, Any], params: Any) -> Any:
-    """The same, a bias in int32, and the result rounded to the scale of the output."""
+    """Convert to the quantized operator with a bias in int32, rounded to the scale of the
+    output.
+    """
     axis = -1 if attr.get("channels_last", 0) else 1
     x_scale = module.get_scalar(inputs[1], params)
     w_scale = module.get_scalar_or_1d_tensor(inputs[4], params)
@@ -236,7 +238,7 @@ def _train_batch_norm(module: ModuleType, operands: Sequence[Any], attr: dict[st
 
 
 def _dtype(elem_type: Any) -> str:
-    """Name of the dtype that ONNX numbers so; a name stays what it is."""
+    """Return the name of the dtype that ONNX numbers so; a name stays what it is."""
     from onnx import TensorProto
     from onnx.helper import tensor_dtype_to_np_dtype
 

@@ -36,7 +36,9 @@ _STANDARD = ("", "ai.onnx")
 
 
 def corrections(module: ModuleType) -> dict[str, Any]:
-    """Return a table of converters with those of ``com.microsoft``, and what asks it by domain."""
+    """Return a table of converters with those of ``com.microsoft``, and a function that selects by
+    domain.
+    """
     table = module._get_convert_map
     construct = module.GraphProto._construct_nodes
     check = module.GraphProto._check_for_unsupported_ops
@@ -117,7 +119,9 @@ _OPERATORS = SimpleNamespace(
 
 
 def _channels_last(name: str) -> Callable[[ModuleType, dict[str, Any]], Convert]:
-    """A pooling that knows ``channels_last``, which TVM's ignores or refuses by a stack trace."""
+    """Return a pooling that knows ``channels_last``, which TVM's ignores or refuses by a stack
+    trace.
+    """
 
     def make(_: ModuleType, stock: dict[str, Any]) -> Convert:
         def convert(inputs: Any, attr: dict[str, Any], params: Any) -> Any:
@@ -134,7 +138,7 @@ def _channels_last(name: str) -> Callable[[ModuleType, dict[str, Any]], Convert]
 
 
 def _with_defaults(name: str, **defaults: Any) -> Callable[[ModuleType, dict[str, Any]], Convert]:
-    """A converter of TVM's with the attributes that ONNX Runtime assumes."""
+    """Return a converter of TVM's with the attributes that ONNX Runtime assumes."""
 
     def make(_: ModuleType, stock: dict[str, Any]) -> Convert:
         return lambda inputs, attr, params: stock[name](inputs, {**defaults, **attr}, params)
@@ -221,7 +225,7 @@ def _gelu(_: ModuleType, stock: dict[str, Any]) -> Convert:
 
 
 def _dropout(_: ModuleType, stock: dict[str, Any]) -> Convert:
-    """A dropout in training has random results; its ratio is an input since version 12."""
+    """Return a dropout in training has random results; its ratio is an input since version 12."""
 
     def convert(inputs: Sequence[Any], attr: dict[str, Any], params: Any) -> Any:
         ratio, training = (*inputs, None, None)[1:3]
@@ -234,7 +238,9 @@ def _dropout(_: ModuleType, stock: dict[str, Any]) -> Convert:
 
 
 def _quantization(name: str) -> Callable[[ModuleType, dict[str, Any]], Convert]:
-    """A scale and zero point of one element are of the whole tensor, and the latter may be none."""
+    """Return a scale and zero point of one element are of the whole tensor, and the latter may be
+    none.
+    """
 
     def make(_: ModuleType, stock: dict[str, Any]) -> Convert:
         def convert(inputs: Sequence[Any], attr: dict[str, Any], params: Any) -> Any:

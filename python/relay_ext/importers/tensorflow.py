@@ -42,7 +42,7 @@ def corrections(module: ModuleType) -> dict[str, Any]:
 
 
 def _converter(name: str) -> Callable[..., Any]:
-    """A converter ``(inputs, attributes, parameters, module) -> expression``."""
+    """Return a converter ``(inputs, attributes, parameters, module) -> expression``."""
     rank, is_transposed = 3 if "3D" in name else 2, KINDS[name] == "conv_transpose"
 
     def convert(inputs: Sequence[Any], attr: dict[str, Any], params: Any, mod: Any) -> Any:
@@ -87,7 +87,7 @@ def _converter(name: str) -> Callable[..., Any]:
 
 
 def _call(attr: dict[str, Any], kernel: Sizes, sizes: Sizes, wanted: Sizes, is_first: bool) -> Call:
-    """What a node means; an output size is that of a transposed convolution."""
+    """Read the call of a node; the output size is that of a transposed convolution."""
     ones = [1] * (len(kernel) + 2)
     strides = _channels_last(attr["strides"], is_first)[1:-1]
     arguments: dict[str, Any] = {
@@ -105,13 +105,13 @@ def _call(attr: dict[str, Any], kernel: Sizes, sizes: Sizes, wanted: Sizes, is_f
 
 
 def _shape(expr: Any, mod: Any) -> Sizes:
-    """None stands for a size that only run time knows."""
+    """Return the shape, with None for sizes that are known only at run time."""
     found = R.frontend.common.infer_shape(expr, mod)
     return tuple(int(size) if isinstance(size, int) else None for size in found)
 
 
 def _channels_last(values: Sequence[Any], is_first: bool) -> tuple[Any, ...]:
-    """Values of all axes in that order."""
+    """Return the values of all axes in that order."""
     return (values[0], *values[2:], values[1]) if is_first else tuple(values)
 
 
@@ -128,12 +128,14 @@ _LARGE = 1 << 20
 
 
 def _without_free(sizes: Sizes, strides: Sequence[int]) -> Sizes:
-    """Sizes without those that SAME does not depend on: with stride 1 it is the kernel's alone."""
+    """Return the sizes without those that SAME does not depend on: with stride 1 it is the kernel's
+    alone.
+    """
     return tuple(_LARGE if n is None and s == 1 else n for n, s in zip(sizes, strides))
 
 
 def _moves(rank: int, is_first: bool, target: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The axes that put channels first where the user asks for it, and back."""
+    """Return the axes that move channels first if the user requests it, and back."""
     if is_first or target != data_layout(rank, True):
         return (tuple(range(rank + 2)),) * 2
     return (0, rank + 1, *range(1, rank + 1)), (0, *range(2, rank + 2), 1)
@@ -147,8 +149,9 @@ def _transposed(expr: Any, axes: Sequence[int]) -> Any:
 
 
 def _output_shape(expr: Any, attr: dict[str, Any], params: Any, mod: Any) -> Sizes:
-    """The output shape that a node is given, where the graph states or computes it; else what
-    TensorFlow noted of it.  It may also be the spatial part alone."""
+    """Return the output shape that a node is given, where the graph states or computes it; else
+    what TensorFlow noted of it. It may also be the spatial part alone.
+    """
     computed = _values(expr, params, mod)
     noted = (attr.get("_output_shapes") or [None])[0] or []
     if len(noted) != len(computed):
@@ -160,7 +163,7 @@ def _output_shape(expr: Any, attr: dict[str, Any], params: Any, mod: Any) -> Siz
 
 
 def _values(expr: Any, params: Any, mod: Any) -> Sizes:
-    """The values of a vector, each None where it depends on more than constants."""
+    """Return the values of a vector, each None where it depends on more than constants."""
     if all(var.name_hint in params for var in R.analysis.free_vars(expr)):
         found = R.frontend.common.infer_value(expr, params, mod).numpy()
         return tuple(int(value) for value in found)

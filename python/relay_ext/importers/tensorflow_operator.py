@@ -22,27 +22,30 @@ from topi_ext.spec.layout import SPATIAL
 R = relay()
 
 _LETTERS = {"conv": "IO", "conv_transpose": "OI", "depthwise": "OI"}
-"""What the last two axes of a weight are to Relay's operator; of a depthwise weight, to TVM."""
+"""Letters of the last two axes of a weight in Relay's operator; for a depthwise weight, in TVM."""
 
 
 def is_channels_first(layout: str) -> bool:
-    """Whether a layout of data, such as ``"NCHW"``, has its channels before the spatial axes."""
+    """Return whether a layout of data, such as ``"NCHW"``, has its channels before the spatial
+    axes.
+    """
     return layout[1] == "C"
 
 
 def data_layout(rank: int, channels_first: bool) -> str:
-    """The layout of data, e.g. ``"NCHW"``, ``"NWC"``."""
+    """Return the layout of data, e.g. ``"NCHW"``, ``"NWC"``."""
     return "NC" + SPATIAL[rank] if channels_first else f"N{SPATIAL[rank]}C"
 
 
 def simplest(kind: str, shape: Sequence[int]) -> str:
-    """The kind of a weight: a depthwise convolution of one channel is a convolution, and TVM, which
-    tells them apart by groups, takes it as no other."""
+    """Return the kind of a weight: a depthwise convolution of one channel is a convolution, and
+    TVM, which tells them apart by groups, takes it as no other.
+    """
     return "conv" if kind == "depthwise" and shape[-2] == 1 else kind
 
 
 def weight_axes(kind: str, rank: int, channels_first: bool) -> tuple[int, ...]:
-    """The axes of a stored weight in the order that the operator takes.
+    """Return the axes of a stored weight in the order that the operator takes.
 
     Beside data with channels last, that is the stored order; else channels come first, and the
     order is that which TVM's own kernels for such data know.
@@ -62,7 +65,7 @@ def convolution(
     groups: int = 1,
     channels_first: bool = False,
 ) -> Any:
-    """The operator of a call.
+    """Return the operator of a call.
 
     Parameters
     ----------
@@ -71,9 +74,9 @@ def convolution(
     weight : relay.Expr
         With the axes of :func:`weight_axes`.
     shape : sequence of int
-        Of the weight as it is stored.
+        Stored shape of the weight.
     groups : int
-        Of a convolution or transposed convolution.
+        Groups of a convolution or transposed convolution.
     """
     rank, letters = call.window.rank, _LETTERS[kind]
     stored = SPATIAL[rank] + letters

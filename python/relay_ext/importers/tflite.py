@@ -129,8 +129,9 @@ def _sizes(converter: Any, expr: Any) -> list[Any]:
 
 
 def _restated(expr: Any, stated: dict[str, tuple[int, ...]]) -> Any:
-    """An expression with another border of the convolution in it, which is the first operand of
-    what TVM puts around: bias, quantization."""
+    """Return an expression with another border of the convolution in it, which is the first operand
+    of what TVM puts around: bias, quantization.
+    """
     if expr.op.name not in ("nn.conv2d_transpose", "qnn.conv2d_transpose"):
         first = _restated(expr.args[0], stated)
         return R.Call(expr.op, [first, *expr.args[1:]], expr.attrs, expr.type_args)

@@ -35,8 +35,9 @@ PACKAGE_NEEDS = {"from_pytorch": NEEDS["from_pytorch"]}
 
 
 def corrections(module: ModuleType) -> dict[str, Any]:
-    """A table of converters in which those of convolutions are ours; bfloat16; constant lists; and
-    scripted modules."""
+    """Return a table of converters in which those of convolutions are ours; bfloat16; constant
+    lists; and scripted modules.
+    """
     table = vars(module.PyTorchOpConverter)["create_convert_map"]
     data_type, constant = module._convert_data_type, module._get_constant
     tensor_and_var = module._get_tensor_and_var
@@ -78,7 +79,7 @@ def corrections(module: ModuleType) -> dict[str, Any]:
 
 
 def package_corrections(module: ModuleType) -> dict[str, Any]:
-    """The importer itself, which the package of all importers holds a second time."""
+    """Return the importer itself, which the package of all importers holds a second time."""
     stock = module.from_pytorch
 
     @functools.wraps(stock)
@@ -93,7 +94,7 @@ def _is_bfloat16(tensor: Any) -> bool:
 
 
 def _bfloat16(tensor: Any) -> Any:
-    """A tensor of TVM; NumPy has no bfloat16."""
+    """Return a tensor of TVM; NumPy has no bfloat16."""
     import torch
 
     bits = tensor.detach().cpu().contiguous().view(torch.int16).numpy().view("uint16")
@@ -173,7 +174,9 @@ def _convolution(
 
 
 def _circular(converter: Any, data: Any, pads: Sequence[Any]) -> Any:
-    """Padding by what is at the other end; `pads` are (before, after) from the last axis on."""
+    """Return the padding by what is at the other end; `pads` are (before, after) from the last axis
+    on.
+    """
     shape = converter.infer_shape(data)
     sides = [int(pad.data.numpy()) if isinstance(pad, R.Constant) else int(pad) for pad in pads]
     if min(sides, default=0) < 0:
@@ -198,7 +201,9 @@ def _per_axis(value: Any, rank: int) -> tuple[int, ...]:
 
 
 def _both_sides(padding: Any, kernel: Any, strides: Any, dilations: Any) -> tuple[int, ...]:
-    """Padding before every axis, then after; PyTorch puts the odd element of "same" behind."""
+    """Return the padding before every axis, then after; PyTorch puts the odd element of "same"
+    behind.
+    """
     if not isinstance(padding, str):
         return _per_axis(padding, len(kernel)) * 2
     if padding == "valid":

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's normalizations, poolings and arithmetic, with the arguments that TVM's converters drop.
 
-What has a random result is refused.
+Operators with random results are rejected.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _batch_norm(converter: Any, stock: Convert) -> Convert:
 
 
 def _affine(stock: Convert, shape: Callable[[Sequence[Any]], Sequence[int]]) -> Convert:
-    """A normalization without factors and summands is one with 1 and 0."""
+    """Return a normalization without factors and summands is one with 1 and 0."""
 
     def convert(inputs: Sequence[Any], types: Sequence[str]) -> Any:
         inputs, dtype = list(inputs), types[0]
@@ -143,12 +143,12 @@ class _Axis(NamedTuple):
 
     @property
     def pad_after(self) -> int:
-        """What the last window reaches behind the data."""
+        """Return how far the last window extends beyond the data."""
         return max(self.pad, (self.windows - 1) * self.stride + self.span - self.size - self.pad)
 
 
 def _axes(converter: Any, inputs: Sequence[Any], is_max: bool) -> list[_Axis]:
-    """The axes of a pooling; none where their sizes are unknown."""
+    """Return the axes of a pooling; none where their sizes are unknown."""
     kernel = converter.convert_const_list(list(inputs[1]))
     shape = converter.infer_shape(inputs[0])[-len(kernel) :]
     if not all(isinstance(size, int) for size in shape):
@@ -160,7 +160,7 @@ def _axes(converter: Any, inputs: Sequence[Any], is_max: bool) -> list[_Axis]:
 
 
 def _cropped(result: Any, axes: Sequence[_Axis]) -> Any:
-    """The result without the windows that PyTorch does not have."""
+    """Return the result without the windows that PyTorch does not have."""
     if all(axis.windows == axis.rounded for axis in axes):
         return result
     ends = [axis.windows for axis in axes]
@@ -206,7 +206,9 @@ def _without_indices(name: str, converter: Any, stock: Convert) -> Convert:
 def _divided(
     name: str, inputs: Sequence[Any], types: Any, axes: Sequence[_Axis], stock: Convert
 ) -> Any:
-    """The mean of windows with their padding, times their size, divided by what is stated."""
+    """Return the mean of windows with their padding, times their size, divided by what is
+    stated.
+    """
     if not axes:
         raise fail(name, f"divisor_override={inputs[6]} needs sizes known at import")
     if "float" not in types[0]:
@@ -294,7 +296,7 @@ def _cumsum(converter: Any, stock: Convert) -> Convert:
 
 
 def _corrected(name: str, stock: Convert) -> Convert:
-    """A variance whose ``correction`` is stated: None is 1, and so is ``unbiased=True``."""
+    """Return a variance whose ``correction`` is stated: None is 1, and so is ``unbiased=True``."""
 
     def convert(inputs: Sequence[Any], types: Sequence[str]) -> Any:
         inputs = list(inputs)

@@ -15,7 +15,7 @@ from topi_ext.spec.geometry import fail
 
 
 def simplified(module: Any, input_infos: Any) -> Any:
-    """A copy of a scripted module, its control flow decided for inputs of these shapes.
+    """Return a copy of a scripted module, its control flow decided for inputs of these shapes.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def simplified(module: Any, input_infos: Any) -> Any:
     try:
         _simplify(graph)
     except RuntimeError:
-        return module  # which TVM refuses by the name of what it does not know
+        return module  # which TVM rejects by the name of the unknown operator
     _refuse_mutation(graph)
     return made
 
@@ -147,7 +147,7 @@ def _infer_types(graph: Any) -> None:
 
 
 def _without_numbers(value: Any) -> Any:
-    """A constant, a list, or a tensor without memory."""
+    """Return a constant, a list, or a tensor without memory."""
     import torch
 
     node = value.node()

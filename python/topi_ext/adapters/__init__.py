@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Relax and the Relay adapter share: calls, registration, hooks into importers."""
+"""Code that the Relax and the Relay adapter share: calls, registration, hooks into importers."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call of an operator states, whichever IR it is written in.
+"""Read a call of an operator, independently of the IR.
 
 Adapters read calls into this; everything behind it speaks of the forward convolution's x, w and y.
 """
@@ -53,7 +53,9 @@ class Call:
         return Layouts(**{role: layout.order for role, layout in self.layouts.items()})
 
     def shape(self, role: str) -> tuple[Any, ...]:
-        """Shape of the tensor `role` in the canonical order."""
+        """Return the shape of the tensor `role` in the canonical order."""
+        if self.geometry is None:
+            raise ValueError(f"{self.op}: the shape of {role} must be known")
         shapes = {
             "x": self.geometry.x_shape(self.n),
             "w": self.geometry.w_shape,
@@ -62,5 +64,5 @@ class Call:
         return shapes[role]
 
     def stored_shape(self, role: str) -> tuple[Any, ...]:
-        """Shape of the tensor `role` as it is stored."""
+        """Return the shape of the tensor `role` as it is stored."""
         return self.layouts[role].stored_shape(self.op, self.shape(role), simplify)

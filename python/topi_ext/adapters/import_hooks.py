@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Putting corrections into TVM's importers, and taking them out again, exactly.
+"""Installing corrections into TVM's importers, and removing them exactly.
 
 A module that holds an importer is corrected at once where somebody has imported it, else when
 somebody does: TVM's importers may import their frameworks, which cost seconds and may be missing.
@@ -25,13 +25,13 @@ from ..compat import process_state
 class Importer:
     """One module of TVM that holds an importer.
 
-    What it has is named by paths: ``FUNCTION``, ``CLASS.FUNCTION``, or ``TABLE[KEY]`` for an entry
-    of a mapping.
+    Its contents are named by paths: ``FUNCTION``, ``CLASS.FUNCTION``, or ``TABLE[KEY]`` for an
+    entry of a mapping.
 
     Attributes
     ----------
     models : str
-        What it imports.
+        The models that it imports.
     needs : mapping of str to tuple of str
         Parameters of the functions that corrections replace or call, by path.
     corrections : callable
@@ -63,7 +63,7 @@ class _Put:
 class ImportHooks:
     """The corrections of an adapter.
 
-    What is in place belongs to the process, as TVM's modules do: an adapter that is imported a
+    Installed corrections belong to the process, as TVM's modules do: an adapter that is imported a
     second time takes out what the first one put in.
 
     Parameters
@@ -132,7 +132,7 @@ class ImportHooks:
                 _set(owner, attribute, after)
 
     def unknown(self, name: str, module: ModuleType) -> str:
-        """What of the module is not as we know it, ``""`` where nothing is."""
+        """Return which part of the module is unknown to this package, ``""`` if none is."""
         needs = self.importers[name].needs
         for path, parameters in needs.items():
             owner, attribute = find(module, path)
@@ -152,8 +152,9 @@ class ImportHooks:
 
 
 def find(module: ModuleType, path: str) -> tuple[Any, str]:
-    """What of a module holds a path, and under which name: the module, a mapping, or the class
-    that defines the function, which is the one named or a base; None where nothing does."""
+    """Return the owner of a path and the name in it: the module, a mapping, or the class that
+    defines the function (the named class or a base). Return None if there is none.
+    """
     table, is_entry, key = path.partition("[")
     if is_entry:
         name = key.rstrip("]")
@@ -169,7 +170,9 @@ def find(module: ModuleType, path: str) -> tuple[Any, str]:
 
 
 def _place(module: ModuleType, path: str) -> tuple[Any, str]:
-    """Where a correction goes: what :func:`find` finds, or the mapping that lacks the entry."""
+    """Return where a correction goes: the result of :func:`find`, or the mapping without the
+    entry.
+    """
     owner, name = find(module, path)
     table, is_entry, _ = path.partition("[")
     return (getattr(module, table) if owner is None and is_entry else owner), name
@@ -209,7 +212,7 @@ class _Finder(MetaPathFinder):
 class _Corrected(Loader):
     """The loader of an importer."""
 
-    def __init__(self, loader: Any, hooks: ImportHooks) -> None:
+    def __init__(self, loader: Loader, hooks: ImportHooks) -> None:
         self.loader = loader
         self.hooks = hooks
 
@@ -217,7 +220,7 @@ class _Corrected(Loader):
         return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        # Whoever asks the module afterwards, such as inspect, finds its own loader.
+        # Later users of the module, such as inspect, find its own loader.
         module.__loader__ = self.loader
         if module.__spec__ is not None:
             module.__spec__.loader = self.loader

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether an adapter's rules are in TVM's operators: what both adapters share of registering.
+"""Registration of an adapter's rules with TVM's operators, shared by both adapters.
 
 Rules are attributes of TVM's operators, which belong to the process.
 """
@@ -15,7 +15,7 @@ from ..compat import Replaced, is_replaced, process_state, restore_op_attrs
 
 
 class Registration(ABC):
-    """What TVM's operators had before us, and whether our rules are wanted now.
+    """TVM's own attributes of operators, and whether the rules of this package are active.
 
     Both belong to the process, as the operators do: an adapter may be imported twice.
 
@@ -35,7 +35,7 @@ class Registration(ABC):
         """Set our rules.  What is still noted another package has set after us: it stays."""
 
     def remove(self) -> None:
-        """Set what our rules replaced, where nobody has set it since."""
+        """Restore the attributes that our rules replaced, unless they have been set since."""
         restore_op_attrs(self.replaced)
 
     def give_up(self) -> list[str]:
@@ -84,5 +84,5 @@ class Registration(ABC):
         self.update()
 
     def are_ours(self, op: str, keys: Collection[str]) -> bool:
-        """Whether all these attributes of an operator are our rules now."""
+        """Return whether all these attributes of an operator are our rules now."""
         return all(is_replaced(self.replaced, op, key) for key in keys)

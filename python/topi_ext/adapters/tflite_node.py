@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a node of TFLite states, asked of the ``OperatorConverter`` of TVM's importers of it.
+"""Read nodes of TFLite through the ``OperatorConverter`` of TVM's importers.
 
 Relax's and Relay's have the same functions.  `converter` and `op` are what they pass to a function
 that converts one node; the package ``tflite`` is imported when a node is read.
@@ -70,13 +70,13 @@ def with_stated_sizes(
 
 
 def shape_of(converter: Any, tensor: Any) -> list[int]:
-    """The shape of a tensor; a size that nobody states is 1 in it."""
+    """Return the shape of a tensor, with 1 for a size that is not stated."""
     return [int(size) for size in converter.get_tensor_shape(tensor)]
 
 
 def output_shape(converter: Any, op: Any, stated: Any, name: str) -> list[int]:
-    """The whole shape that a transposed convolution gives, `stated` by its first operand; what the
-    file says of the result, where the graph computes that.
+    """Return the whole shape that a transposed convolution gives, `stated` by its first operand;
+    what the file says of the result, where the graph computes that.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def shape_known(converter: Any, stated: Any, shape: Sequence[int]) -> Iterator[N
 
 
 def border(padding: int, **stated: Any) -> dict[str, tuple[int, ...]]:
-    """Strides, padding, dilation and output_padding as TVM's operators take them.
+    """Return the strides, padding, dilation and output_padding as TVM's operators take them.
 
     Parameters
     ----------

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled functions that one process leaves for the next."""
+"""The cache of compiled functions for later processes."""

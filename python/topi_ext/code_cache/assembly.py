@@ -18,7 +18,7 @@ from .. import compat
 
 
 def can_be_assembled(target: Any) -> bool:
-    """Whether a target is one whose assembly is known to be read as it was written.
+    """Return whether a target is one whose assembly is known to be read as it was written.
 
     LLVM reads all instructions of x86, whichever a processor has; elsewhere it refuses some.
     """
@@ -30,12 +30,12 @@ def can_be_assembled(target: Any) -> bool:
 
 @dataclass(frozen=True)
 class Assembled:
-    """What is kept of a module.
+    """The cached form of a module.
 
     Attributes
     ----------
     head : str
-        Of LLVM's text: data layout, triple.
+        Head of LLVM's text: data layout, triple.
     flag : str
         Metadata that names TVM's target.
     functions : tuple of str
@@ -68,9 +68,9 @@ class Assembled:
         return part if part.is_whole(own) else None
 
     def is_whole(self, own: str) -> bool:
-        """Whether LLVM can read all of it, and each function is among the code."""
+        """Return whether LLVM can read all of it, and each function is among the code."""
         names = (*self.functions, *self.pointers)
-        texts = (self.head, self.flag, self.text, *names)
+        texts: tuple[object, ...] = (self.head, self.flag, self.text, *names)
         if not self.functions or not all(isinstance(one, str) and one.isascii() for one in texts):
             return False
         labels = (f"\\0A{own}.{name}:\\0A" for name in self.functions)
@@ -96,13 +96,13 @@ _NAME = re.compile(r"[\w.]+")
 
 
 def assembled(module: Any, own: str) -> Assembled | None:
-    """What is to be kept of a module of LLVM; None where it has something that this cannot keep.
+    """Return the cacheable form of an LLVM module; None if it contains unsupported constructs.
 
     Parameters
     ----------
     module : tvm.runtime.Module
     own : str
-        Which no other module has: its names begin so.
+        Unique prefix of the names of this module.
     """
     text = _MAIN.sub("", _DEBUG.sub("", module.inspect_source("ll")))
     head = "\n".join(_HEAD.findall(text))

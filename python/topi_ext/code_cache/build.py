@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each lowered function of a model is compiled once on a machine, and only assembled after that.
+"""Compile each lowered function of a model once on a machine, and only assemble it later.
 
 TVM's build of lowered functions is replaced by one that acts on modules that were :func:`marked`,
 and inside :func:`keeping`; everything else it hands on.  What is not in the cache yet is compiled
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from .. import compat
 from . import disk as disk_cache
@@ -21,7 +21,7 @@ from .assembly import Assembled, assembled, can_be_assembled, together
 
 _MARK = "topi_ext.keeps_code"
 _keeping: ContextVar[dict[tuple[str, ...], Any] | None] = ContextVar("keeps_code", default=None)
-"""What was built inside the block, by the names of its functions."""
+"""Results of builds inside the block, by the names of their functions."""
 
 
 def marked(module: Any) -> Any:
@@ -31,7 +31,7 @@ def marked(module: Any) -> Any:
 
 @contextmanager
 def keeping() -> Iterator[None]:
-    """What is built inside may come from the cache and go there; what is equal is built once."""
+    """Use the cache for builds inside the block, and build equal functions once."""
     before = _keeping.set(None if disk_cache.folder() is None else {})
     try:
         yield
@@ -48,7 +48,7 @@ class _Function(NamedTuple):
 
     @property
     def own(self) -> str:
-        """What the names in its code begin with."""
+        """Return the prefix of the names in its code."""
         return f"k{self.name[:32]}"
 
 
@@ -58,14 +58,14 @@ class CachedBuild:
     Parameters
     ----------
     stock : callable
-        What builds otherwise.
+        The build function that is replaced.
     """
 
     def __init__(self, stock: compat.Build) -> None:
         self.stock = stock
 
     def __call__(self, mod: Any, target: Any = None, pipeline: Any = "default") -> Any:
-        """A module of LLVM, as TVM's own."""
+        """Return a module of LLVM, as TVM's own."""
         module, built = compat.as_module(mod), _keeping.get()
         is_asked = built is not None or _MARK in (module.attrs or ())
         if not (is_asked and _is_plain(module, target, pipeline)):
@@ -108,8 +108,8 @@ _REFUSED = b"this function cannot be assembled"
 """Kept in the place of a function's code, so that the next process does not try again."""
 
 
-def _kept(one: _Function) -> Assembled | bool | None:
-    """The code of a function in the cache; False for one that is refused, None for none."""
+def _kept(one: _Function) -> Assembled | Literal[False] | None:
+    """Return the cached code of a function; False if it is rejected, None if there is none."""
     content = disk_cache.read(one.name)
     if content is None or content == _REFUSED:
         return None if content is None else False
@@ -126,7 +126,7 @@ def _by_all_processors(make: Any, functions: list[_Function]) -> list[Assembled 
 
 
 def _named(module: Any, target: str) -> list[_Function] | None:
-    """The functions of `module`; None where what their code follows from can't be said."""
+    """Return the functions of `module` by name; None if the settings of their code are unknown."""
     settings = compat.build_settings()
     if settings is None:
         return None
@@ -141,7 +141,7 @@ def _named(module: Any, target: str) -> list[_Function] | None:
 
 
 def _is_plain(module: Any, target: Any, pipeline: Any) -> bool:
-    """Whether all is for one processor, by TVM's own passes, and can be kept."""
+    """Return whether all is for one processor, by TVM's own passes, and can be kept."""
     if target is None or pipeline not in (None, "default") or not module.functions:
         return False
     target = compat.tvm.target.Target(target)

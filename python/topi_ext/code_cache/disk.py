@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that one process leaves for the next: named by what they follow from, of limited size.
+"""The files of the cache: named by a hash of the settings and the function, with a size limit.
 
 ``TVM_CONV_CACHE`` names the folder, or is ``0``; unless given it is ``tvm-conv-ext/compiled`` where
 the system keeps caches.  ``TVM_CONV_CACHE_MB`` limits its size.  Nothing here raises: a file that
@@ -32,7 +32,7 @@ _PRIVATE = 0o700
 
 
 def folder() -> Path | None:
-    """Where files are, or None where there are to be none."""
+    """Return the folder of the cache, or None if it is off."""
     given = os.environ.get(VARIABLE, "").strip()
     if given.lower() in _OFF:
         return None
@@ -40,19 +40,19 @@ def folder() -> Path | None:
         if given.lower() not in _ON:
             return Path(given).expanduser()
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:  # nobody's home is known
+    except RuntimeError:  # there is no home directory
         return None
     return home / "tvm-conv-ext" / "compiled"
 
 
 def limit_bytes() -> int:
-    """How large all files together may become."""
+    """Return how large all files together may become."""
     given = os.environ.get(VARIABLE_MB, "").strip()
     return (int(given) if given.isascii() and given.isdigit() else _DEFAULT_MB) << 20
 
 
 def key(*parts: str) -> str:
-    """The name of what follows from `parts` and from the source of this package."""
+    """Return the name of what follows from `parts` and from the source of this package."""
     digest = hashlib.sha256(_source())
     for part in parts:
         content = part.encode(errors="surrogatepass")
@@ -101,7 +101,7 @@ def clear() -> tuple[int, int]:
 
 
 def size() -> tuple[int, int]:
-    """How many files there are, and their bytes."""
+    """Return how many files there are, and their bytes."""
     where = folder()
     found = _files(where) if where else []
     return len(found), sum(bytes_ for _, bytes_, _ in found)
@@ -152,7 +152,7 @@ def _header(name: str, content: bytes) -> bytes:
 
 @cache
 def _source() -> bytes:
-    """What tells one version of this package from another, released or not."""
+    """Return a text that differs between versions of this package, released or not."""
     digest = hashlib.sha256()
     here = Path(__file__).parent
     for file in sorted(here.rglob("*.py")):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each module of LLVM that TVM 0.17 makes is optimized once on a machine.
+"""Optimize each LLVM module of TVM 0.17 once on a machine.
 
 TVM's build of modules of lowered functions is replaced by one that keeps LLVM's text of what the
 optimizer has made.  A later build reads that text, and LLVM only chooses instructions.  A module is

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only code that knows one TVM release from another.
+"""The only code that distinguishes TVM releases.
 
 Written for apache-tvm 0.25, 0.26 and 0.27 (Relax) and for TVM 0.17 (Relay).  What needs either IR
 is inside functions, so that it can be imported beside a TVM that has only the other one.
@@ -109,6 +109,7 @@ from .targets import (
     system_triple,
 )
 from .versions import (
+    TESTED,
     IRBuilder,
     process_state,
     relax,
@@ -118,9 +119,11 @@ from .versions import (
     script,
     tir,
     tvm,
+    untested,
 )
 
 __all__ = [
+    "TESTED",
     "Build",
     "IRBuilder",
     "Replaced",
@@ -214,6 +217,7 @@ __all__ = [
     "tvm",
     "type_of",
     "unrolled_by_compiler",
+    "untested",
     "uses_var",
     "with_initial_values",
     "with_replaced",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions, blocks, variables, memory and calls of the processor, by TVM's IRBuilder."""
+"""Functions, blocks, variables, memory and intrinsics, by TVM's IRBuilder."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def statements(frame: Any) -> Iterator[Any]:
 
 
 def prim_func() -> Any:
-    """The frame of a function."""
+    """Return the frame of a function."""
     return script.prim_func() if LETS_ARE_FRAMES else script.prim_func(s_tir=True)
 
 
 @contextmanager
 def root_block() -> Iterator[None]:
-    """The frame of a function's body: a block where Relax asks for one."""
+    """Open the frame of a function's body, which is a block if Relax requires one."""
     if LETS_ARE_FRAMES:
         # The body is taken out of the function, see relay_ext: no block may be around it.
         with statements(ExitStack()):
@@ -62,7 +62,7 @@ def root_block() -> Iterator[None]:
 
 
 def asserting(func: Any, rules: Sequence[tuple[Any, str]]) -> Any:
-    """A function of :func:`root_block`, which raises the line of a rule that does not hold.
+    """Return a function of :func:`root_block`, which raises the line of a rule that does not hold.
 
     Relay takes bodies out of functions, and does so itself.
     """
@@ -77,7 +77,9 @@ def asserting(func: Any, rules: Sequence[tuple[Any, str]]) -> Any:
 
 
 def flat_alias(buffer: Any, elements: Any, dtype: str) -> Any:
-    """The memory of `buffer` as a buffer with one axis, which begins where any element may."""
+    """Return the memory of `buffer` as a buffer with one axis, which begins where any element
+    may.
+    """
     if LETS_ARE_FRAMES:
         aligned = buffer.data_alignment
         return tir.decl_buffer((elements,), dtype, data=buffer.data, data_alignment=aligned)
@@ -85,12 +87,12 @@ def flat_alias(buffer: Any, elements: Any, dtype: str) -> Any:
 
 
 def uses_var(expr: Any, variable: Any) -> bool:
-    """Whether a variable occurs in an expression."""
+    """Return whether a variable occurs in an expression."""
     return any(found.same_as(variable) for found in tir.analysis.undefined_vars(expr))
 
 
 def bind(value: Any) -> Any:
-    """A variable of the generated code."""
+    """Return a variable of the generated code."""
     if LETS_ARE_FRAMES:
         return _open[-1].enter_context(script.LetStmt(value))
     return script.bind(value)
@@ -102,12 +104,12 @@ def opaque(value: Any) -> Any:
 
 
 def reinterpret(value: Any, dtype: str) -> Any:
-    """The bits of `value` read as another dtype of the same width."""
+    """Return the bits of `value` read as another dtype of the same width."""
     return tir.call_intrin(dtype, _REINTERPRET, value)
 
 
 def converts_vectors(dtype: str) -> bool:
-    """Whether vectors of `dtype` may be converted and stored.
+    """Return whether vectors of `dtype` may be converted and stored.
 
     Before TVM 0.27 those of bfloat16 fail as soon as a pass has rewritten them: it compares the
     vector with one element of where it is stored.
@@ -116,7 +118,7 @@ def converts_vectors(dtype: str) -> bool:
 
 
 def allocate(elements: Any, dtype: str, *, hidden: bool = False) -> Any:
-    """A buffer that lives until the enclosing statements end.
+    """Return a buffer that lives until the enclosing statements end.
 
     Parameters
     ----------
@@ -142,7 +144,7 @@ _numbers = count()
 
 
 def scoped(elements: Any, dtype: str, scope: str) -> Any:
-    """A buffer in one of a GPU's memories: "global", "shared", "shared.dyn" or "local"."""
+    """Return a buffer in one of a GPU's memories: "global", "shared", "shared.dyn" or "local"."""
     if not LETS_ARE_FRAMES:
         return script.alloc_buffer((elements,), dtype, scope=scope)
     data = _open[-1].enter_context(script.allocate([elements], dtype, scope))
@@ -152,7 +154,9 @@ def scoped(elements: Any, dtype: str, scope: str) -> Any:
 
 
 def launch_thread(tag: str, extent: Any) -> Any:
-    """The frame of what runs once for each number below `extent`, which has this name on a GPU."""
+    """Return the frame of what runs once for each number below `extent`, which has this name on a
+    GPU.
+    """
     return script.launch_thread(tag, extent)
 
 
@@ -162,7 +166,7 @@ def barrier(scope: str) -> None:
 
 
 def imported_c(text: str) -> Any:
-    """The frame of statements that may call the functions that `text`, in CUDA, defines.
+    """Return the frame of statements that may call the functions that `text`, in CUDA, defines.
 
     TVM writes it once for every launch of a module, into one file.
     """
@@ -170,18 +174,20 @@ def imported_c(text: str) -> Any:
 
 
 def unrolled_by_compiler() -> Any:
-    """The frame of loops that are unrolled by the compiler of what TVM writes, and not by TVM."""
+    """Return the frame of loops that are unrolled by the compiler of what TVM writes, and not by
+    TVM.
+    """
     no = tir.IntImm("bool", 0)
     return script.attr(tir.IntImm("int32", 0), "pragma_unroll_explicit", no)
 
 
 def size_var(name: str) -> Any:
-    """A fresh variable for a size."""
+    """Return a fresh variable for a size."""
     return tir.Var(name, "int64")
 
 
 def address(buffer: Any, offset: Any) -> Any:
-    """The address of the byte `offset` of a buffer, of which any part may then be used."""
+    """Return the address of the byte `offset` of a buffer, of which any part may then be used."""
     # Not of an element: TVM would take it for the only one that is used, and allocate no more.
     return tir.call_intrin("handle", "tirx.handle_add_byte_offset", buffer.data, offset)
 
@@ -192,7 +198,7 @@ def llvm_call(name: str, *arguments: Any) -> None:
 
 
 def llvm_value(dtype: str, name: str, *arguments: Any) -> Any:
-    """What one of LLVM's intrinsics, without side effects, returns."""
+    """Return the result of an LLVM intrinsic without side effects."""
     return tir.call_llvm_pure_intrin(dtype, name, *arguments)
 
 
@@ -207,7 +213,9 @@ def prefetch(buffer: Any, index: Any) -> None:
 
 
 def reads_llvm() -> bool:
-    """Whether :func:`imported_llvm` takes text with opaque pointers, as LLVM 17 writes it."""
+    """Return whether :func:`imported_llvm` takes text with opaque pointers, as LLVM 17 writes
+    it.
+    """
     return not LETS_ARE_FRAMES and tvm.target.codegen.llvm_version_major() >= 17
 
 
@@ -222,7 +230,7 @@ def imported_llvm(text: str) -> Iterator[None]:
 
 
 def extern_value(dtype: str, name: str, *arguments: Any) -> Any:
-    """What a function without side effects returns."""
+    """Return the result of an external function without side effects."""
     return tir.call_pure_extern(dtype, name, *arguments)
 
 
@@ -232,6 +240,6 @@ def extern_call(name: str, *arguments: Any) -> None:
 
 
 def system_call(*arguments: int) -> Any:
-    """What a system call of Linux returns."""
+    """Return the result of a Linux system call."""
     numbers = (tir.IntImm("int64", argument) for argument in arguments)
     return tir.call_extern("int64", "syscall", *numbers)

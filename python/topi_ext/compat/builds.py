@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where TVM turns lowered functions into code, and what decides what that code is."""
+"""Hooks into the step where TVM compiles lowered functions, and the settings that influence it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GLOBAL = "tirx.build"
 
 
 def build_of_functions() -> Build:
-    """What builds the functions of a module, ``(module, target, pipeline)``."""
+    """Return the function that builds the functions of a module, ``(module, target, pipeline)``."""
     return tvm.tirx.build
 
 
@@ -46,7 +46,7 @@ def replace_build_of_llvm(build: Build) -> None:
 
 
 def as_module(functions: Any) -> Any:
-    """What TVM's build is given, a function or a module, as a module."""
+    """Return the argument of TVM's build, a function or a module, as a module."""
     if isinstance(functions, tvm.IRModule):
         return functions
     return tvm.IRModule.from_expr(functions)
@@ -86,17 +86,17 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def function_text(func: Any) -> str:
-    """All that a function is, exactly."""
+    """Return all that a function is, exactly."""
     return tvm.ir.save_json(func)
 
 
 def calls_another(text: str) -> bool:
-    """Whether the function of a text needs another of its module."""
+    """Return whether the function of a text needs another of its module."""
     return '"ir.GlobalVar"' in text
 
 
 def module_of_llvm(text: str) -> Any:
-    """A module of a text in LLVM's language.
+    """Return a module of a text in LLVM's language.
 
     TVM reads it from a file only.  This one is in memory, so that no disk can be full.
 
@@ -152,7 +152,7 @@ def _file_in_memory() -> Iterator[tuple[Any, str]]:
 
 
 def build_settings() -> str | None:
-    """What beside a function and its target decides its code; None where that can't be said."""
+    """Return the settings beside function and target that influence the code; None if unknown."""
     context = tvm.transform.PassContext.current()
     config = {str(key): _plain(value) for key, value in context.config.items()}
     if context.instruments or not all(isinstance(v, (bool, int, str)) for v in config.values()):

@@ -11,18 +11,18 @@ from .versions import arith, relax, tir, tvm
 
 
 def as_size(value: Any) -> Any:
-    """The size `value` as an ``int`` where it is a constant, else unchanged."""
+    """Return the size `value` as an ``int`` where it is a constant, else unchanged."""
     return int(value) if isinstance(value, (int, tir.IntImm)) else value
 
 
 def same_size(a: Any, b: Any) -> bool:
-    """Whether two sizes are known to be equal; ``==`` of symbolic ones is an expression."""
+    """Return whether two sizes are known to be equal; ``==`` of symbolic ones is an expression."""
     difference = simplify(a - b)
     return isinstance(difference, int) and difference == 0
 
 
 def simplify(value: Any) -> Any:
-    """The size `value` simplified: an ``int`` where that makes it a constant."""
+    """Return the size `value` simplified: an ``int`` where that makes it a constant."""
     return value if isinstance(value, int) else as_size(arith.Analyzer().simplify(value))
 
 
@@ -32,7 +32,9 @@ def buffer_of_region(region: Any) -> Any:
 
 
 def dtype_name(dtype: Any) -> str:
-    """Name of a dtype, ``""`` where it is not known or not given: None, ``""`` and void."""
+    """Return the name of a dtype, ``""`` where it is not known or not given: None, ``""`` and
+    void.
+    """
     if dtype is None:
         return ""
     name = str(getattr(dtype, "dtype", dtype))
@@ -41,7 +43,7 @@ def dtype_name(dtype: Any) -> str:
 
 @cache
 def infer_key() -> str:
-    """Name of the operator attribute that infers types."""
+    """Return the name of the operator attribute that infers types."""
     return "FInferStructInfo" if hasattr(relax(), "TensorStructInfo") else "FInferType"
 
 
@@ -51,14 +53,14 @@ def _tensor_type_class() -> Any:
 
 
 def tensor_type(shape: Any, dtype: str, ndim: int, vdevice: Any = None) -> Any:
-    """Type of a tensor; `shape` may be None for unknown, `dtype` ``""`` for unknown."""
+    """Return the type of a tensor; `shape` may be None for unknown, `dtype` ``""`` for unknown."""
     unknown = "" if infer_key() == "FInferStructInfo" else None
     rank = {"ndim": ndim} if shape is None else {}
     return _tensor_type_class()(shape, dtype or unknown, vdevice, **rank)
 
 
 def shape_type(sizes: Any) -> Any:
-    """Type of a shape expression of these sizes."""
+    """Return the type of a shape expression of these sizes."""
     return (getattr(relax(), "ShapeStructInfo", None) or relax().ShapeType)(sizes)
 
 
@@ -68,12 +70,12 @@ def tuple_type(fields: Sequence[Any]) -> Any:
 
 
 def type_of(expr: Any) -> Any:
-    """Type of a normalized Relax expression."""
+    """Return the type of a normalized Relax expression."""
     return expr.struct_info if infer_key() == "FInferStructInfo" else expr.ty
 
 
 def tensor_type_of(expr: Any) -> Any:
-    """Type of a normalized Relax expression, or None if that is no tensor."""
+    """Return the type of a normalized Relax expression, or None if that is no tensor."""
     found = type_of(expr)
     return found if isinstance(found, _tensor_type_class()) else None
 
@@ -86,7 +88,7 @@ def has_float(kind: Any) -> bool:
 
 
 def constant_value(expr: Any) -> Any:
-    """The array that a Relax constant holds, or None for another expression."""
+    """Return the array that a Relax constant holds, or None for another expression."""
     kind = getattr(relax(), "Constant", None) or tvm.ir.GenericConst
     if not isinstance(expr, kind):
         return None
@@ -94,7 +96,7 @@ def constant_value(expr: Any) -> Any:
 
 
 def known_shape(shape: Any) -> Any:
-    """Sizes of a shape expression, or None where they are not known."""
+    """Return the sizes of a shape expression, or None where they are not known."""
     if shape is None:
         return None
     stated = shape if isinstance(shape, relax().ShapeExpr) else type_of(shape)
@@ -103,7 +105,7 @@ def known_shape(shape: Any) -> Any:
 
 
 def parameters_of(func: Any) -> list[tuple[tuple[int, ...], str]]:
-    """Shapes and dtypes of the arrays that a PrimFunc of known sizes takes."""
+    """Return the shapes and dtypes of the arrays that a PrimFunc of known sizes takes."""
     buffers = func.params
     if hasattr(func, "buffer_map"):  # they are handles
         buffers = [func.buffer_map[param] for param in buffers]

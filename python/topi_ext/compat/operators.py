@@ -11,7 +11,7 @@ from .versions import tvm
 
 
 def op_attr(op_name: str, key: str) -> Any:
-    """The attribute `key` of an operator, None where it is unset."""
+    """Return the attribute `key` of an operator, None where it is unset."""
     try:
         return tvm.ir.Op.get(op_name).get_attr(key)
     except RuntimeError:  # no operator has ever had this attribute
@@ -19,7 +19,7 @@ def op_attr(op_name: str, key: str) -> Any:
 
 
 def has_op(op_name: str) -> bool:
-    """Whether this TVM has an operator."""
+    """Return whether this TVM has an operator."""
     return op_name in _op_names()
 
 
@@ -37,7 +37,7 @@ def set_op_attr(op_name: str, key: str, value: Any, level: int = 10) -> None:
 
 
 def _same(first: Any, second: Any) -> bool:
-    """Whether two attributes are one object of TVM."""
+    """Return whether two attributes are one object of TVM."""
     if first is None or second is None:
         return first is second
     if hasattr(first, "same_as"):
@@ -46,7 +46,7 @@ def _same(first: Any, second: Any) -> bool:
 
 
 Replaced = dict[tuple[str, str], tuple[Any, Any]]
-"""What an attribute was and what it became, by operator and key."""
+"""Earlier and current value of an attribute, by operator and key."""
 
 
 def replace_op_attr(
@@ -59,7 +59,7 @@ def replace_op_attr(
 
 
 def is_replaced(replaced: Replaced, op_name: str, key: str) -> bool:
-    """Whether the attribute is what it became, and nobody has set it since."""
+    """Return whether the attribute still has the value that this package set."""
     noted = replaced.get((op_name, key))
     return noted is not None and _same(op_attr(op_name, key), noted[1])
 
@@ -85,8 +85,9 @@ def own_op(op_name: str, description: str, arguments: Sequence[str]) -> None:
 
 
 def call_attr(call: Any, name: str) -> Any:
-    """The attribute `name` of a call, whether its attributes are a class or a dictionary, which
-    may lack it: None then."""
+    """Return the attribute `name` of a call, whether its attributes are a class or a dictionary,
+    which may lack it: None then.
+    """
     attrs = call.attrs
     if isinstance(attrs, tvm.ir.DictAttrs):
         return dict(attrs.items()).get(name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finished functions, rewritten."""
+"""Rewriting of finished functions."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ _NAMESPACE = tir.__name__.rpartition(".")[2] + "."
 
 
 def intrinsic_name(call: Any) -> str:
-    """Of a call of one of TVM's own functions of numbers, such as ``exp``; else empty."""
+    """Return the name of one of TVM's math intrinsics, such as ``exp``; empty for other calls."""
     name = str(getattr(call.op, "name", ""))
     return name.removeprefix(_NAMESPACE) if name.startswith(_NAMESPACE) else ""
 
 
 def scalar_dtype(expr: Any) -> str:
-    """Dtype of an expression of numbers."""
+    """Return the dtype of an expression of numbers."""
     return str(expr.dtype if hasattr(expr, "dtype") else expr.ty.dtype)
 
 
 def same_expression(a: Any, b: Any) -> bool:
-    """Whether two expressions of Relax's TVM have the same structure, variables included."""
+    """Return whether two expressions of Relax's TVM have the same structure, variables included."""
     from tvm_ffi import structural_equal
 
     return bool(structural_equal(a, b))
 
 
 def is_number(expr: Any) -> bool:
-    """Whether an expression is a floating-point constant."""
+    """Return whether an expression is a floating-point constant."""
     return isinstance(expr, tir.FloatImm)
 
 
 def extern_operands(expr: Any, name: str) -> Any:
-    """The operands of a call of the external function `name`; None of other expressions."""
+    """Return the operands of a call of the external function `name`; None of other expressions."""
     is_extern = hasattr(expr, "args") and intrinsic_name(expr) == "call_pure_extern"
     if not is_extern or str(expr.args[0].value) != name:
         return None
@@ -128,14 +128,16 @@ def with_updates(body: Any, annotation: str, replacement: Callable[[Any, Any], A
 
 
 def takes_llvm(func: Any) -> bool:
-    """Whether a function has a root block, where :func:`importing_llvm` puts LLVM text that this
-    TVM reads."""
+    """Return whether a function has a root block, where :func:`importing_llvm` puts LLVM text that
+    this TVM reads.
+    """
     return reads_llvm() and hasattr(func.body, "block")
 
 
 def importing_llvm(body: Any, text: str) -> Any:
-    """The body of a function with a root block, which may call the functions that `text`, in LLVM's
-    language, defines."""
+    """Return the body of a function with a root block, which may call the functions that `text`, in
+    LLVM's language, defines.
+    """
     root, zero = body.block, tir.IntImm("int32", 0)
     inside = tir.AttrStmt(zero, "pragma_import_llvm", StringImm(text), root.body)
     block = type(root)(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Targets of TVM, and what LLVM knows of processors."""
+"""Targets of TVM, and LLVM's information about processors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .versions import LETS_ARE_FRAMES, tvm
 
 
 def host_target(num_cores: int) -> Any:
-    """The llvm target that uses all that this machine's processor can do."""
+    """Return the llvm target that uses all that this machine's processor can do."""
     llvm = tvm.target.codegen
     options: dict[str, Any] = {
         "kind": "llvm",
@@ -50,7 +50,7 @@ _ARCH_PRCTL, _SUPPORTED, _TILE_DATA = 158, 0x1021, 18
 
 
 def _linux_grants_amx() -> bool:
-    """Whether this Linux grants tile registers to a process that asks, as kernels do."""
+    """Return whether this Linux grants tile registers on request, as kernels request them."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return False  # the numbers are those of x86-64
     supported = ctypes.c_uint64()
@@ -62,8 +62,9 @@ _NO_GATHERS = ("+prefer-no-gather", "+prefer-no-scatter")
 
 
 def gathers_elements(target: Any) -> bool:
-    """Whether LLVM copies elements that are apart by AVX-512's accesses and scatters, and could be
-    told not to: they take several cycles for each element, plain loads and stores about one."""
+    """Return whether LLVM copies separate elements by AVX-512's gathers and scatters, and could be
+    told not to. They take several cycles for each element, and plain loads and stores about one.
+    """
     llvm = tvm.target.codegen
     if llvm.llvm_version_major() < 18:
         return False
@@ -72,7 +73,7 @@ def gathers_elements(target: Any) -> bool:
 
 
 def compiled(functions: dict[str, Any], target: Any) -> Any:
-    """The module of PrimFuncs by name, whose object file a program in C can call.
+    """Return the module of PrimFuncs by name, whose object file a program in C can call.
 
     Raises
     ------
@@ -86,40 +87,42 @@ def compiled(functions: dict[str, Any], target: Any) -> Any:
 
 
 def processor(target: Any) -> str:
-    """The processor that an llvm target names; empty where it names none."""
+    """Return the processor that an llvm target names; empty where it names none."""
     return str(target.attrs.get("mcpu", "") or "")
 
 
 def is_cpu(target: Any) -> bool:
-    """Whether a target's loops can be parallel."""
+    """Return whether a target's loops can be parallel."""
     return "cpu" in target.keys
 
 
 def is_gpu(target: Any) -> bool:
-    """Whether a target wants its loops bound to threads."""
+    """Return whether a target wants its loops bound to threads."""
     return "gpu" in target.keys
 
 
 def is_for_this_machine(target: Any) -> bool:
-    """Whether an llvm target compiles for the architecture that this process runs on."""
+    """Return whether an llvm target compiles for the architecture that this process runs on."""
     triple = str(target.attrs.get("mtriple", ""))
     return not triple or triple.split("-")[0] == system_triple().split("-")[0]
 
 
 def system_triple() -> str:
-    """What LLVM calls this machine."""
+    """Return LLVM's name of this machine."""
     return str(tvm.target.codegen.llvm_get_system_triple())
 
 
 def processors(triple: str = "") -> set[str]:
-    """The processors that LLVM knows of this machine's architecture, or of a triple's."""
+    """Return the processors that LLVM knows of this machine's architecture, or of a triple's."""
     named = {"mtriple": triple} if triple else {}
     plain = tvm.target.Target({"kind": "llvm", **named})
     return set(map(str, tvm.target.codegen.llvm_get_cpu_archlist(plain)))
 
 
 def lacks_64_bits(target: Any) -> bool:
-    """Whether an llvm target is for x86-64, and its processor is older: LLVM ends the process."""
+    """Return whether an llvm target is for x86-64, and its processor is older: LLVM ends the
+    process.
+    """
     triple = str(target.attrs.get("mtriple", "") or system_triple())
     if not triple.startswith("x86_64") or processor(target) not in processors(triple) - {"generic"}:
         return False
@@ -127,8 +130,9 @@ def lacks_64_bits(target: Any) -> bool:
 
 
 def missing_vectors(target: Any, has: Callable[[str], bool] | None = None) -> list[str]:
-    """The vector instructions that an llvm target uses and a processor has not: this machine's, or
-    that of which ``has(feature)`` tells."""
+    """Return the vector instructions that an llvm target uses and a processor has not: this
+    machine's, or that of which ``has(feature)`` tells.
+    """
     if has is None:
         here = dict(tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")())
 
@@ -174,12 +178,11 @@ _FEATURES: dict[str, frozenset[str]] = {}
 
 @cache
 def knows_triple(triple: str) -> bool:
-    """Whether LLVM compiles for a triple. Asked for the features of another it ends the process;
-    left alone, TVM says so when it compiles."""
+    """Return whether LLVM compiles for a triple. Asked for the features of another it ends the
+    process; left alone, TVM says so when it compiles.
+    """
     ask = getattr(tvm.target.codegen, "llvm_get_vector_width", None)
-    if (
-        not triple or ask is None
-    ):  # TVM 0.17: nothing there refuses, and its own build ends the process too
+    if not triple or ask is None:  # TVM 0.17 has no check, and its own build ends the process too
         return True
     try:
         ask(tvm.target.Target({"kind": "llvm", "mtriple": triple}))

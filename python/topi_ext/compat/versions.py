@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which TVM this is, and its modules by the names that ours use."""
+"""The version of TVM, and its modules by the names that this package uses."""
 
 from __future__ import annotations
 
 import os
+import re
 from functools import cache
 from typing import Any
 
@@ -28,22 +29,35 @@ StringImm = getattr(tir, "StringImm", None) or tvm.ir.StringImm
 LETS_ARE_FRAMES = not hasattr(script, "bind")
 """Before TVM 0.25 a variable or an allocation is a frame around the statements that follow it."""
 ADDRESSES_HAVE_TYPES = hasattr(tir.IntImm("int64", 0), "ty")
-"""Before TVM 0.26 the address of an element is no place for a buffer."""
+"""Before TVM 0.26 a buffer cannot be declared at the address of an element."""
 
 
 def release() -> str:
-    """Version and folder of the TVM that is imported."""
+    """Return version and folder of the imported TVM."""
     return f"{tvm.__version__}, {os.path.dirname(tvm.__file__)}"
+
+
+TESTED = "TVM 0.17 (Relay), 0.25, 0.26, 0.27, and the main branch before 0.28"
+"""The releases of TVM that were tested: docs/reference/compatibility.md states how."""
+NEWEST_TESTED = (0, 28)
+
+
+def untested() -> str | None:
+    """Return a warning if TVM is newer than the tested releases; None otherwise."""
+    version = re.match(r"(\d+)\.(\d+)", tvm.__version__)
+    if version is None or tuple(map(int, version.groups())) <= NEWEST_TESTED:
+        return None
+    return f"tvm {tvm.__version__} is newer than the tested releases: {TESTED}"
 
 
 @cache
 def relax() -> Any:
-    """The module ``tvm.relax``.
+    """Return the module ``tvm.relax``.
 
     Raises
     ------
     ImportError
-        One line, where this TVM has no Relax that we know.
+        If this TVM has no Relax that this package supports.
     """
     try:
         from tvm import relax as module
@@ -59,12 +73,12 @@ def relax() -> Any:
 
 @cache
 def relay() -> Any:
-    """The module ``tvm.relay``.
+    """Return the module ``tvm.relay``.
 
     Raises
     ------
     ImportError
-        One line, where this TVM has no Relay or lacks a name that we need of it.
+        If this TVM has no Relay, or lacks a name that this package uses.
     """
     version = getattr(tvm, "__version__", "of unknown version")
     try:
@@ -89,5 +103,5 @@ def relay() -> Any:
 
 
 def process_state(package: str) -> dict[str, Any]:
-    """What `package` keeps for the life of the process: a second import of it finds that here."""
+    """Return state of `package` for the life of the process, which a second import finds."""
     return vars(tvm).setdefault(f"_state_of_{package}", {})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a problem to a kernel for a processor."""
+"""Build CPU kernels for problems."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class CpuBackend:
 
     @classmethod
     def of(cls, target: Any, selection: Selection = ALL) -> CpuBackend | None:
-        """That of an llvm target; None where LLVM does not know its triple."""
+        """Return the backend of an llvm target; None if LLVM does not know its triple."""
         features = compat.llvm_features(target)
         if features is None:
             return None
@@ -54,11 +54,11 @@ class CpuBackend:
         return cls(machine, compat.processor(target), current(), selection)
 
     def plan(self, problem: Problem) -> Plan:
-        """That which was measured to be the fastest; where none was, by estimate."""
+        """Return the plan that was measured to be fastest, or the cheapest by estimate."""
         return self.choice(problem).plan
 
     def choice(self, problem: Problem) -> Choice:
-        """The same, with where it comes from and its estimate."""
+        """Return the plan with its origin and its estimate."""
         if self.selection.is_all:
             found = measured(problem, self.machine, self.processor, self.database)
             if found is not None:
@@ -67,7 +67,7 @@ class CpuBackend:
         return Choice(plan, cycles, "estimate" if self.selection.is_all else "selected")
 
     def build(self, problem: Problem, plan: Plan | None = None) -> Any:
-        """The PrimFunc of the kernel with this `plan`; of the fastest one without.
+        """Return the PrimFunc of the kernel with this `plan`; of the fastest one without.
 
         Any plan that :func:`topi_ext.cpu.select.choose.candidates` gives for the problem is right.
         """
@@ -81,24 +81,25 @@ class CpuBackend:
 
     @staticmethod
     def supports(kind: str) -> bool:
-        """Whether there are kernels for a kind of operator."""
+        """Return whether there are kernels for a kind of operator."""
         return KERNELS.serves(kind)
 
     @staticmethod
     def fuses(_: ZeroPoints) -> bool:
-        """Whether kernels subtract zero points: all of them do."""
+        """Return whether kernels subtract zero points: all of them do."""
         return True
 
     @staticmethod
     def rules(_: Problem) -> list[Rule]:
-        """What is asked of sizes, beyond what every kernel asks: nothing."""
+        """Return the additional rules of this target for sizes: none."""
         return []
 
     def build_packing(
         self, problem: Problem, plan: Plan | None = None
     ) -> tuple[Any, Packed] | None:
-        """The PrimFunc that packs the weights of that kernel, and what it writes; None where the
-        kernel reads weights as they are."""
+        """Return the PrimFunc that packs the weights of that kernel, and what it writes; None where
+        the kernel reads weights as they are.
+        """
         plan = self.plan(problem) if plan is None else plan
         packed = kernels.packed_weights(problem, plan)
         return packed and (kernels.build_packing(problem, plan), packed)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""IR builder primitives of CPU kernels: those of every target, and memory, threads and caches.
+"""IR builder primitives of CPU kernels: the common ones, and memory, threads and caches.
 
 A kernel reads as its loop nest::
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan has to know of a processor."""
+"""The properties of a processor that plans depend on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CACHE_LINE = 64
 
 @dataclass(frozen=True)
 class CpuMachine:
-    """What a plan has to know of a processor.
+    """The properties of a processor that plans depend on.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class CpuMachine:
 
     @classmethod
     def of_features(cls, features: frozenset[str], threads: int) -> CpuMachine:
-        """The machine that LLVM's CPU `features` describe."""
+        """Return the machine that LLVM's CPU `features` describe."""
         streams = "non-temporal-stores" in features
         if "amx-tile" in features:
             other = cls.of_features(features - {"amx-tile"}, threads)
@@ -71,7 +71,7 @@ class CpuMachine:
 
     @classmethod
     def _of_vectors(cls, features: frozenset[str], threads: int, streams: bool) -> CpuMachine:
-        """The same without instructions that only some dtypes have."""
+        """Return the machine without instructions that only some dtypes have."""
         if "avx512f" in features:
             known = cls(vector_bytes=64, registers=32, threads=threads, streams=streams)
             dots = float("avx512bf16" in features)
@@ -91,12 +91,14 @@ class CpuMachine:
         return cls(threads=threads)
 
     def lanes(self, dtype: str) -> int:
-        """Elements of a vector of this dtype."""
+        """Return the elements of a vector of this dtype."""
         return max(1, self.vector_bytes // byte_width(dtype))
 
 
 def _int_dots(features: frozenset[str], fmas: float) -> tuple[tuple[str, float], ...]:
-    """The instructions for products of integers that `features` name, of the widest vectors."""
+    """Return the instructions for products of integers that `features` name, of the widest
+    vectors.
+    """
     if "neon" in features:
         # Of equally fast ones the first is taken.
         names = [*(("usdot",) if "i8mm" in features else ())]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gradient of a maximum pooling of images, as a function for processors.
+"""The gradient of maximum pooling of images, as a CPU function.
 
 ::
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C around a kernel: its header, and the function that hands its arguments to it."""
+"""The C code around a kernel: its header, and the function that passes its arguments."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ TYPES = {
     "float64": "double",
     **{name: f"{name}_t" for name in ("int8", "uint8", "int16", "int32", "int64")},
 }
-"""Of C, by dtype."""
+"""Types of C, by dtype."""
 
 _CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4}
-"""Of DLPack, by dtype without its width."""
+"""Type codes of DLPack, by dtype without its width."""
 
 _HEADER = """\
 /* Made by `python -m topi_ext.emit`; changes are lost.
@@ -66,7 +66,7 @@ int __tvm_ffi_{kernel}(void* self, void* arguments, int32_t count, void* result)
 
 
 def header(request: Request, packed: Argument | None, target: str) -> str:
-    """The header of a kernel.
+    """Return the header of a kernel.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def header(request: Request, packed: Argument | None, target: str) -> str:
     packed : Argument or None
         The packed weights, if weights come packed.
     target : str
-        What it was built for.
+        The target that it was built for.
     """
     name, guard = request.words.name, request.words.name.upper()
     arguments = kernel_arguments(request, packed)
@@ -100,7 +100,7 @@ def header(request: Request, packed: Argument | None, target: str) -> str:
 
 
 def source(request: Request, packed: Argument | None, *, copies: bool) -> str:
-    """The functions that the header declares.
+    """Return the functions that the header declares.
 
     Parameters
     ----------
@@ -119,18 +119,18 @@ def source(request: Request, packed: Argument | None, *, copies: bool) -> str:
 
 
 def kernel_arguments(request: Request, packed: Argument | None) -> list[Argument]:
-    """Of the function in C."""
+    """Return the arguments of the C function."""
     data, second, *rest = request.arguments
     return [data, packed or second, *rest]
 
 
 def packing_arguments(request: Request, packed: Argument) -> list[Argument]:
-    """Of the function that packs weights."""
+    """Return the arguments of the function that packs weights."""
     return [request.arguments[1], packed]
 
 
 def _described(request: Request) -> str:
-    """The operator and its attributes."""
+    """Return the operator and its attributes."""
     words = request.words
     parts = [words.op]
     for attribute in ("stride", "padding", "dilation", "output_padding"):

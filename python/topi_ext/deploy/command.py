@@ -45,7 +45,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Return the options."""
     made = _Parser(
         f"python -m {PROGRAM}",
         description=_DESCRIPTION,
@@ -113,7 +113,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _write(words: Words, stated: str, folder: Path) -> None:
     request = read(words)
-    from .kernel import build, target_of  # TVM, not for what is refused without it
+    from .kernel import (
+        build,
+        target_of,
+    )  # TVM is imported only after the checks that do not need it
 
     target = target_of(stated)
     kernel = build(request, target)

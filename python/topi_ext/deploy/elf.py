@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of an object file: what TVM's code generator calls a symbol, called otherwise and hidden.
+"""Renaming and hiding the symbols of an object file of TVM's code generator.
 
 TVM's names are those that its runtime has too.  A program may hold both, so kernels have names of
 their own, which no library that they become part of shows to others.
@@ -20,12 +20,13 @@ _RISCV = 243
 
 
 def is_riscv(data: bytes) -> bool:
-    """Whether an object file is one for RISC-V."""
+    """Return whether an object file is one for RISC-V."""
     return data[18:20] == _RISCV.to_bytes(2, "little")
 
 
 def isolated(data: bytes, renamed: Mapping[str, str], undefined: Collection[str] = ()) -> bytes:
-    """The object file `data` with symbols renamed, and hidden where they are renamed or defined.
+    """Return the object file `data` with symbols renamed, and hidden where they are renamed or
+    defined.
 
     Parameters
     ----------
@@ -34,7 +35,7 @@ def isolated(data: bytes, renamed: Mapping[str, str], undefined: Collection[str]
     renamed : mapping of str to str
         Names and what takes their place, which must not be longer.
     undefined : collection of str
-        Those of them whose definition is taken away: another file has it.
+        Symbols whose definition is removed, because another file has it.
 
     Raises
     ------
@@ -64,7 +65,7 @@ def isolated(data: bytes, renamed: Mapping[str, str], undefined: Collection[str]
 
 
 def _symbol_tables(data: bytes) -> Iterator[tuple[range, int]]:
-    """Where the symbols of each table lie, and where its strings begin."""
+    """Return the location of the symbols of each table, and of its strings."""
     (first,) = struct.unpack_from("<Q", data, 40)
     entry, count = struct.unpack_from("<HH", data, 58)
     sections = [_SECTION.unpack_from(data, first + i * entry) for i in range(count)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a request to an object file, by TVM's code generator."""
+"""Compile a request to an object file with TVM's code generator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from . import elf
 from .request import Argument, Request
 
 CONVERSIONS = {"__truncsfhf2": "conv_narrow", "__extendhfsf2": "conv_widen"}
-"""Of float16, which TVM puts into every module."""
+"""Conversions of float16, which TVM puts into every module."""
 
 RENAMED = {
     "__TVMBackendParallelLaunch": "conv_kernels_launch",
@@ -27,7 +27,7 @@ RENAMED = {
     "__tvm_ffi_main": "conv_kernels__",
     **CONVERSIONS,
 }
-"""What TVM calls, and what it is called in `runtime/conv_kernels.c`."""
+"""Functions that TVM calls, and their names in `runtime/conv_kernels.c`."""
 
 
 class Kernel(NamedTuple):
@@ -48,7 +48,8 @@ class Kernel(NamedTuple):
 
 
 def target_of(text: str) -> Any:
-    """The target that is stated: JSON, the name of a processor, or nothing for this machine's.
+    """Return the target that is stated: JSON, the name of a processor, or nothing for this
+    machine's.
 
     Raises
     ------
@@ -110,7 +111,7 @@ def build(request: Request, target: Any) -> Kernel:
 
 
 def object_file(functions: dict[str, Any], target: Any) -> bytes:
-    """The code of PrimFuncs by name, whose other names are the runtime's, and hidden."""
+    """Return the code of PrimFuncs by name, whose other names are the runtime's, and hidden."""
     data = compat.object_code(compat.compiled(functions, target))
     if elf.is_riscv(data):
         # TVM's conversions take float16 in another register than what calls them has it in, and

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kernel is asked for in words: an operator, shapes, attributes; read and checked."""
+"""Read and check the textual request for a kernel: an operator, shapes, attributes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHORT = {"bias": "add:C", "scale": "multiply:C"}
 """Steps of an epilogue that have names of their own."""
 
 MOST_OPERANDS = 12
-"""Of an epilogue."""
+"""Maximum of an epilogue."""
 
 LARGEST_FLOAT32 = 2.0**128 - 2.0**104
 
@@ -55,7 +55,7 @@ class Words:
     Attributes
     ----------
     name : str
-        Of the function in C.
+        Name of the C function.
     op : str
         One of :data:`OPERATORS`.
     input, weight : str
@@ -69,7 +69,7 @@ class Words:
         Permutations, in the operator's own letters; empty: NCHW, OIHW (transposed: IOHW), and as
         the data, or their like.
     dtype, out_dtype : str
-        Of the operands, and of the result; empty: the same.
+        Dtypes of the operands and of the result; empty for the same.
     epilogue : sequence of str
         Steps such as ``"bias"``, ``"multiply:0.5"``, ``"add:NCHW"``, ``"leaky_relu:0.2"``.
     packed : bool
@@ -116,7 +116,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Request:
-    """The request as kernels are asked for.
+    """The request for a kernel.
 
     Attributes
     ----------
@@ -126,7 +126,7 @@ class Request:
     layouts : Layouts
     n : int
     dtypes : tuple of str
-        Of the kernel's first operand, of its second, of the result.
+        Dtypes of the kernel's first operand, its second, and the result.
     epilogue : Epilogue
     arguments : tuple of Argument
         In the order of the function in C, the result last.
@@ -188,7 +188,7 @@ def read(words: Words) -> Request:
 
 
 def _layouts(words: Words, rank: int, transposed: bool) -> tuple[Layout, Layout, Layout]:
-    """Of data, weight and result, in the operator's own letters."""
+    """Return the layouts of data, weight and result, in the operator's own letters."""
     spatial = SPATIAL[rank]
     letters, channels = "NC" + spatial, ("IO" if transposed else "OI") + spatial
     data = words.data_layout or letters
@@ -205,7 +205,7 @@ def _layouts(words: Words, rank: int, transposed: bool) -> tuple[Layout, Layout,
 
 
 def _canonical(op: str, name: str, text: str, layout: Layout) -> tuple[int, ...]:
-    """A shape as it is written, in the canonical order of its axes."""
+    """Return a shape as it is written, in the canonical order of its axes."""
     if not re.fullmatch(r"[0-9]{1,9}(x[0-9]{1,9})*", text):
         raise fail(op, f"{name} {text!r} must be a shape such as 1x64x32x32")
     sizes = tuple(map(int, text.split("x")))
@@ -223,7 +223,9 @@ def _ints(op: str, name: str, text: str) -> tuple[int, ...]:
 def _geometry(
     words: Words, transposed: bool, shape: tuple[int, ...], weight: tuple[int, ...]
 ) -> Geometry:
-    """Of the convolution, or of the transposed one; that of its gradient is the same."""
+    """Return the geometry of the convolution or transposed convolution; its gradient has the
+    same.
+    """
     op = words.op
     window = {
         name: _ints(op, name, getattr(words, name)) for name in ("stride", "padding", "dilation")
@@ -291,7 +293,7 @@ def _arguments(
     dtypes: tuple[str, str, str],
     epilogue: Epilogue,
 ) -> tuple[Argument, ...]:
-    """Of the function in C."""
+    """Return the arguments of the C function."""
     data, kernel, out = layouts
     shapes = {"x": geometry.x_shape(n), "y": geometry.y_shape(n), "w": geometry.w_shape}
     first, last = ("y", "x") if "_transpose" in words.op else ("x", "y")

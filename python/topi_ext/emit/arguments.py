@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ..spec.conv import TAPS
-from ..spec.conv import Problem as Convolution
+from ..spec.conv import TAPS, Convolution
 from ..spec.problem import Argument, Problem
 from .builder import argument, grid
 from .expressions import Expr

@@ -33,7 +33,7 @@ ATTRIBUTES = {
 
 
 def is_kernel(func: Any) -> bool:
-    """Whether a PrimFunc is one of ours."""
+    """Return whether a PrimFunc is one of ours."""
     return func.attrs is not None and set(ATTRIBUTES) <= set(func.attrs.keys())
 
 
@@ -60,7 +60,7 @@ class Workspace:
 
     @contextmanager
     def branch(self) -> Iterator[None]:
-        """What is allocated inside is given back at the end."""
+        """Enclose a branch; allocations inside are freed at its end."""
         before = self.now
         yield
         self.now = before
@@ -71,11 +71,11 @@ def _exceeds(a: tuple[int, int], b: tuple[int, int]) -> bool:
 
 
 _kernels: list[Workspace] = []
-"""Of the kernels that are being built, the innermost last."""
+"""Workspaces of the kernels that are being built, the innermost last."""
 
 
 def workspace() -> Workspace:
-    """That of the kernel which is being built."""
+    """Return the workspace of the kernel that is being built."""
     return _kernels[-1]
 
 
@@ -111,7 +111,9 @@ def argument(name: str, order: str, shape: Sequence[Expr], dtype: str) -> tuple[
 
 @contextmanager
 def body(*arguments: tuple[Any, ...]) -> Iterator[list[Operand]]:
-    """Open the body (Relax asks for a root block) and yield the arguments as flat operands."""
+    """Open the body (with the root block that Relax requires) and yield the arguments as flat
+    operands.
+    """
     with compat.root_block():
         operands = []
         for buffer, order, shape, dtype in arguments:
@@ -124,17 +126,18 @@ def body(*arguments: tuple[Any, ...]) -> Iterator[list[Operand]]:
 
 
 STACK_BYTES = 992
-"""What TVM leaves on the stack, where LLVM may make registers of it."""
+"""Limit of what TVM leaves on the stack, where LLVM may turn it into registers."""
 
 
 def allocated(elements: Expr, dtype: str, *, hidden: bool = False) -> Array:
-    """Memory of the enclosing statements that does not count as workspace; `hidden`: see
-    :func:`topi_ext.compat.allocate`."""
+    """Return the memory of the enclosing statements that does not count as workspace; `hidden`: see
+    :func:`topi_ext.compat.allocate`.
+    """
     return Array(compat.allocate(wide(elements), dtype, hidden=hidden), dtype)
 
 
 def scratch(elements: Expr, dtype: str) -> Array:
-    """Memory of the enclosing loop body; what it holds at first is undefined."""
+    """Return the memory of the enclosing loop body; what it holds at first is undefined."""
     workspace().add(elements, dtype)
     is_small = isinstance(elements, int) and elements * byte_width(dtype) <= STACK_BYTES
     return allocated(elements, dtype, hidden=not is_small)
@@ -216,8 +219,9 @@ def tiles_or_ones(count: Expr, size: int) -> Iterator[tuple[Expr, int]]:
 
 
 def clamped_extent(first: Expr, size: Expr, block: Expr) -> Expr:
-    """How many of a `block` of numbers from `first` on, a multiple of `block`, are below `size`.
-    At least one is: who calls has to see to it that `first` itself is below."""
+    """Return how many of a `block` of numbers from `first` on, a multiple of `block`, are below
+    `size`. It is at least one: the caller has to ensure that `first` itself is below.
+    """
     if isinstance(size, int) and isinstance(block, int) and size % block == 0:
         return block
     return let(least(block, size - first))

@@ -19,7 +19,7 @@ def wide(value: Expr) -> Expr:
 
 
 def constant(value: float, dtype: str) -> Expr:
-    """A typed constant."""
+    """Return a typed constant."""
     return tir.const(value, dtype)
 
 
@@ -29,17 +29,17 @@ def cast(value: Expr, given: str, wanted: str) -> Expr:
 
 
 def converted(vector: Expr, dtype: str, lanes: int) -> Expr:
-    """A vector in another dtype."""
+    """Return a vector in another dtype."""
     return vector.astype(f"{dtype}x{lanes}")
 
 
 def bits(value: Expr, dtype: str) -> Expr:
-    """The bits of `value` read as another dtype of the same width."""
+    """Return the bits of `value` read as another dtype of the same width."""
     return compat.reinterpret(value, dtype)
 
 
 def function(name: str, value: Expr) -> Expr:
-    """A function of the mathematics library."""
+    """Return a function of the mathematics library."""
     return getattr(tir, name)(value)
 
 
@@ -49,7 +49,7 @@ def broadcast(value: Expr, count: int) -> Expr:
 
 
 def lanes_of(start: Expr, count: int) -> Expr:
-    """The index of `count` neighbouring elements."""
+    """Return the index of `count` neighbouring elements."""
     return tir.Ramp(wide(start), wide(1), count)
 
 
@@ -59,7 +59,7 @@ def lane_numbers(count: int) -> Expr:
 
 
 def shuffled(vectors: Sequence[Expr], elements: Sequence[int]) -> Expr:
-    """A vector of some `elements`, counted through all `vectors`."""
+    """Return a vector of some `elements`, counted through all `vectors`."""
     return tir.Shuffle(list(vectors), [tir.IntImm("int32", i) for i in elements])
 
 
@@ -100,12 +100,12 @@ def choose(condition: Expr, value: Callable[[], Expr], other: Expr) -> Expr:
 
 
 def least(a: Expr, b: Expr) -> Expr:
-    """The smaller of two."""
+    """Return the smaller of two."""
     return min(a, b) if isinstance(a, int) and isinstance(b, int) else tir.min(wide(a), wide(b))
 
 
 def most(a: Expr, b: Expr) -> Expr:
-    """The larger of two."""
+    """Return the larger of two."""
     return max(a, b) if isinstance(a, int) and isinstance(b, int) else tir.max(wide(a), wide(b))
 
 
@@ -129,7 +129,7 @@ def ceil_div(a: Expr, b: Expr) -> Expr:
 
 
 def unravel(index: Expr, extents: Sequence[Expr]) -> tuple[Expr, ...]:
-    """The digits of `index` in the mixed radix `extents`, most significant first."""
+    """Return the digits of `index` in the mixed radix `extents`, most significant first."""
     digits: list[Expr] = []
     for extent in reversed(extents[1:]):
         if isinstance(extent, int) and extent == 1:

@@ -49,8 +49,8 @@ class Functions:
         """Build the PrimFunc ``(data, weight, *operands of the epilogue, out)``, scheduled by
         `plan`.
 
-        Of a weight gradient it is ``(x, y, out)``, of a problem with one operand ``(x, *operands of
-        the epilogue, out)``.
+        For a weight gradient it is ``(x, y, out)``, for a problem with one operand ``(x, *operands
+        of the epilogue, out)``.
         """
         packed = self.packed_weights(problem, plan)
         with kernel(ATTRIBUTES) as functions, self.body(*arguments(problem, packed)) as operands:
@@ -68,6 +68,8 @@ class Functions:
         of a GPU: TVM may run it on the CPU while it compiles.
         """
         packed, pack = self.packed_weights(problem, plan), self.module_of(plan).pack_weights
+        if packed is None:
+            raise ValueError(f"{problem.kind}: the kernel reads its weight as it is stored")
         with kernel(ATTRIBUTES) as functions:
             with self.body(*packing_arguments(problem, packed)) as operands:
                 operands[0].zero = problem.zero_points[1]

@@ -34,11 +34,11 @@ class Array:
         return value - constant(self.zero, dtype) if self.zero else value
 
     def neighbours(self, start: Expr, dtype: str, lanes: int) -> Expr:
-        """The vector of elements from `start` on in another dtype, less the zero point."""
+        """Return the vector of elements from `start` on in another dtype, less the zero point."""
         return self.converted(self[lanes_of(start, lanes)], dtype, lanes)
 
     def converted(self, vector: Expr, dtype: str, lanes: int) -> Expr:
-        """A vector of elements in another dtype, less the zero point."""
+        """Return a vector of elements in another dtype, less the zero point."""
         value = converted(vector, dtype, lanes)
         return value - broadcast(constant(self.zero, dtype), lanes) if self.zero else value
 
@@ -63,7 +63,7 @@ class Operand(Array):
         return sum(i * self.strides[a] for a, i in zip(letters, where) if a in self.strides)
 
     def is_run(self, letters: str) -> bool:
-        """Whether the axes `letters` lie in memory as one run, the last one fastest.
+        """Return whether the axes `letters` lie in memory as one run, the last one fastest.
 
         Other axes of one element do not count.
         """

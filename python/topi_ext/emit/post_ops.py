@@ -144,7 +144,9 @@ _BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
 
 
 _WHOLE: dict[str, Callable[[Expr, Expr], Expr]] = {"minimum": least, "maximum": most}
-"""Of integers: a selection has its value twice, and TVM simplifies all copies of nested ones."""
+"""For integers: a selection contains its value twice, and TVM simplifies all copies of nested
+ones.
+"""
 
 
 def _unary(step: PostOp) -> Callable[[Expr, str], Expr]:
@@ -307,7 +309,7 @@ EXP_NORMAL = -87.3
 """Above it exp is a normal number."""
 
 EXPONENT_BIAS = 127
-"""What the exponent of a float32 number is stored with."""
+"""Bias of the stored exponent of a float32 number."""
 
 EXP2 = (
     1.5353362e-4, 1.3398875e-3, 9.6184369e-3, 5.5503324e-2, 2.4022648e-1, 6.9314718e-1, 1.0,

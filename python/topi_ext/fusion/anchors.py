@@ -14,8 +14,7 @@ from math import prod
 from typing import Any
 
 from ..compat import same_size
-from ..spec.conv import RESULT
-from ..spec.conv import Problem as Convolution
+from ..spec.conv import RESULT, Convolution
 from ..spec.dtypes import FLOATS
 from ..spec.geometry import Size
 from ..spec.layout import SPATIAL
@@ -116,7 +115,7 @@ class ConvAnchor(Anchor):
 
     @property
     def sums_integers(self) -> bool:
-        """Whether the operands are integers."""
+        """Return whether the operands are integers."""
         return self.base.dtypes[1] not in FLOATS
 
     @property

@@ -52,7 +52,7 @@ class ProductAnchor(MatrixAnchor):
         Parameters
         ----------
         shapes, dtypes
-            Those of both operands and of the result.
+            Shapes and dtypes of both operands and of the result.
 
         Returns
         -------

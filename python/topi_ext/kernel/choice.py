@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan that was chosen for a problem, and what is said of it."""
+"""The plan that was chosen for a problem, and its description."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Choice(NamedTuple):
     ----------
     plan : plan
     estimate : float or None
-        Of its time, by the cost model.
+        Estimated time, by the cost model.
     origin : str
         As :class:`~topi_ext.kernel.info.KernelInfo` has it.
     """
@@ -28,11 +28,11 @@ class Choice(NamedTuple):
 
 
 class Described(Protocol):
-    """What every problem says of itself."""
+    """Properties that every problem states."""
 
     @property
     def kind(self) -> str:
-        """Of operator."""
+        """Kind of operator."""
 
     @property
     def shape_text(self) -> str:
@@ -40,11 +40,11 @@ class Described(Protocol):
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Of operands and result."""
+        """Dtypes of operands and result."""
 
     @property
     def epilogue(self) -> Epilogue:
-        """What is done to the result before it is written."""
+        """Post-ops that are applied to the result before it is written."""
 
 
 def info(problem: Described, kernel: str, choice: Choice, unit: str = "cycles") -> KernelInfo:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kernel computes an operator, by which plan: attributes of its PrimFunc, and a line of text.
+"""Description of the kernel and plan of an operator: attributes of its PrimFunc, and a line of
+text.
 
 ``TVM_CONV_VERBOSE=1`` prints a line to standard error for each kernel that is asked for,
 ``TVM_CONV_VERBOSE=json`` a JSON object.
@@ -29,26 +30,26 @@ _OFF = ("", "0", "off", "no", "false")
 
 @dataclass(frozen=True)
 class KernelInfo:
-    """What a kernel computes, and how.
+    """The problem that a kernel computes, and its plan.
 
     Attributes
     ----------
     kind : str
-        Of operator: ``conv``, ``conv_transpose``, ``conv_weight_grad``, ``matmul``, ...
+        Kind of operator: ``conv``, ``conv_transpose``, ``conv_weight_grad``, ``matmul``, ...
     shape : str
         Of operands and result.
     dtypes : tuple of str
         Of operands and result.
     post_ops : tuple of str
-        What is done to the result before it is written.
+        Post-ops that are applied to the result before it is written.
     kernel : str
         Name of the kernel; of one that chooses at run time, with those that it chooses from.
     plan : mapping
         The fields of its plan.
     estimate : float or None
-        Of the time it takes, by the cost model; None where none was made.
+        Estimated time, by the cost model; None if there is no estimate.
     unit : str
-        Of the estimate: ``cycles`` or ``ns``.
+        Unit of the estimate: ``cycles`` or ``ns``.
     origin : str
         Where the plan comes from: ``estimate``, ``measured``, ``selected`` or ``given``.
     """
@@ -92,7 +93,7 @@ def with_info(func: Any, info: KernelInfo) -> Any:
 
 
 def announce(func: Any) -> Any:
-    """Print the info of a kernel where the environment asks for it; return the kernel."""
+    """Print the info of a kernel if the environment enables it; return the kernel."""
     wanted = os.environ.get(VARIABLE, "").strip().lower()
     info = None if wanted in _OFF or func is None else info_of(func)
     if info is not None:

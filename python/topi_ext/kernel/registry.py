@@ -19,7 +19,7 @@ MachineT = TypeVar("MachineT")
 
 
 class Plan:
-    """How one kernel computes one problem: blocks, register tiles, the order of loops.
+    """The parameters of a kernel for one problem: blocks, register tiles, order of loops.
 
     Every plan that a planner proposes computes the same, whichever is the fastest.
     """
@@ -37,17 +37,17 @@ Rated = tuple[Any, Sequence[float]]
 """A plan for symbolic sizes, and its estimated cost for each of some known sizes."""
 
 DynamicPlans = Callable[[Any, Sequence[Any], Any], Iterable[Rated]]
-"""Of a problem of symbolic sizes, the same of known sizes, and a machine: plans."""
+"""Function of a problem with symbolic sizes, the same with known sizes, and a machine: plans."""
 
 
 @dataclass(frozen=True)
 class DynamicShapes:
-    """How a kernel is planned for sizes that only run time knows.
+    """Planner of a kernel for sizes that are known only at run time.
 
     Attributes
     ----------
     kinds : tuple of str
-        Those whose planner takes symbolic sizes as it takes known ones.
+        Kinds whose planner accepts symbolic sizes like known ones.
     is_contested : bool
         Whether plans of other kernels are rated against the one that its planner proposes.
     few : DynamicPlans, optional
@@ -74,7 +74,7 @@ class DynamicShapes:
 
 
 STATIC = DynamicShapes()
-"""Of kernels for known sizes only."""
+"""For kernels that serve known sizes only."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class Kernel(Generic[MachineT]):
     Attributes
     ----------
     name : str
-        Of its modules in ``plan/`` and in ``kernels/``.
+        Name of its modules in ``plan/`` and in ``kernels/``.
     plan : type
-        Of its plans.
+        Class of its plans.
     kinds : tuple of str
         Kinds of operators that it serves.
     candidates : callable, optional
@@ -133,7 +133,7 @@ class Registry(Generic[MachineT]):
     Parameters
     ----------
     kernels : Kernel
-        Of plans of equal cost, that of the first kernel is taken.
+        Among plans of equal cost, that of the first kernel is chosen.
     """
 
     def __init__(self, *kernels: Kernel[MachineT]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kernels may be chosen: all of them, unless ``TVM_CONV_KERNEL`` says otherwise.
+"""Selection of kernels: all of them, unless ``TVM_CONV_KERNEL`` restricts them.
 
 ``TVM_CONV_KERNEL=direct`` chooses this kernel wherever it serves, ``TVM_CONV_KERNEL=-winograd`` any
 other one.  Names are separated by commas.  It is meant for bisecting a wrong result: an operator
@@ -24,7 +24,7 @@ class Selection:
     only : frozenset of str
         Empty for all.
     without : frozenset of str
-        Those that may not.
+        Kernels that must not be used.
     """
 
     only: frozenset[str] = frozenset()
@@ -32,7 +32,7 @@ class Selection:
 
     @property
     def is_all(self) -> bool:
-        """Whether every kernel may be chosen."""
+        """Return whether every kernel may be chosen."""
         return not (self.only or self.without)
 
     def allows(self, name: str) -> bool:

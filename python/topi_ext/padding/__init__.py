@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How frameworks speak of padding, and from one into the other.
+"""Padding conventions of frameworks, and translation between them.
 
 Along one axis, with ``reach = dilation*(kernel - 1) + 1``, a convolution of `size` rows has ::
 

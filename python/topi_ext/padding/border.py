@@ -16,13 +16,15 @@ RULES = ("explicit", "valid", "same_upper", "same_lower")
 
 
 def reach(kernel: Sequence[int], dilation: Sequence[int]) -> tuple[int, ...]:
-    """Rows from the first tap of a kernel to its last: ``dilation*(kernel - 1) + 1``."""
+    """Return the rows from the first tap of a kernel to its last: ``dilation*(kernel - 1) + 1``."""
     return tuple(d * (k - 1) + 1 for k, d in zip(kernel, dilation))
 
 
 @dataclass(frozen=True)
 class Window:
-    """What a border is a border of: kernel, stride and dilation per axis, and which kind."""
+    """The properties that a border depends on: kernel, stride and dilation per axis, and the
+    kind.
+    """
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
@@ -42,13 +44,15 @@ class Window:
         return reach(self.kernel, self.dilation)
 
     def full_size(self, size: Sequence[int]) -> tuple[int, ...]:
-        """All rows that a tap of the transpose reaches: ``(size - 1)*stride + reach``."""
+        """Return all rows that a tap of the transpose reaches: ``(size - 1)*stride + reach``."""
         return tuple((n - 1) * s + r for n, s, r in zip(size, self.stride, self.reach))
 
     def output_size(
         self, size: Sequence[int], before: Sequence[int], after: Sequence[int]
     ) -> tuple[int, ...]:
-        """Rows of the result of `size` rows, by the formulas at the top of this module."""
+        """Return the rows of the result of `size` rows, by the formulas at the top of this
+        module.
+        """
         if self.transposed:
             return tuple(f - b - a for f, b, a in zip(self.full_size(size), before, after))
         window = (self.kernel, self.stride, self.dilation, before, after)
@@ -66,11 +70,11 @@ class Border:
     before, after : tuple of int
         Where the rule is explicit.
     output_padding : tuple of int
-        Of a transposed convolution: rows that are returned beyond the rest.
+        For a transposed convolution: additional rows of the result.
     output_size : tuple of int
-        Of a transposed convolution: the rows that are wanted, if they are given.
+        For a transposed convolution: the requested rows, if given.
     cut : tuple of int
-        The same where no size is known: by how much the result is shorter than the full one.
+        If no size is known, by how much the result is shorter than the full one.
         Under SAME and without either it is ``reach - stride``, and the result ``size*stride``.
     """
 
@@ -138,7 +142,7 @@ class Border:
 def fit(
     window: Window, size: Sequence[int], wanted: Sequence[int], before: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The padding after and the output_padding of a transposed convolution of a wanted size.
+    """Return the padding after and the output_padding of a transposed convolution of a wanted size.
 
     One rule for every framework: ``after = full - before - wanted``.  Where that is negative, rows
     are missing: fewer than stride or dilation are output_padding of PyTorch's kind, more stay
@@ -147,7 +151,7 @@ def fit(
     Parameters
     ----------
     window : Window
-        Of a transposed convolution.
+        Window of a transposed convolution.
     size, wanted : sequence of int
         Rows of the operand and of the result.
     before : sequence of int
@@ -168,7 +172,7 @@ def fitted(window: Window, ends: Pairs) -> tuple[tuple[int, ...], tuple[int, ...
 
 
 def same_from_valid(window: Window) -> Pairs:
-    """What TensorFlow's SAME cuts off VALID, per axis, of a transposed convolution.
+    """Return how much TensorFlow's SAME crops from VALID, per axis, in a transposed convolution.
 
     ``conv_transpose(SAME, size*stride)`` is ``conv_transpose(VALID)`` without its first
     ``max(reach - stride, 0) // 2`` rows and without the rest of ``reach - stride`` behind.  Where

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call means, for each framework."""
+"""Read the padding of a call of each framework."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .spelling import spelling_of
 
 
 def read(framework: str, op: str, *, size: Ints | None = None, **arguments: Any) -> Call:
-    """What a call means.
+    """Read the padding of a call.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def _per_axis(op: str, name: str, value: Any, rank: int) -> tuple[int, ...]:
 def _steps(
     op: str, name: str, values: dict[str, Any], rank: int, may_be_whole: bool = False
 ) -> tuple[int, ...]:
-    """Strides or dilations, taken out of `values`: at least 1, and 1 where nothing is said.
+    """Return the strides or dilations, removed from `values`: at least 1, and 1 by default.
 
     Some TensorFlow functions want them of all axes, batch and channels included.
     """
@@ -139,7 +139,7 @@ def _read_torch(window: Window, given: dict[str, Any], size: Sizes) -> Call:
 def _torch_extra(
     window: Window, output_size: Any, both: tuple[int, ...], size: Sizes
 ) -> tuple[int, ...]:
-    """The output_padding that ``output_size`` asks for: less than the stride, in PyTorch."""
+    """Return the output_padding for ``output_size``: less than the stride, in PyTorch."""
     op, rank = window.op, window.rank
     wanted = integers(op, "output_size", output_size, (rank, rank + 2))[-rank:]
     if size is None:
@@ -231,7 +231,7 @@ _ONNX["SAME_LOWER"] = "same_lower"
 
 
 def _read_onnx(window: Window, given: dict[str, Any], size: Sizes) -> Call:
-    """By the specification; where it leaves SAME of a short kernel open, as onnxruntime has it."""
+    """Read a call of ONNX by its specification, and as onnxruntime for SAME of a short kernel."""
     op, rank = window.op, window.rank
     auto = given.get("auto_pad", "NOTSET")
     auto = auto.decode() if isinstance(auto, bytes) else auto

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""By which names frameworks state a call."""
+"""Names by which frameworks state the arguments of a call."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Spelling:
     """The names by which one framework states a call."""
 
     functions: tuple[str, str]
-    """Of the convolution and of its transpose; ``{rank}`` stands for 1, 2 or 3."""
+    """Names of the convolution and of its transpose; ``{rank}`` stands for 1, 2 or 3."""
     kernel: str
     strides: tuple[str, str]
     dilation: str
     border: tuple[tuple[str, ...], tuple[str, ...]]
-    """What speaks of padding, in a convolution and in its transpose."""
+    """Arguments that state padding, in a convolution and in its transpose."""
     states_kernel: bool = False
     """Whether a call names the size of its kernel, which weights say otherwise."""
 

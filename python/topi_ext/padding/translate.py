@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How to say in one framework what was said in another."""
+"""Translate a call of one framework to another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Spoken = dict[str, Any]
 
 @dataclass(frozen=True)
 class Translation:
-    """What to call, and what to do before and after it.
+    """The translated call, and the pad or crop around it.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Translation:
 
     @property
     def is_one_call(self) -> bool:
-        """Whether the call is all: nothing to pad, to crop or to flip."""
+        """Return whether the call is all: nothing to pad, to crop or to flip."""
         return not self.flip_kernel and not _any(self.pad) and not _any(self.crop)
 
 
@@ -58,7 +58,7 @@ def translate(
     around: bool = True,
     **arguments: Any,
 ) -> Translation:
-    """How to say in one framework what was said in another.
+    """Translate a call of one framework to another.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def translate(
 
 
 def _chosen(call: Call, target: str, op: str, stated: dict[str, Any]) -> tuple[Spoken, Pairs]:
-    """What to say of the border, and by how many rows that is not yet the call."""
+    """Return the argument for the border, and the remaining rows to pad or crop."""
     candidates = WRITERS[target](call)
     for candidate in candidates[:-1]:
         try:
@@ -138,7 +138,7 @@ def _any(pairs: Pairs) -> bool:
 
 
 def _difference(call: Call, meant: Call) -> Pairs:
-    """Rows by which both borders differ; none where a convolution never reads them."""
+    """Return the rows by which both borders differ; none where a convolution never reads them."""
     found = tuple((b - p, a - q) for (b, a), (p, q) in zip(call.ends, meant.ends))
     starts_alike = not any(before for before, _ in found)
     ends_alike = call.size is not None and call.output_size == meant.output_size
@@ -151,6 +151,6 @@ def _no_single_call(call: Call, spoken: dict[str, Any], missing: Pairs) -> str:
     verb = "crop the result" if call.window.transposed else "pad the operand"
     said = ", ".join(f"{key}={value!r}" for key, value in spoken.items())
     return (
-        f"padding={call.ends} (before, after) can be said by no single call: "
+        f"padding={call.ends} (before, after) cannot be expressed by a single call: "
         f"pass {said} and {verb} by {missing}"
     )

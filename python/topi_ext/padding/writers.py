@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may be passed to say a call, for each framework.
+"""Write a call with given padding for each framework.
 
 The first candidate that means the same is taken, else the last, with rows to pad or crop around it.
 """
@@ -72,7 +72,7 @@ def _write_onnx(call: Call) -> list[dict[str, Any]]:
         return [{"pads": (*before, *after)}] * 2
     extra = []
     for axis, ((b, a), far, stride) in enumerate(zip(ends, window.reach, window.stride)):
-        # onnxruntime refuses an output_padding between stride and dilation, which ONNX allows.
+        # onnxruntime rejects an output_padding between stride and dilation, which ONNX allows.
         extra.append(min(max(0, -a), stride - 1))
         # Where zeros follow on one side, the call itself may not lose all its rows on the other.
         if a + extra[axis] < 0:

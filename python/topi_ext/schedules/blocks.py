@@ -60,8 +60,8 @@ def row_parts(schedule: Any, block: Any) -> int | None:
             divisors[kind].add(divisor)
 
     with_replaced(stated.body, {kind: partial(note, kind) for kind in divisors})
-    both = set.intersection(*divisors.values())
-    return max((n for n in both if 8 <= n < (row or 0) and row % n == 0), default=None)
+    both = set.intersection(*divisors.values()) if row else set[int]()
+    return max((n for n in both if row and 8 <= n < row and row % n == 0), default=None)
 
 
 def has_columns(schedule: Any, block: Any) -> bool:
@@ -84,7 +84,8 @@ def reads_along(schedule: Any, block: Any, axis: int) -> bool:
 
 
 def _is_along(read: Any, variable: Any) -> bool:
-    offset, stride = 0, 1
+    offset: Any = 0
+    stride: Any = 1
     for index, size in reversed(list(zip(read.region, buffer_of_region(read).shape))):
         offset, stride = offset + index.min * stride, stride * size
     if isinstance(offset, int) or not uses_var(offset, variable):

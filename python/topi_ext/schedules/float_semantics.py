@@ -92,7 +92,7 @@ class _Calls:
         self.used = used
 
     def of(self, node: Any) -> Any:
-        """The call that computes a maximum, minimum or difference."""
+        """Return the call that computes a maximum, minimum or difference."""
         kind, dtype = type(node).__name__, compat.scalar_dtype(node)
         if dtype in _LLVM_TYPES:
             # The function expects a constant in second place.
@@ -104,12 +104,14 @@ class _Calls:
         return None
 
     def call(self, kind: str, dtype: str, a: Any, b: Any) -> Any:
-        """The call of one function."""
+        """Return the call of one function."""
         self.used.add((kind, dtype))
         return compat.extern_value(dtype, _name(kind, dtype), a, b)
 
     def clamped(self, node: Any) -> Any:
-        """The conversion of a clamped number to an integer, by which NaN becomes the limit."""
+        """Return the conversion of a clamped number to an integer, by which NaN becomes the
+        limit.
+        """
         wanted, dtype = compat.scalar_dtype(node), compat.scalar_dtype(node.value)
         if not wanted.startswith(("int", "uint")) or dtype not in _LLVM_TYPES:
             return None
@@ -122,14 +124,18 @@ class _Calls:
 
 
 def _complement(node: Any) -> Any:
-    """The complement of a comparison, which the simplifier replaces by the opposite comparison."""
+    """Return the complement of a comparison, which the simplifier replaces by the opposite
+    comparison.
+    """
     if type(node.a).__name__ not in _COMPARISONS or not _is_float(node.a.a):
         return None
     return _negation(node.a)
 
 
 def _with_itself(node: Any) -> Any:
-    """The comparison of a number with itself, which the simplifier replaces by a constant."""
+    """Return the comparison of a number with itself, which the simplifier replaces by a
+    constant.
+    """
     if not _is_float(node.a) or not compat.same_expression(node.a, node.b):
         return None
     is_nan = compat.tir.isnan(node.a.astype("float32") if _is_narrow(node.a) else node.a)
@@ -137,7 +143,7 @@ def _with_itself(node: Any) -> Any:
 
 
 def _negation(condition: Any) -> Any:
-    """The negation of a condition as a selection, which the simplifier leaves alone."""
+    """Return the negation of a condition as a selection, which the simplifier leaves alone."""
     no, yes = (compat.tir.const(value, "bool") for value in (False, True))
     return compat.tir.Select(condition, no, yes)
 
@@ -156,12 +162,12 @@ def _name(kind: str, dtype: str) -> str:
 
 @cache
 def _text(functions: tuple[tuple[str, str], ...]) -> str:
-    """The definitions of these functions in LLVM's language."""
+    """Return the definitions of these functions in LLVM's language."""
     return "\n".join(_definition(kind, dtype) for kind, dtype in functions)
 
 
 def _definition(kind: str, dtype: str) -> str:
-    """The definition of one function.
+    """Return the definition of one function.
 
     A selection of the smaller or larger operand in this order is one instruction of x86, which
     gives the last operand where either is NaN.  Only a NaN in ``b`` needs a second selection,

@@ -24,9 +24,9 @@ def with_calls(
     func : PrimFunc
         With a root block, for LLVM.
     replacements : callable
-        Of a set, to which they add what they call.
+        Functions of a set, to which they add the names that they call.
     text : callable
-        Of what is called, sorted: the definitions in LLVM's language.
+        Function of the called names, sorted, that returns their definitions in LLVM IR.
 
     Returns
     -------

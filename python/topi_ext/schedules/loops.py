@@ -72,7 +72,7 @@ def _parallel(schedule: Any, blocks: list[Any]) -> bool:
 
 
 _THREADS = 256
-"""Of a block of a GPU."""
+"""Threads of a block of a GPU."""
 
 _BLOCKS = 64
 """Most blocks that share one sum."""

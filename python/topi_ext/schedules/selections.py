@@ -94,7 +94,7 @@ def _reads(index: Any) -> bool:
 
 
 def _is_load(expr: Any) -> bool:
-    """Whether an expression reads a tensor; releases of TVM name its class in two ways."""
+    """Return whether an expression reads a tensor; releases of TVM name its class in two ways."""
     return hasattr(expr, "indices")
 
 

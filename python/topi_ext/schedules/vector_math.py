@@ -44,7 +44,7 @@ _LOG = (
     7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1,
     -1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1,
 )  # fmt: skip
-"""Of (log(1 + z) - z + z^2 / 2) / z^3."""
+"""Coefficients of (log(1 + z) - z + z^2 / 2) / z^3."""
 
 _LEAST_NORMAL = 2.0**-126
 
@@ -83,7 +83,7 @@ class _Value:
         self.lines, self.name, self.kind = lines, name, kind
 
     def apply(self, text: str, kind: str = "float") -> _Value:
-        """What an instruction gives."""
+        """Return the result of an instruction."""
         name = f"%v{len(self.lines)}"
         self.lines.append(f"  {name} = {text}")
         return _Value(self.lines, name, kind)
@@ -93,7 +93,7 @@ class _Value:
         return self.apply(f"{operation} {self.kind} {self.name}, {self.of(other)}", self.kind)
 
     def of(self, other: _Operand) -> str:
-        """An operand as it is written."""
+        """Return an operand as it is written."""
         if isinstance(other, _Value):
             return other.name
         return _constant(other) if self.kind == "float" else str(int(other))
@@ -131,13 +131,13 @@ _Operand = _Value | float
 
 
 def _constant(value: float) -> str:
-    """A float32 as LLVM writes it: the bits of a double that is the same number."""
+    """Return a float32 as LLVM writes it: the bits of a double that is the same number."""
     (single,) = struct.unpack("f", struct.pack("f", value))
     return f"0x{struct.pack('>d', single).hex().upper()}"
 
 
 def _polynomial(x: _Value, coefficients: Sequence[float]) -> _Value:
-    """By Horner's rule, the highest power first."""
+    """Evaluate a polynomial by Horner's rule, the highest power first."""
     result = x * coefficients[0] + coefficients[1]
     for coefficient in coefficients[2:]:
         result = result * x + coefficient
@@ -182,7 +182,7 @@ _SQRT_HALF_BITS = 0x3F3504F3
 
 
 def _at_the_ends(x: _Value, value: _Value) -> _Value:
-    """The logarithm `value` of x, but of what is no positive finite number."""
+    """Return the logarithm `value` of x, but of what is no positive finite number."""
     for test, limit, end in (
         ("oeq", 0.0, -inf), ("olt", 0.0, nan), ("uno", 0.0, nan), ("oeq", inf, inf),
     ):  # fmt: skip

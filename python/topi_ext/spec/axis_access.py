@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How one axis of the result reads the operand that is gathered: taps, phases, shifts."""
+"""The access of one result axis to the packed operand: taps, phases, shifts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ class TapGroup:
 
 @dataclass(frozen=True)
 class AxisAccess:
-    """How one kind reads its input along one axis: a table of integers, no sizes.
+    """The access of one kind to its input along one axis: a table of integers, independent of
+    sizes.
 
     ``conv`` has one phase and reads with a step (``out_step = 1, in_step = stride``);
     ``conv_transpose`` has `stride` phases and reads densely (``out_step = stride, in_step = 1``).
@@ -95,7 +96,7 @@ class AxisAccess:
 
     @property
     def reads(self) -> dict[int, list[tuple[int, int]]]:
-        """By how far the read is shifted, the phases that do so and the tap of each."""
+        """Return by how far the read is shifted, the phases that do so and the tap of each."""
         found: dict[int, list[tuple[int, int]]] = {}
         for tap in range(self.kernel):
             phase = self.phase_of(tap)
@@ -103,12 +104,13 @@ class AxisAccess:
         return found
 
     def phase_of(self, first_tap: Any) -> Any:
-        """The phase (its offset) whose smallest tap is `first_tap`."""
+        """Return the phase (its offset) whose smallest tap is `first_tap`."""
         return (self.dilation * first_tap - self.pad_before) % self.stride if self.transposed else 0
 
     def first_tap_of(self, phase: Any) -> Any:
-        """The smallest tap that `phase` meets, the inverse of :meth:`phase_of`; not below `kernel`
-        where it meets none."""
+        """Return the smallest tap that `phase` meets, the inverse of :meth:`phase_of`; not below
+        `kernel` where it meets none.
+        """
         if not self.transposed:
             return 0
         common, step = gcd(self.dilation, self.stride), self.tap_step
@@ -117,7 +119,7 @@ class AxisAccess:
         return whole % step * inverse % step + rest * self.kernel
 
     def shift_of(self, phase: Any, tap: Any) -> Any:
-        """By how many input steps `phase` reads ahead for `tap`."""
+        """Return by how many input steps `phase` reads ahead for `tap`."""
         if self.plane_per_tap:
             return 0
         if self.transposed:
@@ -131,37 +133,43 @@ class AxisAccess:
 
     @property
     def slots(self) -> int:
-        """How many residues of the input position the taps read, or all taps if `plane_per_tap`."""
+        """Return how many residues of the input position the taps read, or all taps if
+        `plane_per_tap`.
+        """
         return self.kernel if self.plane_per_tap else min(self.kernel, self._slot_period)
 
     def slot_of(self, tap: Any) -> Any:
-        """Number of the residue that `tap` reads, below `slots`."""
+        """Return the number of the residue that `tap` reads, below `slots`."""
         return tap if self.plane_per_tap else tap % self._slot_period
 
     def residue_of(self, slot: Any) -> Any:
-        """The residue of the input position modulo `in_step` that has number `slot`; with a plane
-        per tap the position itself that its tap reads first, perhaps negative."""
+        """Return the residue of the input position modulo `in_step` that has number `slot`; with a
+        plane per tap the position itself that its tap reads first, perhaps negative.
+        """
         if self.plane_per_tap:
             return self.dilation * slot - self.pad_before
         return 0 if self.transposed else (self.dilation * slot - self.pad_before) % self.stride
 
     @property
     def is_plain(self) -> bool:
-        """Whether output positions are one phase, so that each reads one input for every tap."""
+        """Return whether output positions are one phase, so that each reads one input for every
+        tap.
+        """
         return self.out_step == 1
 
     def meets(self, tap: Any, positions: Any, size: Any, most: Any = max, least: Any = min) -> Any:
-        """The positions whose `tap` meets data: the first, and the one behind the last.
+        """Return the positions whose `tap` meets data: the first, and the one behind the last.
 
-        Of a plain gather, with so many output positions and an input of this `size`; the second may
-        be less than the first, where there is none.  `most` and `least` compute with expressions.
+        For a plain gather, with so many output positions and an input of this `size`; the second
+        may be less than the first, where there is none.  `most` and `least` compute with
+        expressions.
         """
         first = self.reads_at(tap, 0)
         begin = most(-(first // self.in_step), 0)
         return begin, least((size - 1 - first) // self.in_step + 1, positions)
 
     def reads_at(self, tap: Any, position: Any) -> Any:
-        """The input position that an output position of a plain gather reads for `tap`."""
+        """Return the input position that an output position of a plain gather reads for `tap`."""
         ahead = self.dilation * tap - self.pad_before
         return self.in_step * position + (-ahead if self.transposed else ahead)
 
@@ -185,7 +193,7 @@ class AxisAccess:
 
     @property
     def has_empty_phase(self) -> bool:
-        """Whether some phase meets no tap, so that its outputs are zeros."""
+        """Return whether some phase meets no tap, so that its outputs are zeros."""
         return sum(group.phases for group in self.groups) < self.out_step
 
     @property

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan is made of: a processor, and one operator to be built for it."""
+"""The problem of one convolution, for which planners make plans."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ class Convolution(Problem):
     n : int or symbolic
         Batch.
     dtypes : tuple of str
-        Of the first operand, of the second, of the result.
+        Dtypes of the first operand, the second, and the result.
     epilogue : tuple of PostOp
-        What is done to the sums before they are written.
+        Post-ops that are applied to the sums before they are written.
     prepacked : bool
         Whether a kernel that packs its weights may find them packed.
     zero_points : tuple of int
-        What is subtracted from elements of both operands before they are multiplied.
+        Numbers that are subtracted from elements of both operands before they are multiplied.
     stated : Geometry or None
-        Of symbolic sizes, the geometry as the operator states it, which its run-time checks name.
+        For symbolic sizes, the geometry as the operator states it, which its run-time checks name.
 
     Raises
     ------
@@ -97,7 +97,7 @@ class Convolution(Problem):
         n : int or symbolic
             Batch.
         dtypes : tuple of str
-            Of the first operand, of the second, of the result.
+            Dtypes of the first operand, the second, and the result.
         fused : Fused
             Zero points, and what is done to the result; not for ``conv_weight_grad``.
         """
@@ -199,7 +199,7 @@ class Convolution(Problem):
 
     @property
     def transposed(self) -> bool:
-        """Whether the access runs from y to x."""
+        """Return whether the access runs from y to x."""
         return self.kind == "conv_transpose"
 
     @cached_property
@@ -214,18 +214,21 @@ class Convolution(Problem):
 
     @cached_property
     def accesses(self) -> tuple[AxisAccess, ...]:
-        """How the operand that is packed is read, along the four axes."""
+        """Return how the packed operand is read along the four axes."""
         batch = AxisAccess(self.transposed, 1, 1, 1, 0)
         return (batch, *self.geometry.accesses(transposed=self.transposed))
 
     @property
     def has_pairs(self) -> bool:
-        """Whether operands are bfloat16, with an even number of input channels: pairs of them."""
+        """Return whether operands are bfloat16, with an even number of input channels: pairs of
+        them.
+        """
         return self.dtypes[:2] == ("bfloat16",) * 2 and self.in_channels % 2 == 0
 
     def in_steps(self, size: int) -> Convolution:
-        """The same with steps of so many input channels in the place of channels; in the last step
-        of a group some may be missing."""
+        """Return this problem with input channels grouped into steps of `size`; the last step of a
+        group may be partially filled.
+        """
         g = self.geometry
         steps = g.groups * -(-self.in_channels // size)
         fewer = replace(g, k=steps) if self.transposed else replace(g, c=steps)
@@ -275,25 +278,31 @@ class Convolution(Problem):
 
     @property
     def weights_are_runs(self) -> bool:
-        """Whether those of a channel of y lie one after the other in memory, taps fastest."""
+        """Return whether those of a channel of y lie one after the other in memory, taps
+        fastest.
+        """
         order = self.layouts.w
         return order == "OI" + "DHW"[5 - len(order) :]
 
     @property
     def weights_are_rows(self) -> bool:
-        """Whether an access reads those of an output channel so, in the dtype of its sums."""
+        """Return whether an access reads those of an output channel so, in the dtype of its
+        sums.
+        """
         as_summed = self.dtypes[1] == self.acc_dtype
         return not self.transposed and self.weights_are_runs and as_summed
 
     @property
     def rows_are_runs(self) -> bool:
-        """Whether elements of a row of the result are neighbours in memory."""
+        """Return whether elements of a row of the result are neighbours in memory."""
         layout = self.layouts.x if self.transposed else self.layouts.y
         return layout.endswith("W")
 
     @property
     def taps_are_runs(self) -> bool:
-        """Whether weights between two channels, of floats, lie one after the other in memory."""
+        """Return whether weights between two channels, of floats, lie one after the other in
+        memory.
+        """
         taps = self.layouts.w.replace("O", "").replace("I", "")
         return (
             self.layouts.w.endswith(taps)
@@ -311,14 +320,14 @@ class Convolution(Problem):
 
     @property
     def is_plain(self) -> bool:
-        """Whether each output position reads one input for every tap."""
+        """Return whether each output position reads one input for every tap."""
         return all(access.is_plain for access in self.accesses)
 
     @cached_property
     def met(self) -> tuple[tuple[int, ...], ...]:
         """Along depth, height and width, at how many positions each tap meets data, not padding.
 
-        Of images of known size and plain accesses.
+        For images of known size and plain accesses.
         """
         axes = zip(self.accesses[1:], self.positions[1:], self.in_sizes[1:])
         bounds = (
@@ -336,12 +345,12 @@ class Convolution(Problem):
 
     @cached_property
     def is_static(self) -> bool:
-        """Whether all sizes are numbers."""
+        """Return whether all sizes are numbers."""
         return isinstance(self.n, int) and self.images_are_known
 
     @cached_property
     def images_are_known(self) -> bool:
-        """Whether all but the batch are."""
+        """Return whether all but the batch are."""
         sizes = (*self.geometry.x_size, *self.geometry.y_size)
         return all(isinstance(size, int) for size in sizes)
 
@@ -352,12 +361,12 @@ def _argument(name: str, order: str, sizes: dict[str, Size], dtype: str) -> Argu
 
 
 def _known(sizes: Sequence[Size]) -> tuple[int | None, ...]:
-    """None in place of symbolic sizes."""
+    """Replace symbolic sizes by None."""
     return tuple(size if isinstance(size, int) else None for size in sizes)
 
 
 def _is(value: object, usual: int | None) -> bool:
-    """Whether a number, or a size that may be symbolic, is the usual one."""
+    """Return whether a number, or a size that may be symbolic, is the usual one."""
     return isinstance(value, int) and value == usual
 
 

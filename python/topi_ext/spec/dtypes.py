@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which dtypes the operators take, and in which one they accumulate."""
+"""The dtypes that the operators accept, and their accumulators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SUPPORTED = (*_FLOATS, *_INTS)
 
 
 def accumulator(op: str, first: str, second: str, out: str) -> str:
-    """The dtype in which products are added up.
+    """Return the dtype in which products are added up.
 
     float32 for float16, bfloat16 and float32; float64 as soon as one operand or the output is
     float64; int32 for the integers of at most 32 bits, int64 beyond.  A narrow accumulator is what
@@ -49,5 +49,5 @@ def accumulator(op: str, first: str, second: str, out: str) -> str:
 
 
 def byte_width(dtype: str) -> int:
-    """Bytes of one element."""
+    """Return the bytes of one element."""
     return {**_FLOATS, **_INTS, "bool": 1}[dtype]

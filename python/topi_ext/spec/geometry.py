@@ -10,7 +10,7 @@ and fixing two of its three tensors gives one of its three kinds: ``conv`` (x, w
 :class:`Geometry` serves all three; ``x``, ``w`` and ``y`` always name the roles in the *forward*
 convolution, so the "input" of a transposed convolution is called ``y`` here.
 
-This room uses the standard library only.  Sizes may be opaque symbolic expressions that support
+This module uses the standard library only.  Sizes may be opaque symbolic expressions that support
 ``+ - * //``; rules that need a number are checked for the sizes that are numbers.
 """
 
@@ -47,7 +47,7 @@ def fail(op: str, what: str) -> ValueError:
 
 
 def integer(op: str, name: str, value: Any) -> int:
-    """The attribute `name`: an integer of Python, NumPy or a compiler, of at most 32 bits.
+    """Return the attribute `name`: an integer of Python, NumPy or a compiler, of at most 32 bits.
 
     Anything else is refused, as PyTorch does it, not rounded: booleans, 1.0 and "1" too.
     """
@@ -55,7 +55,9 @@ def integer(op: str, name: str, value: Any) -> int:
 
 
 def integers(op: str, name: str, value: Any, counts: Sequence[int]) -> tuple[int, ...]:
-    """The attribute `name`, one such integer or several; of these there must be one of `counts`."""
+    """Return the attribute `name`, one such integer or several; of these there must be one of
+    `counts`.
+    """
     if not is_several(value):
         return (integer(op, name, value),)
     values = tuple(value)
@@ -66,7 +68,9 @@ def integers(op: str, name: str, value: Any, counts: Sequence[int]) -> tuple[int
 
 
 def is_several(value: Any) -> bool:
-    """Whether an attribute is a list of values: a sequence, of whatever class, or an array."""
+    """Return whether an attribute is a list of values: a sequence, of whatever class, or an
+    array.
+    """
     has_items = hasattr(value, "__len__") and hasattr(value, "__getitem__")
     no_list = isinstance(value, (str, bytes, Mapping)) or getattr(value, "ndim", 1) == 0
     return has_items and not no_list
@@ -87,7 +91,7 @@ def _integers(op: str, name: str, values: Sequence[Any], shown: Any, kind: str) 
 
 
 def _plain(value: Any) -> Any:
-    """Of a compiler's constant the number that it holds."""
+    """Return the number of a compiler's constant."""
     held = getattr(value, "value", value)
     if str(getattr(value, "dtype", "")) == "bool":
         return bool(held)
@@ -102,14 +106,14 @@ def any_of(counts: Sequence[int]) -> str:
 
 
 def conv_size(x: Size, kernel: Size, stride: int, dilation: int, before: int, after: int) -> Size:
-    """Size of y along one axis."""
+    """Return the size of y along one axis."""
     return (x + before + after - dilation * (kernel - 1) - 1) // stride + 1
 
 
 def conv_transpose_size(
     y: Size, kernel: Size, stride: int, dilation: int, before: int, after: int, extra: int = 0
 ) -> Size:
-    """Size of x along one axis, `extra` longer than the shortest that gives `y`."""
+    """Return the size of x along one axis, `extra` longer than the shortest that gives `y`."""
     return (y - 1) * stride + dilation * (kernel - 1) + 1 - before - after + extra
 
 
@@ -274,7 +278,7 @@ class Geometry:
         kernel : sequence of int
             Kernel size per axis.
         size_name : str
-            What the size of x is called in errors.
+            Name of the size of x in errors.
 
         Raises
         ------
@@ -372,7 +376,7 @@ class Geometry:
 
     @property
     def output_padding(self) -> tuple[Size, ...]:
-        """By how much x is longer than the shortest x that gives y; may be symbolic."""
+        """Return by how much x is longer than the shortest x that gives y; may be symbolic."""
         shortest = map(conv_transpose_size, self.y_size, *self.window)
         return tuple(x - size for x, size in zip(self.x_size, shortest))
 
@@ -385,11 +389,11 @@ class Geometry:
         return product
 
     def x_shape(self, n: Size) -> tuple[Size, ...]:
-        """Shape of x for batch `n`: ``(n, c, *x_size)``."""
+        """Return the shape of x for batch `n`: ``(n, c, *x_size)``."""
         return (n, self.c, *self.x_size)
 
     def y_shape(self, n: Size) -> tuple[Size, ...]:
-        """Shape of y for batch `n`: ``(n, k, *y_size)``."""
+        """Return the shape of y for batch `n`: ``(n, k, *y_size)``."""
         return (n, self.k, *self.y_size)
 
     @property
@@ -398,7 +402,7 @@ class Geometry:
         return (self.k, self.c_per_group, *self.kernel)
 
     def fitted(self) -> Geometry:
-        """The same operator with `pad_after` changed so that `output_padding` is 0.
+        """Return the operator with `pad_after` changed so that `output_padding` is 0.
 
         Each size is then what the plain formula of the other kind says: conv(x) has exactly
         `y_size` and conv_transpose(y) has exactly `x_size`, without an output_padding attribute.
@@ -408,7 +412,7 @@ class Geometry:
         return replace(self, pad_after=after)
 
     def _bounded(self, op: str, n: Size) -> Geometry:
-        """The same, refused where distances or sizes are beyond what a kernel can count."""
+        """Return the geometry; raise if distances or sizes exceed what a kernel can count."""
         stride, dilation = self._short_steps()
         for name, stated, values in (
             ("stride", self.stride, stride),
@@ -424,8 +428,9 @@ class Geometry:
         return self
 
     def _short_steps(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The strides and dilations; short ones where they do nothing: between taps of a single
-        one, and between positions of a y that has one."""
+        """Return the strides and dilations; short ones where they do nothing: between taps of a
+        single one, and between positions of a y that has one.
+        """
         dilation = tuple(d if r > 1 else 1 for r, d in zip(self.kernel, self.dilation))
         reach = (d * (r - 1) + 1 for r, d in zip(self.kernel, dilation))
         stride = tuple(
@@ -435,8 +440,9 @@ class Geometry:
         return stride, dilation
 
     def as_rank3(self) -> Geometry:
-        """The same operator with unit axes put in front until there are three, and without long
-        strides and dilations that do nothing."""
+        """Return the operator with leading unit axes up to three, and without strides and dilations
+        that have no effect.
+        """
         extra = MAX_RANK - self.rank
         ones, zeros = (1,) * extra, (0,) * extra
         stride, dilation = self._short_steps()

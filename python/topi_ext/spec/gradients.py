@@ -29,17 +29,17 @@ class Ops(Protocol[T]):
 
 
 def conv(ops: Ops[T], geometry: Geometry, x: T, w: T, dy: T) -> tuple[T, T]:
-    """Gradients of ``y = conv(x, w)`` in x and w."""
+    """Return the gradients of ``y = conv(x, w)`` in x and w."""
     return ops.conv_transpose(dy, w, geometry), ops.conv_weight_grad(x, dy, geometry)
 
 
 def conv_transpose(ops: Ops[T], geometry: Geometry, y: T, w: T, dx: T) -> tuple[T, T]:
-    """Gradients of ``x = conv_transpose(y, w)`` in y and w."""
+    """Return the gradients of ``x = conv_transpose(y, w)`` in y and w."""
     return ops.conv(dx, w, geometry), ops.conv_weight_grad(dx, y, geometry)
 
 
 def conv_weight_grad(ops: Ops[T], geometry: Geometry, x: T, y: T, dw: T) -> tuple[T, T]:
-    """Gradients of ``w = conv_weight_grad(x, y)`` in x and y."""
+    """Return the gradients of ``w = conv_weight_grad(x, y)`` in x and y."""
     return ops.conv_transpose(y, dw, geometry), ops.conv(x, dw, geometry)
 
 

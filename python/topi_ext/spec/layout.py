@@ -23,9 +23,9 @@ _TOKEN = re.compile(r"([A-Z])|([0-9]+)([a-z])")
 
 
 def swap_kernel_letters(layout: str) -> str:
-    """A kernel layout with input and output channels exchanged.
+    """Return a kernel layout with input and output channels exchanged.
 
-    What a transposed convolution calls I are the channels of y, which is O of the forward one.
+    The channels I of a transposed convolution are those of y, which are O of the forward one.
     """
     return layout.translate(str.maketrans("IOio", "OIoi"))
 
@@ -86,7 +86,7 @@ class Layout:
 
     @property
     def is_plain(self) -> bool:
-        """Whether this is a permutation without blocks."""
+        """Return whether this is a permutation without blocks."""
         return not self.blocks
 
     def factor(self, letter: str) -> int:
@@ -98,7 +98,9 @@ class Layout:
         return product
 
     def unblocked_shape(self, shape: Sequence[Any]) -> tuple[Any, ...]:
-        """Shape in canonical order, blocks multiplied in, of a tensor stored as `shape`."""
+        """Return the shape in canonical order, blocks multiplied in, of a tensor stored as
+        `shape`.
+        """
         sizes = {}
         for (letter, factor), size in zip(self.axes, shape):
             if not factor:
@@ -108,7 +110,7 @@ class Layout:
 
     @property
     def exchanged(self) -> Layout:
-        """The same tensor where input and output channels have each other's letter."""
+        """Return the tensor with the letters of input and output channels exchanged."""
         text, letters = swap_kernel_letters(self.text), swap_kernel_letters(self.letters)
         axes = tuple((swap_kernel_letters(letter), factor) for letter, factor in self.axes)
         return Layout(text, letters, axes)
@@ -116,9 +118,9 @@ class Layout:
     def stored_shape(
         self, op: str, shape: Sequence[Any], simplify: Callable[[Any], Any] = lambda size: size
     ) -> tuple[Any, ...]:
-        """Shape in this layout of a tensor whose canonical shape is `shape`.
+        """Return the shape in this layout of a tensor whose canonical shape is `shape`.
 
-        What is left over of symbolic sizes is a number once it is simplified, or not known.
+        The remainder of symbolic sizes is a number after simplification, or unknown.
 
         Raises
         ------
@@ -167,5 +169,5 @@ class Layouts:
 
 
 def permuted(order: str, canonical: str, values: Sequence[T]) -> tuple[T, ...]:
-    """Values given per canonical axis, in the stored `order`."""
+    """Return the values given per canonical axis, in the stored `order`."""
     return tuple(values[canonical.index(letter)] for letter in order)

@@ -39,13 +39,13 @@ class MatMul(LetteredProblem):
     Attributes
     ----------
     sizes : tuple of (str, int or symbolic)
-        Of each letter.
+        Size of each letter.
     x, w, y : str
         Letters of the operands and of the result, in memory order.
     dtypes : tuple of str
-        Of x, w and y.
+        Dtypes of x, w and y.
     epilogue : tuple of PostOp
-        What is done to the sums before they are written; operands have the letters that they vary
+        Post-ops that are applied before sums are written; operands have the letters that they vary
         along, and no others.
     prepacked : bool
         Whether the kernel may find w packed.
@@ -61,12 +61,12 @@ class MatMul(LetteredProblem):
 
     @property
     def kind(self) -> str:
-        """Of operator."""
+        """Kind of operator."""
         return "matmul"
 
     @classmethod
     def of(cls, problem: Convolution) -> MatMul | None:
-        """A convolution that is one: with one tap, one group, no stride and no padding."""
+        """Return a convolution that is one: with one tap, one group, no stride and no padding."""
         g = problem.geometry
         is_one = problem.kind == "conv" and g.taps == 1 and g.groups == 1
         steps = any(size != 1 for size in g.stride) or any((*g.pad_before, *g.pad_after))
@@ -141,17 +141,17 @@ class MatMul(LetteredProblem):
 
     @property
     def outer_of_w(self) -> str:
-        """Those of them that w has: as many matrices are packed."""
+        """Return the outer letters that w has: one matrix is packed for each combination."""
         return "".join(a for a in self.outer if a in self.w)
 
     @property
     def is_matrix_product(self) -> bool:
-        """Whether no letter stands in one operand alone, and one at most is summed over."""
+        """Return whether no letter stands in one operand alone, and one at most is summed over."""
         x, w, y = map(set, (self.x, self.w, self.y))
         return x | w == (x & w) | y and y <= x | w and len(self.inner) <= 1
 
     def arguments(self) -> Iterator[Argument]:
-        """Both operands, those of the epilogue, and the result."""
+        """Yield both operands, those of the epilogue, and the result."""
         of_x, of_w, of_y = self.dtypes
         yield Argument("x", self.x, self.shape(self.x), of_x)
         yield Argument("w", self.w, self.shape(self.w), of_w)
@@ -162,26 +162,28 @@ class MatMul(LetteredProblem):
         yield Argument("out", self.y, self.shape(self.y), of_y)
 
     def canonical(self) -> Convolution | MatMul:
-        """The convolution with one tap that it is, which more kernels serve."""
+        """Return the convolution with one tap that it is, which more kernels serve."""
         return self.as_conv() or self
 
     def extent(self, letters: str) -> Size:
-        """How many combinations of these letters there are."""
+        """Return how many combinations of these letters there are."""
         return prod((self.size[a] for a in letters), start=1)
 
     def shape(self, letters: str) -> tuple[Size, ...]:
-        """Shape of a tensor with these letters."""
+        """Return the shape of a tensor with these letters."""
         return tuple(self.size[a] for a in letters)
 
     def step(self, role: str, letter: str) -> Size:
-        """How far neighbours along a letter are apart in ``"x"``, ``"w"`` or ``"y"``; 0 where that
-        has no such letter."""
+        """Return how far neighbours along a letter are apart in ``"x"``, ``"w"`` or ``"y"``; 0
+        where that has no such letter.
+        """
         order = {"x": self.x, "w": self.w, "y": self.y}[role]
         _, found, behind = order.partition(letter) if letter else ("", "", "")
         return self.extent(behind) if found else 0
 
     def merged(self) -> MatMul:
-        """The same with as few letters as can be: none of size 1, neighbours everywhere as one.
+        """Return the product with as few letters as possible: none of size 1, and neighbours
+        everywhere merged.
 
         There is a letter for rows in any case: a single one has size 1.
         """
@@ -208,12 +210,12 @@ class MatMul(LetteredProblem):
         return None
 
     def _with_row(self) -> MatMul:
-        """The same with a letter for its only row."""
+        """Return the product with a letter for its only row."""
         letter = next(a for a in ascii_letters if a not in self.size)
         return replace(self, sizes=((letter, 1), *self.sizes), x=letter + self.x, y=letter + self.y)
 
     def _without(self, letters: str, sizes: dict[str, Size] | None = None) -> MatMul:
-        """The same without some letters."""
+        """Return the product without some letters."""
 
         def rest(order: str) -> str:
             return "".join(a for a in order if a not in letters)
@@ -225,7 +227,7 @@ class MatMul(LetteredProblem):
         )
 
     def as_conv(self) -> Convolution | None:
-        """The convolution with one tap that it is; None of a batch, or of symbolic sizes."""
+        """Return the convolution with one tap that it is; None of a batch, or of symbolic sizes."""
         rows, columns = self.rows, self.columns
         if not self.is_static or set(self.outer) - set(rows) or len(rows) > len(DATA):
             return None

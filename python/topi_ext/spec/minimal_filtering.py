@@ -19,7 +19,7 @@ product of ``F(2, r)`` becomes an ``F(2, 2)``.  ``F(4, 4)`` so takes 9 products 
 ``F(4, 6)`` 12 instead of 24, with the same factors.  The outer formulas keep each pair of outputs
 to the window of that pair, the inner ones each output to its own.
 
-This room uses the standard library only.
+This module uses the standard library only.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Filter:
     points : tuple of tuple of Term
     outputs : tuple of Combination
     lacks : tuple of int
-        Of each phase, how many of the first terms it does not have, see
+        How many of the first terms each phase does not have, see
         :func:`joined_filters_of`; if empty, none.
     """
 
@@ -82,33 +82,35 @@ class Filter:
 
     @cached_property
     def terms(self) -> tuple[Term, ...]:
-        """Those of all points, in order."""
+        """Return the terms of all points, in order."""
         return tuple(term for point in self.points for term in point)
 
     @cached_property
     def first_taps(self) -> tuple[int, ...]:
-        """Those of the phases, each once: phases that share them share their combined taps."""
+        """Return the first taps of the phases without duplicates: phases with the same one share
+        transformed filters.
+        """
         return tuple(sorted({first for _, _, first in self.phases}))
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Of each phase, how many terms it lacks."""
+        """Return the number of missing terms of each phase."""
         return self.lacks or (0,) * len(self.phases)
 
     @cached_property
     def mean_terms(self) -> float:
-        """How many terms its phases have on average."""
+        """Return how many terms its phases have on average."""
         return len(self.terms) - sum(self.missing) / len(self.phases)
 
     @property
     def missing_taps(self) -> tuple[int, ...]:
-        """How many terms those phases lack that have each of the first taps."""
+        """Return how many terms those phases lack that have each of the first taps."""
         of_tap = {first: lack for (_, _, first), lack in zip(self.phases, self.missing)}
         return tuple(of_tap[first] for first in self.first_taps)
 
     @cached_property
     def taps(self) -> tuple[int, ...]:
-        """Those of the terms, counted from the first."""
+        """Return the taps of the terms, counted from the first."""
         return tuple(sorted({tap for term in self.terms for tap, _ in term.taps}))
 
     @cached_property
@@ -118,17 +120,17 @@ class Filter:
 
     @cached_property
     def residues(self) -> tuple[int, ...]:
-        """Those of these inputs modulo `in_step`."""
+        """Return the residues of these inputs modulo `in_step`."""
         return tuple(sorted({i % self.in_step for i in self.inputs}))
 
     @property
     def input_stride(self) -> int:
-        """How far apart the inputs are, if terms read those of one residue alone; else 1."""
+        """Return how far apart the inputs are, if terms read those of one residue alone; else 1."""
         return self.in_step if len(self.residues) == 1 else 1
 
     @property
     def packed(self) -> Filter:
-        """The same where only those inputs are there, side by side."""
+        """Return the filter for inputs of which only those are stored, adjacently."""
         every = self.input_stride
         if every == 1:
             return self
@@ -141,21 +143,27 @@ class Filter:
 
     @property
     def is_direct(self) -> bool:
-        """Whether tiles have one output: then terms are taps, one like the other, and a loop."""
+        """Return whether tiles have one output: then terms are taps, one like the other, and a
+        loop.
+        """
         return self.tile == 1
 
     @property
     def loops(self) -> int:
-        """How often code for the terms runs: once for each of them, or for all of them once."""
+        """Return how often code for the terms runs: once for each of them, or for all of them
+        once.
+        """
         return len(self.terms) if self.is_direct else 1
 
     def span(self, tiles: Any) -> Any:
-        """From the first to the last input that so many neighbouring tiles read."""
+        """Return the distance from the first to the last input of so many neighbouring tiles."""
         return self.in_step * self.tile * (tiles - 1) + self.inputs[-1] + 1
 
     @property
     def halo(self) -> int:
-        """How many more inputs of a residue neighbouring tiles read than they have outputs."""
+        """Return how many more inputs of a residue neighbouring tiles read than they have
+        outputs.
+        """
         return self.inputs[-1] // self.in_step + 1 - self.tile
 
 
@@ -169,7 +177,7 @@ def steps_of(access: AxisAccess) -> tuple[int, int]:
 
 @lru_cache(maxsize=1024)
 def filters_of(access: AxisAccess, tile: int) -> tuple[Filter, ...]:
-    """How `access` is computed in tiles of one output (directly), of two or of four.
+    """Return how `access` is computed in tiles of one output (directly), of two or of four.
 
     Phases of ``conv`` are positions of y that read x at the same residue of the dilation.
     """
@@ -194,7 +202,8 @@ def filters_of(access: AxisAccess, tile: int) -> tuple[Filter, ...]:
 
 @lru_cache(maxsize=1024)
 def joined_filters_of(access: AxisAccess, tile: int) -> tuple[Filter, ...]:
-    """The same; of tiles of one output as one, if shorter ones have the last terms of the longest.
+    """Return the filters of `access`; with tiles of one output, filters whose terms are the last
+    terms of the longest are joined.
 
     So do the phases of a transposed convolution: some read one input less than others, in front.
     """
@@ -224,7 +233,7 @@ def _reads(access: AxisAccess, offset: int) -> list[tuple[int, int]]:
 def _points(
     runs: Sequence[Sequence[tuple[int, int]]], step: int, tile: int
 ) -> tuple[tuple[tuple[Term, ...], ...], tuple[Combination, ...]]:
-    """The terms of each point, and the outputs, of runs of neighbouring taps."""
+    """Return the terms of each point, and the outputs, of runs of neighbouring taps."""
     if tile == 1:
         direct = tuple(Term(((i, 1),), ((tap, 1),)) for run in runs for i, tap in run)
         return (direct,), (((0, 1),),)
@@ -253,7 +262,7 @@ def _points(
 def _parts(
     runs: Sequence[Sequence[tuple[int, int]]], sizes: Sizes
 ) -> list[Sequence[tuple[int, int]]]:
-    """The runs in parts of as many taps as the sizes allow, what is left over first.
+    """Return the runs in parts of as many taps as the sizes allow, what is left over first.
 
     A part that reads further than its taps stays in the window where enough taps follow.
     """
@@ -270,7 +279,7 @@ def _parts(
 
 @lru_cache(maxsize=64)
 def _algorithm(sizes: Sizes, taps: int) -> dict[int, tuple[Combination, Combination]]:
-    """Of each point, the inputs and the taps.
+    """Return the inputs and the taps of each point.
 
     A nested one takes pairs of taps, so that these move by as much as the pairs of outputs.
     """
@@ -292,7 +301,7 @@ def _algorithm(sizes: Sizes, taps: int) -> dict[int, tuple[Combination, Combinat
 
 @lru_cache(maxsize=16)
 def _outputs(sizes: Sizes) -> tuple[Combination, ...]:
-    """The outputs of a tile from the points."""
+    """Return the outputs of a tile from the points."""
     outer, *inner = sizes
     if not inner:
         return _OUTPUTS[outer]
@@ -306,7 +315,7 @@ def _outputs(sizes: Sizes) -> tuple[Combination, ...]:
 
 @lru_cache(maxsize=64)
 def _ahead(sizes: Sizes, taps: int) -> int:
-    """How many inputs behind its window an output reads, at most."""
+    """Return how many inputs behind its window an output reads, at most."""
     points = _algorithm(sizes, taps)
     last = (
         max(i for point, _ in output if point in points for i, _ in points[point][0]) - e

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kernel does beside its sums of products.
+"""Operations of a kernel beside its sums of products.
 
 Before them, zero points are subtracted from what is multiplied.  Behind them come bias, scale,
 residual and activation: element-wise steps behind an operator that would each be a pass over memory
@@ -29,7 +29,7 @@ QUANTIZED = {
     "uint8": (0, 255),
     "int16": (-32768, 32767),
 }
-"""What ``quantize`` gives, and between which numbers it saturates."""
+"""Dtypes of ``quantize``, and the numbers between which it saturates."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class PostOp:
     order : str
         The axes, in memory order, of the operand on the right; empty without one.
     varies : str
-        Those of them along which the operand varies; its size along the others is one.
+        The axes along which the operand varies; its size along the others is one.
     value : float
         The constant on the right where there is no operand; the slope of ``leaky_relu``; the zero
         point of ``quantize``.
     dtype : str
-        That of the operand, where it is not that of the result; what ``quantize`` gives.
+        Dtype of the operand, if it is not that of the result; dtype of ``quantize``.
     scale, zero_point : float, int
         An operand of integers stands for ``scale * (operand - zero_point)``, in float32.
     earlier : int or None
@@ -73,14 +73,14 @@ class PostOp:
             known = tuple(QUANTIZED)
             raise ValueError(f"epilogue: quantize to {self.dtype!r} must be to one of {known}")
         if self.op == "divide" and not self.order and self.earlier is None and not self.value:
-            # The same, NaN included.  TVM refuses to divide by a constant zero, and steps that
+            # The same, NaN included.  TVM does not divide by a constant zero, and steps that
             # divide by 0 and by -0 would be equal.
             object.__setattr__(self, "op", "multiply")
             object.__setattr__(self, "value", copysign(inf, self.value))
 
     @property
     def is_quantized(self) -> bool:
-        """Whether the operand stands for fractions."""
+        """Return whether the operand stands for fractions."""
         return self.scale != 1.0 or self.zero_point != 0
 
 
@@ -88,21 +88,21 @@ Epilogue = tuple[PostOp, ...]
 """Steps, first to last."""
 
 ZeroPoints = tuple[int, int]
-"""Of the first and of the second operand."""
+"""Zero points of the first and of the second operand."""
 
 NO_ZERO_POINTS: ZeroPoints = (0, 0)
 
 
 @dataclass(frozen=True)
 class Fused:
-    """What a kernel does beside its sums of products.
+    """Operations of a kernel beside its sums of products.
 
     Attributes
     ----------
     epilogue : tuple of PostOp
-        What is done to the sums before they are written.
+        Post-ops that are applied to the sums before they are written.
     zero_points : tuple of int
-        What is subtracted from every element of the first and of the second operand, which are of
+        Numbers subtracted from every element of the first and second operand, which are of
         int8 or uint8, before it is multiplied.  Padding contributes nothing: it stands for the
         zero point.  As ONNX (QLinearConv) and TFLite define it.
     """
@@ -116,7 +116,7 @@ UNFUSED = Fused()
 
 
 def without_letters(epilogue: Epilogue, gone: str) -> Epilogue:
-    """The steps of a kernel that these letters are no axes of any more.
+    """Return the steps of a kernel that these letters are no axes of any more.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def without_letters(epilogue: Epilogue, gone: str) -> Epilogue:
 
 
 def step_dtypes(epilogue: Epilogue, sums: str) -> Iterator[str]:
-    """The dtype in front of each step, and behind the last, of sums of this dtype."""
+    """Yield the dtype in front of each step, and behind the last, of sums of this dtype."""
     dtype = sums
     yield dtype
     for step in epilogue:
@@ -148,6 +148,6 @@ def step_dtypes(epilogue: Epilogue, sums: str) -> Iterator[str]:
 
 
 def finished(epilogue: Epilogue, sums: str) -> str:
-    """The dtype behind the last step, of sums of this dtype."""
+    """Return the dtype behind the last step, of sums of this dtype."""
     *_, last = step_dtypes(epilogue, sums)
     return last

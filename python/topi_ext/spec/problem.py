@@ -34,17 +34,17 @@ class Problem:
     Attributes
     ----------
     kind : str
-        Of operator: what kernels are registered for.
+        Kind of operator, for which kernels are registered.
     shape_text : str
         Sizes of operands and result, for people.
     dtypes : tuple of str
-        Of operands and of the result.
+        Dtypes of operands and of the result.
     epilogue : tuple of PostOp
-        What is done to the result before it is written.
+        Post-ops that are applied to the result before it is written.
     prepacked : bool
         Whether a kernel that packs its second operand may find it packed.
     zero_points : tuple of int
-        What is subtracted from elements of both operands.
+        Numbers that are subtracted from elements of both operands.
     is_static : bool
         Whether all sizes are numbers.
     """
@@ -83,7 +83,7 @@ class Problem:
 
     @property
     def signature(self) -> str:
-        """This problem, of known sizes, in one line: its key in databases of plans."""
+        """Return this problem, with known sizes, as one line: its key in databases of plans."""
         return f"{self.kind} {listed(self)}"
 
 
@@ -110,7 +110,7 @@ class LetteredProblem(Problem):
 
     @property
     def is_static(self) -> bool:
-        """Whether all sizes are numbers."""
+        """Return whether all sizes are numbers."""
         return all(isinstance(size, int) for _, size in self.sizes)
 
     def anonymous(self) -> Problem:

@@ -39,7 +39,7 @@ class Reference:
         How x, w and y are stored, operands and results alike; NCHW, OIHW and NCHW (or their like)
         if left out.
     zero_points : tuple of int
-        What is subtracted from elements of the first and of the second operand, not from padding.
+        Numbers subtracted from elements of the first and second operand, but not from padding.
     """
 
     layouts: Layouts | None = None
@@ -73,19 +73,19 @@ class Reference:
         return self._closed("w", w, geometry)
 
     def _both(self, roles: str, a: Array, b: Array, geometry: Geometry) -> tuple[Array, Array]:
-        """Both operands less their zero points, opened."""
+        """Return both operands less their zero points, opened."""
         a, b = (self._opened(role, array, geometry) for role, array in zip(roles, (a, b)))
         return a - self.zero_points[0], b - self.zero_points[1]
 
     def _opened(self, role: str, array: Array, geometry: Geometry) -> Array:
-        """The tensor `role`, wide, spatial axes first: ``array[position]`` is a matrix."""
+        """Return the tensor `role`, wide, spatial axes first: ``array[position]`` is a matrix."""
         stored, opened = self._orders(role, geometry)
         wide = np.int64 if np.issubdtype(array.dtype, np.integer) else np.float64
         opened_array: Array = array.astype(wide).transpose([stored.index(a) for a in opened])
         return opened_array
 
     def _closed(self, role: str, array: Array, geometry: Geometry) -> Array:
-        """The inverse of `_opened`."""
+        """Return the inverse of `_opened`."""
         stored, opened = self._orders(role, geometry)
         closed: Array = array.transpose([opened.index(letter) for letter in stored])
         return closed
@@ -97,7 +97,9 @@ class Reference:
 
 
 def meetings(geometry: Geometry) -> Iterator[tuple[Index, Index, Index]]:
-    """Every (position of y, tap of w, position of x) that meet; what lies in the padding is out."""
+    """Yield every (position of y, tap of w, position of x) that meet; what lies in the padding is
+    out.
+    """
     for p in np.ndindex(geometry.y_size):
         for r in np.ndindex(geometry.kernel):
             i = tuple(
@@ -111,7 +113,7 @@ def meetings(geometry: Geometry) -> Iterator[tuple[Index, Index, Index]]:
 
 
 def groups(geometry: Geometry) -> Iterator[tuple[slice, slice]]:
-    """The channels of x and of y that belong to each group."""
+    """Yield the channels of x and of y that belong to each group."""
     c, k = geometry.c_per_group, geometry.k_per_group
     for g in range(geometry.groups):
         yield slice(g * c, (g + 1) * c), slice(g * k, (g + 1) * k)

@@ -10,7 +10,7 @@ asymmetric   o f
 corners      o (before - 1) / (after - 1)
 ===========  =====================================================
 
-Of the last three, elements beside the coordinate are weighted by how near they are; beyond the
+In the last three, elements beside the coordinate are weighted by how near they are; beyond the
 border the last one counts.
 """
 
@@ -51,7 +51,7 @@ class Resize(Problem):
 
     @property
     def kind(self) -> str:
-        """Of operator, as :mod:`topi_ext.kernel.info` names it."""
+        """Kind of operator, as :mod:`topi_ext.kernel.info` names it."""
         return "resize"
 
     @property
@@ -61,16 +61,16 @@ class Resize(Problem):
 
     @property
     def dtypes(self) -> tuple[str, str]:
-        """Of the operand and of the result."""
+        """Dtypes of the operand and of the result."""
         return "float32", "float32"
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Of the result, by letter."""
+        """Sizes of the result, by letter."""
         return dict(zip("NCHW", (*self.planes, *self.after)))
 
     def arguments(self) -> Iterator[Argument]:
-        """The images, operands of the epilogue, and the result."""
+        """Yield the images, operands of the epilogue, and the result."""
         sizes = self.sizes
         yield Argument("x", "NCHW", (*self.planes, *self.before), "float32")
         for number, step in enumerate(step for step in self.epilogue if step.order):

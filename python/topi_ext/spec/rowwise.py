@@ -39,13 +39,13 @@ class RowWise(LetteredProblem):
     op : str
         One of `OPS`.
     sizes : tuple of (str, int or symbolic)
-        Of each letter, in memory order.
+        Size of each letter, in memory order.
     columns : str
         The letters of a row: the last ones.
     dtypes : tuple of str
-        Of the operand and of the result.
+        Dtypes of the operand and of the result.
     epsilon : float
-        What is added to the variance.
+        Number that is added to the variance.
     epilogue : tuple of PostOp
         Operands have the letters that they vary along, and no others.
     """
@@ -59,7 +59,7 @@ class RowWise(LetteredProblem):
 
     @property
     def kind(self) -> str:
-        """Of operator, as :mod:`topi_ext.kernel.info` names it."""
+        """Kind of operator, as :mod:`topi_ext.kernel.info` names it."""
         return self.op
 
     @property
@@ -83,7 +83,7 @@ class RowWise(LetteredProblem):
         return accumulator(self.op, self.dtypes[0], *self.dtypes)
 
     def arguments(self) -> Iterator[Argument]:
-        """The tensor, operands of the epilogue, and the result."""
+        """Yield the tensor, operands of the epilogue, and the result."""
         of_x, of_y = self.dtypes
         yield Argument("x", self.letters, self.shape(self.letters), of_x)
         for number, step in enumerate(step for step in self.epilogue if step.order):
@@ -91,16 +91,18 @@ class RowWise(LetteredProblem):
         yield Argument("out", self.letters, self.shape(self.letters), of_y)
 
     def extent(self, letters: str) -> Size:
-        """How many combinations of these letters there are."""
+        """Return how many combinations of these letters there are."""
         return prod(self.shape(letters), start=1)
 
     def shape(self, letters: str) -> tuple[Size, ...]:
-        """Shape of a tensor with these letters."""
+        """Return the shape of a tensor with these letters."""
         size = dict(self.sizes)
         return tuple(size[a] for a in letters)
 
     def merged(self) -> RowWise:
-        """The same with as few letters as can be, but one for a row and one for rows."""
+        """Return the operator with as few letters as possible, but one for a row and one for
+        rows.
+        """
         made = self
         while True:
             pair = next(made._pairs(), None)

@@ -15,7 +15,7 @@ NOMINAL = (4, 8, 32, 64)
 
 
 def nominal(sizes: Sequence[Size]) -> tuple[int, ...]:
-    """Sizes along the four axes, with an assumed one for each that is symbolic."""
+    """Return the sizes along the four axes, with an assumed one for each that is symbolic."""
     return tuple(
         max(1, size) if isinstance(size, int) else nominal for size, nominal in zip(sizes, NOMINAL)
     )
@@ -23,11 +23,11 @@ def nominal(sizes: Sequence[Size]) -> tuple[int, ...]:
 
 @lru_cache(maxsize=64)
 def data_elements(problem: Convolution) -> int:
-    """Elements of x and of y."""
+    """Return the elements of x and of y."""
     x, y = prod(nominal(problem.x_sizes)), prod(nominal(problem.y_sizes))
     return problem.geometry.c * x + problem.geometry.k * y
 
 
 def elements(problem: Convolution) -> int:
-    """The same, and the weights."""
+    """Return the number of elements of data, result and weights."""
     return data_elements(problem) + problem.weights

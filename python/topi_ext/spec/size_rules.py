@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kernel asks of sizes that only run time knows, before it reads anything.
+"""Rules for sizes that are known only at run time, checked before a kernel reads anything.
 
 =================  ======================================  =====================================
 what is shared     by                                      where it is checked
@@ -28,7 +28,7 @@ Rule = tuple[Size, str]
 
 
 def rules(kind: str, geometry: Geometry) -> list[Rule]:
-    """What is asked of symbolic sizes.  Of known sizes ``Geometry`` asks the same."""
+    """Return the rules for symbolic sizes. ``Geometry`` checks the same rules for known sizes."""
     x_name, y_name = _NAMES[kind]
     found = []
     for x, y in zip(geometry.x_size, geometry.y_size):
@@ -38,7 +38,9 @@ def rules(kind: str, geometry: Geometry) -> list[Rule]:
 
 
 def belonging(op: str, x_name: str, y_name: str, geometry: Geometry) -> list[Rule]:
-    """That x is as long as y needs it, and no whole stride (or dilation) longer."""
+    """Return the rules that x is long enough for y, and less than a stride (or dilation) too
+    long.
+    """
     line = (
         f"{op}: sizes of {x_name} and {y_name} must belong to "
         f"kernel={geometry.kernel} stride={geometry.stride} "
@@ -53,5 +55,5 @@ def belonging(op: str, x_name: str, y_name: str, geometry: Geometry) -> list[Rul
 
 
 def unknown(asked: Sequence[Rule]) -> list[Rule]:
-    """Those that have to be asked when the kernel runs: others were answered by types."""
+    """Return the rules that have to be checked at run time; types decide the others."""
     return [(condition, line) for condition, line in asked if not isinstance(condition, bool)]

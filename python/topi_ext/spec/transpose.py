@@ -18,11 +18,11 @@ class Transpose(Problem):
     Attributes
     ----------
     sizes : tuple of (str, int)
-        Of each letter.
+        Size of each letter.
     x, y : str
         Letters of the operand and of the result, in memory order; their last ones differ.
     dtype : str
-        Of both.
+        Dtype of operand and result.
     epilogue : tuple of PostOp
         Operands have the letters that they vary along, and no others.
     """
@@ -35,7 +35,7 @@ class Transpose(Problem):
 
     @property
     def kind(self) -> str:
-        """Of operator, as :mod:`topi_ext.kernel.info` names it."""
+        """Kind of operator, as :mod:`topi_ext.kernel.info` names it."""
         return "transpose"
 
     @property
@@ -45,18 +45,18 @@ class Transpose(Problem):
 
     @property
     def dtypes(self) -> tuple[str, str]:
-        """Of the operand and of the result."""
+        """Dtypes of the operand and of the result."""
         return self.dtype, self.dtype
 
     def arguments(self) -> Iterator[Argument]:
-        """The tensor, operands of the epilogue, and the result."""
+        """Yield the tensor, operands of the epilogue, and the result."""
         orders = [step.order for step in self.epilogue if step.order]
         names = ["x", *(f"operand{number}" for number in range(len(orders))), "out"]
         for name, order in zip(names, (self.x, *orders, self.y)):
             yield Argument(name, order, self.shape(order), self.dtype)
 
     def shape(self, letters: str) -> tuple[int, ...]:
-        """Shape of a tensor with these letters."""
+        """Return the shape of a tensor with these letters."""
         size = dict(self.sizes)
         return tuple(size[a] for a in letters)
 
@@ -67,11 +67,11 @@ class Transpose(Problem):
 
     @property
     def elements(self) -> int:
-        """How many there are."""
+        """Return how many there are."""
         return prod(size for _, size in self.sizes)
 
     def merged(self) -> Transpose:
-        """The same with as few letters as can be."""
+        """Return the transpose with as few letters as possible."""
         made = self._without("".join(a for a, size in self.sizes if size == 1))
         while True:
             pair = next(made._pairs(), None)
@@ -83,7 +83,7 @@ class Transpose(Problem):
             made = replace(made, sizes=tuple(size.items()))._without(gone)
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
-        """Letters that are neighbours in every tensor that has one of them."""
+        """Yield letters that are neighbours in every tensor that has one of them."""
         orders = [self.y, *(step.order for step in self.epilogue if step.order)]
         for one, other in zip(self.x, self.x[1:]):
             if all((one + other in a) or not {one, other} & set(a) for a in orders):

@@ -127,11 +127,11 @@ class PhaseAxis:
 
     @property
     def is_uneven(self) -> bool:
-        """Whether some phases miss the last term."""
+        """Return whether some phases miss the last term."""
         return self.kernel % self.step != 0 and self.terms > 1
 
     def misses(self, phase: Any, term: Any) -> Any:
-        """Of an uneven axis 1 where `phase` has no such `term`, else 0."""
+        """Return 1 on an uneven axis where `phase` has no such `term`, otherwise 0."""
         last = self.terms - 1
         is_last = term if last == 1 else te.floordiv(term, last)
         whole = self.kernel - self.step * last
@@ -139,7 +139,7 @@ class PhaseAxis:
 
     @property
     def reach(self) -> int:
-        """How far apart the first and the last term of a phase read."""
+        """Return how far apart the first and the last term of a phase read."""
         return self.spread * (self.terms - 1)
 
     @property
@@ -150,11 +150,13 @@ class PhaseAxis:
 
     @property
     def count(self) -> Any:
-        """How many values of ``m`` are computed, at least one."""
+        """Return how many values of ``m`` are computed, at least one."""
         return (self.pad_before + self.size - 1) // self.common // self.step - self.low + 1
 
     def place(self, o: Any) -> tuple[Any, Any, list[Any]]:
-        """Number of ``m``, phase, and the conditions under which ``o`` meets a tap at all."""
+        """Return the number of ``m``, phase, and the conditions under which ``o`` meets a tap at
+        all.
+        """
         position = o + self.pad_before
         v = te.floordiv(position, self.common) if self.common > 1 else position
         conditions = []
@@ -226,7 +228,7 @@ class ConvTranspose:
         acc_dtype: str,
         extents: Sequence[Any] | None = None,
     ) -> te.Tensor:
-        """The first step: all products and sums.
+        """Return the first step: all products and sums.
 
         Parameters
         ----------
@@ -236,8 +238,8 @@ class ConvTranspose:
         Returns
         -------
         te.Tensor
-            Of dtype `acc_dtype`, with the axes of `out_layout`.  A spatial axis is followed by that
-            of its phases, or holds them side by side: see `_are_apart`.
+            Sums of dtype `acc_dtype`, with the axes of `out_layout`.  A spatial axis is followed by
+            that of its phases, or holds them side by side: see `_are_apart`.
         """
         axes = self._axis_of
         in_channels = self._sized(weight, self.kernel_layout, "I") // self.groups
@@ -286,18 +288,19 @@ class ConvTranspose:
         Parameters
         ----------
         out_channels : int or symbolic
-            Of a group.
+            Output channels of a group.
         """
         apart = self._are_apart(out_channels)
         return [axis.count if apart else axis.count * axis.phases for axis in self.axes]
 
     def interleave(self, phases: te.Tensor, out_dtype: str) -> te.Tensor:
-        """The second step: each phase at its positions, zeros where no tap meets, the dtype.
+        """Return the second step: each phase at its positions, zeros where no tap meets, the dtype.
 
         Parameters
         ----------
         phases : te.Tensor
-            Of :meth:`phases`; itself the result where the stride is 1 and the dtype is right.
+            Result of :meth:`phases`; returned unchanged if the stride is 1 and the dtype is
+            correct.
         """
         if all(axis.stride == 1 for axis in self.axes):
             if phases.dtype == out_dtype:
@@ -338,7 +341,8 @@ class ConvTranspose:
         return dict(zip(_spatial(self.data_layout), self.axes))
 
     def _are_apart(self, out_channels: Any) -> bool:
-        """Whether phases have axes of their own, so that rules for GPUs see a matrix product.
+        """Return whether phases have axes of their own, so that rules for GPUs see a matrix
+        product.
 
         Its columns are output channels and phases.  Of one channel of a group they are so few that
         most of a tile would be empty: side by side with the positions they make no product.
@@ -346,7 +350,7 @@ class ConvTranspose:
         return self.groups == 1 and not (isinstance(out_channels, int) and out_channels == 1)
 
     def _window(self, data: te.Tensor) -> te.Tensor:
-        """The data as far as it is read, with zeros around it.
+        """Return the data as far as it is read, with zeros around it.
 
         Where some phases miss a term, also planes of zeros for it to read: times the zero in place
         of the weight, an infinite element of the data would give NaN.
@@ -371,7 +375,7 @@ class ConvTranspose:
         return te.compute(planes + shape, element, name="data_window", tag="injective,pad")
 
     def _whole_phases(self, weight: te.Tensor) -> te.Tensor:
-        """The weight with as many taps in each phase, those that are missing zero."""
+        """Return the weight with as many taps in each phase, those that are missing zero."""
         axes = self._axis_of
         if not any(axis.is_uneven for axis in self.axes):
             return weight
@@ -399,7 +403,7 @@ def _spatial(layout: str) -> str:
 
 
 def _size(value: Any) -> Any:
-    """A size as an integer where it is one."""
+    """Return a size as an integer where it is one."""
     return getattr(value, "value", value)
 
 

@@ -25,7 +25,8 @@ Tensor = Any
 
 
 def centred(tensor: Tensor, zero: int, dtype: str) -> Tensor:
-    """A tensor less its zero point, in the dtype of the sums: what the kinds below then take.
+    """Return a tensor less its zero point, in the dtype of the sums: what the kinds below then
+    take.
 
     Padding, which they add, is zero.
     """
@@ -55,7 +56,7 @@ def conv(x: Tensor, w: Tensor, geometry: Geometry, layouts: Layouts, out_dtype: 
     padded = _pad(x, geometry, layouts)
     shape = geometry.y_shape(letters.at(x, layouts.x, "N"))
 
-    def element(*stored):
+    def element(*stored: Any) -> Any:
         n, k, *p = permuted(letters.data, layouts.y, stored)
         c = te.reduce_axis((0, geometry.c_per_group), "c")
         taps = [te.reduce_axis((0, r), name) for r, name in zip(geometry.kernel, _TAP_NAMES)]
@@ -109,7 +110,7 @@ def conv_transpose_of_zeros(
     letters = _Letters(geometry.rank)
     y_size = tuple((p - 1) * s + 1 for p, s in zip(geometry.y_size, geometry.stride))
 
-    def element(*stored):
+    def element(*stored: Any) -> Any:
         n, k, *j = permuted(letters.data, layouts.y, stored)
         tests = [tir.floormod(i, s) == 0 for i, s in zip(j, geometry.stride) if s > 1]
         p = [tir.floordiv(i, s) for i, s in zip(j, geometry.stride)]
@@ -146,7 +147,7 @@ def conv_weight_grad(
     padded = _pad(x, geometry, layouts)
     n_size = letters.at(y, layouts.y, "N")
 
-    def element(*stored):
+    def element(*stored: Any) -> Any:
         k, c, *taps = permuted(letters.kernel, layouts.w, stored)
         n = te.reduce_axis((0, n_size), "n")
         p = [te.reduce_axis((0, size), name) for size, name in zip(geometry.y_size, _Y_NAMES)]
@@ -185,7 +186,7 @@ class _Letters:
         self.kernel = "OI" + SPATIAL[rank]
 
     def at(self, tensor: Tensor, order: str, letter: str) -> Any:
-        """Size of the axis `letter` of a tensor stored in `order`."""
+        """Return the size of the axis `letter` of a tensor stored in `order`."""
         return tensor.shape[order.index(letter)]
 
 
@@ -197,7 +198,7 @@ def _pad(x: Tensor, geometry: Geometry, layouts: Layouts) -> Tensor:
         for p, s, d, r in zip(geometry.y_size, geometry.stride, geometry.dilation, geometry.kernel)
     ]
 
-    def element(n, c, *i):
+    def element(n: Any, c: Any, *i: Any) -> Any:
         where = [j - b for j, b in zip(i, geometry.pad_before)]
         inside = [test for j, limit in zip(where, geometry.x_size) for test in (j >= 0, j < limit)]
         value = x(*permuted(layouts.x, letters.data, (n, c, *where)))
@@ -220,9 +221,16 @@ def _sum(a: Any, b: Any, acc: str, axes: Sequence[Any]) -> Any:
 
 
 def _stored(
-    shape: Sequence[Any], element: Callable, letters: str, order: str, name: str, out_dtype: str
+    shape: Sequence[Any],
+    element: Callable[..., Any],
+    letters: str,
+    order: str,
+    name: str,
+    out_dtype: str,
 ) -> Tensor:
-    """The reduction stored in `order`, cast where the accumulator is not the output dtype."""
+    """Return the reduction stored in `order`, cast where the accumulator is not the output
+    dtype.
+    """
     result = te.compute(permuted(order, letters, shape), element, name=name)
     if result.dtype == out_dtype:
         return result

@@ -36,7 +36,7 @@ from ..spec.problem import listed
 FORMAT, VERSION = "tvm-conv-ext plans", 1
 
 VARIABLE = "TVM_CONV_PLANS"
-"""Of the environment: the file that is used where a compile names none."""
+"""Environment variable that names the file for compilations that name none."""
 
 Entry = Mapping[str, Any]
 """``kernel`` and ``plan``, its name and its fields; ``ms`` and ``estimate_ms``, milliseconds of
@@ -50,13 +50,13 @@ AnyPath = Union[str, "os.PathLike[str]"]
 
 @dataclass(frozen=True)
 class Database:
-    """What a file held when it was read; equal ones give the same plans.
+    """The content of a file when it was read; equal contents give the same plans.
 
     Attributes
     ----------
     path : str
     state : tuple of int
-        Of the file, by which a later version of it is told from this one.
+        State of the file, by which later versions of it are recognized.
     plans : Plans
     """
 
@@ -65,7 +65,7 @@ class Database:
     plans: Plans = field(compare=False, repr=False)
 
     def find(self, machine: str, problem: str) -> Entry | None:
-        """The entry of a problem, or None.  A file without any for `machine` is said to be so."""
+        """Return the entry of a problem, or None. Warn of a file without entries for `machine`."""
         if machine not in self.plans:
             if self.plans:
                 warn_once(f"{self.path}: ignored, it has no plans for {machine}")
@@ -74,16 +74,18 @@ class Database:
 
 
 class DatabaseError(ValueError):
-    """Why a file is no database that this version can read, in one line."""
+    """The reason why this version cannot read a file as a database."""
 
 
 def machine_name(processor: str, machine: Any) -> str:
-    """A machine in one line: the processor that a target names, and what plans know of it."""
+    """Return a machine as a line of text: the target's processor, and the properties that plans
+    depend on.
+    """
     return f"processor={processor or 'unnamed'} {listed(machine)}"
 
 
 def plain(value: Any) -> Any:
-    """A plan as JSON has it: fields by name, lists for tuples."""
+    """Return a plan as JSON has it: fields by name, lists for tuples."""
     if is_dataclass(value):
         return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, (tuple, list)):
@@ -94,7 +96,7 @@ def plain(value: Any) -> Any:
 
 
 def read(path: AnyPath) -> Plans:
-    """What a file holds; nothing where there is none.
+    """Return the content of a file; nothing if it does not exist.
 
     Raises
     ------
@@ -185,7 +187,7 @@ def _is_at(handle: int, path: Path) -> bool:
 
 
 def _written(plans: Plans) -> str:
-    """The text of a file, an entry a line."""
+    """Return the text of a file, an entry a line."""
     tables = []
     for machine, found in sorted(plans.items()):
         lines = [f"   {json.dumps(name)}: {json.dumps(one)}" for name, one in sorted(found.items())]
@@ -195,12 +197,14 @@ def _written(plans: Plans) -> str:
 
 
 _chosen: ContextVar[Database | str | None] = ContextVar("plan_database", default="")
-"""That of :func:`using`; the empty text stands for what the environment names."""
+"""The file of :func:`using`; the empty string stands for that of the environment."""
 
 
 @contextmanager
 def using(path: AnyPath | None) -> Iterator[None]:
-    """What is compiled inside, in this thread, takes plans from this file, or from none."""
+    """Make compilations inside the block, in this thread, take plans from this file, or from
+    none.
+    """
     before = _chosen.set(None if path is None else opened(path))
     try:
         yield
@@ -209,7 +213,7 @@ def using(path: AnyPath | None) -> Iterator[None]:
 
 
 def current() -> Database | None:
-    """The database in use, or None."""
+    """Return the database in use, or None."""
     chosen = _chosen.get()
     if not isinstance(chosen, str):
         return chosen
@@ -218,7 +222,7 @@ def current() -> Database | None:
 
 
 def opened(path: AnyPath) -> Database | None:
-    """The database of a file as it is now; None, said in one line, where it can't be read."""
+    """Return the current database of a file; None, with a warning, if it cannot be read."""
     path = os.path.abspath(path)
     try:
         found = os.stat(path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of several functions is the fastest: timed in turns, clear losers left out early."""
+"""Find the fastest of several functions: timed in turns, clear losers excluded early."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ LOSES = ((1, 2.0), (3, 1.3), (5, 1.1))
 """After so many turns, a function is left out whose shortest is so many times the fastest one's."""
 
 TURNS, FINAL_TURNS = 7, 15
-"""Of each function, and more of the first and the fastest one."""
+"""Turns of each function, and of the first and the fastest one."""
 
 GAIN = 0.98
-"""Of the first one's time: what takes longer is not said to be faster."""
+"""Fraction of the first function's time below which another one counts as faster."""
 
 
 def race(entrants: Mapping[int, Timed]) -> tuple[int, dict[int, float]]:
-    """The fastest, and the median seconds of each.
+    """Return the fastest, and the median seconds of each.
 
     The first one wins unless another is faster by more than noise, in turns with it alone: in the
     median and in the shortest turn, which what else runs on the machine disturbs least.
@@ -51,7 +51,7 @@ def race(entrants: Mapping[int, Timed]) -> tuple[int, dict[int, float]]:
 
 
 def _calls(timed: Timed) -> int:
-    """How many calls fill a slot; they warm up too."""
+    """Return how many calls fill a slot; they warm up too."""
     seconds = timed(1)
     return max(1, min(1000, int(SLOT / max(seconds, 1e-9))))
 

@@ -16,7 +16,7 @@ from .database import Database, Entry, machine_name, plain
 
 
 def entry(plan: Plan, ms: float, estimate_ms: float) -> Entry:
-    """A plan and its times as a database has them."""
+    """Return a plan and its times as a database has them."""
     times = {"ms": round(ms, 5), "estimate_ms": round(estimate_ms, 5)}
     return {"kernel": KERNELS.of_plan(plan).name, "plan": plain(plan), **times}
 

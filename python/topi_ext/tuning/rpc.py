@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Boards behind TVM's RPC tracker: asked for, watched while they work, given back.
+"""Boards behind TVM's RPC tracker: requested, watched while they work, released.
 
 A *key* names a kind of board; servers under one key are alike, and the tracker gives whichever is
 free. Whatever a board or the network does, nothing here waits longer than it was told to.
@@ -43,12 +43,12 @@ class Board:
     ----------
     host : str
     port : int
-        Of the tracker.
+        Port of the tracker.
     key : str
-        Under which its servers are registered.
+        Key under which its servers are registered.
     compiler : str or None
-        What links libraries for it, e.g. ``aarch64-linux-gnu-g++``; chosen by the target's triple
-        unless given.
+        Command that links libraries for it, e.g. ``aarch64-linux-gnu-g++``; chosen by the target's
+        triple unless given.
     timeout : float
         Seconds to wait for a free board, and the most that one compiled function has there.
     threads : int or None
@@ -69,16 +69,16 @@ class Board:
 
     @property
     def shown(self) -> str:
-        """What reports call it."""
+        """Return the name for reports."""
         return f"{self.key} ({self.tracker})"
 
     def connect(self) -> Session:
-        """A session with a free server under the key.
+        """Return a session with a free server under the key.
 
         Raises
         ------
         BoardError
-            In one line: no tracker, no such key, none free in time, not this TVM.
+            For no tracker, an unknown key, no free board in time, or another TVM.
         """
         until = time.monotonic() + self.timeout
         with _Tracker(self) as tracker:
@@ -124,7 +124,7 @@ class _Tracker:
         self._socket.close()
 
     def keys(self) -> list[str]:
-        """The keys under which servers are registered, free or not."""
+        """Return the keys under which servers are registered, free or not."""
         found = self._ask(self._base.TrackerCode.SUMMARY)["server_info"]
         return sorted({str(server["key"]).partition(":")[2] for server in found})
 
@@ -185,11 +185,11 @@ class Session:
             if board.threads:
                 self._ask("runtime.config_threadpool", 0, board.threads)
         except BaseException:
-            self.close()  # else nobody could, and the server would wait for this process
+            self.close()  # otherwise the server would wait for this process
             raise
 
     def _connected(self, connect: Callable[[], Any], seconds: float) -> Any:
-        """What ``connect()`` gives within so many seconds; TVM cannot be told to hurry."""
+        """Call ``connect()`` with a time limit, which TVM does not support."""
         found: list[Any] = []
 
         def run() -> None:
@@ -221,7 +221,7 @@ class Session:
 
     @contextmanager
     def doing(self, what: str) -> Iterator[None]:
-        """Tell an end of the connection inside the block in one line; other errors pass.
+        """Report an end of the connection inside the block as a one-line error; other errors pass.
 
         Raises
         ------
@@ -261,7 +261,7 @@ class Session:
                         break
 
     def _is_open(self) -> bool:
-        """Whether the server still holds its end of every connection."""
+        """Return whether the server still holds its end of every connection."""
         for connection in self._sockets:
             try:
                 if not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
@@ -282,7 +282,7 @@ class Session:
             return function(*arguments)
 
     def check_target(self, target: Any) -> None:
-        """Refuse a target whose device the server lacks, or whose code its processor cannot run.
+        """Raise for a target whose device the server lacks, or whose code its processor cannot run.
 
         A server without a compiler does not know its processor: there a wrong target is found
         when it dies.
@@ -317,8 +317,9 @@ class Session:
             raise BoardError(f"{who} has no {', '.join(missing)}, which --target uses")
 
     def planned(self, target: Any) -> Any:
-        """An llvm target that names no ``num-cores``, with as many threads as the server uses;
-        kernels would be planned for those of this machine."""
+        """Return an llvm target that names no ``num-cores``, with as many threads as the server
+        uses; kernels would be planned for those of this machine.
+        """
         import tvm
 
         number = self.board.threads or self._ask("runtime.NumThreads")
@@ -361,7 +362,7 @@ def _sockets() -> set[int]:
 
 
 def linker(board: Board, target: Any) -> str | None:
-    """What links a library for a target; None for this machine's own compiler.
+    """Return the linker for a target; None for this machine's own compiler.
 
     Raises
     ------

@@ -28,7 +28,7 @@ class Opened(NamedTuple):
     module : tvm.runtime.Module
     device : tvm.runtime.Device
     doing : callable
-        ``with doing("ran a plan"):`` says in one line what went wrong inside.
+        ``with doing("ran a plan"):`` reports an error inside as one line.
     """
 
     module: Any
@@ -37,7 +37,7 @@ class Opened(NamedTuple):
 
 
 def built(work: Work, plans: Sequence[Plan], target: Any) -> Any:
-    """A library with ``kernel_N`` of each plan, and ``pack_N`` where that packs weights.
+    """Return a library with ``kernel_N`` of each plan, and ``pack_N`` where that packs weights.
 
     Where compiled functions are kept, they are compiled on all cores.
     """
@@ -96,7 +96,7 @@ class PlanRuns:
         self.made: dict[tuple[int, tuple[int, ...], str], Any] = {}
 
     def ready(self, number: int) -> tuple[Timed, np.ndarray]:
-        """What times the kernel of a plan, and the result of its first call."""
+        """Return a function that times the kernel of a plan, and the result of its first call."""
         module, device, doing = self.opened
         kinds = compat.parameters_of(self.work.backend.build(self.work.problem, self.plans[number]))
         with doing("was sent operands"):

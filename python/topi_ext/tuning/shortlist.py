@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which plans are worth a measurement: few of thousands, and unlike each other."""
+"""Choose the plans that are worth a measurement: few of thousands, unlike each other."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ WITHIN = 4.0
 """Times the least estimate, beyond which the best of a kernel is not measured."""
 
 NEAR = 1.6
-"""The same for more plans of a kernel."""
+"""As above, for further plans of a kernel."""
 
 CONSIDERED = 300
-"""Of these the best by estimate."""
+"""Number of plans with the lowest estimates that are considered."""
 
 
 def shortlist(problem: Problem, machine: CpuMachine, most: int) -> list[Plan]:
@@ -52,7 +52,7 @@ def shortlist(problem: Problem, machine: CpuMachine, most: int) -> list[Plan]:
 
 
 def _distance(one: dict[str, object], other: dict[str, object]) -> int:
-    """In how many fields two plans differ; all of them if they are of two kernels."""
+    """Return in how many fields two plans differ; all of them if they are of two kernels."""
     return sum(one.get(name) != other.get(name) for name in one.keys() | other.keys())
 
 

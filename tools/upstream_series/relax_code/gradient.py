@@ -20,7 +20,9 @@ from tvm.relax.op.nn import (
 
 
 def _conv_sizes(expr: Expr, layout: str, axes: str) -> list[int]:
-    """Sizes of the given axes of a tensor stored in `layout`, which have to be constant."""
+    """Return the sizes of the given axes of a tensor stored in `layout`, which have to be
+    constant.
+    """
     shape = _get_shape(expr)
     try:
         return [int(shape[layout.index(axis)]) for axis in axes]
@@ -232,7 +234,7 @@ groups, data_layout, kernel_layout, out_layout, out_dtype)`
 
 
 def _conv_grads_like(call: Call, data_grad: Expr, weight_grad: Expr, out_dtype: str) -> list[Expr]:
-    """Gradients in the dtypes of the operands, where the output has another."""
+    """Return the gradients in the dtypes of the operands, where the output has another."""
     return [
         grad if out_dtype == str(arg.ty.dtype) else astype(grad, str(arg.ty.dtype))
         for grad, arg in zip((data_grad, weight_grad), call.args)

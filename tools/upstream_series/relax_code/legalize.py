@@ -11,7 +11,7 @@ from tvm.relax.transform.legalize_ops.common import register_legalize
 
 
 def _has_plain_conv_layouts(call: Call, rank: int) -> bool:
-    """Whether no layout of a convolution has channel chunks.
+    """Return whether no layout of a convolution has channel chunks.
 
     A call with chunks, such as NCHW4c, is left as it is on purpose: backends with their own code
     generator match it, and a later pass or runtime may offload it.
@@ -29,14 +29,14 @@ def _has_plain_conv_layouts(call: Call, rank: int) -> bool:
 
 
 def _to_layout(tensor: te.Tensor, layout: str, wanted: str) -> te.Tensor:
-    """A tensor of `layout` with its axes in the order that is wanted."""
+    """Return a tensor of `layout` with its axes in the order that is wanted."""
     if layout == wanted:
         return tensor
     return topi.transpose(tensor, [layout.index(axis) for axis in wanted])
 
 
 def _in_spatial_order(layout: str, spatial: str) -> str:
-    """The same layout where only its spatial axes are in order: TOPI takes no other."""
+    """Return the same layout where only its spatial axes are in order: TOPI takes no other."""
     axes = iter(spatial)
     return "".join(next(axes) if axis in spatial else axis for axis in layout)
 

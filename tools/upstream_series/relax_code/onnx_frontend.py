@@ -7,7 +7,8 @@ from tvm import tirx
 class ConvTranspose:
     @classmethod
     def _pads_of_output_shape(cls, inputs, attr, strides, dilations, kernel_shape, output_padding):
-        """Padding and output padding that give `output_shape`, by the formulas of the standard.
+        """Return the padding and output padding that give `output_shape`, by the formulas of the
+        standard.
 
         A result that is to be longer than the natural one is padded behind.
         """

@@ -31,7 +31,9 @@ def _conv_shape(expr, layout, wanted):
 
 
 def _conv_padding(attrs, rank):
-    """Padding before all axes and then behind them, of one value or of one for each axis too"""
+    """Return the padding before all axes and then behind them, of one value or of one for each axis
+    too
+    """
     padding = get_const_tuple(attrs.padding)
     return padding * (2 * rank // len(padding))
 
@@ -194,7 +196,7 @@ def _conv_transpose_grad(orig, grad, rank):
 
 
 def _conv_grads_like(orig, *grads):
-    """Gradients in the dtypes of the operands, where the output has another."""
+    """Return the gradients in the dtypes of the operands, where the output has another."""
     return [
         grad if arg.checked_type.dtype == orig.checked_type.dtype else cast_like(grad, arg)
         for grad, arg in zip(grads, orig.args)

@@ -8,7 +8,9 @@ from tvm.topi.utils import get_const_tuple
 
 # convolutions of any rank, layout, groups and dilation
 def is_any_conv_transpose(attrs, has_groups=True):
-    """Whether a transposed convolution is none that the definitions of one layout compute."""
+    """Return whether a transposed convolution is none that the definitions of one layout
+    compute.
+    """
     spatial = "DHW"[3 - len(attrs.strides) :]
     return (
         attrs.data_layout != "NC" + spatial
@@ -76,7 +78,7 @@ def any_conv_strategy(attrs, inputs, out_type, target):
 
 
 def schedule_any_conv(attrs, outs, target):
-    """Every stage parallel, or bound to threads; what can be inlined is"""
+    """Return every stage parallel, or bound to threads; what can be inlined is"""
     outs = [outs] if isinstance(outs, te.Tensor) else list(outs)
     schedule = te.create_schedule([out.op for out in outs])
     for stage in schedule.stages:

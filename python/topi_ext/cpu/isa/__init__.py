@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions of some processors: matrix tiles, products of bfloat16, non-temporal stores."""
+"""Instructions of specific processors: matrix tiles, products of bfloat16, non-temporal stores."""

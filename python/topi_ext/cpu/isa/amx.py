@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AMX, the matrix unit of x86 processors, as primitives beside those of :mod:`topi_ext.emit`.
+"""AMX, the matrix unit of x86 processors, as primitives in addition to :mod:`topi_ext.emit`.
 
 Eight registers hold a tile each, of 16 rows of 64 bytes.  One instruction adds a product of
 two tiles of bfloat16 to one of float32::
@@ -38,7 +38,7 @@ def is_granted() -> Expr:
 
 
 def is_granted_now() -> bool:
-    """The same, asked by this process at once."""
+    """Return whether Linux grants AMX to this process now."""
     libc = ctypes.CDLL(None)
     return libc.syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0
 

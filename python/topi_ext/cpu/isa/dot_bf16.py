@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pairs of bfloat16 numbers, of which some processors multiply and add two products at once.
+"""Dot products of pairs of bfloat16 numbers.
 
 A pair has 32 bits, the even element in the lower half.  Numbers below the normal range count as
 zero where pairs are multiplied; sums are float32 and rounded to nearest.
@@ -17,7 +17,7 @@ from .. import emit
 from ..emit import Array, Expr, Operand
 
 PAIR = "int32"
-"""What a pair is held as."""
+"""Dtype of a pair."""
 
 LANES = 16
 """Pairs that one instruction multiplies."""
@@ -62,7 +62,7 @@ class Pairs(Operand):
         self.strides = {**operand.strides, "C": 2 * self.step}
 
     def load(self, index: Expr, dtype: str) -> Expr:
-        """The pair whose first element is at `index`, as `dtype`."""
+        """Return the pair whose first element is at `index`, as `dtype`."""
         return emit.cast(pair(self[index], self[index + self.step]), PAIR, dtype)
 
 

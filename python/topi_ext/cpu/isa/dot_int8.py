@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Integers side by side in lanes of 32 bits, of which processors multiply and add several at once.
+"""Dot products of several integers in lanes of 32 bits.
 
 ========== ======= ================= ====================================================
 instruction numbers of                since
@@ -32,7 +32,7 @@ from ..emit import Array, Expr, Operand
 from ..plan.direct_dot_int8 import Dot, shift_of
 
 LANE = "int32"
-"""What a lane is held as, and sums are."""
+"""Dtype of lanes and sums."""
 
 _ADD = "topi_ext_int_dot"
 
@@ -106,7 +106,7 @@ def joined(numbers: Sequence[Expr], size: int, lanes: int = 1) -> Expr:
 
 
 def total(lane: Expr, dot: Dot) -> Expr:
-    """The sum of the weights that a lane holds, of an instruction for bytes."""
+    """Return the sum of the weights that a lane holds, of an instruction for bytes."""
     result: Expr = None
     for i in range(4):
         if dot.weights == "int8":
@@ -118,7 +118,7 @@ def total(lane: Expr, dot: Dot) -> Expr:
 
 
 def repeated(byte: int) -> int:
-    """A lane, as a number of dtype `LANE`, whose bytes are all this one."""
+    """Return a lane, as a number of dtype `LANE`, whose bytes are all this one."""
     return int.from_bytes((byte & 255).to_bytes(1, "little") * 4, "little", signed=True)
 
 
@@ -128,12 +128,12 @@ def _constant(value: int, lanes: int = 1) -> Expr:
 
 
 class Channels(NamedTuple):
-    """What lanes are made of.
+    """Input channels that share the 32 bits of a lane.
 
     Attributes
     ----------
     operand : Operand
-        Of int8 or uint8.
+        An operand of int8 or uint8.
     base : Expr
         Where its channel 0 is taken to be.
     present : int
@@ -165,14 +165,14 @@ class Lanes(Operand):
         return self.base + super().at(letters, *where)
 
     def load(self, index: Expr, dtype: str) -> Expr:
-        """The lane whose first element is at `index`."""
+        """Return the lane whose first element is at `index`."""
         if self.dot.size == self.present == 4 and isinstance(self.step, int) and self.step == 1:
             return self._flipped(emit.bits(self[emit.lanes_of(index, 4)], dtype))
         numbers = [super(Lanes, self).load(i, dtype) for i in self._places(index)]
         return self._flipped(joined(numbers, self.dot.size))
 
     def neighbours(self, start: Expr, dtype: str, lanes: int) -> Expr:
-        """The lanes whose first elements are `start` and those behind it."""
+        """Return the lanes whose first elements are `start` and those behind it."""
         vectors = [super(Lanes, self).neighbours(i, dtype, lanes) for i in self._places(start)]
         return self._flipped(joined(vectors, self.dot.size, lanes), lanes)
 

@@ -45,7 +45,7 @@ def instructions(dtype: str, given: str, lanes: int) -> Iterator[None]:
     """Statements inside may call :func:`store` and :func:`skew` for vectors of `lanes`, and
     :func:`settle`.
 
-    Of float32 and float64, or of float32 that becomes float16 or bfloat16.
+    They support float32 and float64, and float32 that becomes float16 or bfloat16.
     """
     kind, narrow = _NARROWED.get(dtype, (_TYPES[given], ""))
     if narrow:
@@ -82,8 +82,9 @@ def store(array: Array, start: Expr, value: Expr, lanes: int) -> None:
 
 
 def skew(array: Array, lanes: int) -> Expr:
-    """How many elements lie between an address that is a multiple of a vector's bytes and the first
-    of `array`."""
+    """Return how many elements lie between an address that is a multiple of a vector's bytes and
+    the first of `array`.
+    """
     place = compat.address(array.buffer, emit.wide(0))
     return compat.extern_value("int64", _name(_SKEW, array.dtype, lanes), place)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors of bfloat16, read as float32.
+"""Loads of bfloat16 vectors as float32.
 
 TVM has no vectors of bfloat16.  A float32 whose upper half is the number is the number, so a few
 lines of LLVM's language read and widen as many as a vector has lanes.
@@ -37,6 +37,8 @@ define <{lanes} x float> @{_WIDEN}{lanes}(ptr %place) {{
 
 
 def widened(array: Array, start: Expr, lanes: int) -> Expr:
-    """The `lanes` neighbours from `start` on of an array of bfloat16, which nothing writes."""
+    """Return the `lanes` neighbours from `start` on of an array of bfloat16, which nothing
+    writes.
+    """
     place = compat.address(array.buffer, emit.wide(start) * byte_width(array.dtype))
     return compat.extern_value(f"float32x{lanes}", f"{_WIDEN}{lanes}", place)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels as direct TIR, one page each; every one is tested against the TE definitions.
+"""Kernels as direct TIR, one module each; every kernel is tested against the TE definitions.
 
 Each module has ``emit_body(problem, plan, operands)``, which emits the body of its PrimFunc.  A
 kernel that has room for a limited number of positions has ``kernel_of(problem, plan, operands)``

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel of ``conv`` and ``conv_transpose``: one gather, with one phase or with many.
+"""The kernel of ``conv`` and ``conv_transpose`` that serves every shape: one phase, or many.
 
 Lanes run over the positions of one phase, weights are scalars broadcast from a packed panel::
 
@@ -12,7 +12,7 @@ Lanes run over the positions of one phase, weights are scalars broadcast from a 
                         accumulators[channels][vectors] += weight * panel  -> acc
         for each output row: interleave its phases                       -> out
 
-Of the matrix product, M are output channels, N positions of one phase, K input channels and taps of
+In the matrix product, M are output channels, N positions of one phase, K input channels and taps of
 the phase.  Left, weights ``[block][phase][input channel][tap][channels]``, each broadcast; right,
 `panel` ``[input channel][residue][position]``, which a tap reads at an offset: no column is built.
 
@@ -20,7 +20,7 @@ the phase.  Left, weights ``[block][phase][input channel][tap][channels]``, each
 no zero is inserted and no product wasted.  With one K-block, a block of output channels is written
 out as soon as it is summed.
 
-Of few output channels, a tile may have all phases of its rows (`all_phases`): their taps read the
+With few output channels, a tile may have all phases of its rows (`all_phases`): their taps read the
 same data, which then is loaded once for all of them::
 
     accumulators[channels][phases of the row][vectors] += weight * panel
@@ -222,7 +222,7 @@ class Direct:
         most = per_split if problem.is_static else blocks
         acc_room = plan.channels * self.phases * row_room * (most if self.holds_all else 1)
         panel_room = panel.room(plan.depth * self.steps.planes)
-        panel_room += 0 if problem.is_static else width  # a last tile may end behind it
+        panel_room += 0 if problem.is_static else width  # a last tile may end after it
         return Blocking(
             panel, counts, tiles, Splits(blocks, splits, per_split),
             plan.channels * self.phases * tiles.length, acc_room, panel_room,

@@ -68,8 +68,9 @@ def emit_body(problem: Convolution, plan: DirectAmxPlan, operands: Sequence[Oper
 
 
 def packed_weights(problem: Convolution, plan: DirectAmxPlan) -> Packed:
-    """Return size and dtype of the packed weights: tiles, and behind them the weights as they are
-    stored, for the kernel that runs where the matrix unit is refused."""
+    """Return size and dtype of the packed weights: tiles, followed by the weights in their stored
+    order, for the kernel that runs if the matrix unit is not available.
+    """
     tiles = AmxWeights(problem, plan.gather).elements
     return Packed(tiles + -(-problem.weights // 2), PAIR)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernel of ``conv`` and ``conv_transpose`` of int8 and uint8 for processors with AMX.
 
-That of :mod:`topi_ext.cpu.kernels.direct_amx` with four input channels, instead of two, in 32 bits
+As :mod:`topi_ext.cpu.kernels.direct_amx` with four input channels, instead of two, in 32 bits
 of a tile.  There are products for each sign of both, so data are as they are stored.  Weights are
 less their zero point; what that of data adds is the same for all positions of a phase, since
 padding stands for it too, and sums begin without it::
@@ -50,8 +50,9 @@ def emit_body(problem: Convolution, plan: DirectAmxInt8Plan, operands: Sequence[
 
 
 def packed_weights(problem: Convolution, plan: DirectAmxInt8Plan) -> Packed:
-    """Return size and dtype of the packed weights: tiles, and behind them the weights as they are
-    stored, for the kernel that runs where the matrix unit is refused."""
+    """Return size and dtype of the packed weights: tiles, followed by the weights in their stored
+    order, for the kernel that runs if the matrix unit is not available.
+    """
     return Packed(ByteWeights(problem, plan).elements + -(-problem.weights // 4), LANE)
 
 

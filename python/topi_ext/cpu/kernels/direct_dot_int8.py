@@ -13,9 +13,9 @@ each sum begins without it::
 
     accumulator = -z * sum of the weights of its output channel and phase
 
-That also serves data of the other sign, by an offset of 128.  These numbers are packed behind the
-weights.  Where the number of input channels is no multiple of those of a lane, weights of what is
-missing are zero.
+This also serves data of the other signedness, by an offset of 128.  These numbers are packed behind
+the weights.  Where the number of input channels is no multiple of those of a lane, weights of what
+is missing are zero.
 
 The matrix product is that of the direct kernel, with input channels by twos or fours along K, in
 both operands.

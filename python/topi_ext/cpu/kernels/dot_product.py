@@ -12,7 +12,7 @@ over what each position reads, in the same order::
                 accumulators[channels][m_tile] += weights * columns
             add up the lanes of each accumulator                                -> out
 
-Of the matrix product, M are output channels, N positions, K input channels and taps.  Left, the
+In the matrix product, M are output channels, N positions, K input channels and taps.  Left, the
 weights as the user stores them; right, `columns` ``[position][input channel][tap]`` of im2col: the
 lanes run along K in both.
 
@@ -118,7 +118,7 @@ class DotProduct:
                 n_block = _NBlock(columns, weights, begin, present)
                 self._copy_columns(n_block, group)
                 for o, size in emit.tiles_or_ones(count, plan.channels):
-                    # Behind the last channel, the last again.
+                    # After the last channel, the last one is repeated.
                     numbers = [first + emit.least(o + i, count - 1) for i in range(size)]
                     self._channels(n_block, numbers)
 

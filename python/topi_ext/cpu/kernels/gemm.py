@@ -15,7 +15,7 @@ Lanes run over columns, values of x are broadcast::
 
 Sums over one K-block, of whole panels without an epilogue, go to `out` at once.
 
-Of the matrix product, M are rows, N columns, K terms.  Left, rows of x, each value broadcast;
+In the matrix product, M are rows, N columns, K terms.  Left, rows of x, each value broadcast;
 right, panels of w.
 
 A panel is ``[term][columns]``: a K-block of it stays in the first cache for all rows.  The panels

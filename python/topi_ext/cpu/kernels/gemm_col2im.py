@@ -18,7 +18,7 @@ of columns (channel, tap), which are added up where they overlap::
             for each position, each tap: image += column    (one position's may be the image)
             cut the padding off                                             -> out
 
-Of the matrix product, M are positions, N channels of x and taps, K channels of y.  Left, `values`
+In the matrix product, M are positions, N channels of x and taps, K channels of y.  Left, `values`
 ``[tile of positions][channel of y][position]``, each broadcast; right, `weights` ``[tile of
 vectors][channel of y][lanes]``.
 """
@@ -147,7 +147,7 @@ class GemmCol2im:
             weights = emit.scratch(plan.k_block * self.row, self.dtype)
             values = emit.scratch(room * plan.k_block, self.dtype)
             columns = emit.scratch(room * self.pitch, self.dtype)
-            # Sums of lanes behind the last weight are dropped, but the lanes must be finite.
+            # Sums of lanes after the last weight are dropped, but the lanes must be finite.
             zero = emit.constant(0, self.dtype)
             emit.fill(weights, 0, plan.k_block * self.row, zero)
             images_of_task = _Task(image, present, positions, weights, values, columns)
@@ -281,7 +281,7 @@ class GemmCol2im:
                     Matrix(task.weights, partial(_weights_at, first * depth, vectors, lanes)),
                     RegisterTile(task.columns, offsets, vectors, lanes),
                     fresh=fresh,
-                    # Single positions would take longer to ask than to multiply.
+                    # For single positions the test would take longer than the products.
                     prefetch=partial(prefetch, first, position) if lines and size > 1 else None,
                 )
 
@@ -329,7 +329,7 @@ class GemmCol2im:
     def _columns_are_images(self) -> Expr:
         """Return whether images of y have one position, whose columns are an image of x.
 
-        Of more positions it would be larger than a kernel.
+        With more positions the code would be larger than a kernel.
         """
         if self.problem.is_static:
             return self.plan.held == 0

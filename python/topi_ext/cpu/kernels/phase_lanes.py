@@ -15,7 +15,7 @@ lanes, or more, outputs leave the registers in the order in which they are store
                         accumulators[m_tile][vectors] += values * weights   -> acc
                 cut the padding off                                         -> out
 
-Of the matrix product, M are the positions q of a row, N channels of x and phases of a row, K rows
+In the matrix product, M are the positions q of a row, N channels of x and phases of a row, K rows
 of the kernel, channels of y and taps t.  Left, `values` ``[channel of y][depth][height][width]``,
 each broadcast; right, `weights` ``[row of the kernel][tile of vectors][channel of y][t][lanes]``.
 
@@ -127,7 +127,7 @@ class _PhaseLanes:
             images, group, block, split = map(number_of, emit.unravel(number, extents))
             terms = self.k_block * self.taps[-1]
             weights = emit.scratch(prod(g.kernel[:-1]) * terms * self.row, self.dtype)
-            # The last tile may read behind the last row.
+            # The last tile may read past the last row.
             room = self.k_block * prod(sizes.extent) + plan.m_tile
             values = emit.scratch(room, self.dtype)
             acc = emit.scratch(sizes.tiles * plan.m_tile * self.row, self.dtype)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel where taps meet padding: each runs over those positions alone where it meets data.
+"""The kernel for much padding: each tap runs only over the positions where it meets data.
 
-Of a dilation that is a third of the image, four of nine taps meet padding at a position.  Vectors
+With a dilation of a third of the image, four of nine taps meet padding at a position.  Vectors
 of positions could not leave these out, since their lanes differ in it.  So lanes run over the
 output channels, values of the data are broadcast, and each tap has its own rectangle of positions::
 
@@ -16,7 +16,7 @@ output channels, values of the data are broadcast, and each tap has its own rect
                             accumulators[m_tile][vectors] += inputs * weights -> acc
         for each block of output channels: transpose its sums, row by row     -> out
 
-Of the matrix product of a tap, M are the positions where it meets data, N output channels, K input
+In the matrix product of a tap, M are the positions where it meets data, N output channels, K input
 channels.  Left, `inputs` ``[input channel][row of taps][row][width]``, each broadcast; right,
 `weights` ``[tap][input channel][lanes]``.
 

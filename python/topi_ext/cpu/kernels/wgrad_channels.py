@@ -14,7 +14,7 @@ broadcast, and stride, dilation and taps are arithmetic of addresses. No column 
                         accumulators[c_tile][vectors] += panel * rows     -> acc
         transpose the weights back                                        -> out
 
-Of the matrix product, M are channels of x and taps, N channels of y, K positions.  Left, `panel`
+In the matrix product, M are channels of x and taps, N channels of y, K positions.  Left, `panel`
 ``[channel of x][residue][position]``, read at an offset for each tap, each value broadcast; right,
 `rows` ``[tile of vectors][position][lanes]``.
 
@@ -50,7 +50,7 @@ class _Blocking(NamedTuple):
     Attributes
     ----------
     panel : Panel
-        That of x.
+        Panel of x.
     steps : list
         How far positions of a block are apart along the four axes.
     positions, room : int or expression
@@ -217,7 +217,7 @@ class _WgradChannels:
     ) -> None:
         """Add panel * rows over positions to a tile: channels of x by vectors of channels of y.
 
-        Of both the first and how many.
+        Each is the first one and their number.
         """
         accesses, panel, lanes = self.problem.accesses, task.blocking.panel, self.plan.lanes
         (vector, count), (c, cs) = vectors, channels

@@ -14,7 +14,7 @@ one row of columns (channel, tap) for each position, as the weights lie in memor
                         accumulators[k_tile][vectors] += values * columns     -> acc
         write the rows of weights                                             -> out
 
-Of the matrix product, M are channels of y, N channels of x and taps, K positions.  Left, `values`
+In the matrix product, M are channels of y, N channels of x and taps, K positions.  Left, `values`
 ``[position][channel of y]``, each broadcast; right, `columns` ``[position][channel of x][tap]``:
 those of im2col.
 """
@@ -38,7 +38,7 @@ from ..plan.wgrad_im2col import WgradIm2colPlan
 def kernel_of(
     problem: Convolution, plan: WgradIm2colPlan, operands: Sequence[Operand]
 ) -> WgradIm2col:
-    """The kernel with the arguments of the PrimFunc as `operands`."""
+    """Return the kernel with the arguments of the PrimFunc as `operands`."""
     return WgradIm2col(problem, plan, _Sizes.emitted(problem, plan), *operands)
 
 
@@ -48,7 +48,7 @@ class _Sizes(NamedTuple):
     Attributes
     ----------
     axes : list
-        Of y along the four axes.
+        Sizes of y along the four axes.
     positions : int or expression
         Positions of a chunk.
     """
@@ -58,7 +58,7 @@ class _Sizes(NamedTuple):
 
     @classmethod
     def emitted(cls, problem: Convolution, plan: WgradIm2colPlan) -> _Sizes:
-        """Those of a problem."""
+        """Return the sizes of a problem."""
         images = plan.images if problem.is_static else problem.n
         axes = [emit.opaque_value(size) for size in (images, *problem.geometry.y_size)]
         return cls(axes, emit.opaque_value(prod(axes)))
@@ -70,7 +70,7 @@ class _Share(NamedTuple):
     Attributes
     ----------
     splits : Splits
-        Of the tiles of channels of y.
+        Splits of the tiles of channels of y.
     split, group : Expr
     first_c, count : Expr
         The first channel of x, and how many.
@@ -122,7 +122,7 @@ class WgradIm2col:
         )
 
     def fits(self) -> Expr:
-        """Whether there is room for all positions."""
+        """Return whether there is room for all positions."""
         return self.sizes.positions <= self.plan.room
 
     def emit(self) -> None:

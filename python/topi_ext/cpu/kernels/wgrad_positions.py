@@ -14,7 +14,7 @@ of x; the lanes are added up once, at the end::
                     accumulators += rows * panel                          -> acc
         add up the lanes of acc                                           -> out
 
-Of the matrix product, M are channels of y, N channels of x and taps, K positions, along which the
+In the matrix product, M are channels of y, N channels of x and taps, K positions, along which the
 lanes run.  Left, `rows` ``[channel of y][position]``; right, `panel` ``[channel of x][residue]
 [position]``, read at a constant offset for each tap.
 """
@@ -49,7 +49,7 @@ class _Blocking(NamedTuple):
     Attributes
     ----------
     x, y : Panel
-        Of both operands, with the window of x, so that positions coincide.
+        Panels of both operands, with the window of x, so that positions coincide.
     vectors : int or expression
         Vectors of positions of a plane.
     """

@@ -29,7 +29,7 @@ Each term is a matrix product: M are channels of x, N channels of y, K tiles.  L
 
 A single block needs its sums only until they are combined: the last two loops then are one.
 
-Of many blocks each thread may take a share, with sums of its own, so that no line of one core is
+With many blocks each thread may take some, with sums of its own, so that no line of one core is
 written again by another::
 
     for each group, each part of the channels of x:
@@ -90,7 +90,7 @@ class _Tiles(NamedTuple):
 
     @classmethod
     def emitted(cls, problem: Convolution, plan: WgradWinogradPlan) -> _Tiles:
-        """Those of a problem."""
+        """Return the blocks of a problem."""
         block: Sequence[Expr] = plan.block
         if not problem.is_static:
             tiles = [emit.opaque_value(emit.most(count, 1)) for count in plan.tiles(problem)]

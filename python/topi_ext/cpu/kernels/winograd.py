@@ -28,8 +28,8 @@ right, `inputs` ``[point][term][input channel][tile]``.
 
 Threads may share the parts, and some splits of their positions, instead of blocks of positions.
 Taps then are combined by the thread that reads them, so that no other core has to give up a line.
-Those of one slice of the kernel may be held at a time (`by_slice`): what the rows of a phase need.
-If a task has several parts, all positions are one block, whose inputs it combines once::
+The rows of one slice of the kernel may be held at a time (`by_slice`): what the rows of a phase
+need. If a task has several parts, all positions are one block, whose inputs it combines once::
 
     parallel (group, `per_task` parts of the output channels, share of the blocks of positions):
         for each slice of the kernel, or all of them at once:
@@ -104,7 +104,7 @@ def pack_weights(
 
 
 class _Blocking(NamedTuple):
-    """How tiles and output channels are divided; of symbolic sizes chosen at run time.
+    """Division of tiles and output channels into blocks; chosen at run time for symbolic sizes.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ class _Blocking(NamedTuple):
     positions, rounds : int or expression
         Tiles of a block, and register tiles of `vectors` vectors of them.
     splits : Splits
-        Of the output channels of a part.
+        Splits of the output channels of a part.
     """
 
     block: Sequence[Expr]
@@ -156,7 +156,7 @@ class _Task(NamedTuple):
     ----------
     part : _Part
     rows : Rows
-        By which it writes.
+        Rows of the result that it writes.
     first : sequence
         The first tile along the four axes.
     first_block, blocks : Expr
@@ -165,7 +165,7 @@ class _Task(NamedTuple):
         Points of the tiles of a pass; outputs ``[output channel][phase of the row][output of the
         tile][tile]``.
     finite : NonFiniteCheck
-        That of the outputs.
+        Check of the outputs.
     """
 
     part: _Part
@@ -189,7 +189,7 @@ class _Pass(NamedTuple):
     taps : Expr
         Where the combined taps of its first block begin.
     first, blocks : Expr
-        That block, from the first of the task, and how many.
+        The block, counted from the first of the task, and the number of blocks.
     """
 
     phase: TilePhase
@@ -205,7 +205,7 @@ class _RowPhase(NamedTuple):
     Attributes
     ----------
     number : Expr
-        Of all these phases.
+        Number among all these phases.
     slice_ : Expr
         The slice of the kernel that it needs.
     first_inputs : Expr
@@ -246,7 +246,7 @@ class _Winograd:
         self.room, self.pitch, self.depth = prod(plan.block), plan.pitch, plan.depth(problem)
 
     def pays(self) -> Expr:
-        """Whether there are enough positions to pay for combining the taps."""
+        """Return whether there are enough positions to pay for combining the taps."""
         if self.problem.is_static:
             return True
         return prod(self.problem.positions) >= self.plan.least

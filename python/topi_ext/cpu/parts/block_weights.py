@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The weights of a block of output channels, copied side by side.
+"""The weights of a block of output channels, copied next to each other.
 
 ::
 

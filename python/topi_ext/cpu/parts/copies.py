@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies of neighbouring elements by vectors that are written out.
+"""Copies of neighbouring elements by unrolled vector instructions.
 
 LLVM makes vectors of a loop where it knows that source and destination are apart.  TVM tells it so
 where a function promises that of its arguments, but 0.27 asks only the last function of a module,

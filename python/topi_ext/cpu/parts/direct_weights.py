@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packed weights of the direct kernels: where they are, and how they are packed.
+"""Packed weights of the direct kernels: their layout and their packing.
 
 ::
 

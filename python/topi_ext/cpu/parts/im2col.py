@@ -45,7 +45,7 @@ def copy_column(
         number = ((i * g.kernel[0] + depth) * g.kernel[1] + height) * g.kernel[2]
         into_at = emit.opaque_base(at + number)
         start = emit.opaque_base(x.at("C" + DATA, channel + i, image, *outer, 0))
-        # Where all taps of a row meet data, LLVM would ask for each of them.
+        # If all taps of a row meet data, LLVM would still test each of them.
         is_full: Expr = False
         if not problem.is_static:
             last = corner[2] + (g.kernel[2] - 1) * g.dilation[2]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The micro-kernel of kernels that are matrix products: a register tile that sums outer products.
+"""The micro-kernel of matrix products: a register tile that sums outer products.
 
 ::
 
@@ -26,8 +26,8 @@ class Matrix(NamedTuple):
     ----------
     array : Array
     at : callable
-        Of `a`, ``at(m, *k)``: the index of its element.  Of `b`, ``at(*k)``: the index of the first
-        of the ``vectors * lanes`` elements of its row.
+        For `a`, ``at(m, *k)``: the index of its element.  For `b`, ``at(*k)``: the index of the
+        first of the ``vectors * lanes`` elements of its row.
     step : int or expression, optional
         Distance of neighbouring terms of the last loop.  Where both operands have one,
         indices that hold sizes known only at run time are computed once for each such loop.

@@ -8,7 +8,7 @@ a staging buffer first::
         for each element, in any order: epilogue                          -> staging buffer
     for each vector of the staging buffer: non-temporal store             -> out
 
-What was put there an element or two at a time can't be read as a vector before it is in the first
+Elements that were stored one or two at a time cannot be read as a vector before they are in the
 cache, and on its way waits for the non-temporal stores before it: one row at a time would wait for
 memory at each.  Rows that follow each other also share a cache line, which is filled by both here.
 """
@@ -103,7 +103,7 @@ class Row(NamedTuple):
     result, staging
         As of :class:`Rows`.
     epilogue : RowEpilogue
-        What is done to each sum.
+        Post-ops that are applied to each sum.
     first : Expr
         The position of its first element along the row's axis.
     into, offset : Expr
@@ -171,11 +171,11 @@ class StagingBuffer:
     out : Operand
         The result.
     lanes : int
-        Of its vectors.
+        Lanes of its vectors.
     room, most : int or expression
         Elements of the longest row, and of all that is collected.
     elements, span : Array
-        What is collected, and where in the result it begins and ends.
+        Collected elements, and their start and end in the result.
     skew : Expr
         Elements of the result before its first whole vector in memory.
     """
@@ -192,7 +192,7 @@ class StagingBuffer:
     def emitted(cls, out: Operand, dtype: str, lanes: int, room: Expr) -> StagingBuffer:
         """Allocate an empty buffer of this dtype."""
         most = emit.most(room, COLLECTED_BYTES // emit.byte_width(dtype)) + 2 * lanes
-        # The last elements are kept by whole vectors, which may reach behind them.
+        # The last elements are stored by whole vectors, which may reach past them.
         elements = emit.scratch(most + lanes, dtype)
         span = emit.scratch(2, "int64")
         emit.fill(span, 0, 2, emit.wide(0))

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packing: fill a panel with the window of a block, without padding, layout, stride and dtype of
-the data.
+"""Packing: fill a panel with the window of a block, resolving padding, layout, stride and dtype.
 
 ::
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copying accumulators out: phases of a block of positions, interleaved into rows of the result.
+"""Copy-out: interleave the phases of a block of positions into rows of the result.
 
 ::
 

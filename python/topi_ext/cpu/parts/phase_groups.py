@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Phases of an output position, grouped by how many taps they have: what shares code.
+"""Phases of an output position, grouped by their number of taps; a group shares its code.
 
 A phase is a residue of the output position modulo the step of the gather: along each axis it has
 taps of its own.  Phases with equally many taps run the same code; of some axes, phases of both

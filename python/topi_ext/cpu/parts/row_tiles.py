@@ -20,7 +20,7 @@ class RowTiles(NamedTuple):
     vectors, lanes : int
         Vectors of a whole tile, and elements of a vector.
     whole, rest : int or expression
-        Of a row of unknown length, the whole tiles and the small ones behind them.
+        Whole tiles of a row of unknown length, and the small ones after them.
     small : int
         Vectors of a small tile.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What planners share: candidates, register tiles, and the cycles of what kernels have in common.
+"""Functions that planners share: candidates, register tiles, cycles of common steps.
 
 Cycles are of one core; what a step takes is in the tables of :mod:`.costs`.
 """
@@ -36,7 +36,7 @@ MOST_ROWS = 14
 """Most rows of the register tile of a matrix product."""
 
 SHARED_CACHES = 16
-"""What cores share behind their second caches holds about as much as so many of these."""
+"""Size of the cache that cores share, in second caches."""
 
 BLOCK_POSITIONS = 4096
 """Most positions of a block that has several images."""
@@ -59,7 +59,7 @@ sizes leave out padding: a dilation of 2 has it."""
 
 
 def cheapest(plans: Iterable[tuple[float, AnyPlan]]) -> tuple[float, AnyPlan] | None:
-    """Of plans and their cycles the first of fewest, or None where there is none."""
+    """Return the first plan with the fewest cycles, or None if there are no plans."""
     return min(plans, key=cost_of, default=None)
 
 
@@ -84,7 +84,7 @@ def candidate_blocks(positions: Sequence[int], lanes: int) -> Iterator[tuple[int
 
 
 def blocks_in(sizes: Sequence[int], block: Sequence[int]) -> int:
-    """How many such blocks cover these sizes."""
+    """Return how many such blocks cover these sizes."""
     return prod(-(-size // part) for size, part in zip(sizes, block))
 
 
@@ -138,20 +138,21 @@ def register_tile(
 
 
 def usable_registers(machine: CpuMachine) -> int:
-    """Of 32 registers some are left for weights that LLVM loads ahead; of 16 none: x86 reads them
-    from memory while it multiplies."""
+    """Return the registers available for accumulators. With 32 registers some are left for weights
+    that LLVM loads ahead; with 16 none, because x86 reads them from memory while it multiplies.
+    """
     return machine.registers - max(0, machine.registers - 16) // 4
 
 
 def most_of(cache: int) -> int:
-    """Of so many bytes those that may be taken by what is used again: the rest is for what passes
-    by."""
+    """Return how many of these bytes reused data may take; the rest is for streamed data."""
     return cache * 3 // 4
 
 
 def rows_that_fit(stride: int, machine: CpuMachine) -> int:
-    """Of rows that begin `stride` bytes apart, how many can be read side by side: their lines find
-    room in the sets of the first cache that they share."""
+    """Return how many rows that begin `stride` bytes apart can be read together, so that their
+    lines fit into the sets of the first cache that they share.
+    """
     way = machine.l1 // WAYS
     return WAYS * (way // max(gcd(stride, way), CACHE_LINE))
 
@@ -159,7 +160,9 @@ def rows_that_fit(stride: int, machine: CpuMachine) -> int:
 def row_cycles(
     channels: int, vectors: int, width: int, machine: CpuMachine, *, shifted: bool = False
 ) -> float:
-    """Cycles of one tap of `vectors` vectors, in register tiles of `width` and a smaller last."""
+    """Return the cycles of one tap of `vectors` vectors, in register tiles of `width` and a smaller
+    last.
+    """
     full, tail = divmod(vectors, width)
     cycles = full * tile_cycles(channels, width, machine, shifted=shifted)
     return cycles + (tile_cycles(channels, tail, machine, shifted=shifted) if tail else 0)
@@ -168,7 +171,7 @@ def row_cycles(
 def tile_cycles(
     channels: int, vectors: int, machine: CpuMachine, *, shifted: bool = False
 ) -> float:
-    """Cycles of one tap: its FMAs, its loads, or the time until a sum is ready.
+    """Return the cycles of one tap: its FMAs, its loads, or the time until a sum is ready.
 
     Rows that are `shifted` begin anywhere: where a vector fills a cache line, each touches two.
     """
@@ -200,8 +203,9 @@ def pack_cycles(
     *,
     wide: bool = False,
 ) -> float:
-    """Estimated cycles of packing one window: rows begin, elements follow; `wide` are vectors that
-    fill cache lines, by which neighbours are copied."""
+    """Return the estimated cycles of packing one window: rows begin, elements follow; `wide` are
+    vectors that fill cache lines, by which neighbours are copied.
+    """
     last = accesses[-1]
     slots = prod(access.slots for access in accesses)
     begin, element = common.pack_row, common.pack_step
@@ -221,18 +225,21 @@ def pack_cycles(
 
 
 def widening_cycles(dtype: str, wanted: str, common: CommonCosts) -> float:
-    """Of one element that is not beside its neighbours."""
+    """Return the cycles of one element that is not adjacent to its neighbours."""
     if dtype == wanted:
         return 0.0
     return common.widen_float16 if dtype == "float16" else common.widen_other
 
 
 def room_for(problem: Convolution) -> int:
-    """Elements that tasks together may hold: those of operands and result, less some for tables."""
+    """Return the elements that tasks together may hold: those of operands and result, less some for
+    tables.
+    """
     return elements(problem) * 15 // 16
 
 
 def memory_price(problem: Convolution, held: int, room: int | None = None) -> float:
-    """What a plan costs more, so that it is the last choice, if its tasks hold more than that, or
-    than another `room`."""
+    """Return the cost multiplier for plans whose tasks hold more than the limit or `room`, so that
+    they are chosen only when nothing else fits.
+    """
     return TOO_LARGE if held > (room_for(problem) if room is None else room) else 1.0

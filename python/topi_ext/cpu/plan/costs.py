@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a processor's steps cost: the numbers of all estimates, a table per family of processors.
+"""Costs of a processor's steps: the numbers of all estimates, a table per processor family.
 
 Units are cycles of one core, unless a field says "times": then it multiplies cycles.  "Near" and
 "far" are where data lies: in the cache that the planner compares its size with, or behind it.
@@ -21,16 +21,18 @@ from ..machine import CACHE_LINE, CpuMachine
 
 @dataclass(frozen=True)
 class CommonCosts:
-    """What kernels have in common."""
+    """Costs of steps that kernels have in common."""
 
     load: float = 0.78
-    """Of a load of a vector from the first cache: four of them in three cycles."""
+    """Cycles of a load of a vector from the first cache: four of them in three cycles."""
     sum_ready: float = 4.0
     """Until a sum is ready to be added to: the least that a tap of a register tile takes."""
     tap: float = 0.4
-    """Of a tap of a register tile beside that."""
+    """Cycles of a tap of a register tile beside that."""
     broad_tile: float = 0.1
-    """Of a tap, for each vector that a register tile has above four: their lines are apart."""
+    """Cycles of a tap, for each vector that a register tile has above four: their lines are
+    apart.
+    """
     odd_tile: float = 0.005
     """Times 1 + this, per kind of phases, for a smaller last register tile: code of its own."""
     l3_line: float = 2.5
@@ -38,13 +40,13 @@ class CommonCosts:
     pack_row: float = 10.0
     """To begin a row of a window that is packed."""
     pack_row_wide: float = 6.0
-    """The same, of rows whose neighbours are copied by vectors that fill cache lines."""
+    """The same, for rows whose neighbours are copied by vectors that fill cache lines."""
     pack_element: float = 0.6
-    """Of an element beside its neighbours."""
+    """Cycles of an element beside its neighbours."""
     pack_element_wide: float = 0.3
     """The same by vectors that fill cache lines."""
     pack_step: float = 0.25
-    """Of an element of rows with a short step, of which each residue has a plane."""
+    """Cycles of an element of rows with a short step, of which each residue has a plane."""
     pack_tap: float = 0.6
     """The same where each tap has a plane."""
     pack_apart: float = 3.0
@@ -54,12 +56,12 @@ class CommonCosts:
     widen_float16: float = 3.0
     """To widen an element of float16 that is not beside its neighbours."""
     widen_other: float = 1.5
-    """The same of other dtypes."""
+    """The same for other dtypes."""
 
 
 @dataclass(frozen=True)
 class DirectCosts:
-    """Of `direct`, and of what others share with it."""
+    """Costs of `direct`, and of the steps that other kernels share with it."""
 
     task: float = 1000.0
     """To begin a task."""
@@ -71,13 +73,13 @@ class DirectCosts:
     """Times, of products whose panel takes more than half of the second cache, which vary by up to
     1.4 from run to run."""
     full: float = 1.3
-    """The same, of more than three quarters of it."""
+    """The same, for more than three quarters of it."""
     planes: float = 0.94
     """Times, of products where each tap reads a plane of its own: in order."""
     planes_far: float = 1.03
     """The same where weights push planes out of the second cache."""
     line: float = 1.0
-    """Of a line of the panel that comes from the second cache."""
+    """Cycles of a line of the panel that comes from the second cache."""
     line_hidden: float = 0.25
     """The same where lines come in order."""
     out_row: float = 6.0
@@ -85,7 +87,7 @@ class DirectCosts:
     out_element: float = 0.6
     """To write an element of the result."""
     out_element_alone: float = 1.5
-    """The same of phases of long strides, which are put together one by one."""
+    """The same for phases of long strides, which are put together one by one."""
     out_narrowed: float = 25.0
     """More, where such an element is narrowed."""
     sum_again: float = 2.0
@@ -114,7 +116,7 @@ class DirectCosts:
 
 @dataclass(frozen=True)
 class TileCosts:
-    """Of combining the inputs of tiles, in `winograd` and `wgrad_winograd`."""
+    """Costs of transforming the inputs of tiles in `winograd` and `wgrad_winograd`."""
 
     row: float = 1.5
     """To begin a row of data that is copied."""
@@ -135,29 +137,29 @@ class TileCosts:
     most: float = 1.8
     """The same with many more."""
     full: float = 0.75
-    """Of a step of a full vector."""
+    """Cycles of a step of a full vector."""
     half: float = 0.45
-    """Of a step of a vector of more than four lanes."""
+    """Cycles of a step of a vector of more than four lanes."""
     quarter: float = 0.3
-    """Of a step of four lanes."""
+    """Cycles of a step of four lanes."""
     narrow: float = 0.13
-    """Of a step of one or two lanes."""
+    """Cycles of a step of one or two lanes."""
     single: float = 0.2
-    """Of a step of a row that is too short for the vectors that a kernel has."""
+    """Cycles of a step of a row that is too short for the vectors that a kernel has."""
 
 
 @dataclass(frozen=True)
 class WinogradCosts:
-    """Of `winograd`, but for combining inputs."""
+    """Costs of `winograd`, except for transforming inputs."""
 
     task: float = 1000.0
     """To begin a task."""
     near: float = 1.03
     """Times, of products whose combined inputs take up to three eighths of the second cache."""
     half_full: float = 1.06
-    """The same, of up to three quarters of it."""
+    """The same, for up to three quarters of it."""
     far: float = 1.15
-    """The same, of more."""
+    """The same, for more."""
     taps_near: float = 1.05
     """Times, of products whose combined taps stay in what cores share behind their caches."""
     taps_far: float = 0.6
@@ -175,9 +177,9 @@ class WinogradCosts:
     out_element: float = 0.4
     """To write an output of up to four of a row's tile and phases."""
     out_element_eighth: float = 0.7
-    """The same of up to eight."""
+    """The same for up to eight."""
     out_element_apart: float = 1.1
-    """The same of more."""
+    """The same for more."""
     out_row: float = 4.0
     """To begin a row of outputs."""
     combine: float = 1.5
@@ -192,7 +194,7 @@ class WinogradCosts:
     combine_shared_memory: float = 3.5
     """The same from behind what four times the second caches hold."""
     combine_alone: float = 2.2
-    """The same of a single thread."""
+    """The same for a single thread."""
     copy_tap: float = 0.0
     """To copy a tap before it is combined, from the second cache."""
     copy_tap_far: float = 0.0
@@ -207,7 +209,7 @@ class WinogradCosts:
 
 @dataclass(frozen=True)
 class WgradPositionsCosts:
-    """Of `wgrad_positions`."""
+    """Costs of `wgrad_positions`."""
 
     task: float = 1000.0
     """To begin a task."""
@@ -235,7 +237,7 @@ class WgradPositionsCosts:
 
 @dataclass(frozen=True)
 class WgradChannelsCosts:
-    """Of `wgrad_channels`."""
+    """Costs of `wgrad_channels`."""
 
     task: float = 1000.0
     """To begin a task."""
@@ -261,7 +263,7 @@ class WgradChannelsCosts:
 
 @dataclass(frozen=True)
 class WgradIm2colCosts:
-    """Of `wgrad_im2col`."""
+    """Costs of `wgrad_im2col`."""
 
     task: float = 1000.0
     """To begin a task."""
@@ -283,7 +285,7 @@ class WgradIm2colCosts:
 
 @dataclass(frozen=True)
 class WgradWinogradCosts:
-    """Of `wgrad_winograd`."""
+    """Costs of `wgrad_winograd`."""
 
     task: float = 1000.0
     """To begin a task."""
@@ -323,7 +325,7 @@ class WgradWinogradCosts:
 
 @dataclass(frozen=True)
 class DirectAmxCosts:
-    """Of `direct_amx`."""
+    """Costs of `direct_amx`."""
 
     task: float = 1000.0
     """To begin a task."""
@@ -355,12 +357,12 @@ class DirectAmxCosts:
 
 @dataclass(frozen=True)
 class DotProductCosts:
-    """Of `dot_product`."""
+    """Costs of `dot_product`."""
 
     task: float = 500.0
     """To begin a task."""
     line: float = 1.5
-    """Of a line of weights, each read once, from the second cache."""
+    """Cycles of a line of weights, each read once, from the second cache."""
     line_far: float = 5.0
     """The same from what cores share."""
     line_memory: float = 9.0
@@ -374,14 +376,14 @@ class DotProductCosts:
     sum: float = 12.0
     """To add up the lanes of a sum."""
     rest: float = 4.0
-    """Of a term that fills no vector."""
+    """Cycles of a term that fills no vector."""
     element: float = 0.6
     """To copy an element to columns."""
 
 
 @dataclass(frozen=True)
 class Col2imCosts:
-    """Of `gemm_col2im`."""
+    """Costs of `gemm_col2im`."""
 
     task: float = 300.0
     """To begin a task."""
@@ -424,7 +426,7 @@ class Col2imCosts:
 
 @dataclass(frozen=True)
 class PhaseLanesCosts:
-    """Of `phase_lanes`."""
+    """Costs of `phase_lanes`."""
 
     task: float = 1000.0
     """To begin a task."""
@@ -452,7 +454,7 @@ class PhaseLanesCosts:
 
 @dataclass(frozen=True)
 class ValidTapsCosts:
-    """Of `valid_taps`."""
+    """Costs of `valid_taps`."""
 
     task: float = 3000.0
     """To begin a task."""
@@ -465,7 +467,7 @@ class ValidTapsCosts:
     read: float = 0.65
     """To read a vector of weights again for each row of positions."""
     read_far: float = 1.0
-    """The same of packed weights from behind the second cache."""
+    """The same for packed weights from behind the second cache."""
     half_full: float = 1.06
     """Times, of products whose operands take more than three quarters of the second cache."""
     weights_far: float = 1.07
@@ -486,7 +488,7 @@ class ValidTapsCosts:
 
 @dataclass(frozen=True)
 class GemmCosts:
-    """Of `gemm`."""
+    """Costs of `gemm`."""
 
     task: float = 300.0
     """To begin a task."""
@@ -512,28 +514,30 @@ class GemmCosts:
 
 @dataclass(frozen=True)
 class RowwiseCosts:
-    """Of `rowwise`: fitted to times of softmax on Emerald Rapids, 28 November 2026."""
+    """Costs of `rowwise`, fitted to times of softmax on Emerald Rapids, 28 November 2026."""
 
     row: float = 30.0
     """To begin a row."""
     softmax: float = 30.0
-    """Of a vector of a softmax: its largest element, exp, their sum, and the division by it."""
+    """Cycles of a vector of a softmax: its largest element, exp, their sum, and the division by
+    it.
+    """
     normalize: float = 12.0
-    """Of a vector of a normalization."""
+    """Cycles of a vector of a normalization."""
     element: float = 10.0
-    """Of an element that fills no vector with others."""
+    """Cycles of an element that fills no vector with others."""
 
 
 @dataclass(frozen=True)
 class AttentionCosts:
-    """Of `attention`: fitted to times on Emerald Rapids, 28 November 2026."""
+    """Costs of `attention`, fitted to times on Emerald Rapids, 28 November 2026."""
 
     task: float = 1000.0
     """To begin a task."""
     tile: float = 12.0
     """To begin a register tile."""
     exp: float = 10.0
-    """Of the largest of scores, exp and their sum, for each vector."""
+    """Cycles of the largest of scores, exp and their sum, for each vector."""
     rescale: float = 1.0
     """To multiply a vector of columns where the largest score changes."""
     copy: float = 0.2
@@ -617,7 +621,7 @@ FAMILIES = {"": GENERIC, "zen4": ZEN4, "emerald_rapids": EMERALD_RAPIDS}
 
 
 def costs_of(machine: CpuMachine) -> Costs:
-    """The table of its family; of none, by the width of its vectors."""
+    """Return the table of its family; of none, by the width of its vectors."""
     if not machine.family and machine.vector_bytes >= CACHE_LINE:
         return ZEN4
     return FAMILIES[machine.family]

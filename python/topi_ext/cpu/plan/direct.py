@@ -50,8 +50,9 @@ measured."""
 
 @lru_cache(maxsize=64)
 def read_through(problem: Convolution, *, plane_per_tap: bool) -> tuple[AxisAccess, ...]:
-    """How the data of `problem` is read, along the four axes; with `plane_per_tap` each tap of a
-    ``conv`` has a plane of its own."""
+    """Return how the data of `problem` is read along the four axes; with `plane_per_tap` each tap
+    of a ``conv`` has its own plane.
+    """
     if not plane_per_tap:
         return problem.accesses
     return tuple(replace(access, plane_per_tap=True) for access in problem.accesses)
@@ -81,7 +82,7 @@ class DirectPlan(Plan):
     plane_per_tap : bool
         Whether each tap of a ``conv`` has a plane of its own, so that no lane is in a halo.
     tasks : int
-        Of symbolic sizes, how many tasks there should be: `channel_splits` follows at run time.
+        For symbolic sizes, the number of tasks to aim for: `channel_splits` follows at run time.
     unrolled : int
         Most taps that are written out in an innermost loop.
     streamed : bool
@@ -90,8 +91,8 @@ class DirectPlan(Plan):
         Whether a register tile of a ``conv_transpose`` has all phases of its rows: what they read
         is loaded once for all of them.
     shared : int
-        Of depth, height and width, along how many, from the first on, phases with different numbers
-        of taps share code: slower, and sooner built.
+        Number of axes of depth, height and width, from the first on, along which phases with
+        different numbers of taps share code: slower, and sooner built.
     """
 
     window: Window
@@ -110,7 +111,7 @@ class DirectPlan(Plan):
     shared: int = 1
 
     def copies_squares(self, problem: Convolution) -> bool:
-        """Whether weights are transposed in registers before they are packed."""
+        """Return whether weights are transposed in registers before they are packed."""
         return (
             self.channels >= TURNED_CHANNELS and square_size(problem, self.channels, self.lanes) > 0
         )
@@ -135,7 +136,7 @@ class DirectPlan(Plan):
         return run
 
     def accesses(self, problem: Convolution) -> tuple[AxisAccess, ...]:
-        """How the data of `problem` is read, along the four axes."""
+        """Return how the data of `problem` is read along the four axes."""
         return read_through(problem, plane_per_tap=self.plane_per_tap)
 
 
@@ -155,12 +156,12 @@ ROW_SUMS_LEFT = 4
 """Fewer phases of a row than half of the registers, by at least so many: for what they read."""
 
 MOST_PHASES = 1 << 12
-"""Of symbolic sizes, with more of them a task has room for one position."""
+"""With symbolic sizes and more phases than this, a task has room for one position."""
 
 
 @lru_cache(maxsize=64)
 def plan_direct(problem: Convolution, machine: CpuMachine) -> tuple[float, DirectPlan]:
-    """Lanes over positions: the plan of kernels/direct.py, and its cycles."""
+    """Return the lanes over positions: the plan of kernels/direct.py, and its cycles."""
     cost, plan = min(
         _plans(problem, machine), key=lambda one: one[0] * _price(problem, one[1], machine)
     )
@@ -170,7 +171,9 @@ def plan_direct(problem: Convolution, machine: CpuMachine) -> tuple[float, Direc
 def direct_candidates(
     problem: Convolution, machine: CpuMachine
 ) -> Iterator[tuple[float, DirectPlan]]:
-    """Of what :func:`plan_direct` chooses, by these cycles without those of packing weights."""
+    """Yield the candidates of :func:`plan_direct` and their cycles, without those of packing
+    weights.
+    """
     for cost, plan in _plans(problem, machine):
         cost *= _price(problem, plan, machine)
         yield cost + _packing_cycles(problem, plan, machine), plan
@@ -179,12 +182,12 @@ def direct_candidates(
 def direct_of_any_size(
     problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[DirectPlan, list[float]]]:
-    """Of symbolic sizes, the plan, and its cycles for all `known` sizes."""
+    """Return the plan for symbolic sizes, and its cycles for all `known` sizes."""
     yield plan_direct(problem, machine)[1], [plan_direct(one, machine)[0] for one in known]
 
 
 def _plans(problem: Convolution, machine: CpuMachine) -> Iterator[tuple[float, DirectPlan]]:
-    """Candidates, and their cycles but for packing weights."""
+    """Yield the candidates, and their cycles but for packing weights."""
     lanes = machine.lanes(problem.acc_dtype)
     positions = nominal(problem.positions)
     if not problem.is_static and prod(access.out_step for access in problem.accesses) > MOST_PHASES:
@@ -228,7 +231,7 @@ def direct_tasks(problem: Convolution, plan: DirectPlan) -> int:
 
 
 def _price(problem: Convolution, plan: DirectPlan, machine: CpuMachine) -> float:
-    """That of its memory, of known sizes."""
+    """Return the cost multiplier of its memory, for known sizes."""
     if not problem.is_static:
         return 1.0
     busy = min(machine.threads if plan.parallel else 1, direct_tasks(problem, plan))
@@ -236,7 +239,7 @@ def _price(problem: Convolution, plan: DirectPlan, machine: CpuMachine) -> float
 
 
 def _packing_cycles(problem: Convolution, plan: DirectPlan, machine: CpuMachine) -> float:
-    """Estimated cycles of packing weights before the kernel runs."""
+    """Return the estimated cycles of packing weights before the kernel runs."""
     if not plan.packed or problem.prepacked:
         return 0.0
     weights, costs = problem.weights, costs_of(machine)
@@ -256,7 +259,7 @@ def _packing_cycles(problem: Convolution, plan: DirectPlan, machine: CpuMachine)
 
 
 def direct_elements(problem: Convolution, plan: DirectPlan, busy: int) -> int:
-    """What the kernel holds beside its operands while `busy` tasks run."""
+    """Return the elements that the kernel allocates while `busy` tasks run."""
     lanes, accesses = plan.lanes, plan.accesses(problem)
     slots, phases = prod(g.slots for g in accesses), prod(g.out_step for g in accesses)
     row = -(-plan.window.length // lanes) * lanes
@@ -282,7 +285,7 @@ class _Task(NamedTuple):
     passes : int
         How often a block of output channels goes over the panel.
     vectors, tiles : int
-        Of the positions of the window, and register tiles of them.
+        Vectors of the positions of the window, and register tiles of them.
     per_split, chunks : int
         Blocks of output channels; parts of the input channels that are summed at a time.
     panel, held : int
@@ -302,7 +305,7 @@ class _Task(NamedTuple):
 
     @classmethod
     def of(cls, problem: Convolution, plan: DirectPlan) -> _Task:
-        """Those of a plan."""
+        """Return the task of a plan."""
         lanes, width, accesses = plan.lanes, byte_width(problem.acc_dtype), plan.accesses(problem)
         slots, phases = prod(g.slots for g in accesses), prod(g.out_step for g in accesses)
         busy = prod(sum(group.phases for group in g.groups) for g in accesses)
@@ -320,7 +323,7 @@ class _Task(NamedTuple):
 
 
 def _cycles(problem: Convolution, plan: DirectPlan, machine: CpuMachine) -> float:
-    """Estimated cycles of one task."""
+    """Return the estimated cycles of one task."""
     task, costs = _Task.of(problem, plan), costs_of(machine).direct
     pack = _panel_cycles(problem, plan, task, machine)
     compute = _product_cycles(problem, plan, task, machine)
@@ -353,7 +356,7 @@ def _cycles(problem: Convolution, plan: DirectPlan, machine: CpuMachine) -> floa
 def _panel_cycles(
     problem: Convolution, plan: DirectPlan, task: _Task, machine: CpuMachine
 ) -> float:
-    """Of packing what a task reads."""
+    """Return the cycles of packing the input of a task."""
     costs = costs_of(machine)
     # Rows of symbolic length are copied in another way.
     wide = problem.is_static and machine.vector_bytes >= CACHE_LINE
@@ -370,7 +373,7 @@ def _panel_cycles(
 def _product_cycles(
     problem: Convolution, plan: DirectPlan, task: _Task, machine: CpuMachine
 ) -> float:
-    """Of all products of a task, in register tiles, from a panel that is near or far."""
+    """Return the cycles of all products of a task, in register tiles, from a near or far panel."""
     last, vectors = plan.accesses(problem)[-1], task.vectors
     if plan.all_phases:
         step = _whole_row_cycles(last, plan.channels, vectors, plan.vectors, machine) / last.kernel
@@ -388,7 +391,7 @@ def _product_cycles(
 
 
 def _spill(plan: DirectPlan, task: _Task, machine: CpuMachine) -> float:
-    """How many times as long products take as from the first cache."""
+    """Return how many times as long products take as from the first cache."""
     costs, panel = costs_of(machine).direct, task.panel
     if plan.plane_per_tap:
         return costs.planes if panel <= machine.l2 // 4 else costs.planes_far
@@ -398,8 +401,9 @@ def _spill(plan: DirectPlan, task: _Task, machine: CpuMachine) -> float:
 
 
 def _lines_again(problem: Convolution, plan: DirectPlan, task: _Task, machine: CpuMachine) -> float:
-    """Of lines of the panel that every block of output channels reads again, once per phase that
-    has taps; none where they stay in the first cache beside its weights."""
+    """Return the cycles of panel lines that every block of output channels reads again, once per
+    phase with taps; none if they stay in the first cache beside the weights.
+    """
     costs, width = costs_of(machine).direct, byte_width(problem.acc_dtype)
     taps = problem.geometry.taps
     weights = plan.depth * taps * plan.channels * width
@@ -415,7 +419,7 @@ def _lines_again(problem: Convolution, plan: DirectPlan, task: _Task, machine: C
 
 
 def _may_take_rows(problem: Convolution, machine: CpuMachine) -> bool:
-    """Whether a register tile has room for all phases of a row, of one output channel."""
+    """Return whether a register tile has room for all phases of a row, of one output channel."""
     last = problem.accesses[-1]
     phases = sum(group.phases for group in last.groups)
     few = problem.out_channels < FEW_CHANNELS and last.kernel <= MOST_ROW_TAPS
@@ -442,7 +446,9 @@ def _row_tile(problem: Convolution, vectors: int, machine: CpuMachine) -> tuple[
 def _whole_row_cycles(
     access: AxisAccess, channels: int, vectors: int, width: int, machine: CpuMachine
 ) -> float:
-    """Cycles of all taps along a row of `vectors` vectors, for one tap along the other axes."""
+    """Return the cycles of all taps along a row of `vectors` vectors, for one tap along the other
+    axes.
+    """
     costs = costs_of(machine)
     common, touched = costs.common, 2 if machine.vector_bytes >= CACHE_LINE else 1
 

@@ -26,8 +26,9 @@ TILE = 16
 """Most rows, and columns of 32 bits, of a matrix unit's tile."""
 
 FEWEST_CHANNELS = 3
-"""Of the result, in a group.  With one or two of the 16 that a tile has room for, float32 took 0.4
-to 0.9 times as long in each of eight shapes; with three, 0.96 to 1.6 times in six."""
+"""Minimum of output channels in a group.  With one or two of the 16 that a tile has room for,
+float32 took 0.4 to 0.9 times as long in each of eight shapes; with three, 0.96 to 1.6 times in
+six."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def direct_amx_candidates(
 
 
 def packing_cycles(problem: Convolution, machine: CpuMachine) -> float:
-    """Estimated cycles of packing weights before tasks begin."""
+    """Return the estimated cycles of packing weights before tasks begin."""
     each = 0.0 if problem.prepacked else costs_of(machine).direct_amx.pack_weight
     return problem.weights * each / machine.threads
 
@@ -77,7 +78,7 @@ def tile_candidates(
 ) -> Iterator[tuple[float, DirectPlan, bool]]:
     """Loop nests over tiles, and whether tiles of positions come first, with their cycles.
 
-    Of a problem whose input channels are elements of 32 bits, such as pairs of others.
+    The input channels of the problem are elements of 32 bits, such as pairs of others.
     """
     steps = -(-problem.in_channels // TILE)
     # Of eight registers, four hold sums, or three if there is but one row of them.
@@ -103,7 +104,7 @@ def tile_candidates(
 def _cycles(
     problem: Convolution, gather: DirectPlan, machine: CpuMachine, *, tiles_first: bool
 ) -> float:
-    """Estimated cycles of one task.
+    """Return the estimated cycles of one task.
 
     A product takes a cycle for each row.
     """

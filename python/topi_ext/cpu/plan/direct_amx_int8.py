@@ -68,7 +68,7 @@ def direct_amx_int8_candidates(
 
 
 def product_of(problem: Convolution) -> Dot | None:
-    """The instruction for data and weights of these dtypes, or none."""
+    """Return the instruction for data and weights of these dtypes, or none."""
     if problem.acc_dtype != "int32":
         return None
     fitting = (

@@ -50,7 +50,7 @@ def plan_direct_dot_bf16(
 def direct_dot_bf16_candidates(
     problem: Convolution, machine: CpuMachine
 ) -> Iterator[tuple[float, DirectDotBf16Plan]]:
-    """Of what :func:`plan_direct_dot_bf16` chooses."""
+    """Yield the candidates of :func:`plan_direct_dot_bf16` and their cycles."""
     if _serves(problem, machine):
         for cycles, gather in direct_candidates(*_in_pairs(problem, machine)):
             yield cycles, DirectDotBf16Plan(gather)
@@ -62,5 +62,5 @@ def _serves(problem: Convolution, machine: CpuMachine) -> bool:
 
 
 def _in_pairs(problem: Convolution, machine: CpuMachine) -> tuple[Convolution, CpuMachine]:
-    """As numbers of float32, half as many."""
+    """Return the problem with pairs as float32 numbers, half as many."""
     return problem.in_steps(2), replace(machine, fmas=machine.dots)

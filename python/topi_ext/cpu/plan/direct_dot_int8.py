@@ -42,7 +42,7 @@ DOTS = {
         Dot("usdot", 4, "uint8", "int8"),
     )
 }
-"""Those that kernels know, by name."""
+"""The instructions that kernels use, by name."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def plan_direct_dot_int8(
 def direct_dot_int8_candidates(
     problem: Convolution, machine: CpuMachine
 ) -> Iterator[tuple[float, DirectDotInt8Plan]]:
-    """Of what :func:`plan_direct_dot_int8` chooses."""
+    """Yield the candidates of :func:`plan_direct_dot_int8` and their cycles."""
     for dot, asked in _asked(problem, machine):
         for cycles, gather in direct_candidates(*asked):
             yield cycles, DirectDotInt8Plan(gather, dot)
@@ -87,7 +87,9 @@ def direct_dot_int8_candidates(
 def _asked(
     problem: Convolution, machine: CpuMachine
 ) -> Iterator[tuple[str, tuple[Convolution, CpuMachine]]]:
-    """Instructions that serve the problem, and what the direct kernel's planner is asked."""
+    """Return the instructions that serve the problem, and the arguments for the direct kernel's
+    planner.
+    """
     if problem.acc_dtype != "int32" or not set(problem.dtypes[:2]) <= set(QUANTIZED):
         return
     for name, rate in machine.int_dots:
@@ -99,13 +101,14 @@ def _asked(
 
 
 def shift_of(dtype: str, dot: Dot) -> int:
-    """What is added to data, modulo 256, so that they are what an instruction for bytes takes."""
+    """Return the offset, modulo 256, that converts data to the signedness of the instruction."""
     return 128 if dot.size == 4 and dtype != dot.data else 0
 
 
 def zero_of(problem: Convolution, dot: Dot) -> int:
-    """The zero point of data as an instruction for bytes takes them; of others zero: they are less
-    it."""
+    """Return the zero point of data as an instruction for bytes takes them; of others zero: they
+    are less it.
+    """
     if dot.size == 2:
         return 0
     sign = 1 if dot.data == "uint8" else -1
@@ -113,7 +116,7 @@ def zero_of(problem: Convolution, dot: Dot) -> int:
 
 
 def weights_fit(problem: Convolution, dot: Dot) -> bool:
-    """Whether weights, less their zero point, are numbers that an instruction multiplies."""
+    """Return whether weights, less their zero point, are numbers that an instruction multiplies."""
     if dot.weights == "int16":
         return True
     low, high = (limit - problem.zero_points[1] for limit in QUANTIZED[problem.dtypes[1]])

@@ -40,7 +40,7 @@ class DotProductPlan(Plan):
     parallel : bool
         Whether threads share the tasks.
     room : int
-        Of symbolic sizes, the most positions that it takes at a time.
+        For symbolic sizes, the maximum of positions at a time.
     """
 
     lanes: int
@@ -51,7 +51,9 @@ class DotProductPlan(Plan):
     room: int = 0
 
     def pitch(self, problem: Convolution) -> int:
-        """Distance of what two positions read: whole vectors, never a power of two of them."""
+        """Return the distance of what two positions read: whole vectors, never a power of two of
+        them.
+        """
         vectors = -(-problem.in_channels * problem.geometry.taps // self.lanes)
         return odd_vectors(vectors) * self.lanes
 
@@ -63,7 +65,7 @@ FEW_POSITIONS = 64
 def dot_product_of_any_size(
     problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[DotProductPlan, list[float]]]:
-    """Of symbolic sizes, plans for few positions, and the cycles of each for all `known` sizes."""
+    """Yield plans for few positions with symbolic sizes, and their cycles for all `known` sizes."""
     if not problem.weights_are_runs or machine.lanes(problem.acc_dtype) < 2:
         return
     row = known[0].in_channels * problem.geometry.taps * byte_width(problem.acc_dtype)
@@ -74,7 +76,7 @@ def dot_product_of_any_size(
 
 
 def _fitted_cycles(known: Convolution, plan: DotProductPlan, machine: CpuMachine) -> float:
-    """Estimated cycles until a kernel for symbolic sizes is done."""
+    """Return the estimated cycles until a kernel for symbolic sizes is done."""
     return -(-_tasks(known, plan) // machine.threads) * _cycles(known, plan, machine)[0]
 
 
@@ -94,7 +96,7 @@ def dot_product_candidates(
         tasks = _tasks(problem, plan)
         task, held = _cycles(problem, plan, machine)
         cycles = -(-tasks // machine.threads) * task
-        # Beside that, sums of the lanes of a vector, less than this.
+        # The sums of the lanes of a vector take less than this.
         room = elements(problem) - min(tasks, machine.threads) * CACHE_LINE
         cycles *= memory_price(problem, min(tasks, machine.threads) * held, room)
         is_shared = tasks > 1 and tasks * task >= PARALLEL_CYCLES
@@ -119,7 +121,7 @@ def _tasks(problem: Convolution, plan: DotProductPlan) -> int:
 
 
 def _cycles(problem: Convolution, plan: DotProductPlan, machine: CpuMachine) -> tuple[float, int]:
-    """Estimated cycles of a task, and elements that it holds."""
+    """Return the estimated cycles of a task, and elements that it holds."""
     positions, terms = prod(problem.y_sizes), problem.in_channels * problem.geometry.taps
     costs, common = costs_of(machine).dot_product, costs_of(machine).common
     vectors, rest = divmod(terms, plan.lanes)

@@ -66,13 +66,15 @@ class GemmPlan(Plan):
         return self.vectors * self.lanes
 
     def pitch(self, terms: Size) -> Size:
-        """Distance of two rows of x that are copied: never a power of two of cache lines."""
+        """Return the distance of two rows of x that are copied: never a power of two of cache
+        lines.
+        """
         vectors = (terms + self.lanes - 1) // self.lanes
         return (odd_vectors(vectors) if isinstance(vectors, int) else vectors + 1) * self.lanes
 
 
 MOST_VECTORS = 6
-"""Of a register tile."""
+"""Maximum of a register tile."""
 
 DEPTHS = (1 << 30, 512, 384, 256, 192, 128)
 """Candidates: terms that are summed at a time."""
@@ -84,7 +86,7 @@ MOST_OF_BLOCK = 768
 """Rows of a task at most."""
 
 NOMINAL = 256
-"""What symbolic sizes are taken for."""
+"""Value of symbolic sizes in estimates."""
 
 
 def gemm_candidates(
@@ -110,7 +112,7 @@ def gemm_candidates(
 def gemm_of_any_size(
     problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[GemmPlan, list[float]]]:
-    """Of symbolic sizes, the plan, and its cycles for all `known` sizes."""
+    """Return the plan for symbolic sizes, and its cycles for all `known` sizes."""
     found = cheapest(gemm_candidates(problem, machine))
     products = [product_of(one) for one in known]
     if found and all(products):
@@ -119,12 +121,12 @@ def gemm_of_any_size(
 
 @lru_cache(maxsize=256)
 def product_of(problem: Convolution | MatMul) -> MatMul | None:
-    """The product that a problem is."""
+    """Return the product that a problem is."""
     return problem if isinstance(problem, MatMul) else MatMul.of(problem)
 
 
 def _is_served(found: MatMul, machine: CpuMachine) -> bool:
-    """Whether lanes over output channels pay: where these are neighbours in the result."""
+    """Return whether lanes over output channels pay: where these are neighbours in the result."""
     return (
         found.step("y", found.column) == 1
         and len(found.inner) <= 1
@@ -134,7 +136,7 @@ def _is_served(found: MatMul, machine: CpuMachine) -> bool:
 
 
 def _known(found: MatMul) -> MatMul:
-    """The product with sizes that are numbers, none of them 0."""
+    """Return the product with sizes that are numbers, none of them 0."""
     sizes = tuple(
         (a, max(1, size) if isinstance(size, int) else NOMINAL) for a, size in found.sizes
     )
@@ -142,7 +144,7 @@ def _known(found: MatMul) -> MatMul:
 
 
 def _candidates(found: MatMul, machine: CpuMachine) -> Iterator[GemmPlan]:
-    """Without saying whether threads share the tasks."""
+    """Yield plans that do not yet state whether threads share the tasks."""
     lanes = machine.lanes(found.acc_dtype)
     columns, rows, terms = map(found.extent, (found.column, found.row, found.inner))
     copies_x = found.dtypes[0] != found.acc_dtype or found.step("x", found.inner) != 1
@@ -168,7 +170,7 @@ def _blocks(rows: int, m_tile: int) -> list[int]:
 
 
 def _cycles(found: MatMul, plan: GemmPlan, machine: CpuMachine) -> tuple[float, float]:
-    """Estimated cycles until the kernel is done, and of all its tasks."""
+    """Return the estimated cycles until the kernel is done, and of all its tasks."""
     costs = costs_of(machine).gemm
     columns, rows, terms = map(found.extent, (found.column, found.row, found.inner))
     blocks, panels = -(-rows // plan.rows), -(-columns // plan.width)
@@ -185,7 +187,7 @@ def _cycles(found: MatMul, plan: GemmPlan, machine: CpuMachine) -> tuple[float, 
 
 
 def _panel_cycles(found: MatMul, plan: GemmPlan, block: int, machine: CpuMachine) -> float:
-    """Of one panel of columns and a block of rows."""
+    """Return the cycles of one panel of columns and a block of rows."""
     costs, common, width = costs_of(machine).gemm, costs_of(machine).common, plan.width
     terms: int = found.extent(found.inner)
     each, of_w = byte_width(found.acc_dtype), byte_width(found.dtypes[1])
@@ -209,7 +211,7 @@ def _panel_cycles(found: MatMul, plan: GemmPlan, block: int, machine: CpuMachine
 
 
 def _line(held: int, costs: GemmCosts, machine: CpuMachine) -> float:
-    """Of a cache line, by how much of its like is read."""
+    """Return the cycles to read a cache line of an array of which `held` bytes are in use."""
     if held <= machine.l1 // 2:
         return 0.0
     if held <= most_of(machine.l2):

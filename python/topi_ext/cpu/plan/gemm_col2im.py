@@ -66,18 +66,20 @@ class GemmCol2imPlan(Plan):
     ahead: int = 0
 
     def row_vectors(self, geometry: Geometry) -> int:
-        """Vectors of a row of columns: of all channels and taps of a task."""
+        """Return the vectors of a row of columns: of all channels and taps of a task."""
         return -(-self.c_block * geometry.taps // self.lanes)
 
     def pitch(self, geometry: Geometry) -> int:
-        """Elements from one row of columns to the next: of vectors never a power of two."""
+        """Return the elements from one row of columns to the next: of vectors never a power of
+        two.
+        """
         return odd_vectors(self.row_vectors(geometry)) * self.lanes
 
     @staticmethod
     def extents(geometry: Geometry, most: Callable[..., Any] = max) -> list[Any]:
         """Extents of an image of x before its padding is cut off, and of what lies behind it.
 
-        Of symbolic sizes `most` has to be a maximum of expressions.
+        With symbolic sizes `most` has to be a maximum of expressions.
         """
         return [
             max(0, -pad) + most((y - 1) * s + (r - 1) * d + 1, x + pad)
@@ -89,7 +91,9 @@ class GemmCol2imPlan(Plan):
 
     @classmethod
     def elements_held(cls, geometry: Geometry) -> int:
-        """Of such an image, whose size is known: none if the columns of a position are it."""
+        """Return the elements of such an image of known size; none if the columns of a position are
+        it.
+        """
         extents = cls.extents(geometry)
         is_image = prod(geometry.y_size) == 1 and extents == list(geometry.kernel)
         return 0 if is_image else prod(extents)
@@ -147,18 +151,18 @@ def _tasks(problem: Convolution, images: int, c_block: int) -> int:
 
 
 def _chunk(problem: Convolution, vectors: int, machine: CpuMachine, most: int) -> int:
-    """Channels at a time: as many as are near, in equal parts."""
+    """Return the channels at a time: as many as are near, in equal parts."""
     near, k = machine.l2 // 4 // (vectors * machine.vector_bytes), problem.geometry.k_per_group
     return -(-k // -(-k // max(16, min(near, most))))
 
 
 def _stored(problem: Convolution) -> int:
-    """Bytes of the weights of a group."""
+    """Return the bytes of the weights of a group."""
     return problem.weights_per_group * byte_width(problem.dtypes[1])
 
 
 def _ahead(problem: Convolution, plan: GemmCol2imPlan, machine: CpuMachine) -> int:
-    """Lines to ask for: where weights come from far away, and products hide that."""
+    """Return the lines to ask for: where weights come from far away, and products hide that."""
     lines = -(-plan.vectors * plan.lanes * byte_width(problem.dtypes[1]) // CACHE_LINE)
     tiles = -(-plan.positions // plan.m_tile)
     if not problem.is_static:
@@ -171,7 +175,9 @@ def _ahead(problem: Convolution, plan: GemmCol2imPlan, machine: CpuMachine) -> i
 def _copy_cycles(
     problem: Convolution, plan: GemmCol2imPlan, chunk: int, machine: CpuMachine
 ) -> float:
-    """Of copying a vector of a chunk of so many bytes, as measured for vectors of a cache line."""
+    """Return the cycles to copy a vector of a chunk of so many bytes, as measured for cache
+    lines.
+    """
     costs, stored = costs_of(machine).gemm_col2im, _stored(problem)
     sizes = machine.l1 // 2, machine.l1, machine.l2 // 8, chunk
     cycles = costs.copy, costs.copy_l1, costs.copy_l2, costs.copy_large
@@ -185,9 +191,9 @@ def _copy_cycles(
 def _cycles(
     problem: Convolution, plan: GemmCol2imPlan, machine: CpuMachine, *, ones: bool = False
 ) -> tuple[float, float]:
-    """Estimated cycles until the kernel is done, and of all tasks together.
+    """Return the estimated cycles until the kernel is done, and of all tasks together.
 
-    What is left of whole tiles of positions is one more tile, or single positions (`ones`).
+    Positions after the whole tiles are one more tile, or single positions (`ones`).
     """
     geometry, c_block, m_tile = problem.geometry, plan.c_block, plan.m_tile
     k, taps = geometry.k_per_group, geometry.taps
@@ -222,7 +228,7 @@ def _cycles(
 def gemm_col2im_of_any_size(
     problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[GemmCol2imPlan, list[float]]]:
-    """Of symbolic sizes, plans for small images, and the cycles of each for all `known` sizes.
+    """Yield plans for small images with symbolic sizes, and their cycles for all `known` sizes.
 
     They are infinite for what a task has no room for.  None for ``conv``.
     """
@@ -244,7 +250,9 @@ def gemm_col2im_of_any_size(
 
 
 def _fitted_cycles(known: Convolution, plan: GemmCol2imPlan, machine: CpuMachine) -> float:
-    """Estimated cycles of a plan for symbolic sizes: it has as many images in a task as fit."""
+    """Return the estimated cycles of a plan for symbolic sizes: it has as many images in a task as
+    fit.
+    """
     size, held = prod(known.geometry.y_size), prod(GemmCol2imPlan.extents(known.geometry))
     if size > plan.positions or held > plan.held:
         return float("inf")
@@ -253,5 +261,5 @@ def _fitted_cycles(known: Convolution, plan: GemmCol2imPlan, machine: CpuMachine
 
 
 def _image_room(problem: Convolution, machine: CpuMachine) -> int:
-    """The most elements of an image of x that a task holds."""
+    """Return the most elements of an image of x that a task holds."""
     return machine.l2 * 5 // 16 // byte_width(problem.acc_dtype)

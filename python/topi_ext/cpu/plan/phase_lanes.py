@@ -74,12 +74,12 @@ class PhaseLanesPlan(Plan):
 
     @staticmethod
     def taps(geometry: Geometry) -> tuple[int, ...]:
-        """Taps of a phase along each axis."""
+        """Return the taps of a phase along each axis."""
         return tuple(k // s for k, s in zip(geometry.kernel, geometry.stride))
 
     @classmethod
     def reads(cls, geometry: Geometry) -> tuple[list[int], list[int]]:
-        """Of y along each axis, the first position that is read, and how many are."""
+        """Return the first position of y that is read along each axis, and their number."""
         firsts = [pad // s for pad, s in zip(geometry.pad_before, geometry.stride)]
         before = [t - 1 for t in cls.taps(geometry)]
         lasts = [
@@ -92,7 +92,7 @@ class PhaseLanesPlan(Plan):
 
     @classmethod
     def positions(cls, geometry: Geometry) -> int:
-        """Positions of a row that have outputs."""
+        """Return the positions of a row that have outputs."""
         return cls.reads(geometry)[1][-1] - (cls.taps(geometry)[-1] - 1)
 
 
@@ -118,7 +118,9 @@ def phase_lanes_candidates(
 def phase_lanes_of_any_size(
     problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[PhaseLanesPlan, list[float]]]:
-    """Of symbolic sizes, plans with one image in a task, and their cycles for all `known` sizes."""
+    """Yield plans with one image per task for symbolic sizes, and their cycles for all `known`
+    sizes.
+    """
     if not _serves(problem, machine):
         return
     for plan in _candidates(problem, 1, machine):
@@ -127,7 +129,7 @@ def phase_lanes_of_any_size(
 
 
 def _serves(problem: Convolution, machine: CpuMachine) -> bool:
-    """Whether the kernel computes it, and phases fill vectors."""
+    """Return whether the kernel computes it, and phases fill vectors."""
     geometry = problem.geometry
     if not problem.transposed or geometry.stride[-1] < machine.lanes(problem.acc_dtype):
         return False
@@ -136,7 +138,7 @@ def _serves(problem: Convolution, machine: CpuMachine) -> bool:
 
 
 def _candidates(problem: Convolution, images: int, machine: CpuMachine) -> Iterator[PhaseLanesPlan]:
-    """Candidates with so many images in a task."""
+    """Yield the candidates with so many images in a task."""
     geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
     k, stride = geometry.k_per_group, geometry.stride[-1]
     # Of symbolic sizes, as if there were many positions, and rows.
@@ -168,7 +170,7 @@ def _tasks(problem: Convolution, images: int, c_block: int) -> int:
 def _cycles(
     problem: Convolution, plan: PhaseLanesPlan, machine: CpuMachine
 ) -> tuple[int, float, int]:
-    """Of known sizes, the number of tasks, estimated cycles of one, and elements that it holds."""
+    """Return the number of tasks, the cycles of one and its elements, for known sizes."""
     geometry, lanes, m_tile = problem.geometry, plan.lanes, plan.m_tile
     width = byte_width(problem.acc_dtype)
     k, stride = geometry.k_per_group, geometry.stride[-1]

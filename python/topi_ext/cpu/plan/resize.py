@@ -17,12 +17,12 @@ _OF_TASK = 1 << 13
 
 @dataclass(frozen=True)
 class ResizePlan(Plan):
-    """How a resize is divided.
+    """Division of a resize into tasks.
 
     Attributes
     ----------
     rows : int
-        Of the result, in a task.
+        Rows of the result in a task.
     parallel : bool
         Whether threads share the tasks.
     """

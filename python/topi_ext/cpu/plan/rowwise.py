@@ -30,7 +30,7 @@ _OF_PART = 1 << 13
 
 @dataclass(frozen=True)
 class RowwisePlan(Plan):
-    """How rows are shared.
+    """Division of rows among tasks.
 
     Attributes
     ----------

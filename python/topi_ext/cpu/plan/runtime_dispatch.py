@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan of two kernels, of which sizes choose one at run time."""
+"""The plan of two kernels, one of which is chosen by the sizes at run time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RuntimeDispatchPlan(Plan):
     large : Plan
         For everything else: of any size.
     most, most_of_image : int, optional
-        Of all images together, and of each; None for any number.
+        Limits for all images together, and for each; None for no limit.
     """
 
     small: Plan

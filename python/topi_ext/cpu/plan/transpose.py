@@ -14,21 +14,21 @@ from .window import Plan
 _ROWS = 64
 
 _COLUMNS = 256
-"""Of a tile, which stays in the first cache with what is read."""
+"""Columns of a tile, which stays in the first cache together with its input."""
 
 _PARALLEL_ELEMENTS = 1 << 15
 
 
 @dataclass(frozen=True)
 class TransposePlan(Plan):
-    """How a transpose is divided.
+    """Division of a transpose into tasks.
 
     Attributes
     ----------
     lanes : int
         Elements per vector.
     rows, columns : int
-        Of a block of the result.
+        Size of a block of the result.
     parallel : bool
         Whether threads share the blocks.
     """

@@ -51,9 +51,10 @@ class ValidTapsPlan(Plan):
     channel_splits : int
         Into how many tasks the output channels of one block of rows are divided.
     parallel : bool
-        Whether threads share the tasks.  Of symbolic images they do: tasks size what they hold.
+        Whether threads share the tasks.  With symbolic images they do, because tasks size their
+        workspace.
     room : int
-        Of symbolic images, positions of which a task has about as many, or one row.
+        For symbolic images, the approximate number of positions of a task, at least one row.
     """
 
     rows: tuple[int, int]
@@ -66,11 +67,11 @@ class ValidTapsPlan(Plan):
     room: int = 0
 
     def blocks(self, problem: Convolution) -> int:
-        """Blocks of output channels of a group."""
+        """Return the blocks of output channels of a group."""
         return -(-problem.out_channels // (self.vectors * self.lanes))
 
     def packed(self, problem: Convolution) -> int:
-        """Elements of all packed weights."""
+        """Return the elements of all packed weights."""
         g = problem.geometry
         channels = self.blocks(problem) * self.vectors * self.lanes
         return g.groups * channels * problem.in_channels * g.taps
@@ -82,7 +83,8 @@ class ValidTapsPlan(Plan):
         quotient: Callable[..., Any] = floordiv,
         most: Callable[..., Any] = max,
     ) -> Any:
-        """Rows of a task along the height of symbolic images, once these sizes are known.
+        """Return the rows of a task along the height of symbolic images, once these sizes are
+        known.
 
         About as many as of another task; `quotient` and `most` compute with expressions.
         """
@@ -91,12 +93,14 @@ class ValidTapsPlan(Plan):
         return most(quotient(height + parts - 1, parts), 1)
 
     def positions(self, problem: Convolution) -> int:
-        """Positions of a task."""
+        """Return the positions of a task."""
         width: int = problem.positions[-1]
         return prod(self.rows) * width
 
     def pitch(self, problem: Convolution, rows: Sequence[Any] = ()) -> Any:
-        """Elements from one input channel to the next: never a power of two of cache lines."""
+        """Return the elements from one input channel to the next: never a power of two of cache
+        lines.
+        """
         held = prod(problem.geometry.kernel[:-1]) * prod(rows or self.rows)
         vectors = (held * problem.in_sizes[-1] + self.lanes - 1) // self.lanes
         return odd_vectors(vectors) * self.lanes
@@ -106,7 +110,7 @@ MOST_VALID = 0.97
 """Largest share of products with data for which it pays to leave out those with padding."""
 
 MOST_POSITIONS = 12
-"""Of a register tile."""
+"""Maximum of a register tile."""
 
 MOST_PLANS = 8
 """For how many known sizes plans are made, to be rated for all."""
@@ -127,7 +131,7 @@ def valid_taps_candidates(
 def valid_taps_of_any_size(
     problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[ValidTapsPlan, list[float]]]:
-    """Of symbolic sizes, plans, and the cycles of each for all `known` sizes.
+    """Yield plans for symbolic sizes, and their cycles for all `known` sizes.
 
     They are infinite for sizes whose products are all with padding.
     None where in most of the known sizes nearly all products are with data.
@@ -145,7 +149,7 @@ def valid_taps_of_any_size(
 
 
 def _fitted_cycles(known: Convolution, plan: ValidTapsPlan, machine: CpuMachine) -> float:
-    """Estimated cycles until a kernel for symbolic sizes is done."""
+    """Return the estimated cycles until a kernel for symbolic sizes is done."""
     if not known.valid_fraction:
         return float("inf")
     if plan.room:
@@ -154,7 +158,7 @@ def _fitted_cycles(known: Convolution, plan: ValidTapsPlan, machine: CpuMachine)
 
 
 def _plans(problem: Convolution, machine: CpuMachine) -> Iterator[tuple[float, ValidTapsPlan]]:
-    """Candidates, and their cycles."""
+    """Yield the candidates, and their cycles."""
     lanes, rows = machine.lanes(problem.acc_dtype), problem.positions[1:3]
     depths, heights = (
         sorted({-(-size // i) for i in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)}) for size in rows
@@ -177,7 +181,9 @@ def _plans(problem: Convolution, machine: CpuMachine) -> Iterator[tuple[float, V
 
 @lru_cache(maxsize=64)
 def _m_tile(problem: Convolution, vectors: int, machine: CpuMachine) -> int:
-    """The register tile of fewest cycles, beside vectors of weights that are read once for it."""
+    """Return the register tile of fewest cycles, beside vectors of weights that are read once for
+    it.
+    """
     usable = usable_registers(machine) - 1
     most = max(1, min(usable // vectors - 1, MOST_POSITIONS))
     return min(
@@ -186,13 +192,13 @@ def _m_tile(problem: Convolution, vectors: int, machine: CpuMachine) -> int:
 
 
 def _line_cycles(problem: Convolution, m_tile: int, vectors: int, machine: CpuMachine) -> float:
-    """Of one input channel, all taps along a row of positions."""
+    """Return the cycles of all taps of one input channel along a row of positions."""
     whole, one = (tile_cycles(count, vectors, machine) for count in (m_tile, 1))
     return sum(count // m_tile * whole + count % m_tile * one for count in problem.met[-1])
 
 
 def _weights(problem: Convolution, plan: ValidTapsPlan) -> int:
-    """Elements of the weights that a task copies at a time."""
+    """Return the elements of the weights that a task copies at a time."""
     if problem.prepacked:
         return 0
     taps: int = problem.geometry.taps
@@ -200,7 +206,7 @@ def _weights(problem: Convolution, plan: ValidTapsPlan) -> int:
 
 
 def _sums(problem: Convolution, plan: ValidTapsPlan) -> int:
-    """Elements of the sums of a task."""
+    """Return the elements of the sums of a task."""
     blocks = (
         -(-plan.blocks(problem) // plan.channel_splits) if plan.depth < problem.in_channels else 1
     )
@@ -208,7 +214,7 @@ def _sums(problem: Convolution, plan: ValidTapsPlan) -> int:
 
 
 def _elements(problem: Convolution, plan: ValidTapsPlan, busy: int) -> int:
-    """What the kernel holds beside its operands while `busy` tasks run."""
+    """Return the elements that the kernel allocates while `busy` tasks run."""
     turned: int = plan.lanes * problem.positions[-1]
     inputs: int = plan.depth * plan.pitch(problem)
     return busy * (inputs + _weights(problem, plan) + _sums(problem, plan) + turned)
@@ -222,13 +228,13 @@ def _tasks(problem: Convolution, plan: ValidTapsPlan) -> int:
 
 
 def _cycles(problem: Convolution, plan: ValidTapsPlan, machine: CpuMachine) -> tuple[float, float]:
-    """Estimated cycles until the kernel is done, and of all its tasks."""
+    """Return the estimated cycles until the kernel is done, and of all its tasks."""
     tasks, task = _tasks(problem, plan), _task_cycles(problem, plan, machine)
     return -(-tasks // machine.threads) * task * costs_of(machine).valid_taps.all, tasks * task
 
 
 def _task_cycles(problem: Convolution, plan: ValidTapsPlan, machine: CpuMachine) -> float:
-    """Estimated cycles of a task, the mean of all."""
+    """Return the estimated cycles of a task, the mean of all."""
     width, vectors, channels = byte_width(problem.acc_dtype), plan.vectors, problem.in_channels
     width_in: int = problem.in_sizes[-1]
     costs = costs_of(machine).valid_taps
@@ -258,7 +264,7 @@ def _task_cycles(problem: Convolution, plan: ValidTapsPlan, machine: CpuMachine)
 
 
 def _weight_cycles(problem: Convolution, plan: ValidTapsPlan, machine: CpuMachine) -> float:
-    """Of copying the weights of a block."""
+    """Return the cycles of copying the weights of a block."""
     costs, common = costs_of(machine).valid_taps, costs_of(machine).common
     each = costs.weight + widening_cycles(problem.dtypes[1], problem.acc_dtype, common)
     if square_size(problem, plan.vectors * plan.lanes, plan.lanes):
@@ -269,7 +275,7 @@ def _weight_cycles(problem: Convolution, plan: ValidTapsPlan, machine: CpuMachin
 
 
 def _each(problem: Convolution, machine: CpuMachine) -> float:
-    """Cycles of copying one input."""
+    """Return the cycles of copying one input."""
     costs = costs_of(machine)
     widening = widening_cycles(problem.dtypes[0], problem.acc_dtype, costs.common)
     return costs.valid_taps.input + widening

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How plans and kernels count vectors, and which rows are read or turned by them."""
+"""Counts of vectors in plans and kernels, and the rows that vectors read or transpose."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ NARROW = 4
 
 
 def row_lanes(tiles: int, lanes: int) -> int:
-    """Lanes of the vectors in which a row of tiles is combined: no more than it has tiles."""
+    """Return the lanes of the vectors in which a row of tiles is combined: no more than it has
+    tiles.
+    """
     return min(lanes, 1 << (tiles.bit_length() - 1))
 
 
@@ -24,7 +26,8 @@ def odd_vectors(vectors: int) -> int:
 
 
 def square_size(problem: Convolution, channels: int, lanes: int) -> int:
-    """Weights of how many of a block's output channels, and of as many taps, are copied at a time.
+    """Return the weights of how many of a block's output channels, and of as many taps, are copied
+    at a time.
 
     Zero where they are copied one by one.
     """

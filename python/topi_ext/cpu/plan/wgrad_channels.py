@@ -61,7 +61,7 @@ class WgradChannelsPlan(Plan):
 
 
 MOST_POSITIONS = 1024
-"""Of a block."""
+"""Maximum of a block."""
 
 MOST_VALID = 0.85
 """Largest share of products with data for which each tap counts the positions where it meets it."""
@@ -125,7 +125,7 @@ def wgrad_channels_candidates(
 def wgrad_channels_of_any_size(
     problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[WgradChannelsPlan, list[float]]]:
-    """Of symbolic sizes, the plan, and its cycles for all `known` sizes."""
+    """Return the plan for symbolic sizes, and its cycles for all `known` sizes."""
     best = cheapest(wgrad_channels_candidates(problem, machine))
     if best is None:
         return
@@ -140,7 +140,9 @@ def wgrad_channels_of_any_size(
 def _turn_cycles(
     problem: Convolution, block: Sequence[int], lanes: int, costs: WgradChannelsCosts
 ) -> float:
-    """Of a vector of channels of y, by squares; whole rows, and whole planes, are one run."""
+    """Return the cycles to transpose a vector of channels of y by squares; whole rows and whole
+    planes are one run.
+    """
     sizes, axes = nominal(problem.positions), 3
     while axes > 1 and block[axes] == sizes[axes]:
         axes -= 1

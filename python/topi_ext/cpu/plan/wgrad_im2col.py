@@ -45,7 +45,7 @@ class WgradIm2colPlan(Plan):
     parallel : bool
         Whether threads share the tasks.
     room : int
-        Of symbolic sizes, the most positions that it holds.
+        For symbolic sizes, the maximum of positions that it holds.
     """
 
     images: int
@@ -58,11 +58,11 @@ class WgradIm2colPlan(Plan):
     room: int = 0
 
     def row_vectors(self, geometry: Geometry) -> int:
-        """Vectors of a row of columns: of all channels and taps of a task."""
+        """Return the vectors of a row of columns: of all channels and taps of a task."""
         return -(-self.c_block * geometry.taps // self.lanes)
 
     def is_whole(self, geometry: Geometry) -> bool:
-        """Whether all register tiles are full, and rows of columns full vectors."""
+        """Return whether all register tiles are full, and rows of columns full vectors."""
         return (
             geometry.k_per_group % self.k_tile == 0
             and geometry.c_per_group % self.c_block == 0
@@ -73,7 +73,7 @@ class WgradIm2colPlan(Plan):
 def wgrad_im2col_of_any_size(
     problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[WgradIm2colPlan, list[float]]]:
-    """Of symbolic sizes, plans for few positions, and the cycles of each for all `known` sizes.
+    """Yield plans for few positions with symbolic sizes, and their cycles for all `known` sizes.
 
     They are infinite for what a task has no room for.
     """
@@ -91,12 +91,12 @@ def wgrad_im2col_of_any_size(
 
 
 def _vectors(problem: Convolution, c_block: int, machine: CpuMachine) -> int:
-    """Vectors of a row of columns."""
+    """Return the vectors of a row of columns."""
     return -(-c_block * problem.geometry.taps // machine.lanes(problem.acc_dtype))
 
 
 def _room(problem: Convolution, c_block: int, machine: CpuMachine) -> int:
-    """Positions whose columns a task holds at most."""
+    """Return the positions whose columns a task holds at most."""
     return machine.l2 // 2 // (_vectors(problem, c_block, machine) * machine.vector_bytes)
 
 
@@ -121,7 +121,7 @@ def wgrad_im2col_candidates(
 
 
 def _plan(problem: Convolution, images: int, c_block: int, machine: CpuMachine) -> WgradIm2colPlan:
-    """The plan with as many splits as there have to be tasks."""
+    """Return the plan with as many splits as there have to be tasks."""
     geometry = problem.geometry
     vectors = _vectors(problem, c_block, machine)
     k_tile, width = register_tile(geometry.k_per_group, vectors, machine)
@@ -140,7 +140,9 @@ def _tasks(problem: Convolution, plan: WgradIm2colPlan) -> int:
 
 
 def _elements(problem: Convolution, plan: WgradIm2colPlan) -> int:
-    """What a task holds: columns, values of y, and sums that are not written where they belong."""
+    """Return the elements that a task holds: columns, values of y, and sums that are not in
+    place.
+    """
     geometry = problem.geometry
     positions = plan.images * prod(geometry.y_size)
     row = plan.row_vectors(geometry) * plan.lanes
@@ -155,7 +157,7 @@ def _elements(problem: Convolution, plan: WgradIm2colPlan) -> int:
 def _cycles(
     problem: Convolution, plan: WgradIm2colPlan, machine: CpuMachine
 ) -> tuple[float, float]:
-    """Estimated cycles until the kernel is done, and of all tasks together."""
+    """Return the estimated cycles until the kernel is done, and of all tasks together."""
     geometry, c_block, k_tile = problem.geometry, plan.c_block, plan.k_tile
     costs = costs_of(machine).wgrad_im2col
     k, taps = geometry.k_per_group, geometry.taps
@@ -178,7 +180,7 @@ def _cycles(
 
 
 def _element_cycles(problem: Convolution, c_block: int, machine: CpuMachine) -> float:
-    """Of what is copied to columns, a row of the kernel at a time."""
+    """Return the cycles of copying elements to columns, a row of the kernel at a time."""
     # Channels that are an image apart: too many leave the first cache before the next position.
     apart = prod(problem.geometry.x_size) * byte_width(problem.dtypes[0])
     leave = problem.layouts.x[-1] != "C" and c_block > rows_that_fit(apart, machine)

@@ -114,6 +114,6 @@ def wgrad_positions_candidates(
 def wgrad_positions_of_any_size(
     problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[WgradPositionsPlan, list[float]]]:
-    """Of symbolic sizes, the plan, and its cycles for all `known` sizes."""
+    """Return the plan for symbolic sizes, and its cycles for all `known` sizes."""
     cycles = [plan_wgrad_positions(one, machine)[0] for one in known]
     yield plan_wgrad_positions(problem, machine)[1], cycles

@@ -76,7 +76,7 @@ class WgradWinogradPlan(Tiled):
     position_splits: int = 1
 
     def passes(self, problem: Convolution) -> int:
-        """How often sums are added to: for each block of tiles and each phase."""
+        """Return how often sums are added to: for each block of tiles and each phase."""
         passes = prod(len(filters[0].phases) for filters in self.filters(problem))
         for count, size in zip(nominal(self.tiles(problem)), self.block):
             passes *= -(-count // size)
@@ -127,7 +127,7 @@ def wgrad_winograd_candidates(
 def wgrad_winograd_of_any_size(
     problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[WgradWinogradPlan, list[float]]]:
-    """Of symbolic sizes, plans that save products, and their cycles for all `known` sizes.
+    """Yield plans that save products for symbolic sizes, and their cycles for all `known` sizes.
 
     None for what :func:`wgrad_winograd_candidates` has none for.
     """
@@ -140,14 +140,14 @@ def wgrad_winograd_of_any_size(
 
 
 def _fitted_cycles(known: Convolution, plan: WgradWinogradPlan, machine: CpuMachine) -> float:
-    """Estimated cycles of a plan for symbolic sizes, whose block fits the known ones."""
+    """Return the estimated cycles of a plan for symbolic sizes, whose block fits the known ones."""
     block = fitted_block(plan.tiles(known), prod(plan.block), plan.position_splits)
     plan = replace(plan, block=block)
     return _cycles(known, plan, machine, is_single=False, narrowest=NARROW)
 
 
 def _tiled(problem: Convolution, machine: CpuMachine) -> Iterator[WgradWinogradPlan]:
-    """Plans with the tiles that may pay, of which the blocks follow."""
+    """Yield plans with the tiles that may pay, of which the blocks follow."""
     tiles = candidate_tiles(problem)
     if not tiles:
         return
@@ -163,14 +163,14 @@ def _tiled(problem: Convolution, machine: CpuMachine) -> Iterator[WgradWinogradP
 
 
 def _filters(problem: Convolution, plan: WgradWinogradPlan) -> list[Filter]:
-    """How each axis is computed: an access from x to y has one kind of phases."""
+    """Return how each axis is computed: an access from x to y has one kind of phases."""
     return [of_axis[0] for of_axis in plan.filters(problem)]
 
 
 def _candidates(
     problem: Convolution, plan: WgradWinogradPlan, parts: Sequence[int], machine: CpuMachine
 ) -> Iterator[WgradWinogradPlan]:
-    """The plan with other channels, parts, none of them empty, and shares."""
+    """Yield the plan with other channels, parts, none of them empty, and shares."""
     c = problem.geometry.c_per_group
     for c_block, count in product(candidate_channels(c, plan.c_tile), parts):
         blocks = -(-c // c_block)
@@ -180,8 +180,9 @@ def _candidates(
 
 
 def _sizes(problem: Convolution, plan: WgradWinogradPlan) -> tuple[int, int, int]:
-    """Elements of the combined outputs of a block, of the inputs of a task, and of the sums of one
-    channel of x."""
+    """Return the elements of the combined outputs of a block, of the inputs of a task, and of the
+    sums of one channel of x.
+    """
     filters = _filters(problem, plan)
     terms, points = (prod(len(f.terms) for f in filters), prod(len(f.points) for f in filters))
     vectors = -(-problem.geometry.k_per_group // plan.lanes)
@@ -191,12 +192,12 @@ def _sizes(problem: Convolution, plan: WgradWinogradPlan) -> tuple[int, int, int
 
 
 def _tasks(problem: Convolution, plan: WgradWinogradPlan) -> int:
-    """Blocks of channels of x in a part."""
+    """Return the blocks of channels of x in a part."""
     return -(-problem.geometry.c_per_group // (plan.c_block * plan.channel_parts))
 
 
 def _elements(problem: Convolution, plan: WgradWinogradPlan, machine: CpuMachine) -> int:
-    """What the kernel holds beside its operands."""
+    """Return the elements that the kernel allocates."""
     rows, inputs, sums = _sizes(problem, plan)
     # Outputs of a row of tiles, turned before they are combined.
     inputs += prod(plan.tile) * plan.block[-1] * plan.lanes
@@ -217,7 +218,7 @@ def _cycles(
     is_single: bool,
     narrowest: int = 1,
 ) -> float:
-    """Estimated cycles; of a single pass sums are written once."""
+    """Return the estimated cycles; of a single pass sums are written once."""
     geometry, lanes, tile, block = problem.geometry, plan.lanes, plan.tile, plan.block
     filters, c_block, shares = _filters(problem, plan), plan.c_block, plan.position_splits
     width, costs, of_tiles = (

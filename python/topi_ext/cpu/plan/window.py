@@ -15,7 +15,7 @@ from .vectors import odd_vectors
 
 
 class Plan(BasePlan):
-    """How a CPU kernel computes one problem: blocks, register tile, the order of its loops."""
+    """The parameters of a CPU kernel for one problem: blocks, register tile, order of loops."""
 
     def with_non_temporal(self, enabled: bool) -> Plan:
         """Return the plan with non-temporal stores or without; itself where it has no choice."""
@@ -41,7 +41,7 @@ class Window:
 
     @classmethod
     def of(cls, block: Sequence[int], accesses: Sequence[AxisAccess]) -> Window:
-        """The window that `block` reads through `accesses`."""
+        """Return the window that `block` reads through `accesses`."""
         extent = tuple(b + g.last_shift - g.first_shift for b, g in zip(block, accesses))
         return cls(tuple(block), extent)
 
@@ -61,10 +61,12 @@ class Window:
         return prod(self.extent)
 
     def pitch(self, lanes: int) -> int:
-        """Distance of two planes: whole vectors, and never a power of two of cache lines."""
+        """Return the distance of two planes: whole vectors, and never a power of two of cache
+        lines.
+        """
         vectors = -(-self.elements // lanes)
         return odd_vectors(vectors) * lanes
 
     def most_pitch(self, lanes: int) -> int:
-        """What has to be allocated for a plane."""
+        """Return the elements to allocate for a plane."""
         return self.pitch(lanes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of :mod:`topi_ext.cpu.kernels.winograd`, which saves products."""
+"""Plans of :mod:`topi_ext.cpu.kernels.winograd`."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class WinogradPlan(Tiled):
     streamed : bool
         Whether the result is written by non-temporal stores.
     least, tasks : int
-        Of symbolic sizes, how many positions of a phase there have to be, and how many tasks there
+        For symbolic sizes, how many positions of a phase there have to be, and how many tasks there
         should be.  The block is then the room for one, which the kernel fills when it runs.
     """
 
@@ -130,7 +130,9 @@ class WinogradPlan(Tiled):
         return replace(plan, direct=direct)
 
     def filters(self, problem: Convolution) -> tuple[tuple[Filter, ...], ...]:
-        """How each spatial axis is computed; along depth, where terms are a loop, in one way."""
+        """Return how each spatial axis is computed; along depth, where terms are a loop, in one
+        way.
+        """
         _, height, width = super().filters(problem)
         return joined_filters_of(problem.accesses[1], self.tile[0]), height, width
 
@@ -146,11 +148,12 @@ class WinogradPlan(Tiled):
 
     @property
     def inputs_first(self) -> bool:
-        """Whether all inputs of a task are combined before its parts begin."""
+        """Return whether all inputs of a task are combined before its parts begin."""
         return self.per_task > 1
 
     def gap(self, problem: Convolution) -> int:
-        """Rows that stay empty behind those of a point: one for each input channel and term.
+        """Return the rows that stay empty behind those of a point: one for each input channel and
+        term.
 
         Streams whose distance is a power of two would push each other out of the first cache.  Of
         many channels there are as many rows as let combined taps begin with a cache line.
@@ -178,7 +181,7 @@ def winograd_candidates(
 ) -> Iterator[tuple[float, WinogradPlan]]:
     """Yield plans that save products, and their cycles.
 
-    Of those tiles that may pay, or of these `tiles` among them.
+    Considers the tiles that may be faster, or these `tiles` among them.
 
     None are yielded for integers, whose sums have to be exact, where no two taps are neighbours or
     a phase has none, for more kinds of phases or terms than are written out, and where the direct
@@ -197,7 +200,7 @@ def winograd_candidates(
 def winograd_of_any_size(
     problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[WinogradPlan, list[float]]]:
-    """Of symbolic sizes, plans that save products, and the cycles of each for all `known` sizes.
+    """Yield plans that save products for symbolic sizes, and their cycles for all `known` sizes.
 
     None for what :func:`winograd_candidates` has none for.
     """
@@ -228,7 +231,7 @@ def _fitted_cycles(
     combinations: Sequence[tuple[Filter, ...]],
     machine: CpuMachine,
 ) -> float:
-    """Estimated cycles of a plan for symbolic sizes, whose block fits the known ones."""
+    """Return the estimated cycles of a plan for symbolic sizes, whose block fits the known ones."""
     block = fitted_block(plan.tiles(known), prod(plan.block), plan.position_splits or plan.tasks)
     return _cycles(known, replace(plan, block=block), combinations, machine, NARROW)[0]
 
@@ -246,13 +249,14 @@ def _loops_of_any_size(problem: Convolution, machine: CpuMachine) -> Iterator[Lo
 
 
 def _room(problem: Convolution) -> int:
-    """What may be held: no more than operands and result take, with some left for tables and rows
-    that are collected."""
+    """Return the workspace limit: no more than operands and result take, minus tables and collected
+    rows.
+    """
     return elements(problem) * 511 // 512
 
 
 def _direct(problem: Convolution, machine: CpuMachine) -> DirectPlan | None:
-    """The sum for data that is not finite, or None where there is no room for it."""
+    """Return the sum for data that is not finite, or None where there is no room for it."""
     # Its weights come as they are.
     as_stored = replace(problem, prepacked=False)
     plan = plan_direct(as_stored, machine)[1]
@@ -271,7 +275,7 @@ def _direct(problem: Convolution, machine: CpuMachine) -> DirectPlan | None:
 def _plans(
     problem: Convolution, template: WinogradPlan, machine: CpuMachine
 ) -> Iterator[tuple[float, WinogradPlan]]:
-    """Candidates with the tile of this one, and their cycles."""
+    """Yield the candidates with the tile of this one, and their cycles."""
     combinations = _combinations(problem, template)
     for loops in _loops(problem, template, machine) if combinations else ():
         vectors = -(-prod(loops.block) // template.lanes)
@@ -289,8 +293,9 @@ def _chunked(
     combinations: Sequence[tuple[Filter, ...]],
     machine: CpuMachine,
 ) -> Iterator[WinogradPlan]:
-    """The plan, and where its inputs do not stay near, those of as few chunks as let them, and of
-    twice as many, which hold less."""
+    """Yield the plan, and where its inputs do not stay near, those of as few chunks as let them,
+    and of twice as many, which hold less.
+    """
     yield plan
     inputs, near = _inputs_bytes(problem, plan, combinations), most_of(machine.l2)
     if plan.inputs_first or inputs <= near:
@@ -304,7 +309,9 @@ def _chunked(
 
 
 def _combinations(problem: Convolution, plan: WinogradPlan) -> list[tuple[Filter, ...]]:
-    """How the kinds of phases are computed; none where there is too much to be written out."""
+    """Return how the kinds of phases are computed; nothing if the unrolled code would be too
+    large.
+    """
     combinations = list(product(*plan.filters(problem)))
     if len(combinations) > MOST_KINDS or written_terms(combinations) > MOST_TERMS:
         return []
@@ -317,7 +324,7 @@ def _fits(
     combinations: Sequence[tuple[Filter, ...]],
     machine: CpuMachine,
 ) -> bool:
-    """Whether there is room for what it holds, and what a task combines is near."""
+    """Return whether there is room for what it holds, and what a task combines is near."""
     busy = min(machine.threads, _tasks(problem, plan))
     if _elements(problem, plan, combinations, busy) > _room(problem):
         return False
@@ -327,7 +334,7 @@ def _fits(
 def _inputs_bytes(
     problem: Convolution, plan: WinogradPlan, combinations: Sequence[tuple[Filter, ...]]
 ) -> int:
-    """The combined inputs of one chunk and phase."""
+    """Return the combined inputs of one chunk and phase."""
     rows = _most_terms(combinations) * plan.depth(problem)
     return rows * plan.pitch * byte_width(problem.acc_dtype)
 
@@ -339,7 +346,9 @@ def _cycles(
     machine: CpuMachine,
     narrowest: int = 1,
 ) -> tuple[float, float]:
-    """Estimated cycles until the kernel is done, and of all its tasks but for combining taps."""
+    """Return the estimated cycles until the kernel is done, and of all its tasks but for combining
+    taps.
+    """
     tasks = _tasks(problem, plan)
     inputs, cycles = _task_cycles(problem, plan, combinations, machine, narrowest)
     combining = 0.0
@@ -356,7 +365,7 @@ def _cycles(
 
 
 def _positions(problem: Convolution, plan: WinogradPlan) -> int:
-    """Blocks of tiles."""
+    """Return the blocks of tiles."""
     return blocks_in(nominal(plan.tiles(problem)), plan.block)
 
 
@@ -387,8 +396,9 @@ def _with_loops(
     tile: tuple[int, int],
     machine: CpuMachine,
 ) -> WinogradPlan | None:
-    """The plan with these loops and this register tile, or None for more parts than there are
-    blocks of channels."""
+    """Return the plan with these loops and this register tile, or None for more parts than there
+    are blocks of channels.
+    """
     channels, width = tile
     blocks = -(-problem.out_channels // channels)
     if loops.channel_parts > blocks:
@@ -438,7 +448,7 @@ def _elements(
     combinations: Sequence[tuple[Filter, ...]],
     busy: int,
 ) -> int:
-    """What the kernel holds beside its operands while `busy` tasks run."""
+    """Return the elements that the kernel allocates while `busy` tasks run."""
     blocks = -(-problem.out_channels // (plan.channels * plan.channel_parts))
     rows = WinogradRows(problem, plan)
     width = plan.vectors * plan.lanes
@@ -470,7 +480,7 @@ def _task_cycles(
     machine: CpuMachine,
     narrowest: int,
 ) -> tuple[float, float]:
-    """Estimated cycles of one task: of combining its inputs, and all others."""
+    """Return the estimated cycles of one task: of combining its inputs, and all others."""
     costs, total, combined = costs_of(machine), costs_of(machine).winograd.task, 0.0
     task = _Task.of(problem, plan, combinations, machine)
     for kinds in combinations:
@@ -514,7 +524,7 @@ class _Task(NamedTuple):
         combinations: Sequence[tuple[Filter, ...]],
         machine: CpuMachine,
     ) -> _Task:
-        """Those of a plan."""
+        """Return the task of a plan."""
         width = byte_width(problem.acc_dtype)
         blocks = -(-problem.out_channels // plan.channels)
         share = blocks / (plan.channel_splits * plan.channel_parts)
@@ -538,7 +548,9 @@ def _product_cycles(
     task: _Task,
     machine: CpuMachine,
 ) -> float:
-    """Of all products of a phase, or of reading for them, which may take longer."""
+    """Return the cycles of all products of a phase, or of reading their operands if that is
+    longer.
+    """
     costs, width = costs_of(machine).winograd, byte_width(problem.acc_dtype)
     terms = prod([f.mean_terms for f in kinds])
     step = tile_cycles(plan.channels, plan.vectors, machine)
@@ -568,7 +580,7 @@ def _product_cycles(
 def _output_cycles(
     plan: WinogradPlan, kinds: Sequence[Filter], task: _Task, costs: WinogradCosts
 ) -> tuple[float, float]:
-    """Of the sums of all points of a phase, and of writing the outputs that they become."""
+    """Return the cycles to sum all points of a phase and to write the resulting outputs."""
     channels, outputs, last = task.blocks * plan.channels, prod(plan.tile), kinds[2]
     points = prod(len(f.points) for f in kinds)
     point = costs.point + costs.sum_vector * plan.channels * plan.vectors
@@ -589,7 +601,7 @@ def _combining_cycles(
     combinations: Sequence[tuple[Filter, ...]],
     machine: CpuMachine,
 ) -> float:
-    """Estimated cycles of combining all taps once, as measured.
+    """Return the estimated cycles of combining all taps once, as measured.
 
     Lines that another core has read, as those of all threads together, are slow to write.
     """
@@ -621,7 +633,7 @@ def _combining_cycles(
 
 
 def _copied_cycles(problem: Convolution, plan: WinogradPlan, machine: CpuMachine) -> float:
-    """Of copying a tap before it is combined."""
+    """Return the cycles of copying a tap before it is transformed."""
     costs = costs_of(machine)
     pairs = problem.geometry.groups * problem.in_channels * problem.out_channels
     stored = pairs * problem.geometry.taps * byte_width("float32")
@@ -643,5 +655,5 @@ def _terms(combinations: Sequence[tuple[Filter, ...]]) -> float:
 
 
 def _most_terms(combinations: Sequence[tuple[Filter, ...]]) -> int:
-    """Rows of combined inputs for one input channel, of the phases that have most."""
+    """Return the rows of combined inputs for one input channel, of the phases that have most."""
     return max(prod(len(f.terms) for f in combination) for combination in combinations)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kernel, by which plan: the one that takes the fewest cycles by the planners' estimates.
+"""Choose kernel and plan: the ones with the fewest cycles by the planners' estimates.
 
 These follow from sizes, caches, registers and cores, never from a table of shapes.  Where sizes are
 symbolic, plans are rated over many; the kernel is right for every size.
@@ -25,7 +25,7 @@ from .dynamic_shapes import plan_of_any_size
 NON_TEMPORAL_CACHES = 16
 """Smallest size of a result that is written by non-temporal stores, in second caches of all cores.
 
-What cores share behind these is seldom larger."""
+The cache that cores share is seldom larger."""
 
 NON_TEMPORAL_DOUBT = 8
 """Times more or less, within which a measurement asks whether that size is right."""
@@ -53,7 +53,7 @@ def rated(
     Parameters
     ----------
     problem : Problem
-        Of any kind.
+        A problem of any kind.
     machine : CpuMachine
     selection : Selection
         Kernels that may be chosen, where one of them serves the problem.
@@ -79,7 +79,7 @@ def candidates(
     Parameters
     ----------
     problem : Problem
-        Of known sizes.
+        A problem with known sizes.
     machine : CpuMachine
     selection : Selection
         Kernels whose plans are yielded.
@@ -120,7 +120,7 @@ def by_other_stores(problem: Problem, plan: Plan, machine: CpuMachine) -> Plan |
 def _with_stores(
     problem: Any, plan: Plan, machine: CpuMachine, caches: float = NON_TEMPORAL_CACHES
 ) -> Plan:
-    """The plan, with non-temporal stores where they pay."""
+    """Return the plan, with non-temporal stores where they pay."""
     pays = problem.is_static and pays_past_caches(problem, plan, machine, caches)
     return plan.with_non_temporal(True) if pays else plan
 
@@ -128,7 +128,7 @@ def _with_stores(
 def _fastest(
     problem: Problem, machine: CpuMachine, selection: Selection
 ) -> tuple[float | None, Plan]:
-    """The plan of the fewest cycles, without non-temporal stores."""
+    """Return the plan of the fewest cycles, without non-temporal stores."""
     proposals = KERNELS.proposals(problem, machine, selection)
     if not problem.is_static and proposals and not selection.is_all:
         return None, min(proposals, key=cost_of)[1]

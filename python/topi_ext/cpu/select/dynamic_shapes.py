@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans for symbolic sizes: of kernels for small and for large ones, the built function takes one.
+"""Plans for symbolic sizes: the built function chooses among kernels for small and large sizes.
 
 Plans are rated by what they are estimated to take for many sizes: the best are the fastest in
 geometric mean.
@@ -75,7 +75,9 @@ def _plans(
     known: Sequence[Convolution],
     machine: CpuMachine,
 ) -> Iterator[Rated]:
-    """The plans that one hook of :class:`DynamicShapes` yields, of every kernel that has it."""
+    """Yield the plans that one hook of :class:`DynamicShapes` yields, of every kernel that has
+    it.
+    """
     for kernel in kernels:
         plans = getattr(kernel.dynamic, hook)
         if plans is not None:
@@ -83,12 +85,12 @@ def _plans(
 
 
 def _best(plans: Iterable[Rated], fewest: Sequence[float]) -> Rated:
-    """The one that takes the least where kernels for few positions take `fewest` cycles."""
+    """Return the one that takes the least where kernels for few positions take `fewest` cycles."""
     return min(plans, key=lambda one: _total(one[1], fewest))
 
 
 def _if_faster(plans: Sequence[Rated], best: Rated, fewest: Sequence[float], gain: float) -> Rated:
-    """The best of `plans` where it is faster than `best` by `gain`, else `best`."""
+    """Return the best of `plans` where it is faster than `best` by `gain`, else `best`."""
     least = _total(best[1], fewest) - len(best[1]) * log(gain)
     faster = [one for one in plans if _total(one[1], fewest) < least]
     return _best(faster, fewest) if faster else best
@@ -97,7 +99,9 @@ def _if_faster(plans: Sequence[Rated], best: Rated, fewest: Sequence[float], gai
 def _from_positions(
     problem: Convolution, base: Sequence[float], known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[Rated]:
-    """The best plan that pays from some number of positions on, beside one of `base` cycles."""
+    """Yield the best plan that pays from some number of positions on, beside one of `base`
+    cycles.
+    """
     positions = [prod(one.positions) for one in known]
     kernels = KERNELS.of_kind(problem.kind)
     splits = [
@@ -119,8 +123,9 @@ def _unpadded_or(
     fewest: Sequence[float],
     known: Sequence[Convolution],
 ) -> Iterator[Rated]:
-    """What leaves out padding, in place of `large`: of images of known size, or of all that are no
-    larger than some.  A kernel for few positions takes the `fewest` cycles."""
+    """Return a kernel that skips padding in place of `large`: for images of known size, or for all
+    up to a size. A kernel for few positions takes the `fewest` cycles.
+    """
     images = [prod(one.y_sizes[1:]) for one in known]
     for plan, clipped in unpadded:
         if not plan.room:
@@ -135,12 +140,12 @@ def _unpadded_or(
 
 
 def _fewest(small: Sequence[Rated], known: Sequence[Convolution]) -> list[float]:
-    """Of the kernels for few positions, the cycles of the fastest for each size; or infinity."""
+    """Return the cycles of the fastest kernel for few positions for each size, or infinity."""
     return [min(cycles) for cycles in zip(*(cycles for _, cycles in small))] or [inf] * len(known)
 
 
 def _total(cycles: Sequence[float], fewest: Sequence[float]) -> float:
-    """The less the better; where few positions have a faster kernel, that counts."""
+    """Return the less the better; where few positions have a faster kernel, that counts."""
     return sum(log(min(pair)) for pair in zip(cycles, fewest))
 
 
@@ -169,12 +174,12 @@ def either(
 
 
 def between(below: int, above: int) -> int:
-    """The last size that counts as the one below, of those between two."""
+    """Return the last size that counts as the one below, of those between two."""
     return ceil(sqrt(below * above)) - 1
 
 
 class Split(NamedTuple):
-    """Which of two plans serves which sizes.
+    """The sizes that each of two plans serves.
 
     Attributes
     ----------
@@ -183,7 +188,7 @@ class Split(NamedTuple):
     most : int or None
         The largest measure of a size that the first plan serves; None where it serves all.
     cycles : sequence
-        What each size takes.
+        Cycles for each size.
     """
 
     total: float
@@ -192,12 +197,12 @@ class Split(NamedTuple):
 
     @classmethod
     def none(cls, cycles: Sequence[float]) -> Split:
-        """Of a single plan, which serves all sizes."""
+        """Return the split of a single plan, which serves all sizes."""
         return cls(sum(map(log, cycles)), 0, cycles)
 
     @classmethod
     def of(cls, measures: Sequence[int], below: Sequence[float], above: Sequence[float]) -> Split:
-        """The best for sizes with these measures, of plans that take so many cycles."""
+        """Return the best for sizes with these measures, of plans that take so many cycles."""
         order = sorted(range(len(measures)), key=measures.__getitem__)
         logs = [[log(cycles[i]) for i in order] for cycles in (below, above)]
         ends = [0, *(measures[i] for i in order), inf]
@@ -214,7 +219,9 @@ class Split(NamedTuple):
 
 
 def _known(problem: Convolution) -> list[Convolution]:
-    """The problem with its symbolic sizes known: squares of y, or larger and larger batches."""
+    """Return the problem with its symbolic sizes known: squares of y, or larger and larger
+    batches.
+    """
     g = problem.geometry
     axes = sum(not isinstance(length, int) for length in g.y_size)
     # Each twice as many positions as the one before it.

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernels that save products share: tiles, transformed inputs and filters."""
+"""Code that the kernels with minimal filtering share: tiles, transformed inputs and filters."""

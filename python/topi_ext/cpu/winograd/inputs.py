@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Combined inputs: what is multiplied with combined taps, or with combined outputs.
+"""Transformed inputs, which are multiplied with transformed filters or transformed outputs.
 
 ::
 
@@ -50,7 +50,7 @@ class WinogradInputs:
     ----------
     problem : Convolution
     data : Operand
-        What is read.
+        The operand that is read.
     first, block : sequence
         The first tile along the four axes, and how many there are.
     room : int
@@ -74,7 +74,7 @@ class WinogradInputs:
     ) -> ChannelInputs:
         """Prepare to combine the inputs of one phase, channel by channel.
 
-        Those of a term are written to ``made[first row of the term + row]``.
+        The values of a term are written to ``made[first row of the term + row]``.
         """
         dtype, depth = self.problem.acc_dtype, phase.filters[0]
         rows = _Rows.emitted(phase.filters, self.block)
@@ -251,7 +251,7 @@ class _Terms(NamedTuple):
     rows : _Rows
         The rows of the data that are read, as `raw` holds them.
     raw, made : Array
-        What they are combined of, and where they go.
+        The inputs, and the transformed inputs.
     first_rows : sequence of int
         The first row of each term in `made`.
     """
@@ -264,8 +264,9 @@ class _Terms(NamedTuple):
 
     @property
     def steps(self) -> list[int]:
-        """Of each term with the first one along depth, how many rows behind it that with the next
-        one is."""
+        """Return, for each term with the first input along depth, the distance in rows to the term
+        with the next.
+        """
         first_rows = self.first_rows
         each = len(first_rows) // self.filters[0].loops
         return [b - a for a, b in zip(first_rows, first_rows[each:])][:each] or [0] * each
@@ -308,14 +309,14 @@ class _Axis(NamedTuple):
     Attributes
     ----------
     step, tile : int
-        Of the filter: inputs from one of a residue to the next, and outputs of a tile.
+        Inputs of the filter from one of a residue to the next, and outputs of a tile.
     residues : sequence of int
     total : int or expression
         Inputs of one residue.
     number : int or expression
         Inputs of all.
     most : int
-        Of a block of unknown shape, inputs for each of its tiles.
+        Inputs for each tile of a block of unknown shape.
     """
 
     step: int
@@ -327,7 +328,7 @@ class _Axis(NamedTuple):
 
     @classmethod
     def emitted(cls, filter_: Filter, tiles: Expr) -> _Axis:
-        """That of a block with so many tiles."""
+        """Return the layout of a block with so many tiles."""
         tile, residues = filter_.tile, filter_.residues
         total = emit.opaque_value(tiles * tile + filter_.halo)
         number = emit.opaque_value(total * len(residues))
@@ -335,21 +336,21 @@ class _Axis(NamedTuple):
         return cls(filter_.in_step, tile, residues, total, number, most)
 
     def place(self, x: int) -> Expr:
-        """The number of the input `x` of the first tile."""
+        """Return the number of the input `x` of the first tile."""
         return self.number_of(self.residues.index(x % self.step), x // self.step)
 
     def place_of(self, inputs: Sequence[int], i: Expr) -> Expr:
-        """That of ``inputs[i]``."""
+        """Return the offset of ``inputs[i]``."""
         residues = emit.table([self.residues.index(x % self.step) for x in inputs])
         steps = emit.table([x // self.step for x in inputs])
         return self.number_of(residues(i), steps(i))
 
     def number_of(self, residue: Expr, i: Expr) -> Expr:
-        """The number of input `i` of a residue, itself given by its number."""
+        """Return the number of input `i` of a residue, itself given by its number."""
         return residue * self.total + i
 
     def input_of(self, residue: Expr, i: Expr) -> Expr:
-        """How far that input lies behind the first."""
+        """Return how far that input lies behind the first."""
         return i * self.step + emit.table(self.residues)(residue)
 
 
@@ -363,13 +364,13 @@ class _Rows(NamedTuple):
     extents : tuple
         Images, and inputs along depth and height.
     row : Filter
-        That along a row, of the inputs that are there.
+        Filter along a row, for the inputs that are stored.
     input_stride : int
         How far apart these are in the data.
     length : int or expression
         Inputs of a row.
     elements : int or expression
-        Of all rows.
+        Elements of all rows.
     """
 
     axes: Sequence[_Axis]
@@ -381,7 +382,7 @@ class _Rows(NamedTuple):
 
     @classmethod
     def emitted(cls, filters: Sequence[Filter], block: Sequence[Expr]) -> _Rows:
-        """Those of a block of tiles."""
+        """Return the inputs of a block of tiles."""
         axes = [_Axis.emitted(f, tiles) for f, tiles in zip(filters[:2], block[1:])]
         extents = (block[0], *(axis.number for axis in axes))
         row = filters[2].packed
@@ -396,24 +397,26 @@ class _Rows(NamedTuple):
         return step
 
     def room(self, tiles: int | None) -> int:
-        """What has to be allocated, for a block of so many tiles of unknown shape, or this one."""
+        """Return the elements to allocate, for a block of so many tiles of unknown shape, or for
+        this one.
+        """
         if tiles is None:
             return self.elements
         return tiles * prod(axis.most for axis in self.axes) * max(self.step, self.row.span(1))
 
     def start(self, numbers: Sequence[Expr]) -> Expr:
-        """Where a row begins."""
+        """Return the offset of the first element of a row."""
         flat = numbers[0]
         for number, extent in zip(numbers[1:], self.extents[1:]):
             flat = flat * extent + number
         return flat * self.length
 
     def vectors(self, lanes: int) -> int:
-        """How many vectors hold what `lanes` tiles of a row read."""
+        """Return how many vectors hold what `lanes` tiles of a row read."""
         return -(-self.row.span(lanes) // lanes)
 
     def pick(self, vectors: Sequence[Expr], x: int, lanes: int) -> Expr:
-        """Of the inputs of a row in `vectors`, number `x` of each tile."""
+        """Return input `x` of each tile from the inputs of a row in `vectors`."""
         if lanes == 1:
             return vectors[x]
         first, last = x // lanes, (x + (lanes - 1) * self.step) // lanes
@@ -424,7 +427,7 @@ class _Rows(NamedTuple):
 
 
 def _beyond(origin: Expr, offset: Expr) -> Expr:
-    """The place `offset` behind an origin; TVM takes long over kernels with many origins."""
+    """Return the place `offset` behind an origin; TVM takes long over kernels with many origins."""
     return origin + offset if isinstance(offset, int) else emit.opaque_base(origin + offset)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A check whether an element that a task computed is infinite or NaN."""
+"""A check whether an element of a task's result is infinite or NaN."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Phases along depth and height, those of whole rows of the result, as a kernel numbers them.
+"""Phases along depth and height (whole rows of the result), as a kernel numbers them.
 
 They are ordered by the slice of the kernel that they need, see
 :mod:`topi_ext.cpu.winograd.rows`.
@@ -20,7 +20,7 @@ class RowPhases:
     Attributes
     ----------
     slices : sequence of Slice
-        Those of the kernel.
+        Slices of the kernel.
     """
 
     def __init__(self, slices: Sequence[Slice]):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of combined taps and of combined inputs: how a plan that saves products lays them out.
+"""Layout of the rows of transformed filters and transformed inputs.
 
 Rows of the result of one phase along depth and height need a slice of the kernel: some of its taps
 along these axes, with all taps along a row.  Phases of a stride need one each, those that differ by
@@ -45,7 +45,7 @@ class Slice(NamedTuple):
 
 @lru_cache(maxsize=256)
 def slices_of(filters: Sequence[Sequence[Filter]]) -> tuple[Slice, ...]:
-    """The slices of a kernel, those that are computed alike beside each other."""
+    """Return the slices of a kernel, those that are computed alike beside each other."""
     slices = []
     for depth, height in product(*filters[:2]):
         for taps in product(depth.first_taps, height.first_taps):
@@ -58,7 +58,7 @@ def slices_of(filters: Sequence[Sequence[Filter]]) -> tuple[Slice, ...]:
 
 
 class Layout(Protocol):
-    """What of a plan the layout of rows follows from."""
+    """The fields of a plan that determine the layout of rows."""
 
     @property
     def by_slice(self) -> bool: ...
@@ -92,30 +92,33 @@ class WinogradRows:
 
     @property
     def slices(self) -> tuple[Slice, ...]:
-        """Those of the kernel."""
+        """Return the slices of the kernel."""
         return slices_of(self.filters)
 
     def starts(self, filters: Sequence[Filter]) -> list[int]:
-        """Of a phase, the first row of each point, and how many there are; behind each some are
-        empty."""
+        """Return the first row of each point of a phase, and the number of rows; some rows after
+        each point are empty.
+        """
         points = (prod(map(len, at)) for at in product(*(f.points for f in filters)))
         return [0, *accumulate(terms * self._depth + self._gap for terms in points)]
 
     def of_phase(self, filters: Sequence[Filter]) -> int:
-        """How many rows a phase has: as many inputs as taps."""
+        """Return how many rows a phase has: as many inputs as taps."""
         return self.starts(filters)[-1]
 
     @property
     def most_of_phase(self) -> int:
-        """Of the phase that has most."""
+        """Return the largest number of rows of a phase."""
         return max(map(self.of_phase, product(*self.filters)))
 
     def taps_before(self, pair: Pair) -> list[int]:
-        """Rows of the taps of a slice before those of each filter along the row, and all."""
+        """Return the rows of the taps of a slice before those of each filter along the row, and
+        all.
+        """
         return self._before(pair, lambda last: len(last.first_taps))
 
     def inputs_before(self, pair: Pair) -> list[int]:
-        """Rows of the inputs of one phase of rows, likewise."""
+        """Return the rows of the inputs of one phase of rows, likewise."""
         return self._before(pair, lambda last: len(last.phases))
 
     def _before(self, pair: Pair, count: Callable[[Filter], int]) -> list[int]:
@@ -134,7 +137,9 @@ class WinogradRows:
         return self._held(self._inputs_of_slice, self._plan.by_slice)
 
     def _held(self, rows_before: Callable[[Pair], Sequence[int]], by_slice: bool) -> int:
-        """Of all slices, or of that which has most; there may be a thousand, of very few pairs."""
+        """Return the rows of all slices, or of the slice with most. There may be a thousand slices
+        of very few kinds.
+        """
         rows = [
             (rows_before(pair)[-1], _slices_of(pair))
             for pair in product(self.filters[0], self.filters[1])

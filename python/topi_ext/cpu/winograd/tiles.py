@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What plans share that save products: their tiles, and what combined inputs cost."""
+"""Functions that plans with minimal filtering share: tiles, and the cost of transformed inputs."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from ..plan.window import Plan
 
 
 class Tiled(Plan):
-    """What plans have in common that compute in tiles: of 1, 2 or 4 outputs along an axis."""
+    """Base of plans that compute in tiles of 1, 2 or 4 outputs along an axis."""
 
     tile: tuple[int, ...]
 
     def filters(self, problem: Convolution) -> tuple[tuple[Filter, ...], ...]:
-        """How each spatial axis is computed."""
+        """Return how each spatial axis is computed."""
         accesses = problem.accesses[1:]
         return tuple(filters_of(access, tile) for access, tile in zip(accesses, self.tile))
 
     def tiles(self, problem: Convolution) -> tuple[Size, ...]:
-        """Tiles of a phase along the four axes."""
+        """Return the tiles of a phase along the four axes."""
         steps = (1, *(f[0].out_step * f[0].tile for f in self.filters(problem)))
         return tuple((size + step - 1) // step for size, step in zip(problem.out_sizes, steps))
 
@@ -46,7 +46,7 @@ MOST_PHASES = 1 << 12
 """Phases of all axes together: their offsets are tables."""
 
 ROOMS = (1, 2, 4, 8, 16)
-"""Of symbolic sizes, vectors of tiles that a block has room for."""
+"""Capacities of a block in vectors of tiles, for symbolic sizes."""
 
 Tile = tuple[int, ...]
 """Outputs of a tile along depth, height and width: one, two or four."""
@@ -86,7 +86,7 @@ def candidate_tiles(problem: Convolution) -> list[Tile]:
 
 
 def written_terms(combinations: Sequence[Sequence[Filter]]) -> float:
-    """Terms that are written out, of all kinds of phases.
+    """Return the terms that are written out, of all kinds of phases.
 
     Where depth has no tiles they are a loop along it; where rows have none, terms along them take
     no additions, and count half.
@@ -99,13 +99,13 @@ def written_terms(combinations: Sequence[Sequence[Filter]]) -> float:
 
 
 def _has_too_many_terms(problem: Convolution, tile: Tile) -> bool:
-    """Whether they are more than a kernel writes out."""
+    """Return whether they are more than a kernel writes out."""
     axes = (filters_of(access, size) for access, size in zip(problem.accesses[1:], tile))
     return written_terms(list(product(*axes))) > MOST_TERMS
 
 
 def _saves_products(access: AxisAccess, tile: int) -> bool:
-    """Whether a tile of so many outputs takes fewer products than two of half as many."""
+    """Return whether a tile of so many outputs takes fewer products than two of half as many."""
     half, whole = (
         sum(len(f.terms) * len(f.phases) for f in filters_of(access, outputs))
         for outputs in (tile // 2, tile)
@@ -120,7 +120,7 @@ def winograd_input_cycles(
     costs: TileCosts,
     narrowest: int = 1,
 ) -> float:
-    """Estimated cycles of combining the inputs of one channel, phase and block of tiles.
+    """Return the estimated cycles of combining the inputs of one channel, phase and block of tiles.
 
     Rows of fewer tiles than the `narrowest` vectors have lanes are combined one by one.
     """
@@ -147,14 +147,14 @@ def winograd_input_cycles(
 
 
 def _step_cycles(count: int, lanes: int, costs: TileCosts) -> float:
-    """Of a step of vectors with so many lanes, of so many."""
+    """Return the cycles of a step of vectors with so many lanes, of so many."""
     if count == lanes:
         return costs.full
     return costs.half if count > 4 else costs.quarter if count > 2 else costs.narrow
 
 
 def input_rows(filters: Sequence[Filter], block: Sequence[int]) -> tuple[int, int]:
-    """Rows of one channel that a block of tiles reads, and their length."""
+    """Return the rows of one channel that a block of tiles reads, and their length."""
     rows = block[0]
     for f, tiles in zip(filters[:2], block[1:3]):
         rows *= len(f.residues) * (tiles * f.tile + f.halo)
@@ -162,8 +162,9 @@ def input_rows(filters: Sequence[Filter], block: Sequence[int]) -> tuple[int, in
 
 
 def fitted_block(sizes: Sequence[int], room: int, blocks: int) -> tuple[int, ...]:
-    """The block that a kernel chooses when it runs: as many whole rows, planes and images as there
-    is room for, in equal parts, and so many `blocks` if there are enough."""
+    """Return the block that a kernel chooses when it runs: as many whole rows, planes and images as
+    there is room for, in equal parts, and so many `blocks` if there are enough.
+    """
     wanted, share = blocks, []
     for size in sizes[:-1]:
         parts = min(size, wanted)

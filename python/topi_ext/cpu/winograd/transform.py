@@ -16,7 +16,7 @@ def transformed_along(
     dtype: str,
     lanes: int,
 ) -> dict[tuple[int, ...], Expr]:
-    """Values by their numbers along some axes, those along `axis` combined.
+    """Return the values by their numbers along some axes, those along `axis` combined.
 
     Number i of the result along that axis is made by ``combinations[i]``.
     """
@@ -33,7 +33,7 @@ def transformed_along(
 
 
 def linear_combination(addends: Sequence[tuple[Expr, float]], dtype: str, lanes: int = 1) -> Expr:
-    """The sum of `addends`, each with its factor."""
+    """Return the sum of `addends`, each with its factor."""
     total: Expr = None
     for value, factor in addends:
         if abs(factor) != 1:

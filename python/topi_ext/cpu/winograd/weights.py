@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Combined taps: what :mod:`topi_ext.cpu.kernels.winograd` multiplies by, instead of taps.
+"""Transformed filters of :mod:`topi_ext.cpu.kernels.winograd`.
 
 ::
 
@@ -73,7 +73,7 @@ class _Phase(NamedTuple):
 
 
 class WinogradWeights:
-    """Where the combined taps of a kernel are, and how they are computed.
+    """Location and computation of the transformed filters of a kernel.
 
     Attributes
     ----------
@@ -129,7 +129,7 @@ class WinogradWeights:
         return self.held_groups * self.held_blocks * self.block_elements
 
     def offset_of(self, block: Expr, filters: Sequence[Filter], numbers: Sequence[Expr]) -> Expr:
-        """Offset of the combined taps of the phases with these first taps."""
+        """Return the offset of the combined taps of the phases with these first taps."""
         depth, height, last = filters
         before = self.rows.taps_before((depth, height))[self.rows.filters[2].index(last)]
         number = numbers[2]
@@ -142,7 +142,7 @@ class WinogradWeights:
         return block * self.block_elements + rows * self.plan.channels
 
     def _phases_before(self, filters: Sequence[Filter]) -> int:
-        """Rows of all phases of the kinds before this one."""
+        """Return the rows of all phases of the kinds before this one."""
         kinds = list(product(*self.rows.filters))
         before = kinds[: kinds.index(tuple(filters))]
         return sum(
@@ -150,7 +150,9 @@ class WinogradWeights:
         )
 
     def block_held(self, group: Expr, first_block: Expr, number: Expr) -> Expr:
-        """Where a block of the part that begins with `first_block` is, among those held."""
+        """Return the position of a block, of the part that begins with `first_block`, among those
+        in memory.
+        """
         group = group if self.held_groups > 1 else 0
         number = number + first_block if self.problem.prepacked else number
         return group * self.held_blocks + number
