@@ -68,6 +68,7 @@ def emit_body(problem: Convolution, plan: WarpTiles, operands: Sequence[Operand]
         threads = Threads(opaque_value(thread), plan.threads)
         place = GatherBlock.emitted(problem, plan.tile, opaque_value(block))
         sums = MmaTile.emitted(plan, problem.dtypes[0], threads.number, False, plan.width == 2)
+        sums.clear()
         arena = emit.shared(plan.arena_bytes // 4, "float32", SHARED)
         step = Step.emitted(problem, plan, place, threads, (data, source, arena))
         # What this function has packed begins at a multiple of 16.
