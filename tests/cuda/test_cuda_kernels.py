@@ -526,3 +526,19 @@ def test_choices_are_of_all_kernels() -> None:
         for one in [FaceCase(face, geometry_of(case), 8, channels_last(2), (dtype,) * 3)]
     }
     assert found == set(KERNELS)
+
+
+@pytest.mark.parametrize("face", GATHERS)
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("conv", (240,), (16,), n=2, ins=48, outs=64, stride=(8,), padding=(4, 4)),
+        Case("conv", (40, 40), (3, 3), n=2, ins=64, outs=96, stride=(2, 2), padding=(1,) * 4),
+    ],
+    ids=["vocoder", "strided"],
+)
+def test_small_halves_whose_weights_come_packed(case: Case, face: str) -> None:
+    """Packing is a launch, which such layers do not earn back: packed ahead, it costs nothing."""
+    one = FaceCase(face, geometry_of(case), 2, channels_last(len(case.kernel)), ("float16",) * 3)
+    plan = choose(problem_of(one, prepacked=True), BACKEND.machine)
+    assert isinstance(plan, ImplicitGemmMmaPlan), plan

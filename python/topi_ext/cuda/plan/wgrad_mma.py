@@ -70,6 +70,10 @@ TILES = (
 
 DEPTHS = (16, 32)
 
+COPY = 9.5
+"""Instructions of an element that is copied by way of a register, with the numbers of its position:
+8.6 to 16 in machine code for sm_90."""
+
 MOST_TERMS = 8192
 """Products that tensor cores add up without rounding.
 
@@ -105,13 +109,15 @@ def copies_chunks(problem: Convolution) -> bool:
 def _time(problem: Convolution, plan: WgradMmaPlan, machine: GpuMachine) -> float | None:
     tile, chunks = plan.tile, copies_chunks(problem)
     products = tile.rows * tile.columns * tile.depth / (machine.tensor * MMA_SHARE)
-    loads = (tile.rows + tile.columns) * tile.depth / (256 if chunks else 12)
+    elements = (tile.rows + tile.columns) * tile.depth
+    loads = elements / (256 if chunks else 12)
+    cycles = mma_cycles(plan, products, loads, 0 if chunks else COPY * elements)
     footprint = plan.footprint(problem)
     if footprint.registers > MOST_REGISTERS or resident(footprint, machine) < 1:
         return None
     blocks = Blocks(
         wgrad_blocks(problem, tile), footprint,
-        wgrad_steps(problem, tile) / tile.splits + 2, mma_cycles(plan, products, loads) + 40,
+        wgrad_steps(problem, tile) / tile.splits + 2, cycles + 40,
         plan.stages - 1 if chunks else 1,
     )  # fmt: skip
     time = max(launch_time(blocks, machine), memory_time(problem, machine) + LAUNCH)
