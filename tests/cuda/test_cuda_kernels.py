@@ -206,6 +206,17 @@ def test_tiles_of_tensor_cores(plan: ImplicitGemmMmaPlan) -> None:
     check(replace(one, layouts=channels_last(2)), plan, is_symbolic=True)
 
 
+def test_two_blocks_on_a_multiprocessor() -> None:
+    """The compiler is told, and the estimate counts on it."""
+    plan = ImplicitGemmMmaPlan(Tile(128, 128, 32), 2, 4)
+    for face, bounds in (("conv_transpose", "256, 2"), ("conv", "256")):
+        case = FaceCase(face, geometry_of(CASES["tails"]), 2, dtypes=("float16",) * 3)
+        problem = problem_of(case)
+        source = emulated(BACKEND.build(problem, plan)).source
+        assert f"__launch_bounds__({bounds}) main_kernel" in source
+        assert (plan.footprint(problem).registers == 128) == (face == "conv_transpose")
+
+
 @pytest.mark.parametrize(
     "plan",
     [WgradMmaPlan(Tile(128, 128, 32), 2, 2, stages=4), WgradMmaPlan(Tile(128, 256, 32), 2, 4)],

@@ -26,12 +26,14 @@ from .tiles import (
     HALVES,
     LEAST_STEPS,
     MOST_REGISTERS,
+    MOST_SUMS,
     SPLITS,
     STAGES,
     TABLES,
     Footprint,
     Tile,
     WarpTiles,
+    bounded,
     reads_channels,
 )
 
@@ -52,10 +54,18 @@ class ImplicitGemmMmaPlan(WarpTiles):
                 f"ImplicitGemmMmaPlan: {self.tile} must have 16 bytes of data for each thread"
             )
 
+    def least_blocks(self, problem: Convolution) -> int:
+        """Return how many blocks a multiprocessor is to hold: two of those plans of 256 threads for
+        which 128 registers are enough, where the compiler may take a few more."""
+        is_large = self.threads == 256 and self.sums == MOST_SUMS and self.width == 2
+        is_simple = problem.is_static and reads_chunks(problem, self.chunk)
+        return 2 if is_large and (is_simple or problem.kind == "conv_transpose") else 1
+
     def footprint(self, problem: Convolution) -> Footprint:
         """Return the threads, registers and shared memory of a block."""
         others = 80 if reads_chunks(problem, self.chunk) else 95
         registers = self.registers_beside(others)
+        registers = bounded(registers, self.threads, self.least_blocks(problem))
         return Footprint(self.threads, registers, self.arena_bytes + TABLES * self.tile.rows)
 
 
