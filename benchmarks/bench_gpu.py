@@ -11,10 +11,12 @@ Where these are missing, or minutes of a GPU are few, another machine compiles b
     python benchmarks/bench_gpu.py --prepare out/sm_90.zip --arch sm_90     # no GPU
     python benchmarks/bench_gpu.py --bundle out/sm_90.zip --json out/gpu.json --plot out/gpu.png
 
-First every kernel is checked against PyTorch in float64.  Then faces of cases are timed, in turns:
-ours, ours with packed weights, stock TVM, cuDNN with ``benchmark`` and without TF32 and, for
-float32, with it.  Kernels are launched by CUDA's driver on PyTorch's stream and memory;
-``--through-tvm`` checks some by way of ``tvm.compile`` too, as users call them.
+First come the ceilings of the device, and a check of each kernel and dtype against PyTorch in
+float64.  Then telling cases are timed in all dtypes, then the other checks and cases follow, in
+turns: ours, ours with packed weights, stock TVM, cuDNN with ``benchmark`` and without TF32 and, for
+float32, with it.  Kernels are launched by CUDA's driver on PyTorch's stream and memory, in a
+process of their own that is replaced when one breaks it; ``--through-tvm`` checks some by way of
+``tvm.compile`` too, as users call them.  Each result is a line of ``OUT.jsonl`` at once.
 
 Exit status: 0 when all results are right, 1 when one is wrong, 2 when the command is, or the GPU or
 PyTorch with CUDA is missing.
@@ -26,11 +28,12 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import datetime, timezone
 from itertools import chain
 from pathlib import Path
-from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "python"))  # a checkout that nobody installed
 
 from benchmark.arguments import count
 from benchmark.cases import Case, read_cases
@@ -56,6 +59,7 @@ def parser() -> argparse.ArgumentParser:
     add("--only", nargs="+", metavar="NAME", help="only these cases")
     add("--faces", nargs="+", choices=FACES, default=FACES, help="all if absent")
     add("--dtypes", nargs="+", choices=(*DTYPES, "float64"), default=DTYPES, help="three if absent")
+    add("--checks", type=count, default=10**9, metavar="N", help="check so many, at most")
     add("--no-check", action="store_true", help="time only")
     add("--no-time", action="store_true", help="check only")
     add("--most", type=count, default=10**9, metavar="N", help="rows to time, at most")
@@ -85,6 +89,8 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
         help="kernels to call by TVM (default: 6)",
     )
+    add("--in-process", action="store_true", help="no process of its own for each 40 tasks")
+    add("--summarize", type=Path, metavar="FILE.jsonl", help="of a run that was ended; no GPU")
     add("--json", type=Path, metavar="OUT", help="write rows and summary here")
     add("--plot", type=Path, metavar="OUT.png", help="draw them here")
     return made
@@ -126,24 +132,23 @@ def requests(given: argparse.Namespace, arch: str) -> tuple[list[Request], list[
 
 
 def prepare(given: argparse.Namespace) -> int:
-    """Compile all that a run on a GPU would ask for."""
-    from gpu.bundle import prepare_all, write
+    """Compile all that a run on a GPU would ask for; what an earlier call compiled stays."""
+    from gpu.bundle import Parts, prepare_all, write
 
     arch = given.arch or "sm_90"
     to_check, to_time = requests(given, arch)
     wanted = [*to_check, *chain.from_iterable(makers(one, given.plans) for one in to_time)]
     header = {"arch": arch, "commit": commit(), "date": _today()}
+    parts = Parts(given.prepare.with_suffix(".parts"), header)
+    missing = [one for one in wanted if one.key not in parts]
     until = time.monotonic() + given.seconds
-
-    def until_then() -> Iterator[Any]:
-        for number, one in enumerate(prepare_all(wanted, arch, given.jobs)):
-            yield one
-            if number % 50 == 0:
-                print(f"{number} of {len(wanted)}", file=sys.stderr, flush=True)
-            if time.monotonic() > until:
-                return
-
-    made = write(given.prepare, header, until_then())
+    for number, one in enumerate(prepare_all(missing, arch, given.jobs)):
+        parts.add(one)
+        if number % 50 == 0:
+            print(f"{number} of {len(missing)}", file=sys.stderr, flush=True)
+        if time.monotonic() > until:
+            break
+    made = write(given.prepare, header, parts)
     size = given.prepare.stat().st_size / 2**20
     print(f"{given.prepare}: {made} of {len(wanted)} kernels for {arch}, {size:.1f} MiB")
     return 0
@@ -160,10 +165,13 @@ def main() -> int:
     try:
         if given.prepare:
             return prepare(given)
-        from gpu.session import opened, run
+        from gpu.session import Record, finish, opened, run
 
-        arch, device = opened(given)
-        return run(given, device, *requests(given, arch))
+        if given.summarize:
+            finish(Record.read(given.summarize), given.json, given.plot)
+            return 0
+        arch, runner = opened(given)
+        return run(given, runner, arch, *requests(given, arch))
     except (ValueError, OSError) as error:
         print(f"bench_gpu: {error}", file=sys.stderr)
         return 2

@@ -6,6 +6,7 @@ Who times them needs neither TVM nor a compiler, and loses no time of a GPU to t
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 import zipfile
@@ -40,6 +41,8 @@ class Prepared:
         What a call launches, with the memory that it takes.
     packed : int
         Elements of packed weights, where the kernel is given such.
+    source : str
+        CUDA of all kernels: for another compiler, or other flags, on the machine with the GPU.
     """
 
     key: str
@@ -48,6 +51,7 @@ class Prepared:
     binary: bytes = b""
     call: Plan = NOTHING
     packed: int = 0
+    source: str = ""
 
 
 def prepare(request: Request, arch: str) -> Prepared:
@@ -64,7 +68,7 @@ def prepare(request: Request, arch: str) -> Prepared:
     except Exception as error:
         lines = [line for line in str(error).splitlines() if line.strip()] or [""]
         return Prepared(request.key, error=f"{type(error).__name__}: {lines[-1].strip()[:200]}")
-    return Prepared(request.key, made.plan, "", code, made.call, made.packed)
+    return Prepared(request.key, made.plan, "", code, made.call, made.packed, made.source)
 
 
 def prepare_all(requests: Iterable[Request], arch: str, jobs: int) -> Iterator[Prepared]:
@@ -131,17 +135,70 @@ class Bundle:
         return Prepared(key, found["plan"], found["error"], binary, call, found["packed"])
 
 
+class Parts:
+    """A folder of prepared requests, a few files each, which another call goes on with.
+
+    Parameters
+    ----------
+    folder : Path
+    header : dict
+        Of the bundle.
+    """
+
+    def __init__(self, folder: Path, header: dict[str, Any]) -> None:
+        """Make the folder, or open one of the same architecture and commit.
+
+        Raises
+        ------
+        ValueError
+            In one line, for another one.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, about = folder, folder / "header.json"
+        known = json.loads(about.read_text()) if about.exists() else header
+        for name in ("arch", "commit"):
+            if known[name] != header[name]:
+                raise ValueError(
+                    f"--prepare: {folder} has kernels of {name} {known[name]}, not {header[name]}: "
+                    "remove it"
+                )
+        about.write_text(json.dumps(header))
+
+    def _file(self, key: str, suffix: str) -> Path:
+        return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.{suffix}"
+
+    def __contains__(self, key: str) -> bool:
+        return self._file(key, "request").exists()
+
+    def add(self, one: Prepared) -> None:
+        """Write a request; its list of launches last, so that a file of it means all of it."""
+        self._file(one.key, "cubin").write_bytes(one.binary)
+        self._file(one.key, "cu").write_text(one.source)
+        listed = asdict(replace(one, binary=b"", source=""))
+        del listed["binary"], listed["source"]
+        self._file(one.key, "request").write_text(json.dumps(listed))
+
+    def __iter__(self) -> Iterator[Prepared]:
+        for path in sorted(self._folder.glob("*.request")):
+            found = json.loads(path.read_text())
+            binary, source = path.with_suffix(".cubin"), path.with_suffix(".cu")
+            found["call"] = _call(*found["call"])
+            yield Prepared(**found, binary=binary.read_bytes(), source=source.read_text())
+
+
 def write(path: Path, header: dict[str, Any], prepared: Iterable[Prepared]) -> int:
     """Write a bundle; returns of how many."""
     index: dict[str, Any] = {}
     path.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         for number, one in enumerate(prepared):
-            listed = asdict(replace(one, binary=b""))
-            del listed["binary"], listed["key"]
-            index[one.key] = {**listed, "number": number}
+            listed = asdict(replace(one, binary=b"", source=""))
+            key = listed.pop("key")
+            del listed["binary"], listed["source"]
+            index[key] = {**listed, "number": number}
             if not one.error:
                 file.writestr(f"{number}.cubin", one.binary)
+                file.writestr(f"{number}.cu", one.source)
         file.writestr("header.json", json.dumps(header))
         file.writestr("index.json", json.dumps(index))
     return len(index)

@@ -40,6 +40,10 @@ class Driver:
             self._library.cuGetErrorString(code, ctypes.byref(said))
             raise DriverError(f"{name}: {(said.value or b'error').decode()} ({code})")
 
+    def synchronize(self) -> None:
+        """Wait for the device; raises what went wrong on it, which then stays so."""
+        self._call("cuCtxSynchronize")
+
     def load(self, binary: bytes) -> ctypes.c_void_p:
         """Load machine code."""
         module = ctypes.c_void_p()

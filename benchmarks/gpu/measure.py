@@ -19,7 +19,7 @@ from topi_ext.spec.dtypes import byte_width
 from . import tensors
 from .bundle import Prepared
 from .clock import Clock
-from .driver import Driver, Kernel
+from .driver import Driver, DriverError, Kernel
 from .requests import Request, makers
 
 Row = dict[str, Any]
@@ -66,6 +66,33 @@ class Device:
         """Until all is done."""
         if self.name == "cuda":
             torch.cuda.synchronize()
+
+    def is_broken(self) -> bool:
+        """Whether an earlier fault has left the GPU's context unusable."""
+        try:
+            self.driver.synchronize()
+        except DriverError:
+            return True
+        return False
+
+
+def ceilings(device: Device) -> Row:
+    """What the device reaches in large products and copies, by PyTorch: TFLOP/s and GB/s."""
+    if device.name != "cuda":
+        return {}
+    size, found = 8192, {}
+    for name, dtype, with_tf32 in (
+        ("float16", torch.float16, False), ("tf32", torch.float32, True),
+        ("float32", torch.float32, False),
+    ):  # fmt: skip
+        a = torch.randn(size, size, device=device.name, dtype=dtype)
+        tensors.allow_tf32(with_tf32)
+        time = device.clock.cold({name: lambda a=a: a @ a}, BUDGET)[name]
+        found[f"{name}_tflops"] = 2 * size**3 / time * 1e-9
+    tensors.allow_tf32(False)
+    a = torch.empty(2**28, device=device.name)
+    time = device.clock.cold({"copy": a.clone}, BUDGET)["copy"]
+    return {**found, "copy_gbs": 2 * a.nbytes / time * 1e-6}
 
 
 class Bound:

@@ -146,14 +146,30 @@ def makers(request: Request, plans: int = 0) -> list[Request]:
     return made + [replace(request, place=place) for place in PLACES[:plans]]
 
 
+TELLING = (
+    "dcgan0_n1", "dcgan3_n1", "dcgan1_n16", "dcgan3_n16", "unet_up1", "unet_up4", "pose1",
+    "fsrcnn_x2", "cyclegan_up1", "hifigan_up1", "depthwise_up", "unet3d_up", "b8_3x3_28",
+    "stem_7x7",
+)  # fmt: skip
+"""Cases that between them have every kernel, few and many channels, one image and many."""
+
+
 def timed(cases: Sequence[Case], dtypes: Sequence[str], faces: Sequence[str]) -> Iterator[Request]:
-    """Yield all requests that are timed, dtype after dtype, so that any first part of them
-    tells.
-    """
-    for dtype, channels in KINDS:
-        for case in cases:
-            if dtype in dtypes and (channels == "first" or case.geometry.rank > 1):
-                yield from (Request(case, face, dtype, channels) for face in faces)
+    """Yield all requests that are timed, telling cases in all dtypes first."""
+    first = [case for case in cases if case.name in TELLING]
+    for some in (first, [case for case in cases if case.name not in TELLING]):
+        for dtype, channels in KINDS:
+            for case in some:
+                if dtype in dtypes and (channels == "first" or case.geometry.rank > 1):
+                    yield from (Request(case, face, dtype, channels) for face in faces)
+
+
+def smoke(requests: Sequence[Request]) -> list[Request]:
+    """Return the first request of each kernel and dtype, with known and symbolic sizes."""
+    found: dict[tuple[str, ...], Request] = {}
+    for request in requests:
+        found.setdefault((request.kernel, request.maker, request.dtype), request)
+    return list(found.values())
 
 
 def checked(machine: GpuMachine, dtypes: Iterable[str]) -> Iterator[Request]:

@@ -6,23 +6,28 @@ from __future__ import annotations
 import argparse
 import datetime
 import importlib.metadata
+import importlib.util
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmark.environment import commit
 
-from .requests import Request, makers
+from .requests import TELLING, Request, makers, smoke
+from .workers import InProcess, Runner, TaskError, Workers
 
 MISSING = "not in the bundle"
 
-CHECK_SHARE = 0.3
-"""Of the seconds, those that checks may take."""
+SMOKE_SHARE, TELLING_SHARE, CHECK_SHARE = 0.1, 0.5, 0.2
+"""Of the seconds: at which first checks end, at which telling rows end, and those of the other
+checks."""
 
 
 def torch_of_cuda() -> Any:
@@ -74,8 +79,8 @@ def header(torch: Any, given: argparse.Namespace, arch: str) -> dict[str, Any]:
     }
 
 
-def opened(given: argparse.Namespace) -> tuple[str, Any]:
-    """Return the architecture, and the device with where its kernels come from.
+def opened(given: argparse.Namespace) -> tuple[str, Runner]:
+    """Return the architecture, and what runs tasks on the GPU.
 
     Raises
     ------
@@ -83,18 +88,29 @@ def opened(given: argparse.Namespace) -> tuple[str, Any]:
         In one line: what is missing.
     """
     torch = torch_of_cuda()
-    torch.backends.cudnn.benchmark = True
     major, minor = torch.cuda.get_device_capability()
     arch = given.arch or f"sm_{major}{minor}"
+    if given.bundle is not None:
+        _opened_bundle(given.bundle, arch)
+    elif importlib.util.find_spec("tvm") is None:
+        raise ValueError("without TVM kernels come from a file: --bundle FILE.zip")
+    open_device = partial(device_of, given.bundle, arch, given.flush)
+    return arch, InProcess(open_device()) if given.in_process else Workers(open_device)
+
+
+def device_of(path: Path | None, arch: str, flush: int) -> Any:
+    """Open the GPU in this process."""
+    torch = torch_of_cuda()
+    torch.backends.cudnn.benchmark = True
     from . import bundle
     from .clock import Clock
     from .driver import Driver
     from .measure import Device
 
     torch.zeros(1, device="cuda")  # makes the context that the driver is to use
-    get, ready = _source(given.bundle, arch)
-    clock = Clock(given.flush * 2**20)
-    return arch, Device(Driver(), clock, bundle.machine_of(arch), arch, get, ready)
+    get, ready = _source(path, arch)
+    clock = Clock(flush * 2**20)
+    return Device(Driver(), clock, bundle.machine_of(arch), arch, get, ready)
 
 
 def _source(path: Path | None, arch: str) -> tuple[Any, dict[str, Any] | None]:
@@ -106,93 +122,176 @@ def _source(path: Path | None, arch: str) -> tuple[Any, dict[str, Any] | None]:
         return (
             lambda request: ready.pop(request.key, None) or bundle.prepare(request, arch)
         ), ready
-    file = bundle.Bundle(path)
-    if file.header["arch"] != arch:
-        raise ValueError(f"--bundle {path} is for {file.header['arch']}, not {arch}")
+    file = _opened_bundle(path, arch)
     return (
         lambda request: file.get(request.key) or bundle.Prepared(request.key, "", MISSING)
     ), None
 
 
+def _opened_bundle(path: Path, arch: str) -> Any:
+    from . import bundle
+
+    file = bundle.Bundle(path)
+    if file.header["arch"] != arch:
+        raise ValueError(f"--bundle {path} is for {file.header['arch']}, not {arch}")
+    return file
+
+
 def run(
-    given: argparse.Namespace, device: Any, to_check: list[Request], to_time: list[Request]
+    given: argparse.Namespace,
+    runner: Runner,
+    arch: str,
+    to_check: list[Request],
+    to_time: list[Request],
 ) -> int:
-    """Check, time, report; the exit status."""
+    """Check a little, time what tells most, check the rest, time the rest; the exit status."""
     import torch
 
     begun = time.monotonic()
-    found: dict[str, Any] = {"header": header(torch, given, device.arch), "checks": [], "rows": []}
-    with torch.inference_mode():
-        _checks(found, device, to_check, begun + CHECK_SHARE * given.seconds, given.jobs)
-        write(given.json, found)
-        if given.through_tvm and given.bundle is None:
-            found["through_tvm"] = _through_tvm(to_check[: given.through_tvm], device.arch)
-        _rows(found, device, to_time, begun + given.seconds, given)
+    record = Record(given.json, header(torch, given, arch))
+    first = smoke(to_check)
+    rest = [one for one in to_check if one not in first][: max(0, given.checks - len(first))]
+    telling = [one for one in to_time if one.case.name in TELLING]
+    others = [one for one in to_time if one.case.name not in TELLING]
+    tasks = Tasks(record, runner, arch, given)
+    tasks.measure_ceilings()
+    tasks.check(first[: given.checks], begun + SMOKE_SHARE * given.seconds)
+    tasks.time(telling, begun + TELLING_SHARE * given.seconds)
+    tasks.check(rest, time.monotonic() + CHECK_SHARE * given.seconds)
+    tasks.time(others, begun + given.seconds)
+    if given.through_tvm and given.bundle is None:
+        for row in _through_tvm(to_check[: given.through_tvm], arch):
+            record.add("through_tvm", row)
+    found = record.found
     finish(found, given.json, given.plot)
     return int(bool(found["summary"]["wrong"]))
 
 
-def write(path: Path | None, found: dict[str, Any]) -> None:
-    """Write what there is so far: a run that is stopped has not run for nothing."""
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
+class Record:
+    """What there is so far, with a line of a file for each piece: a run that is ended has not run
+    for nothing.
+
+    Parameters
+    ----------
+    path : Path or None
+        Of the result; the lines go beside it.
+    header : dict
+    """
+
+    def __init__(self, path: Path | None, header: dict[str, Any]) -> None:
+        self.found: dict[str, Any] = {"header": header, "checks": [], "rows": [], "through_tvm": []}
+        self._path = None if path is None else path.with_suffix(".jsonl")
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.write_text("")
+        self._write("header", header)
+
+    def add(self, kind: str, row: dict[str, Any]) -> None:
+        """Append a check or a row."""
+        self.found[kind].append(row)
+        self._write(kind, row)
+
+    def describe(self, more: dict[str, Any]) -> None:
+        """Add to the header."""
+        self.found["header"].update(more)
+        self._write("header", more)
+
+    def _write(self, kind: str, row: dict[str, Any]) -> None:
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(json.dumps([kind, row], allow_nan=False) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> dict[str, Any]:
+        """Return what the lines of a file say, of a run that ended or did not."""
+        found: dict[str, Any] = {"header": {}, "checks": [], "rows": [], "through_tvm": []}
+        for line in path.read_text().splitlines():
+            kind, row = json.loads(line)
+            if kind == "header":
+                found["header"].update(row)
+            else:
+                found[kind].append(row)
+        return found
+
+
+@dataclass
+class Tasks:
+    """Lists of tasks, one after the other, each until a time.
+
+    Attributes
+    ----------
+    record : Record
+    runner : Runner
+    arch : str
+    given : argparse.Namespace
+    """
+
+    record: Record
+    runner: Runner
+    arch: str
+    given: argparse.Namespace
+
+    def measure_ceilings(self) -> None:
+        """Write what the device reaches into the header."""
+        try:
+            self.record.describe({"ceilings": self.runner.result("ceilings")})
+        except TaskError as failure:
+            self._failed("ceilings", failure)
+
+    def check(self, requests: Sequence[Request], until: float) -> None:
+        """Compare results with PyTorch."""
+        done = 0
+        groups = [(one, [one]) for one in requests]
+        for request, ready in compiled_ahead(groups, self.arch, self.given):
+            if time.monotonic() > until:
+                break
+            done += 1
+            try:
+                row = self.runner.result("check", request, ready=ready)
+            except TaskError as failure:
+                self._failed(request.key, failure)
+                continue
+            self.record.add("checks", row)
+            if not row["ok"]:
+                said = row["note"] or f"off by {row['error']}, allowed {row['tolerance']:.1e}"
+                print(f"wrong: {row['key']}: {said}", file=sys.stderr, flush=True)
+        print(f"{done} of {len(requests)} checks", file=sys.stderr, flush=True)
+
+    def time(self, requests: Sequence[Request], until: float) -> None:
+        """Time kernels and baselines."""
+        groups = [(one, makers(one, self.given.plans)) for one in requests]
+        for request, ready in compiled_ahead(groups, self.arch, self.given):
+            if time.monotonic() > until:
+                break
+            try:
+                row = self.runner.result("row", request, self.given.plans, ready=ready)
+            except TaskError as failure:
+                self._failed(request.key, failure)
+                continue
+            self.record.add("rows", row)
+            if len(self.record.found["rows"]) % 50 == 1:
+                count = len(self.record.found["rows"])
+                print(f"{count} rows, {request.key}", file=sys.stderr, flush=True)
+
+    def _failed(self, key: str, failure: TaskError) -> None:
+        """Record a task without a result as one that is wrong."""
+        print(f"{key}: {failure}", file=sys.stderr, flush=True)
+        row = {"key": key, "ok": False, "error": None, "tolerance": None, "note": str(failure)}
+        self.record.add("checks", row)
 
 
 def compiled_ahead(
-    groups: Iterable[tuple[Request, list[Request]]], device: Any, jobs: int
-) -> Iterator[Request]:
-    """Requests, each when all that is compiled for it is there; others compile meanwhile."""
+    groups: Sequence[tuple[Request, list[Request]]], arch: str, given: argparse.Namespace
+) -> Iterator[tuple[Request, list[Any]]]:
+    """Requests, each with all that is compiled for it; others compile meanwhile."""
     from .bundle import prepare_all
 
-    if device.ready is None:
-        yield from (request for request, _ in groups)
+    if given.bundle is not None:
+        yield from ((request, []) for request, _ in groups)
         return
-    listed = list(groups)
-    made = prepare_all([one for _, group in listed for one in group], device.arch, jobs)
-    for request, group in listed:
-        for _ in group:
-            one = next(made)
-            device.ready[one.key] = one
-        yield request
-
-
-def _checks(
-    found: dict[str, Any], device: Any, requests: list[Request], until: float, jobs: int
-) -> None:
-    from .measure import check
-
-    for request in compiled_ahead([(one, [one]) for one in requests], device, jobs):
-        if time.monotonic() > until:
-            break
-        row = check(request, device)
-        found["checks"].append(row)
-        if not row["ok"]:
-            said = row["note"] or f"off by {row['error']}, allowed {row['tolerance']:.1e}"
-            print(f"wrong: {row['key']}: {said}", file=sys.stderr, flush=True)
-    print(f"{len(found['checks'])} of {len(requests)} checks", file=sys.stderr, flush=True)
-
-
-def _rows(
-    found: dict[str, Any],
-    device: Any,
-    requests: list[Request],
-    until: float,
-    given: argparse.Namespace,
-) -> None:
-    from .measure import row_of
-
-    groups = [(one, makers(one, given.plans)) for one in requests]
-    for request in compiled_ahead(groups, device, given.jobs):
-        if time.monotonic() > until:
-            break
-        try:
-            found["rows"].append(row_of(request, device, given.plans))
-        except Exception as failure:  # a row that fails does not end a run
-            print(f"{request.key}: {failure}", file=sys.stderr, flush=True)
-        if len(found["rows"]) % 50 == 1:
-            write(given.json, found)
-            print(f"{len(found['rows'])} rows, {request.key}", file=sys.stderr, flush=True)
+    made = prepare_all([one for _, group in groups for one in group], arch, given.jobs)
+    for request, group in groups:
+        yield request, [next(made) for _ in group]
 
 
 def _through_tvm(requests: list[Request], arch: str) -> list[dict[str, Any]]:
@@ -202,6 +301,13 @@ def _through_tvm(requests: list[Request], arch: str) -> list[dict[str, Any]]:
     except ImportError as error:
         return [{"key": "", "ok": True, "note": f"not run: {error}"}]
     return [check(request, arch) for request in requests]
+
+
+def write(path: Path | None, found: dict[str, Any]) -> None:
+    """Write all of a run."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
 
 
 def finish(found: dict[str, Any], json_path: Path | None, plot: Path | None) -> None:

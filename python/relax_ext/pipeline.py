@@ -27,6 +27,7 @@ from topi_ext.schedules.vector_math import vectorized_math
 from topi_ext.target import advise
 from topi_ext.tuning.database import AnyPath, using
 
+from .fusion.channels_last import channels_last
 from .fusion.fuse import fuse_kernels
 from .legalizations import sums
 
@@ -44,8 +45,10 @@ def pipeline(target: Any, database: AnyPath | None = None) -> Any:
     computed by its kernel; weights that are constants are packed at compile time.  The other
     operators run on all threads of a CPU, by vectors: exp, log, erf, tanh and sigmoid of float32
     too, with an error of 5 units in the last place at most.  On CUDA they are scheduled by TVM, and
-    means and variances over all axes, at which it fails, by us.  For a target without kernels of
-    ours it is TVM's default pipeline.
+    means and variances over all axes, at which it fails, by us; half-precision convolutions get
+    channels last where that pays.  ``PassContext(config={"relax.backend.use_cuda_graph": True})``
+    around ``tvm.compile`` captures launches in a CUDA graph.  For a target without kernels of ours
+    it is TVM's default pipeline.
 
     Parameters
     ----------
@@ -119,6 +122,7 @@ def first_passes(module: Any, packs_parameters: bool = False) -> list[Any]:
         *([] if _trains(module) else [R.transform.DecomposeOpsForInference()]),
         R.transform.CanonicalizeBindings(),
         R.transform.DeadCodeElimination(),
+        _pass(channels_last),
         _pass(partial(fuse_kernels, packs_parameters=packs_parameters), "fuse_kernels"),
     ]
 

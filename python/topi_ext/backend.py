@@ -6,7 +6,7 @@ One backend per kind of target builds kernels; what each has to know of a proble
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -21,6 +21,7 @@ from .cuda.backend import CudaBackend
 from .emit import SCRATCH_BYTES
 from .kernel.info import announce
 from .kernel.selection import selected
+from .spec.conv import Convolution
 from .spec.post_ops import NO_ZERO_POINTS, ZeroPoints
 from .spec.problem import Problem
 from .spec.size_rules import Rule, unknown
@@ -226,6 +227,27 @@ def is_faster(problem: Problem, target: Any) -> bool:
     cost = backend.choice(known).estimate
     separate = (backend.choice(one.canonical()).estimate for one in known.separate())
     return cost is None or cost <= sum(each for each in separate if each is not None)
+
+
+def estimated_time(
+    problems: Iterable[Convolution], transposed: Iterable[int], target: Any
+) -> float | None:
+    """Return the nanoseconds that kernels take by estimate, one after the other.
+
+    Parameters
+    ----------
+    problems : iterable of Convolution
+    transposed : iterable of int
+        Bytes of each tensor that is transposed.
+    target : tvm.target.Target
+
+    Returns
+    -------
+    float or None
+        None for targets whose estimates are no nanoseconds.
+    """
+    found = of_target(target)
+    return found.estimated_time(problems, transposed) if isinstance(found, CudaBackend) else None
 
 
 def plans(problem: Problem, target: Any) -> Iterator[tuple[float, Any]]:

@@ -29,8 +29,11 @@ from gpu import (
     summary,
     tensors,
     through_tvm,
+    workers,
 )
 from gpu.requests import FACES, Request
+from helpers import fake_gpu
+from helpers.fake_gpu import FakeCuda, device
 from topi_ext.cuda.machine import GpuMachine
 from topi_ext.cuda.plan.implicit_gemm import ImplicitGemmPlan
 from topi_ext.cuda.plan.implicit_gemm_mma import ImplicitGemmMmaPlan
@@ -43,63 +46,6 @@ MACHINE = GpuMachine.of_arch("sm_90")
 GEOMETRY = Geometry.of_conv("up", (2, 24, 12, 10), (40, 24, 4, 4), stride=2, padding=1)
 CASE = Case("up", "conv", 2, GEOMETRY)
 KINDS = [("float32", "first"), ("float16", "last"), ("bfloat16", "first")]
-
-
-class FakeCuda:
-    """CUDA's driver: it remembers launches, and may do something at each."""
-
-    def __init__(self) -> None:
-        self.launches: list[tuple[Any, ...]] = []
-        self.attributes: list[int] = []
-        self.then = lambda values: None
-
-    def cuModuleLoadData(self, module: Any, binary: bytes) -> int:  # noqa: N802
-        return 0 if binary else 200
-
-    def cuModuleUnload(self, module: Any) -> int:  # noqa: N802
-        return 0
-
-    def cuModuleGetFunction(self, found: Any, module: Any, name: bytes) -> int:  # noqa: N802
-        return 0 if name.startswith(b"main") else 500
-
-    def cuFuncSetAttribute(self, function: Any, which: int, value: int) -> int:  # noqa: N802
-        self.attributes.append(value)
-        return 0
-
-    def cuGetErrorString(self, code: int, said: Any) -> int:  # noqa: N802
-        ctypes.cast(said, ctypes.POINTER(ctypes.c_char_p))[0] = b"no such thing"
-        return 0
-
-    def cuLaunchKernel(self, *given: Any) -> int:  # noqa: N802
-        *_, shared, _, arguments, _ = given
-        values = [ctypes.cast(one, ctypes.POINTER(ctypes.c_int64))[0] for one in arguments]
-        self.launches.append((*given[1:7], shared))
-        self.then(values)
-        return 0
-
-
-class FakeClock:
-    """Every call takes a millisecond, but for PyTorch's, which takes three."""
-
-    def cold(self, runs: dict[str, Any], budget: float) -> dict[str, float]:
-        return {name: 3.0 if name.startswith("torch") else 1.0 for name in runs}
-
-    def graph(self, run: Any) -> float | None:
-        return None
-
-
-def prepared(request: Request) -> bundle.Prepared:
-    arguments = tuple(Address(number, 0) for number in range(3))
-    launch = Launch("main", (7, 1, 1), (64, 1, 1), 0, arguments, ("handle",) * 3)
-    memory = tuple(Memory(name, number, 0) for number, name in enumerate(request.roles))
-    return bundle.Prepared(
-        request.key, "ImplicitGemmPlan(fake)", "", b"code", Plan(memory, (launch,))
-    )
-
-
-def device(cuda: FakeCuda) -> measure.Device:
-    made = measure.Device(driver.Driver(cuda), FakeClock(), MACHINE, "sm_90", prepared, None, "cpu")
-    return made
 
 
 # ---------------------------------------------------------------- launches
@@ -174,6 +120,8 @@ def test_checks_meet_every_kernel_and_face() -> None:
     assert len({one.key for one in found}) == len(found)
     first = requests.spread(found)[: len(found) // 8]
     assert {one.kernel for one in first} == {one.kernel for one in found}
+    few = requests.smoke(requests.spread(found))
+    assert {one.kernel for one in few} == {one.kernel for one in found} and len(few) < 40
 
 
 def test_case_files_are_read_and_the_benchmarks_come_first() -> None:
@@ -183,7 +131,10 @@ def test_case_files_are_read_and_the_benchmarks_come_first() -> None:
     with pytest.raises(ValueError, match="nowhere: in none of the files"):
         bench_gpu.case_list(None, ["nowhere"])
     listed = list(requests.timed(cases, ("float32", "float16"), FACES))
-    assert listed[0].dtype == "float32" and listed[-1].dtype == "float32"
+    telling = len([case for case in cases if case.name in requests.TELLING])
+    assert telling == len(requests.TELLING)
+    kinds = {(one.dtype, one.channels, one.face) for one in listed[: telling * 12]}
+    assert len(kinds) == 12  # every kind before the first of the other cases
     assert len({one.key for one in listed}) == len(listed)
 
 
@@ -194,6 +145,13 @@ def test_bundle_gives_back_what_was_put_in(tmp_path: Path) -> None:
     bad = bundle.Prepared("a/c", error="ValueError: no")
     path = tmp_path / "kernels.zip"
     assert bundle.write(path, {"arch": "sm_90"}, [good, bad]) == 2
+    parts = bundle.Parts(tmp_path / "parts", {"arch": "sm_90", "commit": "1"})
+    parts.add(replace(good, source="// CUDA"))
+    again = bundle.Parts(tmp_path / "parts", {"arch": "sm_90", "commit": "1"})
+    assert list(again) == [replace(good, source="// CUDA")]
+    assert "a/b" in again and "a/c" not in again
+    with pytest.raises(ValueError, match="commit 1, not 2"):
+        bundle.Parts(tmp_path / "parts", {"arch": "sm_90", "commit": "2"})
     opened = bundle.Bundle(path)
     assert opened.get("a/b") == good and opened.get("a/c") == bad
     assert opened.get("a/d") is None and "a/d" not in opened and len(opened) == 2
@@ -244,13 +202,43 @@ def test_a_run_from_arguments_to_files(tmp_path: Path, capsys: pytest.CaptureFix
         ["--json", str(out), "--plot", str(tmp_path / "gpu.png"), "--through-tvm", "0"]
     )
     listed = [Request(CASE, face) for face in FACES]
-    assert session.run(given, device(FakeCuda()), listed[:1], listed) == 1
+    runner = workers.InProcess(device(FakeCuda()))
+    given.bundle = tmp_path / "kernels.zip"
+    assert session.run(given, runner, "sm_90", listed[:1], listed) == 1
     found = json.loads(out.read_text())
-    assert set(found) == {"header", "checks", "rows", "summary"}
+    summary_of_all = found.pop("summary")
+    assert session.Record.read(out.with_suffix(".jsonl")) == found
+    found["summary"] = summary_of_all
+    assert set(found) == {"header", "checks", "rows", "through_tvm", "summary"}
     assert len(found["rows"]) == 3 and len(found["summary"]["wrong"]) == 4
     assert "What to look at first" in capsys.readouterr().out
     assert (tmp_path / "gpu.png").read_bytes().startswith(b"\x89PNG")
     assert "4 results are wrong or missing" in out.with_suffix(".md").read_text()
+
+
+def test_a_gpu_that_breaks_costs_a_row(tmp_path: Path) -> None:
+    """A rehearsal: a fault poisons the context, a kernel never ends, a process dies."""
+    out = tmp_path / "gpu.json"
+    given = bench_gpu.parser().parse_args(["--json", str(out), "--bundle", "kernels.zip"])
+    names = ["poison", "up", "hang", "die", "up again"]
+    listed = [Request(replace(CASE, name=name), "conv") for name in names]
+    runner = workers.Workers(fake_gpu.open_device)
+    record = session.Record(out, {})
+    tasks = session.Tasks(record, runner, "sm_90", given)
+    tasks.check(listed[:2], math.inf)
+    runner.seconds = 1
+    tasks.check(listed[2:3], math.inf)
+    runner.seconds = 60
+    tasks.check(listed[3:4], math.inf)
+    tasks.time(listed[4:], math.inf)
+    runner.close()
+    notes = {row["key"].partition("/")[0]: row["note"] for row in record.found["checks"]}
+    assert "no such thing (700)" in notes["poison"]
+    assert notes["up"] == ""  # whose result is not PyTorch's, as nothing computed it
+    assert notes["hang"] == "no result after 1 s"
+    assert notes["die"] == "its process ended with status 9"
+    assert [row["name"] for row in record.found["rows"]] == ["up again"]
+    assert session.Record.read(out.with_suffix(".jsonl")) == record.found
 
 
 def row(name: str, ratio: float, **changes: Any) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from topi_ext.cuda.plan.wgrad_gemm import WgradGemmPlan
 from topi_ext.cuda.plan.wgrad_mma import WgradMmaPlan
 from topi_ext.cuda.registry import KERNELS
 from topi_ext.cuda.select.choose import candidates, choose
+from topi_ext.spec.geometry import Geometry
 from topi_ext.spec.layout import SPATIAL, Layouts
 from topi_ext.spec.post_ops import PostOp
 
@@ -205,6 +206,17 @@ def test_tiles_of_tensor_cores(plan: ImplicitGemmMmaPlan) -> None:
     check(replace(one, layouts=channels_last(2)), plan, is_symbolic=True)
 
 
+def test_two_blocks_on_a_multiprocessor() -> None:
+    """The compiler is told, and the estimate counts on it."""
+    plan = ImplicitGemmMmaPlan(Tile(128, 128, 32), 2, 4)
+    for face, bounds in (("conv_transpose", "256, 2"), ("conv", "256")):
+        case = FaceCase(face, geometry_of(CASES["tails"]), 2, dtypes=("float16",) * 3)
+        problem = problem_of(case)
+        source = emulated(BACKEND.build(problem, plan)).source
+        assert f"__launch_bounds__({bounds}) main_kernel" in source
+        assert (plan.footprint(problem).registers == 128) == (face == "conv_transpose")
+
+
 @pytest.mark.parametrize(
     "plan",
     [WgradMmaPlan(Tile(128, 128, 32), 2, 2, stages=4), WgradMmaPlan(Tile(128, 256, 32), 2, 4)],
@@ -215,6 +227,27 @@ def test_tiles_of_weight_gradients(plan: WgradMmaPlan) -> None:
     one = FaceCase("conv_weight_grad", geometry_of(case), case.n, dtypes=("float16",) * 3)
     check(one, plan)
     check(replace(one, layouts=channels_last(2)), plan)
+
+
+EQUAL = (822 / 1024, 877 / 1024)
+"""Factors whose products are mostly just below a multiple of what float32 holds of large sums."""
+
+
+def test_many_positions_of_one_sign() -> None:
+    """Tensor cores cut sums off: 65,536 of one sign may be 1.4 times the bound off."""
+    geometry = Geometry.of_conv("sum", (1, 8, 65536), (8, 8, 1))
+    case = FaceCase(
+        "conv_weight_grad", geometry, 1, channels_last(1), ("float16",) * 2 + ("float32",)
+    )
+    operands = [np.full(case.shape(role), value, "float16") for role, value in zip("xy", EQUAL)]
+    check_operands(case, WgradMmaPlan(Tile(32, 64, 32), 1, 2), operands)
+
+
+def test_parts_of_many_positions() -> None:
+    """The result does not hold sums of parts, and how many there are only run time knows."""
+    geometry = Geometry.of_conv("parts", (2, 5, 90, 101), (6, 5, 1, 2), padding=(0, 1))
+    case = FaceCase("conv_weight_grad", geometry, 2, dtypes=("float16",) * 3)
+    check(case, WgradMmaPlan(Tile(32, 64, 32), 1, 2), is_symbolic=True, mode="fibers")
 
 
 @pytest.mark.parametrize("name", ["groups, asymmetric and negative padding", "tails"])
@@ -235,7 +268,11 @@ def test_sums_of_one_sign_by_tf32(rng: np.random.Generator) -> None:
     """Tensor cores cut sums off: over 9,216 terms of one sign that is 1.6 times the bound."""
     case = FaceCase("conv", geometry_of(Case("conv", (4, 4), (3, 3), ins=1024, outs=16)), 1)
     plan = ImplicitGemmMmaPlan(Tile(64, 16, 16), 2, 1, width=4)
-    operands = [np.abs(array) for array in case.arrays(rng)]
+    check_operands(case, plan, [np.abs(array) for array in case.arrays(rng)])
+
+
+def check_operands(case: FaceCase, plan: object, operands: list[np.ndarray]) -> None:
+    """Build, run and compare, of canonical operands."""
     stored = [case.stored(role, array) for role, array in zip(case.roles, operands)]
     run = emulated(BACKEND.build(problem_of(case), plan), mode="fibers")
     case.check(result_of(run, case, stored), *operands)
@@ -500,3 +537,19 @@ def test_choices_are_of_all_kernels() -> None:
         for one in [FaceCase(face, geometry_of(case), 8, channels_last(2), (dtype,) * 3)]
     }
     assert found == set(KERNELS)
+
+
+@pytest.mark.parametrize("face", GATHERS)
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("conv", (240,), (16,), n=2, ins=48, outs=64, stride=(8,), padding=(4, 4)),
+        Case("conv", (40, 40), (3, 3), n=2, ins=64, outs=96, stride=(2, 2), padding=(1,) * 4),
+    ],
+    ids=["vocoder", "strided"],
+)
+def test_small_halves_whose_weights_come_packed(case: Case, face: str) -> None:
+    """Packing is a launch, which such layers do not earn back: packed ahead, it costs nothing."""
+    one = FaceCase(face, geometry_of(case), 2, channels_last(len(case.kernel)), ("float16",) * 3)
+    plan = choose(problem_of(one, prepacked=True), BACKEND.machine)
+    assert isinstance(plan, ImplicitGemmMmaPlan), plan

@@ -72,7 +72,7 @@ def _sources(module: Any) -> Iterator[str]:
 
 def launches(text: str) -> list[Launch]:
     """The kernels that a source defines."""
-    heads = list(re.finditer(r"__launch_bounds__\((\d+)\) (\w+)\([^;{]*\) \{", text))
+    heads = list(re.finditer(r"__launch_bounds__\((\d+)(?:, \d+)?\) (\w+)\([^;{]*\) \{", text))
     ends = [head.start() for head in heads[1:]] + [len(text)]
     return [Launch(head[2], int(head[1]), text[head.end() : end]) for head, end in zip(heads, ends)]
 

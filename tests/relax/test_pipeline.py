@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -19,6 +20,7 @@ import relax_ext
 from helpers import build, compare, oracle
 from helpers.cases import Case, numbers
 from relax_ext.fusion.fuse import fuse_kernels
+from relax_ext.pipeline import first_passes
 from topi_ext.compat import tensor_type_of
 
 T = "conv_transpose"
@@ -386,6 +388,45 @@ def test_batch_norm(training: bool, rng: np.random.Generator) -> None:
         return F.relu(F.batch_norm(v, mean, var, gamma, beta, training, eps=1e-5))
 
     check(PLAIN, got, *expected(PLAIN, *arrays[:2], steps, []))
+
+
+@pytest.mark.parametrize(
+    ("case", "steps"),
+    [
+        (STRIDED, "_add_sigmoid_multiply"),
+        (VOLUME, "_add_sigmoid_multiply"),
+        (LAST, "_add_sigmoid_multiply"),
+        (replace(PLAIN, dtype="float16"), "_multiply_add_sigmoid_multiply"),
+    ],
+    ids=["groups of a transpose", "groups", "channels last", "halves"],
+)
+def test_batch_norm_of_constants(case: Case, steps: str, rng: np.random.Generator) -> None:
+    """Float32 weights take the factor, and one addition is left; halves would be rounded again."""
+    data, weight = case.arrays(rng)
+    bias, gamma, beta, mean = rng.standard_normal((4, case.outs)).astype(case.dtype)
+    var = (np.abs(gamma) + 0.5).astype(case.dtype)
+    axis = case.layouts[2].index("C")
+
+    def body(bb: relax.BlockBuilder, v: relax.Expr, _: Sequence[relax.Expr]) -> relax.Expr:
+        shape = case.stored(np.empty(operand_shape(case, "C")), 2).shape
+        v = bb.emit(relax.op.add(v, relax.const(bias.reshape(shape))))
+        stats = map(relax.const, (gamma, beta, mean, var))
+        normed = bb.emit(NN.batch_norm(v, *stats, axis, epsilon=1e-5, training=False))
+        v = bb.emit(relax.TupleGetItem(normed, 0))
+        return bb.emit(relax.op.multiply(v, bb.emit(relax.op.sigmoid(v))))
+
+    mod = module(case, body, [], case.stored(weight, 1))
+    with build.target():
+        names = tvm.transform.Sequential(first_passes(mod))(mod).get_global_vars()
+    assert case.name + steps in [name.name_hint for name in names]
+    stats = [oracle.tensor(a) for a in (mean, var, gamma, beta)]
+
+    def norm(v: torch.Tensor) -> torch.Tensor:
+        v = v + oracle.tensor(bias).reshape(-1, *[1] * case.rank)
+        return F.silu(F.batch_norm(v, *stats, eps=1e-5))
+
+    (got,) = build.run(compiled(mod), "main", case.stored(data, 0))
+    check(case, got, *expected(case, data, weight, norm, []))
 
 
 @pytest.mark.parametrize(

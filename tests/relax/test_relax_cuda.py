@@ -21,6 +21,7 @@ import relax_ext
 from helpers import build, cuda
 from helpers.cases import Case
 from helpers.cuda import DEPTHWISE, GEMM, RANKS, UP, WIDE
+from relax_ext.fusion.channels_last import channels_last
 from topi_ext import backend
 from topi_ext.compat import tir
 from topi_ext.schedules.loops import scalars_on_gpu
@@ -193,6 +194,50 @@ def test_pipeline_fuses_and_packs(case: Case, dtype: str, rng: np.random.Generat
     cuda.check_ours(text, fused)
     assert all(launch.name.startswith(fused) for launch in cuda.launches(text))
     assert f"{case.name}_pack" not in executable.as_text()
+
+
+def unet(dtype: str, rng: np.random.Generator) -> tvm.IRModule:
+    """``main(data)``: convolutions, a pool, a transposed convolution, a skip connection."""
+
+    def weight(*shape: int) -> relax.Constant:
+        return relax.const((rng.standard_normal(shape) * 0.04).astype(dtype))
+
+    nn, data = relax.op.nn, relax.Var("data", R.Tensor((4, 64, 24, 24), dtype))
+    bb = relax.BlockBuilder()
+    with bb.function("main", [data]):
+        with bb.dataflow():
+            first = data
+            for _ in range(4):
+                first = bb.emit(nn.conv2d(first, weight(64, 64, 3, 3), padding=1))
+                first = bb.emit(nn.relu(first))
+            small = bb.emit(nn.max_pool2d(first, (2, 2), (2, 2)))
+            up = bb.emit(nn.conv2d_transpose(small, weight(64, 64, 2, 2), strides=2))
+            both = bb.emit(relax.op.concat([first, up], axis=1))
+            out = bb.emit_output(nn.conv2d(both, weight(32, 128, 1, 1)))
+        bb.emit_func_output(out)
+    return bb.get()
+
+
+def test_halves_are_transposed_once(rng: np.random.Generator) -> None:
+    """Where the model begins and ends; values stay what they are."""
+    mod = unet("float16", rng)
+    with cuda.target():
+        changed = channels_last(mod)
+    lines = [line for line in str(changed["main"]).splitlines() if "permute_dims" in line]
+    assert len(lines) == 2 and "NCHW" not in str(changed)
+    data = rng.standard_normal((4, 64, 24, 24)).astype("float16")
+    (want,), (got,) = (build.run(build.compiled(one), "main", data) for one in (mod, changed))
+    # Both round the results of each operator to halves.
+    np.testing.assert_allclose(got, want, rtol=0, atol=4e-3 * np.abs(want).max())
+
+
+def test_transposes_that_do_not_pay_are_left_out(rng: np.random.Generator) -> None:
+    """One layer of one channel, and float32, which no tensor core multiplies."""
+    case = Case(C, (64, 64), (1, 1), n=8, ins=1, outs=1, dtype="float16")
+    mod = layer(case, case.stored(case.arrays(rng)[1], 1))
+    for one in (mod, unet("float32", rng)):
+        with cuda.target():
+            assert channels_last(one).same_as(one)
 
 
 def loss_module(op: str) -> tvm.IRModule:

@@ -29,7 +29,7 @@ R = relax()
 QUANTIZE, DEQUANTIZE = "relax.quantize", "relax.dequantize"
 
 _ARITHMETIC: dict[str, Callable[..., np.ndarray]] = {
-    f"relax.{name}": getattr(np, name) for name in ("add", "subtract", "multiply", "divide")
+    f"relax.{name}": getattr(np, name) for name in ("add", "subtract", "multiply", "divide", "sqrt")
 }
 
 
@@ -111,9 +111,10 @@ def _calculated(call: Any, lookup: Lookup) -> np.ndarray | None:
     values = [value_of(one, lookup) for one in call.args]
     if any(value is None or value.dtype.kind not in "iuf" for value in values):
         return None
-    if call.op.name == "relax.divide" and values[0].dtype.kind != "f":
+    if call.op.name in ("relax.divide", "relax.sqrt") and values[0].dtype.kind != "f":
         return None  # of integers TVM truncates
-    return _ARITHMETIC[call.op.name](*values)
+    with np.errstate(all="ignore"):
+        return _ARITHMETIC[call.op.name](*values)
 
 
 def _dequantized(call: Any, lookup: Lookup) -> np.ndarray | None:

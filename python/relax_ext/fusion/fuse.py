@@ -10,6 +10,7 @@ import numpy as np
 
 from topi_ext.compat import relax
 
+from .affine import merge_affine
 from .attention import read as read_attention
 from .chains import Begin, Chain, chains_of, products_and_rows, transposes
 from .constants import parameters_of_load
@@ -61,6 +62,8 @@ class _Fuser(R.PyExprMutator):
     def rewrite(self, name: Any, func: Any) -> None:
         """Put the fused function into the builder's module."""
         self.chains = chains_of(func, self.begin)
+        for chain in self.chains.values():
+            merge_affine(chain)
         self.parameters = parameters_of_load(func) if self.packs_parameters else set()
         if self.chains:
             fused = R.analysis.remove_all_unused(self.visit_expr(func))

@@ -173,6 +173,13 @@ def imported_c(text: str) -> Any:
     return script.attr(tir.IntImm("int32", 0), "pragma_import_c", text)
 
 
+def least_blocks(count: int) -> Any:
+    """The frame of a kernel whose threads get so few registers that a multiprocessor holds `count`
+    blocks.  Releases of TVM before 0.27 leave the choice to the compiler."""
+    name = f"{_NAMESPACE}.launch_bounds_min_blocks_per_sm"
+    return script.attr(tir.IntImm("int32", 0), name, tir.IntImm("int32", count))
+
+
 def unrolled_by_compiler() -> Any:
     """Return the frame of loops that are unrolled by the compiler of what TVM writes, and not by
     TVM.

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -18,6 +18,7 @@ from ..spec.post_ops import ZeroPoints
 from ..spec.size_rules import Rule
 from . import kernels
 from .machine import GRID, GpuMachine
+from .plan.cost import LAUNCH, bytes_time
 from .plan.tiles import Plan
 from .registry import KERNELS
 from .select.choose import candidates, rated
@@ -67,6 +68,12 @@ class CudaBackend:
         choice = self.choice(problem) if plan is None else Choice(plan, None, "given")
         func = kernels.build(problem, choice.plan)
         return with_info(func, info(problem, KERNELS.label(choice.plan), choice, unit="ns"))
+
+    def estimated_time(self, problems: Iterable[Convolution], transposed: Iterable[int]) -> float:
+        """Return the nanoseconds of kernels, and of transposes of so many bytes each."""
+        kernels_of = (rated(one, self.machine, self.selection)[0] for one in problems)
+        moves = (LAUNCH + bytes_time(2 * moved, self.machine) for moved in transposed)
+        return sum(kernels_of) + sum(moves)
 
     def candidates(self, problem: Convolution) -> Iterator[tuple[float, Plan]]:
         """Yield every plan that is compared for a problem, with its estimated cost."""

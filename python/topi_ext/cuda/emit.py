@@ -71,7 +71,9 @@ def _index(value: Expr) -> Expr:
 
 
 @contextmanager
-def launch(blocks: Expr, threads: int, functions: str = "") -> Iterator[tuple[Expr, Expr]]:
+def launch(
+    blocks: Expr, threads: int, functions: str = "", least_blocks: int = 1
+) -> Iterator[tuple[Expr, Expr]]:
     """One kernel: the number of its block and of its thread in the block.
 
     Parameters
@@ -81,6 +83,8 @@ def launch(blocks: Expr, threads: int, functions: str = "") -> Iterator[tuple[Ex
         Of a block.
     functions : str
         What the kernel calls, in CUDA.
+    least_blocks : int
+        That a multiprocessor is to hold at once, which bounds the registers of a thread.
     """
     # An empty batch, of a size that only run time knows, is no reason to launch nothing: CUDA
     # refuses that.
@@ -88,6 +92,8 @@ def launch(blocks: Expr, threads: int, functions: str = "") -> Iterator[tuple[Ex
     with ExitStack() as open_frames:
         block = open_frames.enter_context(compat.launch_thread("blockIdx.x", blocks))
         thread = open_frames.enter_context(compat.launch_thread("threadIdx.x", _index(threads)))
+        if least_blocks > 1:
+            open_frames.enter_context(compat.least_blocks(least_blocks))
         if functions:
             open_frames.enter_context(compat.imported_c(functions))
         open_frames.enter_context(compat.unrolled_by_compiler())

@@ -64,10 +64,12 @@ def emit_body(problem: Convolution, plan: WarpTiles, operands: Sequence[Operand]
     source = weight if problem.prepacked else packed_first(problem, _shape(problem, plan), weight)
     shares = shares_of(problem, plan.tile, out)
     called = VECTORS + functions(problem.dtypes[0])
-    with emit.launch(blocks_of(problem, plan.tile), plan.threads, called) as (block, thread):
+    bounds = plan.threads, called, plan.least_blocks(problem)
+    with emit.launch(blocks_of(problem, plan.tile), *bounds) as (block, thread):
         threads = Threads(opaque_value(thread), plan.threads)
         place = GatherBlock.emitted(problem, plan.tile, opaque_value(block))
         sums = MmaTile.emitted(plan, problem.dtypes[0], threads.number, False, plan.width == 2)
+        sums.clear()
         arena = emit.shared(plan.arena_bytes // 4, "float32", SHARED)
         step = Step.emitted(problem, plan, place, threads, (data, source, arena))
         # What this function has packed begins at a multiple of 16.

@@ -4,13 +4,16 @@
 M = channels of y of a group, N = taps x channels of x, K = positions of y; sums in float32::
 
     blocks (group, share of K, M by tile.rows, N by tile.columns):
-        ask for the first stages - 1 steps                      -> shared[stage]
-        for steps (tile.depth positions):
-            wait for this step; barrier
-            ask for the step stages - 1 ahead
-            for 16 of depth: ldmatrix; sums[warp's rows, warp's columns] += mma.sync m16n8k16
-        sums -> out, or the share's part of a workspace
-    of a split K: blocks of weights: the shares, in order -> out
+        for parts of the share, of at most MOST_TERMS positions:
+            ask for the first stages - 1 steps                  -> shared[stage]
+            for steps (tile.depth positions):
+                wait for this step; barrier
+                ask for the step stages - 1 ahead
+                for 16 of depth: ldmatrix; sums[warp's rows, its columns] += mma.sync m16n8k16
+            sums, and what is there of other parts -> out, or the share's part of a workspace
+    of a split K, or of parts and a narrow result: blocks of weights: the shares, in order -> out
+
+Tensor cores cut sums off, which the lanes round: so parts are added by the lanes.
 
 Where eight channels are neighbours, in x and in y, they are copied as they are, ``[depth][rows]``
 and ``[depth][columns]``.  Else elements go by way of registers to ``[rows][depth]`` and
@@ -19,7 +22,7 @@ and ``[depth][columns]``.  Else elements go by way of registers to ``[rows][dept
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ...spec.conv import Convolution
@@ -29,7 +32,7 @@ from ..isa.tensor_core import functions
 from ..parts.mma_tile import MmaTile, swizzled
 from ..parts.output_tile import Threads
 from ..parts.pipeline import SHARED, copies_of, multistage
-from ..parts.split_sums import add_shares, shares_of
+from ..parts.split_sums import add_shares, all_shares
 from ..parts.wgrad_block import Column, Copies, WgradBlock, wgrad_grid, write_weights
 from ..plan.wgrad_mma import WgradMmaPlan, copies_chunks
 
@@ -40,7 +43,7 @@ CHUNK = 8
 def emit_body(problem: Convolution, plan: WgradMmaPlan, operands: Sequence[Operand]) -> None:
     """Emit both launches: the product, and the sum of shares."""
     x, y, out = operands
-    shares = shares_of(problem, plan.tile, out)
+    shares = all_shares(problem, plan.tile, out) if plan.needs_workspace(problem) else None
     called = functions(problem.dtypes[0])
     with emit.launch(wgrad_grid(problem, plan.tile), plan.threads, called) as (number, thread):
         threads = Threads(opaque_value(thread), plan.threads)
@@ -51,13 +54,32 @@ def emit_body(problem: Convolution, plan: WgradMmaPlan, operands: Sequence[Opera
         step = kind.emitted(plan, block, threads, (x, y, arena))
         # Chunks lie in shared memory by depth.
         sums = MmaTile.emitted(plan, problem.dtypes[0], threads.number, by_chunks, by_chunks)
-        for copy in copies_of((x, y) if by_chunks else ()):
-            copies = replace(step, copy=copy) if by_chunks else step
-            for start in multistage(block.steps, plan, copies, is_async=by_chunks):
-                sums.add_products(arena, start, start + plan.row_bytes)
-        write_weights(block, plan.tile, sums, shares or out)
+        for number, part in parts_of(block, plan):
+            sums.clear()
+            for copy in copies_of((x, y) if by_chunks else ()):
+                changed = {"copy": copy} if by_chunks else {}
+                copies = replace(step, block=part, **changed)
+                for start in multistage(part.steps, plan, copies, is_async=by_chunks):
+                    sums.add_products(arena, start, start + plan.row_bytes)
+            write_weights(block, plan.tile, sums, shares or out, adds=number > 0)
     if shares:
         add_shares(problem, plan.tile, shares, (), out)
+
+
+def parts_of(block: WgradBlock, plan: WgradMmaPlan) -> Iterator[tuple[Expr, WgradBlock]]:
+    """Emit ``for number, part in parts_of(block, plan)``: a loop over parts of a block's share."""
+    if not plan.has_parts(block.problem):
+        yield 0, block
+        return
+    steps = plan.part_steps
+    # One at least: the weights of an empty share are zeros.
+    for number in emit.loop(emit.most(1, emit.ceil_div(block.steps, steps))):
+        # Threads may still read the last step of the part before in shared memory.
+        emit.barrier(SHARED)
+        done = number * steps
+        first = opaque_value(block.first + done * plan.tile.depth)
+        count = opaque_value(emit.least(steps, block.steps - done))
+        yield number, replace(block, first=first, steps=count)
 
 
 @dataclass(frozen=True)

@@ -62,11 +62,9 @@ class MmaTile:
     def emitted(
         cls, plan: WarpTiles, dtype: str, thread: Expr, rows_by_depth: bool, columns_by_depth: bool
     ) -> MmaTile:
-        """Allocate the sums and set them to zero."""
+        """Allocate the sums: `clear` sets them to zero."""
         blocks, columns = plan.row_blocks, plan.column_blocks
-        sums = local(blocks * columns * 4, "float32")
-        for i in unrolled(blocks * columns * 4):
-            store(sums, i, emit.constant(0, "float32"))
+        sums = local(plan.sums, "float32")
         warp_column, warp_row = emit.unravel(emit.quotient(thread, 32), (0, plan.warp_rows))
         return cls(
             plan,
@@ -80,6 +78,11 @@ class MmaTile:
             rows_by_depth,
             columns_by_depth,
         )
+
+    def clear(self) -> None:
+        """Set the sums to zero."""
+        for i in unrolled(self.plan.sums):
+            store(self.sums, i, emit.constant(0, "float32"))
 
     def add_products(self, arena: Array, rows_at: Expr, columns_at: Expr) -> None:
         """Add the products of a step, whose operands begin at these bytes of shared memory."""

@@ -20,8 +20,11 @@ THREADS = 256
 
 def shares_of(problem: Convolution, tile: Tile, out: Operand) -> Operand | None:
     """Allocate all shares, each stored as `out` is; return None for a sum that is not split."""
-    if tile.splits == 1:
-        return None
+    return None if tile.splits == 1 else all_shares(problem, tile, out)
+
+
+def all_shares(problem: Convolution, tile: Tile, out: Operand) -> Operand:
+    """Allocate all shares, each stored as `out` is; also of one."""
     order = "S" + "".join(out.sizes)
     sizes = [tile.splits, *out.sizes.values()]
     held = emit.workspace_of(tile.splits * _elements(out), problem.acc_dtype)

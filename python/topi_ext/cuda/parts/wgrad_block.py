@@ -204,8 +204,13 @@ class Weights(Protocol):
         """Return the sum of the thread's row `i` and column `j`."""
 
 
-def write_weights(block: WgradBlock, tile: Tile, sums: Weights, out: Operand) -> None:
-    """Write a thread's sums to their weights: of the result, or of the share in a workspace."""
+def write_weights(
+    block: WgradBlock, tile: Tile, sums: Weights, out: Operand, *, adds: Expr = False
+) -> None:
+    """Write a thread's sums to their weights: of the result, or of the share in a workspace.
+
+    `adds`: whether they are added to what is there.
+    """
     problem, limit = block.problem, block.problem.geometry.k_per_group
     share = flat(block.split) * out.strides["S"] if "S" in out.strides else 0
     columns = [block.column(number) for number in sums.own_columns]
@@ -214,6 +219,9 @@ def write_weights(block: WgradBlock, tile: Tile, sums: Weights, out: Operand) ->
         for j, column in enumerate(columns):
             inside = both(column.inside, limit % tile.rows == 0 or channel < limit)
             for _ in emit.only_if(inside):
-                value = sums.sum_of(i, j)
                 at = block.weight(out, channel, column) + share
+                value = sums.sum_of(i, j)
+                if not isinstance(adds, bool):
+                    before = emit.pick(adds, lambda at=at: out[at], emit.constant(0, out.dtype))
+                    value = value + before
                 store(out, at, emit.cast(value, problem.acc_dtype, out.dtype))

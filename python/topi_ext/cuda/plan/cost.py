@@ -65,7 +65,7 @@ def resident(footprint: Footprint, machine: GpuMachine) -> int:
     )
 
 
-def mma_cycles(plan: WarpTiles, products: float, loads: float) -> float:
+def mma_cycles(plan: WarpTiles, products: float, loads: float, by_registers: float) -> float:
     """Return the cycles of a step on tensor cores: the longest of what runs side by side.
 
     Parameters
@@ -73,8 +73,10 @@ def mma_cycles(plan: WarpTiles, products: float, loads: float) -> float:
     plan : WarpTiles
     products, loads : float
         Cycles of the products, and of reads from memory.
+    by_registers : float
+        Instructions of all threads that copy elements by way of registers.
     """
-    issued = plan.instructions * plan.threads / ISSUED
+    issued = (plan.instructions * plan.threads + by_registers) / ISSUED
     return max(products, loads, plan.shared_cycles, issued)
 
 

@@ -26,12 +26,14 @@ from .tiles import (
     HALVES,
     LEAST_STEPS,
     MOST_REGISTERS,
+    MOST_SUMS,
     SPLITS,
     STAGES,
     TABLES,
     Footprint,
     Tile,
     WarpTiles,
+    bounded,
     reads_channels,
 )
 
@@ -52,10 +54,18 @@ class ImplicitGemmMmaPlan(WarpTiles):
                 f"ImplicitGemmMmaPlan: {self.tile} must have 16 bytes of data for each thread"
             )
 
+    def least_blocks(self, problem: Convolution) -> int:
+        """Return how many blocks a multiprocessor is to hold: two of those plans of 256 threads for
+        which 128 registers are enough, where the compiler may take a few more."""
+        is_large = self.threads == 256 and self.sums == MOST_SUMS and self.width == 2
+        is_simple = problem.is_static and reads_chunks(problem, self.chunk)
+        return 2 if is_large and (is_simple or problem.kind == "conv_transpose") else 1
+
     def footprint(self, problem: Convolution) -> Footprint:
         """Return the threads, registers and shared memory of a block."""
-        others = 80 if reads_chunks(problem, self.chunk) else 110
+        others = 80 if reads_chunks(problem, self.chunk) else 95
         registers = self.registers_beside(others)
+        registers = bounded(registers, self.threads, self.least_blocks(problem))
         return Footprint(self.threads, registers, self.arena_bytes + TABLES * self.tile.rows)
 
 
@@ -67,6 +77,11 @@ TILES = (
 """Rows, columns, and the warps that share them."""
 
 DEPTHS = (16, 32)
+
+COPY, COPY_ANY_SIZE = 2.0, 8.5
+"""Instructions of an element that is copied by way of a register, beyond those of
+:attr:`~topi_ext.cuda.plan.tiles.WarpTiles.instructions`: 0.5 to 3.6 in machine code for sm_90, 7.6
+to 9 where the distance between channels is not known."""
 
 
 def implicit_gemm_mma_candidates(
@@ -113,12 +128,15 @@ def _time(problem: Convolution, plan: ImplicitGemmMmaPlan, machine: GpuMachine) 
     products = tile.rows * tile.columns * tile.depth / speed
     chunks = reads_chunks(problem, plan.chunk)
     loads = tile.rows * tile.depth / (256 if chunks else 32) + tile.columns * tile.depth / 256
+    copy = COPY if problem.is_static else COPY_ANY_SIZE
+    by_registers = 0 if chunks else copy * tile.rows * tile.depth
+    cycles = mma_cycles(plan, products, loads, by_registers)
     footprint = plan.footprint(problem)
     if footprint.registers > MOST_REGISTERS or resident(footprint, machine) < 1:
         return None
     blocks = Blocks(
         block_count(problem, tile), footprint,
-        steps_of(problem, tile) / tile.splits + 2, mma_cycles(plan, products, loads) + 25,
+        steps_of(problem, tile) / tile.splits + 2, cycles + 25,
         plan.stages - 1 if chunks else 1,
     )  # fmt: skip
     time = max(launch_time(blocks, machine), memory_time(problem, machine) + LAUNCH)

@@ -84,6 +84,9 @@ LEAST_STEPS = 4
 MOST_REGISTERS = 255
 """Of a thread."""
 
+REGISTERS = 65536
+"""Of a multiprocessor of any architecture."""
+
 FRAGMENTS = 28
 """Registers that operands of more than 64 sums of a thread take beyond those of fewer."""
 
@@ -109,6 +112,11 @@ def slice_columns(columns: int, thread_columns: int) -> int:
 def held_elements(rows: int, columns: int) -> int:
     """Return the shared memory of sums of so many rows and columns, in either order."""
     return max(rows * (columns + LAST_PAD), (rows + PAD) * columns)
+
+
+def bounded(registers: int, threads: int, least_blocks: int) -> int:
+    """Return the registers of a thread where a multiprocessor is to hold so many blocks."""
+    return registers if least_blocks == 1 else min(registers, REGISTERS // threads // least_blocks)
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 
 from ...spec.conv import Convolution
+from ...spec.dtypes import byte_width
 from ..machine import GpuMachine
 from .cost import (
     LAUNCH,
     MMA_SHARE,
     Blocks,
+    bytes_time,
     launch_time,
     memory_time,
     mma_cycles,
@@ -43,6 +46,21 @@ class WgradMmaPlan(WarpTiles):
         registers = self.registers_beside(others)
         return Footprint(self.threads, registers, self.stages * self.stage_bytes)
 
+    @property
+    def part_steps(self) -> int:
+        """Steps whose products tensor cores add up, before the lanes add the sum to the others."""
+        return MOST_TERMS // self.tile.depth
+
+    def has_parts(self, problem: Convolution) -> bool:
+        """Return whether a share of the positions may be more than one part."""
+        most = self.tile.splits * MOST_TERMS
+        return not problem.is_static or prod(problem.y_sizes) > most
+
+    def needs_workspace(self, problem: Convolution) -> bool:
+        """Return whether sums go to a workspace: shares, or parts that the result can't hold."""
+        is_narrow = problem.dtypes[2] != problem.acc_dtype
+        return self.tile.splits > 1 or (is_narrow and self.has_parts(problem))
+
 
 TILES = (
     (128, 256, 2, 4), (256, 128, 4, 2), (128, 128, 2, 2),
@@ -51,6 +69,16 @@ TILES = (
 )  # fmt: skip
 
 DEPTHS = (16, 32)
+
+COPY = 9.5
+"""Instructions of an element that is copied by way of a register, with the numbers of its position:
+8.6 to 16 in machine code for sm_90."""
+
+MOST_TERMS = 8192
+"""Products that tensor cores add up without rounding.
+
+They cut sums off, so that errors of one sign add up: half of ``4 sqrt(terms) eps`` after 32,768
+terms of one sign, more than all of it after 131,072.  After 8,192 it is 0.28 of it."""
 
 
 def wgrad_mma_candidates(
@@ -81,14 +109,25 @@ def copies_chunks(problem: Convolution) -> bool:
 def _time(problem: Convolution, plan: WgradMmaPlan, machine: GpuMachine) -> float | None:
     tile, chunks = plan.tile, copies_chunks(problem)
     products = tile.rows * tile.columns * tile.depth / (machine.tensor * MMA_SHARE)
-    loads = (tile.rows + tile.columns) * tile.depth / (256 if chunks else 12)
+    elements = (tile.rows + tile.columns) * tile.depth
+    loads = elements / (256 if chunks else 12)
+    cycles = mma_cycles(plan, products, loads, 0 if chunks else COPY * elements)
     footprint = plan.footprint(problem)
     if footprint.registers > MOST_REGISTERS or resident(footprint, machine) < 1:
         return None
     blocks = Blocks(
         wgrad_blocks(problem, tile), footprint,
-        wgrad_steps(problem, tile) / tile.splits + 2, mma_cycles(plan, products, loads) + 40,
+        wgrad_steps(problem, tile) / tile.splits + 2, cycles + 40,
         plan.stages - 1 if chunks else 1,
     )  # fmt: skip
     time = max(launch_time(blocks, machine), memory_time(problem, machine) + LAUNCH)
-    return time + split_time(problem, tile, machine)
+    return time + split_time(problem, tile, machine) + _parts_time(problem, plan, machine)
+
+
+def _parts_time(problem: Convolution, plan: WgradMmaPlan, machine: GpuMachine) -> float:
+    """Return the nanoseconds in which parts are added to those before, and rounded at the end."""
+    splits = plan.tile.splits
+    parts = -(-wgrad_steps(problem, plan.tile) // splits // plan.part_steps)
+    moved = 2 * (parts - 1) * splits * problem.weights * byte_width(problem.acc_dtype)
+    launch = LAUNCH if splits == 1 and plan.needs_workspace(problem) else 0.0
+    return launch + bytes_time(moved, machine)

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch norms of inference as one multiplication and one addition, or as an addition alone where
+constant float32 weights take the factor; see :mod:`topi_ext.fusion.affine`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from topi_ext.compat import constant_value, relax
+from topi_ext.fusion.affine import AFFINE, merged, scaled_weight
+from topi_ext.fusion.anchors import ConvAnchor
+from topi_ext.fusion.post_ops import Step
+from topi_ext.spec.post_ops import PostOp
+
+from .chains import Chain
+from .constants import value_of
+from .patterns import Lookup
+
+R = relax()
+
+
+def merge_affine(chain: Chain) -> None:
+    """Merge scales and shifts of a convolution's chain whose values are known."""
+    if not isinstance(chain.anchor, ConvAnchor) or chain.anchor.sums_integers:
+        return
+    operands = iter(chain.operands)
+    steps = [(step, next(operands) if step.order else None) for step in chain.steps]
+    values = [_known(step, chain.lookup) for step in steps]
+    steps = merged(steps, values, chain.anchor.dtype)
+    if _scale_weight(chain, steps):
+        steps[0] = PostOp("multiply", value=1.0), None  # which `simplify` leaves out
+    chain.steps, chain.operands = [], []
+    chain.add(steps)
+    chain.simplify()
+
+
+def _known(step_and_operand: Step, lookup: Lookup) -> np.ndarray | None:
+    """Return what a step adds or multiplies by, where it is known."""
+    step, operand = step_and_operand
+    if step.op not in AFFINE or step.earlier is not None:
+        return None
+    return value_of(operand, lookup) if step.order else np.asarray(step.value)
+
+
+def _scale_weight(chain: Chain, steps: list[Step]) -> bool:
+    """Multiply constant weights by the factor of the first step, if it is a known one."""
+    data, weight = chain.match.inputs
+    constant, base = constant_value(weight), chain.anchor.base
+    step, factor = steps[0] if steps else (None, None)
+    if constant is None or base.dtypes != ("float32",) * 3 or not isinstance(factor, np.ndarray):
+        return False
+    if step.op != "multiply" or step.varies != "C" or any(one.earlier == 0 for one, _ in steps):
+        return False
+    scaled = scaled_weight(base, constant.numpy(), factor)
+    if scaled is None:
+        return False
+    chain.match = chain.match._replace(inputs=(data, R.const(scaled)))
+    return True
