@@ -17,7 +17,7 @@ from topi_ext.cpu import kernels
 from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.plan.attention import AttentionPlan, attention_candidates
 from topi_ext.cpu.select.choose import choose
-from topi_ext.spec.attention import ADD, HIDE, KEEP, Attention, Mask
+from topi_ext.spec.attention import ADD, HIDE, KEEP, MASK_OPS, Attention, Mask
 from topi_ext.spec.post_ops import PostOp
 from topi_ext.spec.reference import attention
 
@@ -36,20 +36,26 @@ LAYOUTS = [
 ]
 """Heads outside and inside of positions, channels first, and heads that share keys or values."""
 
-MASKS = ["", "mn", "n", "ahmn", "hnm", "am"]
+MASKS = ["mn", "n", "ahmn", "hnm", "am", "h"]
 
 
 def some_problem(dice: random.Random, dtype: str = "float32") -> Attention:
     """Return a problem of random sizes, layouts and masks."""
     largest = {"a": 2, "h": 3, "m": 70, "n": 90, "d": 40, "e": 40}
     sizes = tuple((a, dice.choice([1, dice.randint(1, most)])) for a, most in largest.items())
-    order, op = dice.choice(MASKS), dice.choice([ADD, KEEP, HIDE])
-    mask = Mask(op, order, dtype if op == ADD else "bool", dice.choice([-np.inf, -3.0, -3e38]))
+    masks = tuple(some_mask(dice, dtype) for _ in range(dice.choice([0, 1, 1, 2, 3])))
     return Attention(
         sizes, *dice.choice(LAYOUTS), (dtype,) * 4, dice.choice([1.0, -0.7, 0.3, 30.0]),
-        mask if order else None, dice.choice(["", "", "top_left", "bottom_right"]),
+        masks, dice.choice(["", "", "top_left", "bottom_right"]),
         dice.choice([True, False]), dice.choice([(), (PostOp("add", "he", "he"),)]),
     )  # fmt: skip
+
+
+def some_mask(dice: random.Random, dtype: str) -> Mask:
+    """Return a mask of random letters."""
+    op = dice.choice(MASK_OPS)
+    of_op = "bool" if op in (KEEP, HIDE) else dtype
+    return Mask(op, dice.choice(MASKS), of_op, dice.choice([-np.inf, -3.0, -3e38]))
 
 
 def some_plan(problem: Attention, dice: random.Random) -> AttentionPlan:
@@ -65,12 +71,13 @@ def some_plan(problem: Attention, dice: random.Random) -> AttentionPlan:
 def arrays(problem: Attention, rng: np.random.Generator) -> list[np.ndarray]:
     """Return operands; of masks, all of some rows is minus infinity, or hidden."""
     made = []
+    ops = {f"mask{number or ''}": mask.op for number, mask in enumerate(problem.masks)}
     for argument in list(problem.arguments())[:-1]:
         values = rng.standard_normal(argument.shape)
-        if argument.name == "mask":
-            values = values < rng.choice([-9.0, 0.0, 0.0, 9.0]) if argument.dtype == "bool" else (
-                np.where(values < rng.choice([-9.0, 0.0, 9.0]), -np.inf, values)
-            )  # fmt: skip
+        if argument.dtype == "bool":
+            values = values < rng.choice([-9.0, 0.0, 0.0, 9.0])
+        elif ops.get(argument.name) == ADD:
+            values = np.where(values < rng.choice([-9.0, 0.0, 9.0]), -np.inf, values)
         made.append(values.astype(numpy_dtype(argument.dtype)))
     return made
 
@@ -79,8 +86,8 @@ def check(kernel: object, problem: Attention, operands: list[np.ndarray]) -> Non
     """Run between guards, and compare with NumPy in float64."""
     *_, result = problem.arguments()
     q, k, v, *rest = operands
-    mask = rest.pop(0) if problem.mask else None
-    want = attention(problem, q, k, v, mask)
+    masks, rest = rest[: len(problem.masks)], rest[len(problem.masks) :]
+    want = attention(problem, q, k, v, *masks)
     for step, operand in zip(problem.epilogue, rest):
         axes = [problem.y.index(a) for a in step.order]
         shape = [n if a in step.order else 1 for a, n in zip(problem.y, want.shape)]
@@ -127,16 +134,16 @@ def test_beside_pytorch(causal: bool, rng: np.random.Generator) -> None:
     torch = pytest.importorskip("torch")
     sizes = (("a", 2), ("h", 3), ("m", 33), ("n", 21), ("d", 40), ("e", 24))
     layout = ("ahmd", "ahnd", "ahne", "ahme")
-    mask = None if causal else Mask(KEEP, "amn", "bool")
+    masks = () if causal else (Mask(KEEP, "amn", "bool"),)
     problem = Attention(
-        sizes, *layout, ("float32",) * 4, 0.158, mask, "top_left" if causal else "", True
+        sizes, *layout, ("float32",) * 4, 0.158, masks, "top_left" if causal else "", True
     )
     operands = arrays(problem, rng)
-    if mask is not None:
+    if masks:
         operands[3][0, :5] = False
-    q, k, v, *masks = (torch.from_numpy(one) for one in operands)
+    q, k, v, *shown = (torch.from_numpy(one) for one in operands)
     want = torch.nn.functional.scaled_dot_product_attention(
-        q.double(), k.double(), v.double(), *(one[:, None] for one in masks),
+        q.double(), k.double(), v.double(), *(one[:, None] for one in shown),
         is_causal=causal, scale=0.158,
     )  # fmt: skip
     np.testing.assert_allclose(attention(problem, *operands), want.numpy(), rtol=0, atol=1e-14)
@@ -147,9 +154,8 @@ def test_symbolic_sizes(rng: np.random.Generator) -> None:
     """One function for any batch and any number of queries and keys."""
     names = {a: compat.size_var(a) for a in "amn"}
     sizes = (*names.items(), ("h", 2), ("d", 8), ("e", 5))
-    problem = Attention(
-        sizes, "amhd", "anhd", "anhe", "amhe", ("float32",) * 4, 0.35, Mask(ADD, "amn", "float32")
-    )
+    mask = Mask(ADD, "amn", "float32")
+    problem = Attention(sizes, "amhd", "anhd", "anhe", "amhe", ("float32",) * 4, 0.35, (mask,))
     plan = replace(choose(problem, MACHINE), lanes=8, vectors=2, keys=16)
     kernel = built([kernels.build(problem, plan)])["f0"]
     for a, m, n in [(1, 1, 1), (3, 16, 16), (2, 37, 45), (1, 7, 100), (2, 25, 15)]:
@@ -206,7 +212,7 @@ def test_candidates_name_the_same_sums() -> None:
     ("change", "line"),
     [
         ({"q": "mk"}, "attention: letters 'mk' must be 'md' and the batch"),
-        ({"mask": Mask("times", "mn", "float32")}, "attention: mask 'times' must be one of"),
+        ({"masks": (Mask("times", "mn", "float32"),)}, "attention: mask 'times' must be one of"),
     ],
 )
 def test_refusals(change: dict, line: str) -> None:

@@ -89,6 +89,20 @@ def repeated(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q @ k.transpose(2, 3) * SCALE).softmax(-1) @ v
 
 
+def of_windows(q: Tensor, k: Tensor, v: Tensor, *steps: Tensor) -> Tensor:
+    """As Swin2SR spells it: cosines times a temperature, relative positions, and windows' masks."""
+    temperature, positions, windows = steps
+    q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
+    scores = q @ k.mT * temperature.exp() + positions[None]
+    scores = scores.view(1, 2, 3, 40, 52) + windows[None, :, None]
+    scores = (scores + windows[None, :, None]).view(2, 3, 40, 52)
+    return scores.softmax(-1) @ v
+
+
+def window_steps() -> list[Tensor]:
+    return [torch.randn(3, 1, 1), torch.randn(3, 40, 52), torch.randn(2, 40, 52)]
+
+
 SPELLINGS: dict[str, tuple[Callable[..., Tensor], Callable[[], list[Tensor]]]] = {
     "sdpa": (sdpa, list),
     "sdpa, mask": (sdpa, lambda: [hiding_mask(2, 1, 40, 52)]),
@@ -105,6 +119,7 @@ SPELLINGS: dict[str, tuple[Callable[..., Tensor], Callable[[], list[Tensor]]]] =
     "in batches": (in_batches, list),
     "of images": (of_images, list),
     "repeated": (repeated, list),
+    "of windows": (of_windows, window_steps),
 }
 
 

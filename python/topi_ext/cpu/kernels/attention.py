@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel of attention: ``softmax(scale * q k^T + mask) v`` without all scores in memory.
+"""The kernel of attention: ``softmax(scale * q k^T + masks) v`` without all scores in memory.
 
 Lanes run over queries, values of k and v are broadcast::
 
@@ -36,7 +36,18 @@ from math import prod
 from typing import NamedTuple
 
 from ...emit.post_ops import RowEpilogue, exp_below_zero
-from ...spec.attention import ADD, BOTTOM_RIGHT, COLUMN, HIDE, INNER, KEY, QUERY, Attention
+from ...spec.attention import (
+    ADD,
+    BOTTOM_RIGHT,
+    COLUMN,
+    HIDE,
+    INNER,
+    KEY,
+    MULTIPLY,
+    QUERY,
+    Attention,
+    Mask,
+)
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..parts.copies import copy
@@ -48,14 +59,14 @@ _LOWEST = {"float32": -3.4028234663852886e38, "float64": -1.7976931348623157e308
 
 
 def emit_body(problem: Attention, plan: AttentionPlan, operands: Sequence[Operand]) -> None:
-    """Emit the body of ``(q, k, v, mask, *operands of the epilogue, out)``, scheduled by `plan`."""
+    """Emit the body of ``(q, k, v, *masks, *operands of the epilogue, out)``."""
     size = {a: emit.opaque_value(size) for a, size in problem.sizes}
     q, k, v, *others, out = (
         _viewed(operand, argument.order, size)
         for operand, argument in zip(operands, problem.arguments())
     )
-    mask = others.pop(0) if problem.mask else None
-    kernel = _Kernel(problem, plan, size, q, k, v, mask, others, out)
+    masks, others = others[: len(problem.masks)], others[len(problem.masks) :]
+    kernel = _Kernel(problem, plan, size, q, k, v, masks, others, out)
     outer, queries = problem.outer, size[QUERY]
     extents = (*(size[a] for a in outer), emit.ceil_div(queries, plan.width))
     with emit.tasks(prod(extents), plan.parallel) as number:
@@ -87,7 +98,7 @@ class _Kernel(NamedTuple):
     q: Operand
     k: Operand
     v: Operand
-    mask: Operand | None
+    masks: Sequence[Operand]
     others: Sequence[Operand]
     out: Operand
 
@@ -264,22 +275,22 @@ class _Block:
 
     def _mask(self, key: Expr, count: Expr) -> None:
         """Apply masks to scores."""
-        if not (self.kernel.mask or self.problem.causal):
+        if not (self.kernel.masks or self.problem.causal):
             return
-        mask = self._mask_values(key, count) if self.kernel.mask else None
+        masks = [self._mask_values(mask, key, count) for mask in self.kernel.masks]
         for n in emit.loop(count):
             for v in range(self.vectors):
                 at = emit.lanes_of(n * self.width + v * self.lanes, self.lanes)
                 value = emit.let(self.scores[at])
-                if mask is not None:
-                    value = emit.let(self._masked(value, mask(n, v)))
+                for stated, mask in zip(self.problem.masks, masks):
+                    value = emit.let(self._masked(value, stated, mask(n, v)))
                 if self.problem.causal:
                     value = self._hidden(value, key + n, v)
                 emit.store(self.scores, at, value)
 
-    def _mask_values(self, key: Expr, count: Expr) -> Callable[[Expr, int], Expr]:
-        """Return ``value(n, v)``: the vector of the mask for a key and some queries."""
-        mask, width, lanes = self.kernel.mask, self.width, self.lanes
+    def _mask_values(self, mask: Operand, key: Expr, count: Expr) -> Callable[[Expr, int], Expr]:
+        """Return ``value(n, v)``: the vector of a mask for a key and some queries."""
+        width, lanes = self.width, self.lanes
         step, apart = (mask.strides.get(letter, 0) for letter in (KEY, QUERY))
         start = self._start(mask) + key * step + self.first * apart
         start = emit.opaque_base(start)
@@ -294,11 +305,10 @@ class _Block:
         )  # fmt: skip
         return lambda n, v: copied[emit.lanes_of(n * width + v * lanes, lanes)]
 
-    def _masked(self, value: Expr, mask: Expr) -> Expr:
-        """Return scores with a vector of the mask applied."""
-        stated = self.problem.mask
-        if stated.op == ADD:
-            return value + mask
+    def _masked(self, value: Expr, stated: Mask, mask: Expr) -> Expr:
+        """Return scores with a vector of a mask applied."""
+        if stated.op in (ADD, MULTIPLY):
+            return value + mask if stated.op == ADD else value * mask
         zero, fill = (
             emit.broadcast(emit.constant(number, self.dtype), self.lanes)
             for number in (0, stated.fill)

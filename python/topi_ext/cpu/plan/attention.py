@@ -125,8 +125,7 @@ def _task_cycles(
     of_softmax = keys * vectors * costs.exp
     copied = width * (inner + columns) * costs.turn
     copied += keys * (inner * plan.copies_k + columns * plan.copies_v) * costs.copy
-    if problem.mask and "m" in problem.mask.order:
-        copied += keys * width * costs.turn
+    copied += keys * width * costs.turn * sum("m" in mask.order for mask in problem.masks)
     share = 0.5 if problem.causal and keys > plan.keys else 1.0
     cycles: float = costs.all * (costs.task + copied + share * (scores + values + of_softmax))
     return cycles
