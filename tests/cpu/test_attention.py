@@ -15,7 +15,8 @@ from helpers.kernels import HOST, built, guarded
 from topi_ext import backend, compat
 from topi_ext.cpu import kernels
 from topi_ext.cpu.machine import CpuMachine
-from topi_ext.cpu.plan.attention import AttentionPlan, attention_candidates
+from topi_ext.cpu.plan.attention import AttentionPlan, attention_candidates, copies
+from topi_ext.cpu.plan.attention_few import AttentionFewPlan, attention_few_candidates
 from topi_ext.cpu.select.choose import choose
 from topi_ext.spec.attention import ADD, HIDE, KEEP, MASK_OPS, Attention, Mask
 from topi_ext.spec.post_ops import PostOp
@@ -68,6 +69,24 @@ def some_plan(problem: Attention, dice: random.Random) -> AttentionPlan:
     )  # fmt: skip
 
 
+def some_of_few(dice: random.Random, dtype: str) -> tuple[Attention, AttentionFewPlan]:
+    """Return a problem of few queries, and a plan that shares keys among tasks."""
+    problem = some_problem(dice, dtype)
+    shapes = {"m": dice.randint(1, 6), "d": 4 * dice.randint(1, 10), "e": 4 * dice.randint(1, 10)}
+    problem = replace(problem, sizes=tuple({**problem.size, **shapes}.items()))
+    m, n, d, e = (problem.size[a] for a in "mnde")
+    of_inner, of_columns = (
+        dice.choice([lanes for lanes in (2, 4, 8, 16) if size % lanes == 0]) for size in (d, e)
+    )
+    vectors = [number for number in (1, 2, 3, 5) if d // of_inner % number == 0]
+    return problem, AttentionFewPlan(
+        dice.choice([2, 4, 8, 16]), of_inner, of_columns, dice.choice(vectors),
+        dice.choice([n, dice.randint(1, n)]), dice.randint(1, m), dice.randint(1, e // of_columns),
+        dice.choice([1, 2, 3]), copies(problem, "d"), copies(problem, "e"),
+        dice.choice([True, False]),
+    )  # fmt: skip
+
+
 def arrays(problem: Attention, rng: np.random.Generator) -> list[np.ndarray]:
     """Return operands; of masks, all of some rows is minus infinity, or hidden."""
     made = []
@@ -106,20 +125,24 @@ def check(kernel: object, problem: Attention, operands: list[np.ndarray]) -> Non
 def check_some(seed: int, dtype: str = "float32") -> None:
     print("seed", seed, dtype)
     dice, rng = random.Random(seed), np.random.default_rng(seed)
-    problem = some_problem(dice, dtype)
-    plan = some_plan(problem, dice)
+    if seed % 2:
+        problem, plan = some_of_few(dice, dtype)
+    else:
+        problem = some_problem(dice, dtype)
+        plan = some_plan(problem, dice)
     print(problem, plan)
     check(built([kernels.build(problem, plan)])["f0"], problem, arrays(problem, rng))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(24))
 def test_any_plan(seed: int) -> None:
     check_some(seed)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
-def test_dtypes(dtype: str) -> None:
-    check_some(7, dtype)
+@pytest.mark.parametrize("seed", [7, 8])
+def test_dtypes(dtype: str, seed: int) -> None:
+    check_some(seed, dtype)
 
 
 @deep
@@ -163,15 +186,39 @@ def test_symbolic_sizes(rng: np.random.Generator) -> None:
         check(kernel, known, arrays(known, rng))
 
 
+def test_steps_of_decoding(rng: np.random.Generator) -> None:
+    """One query and any number of keys; threads share the keys of two heads."""
+    n = compat.size_var("n")
+    sizes = (("h", 2), ("m", 1), ("n", n), ("d", 24), ("e", 8))
+    problem = Attention(
+        sizes, "mhd", "nhd", "nhe", "mhe", ("float32",) * 4, 0.2, (Mask(ADD, "n", "float32"),),
+        "bottom_right",
+    )  # fmt: skip
+    many = replace(MACHINE, threads=8)
+    known = replace(problem, sizes=(*sizes[:2], ("n", 4096), *sizes[3:]))
+    plan = choose(known, many)
+    assert isinstance(plan, AttentionFewPlan) and plan.splits >= 4
+    assert isinstance(choose(problem, MACHINE), AttentionFewPlan)
+    kernel = built([kernels.build(problem, plan)])["f0"]
+    for length in (1, 30, 700):
+        known = replace(problem, sizes=(*sizes[:2], ("n", length), *sizes[3:]))
+        check(kernel, known, arrays(known, rng))
+
+
 def test_infinite_and_undefined_scores(rng: np.random.Generator) -> None:
     """NaN and infinite elements reach the queries that meet them, as in NumPy."""
-    sizes = (("m", 9), ("n", 40), ("d", 4), ("e", 3))
+    sizes = (("m", 9), ("n", 40), ("d", 4), ("e", 4))
     problem = Attention(sizes, "md", "nd", "ne", "me", ("float32",) * 4)
     operands = arrays(problem, rng)
     operands[0][2, 1], operands[0][5] = np.nan, np.inf
     operands[2][7, 1] = np.nan
-    plan = AttentionPlan(8, 1, 16, 4, 3, False, False, False)
-    check(built([kernels.build(problem, plan)])["f0"], problem, operands)
+    plans = [
+        AttentionPlan(8, 1, 16, 4, 3, False, False, False),
+        AttentionFewPlan(8, 4, 4, 1, 16, 3, 1, 2, False, False, False),
+    ]
+    library = built([kernels.build(problem, plan) for plan in plans])
+    for name in ("f0", "f1"):
+        check(library[name], problem, operands)
 
 
 def test_scores_are_not_stored() -> None:
@@ -204,6 +251,14 @@ def test_candidates_name_the_same_sums() -> None:
         plan.vectors * (max(plan.key_tile, plan.column_tile) + 1) < MACHINE.registers
         for _, plan in costed
     )
+    few = replace(problem, sizes=(*sizes[:1], ("m", 4), *sizes[2:]))
+    of_few = [plan for _, plan in attention_few_candidates(few, MACHINE)]
+    assert of_few and all(
+        plan.column_vectors * (plan.query_tile + 1) < MACHINE.registers
+        and plan.inner_lanes + plan.inner_vectors < MACHINE.registers
+        for plan in of_few
+    )
+    assert not list(attention_few_candidates(problem, MACHINE))
     longer = replace(problem, sizes=(("h", 2), ("m", 64), ("n", 640), ("d", 40), ("e", 40)))
     assert min(costed)[0] < min(attention_candidates(longer, MACHINE), key=lambda a: a[0])[0]
 

@@ -8,7 +8,17 @@ from dataclasses import dataclass, replace
 from string import ascii_letters
 
 from ..compat import same_size
-from ..spec.attention import COLUMN, INNER, KEY, MULTIPLY, QUERY, TOP_LEFT, Attention, Mask
+from ..spec.attention import (
+    COLUMN,
+    INNER,
+    KEY,
+    MULTIPLY,
+    OPERAND_ROLES,
+    QUERY,
+    TOP_LEFT,
+    Attention,
+    Mask,
+)
 from ..spec.dtypes import FLOATS
 from ..spec.geometry import Size
 from ..spec.post_ops import PostOp
@@ -184,7 +194,11 @@ class AttentionAnchor(MatrixAnchor):
     def is_attention(self) -> bool:
         """Whether a kernel can compute it: queries, keys and columns are one axis each."""
         head_sizes = (self.letters.extent(self._of_role(a)) for a in (_INNER, COLUMN_LETTER))
-        return all(isinstance(size, int) for size in head_sizes) and self._orders() is not None
+        orders = self._orders()
+        if orders is None or not all(isinstance(size, int) for size in head_sizes):
+            return False
+        q, k, v, *_, y = (set(order) & set(_ROLES) for order in orders)
+        return [q, k, v, y] == list(map(set, OPERAND_ROLES))
 
     def problem(self, epilogue: Sequence[PostOp]) -> Attention:
         """Return the attention with post-ops; :attr:`is_attention` says whether there is one."""

@@ -34,6 +34,9 @@ from .rowwise import SOFTMAX, RowWise
 
 QUERY, KEY, INNER, COLUMN = ROLES = "mnde"
 
+OPERAND_ROLES = (QUERY + INNER, KEY + INNER, KEY + COLUMN, QUERY + COLUMN)
+"""Letters that q, k, v and y have beside those of the batch."""
+
 ADD, KEEP, HIDE, MULTIPLY = MASK_OPS = ("add", "keep", "hide", "multiply")
 
 TOP_LEFT, BOTTOM_RIGHT = "top_left", "bottom_right"
@@ -101,7 +104,7 @@ class Attention(LetteredProblem):
     kind = "attention"
 
     def __post_init__(self) -> None:
-        for letters, needed in ((self.q, "md"), (self.k, "nd"), (self.v, "ne"), (self.y, "me")):
+        for letters, needed in zip((self.q, self.k, self.v, self.y), OPERAND_ROLES):
             other = set(ROLES) - set(needed)
             if not set(needed) <= set(letters) or other & set(letters):
                 raise fail(self.kind, f"letters {letters!r} must be {needed!r} and the batch")
@@ -198,7 +201,8 @@ class Attention(LetteredProblem):
         dtype_q, dtype_k, dtype_v, dtype_y = self.dtypes
         steps: Epilogue = (PostOp("multiply", value=self.scale),)
         for mask in self.masks:
-            order = "".join(a for a in mask.order if a in scores)
+            varies = (a for a in mask.order if a in scores and not _is_one(self.size[a]))
+            order = "".join(varies)
             op = MULTIPLY if mask.op == MULTIPLY else ADD
             steps = (*steps, PostOp(op, order, order)) if order else steps
 
