@@ -223,6 +223,8 @@ def _attention() -> Iterator[Entry]:
     causal = partial(OP.nn.attention, causal_mask="TopLeft")
     yield "attention/causal", [((2, 64, 2, 8),)] * 3, causal
     yield "attention/symbolic", [((2, n, 2, 64),)] * 3, OP.nn.attention
+    few = [((1, 2, 4, 64),), ((1, n, 4, 64),), ((1, n, 4, 64),)]
+    yield "attention/few", few, OP.nn.attention
     mask = ((1, 1, 100, 100),)
     yield "attention/mask", [((1, 100, 4, 64),)] * 3 + [mask], OP.nn.attention
 

@@ -15,9 +15,10 @@ from helpers.kernels import HOST, built, guarded
 from topi_ext import backend, compat
 from topi_ext.cpu import kernels
 from topi_ext.cpu.machine import CpuMachine
-from topi_ext.cpu.plan.attention import AttentionPlan, attention_candidates
+from topi_ext.cpu.plan.attention import AttentionPlan, attention_candidates, copies
+from topi_ext.cpu.plan.attention_few import AttentionFewPlan, attention_few_candidates
 from topi_ext.cpu.select.choose import choose
-from topi_ext.spec.attention import ADD, HIDE, KEEP, Attention, Mask
+from topi_ext.spec.attention import ADD, HIDE, KEEP, MASK_OPS, Attention, Mask
 from topi_ext.spec.post_ops import PostOp
 from topi_ext.spec.reference import attention
 
@@ -36,20 +37,26 @@ LAYOUTS = [
 ]
 """Heads outside and inside of positions, channels first, and heads that share keys or values."""
 
-MASKS = ["", "mn", "n", "ahmn", "hnm", "am"]
+MASKS = ["mn", "n", "ahmn", "hnm", "am", "h"]
 
 
 def some_problem(dice: random.Random, dtype: str = "float32") -> Attention:
     """Return a problem of random sizes, layouts and masks."""
     largest = {"a": 2, "h": 3, "m": 70, "n": 90, "d": 40, "e": 40}
     sizes = tuple((a, dice.choice([1, dice.randint(1, most)])) for a, most in largest.items())
-    order, op = dice.choice(MASKS), dice.choice([ADD, KEEP, HIDE])
-    mask = Mask(op, order, dtype if op == ADD else "bool", dice.choice([-np.inf, -3.0, -3e38]))
+    masks = tuple(some_mask(dice, dtype) for _ in range(dice.choice([0, 1, 1, 2, 3])))
     return Attention(
         sizes, *dice.choice(LAYOUTS), (dtype,) * 4, dice.choice([1.0, -0.7, 0.3, 30.0]),
-        mask if order else None, dice.choice(["", "", "top_left", "bottom_right"]),
+        masks, dice.choice(["", "", "top_left", "bottom_right"]),
         dice.choice([True, False]), dice.choice([(), (PostOp("add", "he", "he"),)]),
     )  # fmt: skip
+
+
+def some_mask(dice: random.Random, dtype: str) -> Mask:
+    """Return a mask of random letters."""
+    op = dice.choice(MASK_OPS)
+    of_op = "bool" if op in (KEEP, HIDE) else dtype
+    return Mask(op, dice.choice(MASKS), of_op, dice.choice([-np.inf, -3.0, -3e38]))
 
 
 def some_plan(problem: Attention, dice: random.Random) -> AttentionPlan:
@@ -62,15 +69,34 @@ def some_plan(problem: Attention, dice: random.Random) -> AttentionPlan:
     )  # fmt: skip
 
 
+def some_of_few(dice: random.Random, dtype: str) -> tuple[Attention, AttentionFewPlan]:
+    """Return a problem of few queries, and a plan that shares keys among tasks."""
+    problem = some_problem(dice, dtype)
+    shapes = {"m": dice.randint(1, 6), "d": 4 * dice.randint(1, 10), "e": 4 * dice.randint(1, 10)}
+    problem = replace(problem, sizes=tuple({**problem.size, **shapes}.items()))
+    m, n, d, e = (problem.size[a] for a in "mnde")
+    of_inner, of_columns = (
+        dice.choice([lanes for lanes in (2, 4, 8, 16) if size % lanes == 0]) for size in (d, e)
+    )
+    vectors = [number for number in (1, 2, 3, 5) if d // of_inner % number == 0]
+    return problem, AttentionFewPlan(
+        dice.choice([2, 4, 8, 16]), of_inner, of_columns, dice.choice(vectors),
+        dice.choice([n, dice.randint(1, n)]), dice.randint(1, m), dice.randint(1, e // of_columns),
+        dice.choice([1, 2, 3]), copies(problem, "d"), copies(problem, "e"),
+        dice.choice([True, False]),
+    )  # fmt: skip
+
+
 def arrays(problem: Attention, rng: np.random.Generator) -> list[np.ndarray]:
     """Return operands; of masks, all of some rows is minus infinity, or hidden."""
     made = []
+    ops = {f"mask{number or ''}": mask.op for number, mask in enumerate(problem.masks)}
     for argument in list(problem.arguments())[:-1]:
         values = rng.standard_normal(argument.shape)
-        if argument.name == "mask":
-            values = values < rng.choice([-9.0, 0.0, 0.0, 9.0]) if argument.dtype == "bool" else (
-                np.where(values < rng.choice([-9.0, 0.0, 9.0]), -np.inf, values)
-            )  # fmt: skip
+        if argument.dtype == "bool":
+            values = values < rng.choice([-9.0, 0.0, 0.0, 9.0])
+        elif ops.get(argument.name) == ADD:
+            values = np.where(values < rng.choice([-9.0, 0.0, 9.0]), -np.inf, values)
         made.append(values.astype(numpy_dtype(argument.dtype)))
     return made
 
@@ -79,8 +105,8 @@ def check(kernel: object, problem: Attention, operands: list[np.ndarray]) -> Non
     """Run between guards, and compare with NumPy in float64."""
     *_, result = problem.arguments()
     q, k, v, *rest = operands
-    mask = rest.pop(0) if problem.mask else None
-    want = attention(problem, q, k, v, mask)
+    masks, rest = rest[: len(problem.masks)], rest[len(problem.masks) :]
+    want = attention(problem, q, k, v, *masks)
     for step, operand in zip(problem.epilogue, rest):
         axes = [problem.y.index(a) for a in step.order]
         shape = [n if a in step.order else 1 for a, n in zip(problem.y, want.shape)]
@@ -99,20 +125,24 @@ def check(kernel: object, problem: Attention, operands: list[np.ndarray]) -> Non
 def check_some(seed: int, dtype: str = "float32") -> None:
     print("seed", seed, dtype)
     dice, rng = random.Random(seed), np.random.default_rng(seed)
-    problem = some_problem(dice, dtype)
-    plan = some_plan(problem, dice)
+    if seed % 2:
+        problem, plan = some_of_few(dice, dtype)
+    else:
+        problem = some_problem(dice, dtype)
+        plan = some_plan(problem, dice)
     print(problem, plan)
     check(built([kernels.build(problem, plan)])["f0"], problem, arrays(problem, rng))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(24))
 def test_any_plan(seed: int) -> None:
     check_some(seed)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
-def test_dtypes(dtype: str) -> None:
-    check_some(7, dtype)
+@pytest.mark.parametrize("seed", [7, 8])
+def test_dtypes(dtype: str, seed: int) -> None:
+    check_some(seed, dtype)
 
 
 @deep
@@ -127,16 +157,16 @@ def test_beside_pytorch(causal: bool, rng: np.random.Generator) -> None:
     torch = pytest.importorskip("torch")
     sizes = (("a", 2), ("h", 3), ("m", 33), ("n", 21), ("d", 40), ("e", 24))
     layout = ("ahmd", "ahnd", "ahne", "ahme")
-    mask = None if causal else Mask(KEEP, "amn", "bool")
+    masks = () if causal else (Mask(KEEP, "amn", "bool"),)
     problem = Attention(
-        sizes, *layout, ("float32",) * 4, 0.158, mask, "top_left" if causal else "", True
+        sizes, *layout, ("float32",) * 4, 0.158, masks, "top_left" if causal else "", True
     )
     operands = arrays(problem, rng)
-    if mask is not None:
+    if masks:
         operands[3][0, :5] = False
-    q, k, v, *masks = (torch.from_numpy(one) for one in operands)
+    q, k, v, *shown = (torch.from_numpy(one) for one in operands)
     want = torch.nn.functional.scaled_dot_product_attention(
-        q.double(), k.double(), v.double(), *(one[:, None] for one in masks),
+        q.double(), k.double(), v.double(), *(one[:, None] for one in shown),
         is_causal=causal, scale=0.158,
     )  # fmt: skip
     np.testing.assert_allclose(attention(problem, *operands), want.numpy(), rtol=0, atol=1e-14)
@@ -147,9 +177,8 @@ def test_symbolic_sizes(rng: np.random.Generator) -> None:
     """One function for any batch and any number of queries and keys."""
     names = {a: compat.size_var(a) for a in "amn"}
     sizes = (*names.items(), ("h", 2), ("d", 8), ("e", 5))
-    problem = Attention(
-        sizes, "amhd", "anhd", "anhe", "amhe", ("float32",) * 4, 0.35, Mask(ADD, "amn", "float32")
-    )
+    mask = Mask(ADD, "amn", "float32")
+    problem = Attention(sizes, "amhd", "anhd", "anhe", "amhe", ("float32",) * 4, 0.35, (mask,))
     plan = replace(choose(problem, MACHINE), lanes=8, vectors=2, keys=16)
     kernel = built([kernels.build(problem, plan)])["f0"]
     for a, m, n in [(1, 1, 1), (3, 16, 16), (2, 37, 45), (1, 7, 100), (2, 25, 15)]:
@@ -157,15 +186,39 @@ def test_symbolic_sizes(rng: np.random.Generator) -> None:
         check(kernel, known, arrays(known, rng))
 
 
+def test_steps_of_decoding(rng: np.random.Generator) -> None:
+    """One query and any number of keys; threads share the keys of two heads."""
+    n = compat.size_var("n")
+    sizes = (("h", 2), ("m", 1), ("n", n), ("d", 24), ("e", 8))
+    problem = Attention(
+        sizes, "mhd", "nhd", "nhe", "mhe", ("float32",) * 4, 0.2, (Mask(ADD, "n", "float32"),),
+        "bottom_right",
+    )  # fmt: skip
+    many = replace(MACHINE, threads=8)
+    known = replace(problem, sizes=(*sizes[:2], ("n", 4096), *sizes[3:]))
+    plan = choose(known, many)
+    assert isinstance(plan, AttentionFewPlan) and plan.splits >= 4
+    assert isinstance(choose(problem, MACHINE), AttentionFewPlan)
+    kernel = built([kernels.build(problem, plan)])["f0"]
+    for length in (1, 30, 700):
+        known = replace(problem, sizes=(*sizes[:2], ("n", length), *sizes[3:]))
+        check(kernel, known, arrays(known, rng))
+
+
 def test_infinite_and_undefined_scores(rng: np.random.Generator) -> None:
     """NaN and infinite elements reach the queries that meet them, as in NumPy."""
-    sizes = (("m", 9), ("n", 40), ("d", 4), ("e", 3))
+    sizes = (("m", 9), ("n", 40), ("d", 4), ("e", 4))
     problem = Attention(sizes, "md", "nd", "ne", "me", ("float32",) * 4)
     operands = arrays(problem, rng)
     operands[0][2, 1], operands[0][5] = np.nan, np.inf
     operands[2][7, 1] = np.nan
-    plan = AttentionPlan(8, 1, 16, 4, 3, False, False, False)
-    check(built([kernels.build(problem, plan)])["f0"], problem, operands)
+    plans = [
+        AttentionPlan(8, 1, 16, 4, 3, False, False, False),
+        AttentionFewPlan(8, 4, 4, 1, 16, 3, 1, 2, False, False, False),
+    ]
+    library = built([kernels.build(problem, plan) for plan in plans])
+    for name in ("f0", "f1"):
+        check(library[name], problem, operands)
 
 
 def test_scores_are_not_stored() -> None:
@@ -198,6 +251,14 @@ def test_candidates_name_the_same_sums() -> None:
         plan.vectors * (max(plan.key_tile, plan.column_tile) + 1) < MACHINE.registers
         for _, plan in costed
     )
+    few = replace(problem, sizes=(*sizes[:1], ("m", 4), *sizes[2:]))
+    of_few = [plan for _, plan in attention_few_candidates(few, MACHINE)]
+    assert of_few and all(
+        plan.column_vectors * (plan.query_tile + 1) < MACHINE.registers
+        and plan.inner_lanes + plan.inner_vectors < MACHINE.registers
+        for plan in of_few
+    )
+    assert not list(attention_few_candidates(problem, MACHINE))
     longer = replace(problem, sizes=(("h", 2), ("m", 64), ("n", 640), ("d", 40), ("e", 40)))
     assert min(costed)[0] < min(attention_candidates(longer, MACHINE), key=lambda a: a[0])[0]
 
@@ -206,7 +267,7 @@ def test_candidates_name_the_same_sums() -> None:
     ("change", "line"),
     [
         ({"q": "mk"}, "attention: letters 'mk' must be 'md' and the batch"),
-        ({"mask": Mask("times", "mn", "float32")}, "attention: mask 'times' must be one of"),
+        ({"masks": (Mask("times", "mn", "float32"),)}, "attention: mask 'times' must be one of"),
     ],
 )
 def test_refusals(change: dict, line: str) -> None:

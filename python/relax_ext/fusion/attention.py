@@ -5,7 +5,8 @@ The chain is read backwards from the product of weights and values.  It may be s
 exports it, decomposed or not, as ONNX exporters write it, or as transformers compute it:
 
     q, k        scaled by a number, transposed, reshaped, broadcast to a group of heads
-    scores      multiplied or divided by a number, one mask added or chosen by ``where``
+    scores      multiplied or divided by a number; masks that are added, chosen by ``where``, or
+                factors, one after another and perhaps with views in between
     softmax     in another floating-point dtype; zeros where all of a row is minus infinity
 """
 
@@ -20,8 +21,8 @@ import numpy as np
 
 from topi_ext import backend
 from topi_ext.compat import call_attr, constant_value, dtype_name, relax, tensor_type_of
-from topi_ext.fusion.attention import MASK, SCORES, AttentionAnchor, K, Q, V
-from topi_ext.spec.attention import ADD, BOTTOM_RIGHT, HIDE, KEEP, TOP_LEFT, Mask
+from topi_ext.fusion.attention import MASKS, SCORES, AttentionAnchor, K, Q, V
+from topi_ext.spec.attention import ADD, BOTTOM_RIGHT, HIDE, KEEP, MULTIPLY, TOP_LEFT, Mask
 from topi_ext.spec.dtypes import FLOATS
 
 from ..target import target_of
@@ -88,7 +89,8 @@ def read_operator(call: Any, lookup: Lookup) -> Match | None:
 def _stored(anchor: AttentionAnchor, inputs: list[Any], type_: Any, lookup: Lookup) -> Match:
     """Return the match whose kernel reads operands as they are stored, before views of them."""
     tensors = []
-    for number, operand in zip((Q, K, V, MASK), inputs):
+    for place, operand in enumerate(inputs):
+        number = place if place <= V else MASKS + place - V - 1
         tensor, anchor = _stored_operand(anchor, number, operand, lookup)
         tensors.append(tensor)
     return Match(anchor, tuple(tensors), type_)
@@ -140,15 +142,17 @@ class _Chain:
 
     Attributes
     ----------
-    weights, product, mask : relax.Expr
-        The weights, the call that multiplies query and key, and the mask, as far as they are read.
+    weights, product : relax.Expr
+        The weights, and the call that multiplies query and key, as far as they are read.
+    masks : list of relax.Expr
+        In the order in which they are applied.
     """
 
     def __init__(self, scope: Scope):
         self.scope, self.lookup = scope, scope.lookup
         self.weights: Any = None
         self.product: Any = None
-        self.mask: Any = None
+        self.masks: list[Any] = []
 
     def read(self, call: Any) -> Match | None:
         """Read the product of weights and values."""
@@ -162,7 +166,7 @@ class _Chain:
         anchor = anchor and self._softmax(self.weights, anchor)
         if not anchor:
             return None
-        inputs = [*self.product.args, values, *([] if self.mask is None else [self.mask])]
+        inputs = [*self.product.args, values, *self.masks]
         return _stored(anchor, inputs, tensor_type_of(call), self.lookup)
 
     def _softmax(self, weights: Any, anchor: AttentionAnchor) -> AttentionAnchor | None:
@@ -225,7 +229,7 @@ class _Chain:
             masked = causal or anchor.masked(stated, shape)
             found = masked and self._scores(scores, masked)
             if found:
-                self.mask = self.mask if causal else mask
+                self.masks += [] if causal else [mask]
                 yield found
 
     def _product(self, call: Any, anchor: AttentionAnchor) -> AttentionAnchor | None:
@@ -249,7 +253,7 @@ class _Chain:
             if value not in inside:
                 call = self.lookup(value)
                 inside[value] = False
-                if is_operator(call) and not value.same_as(self.mask):
+                if is_operator(call) and not any(map(value.same_as, self.masks)):
                     is_product = call.same_as(self.product)
                     operands = () if is_product else call.args
                     found = [follows(one) for one in operands if isinstance(one, R.Var)]
@@ -267,8 +271,8 @@ class _Chain:
 
 def _hides_later_keys(mask: Any, stated: Mask, lookup: Lookup) -> bool:
     """Return whether a mask is known to hide the keys behind a query's own number, and no other."""
-    array = _array(mask, lookup)
-    if array is None or array.ndim != 2 or stated.fill != -inf or stated.op == HIDE:
+    array = _array(mask, lookup) if stated.op in (ADD, KEEP) else None
+    if array is None or array.ndim != 2 or stated.fill != -inf:
         return False
     triangle = np.tri(*array.shape, dtype=bool)
     return np.array_equal(array, np.where(triangle, 0.0, -inf) if stated.op == ADD else triangle)
@@ -312,13 +316,16 @@ def _array(expr: Any, lookup: Lookup) -> np.ndarray | None:
     return _ELEMENTWISE[name](*operands)
 
 
+_BINARY = {"relax.add": ADD, "relax.multiply": MULTIPLY}
+
+
 def _masks(call: Any, lookup: Lookup) -> Iterator[tuple[Any, Any, Mask]]:
     """Yield each way to read a call as scores with a mask: scores, mask, and what it does."""
-    if call.op.name == "relax.add":
+    if call.op.name in _BINARY:
         for scores, mask in (call.args, reversed(call.args)):
             dtype = dtype_name(tensor_type_of(mask).dtype)
             if dtype in FLOATS:
-                yield scores, mask, Mask(ADD, "", dtype)
+                yield scores, mask, Mask(_BINARY[call.op.name], "", dtype)
     elif call.op.name == "relax.where":
         condition, *values = call.args
         for op, (scores, fill) in ((KEEP, values), (HIDE, reversed(values))):

@@ -11,6 +11,7 @@ from ..kernel.registry import DynamicShapes, Kernel, Registry
 from ..spec.rowwise import OPS as ROW_OPS
 from .machine import CpuMachine
 from .plan.attention import AttentionPlan, attention_candidates
+from .plan.attention_few import AttentionFewPlan, attention_few_candidates
 from .plan.direct import DirectPlan, direct_candidates, direct_of_any_size, plan_direct
 from .plan.direct_amx import DirectAmxPlan, direct_amx_candidates
 from .plan.direct_amx_int8 import DirectAmxInt8Plan, direct_amx_int8_candidates
@@ -123,6 +124,10 @@ KERNELS: Registry[CpuMachine] = Registry(
     ),
     Kernel(
         "attention", AttentionPlan, ("attention",), attention_candidates,
+        dynamic=DynamicShapes(kinds=("attention",)),
+    ),
+    Kernel(
+        "attention_few", AttentionFewPlan, ("attention",), attention_few_candidates,
         dynamic=DynamicShapes(kinds=("attention",)),
     ),
     Kernel("transpose", TransposePlan, ("transpose",), transpose_candidates),

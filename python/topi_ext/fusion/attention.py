@@ -8,7 +8,17 @@ from dataclasses import dataclass, replace
 from string import ascii_letters
 
 from ..compat import same_size
-from ..spec.attention import COLUMN, INNER, KEY, QUERY, TOP_LEFT, Attention, Mask
+from ..spec.attention import (
+    COLUMN,
+    INNER,
+    KEY,
+    MULTIPLY,
+    OPERAND_ROLES,
+    QUERY,
+    TOP_LEFT,
+    Attention,
+    Mask,
+)
 from ..spec.dtypes import FLOATS
 from ..spec.geometry import Size
 from ..spec.post_ops import PostOp
@@ -22,8 +32,8 @@ from .products import (
     letters_of_product,
 )
 
-Q, K, V, MASK, SCORES, Y = range(6)
-"""Numbers of the tensors of :class:`.axes.Letters`."""
+Q, K, V, SCORES, MASKS = range(5)
+"""Numbers of the tensors of :class:`.axes.Letters`; masks come last but for the result."""
 
 _INNER = "D"
 """The letter of the head size; letters of the product of weights and values are lower case."""
@@ -41,8 +51,9 @@ class AttentionAnchor(MatrixAnchor):
     dtypes : tuple of str
         Dtypes of q, k, v and the result.
     scale : float
-    mask : Mask, optional
-        Its letters are those of the tensor `MASK`.
+    masks : tuple of Mask
+        In the order in which they are applied; their letters are those of the tensors from `MASKS`
+        on.
     causal : str
     zeros_empty : bool
         As :class:`~topi_ext.spec.attention.Attention` has them.
@@ -50,7 +61,7 @@ class AttentionAnchor(MatrixAnchor):
 
     dtypes: tuple[str, str, str, str]
     scale: float = 1.0
-    mask: Mask | None = None
+    masks: tuple[Mask, ...] = ()
     causal: str = ""
     zeros_empty: bool = False
 
@@ -74,7 +85,7 @@ class AttentionAnchor(MatrixAnchor):
         if letters is None:
             return None
         scores, v, y = letters.tensors
-        letters = replace(letters, tensors=((), (), v, (), scores, y))
+        letters = replace(letters, tensors=((), (), v, scores, y))
         return cls(letters, tuple(shapes[-1]), dtypes)
 
     @classmethod
@@ -88,7 +99,7 @@ class AttentionAnchor(MatrixAnchor):
         row, term, column = ROW_LETTER, TERM_LETTER, COLUMN_LETTER
         sizes = {"a": a, "b": h, row: m, term: n, _INNER: d, column: e}
         tensors = (
-            ("a", row, "b", _INNER), ("a", term, "b", _INNER), ("a", term, "b", column), (),
+            ("a", row, "b", _INNER), ("a", term, "b", _INNER), ("a", term, "b", column),
             ("a", "b", row, term), ("a", row, "b", column),
         )  # fmt: skip
         return cls(Letters(sizes, tensors), (a, m, h, e), dtypes)
@@ -115,7 +126,7 @@ class AttentionAnchor(MatrixAnchor):
 
         None for scores, and where q, k or v would lose an axis that is not of the batch.
         """
-        kept = "" if number == MASK else "".join(map(self._of_role, _ROLES.values()))
+        kept = "" if number >= MASKS else "".join(map(self._of_role, _ROLES.values()))
         if number == SCORES:
             kept = "".join(self.letters.sizes)
         letters = self.letters.broadcast(number, shape, kept=kept)
@@ -132,17 +143,20 @@ class AttentionAnchor(MatrixAnchor):
         return axis == (self._of_role(TERM_LETTER),)
 
     def masked(self, mask: Mask, shape: Sequence[Size]) -> AttentionAnchor | None:
-        """Return the anchor with a mask of this shape, which is broadcast to that of the scores.
+        """Return the anchor with a mask of this shape, which is broadcast to that of the scores
+        and comes before the masks that there are.
 
-        None where there is a mask, or `shape` is not broadcast.
+        None where `shape` is not broadcast.
         """
         axes = self.letters.tensors[SCORES]
-        if self.mask or len(shape) > len(axes):
+        if len(shape) > len(axes):
             return None
         found = _broadcast_axes(self.letters, axes[len(axes) - len(shape) :], shape)
         if found is None or not "".join(found):
             return None
-        return replace(self, letters=self.letters.with_axes(MASK, found), mask=mask)
+        tensors = self.letters.tensors
+        letters = replace(self.letters, tensors=(*tensors[:MASKS], found, *tensors[MASKS:]))
+        return replace(self, letters=letters, masks=(mask, *self.masks))
 
     def hiding_later_keys(self) -> AttentionAnchor | None:
         """Return the anchor whose queries read keys up to their own number, as the last two axes of
@@ -150,6 +164,7 @@ class AttentionAnchor(MatrixAnchor):
         axes = self.letters.tensors[SCORES][-2:]
         counts = axes == (self._of_role(ROW_LETTER), self._of_role(TERM_LETTER))
         is_plain = counts and not self.causal and self.scale > 0
+        is_plain = is_plain and all(mask.op != MULTIPLY for mask in self.masks)
         return replace(self, causal=TOP_LEFT) if is_plain else None
 
     def scaled(self, factor: float) -> AttentionAnchor | None:
@@ -179,16 +194,20 @@ class AttentionAnchor(MatrixAnchor):
     def is_attention(self) -> bool:
         """Whether a kernel can compute it: queries, keys and columns are one axis each."""
         head_sizes = (self.letters.extent(self._of_role(a)) for a in (_INNER, COLUMN_LETTER))
-        return all(isinstance(size, int) for size in head_sizes) and self._orders() is not None
+        orders = self._orders()
+        if orders is None or not all(isinstance(size, int) for size in head_sizes):
+            return False
+        q, k, v, *_, y = (set(order) & set(_ROLES) for order in orders)
+        return [q, k, v, y] == list(map(set, OPERAND_ROLES))
 
     def problem(self, epilogue: Sequence[PostOp]) -> Attention:
         """Return the attention with post-ops; :attr:`is_attention` says whether there is one."""
         orders = self._orders()
         assert orders is not None
-        q, k, v, mask, _, y = orders
+        q, k, v, _, *masks, y = orders
         sizes = {name: self.letters.extent(self._of_role(a)) for name, a in _ROLES.items()}
         sizes |= {name: self.letters.sizes[a] for a, name in self._batch().items()}
-        stated = self.mask and replace(self.mask, order=mask)
+        stated = tuple(replace(mask, order=order) for mask, order in zip(self.masks, masks))
         return Attention(
             tuple(sizes.items()), q, k, v, y, self.dtypes, self.scale, stated, self.causal,
             self.zeros_empty, tuple(epilogue),

@@ -81,6 +81,8 @@ class Letters:
         """Take the letters of an axis of this size from the front of `left`; axes `behind` it
         follow."""
         result, taken = self, ""
+        if self._is_axis_of_one(left, size, behind):
+            return self, left.pop(0)
         while not _is_one(size):
             if not left:
                 return None
@@ -102,6 +104,12 @@ class Letters:
             else:
                 return None
         return result, taken
+
+    def _is_axis_of_one(self, left: list[str], size: Any, behind: Sequence[Any]) -> bool:
+        """Return whether an axis of one element is that of the next letter; of more such axes than
+        letters, side by side, the last ones are."""
+        axes = _leading_ones([size, *behind])
+        return 0 < axes <= _leading_ones([self.sizes[a] for a in left])
 
     def _take_symbolic(
         self, left: list[str], size: Any, behind: Sequence[Any]
@@ -151,6 +159,11 @@ class Letters:
         for letter in letters:
             size = size * self.sizes[letter]
         return size
+
+
+def _leading_ones(sizes: Sequence[Any]) -> int:
+    """Return how many of the first sizes are 1."""
+    return next((number for number, size in enumerate(sizes) if not _is_one(size)), len(sizes))
 
 
 def _is_one(size: Any) -> bool:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention, ``y = softmax(scale * q k^T + mask) v``, with a letter for each axis as in ``einsum``.
+"""Attention, ``y = softmax(scale * q k^T + masks) v``, with a letter for each axis as in
+``einsum``.
 
 ======  ==================================  =======================
 letter  axis                                operands
 ======  ==================================  =======================
-m       queries                             q, y, perhaps the mask
-n       keys: softmax is along them         k, v, perhaps the mask
+m       queries                             q, y, perhaps masks
+n       keys: softmax is along them         k, v, perhaps masks
 d       head size: scores are summed over   q, k
 e       head size of values                 v, y
 others  batch, heads                        y, and some of the rest
@@ -33,7 +34,10 @@ from .rowwise import SOFTMAX, RowWise
 
 QUERY, KEY, INNER, COLUMN = ROLES = "mnde"
 
-ADD, KEEP, HIDE = MASK_OPS = ("add", "keep", "hide")
+OPERAND_ROLES = (QUERY + INNER, KEY + INNER, KEY + COLUMN, QUERY + COLUMN)
+"""Letters that q, k, v and y have beside those of the batch."""
+
+ADD, KEEP, HIDE, MULTIPLY = MASK_OPS = ("add", "keep", "hide", "multiply")
 
 TOP_LEFT, BOTTOM_RIGHT = "top_left", "bottom_right"
 """Causal attention: query m reads keys up to m, or up to m + n - m where both end together."""
@@ -47,11 +51,11 @@ class Mask:
     ----------
     op : str
         ``add``: it is added; ``keep``: where it is false a score becomes `fill`; ``hide``: where it
-        is true.
+        is true; ``multiply``: it is a factor, such as the learned temperature of a head.
     order : str
         Its letters, in memory order.
     dtype : str
-        ``bool`` unless it is added.
+        ``bool`` unless it is added or a factor.
     fill : float
     """
 
@@ -75,7 +79,8 @@ class Attention(LetteredProblem):
         Dtypes of q, k, v and y.
     scale : float
         Factor of the sums of products.
-    mask : Mask, optional
+    masks : tuple of Mask
+        In the order in which they are applied.
     causal : str
         Empty, ``top_left`` or ``bottom_right``: which keys a query reads.
     zeros_empty : bool
@@ -91,7 +96,7 @@ class Attention(LetteredProblem):
     y: str
     dtypes: tuple[str, str, str, str]
     scale: float = 1.0
-    mask: Mask | None = None
+    masks: tuple[Mask, ...] = ()
     causal: str = ""
     zeros_empty: bool = False
     epilogue: Epilogue = ()
@@ -99,23 +104,24 @@ class Attention(LetteredProblem):
     kind = "attention"
 
     def __post_init__(self) -> None:
-        for letters, needed in ((self.q, "md"), (self.k, "nd"), (self.v, "ne"), (self.y, "me")):
+        for letters, needed in zip((self.q, self.k, self.v, self.y), OPERAND_ROLES):
             other = set(ROLES) - set(needed)
             if not set(needed) <= set(letters) or other & set(letters):
                 raise fail(self.kind, f"letters {letters!r} must be {needed!r} and the batch")
         if not all(isinstance(self.size[a], int) for a in INNER + COLUMN):
             raise fail(self.kind, "head sizes must be known")
-        if self.mask and self.mask.op not in MASK_OPS:
-            raise fail(self.kind, f"mask {self.mask.op!r} must be one of {MASK_OPS}")
+        for mask in self.masks:
+            if mask.op not in MASK_OPS:
+                raise fail(self.kind, f"mask {mask.op!r} must be one of {MASK_OPS}")
 
     @property
     def shape_text(self) -> str:
         """Sizes of the operands and of the result."""
         tensors = (self.q, self.k, self.v, self.y)
         q, k, v, y = (by(self.shape(letters)) for letters in tensors)
-        mask = f" {self.mask.op} {by(self.shape(self.mask.order))}" if self.mask else ""
+        masks = "".join(f" {mask.op} {by(self.shape(mask.order))}" for mask in self.masks)
         causal = f" {self.causal}" if self.causal else ""
-        return f"{q}, {k}{mask}{causal}, {v} -> {y} as {','.join(tensors[:3])}->{self.y}"
+        return f"{q}, {k}{masks}{causal}, {v} -> {y} as {','.join(tensors[:3])}->{self.y}"
 
     @cached_property
     def size(self) -> dict[str, Size]:
@@ -134,12 +140,12 @@ class Attention(LetteredProblem):
         return "".join(a for a in self.y if a not in ROLES)
 
     def arguments(self) -> Iterator[Argument]:
-        """Query, key, value, the mask, operands of the epilogue, and the result."""
+        """Query, key, value, masks, operands of the epilogue, and the result."""
         for name, letters, dtype in zip("qkv", (self.q, self.k, self.v), self.dtypes):
             yield Argument(name, letters, self.shape(letters), dtype)
-        if self.mask:
-            order = self.mask.order
-            yield Argument("mask", order, self.shape(order), self.mask.dtype)
+        for number, mask in enumerate(self.masks):
+            name = f"mask{number or ''}"
+            yield Argument(name, mask.order, self.shape(mask.order), mask.dtype)
         for number, step in enumerate(step for step in self.epilogue if step.order):
             yield Argument(f"operand{number}", step.order, self.shape(step.order), self.dtypes[3])
         yield Argument("out", self.y, self.shape(self.y), self.dtypes[3])
@@ -169,7 +175,7 @@ class Attention(LetteredProblem):
     def _pairs(self) -> Iterator[tuple[str, str]]:
         """Yield pairs of letters, neighbours in every operand that has one of them."""
         orders = [self.q, self.k, self.v, self.y, *(step.order for step in self.epilogue)]
-        orders += [self.mask.order] if self.mask else []
+        orders += [mask.order for mask in self.masks]
         for first, second in itertools.pairwise(self.y):
             is_row = QUERY in (first, second)
             if (is_row and self.causal) or COLUMN in (first, second):
@@ -184,19 +190,21 @@ class Attention(LetteredProblem):
             return "".join(a for a in order if a not in gone)
 
         kept = tuple((a, sizes.get(a, size)) for a, size in self.sizes if a not in gone)
-        mask = self.mask and replace(self.mask, order=rest(self.mask.order))
+        masks = tuple(replace(mask, order=rest(mask.order)) for mask in self.masks)
         q, k, v, y = map(rest, (self.q, self.k, self.v, self.y))
         steps = without_letters(self.epilogue, gone)
-        return replace(self, sizes=kept, q=q, k=k, v=v, y=y, mask=mask, epilogue=steps)
+        return replace(self, sizes=kept, q=q, k=k, v=v, y=y, masks=masks, epilogue=steps)
 
     def separate(self) -> tuple[MatMul, RowWise, MatMul]:
         """Return both products and the softmax between them, with scores in memory."""
         scores = "".join(a for a in self.outer if a in self.q + self.k) + QUERY + KEY
         dtype_q, dtype_k, dtype_v, dtype_y = self.dtypes
         steps: Epilogue = (PostOp("multiply", value=self.scale),)
-        order = "".join(a for a in self.mask.order if a in scores) if self.mask else ""
-        if order:
-            steps = (*steps, PostOp("add", order, order))
+        for mask in self.masks:
+            varies = (a for a in mask.order if a in scores and not _is_one(self.size[a]))
+            order = "".join(varies)
+            op = MULTIPLY if mask.op == MULTIPLY else ADD
+            steps = (*steps, PostOp(op, order, order)) if order else steps
 
         def sized(letters: str) -> tuple[tuple[str, Size], ...]:
             return tuple((a, self.size[a]) for a in letters)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .attention import ADD, BOTTOM_RIGHT, KEEP, KEY, QUERY, Attention
+from .attention import ADD, BOTTOM_RIGHT, KEEP, KEY, MULTIPLY, QUERY, Attention
 from .geometry import Geometry
 from .layout import SPATIAL, Layouts
 from .post_ops import NO_ZERO_POINTS, ZeroPoints
@@ -119,8 +119,8 @@ def groups(geometry: Geometry) -> Iterator[tuple[slice, slice]]:
         yield slice(g * c, (g + 1) * c), slice(g * k, (g + 1) * k)
 
 
-def attention(problem: Attention, q: Array, k: Array, v: Array, mask: Array | None = None) -> Array:
-    """Return ``softmax(scale * q k^T + mask) v`` in float64, of operands as the problem stores
+def attention(problem: Attention, q: Array, k: Array, v: Array, *masks: Array) -> Array:
+    """Return ``softmax(scale * q k^T + masks) v`` in float64, of operands as the problem stores
     them."""
     scores = problem.outer + QUERY + KEY
     q, k, v = (np.asarray(operand, np.float64) for operand in (q, k, v))
@@ -128,14 +128,14 @@ def attention(problem: Attention, q: Array, k: Array, v: Array, mask: Array | No
     batch = np.ones(problem.shape(problem.outer))
     terms = f"{problem.outer},{problem.q},{problem.k}->{scores}"
     weights = problem.scale * np.einsum(terms, batch, q, k)
-    if problem.mask is not None and mask is not None:
-        order = [a for a in scores if a in problem.mask.order]
-        turned = mask.transpose([problem.mask.order.index(a) for a in order])
+    for stated, mask in zip(problem.masks, masks):
+        order = [a for a in scores if a in stated.order]
+        turned = mask.transpose([stated.order.index(a) for a in order])
         mask = turned.reshape([size if a in order else 1 for a, size in zip(scores, shape)])
-        if problem.mask.op == ADD:
-            weights = weights + mask
+        if stated.op in (ADD, MULTIPLY):
+            weights = weights + mask if stated.op == ADD else weights * mask
         else:
-            weights = np.where(mask == (problem.mask.op == KEEP), weights, problem.mask.fill)
+            weights = np.where(mask == (stated.op == KEEP), weights, stated.fill)
     if problem.causal:
         last = shape[-1] - shape[-2] if problem.causal == BOTTOM_RIGHT else 0
         is_read = np.arange(shape[-1]) <= np.arange(shape[-2])[:, None] + last

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel of attention: ``softmax(scale * q k^T + mask) v`` without all scores in memory.
+"""The kernel of attention: ``softmax(scale * q k^T + masks) v`` without all scores in memory.
 
 Lanes run over queries, values of k and v are broadcast::
 
@@ -35,27 +35,20 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import NamedTuple
 
-from ...emit.post_ops import RowEpilogue, exp_below_zero
-from ...spec.attention import ADD, BOTTOM_RIGHT, COLUMN, HIDE, INNER, KEY, QUERY, Attention
+from ...emit.post_ops import exp_below_zero
+from ...spec.attention import BOTTOM_RIGHT, COLUMN, INNER, KEY, QUERY, Attention
 from .. import emit
 from ..emit import Array, Expr, Operand
-from ..parts.copies import copy
+from ..parts.attention import LOWEST, AttentionOperands, inverse, masked, write_row
 from ..parts.outer_product import Matrix, RegisterTile, add_products
 from ..parts.transpose import Pitched, copy_matrix
 from ..plan.attention import AttentionPlan
 
-_LOWEST = {"float32": -3.4028234663852886e38, "float64": -1.7976931348623157e308}
-
 
 def emit_body(problem: Attention, plan: AttentionPlan, operands: Sequence[Operand]) -> None:
-    """Emit the body of ``(q, k, v, mask, *operands of the epilogue, out)``, scheduled by `plan`."""
-    size = {a: emit.opaque_value(size) for a, size in problem.sizes}
-    q, k, v, *others, out = (
-        _viewed(operand, argument.order, size)
-        for operand, argument in zip(operands, problem.arguments())
-    )
-    mask = others.pop(0) if problem.mask else None
-    kernel = _Kernel(problem, plan, size, q, k, v, mask, others, out)
+    """Emit the body of ``(q, k, v, *masks, *operands of the epilogue, out)``."""
+    kernel = AttentionOperands.of(problem, plan, operands)
+    size = kernel.size
     outer, queries = problem.outer, size[QUERY]
     extents = (*(size[a] for a in outer), emit.ceil_div(queries, plan.width))
     with emit.tasks(prod(extents), plan.parallel) as number:
@@ -71,28 +64,7 @@ def emit_body(problem: Attention, plan: AttentionPlan, operands: Sequence[Operan
                 _emit_block(kernel, where, (first, count), -(-count // plan.lanes))
 
 
-def _viewed(operand: Operand, letters: str, size: dict[str, Expr]) -> Operand:
-    """Return the operand with these letters, and strides that are computed once."""
-    view = Operand(operand.buffer, operand.dtype, letters, [size[a] for a in letters])
-    view.strides = {a: emit.opaque_value(step) for a, step in view.strides.items()}
-    return view
-
-
-class _Kernel(NamedTuple):
-    """What all blocks of queries share: the problem, its plan, sizes by letter, and operands."""
-
-    problem: Attention
-    plan: AttentionPlan
-    size: dict[str, Expr]
-    q: Operand
-    k: Operand
-    v: Operand
-    mask: Operand | None
-    others: Sequence[Operand]
-    out: Operand
-
-
-def _emit_any_number(kernel: _Kernel, where: dict[str, Expr], first: Expr) -> None:
+def _emit_any_number(kernel: AttentionOperands, where: dict[str, Expr], first: Expr) -> None:
     """Emit a block of a symbolic number of queries: at once, or vector by vector."""
     plan = kernel.plan
     count = emit.clamped_extent(first, kernel.size[QUERY], plan.width)
@@ -107,7 +79,7 @@ def _emit_any_number(kernel: _Kernel, where: dict[str, Expr], first: Expr) -> No
 
 
 def _emit_block(
-    kernel: _Kernel, where: dict[str, Expr], queries: tuple[Expr, Expr], vectors: int
+    kernel: AttentionOperands, where: dict[str, Expr], queries: tuple[Expr, Expr], vectors: int
 ) -> None:
     """Emit a block of queries: the first one, and how many, in so many vectors."""
     arrays = _Arrays.allocated(kernel, vectors * kernel.plan.lanes)
@@ -132,7 +104,7 @@ class _Arrays(NamedTuple):
     sums: Array
 
     @classmethod
-    def allocated(cls, kernel: _Kernel, width: int) -> _Arrays:
+    def allocated(cls, kernel: AttentionOperands, width: int) -> _Arrays:
         """Allocate all of them."""
         tile = kernel.plan.key_tile
         keys = -(-kernel.plan.keys // tile) * tile
@@ -157,7 +129,7 @@ class _Block:
 
     def __init__(
         self,
-        kernel: _Kernel,
+        kernel: AttentionOperands,
         where: dict[str, Expr],
         queries: tuple[Expr, Expr],
         vectors: int,
@@ -176,7 +148,7 @@ class _Block:
         """Emit the whole block."""
         self._copy_queries()
         self._begin()
-        keys = self._keys()
+        keys = self.kernel.keys_before(self.first + self.count)
         for number in emit.loop(emit.ceil_div(keys, self.plan.keys)):
             key = emit.let(number * self.plan.keys)
             count = emit.clamped_extent(key, keys, self.plan.keys)
@@ -209,20 +181,7 @@ class _Block:
         zero = emit.constant(0, self.dtype)
         emit.fill(self.columns, 0, self.size[COLUMN] * self.width, zero)
         emit.fill(self.sums, 0, self.width, zero)
-        emit.fill(self.largest, 0, self.width, emit.constant(_LOWEST[self.dtype], self.dtype))
-
-    def _diagonal(self) -> Expr:
-        """Return the last key that query 0 reads, in causal attention."""
-        ends = self.problem.causal == BOTTOM_RIGHT
-        return self.size[KEY] - self.size[QUERY] if ends else 0
-
-    def _keys(self) -> Expr:
-        """Return the number of keys that some query of the block reads."""
-        keys = self.size[KEY]
-        if not self.problem.causal:
-            return keys
-        last = self.first + self.count + self._diagonal()
-        return emit.opaque_value(emit.most(emit.least(keys, last), 0))
+        emit.fill(self.largest, 0, self.width, emit.constant(LOWEST[self.dtype], self.dtype))
 
     # ------------------------------------------------------------ scores
 
@@ -264,22 +223,22 @@ class _Block:
 
     def _mask(self, key: Expr, count: Expr) -> None:
         """Apply masks to scores."""
-        if not (self.kernel.mask or self.problem.causal):
+        if not (self.kernel.masks or self.problem.causal):
             return
-        mask = self._mask_values(key, count) if self.kernel.mask else None
+        masks = [self._mask_values(mask, key, count) for mask in self.kernel.masks]
         for n in emit.loop(count):
             for v in range(self.vectors):
                 at = emit.lanes_of(n * self.width + v * self.lanes, self.lanes)
                 value = emit.let(self.scores[at])
-                if mask is not None:
-                    value = emit.let(self._masked(value, mask(n, v)))
+                for stated, mask in zip(self.problem.masks, masks):
+                    value = emit.let(masked(value, stated, mask(n, v), (self.lanes, self.dtype)))
                 if self.problem.causal:
                     value = self._hidden(value, key + n, v)
                 emit.store(self.scores, at, value)
 
-    def _mask_values(self, key: Expr, count: Expr) -> Callable[[Expr, int], Expr]:
-        """Return ``value(n, v)``: the vector of the mask for a key and some queries."""
-        mask, width, lanes = self.kernel.mask, self.width, self.lanes
+    def _mask_values(self, mask: Operand, key: Expr, count: Expr) -> Callable[[Expr, int], Expr]:
+        """Return ``value(n, v)``: the vector of a mask for a key and some queries."""
+        width, lanes = self.width, self.lanes
         step, apart = (mask.strides.get(letter, 0) for letter in (KEY, QUERY))
         start = self._start(mask) + key * step + self.first * apart
         start = emit.opaque_base(start)
@@ -294,22 +253,10 @@ class _Block:
         )  # fmt: skip
         return lambda n, v: copied[emit.lanes_of(n * width + v * lanes, lanes)]
 
-    def _masked(self, value: Expr, mask: Expr) -> Expr:
-        """Return scores with a vector of the mask applied."""
-        stated = self.problem.mask
-        if stated.op == ADD:
-            return value + mask
-        zero, fill = (
-            emit.broadcast(emit.constant(number, self.dtype), self.lanes)
-            for number in (0, stated.fill)
-        )
-        values = (fill, value) if stated.op == HIDE else (value, fill)
-        return emit.select(mask != zero, *values)
-
     def _hidden(self, value: Expr, key: Expr, v: int) -> Expr:
         """Return the scores of a key, minus infinity for queries that do not read it."""
         lowest = emit.broadcast(emit.constant(-float("inf"), self.dtype), self.lanes)
-        lane = emit.wide(key - self.first - self._diagonal() - v * self.lanes).astype("int32")
+        lane = emit.wide(key - self.first - self.kernel.diagonal - v * self.lanes).astype("int32")
         lane = emit.broadcast(emit.let(lane), self.lanes)
         return emit.select(emit.lane_numbers(self.lanes) < lane, lowest, value)
 
@@ -319,7 +266,7 @@ class _Block:
         """Replace scores by exponentials, and rescale what there is of earlier keys."""
         lowest, zero = (
             emit.broadcast(emit.constant(number, self.dtype), self.lanes)
-            for number in (_LOWEST[self.dtype], 0)
+            for number in (LOWEST[self.dtype], 0)
         )
         largest = self._reduced(count, emit.most, lowest, lambda score, _: score)
         if not self.is_one_block:
@@ -392,17 +339,9 @@ class _Block:
 
     def _write(self) -> None:
         """Write columns over sums."""
-        columns, out, problem = self.size[COLUMN], self.kernel.out, self.problem
-        zero, one = (
-            emit.broadcast(emit.constant(number, self.dtype), self.lanes) for number in (0, 1)
-        )
+        columns = self.size[COLUMN]
         sums = [emit.let(self.sums[at]) for at in self._vectors()]
-        factors = [emit.let(one / each) for each in sums]
-        if problem.zeros_empty:
-            factors = [
-                emit.let(emit.select(total == zero, zero, factor))
-                for total, factor in zip(sums, factors)
-            ]
+        factors = [inverse(total, self.problem, self.lanes) for total in sums]
         self._multiply(self.columns, columns, factors)
         pitch = -(-columns // self.lanes) * self.lanes
         rows = emit.scratch(self.width * pitch, self.dtype)
@@ -410,17 +349,6 @@ class _Block:
             Pitched(rows, 0, pitch), self.columns, 0, (1, self.width), (self.count, columns),
             self.lanes, self.width,
         )  # fmt: skip
-        step = out.strides[COLUMN]
         for m in emit.loop(self.count):
-            where = {**self.where, QUERY: self.first + m, COLUMN: 0}
-            into = emit.opaque_base(out.at("".join(where), *where.values()))
-            source = emit.opaque_base(m * pitch)
-            if problem.epilogue or step != 1:
-                epilogue = RowEpilogue.along(
-                    problem.epilogue, self.dtype, self.kernel.others, where, COLUMN
-                )
-                for e in emit.loop(columns):
-                    value = epilogue(rows[source + e], e)
-                    emit.store(out, into + e * step, emit.cast(value, self.dtype, out.dtype))
-            else:
-                copy(out, into, rows, source, columns, self.lanes)
+            where = {**self.where, QUERY: self.first + m}
+            write_row(self.kernel, where, rows, m * pitch, self.lanes)

@@ -56,10 +56,10 @@ def reduced(
     for i in emit.loop(count - done):
         emit.store(rest, 0, combine(rest[0], value(done + i, 1)))
     totals = [emit.let(register[index]) for register, index in accumulators]
-    return emit.let(combine(_folded(totals, combine, lanes), rest[0]))
+    return emit.let(combine(folded(totals, combine, lanes), rest[0]))
 
 
-def _folded(vectors: list[Expr], combine: Callable[[Expr, Expr], Expr], lanes: int) -> Expr:
+def folded(vectors: list[Expr], combine: Callable[[Expr, Expr], Expr], lanes: int) -> Expr:
     """Return the combination of all elements of some vectors."""
     while len(vectors) > 1:
         vectors = [emit.let(combine(a, b)) for a, b in zip(vectors[::2], vectors[1::2])]
@@ -71,3 +71,21 @@ def _folded(vectors: list[Expr], combine: Callable[[Expr, Expr], Expr], lanes: i
         )
         vector = emit.let(combine(low, high))
     return vector
+
+
+def row_sums(rows: list[Expr], lanes: int) -> Expr:
+    """Return the vector whose element i is the sum of the elements of vector i of `lanes` ones.
+
+    Two vectors whose numbers differ in one bit become one: its elements with that bit are those of
+    the second, and each is added to its neighbour at the distance of the bit.
+    """
+    distance = 1
+    while len(rows) > 1:
+        kept = [i + lanes if i & distance else i for i in range(lanes)]
+        added = [i ^ distance for i in kept]
+        rows = [
+            emit.let(emit.let(emit.shuffled(pair, kept)) + emit.let(emit.shuffled(pair, added)))
+            for pair in zip(rows[::2], rows[1::2])
+        ]
+        distance *= 2
+    return rows[0]

@@ -62,14 +62,14 @@ def attention_candidates(
     problem: Attention, machine: CpuMachine
 ) -> Iterator[tuple[float, AttentionPlan]]:
     """Yield plans and their cycles; symbolic sizes are taken for 256."""
-    known = _known(problem)
+    known = of_known_sizes(problem)
     for plan in _candidates(known, machine):
         cycles, of_tasks = _cycles(known, plan, machine)
         parallel = of_tasks >= PARALLEL_CYCLES or not problem.is_static
         yield cycles, replace(plan, parallel=parallel and machine.threads > 1)
 
 
-def _known(problem: Attention) -> Attention:
+def of_known_sizes(problem: Attention) -> Attention:
     """Return the problem with sizes that are numbers, none of them 0."""
     sizes = tuple(
         (a, max(1, size) if isinstance(size, int) else NOMINAL) for a, size in problem.sizes
@@ -82,7 +82,7 @@ def _candidates(problem: Attention, machine: CpuMachine) -> Iterator[AttentionPl
     dtype = problem.acc_dtype
     most = machine.lanes(dtype)
     lanes = min(most, 1 << max(1, (queries - 1).bit_length()))
-    copies_k = problem.dtypes[1] != dtype or (step(problem.k, "d", problem) != 1)
+    copies_k = copies(problem, "d")
     copies_v = problem.dtypes[2] != dtype
     blocks = sorted({min(block, -(-keys // 8) * 8) for block in KEYS})
     for vectors, block in product(range(1, min(-(-queries // lanes), MOST_VECTORS) + 1), blocks):
@@ -91,10 +91,13 @@ def _candidates(problem: Attention, machine: CpuMachine) -> Iterator[AttentionPl
         yield AttentionPlan(lanes, vectors, block, key_tile, column_tile, copies_k, copies_v)
 
 
-def step(order: str, letter: str, problem: Attention) -> int:
-    """Return how far neighbours along a letter are apart in an operand of these letters."""
-    distance: int = problem.extent(order.partition(letter)[2])
-    return distance
+def copies(problem: Attention, letter: str) -> bool:
+    """Return whether rows of keys (d) or of values (e) are copied: they are of another dtype, or
+    their elements are apart."""
+    order, dtype = (
+        (problem.k, problem.dtypes[1]) if letter == "d" else (problem.v, problem.dtypes[2])
+    )
+    return dtype != problem.acc_dtype or problem.extent(order.partition(letter)[2]) != 1
 
 
 def _cycles(problem: Attention, plan: AttentionPlan, machine: CpuMachine) -> tuple[float, float]:
@@ -125,8 +128,7 @@ def _task_cycles(
     of_softmax = keys * vectors * costs.exp
     copied = width * (inner + columns) * costs.turn
     copied += keys * (inner * plan.copies_k + columns * plan.copies_v) * costs.copy
-    if problem.mask and "m" in problem.mask.order:
-        copied += keys * width * costs.turn
+    copied += keys * width * costs.turn * sum("m" in mask.order for mask in problem.masks)
     share = 0.5 if problem.causal and keys > plan.keys else 1.0
     cycles: float = costs.all * (costs.task + copied + share * (scores + values + of_softmax))
     return cycles

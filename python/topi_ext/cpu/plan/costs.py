@@ -544,6 +544,12 @@ class AttentionCosts:
     """To copy an element beside its neighbours."""
     turn: float = 0.6
     """To copy an element by squares that are transposed in registers."""
+    few_task: float = 150.0
+    """To begin a task of few queries."""
+    fold: float = 2.0
+    """To add the elements of a vector, as many of them as one has lanes."""
+    again: float = 1.0
+    """To read a vector of values again, for other queries."""
     all: float = 1.15
     """Times all, against separate products, whose estimates are too high by that where all is near:
     a head of 256 channels and 256 positions took 1.1 times as long in one kernel."""
