@@ -214,15 +214,14 @@ Groups = Sequence[tuple[Optimizer, Sequence[Any]]]
 
 
 def update_function(groups: Groups, clip_norm: float | None = None) -> Any:
-    """Make the function that updates all weights.
+    """Build the function that updates all weights.
 
     Parameters
     ----------
     groups : sequence of (Optimizer, sequence of relax.Var)
         The weights by groups; tensors of known shape and of one dtype, float32 or float64.
     clip_norm : float, optional
-        The largest norm of all gradients together, to which larger ones are scaled down, as
-        ``torch.nn.utils.clip_grad_norm_`` does it.
+        The maximum norm of all gradients together, as for ``torch.nn.utils.clip_grad_norm_``.
 
     Returns
     -------
@@ -234,7 +233,7 @@ def update_function(groups: Groups, clip_norm: float | None = None) -> Any:
     Raises
     ------
     ValueError
-        One line, where weights are missing or of several dtypes.
+        If weights are missing or of several dtypes.
     """
     dtype = _dtype(groups)
     for _, weights in groups:

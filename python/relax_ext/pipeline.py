@@ -40,23 +40,23 @@ _PASSES = {"llvm": "cpu_generic", "cuda": "cuda"}
 def pipeline(target: Any, database: AnyPath | None = None) -> Any:
     """Return the passes of ``tvm.compile`` for models with convolutions, as ``relax_pipeline``.
 
-    Beyond what ``import relax_ext`` does: batch norms of inference become arithmetic; bias, scale,
-    residual and activation (relu, clip, tanh, sigmoid, silu, gelu, ...) behind a convolution are
-    computed by its kernel; weights that are constants are packed at compile time.  The other
-    operators run on all threads of a CPU, by vectors: exp, log, erf, tanh and sigmoid of float32
-    too, with an error of 5 units in the last place at most.  On CUDA they are scheduled by TVM, and
-    means and variances over all axes, at which it fails, by us; half-precision convolutions get
-    channels last where that pays.  ``PassContext(config={"relax.backend.use_cuda_graph": True})``
-    around ``tvm.compile`` captures launches in a CUDA graph.  For a target without kernels of ours
-    it is TVM's default pipeline.
+    In addition to ``import relax_ext``, the kernel of a convolution computes batch norm of
+    inference, bias, scale, residual and activation (relu, clip, tanh, sigmoid, silu, gelu, ...),
+    and constant weights are packed at compile time.  The other operators run on all threads of a
+    CPU with vector instructions, including exp, log, erf, tanh and sigmoid of float32, with an
+    error of at most 5 units in the last place.  On CUDA TVM schedules them, except for means and
+    variances over all axes, at which it fails; half-precision convolutions get channels last if the
+    estimate is lower.  ``PassContext(config={"relax.backend.use_cuda_graph": True})`` around
+    ``tvm.compile`` captures launches in a CUDA graph.  For a target without kernels of ours it is
+    TVM's default pipeline.
 
     Parameters
     ----------
     target : str, dict or tvm.target.Target
     database : str or path, optional
-        A file that :func:`relax_ext.tune` wrote: its plans are taken before those that are fastest
-        by estimate.  It is read when the pipeline runs; entries for another machine, or of another
-        version, are ignored.  Left out, it is what ``TVM_CONV_PLANS`` of the environment names.
+        A file of :func:`relax_ext.tune`, whose plans have priority over estimated ones.  It is read
+        when the pipeline runs; entries for another machine, or of another version, are ignored.
+        The default is the file that the environment variable ``TVM_CONV_PLANS`` names.
 
     Returns
     -------

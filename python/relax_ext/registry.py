@@ -68,20 +68,21 @@ _registry = _Registry("relax_ext")
 
 
 def register() -> None:
-    """Make TVM's convolutions and transposed convolutions ours; ``import relax_ext`` does it.
+    """Register the rules of this package with TVM's operators; ``import relax_ext`` calls it.
 
-    TVM's importers of ONNX, PyTorch and TFLite make right ones from here on; none is imported.
+    It also corrects TVM's importers of ONNX, PyTorch and TFLite, without importing them.
 
-    Registering twice is harmless.  Inside a :func:`stock` block it acts when the block ends.
+    Registering twice has no further effect.  Inside a :func:`stock` block it acts at the block's
+    end.
     """
     _registry.register()
 
 
 def unregister() -> None:
-    """Give TVM's operators and importers their own rules back, exactly.
+    """Restore TVM's own rules for operators and importers exactly.
 
     The operators that this package added keep their names, and raise an error if they are used.
-    A rule that another package has set after ours stays; a warning names it.
+    A rule that another package has set after ours is kept, with a warning.
     """
     _registry.unregister()
 
@@ -93,10 +94,10 @@ def registered() -> dict[str, bool]:
 
 @contextmanager
 def stock() -> Iterator[None]:
-    """Stock TVM inside a ``with`` block, for comparing.
+    """Use stock TVM inside a ``with`` block, for comparisons.
 
-    It acts on what is compiled, emitted or differentiated inside the block, in this process, and
-    may be nested.  It is not thread-safe.
+    It affects everything that this process compiles, emits or differentiates inside the block.  It
+    can be nested.  It is not thread-safe.
 
     Examples
     --------

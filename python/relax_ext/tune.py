@@ -90,23 +90,23 @@ def tune(
 ) -> list[Tuned]:
     """Measure plans of a model's convolutions, matrix products and attention; keep the fastest.
 
-    Kernels are those that :func:`relax_ext.pipeline` would build, with what is fused and packed.
-    Each plan runs on random operands, in turns with the others; clear losers are left out early.
-    Another plan than the estimate's is kept only where it is 2 % faster, and agrees with it.  The
-    file is written after every kernel, so what was interrupted goes on where it was.
+    Kernels are those that :func:`relax_ext.pipeline` would build, with post-ops and packed weights.
+    Each plan runs on random operands, in turns with the others; clear losers are excluded early.
+    A plan replaces the estimated one only if it is 2 % faster and gives the same result.  The file
+    is written after every kernel, so that an interrupted run can continue.
 
     Parameters
     ----------
     module : tvm.IRModule
-        With or without constant weights.  It is left as it is.
+        With or without constant weights.  It is not changed.
     target : str, dict or tvm.target.Target
         Target of this machine or of the board, with the number of threads of TVM's runtime there.
     database : str or path
-        It is made, or plans are added to it.
+        The file is created, or plans are added to it.
     candidates : int
-        Plans of a kernel that are measured, at most.
+        Maximum number of plans of a kernel that are measured.
     again : bool
-        Whether kernels are measured that the database has.
+        Whether to measure kernels that are already in the database.
     say : callable or Progress, optional
         Takes lines of progress; they are printed to standard error by default.
     board : topi_ext.tuning.rpc.Board, optional
@@ -122,9 +122,9 @@ def tune(
     Raises
     ------
     ValueError
-        For a target that is not that processor; for a file that is something else.
+        For a target that is not this processor, or a file that is not a database.
     topi_ext.tuning.rpc.BoardError
-        The board or its tracker fails; one line.
+        If the board or its tracker fails.
 
     Examples
     --------

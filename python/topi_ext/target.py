@@ -11,12 +11,12 @@ from .processors import started, usable
 
 
 def host_target(num_cores: int | None = None) -> Any:
-    """Return the llvm target that uses all that this machine's processor can do.
+    """Return the llvm target with all features of this machine's processor.
 
     Parameters
     ----------
     num_cores : int, optional
-        Number of threads to plan for; if left out, those that TVM starts in this process.
+        Number of threads to plan for; by default those that TVM starts in this process.
 
     Returns
     -------

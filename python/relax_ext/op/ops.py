@@ -33,7 +33,7 @@ def conv_weight_grad(
     out_layout: str | None = None,
     out_dtype: str | None = None,
 ) -> Any:
-    """Gradient of a convolution in its weight.
+    """Return the gradient of a convolution with respect to its weight.
 
     ``w[k,c,r] = sum over n, p of x[n,c,stride*p - pad + dilation*r] * y[n,k,p]``
 
@@ -95,10 +95,10 @@ def conv_transpose(
     out_layout: str | None = None,
     out_dtype: str | None = None,
 ) -> Any:
-    """Transposed convolution whose output size is given, perhaps symbolic.
+    """Return a transposed convolution with a given output size, which may be symbolic.
 
-    It is the gradient of a strided convolution in its input: where the size of that is symbolic
-    the output padding is no constant, and no attribute can state it.
+    It is the gradient of a strided convolution with respect to its input.  If the size of that
+    input is symbolic, the output padding is not a constant, so no attribute can state it.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def conv_transpose(
         ``(k, c // groups, *kernel)`` in the order of `kernel_layout`.
     size : sequence, relax.ShapeExpr or relax.Expr
         Spatial size of the output, or a tensor that has the shape of the output.  TVM's Gradient
-        gets past a symbolic size only in the form of a tensor.
+        supports a symbolic size only in the form of a tensor.
     strides, padding, dilation, groups
         As in ``relax.op.nn.conv2d_transpose``.
     data_layout, kernel_layout : str

@@ -32,28 +32,27 @@ def training(
     module : torch.nn.Module
         Its ``forward`` returns the loss, a scalar.  Parameters are float32, or float64.
     example : sequence of torch.Tensor
-        Arguments of ``forward``.  Batches of other shapes are compiled when they first come.
+        Arguments of ``forward``.  Batches of other shapes are compiled when they first occur.
     optimizer : torch.optim.SGD, Adam or AdamW
         Optimizer of parameters of `module`, with any number of groups.  It is read at every step,
-        so that schedulers work as ever; its own ``step`` is not called.
+        so that schedulers work as usual; its own ``step`` is not called.
     target : str, dict or tvm.target.Target, optional
-        An llvm target; :func:`relax_ext.host_target` if left out.
+        An llvm target; by default :func:`relax_ext.host_target`.
     clip_norm : float, optional
-        The largest norm of all gradients together, to which larger ones are scaled down, as
-        ``torch.nn.utils.clip_grad_norm_`` does it.
+        The maximum norm of all gradients together, as for ``torch.nn.utils.clip_grad_norm_``.
     database : str or path, optional
         Measured plans, as for :func:`relax_ext.pipeline`.
 
     Returns
     -------
     TrainingStep
-        Called with a batch, it makes a step and returns the loss.  It holds weights, buffers and
-        the optimizer's state; those of `module` change with ``to_torch()`` alone.
+        Called with a batch, it performs a step and returns the loss.  It holds weights, buffers and
+        the optimizer's state; those of `module` change only by ``to_torch()``.
 
     Raises
     ------
     ValueError
-        One line, before anything is compiled, where the module would not train as in PyTorch.
+        Before compilation, if the module would not train as in PyTorch.
 
     Examples
     --------

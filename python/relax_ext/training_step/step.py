@@ -38,12 +38,12 @@ class _Loss:
 class TrainingStep:
     """A module, its loss and its optimizer as compiled functions, and their state in TVM.
 
-    Made by :func:`relax_ext.training`.  A step belongs to one thread.
+    Created by :func:`relax_ext.training`.  A step belongs to one thread.
 
     Attributes
     ----------
     module : torch.nn.Module
-        As it was: :meth:`to_torch` writes the weights and buffers of this step into it.
+        Unchanged until :meth:`to_torch` writes the weights and buffers of this step into it.
     optimizer : torch.optim.Optimizer
         Its groups give the rates of every update.
     """
@@ -135,7 +135,7 @@ class TrainingStep:
         return states.to_torch(loss), gradients
 
     def update(self, gradients: Mapping[str, torch.Tensor], scale: float = 1.0) -> None:
-        """Change the weights by gradients, as the optimizer does it.
+        """Update the weights with gradients, as the optimizer does.
 
         Parameters
         ----------
@@ -163,8 +163,8 @@ class TrainingStep:
         Returns
         -------
         dict
-            ``"module"`` and ``"optimizer"``: what ``state_dict()`` of each would be after the same
-            steps in PyTorch, which loads them.
+            ``"module"`` and ``"optimizer"``: the ``state_dict()`` of each after the same steps in
+            PyTorch, which can load them.
         """
         packed = torch_optimizer.state_dict_of(
             self.optimizer, self._rules, self._groups, self._steps, self._slots
@@ -172,12 +172,12 @@ class TrainingStep:
         return {"module": states.module_state(self.module, self._values), "optimizer": packed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state: of :meth:`state_dict`, or of PyTorch's under the same two keys.
+        """Continue from a state of :meth:`state_dict`, or from PyTorch's under the same two keys.
 
         Raises
         ------
         ValueError
-            One line, where the state is of another module or optimizer.
+            If the state is that of another module or optimizer.
         """
         if set(state) != {"module", "optimizer"}:
             keys = ", ".join(map(repr, sorted(state)))
