@@ -108,18 +108,18 @@ _registry = _Registry()
 
 
 def register() -> None:
-    """Make Relay's convolutions and transposed convolutions ours; ``import relay_ext`` does it.
+    """Register the rules of this package with Relay's operators; ``import relay_ext`` calls it.
 
-    Registering twice is harmless.  Inside a :func:`stock` block it acts when the block ends.
+    Registering twice has no further effect.  Inside a :func:`stock` block it acts at its end.
     """
     _registry.register()
 
 
 def unregister() -> None:
-    """Give Relay's operators their own rules back, exactly.
+    """Restore Relay's own rules for operators exactly.
 
     The operators that this package added keep their names, and raise an error if they are used.
-    A rule that another package has set after ours stays; a warning names it.
+    A rule that another package has set after ours is kept, with a warning.
     """
     _registry.unregister()
 
@@ -131,10 +131,10 @@ def registered() -> dict[str, bool]:
 
 @contextmanager
 def stock() -> Iterator[None]:
-    """Stock Relay inside a ``with`` block, for comparing.
+    """Use stock Relay inside a ``with`` block, for comparisons.
 
-    It acts on what is imported, typed, differentiated or built inside the block, in this process,
-    and may be nested.  It is not thread-safe.
+    It affects everything that this process imports, types, differentiates or builds inside the
+    block.  It can be nested.  It is not thread-safe.
 
     Examples
     --------

@@ -135,7 +135,7 @@ class Packing(NamedTuple):
 
 
 def build(problem: Problem, target: Any) -> Any:
-    """Return the scheduled PrimFunc of one operator, or None where `target` has no kernel for it.
+    """Return the scheduled PrimFunc of an operator, or None if `target` has no kernel for it.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def prepack(problem: Any, target: Any) -> tuple[Packing | None, Any]:
     Returns
     -------
     packing : Packing or None
-        None where the kernel reads weights as they are.
+        None if the kernel reads weights without packing.
     kernel : PrimFunc or None
         As :func:`build` returns it, but with `packed` in place of the weight.
     """
@@ -253,17 +253,17 @@ def estimated_time(
 def plans(problem: Problem, target: Any) -> Iterator[tuple[float, Any]]:
     """Yield every plan that is compared for a problem of known sizes, with its estimated cost.
 
-    Costs are cycles of a processor, or nanoseconds of a GPU.  There may be thousands of plans, and
-    none where `target` has no kernel for the problem.
+    Costs are CPU cycles, or nanoseconds of a GPU.  There may be thousands of plans, and there are
+    none if `target` has no kernel for the problem.
     """
     found = of_target(target)
     return iter(()) if isinstance(found, Unsupported) else found.candidates(problem)
 
 
 def workspace_bytes(func: Any, threads: int) -> int | None:
-    """Return the memory that a kernel of ours allocates while `threads` run it, at most.
+    """Return the maximum of memory that a kernel of this package allocates while `threads` run it.
 
-    None where it depends on a symbolic size.
+    None if it depends on a symbolic size.
     """
     if SCRATCH_BYTES not in func.attrs:
         return None

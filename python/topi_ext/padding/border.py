@@ -61,7 +61,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Border:
-    """The border of a convolution or transposed convolution, as a framework spells it.
+    """The border of a convolution or transposed convolution, as a framework states it.
 
     Parameters
     ----------
@@ -144,9 +144,9 @@ def fit(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the padding after and the output_padding of a transposed convolution of a wanted size.
 
-    One rule for every framework: ``after = full - before - wanted``.  Where that is negative, rows
-    are missing: fewer than stride or dilation are output_padding of PyTorch's kind, more stay
-    negative padding.
+    The rule is the same for every framework: ``after = full - before - wanted``.  If that is
+    negative, rows are missing: fewer than stride or dilation are output_padding as in PyTorch, more
+    remain negative padding.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def fit(
     size, wanted : sequence of int
         Rows of the operand and of the result.
     before : sequence of int
-        Rows of the full result to cut off in front; negative ones put zeros there.
+        Rows of the full result to crop at the front; negative numbers add zeros.
 
     Returns
     -------
@@ -175,8 +175,8 @@ def same_from_valid(window: Window) -> Pairs:
     """Return how much TensorFlow's SAME crops from VALID, per axis, in a transposed convolution.
 
     ``conv_transpose(SAME, size*stride)`` is ``conv_transpose(VALID)`` without its first
-    ``max(reach - stride, 0) // 2`` rows and without the rest of ``reach - stride`` behind.  Where
-    the kernel is shorter than the stride the second number is negative: VALID has to be asked for
+    ``max(reach - stride, 0) // 2`` rows and without the rest of ``reach - stride`` at the end.  If
+    the kernel is shorter than the stride the second number is negative: VALID has to compute
     ``size*stride`` rows, the last of which no tap reaches.
     """
     return Border("same_upper").ends(window)
@@ -184,10 +184,10 @@ def same_from_valid(window: Window) -> Pairs:
 
 @dataclass(frozen=True)
 class Call:
-    """A convolution or transposed convolution, whichever framework spelled it.
+    """A convolution or transposed convolution of any framework.
 
-    `flipped` says that the kernel is read from its other end than that of a convolution, or of the
-    transpose of one: JAX's transposed convolutions without ``transpose_kernel`` are so.
+    `flipped` means that the kernel is reversed compared with a convolution or its transpose,
+    as in JAX's transposed convolutions without ``transpose_kernel``.
     """
 
     window: Window

@@ -24,12 +24,12 @@ class Translation:
     function : str
         The function, layer or operator to call.
     arguments : dict
-        Its arguments that speak of strides, dilations and padding, by its own names.  TensorFlow's
-        ``output_shape`` is the spatial part: put the batch in front of it and channels behind.
+        Its arguments for strides, dilations and padding, by its own names.  TensorFlow's
+        ``output_shape`` is the spatial part: put the batch before it and the channels after it.
     pad : pairs of int
-        Zeros to put around the operand, per axis and before the call; negative ones crop it.
+        Zeros to add around the operand, per axis and before the call; negative numbers crop it.
     crop : pairs of int
-        Rows to cut off the result, per axis; negative ones are zeros to put there, before the bias.
+        Rows to crop from the result, per axis; negative numbers add zeros, before the bias.
     flip_kernel : bool
         Whether the kernel has to be reversed along every spatial axis.
     output_size : tuple of int, optional
@@ -45,7 +45,7 @@ class Translation:
 
     @property
     def is_one_call(self) -> bool:
-        """Return whether the call is all: nothing to pad, to crop or to flip."""
+        """Return whether the call is sufficient: nothing to pad, to crop or to flip."""
         return not self.flip_kernel and not _any(self.pad) and not _any(self.crop)
 
 
@@ -66,8 +66,8 @@ def translate(
     op : {"conv", "conv_transpose"}
         As the source has it.
     size : int or one int per axis, optional
-        Spatial size of the operand.  TensorFlow's transposed convolutions want it, since their
-        ``output_shape`` follows from it; elsewhere only what depends on it asks for it.
+        Spatial size of the operand.  TensorFlow's transposed convolutions need it for their
+        ``output_shape``; other calls need it only if their border depends on it.
     around : bool
         Whether padding and cropping around the call are fine.  Without it, what no single call can
         say is an error.

@@ -33,7 +33,7 @@ QUANTIZED = {"int8": (-128, 127), "uint8": (0, 255)}
 
 @dataclass(frozen=True)
 class Convolution(Problem):
-    """One operator to be built: a kind, its geometry with three spatial axes, and its operands.
+    """An operator to be built: a kind, its geometry with three spatial axes, and its operands.
 
     The batch `n` is treated as a fourth axis with a kernel of one, so that small images of a batch
     share vectors.  Axes are ordered batch, depth, height, width.
@@ -278,16 +278,14 @@ class Convolution(Problem):
 
     @property
     def weights_are_runs(self) -> bool:
-        """Return whether those of a channel of y lie one after the other in memory, taps
-        fastest.
-        """
+        """Return whether the weights of a channel of y are contiguous in memory, taps fastest."""
         order = self.layouts.w
         return order == "OI" + "DHW"[5 - len(order) :]
 
     @property
     def weights_are_rows(self) -> bool:
-        """Return whether an access reads those of an output channel so, in the dtype of its
-        sums.
+        """Return whether an access reads the weights of an output channel contiguously, in the
+        dtype of its sums.
         """
         as_summed = self.dtypes[1] == self.acc_dtype
         return not self.transposed and self.weights_are_runs and as_summed
@@ -300,9 +298,7 @@ class Convolution(Problem):
 
     @property
     def taps_are_runs(self) -> bool:
-        """Return whether weights between two channels, of floats, lie one after the other in
-        memory.
-        """
+        """Return whether the float weights between two channels are contiguous in memory."""
         taps = self.layouts.w.replace("O", "").replace("I", "")
         return (
             self.layouts.w.endswith(taps)

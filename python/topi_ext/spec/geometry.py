@@ -126,8 +126,8 @@ class Geometry:
     The batch and the dtypes are not part of the geometry.
 
     The two sizes are tied by ``x = (y - 1)*stride + dilation*(kernel - 1) + 1 - pad_before
-    - pad_after + output_padding`` per axis, so `output_padding` is not stored: it is what the two
-    sizes say it is.
+    - pad_after + output_padding`` per axis, so `output_padding` is not stored, but
+    follows from the two sizes.
 
     Parameters
     ----------

@@ -29,15 +29,15 @@ Index = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Reference:
-    """The kinds as functions of NumPy arrays; an implementation of ``gradients.Ops``.
+    """The operators as functions of NumPy arrays; an implementation of ``gradients.Ops``.
 
-    Integers are added up in int64, everything else in float64, and the result keeps that dtype.
+    Integers are summed in int64, everything else in float64, and the result keeps that dtype.
 
     Parameters
     ----------
     layouts : Layouts, optional
-        How x, w and y are stored, operands and results alike; NCHW, OIHW and NCHW (or their like)
-        if left out.
+        How x, w and y are stored, operands and results alike; by default NCHW, OIHW and NCHW, or
+        the same for another rank.
     zero_points : tuple of int
         Numbers subtracted from elements of the first and second operand, but not from padding.
     """

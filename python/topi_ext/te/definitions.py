@@ -126,7 +126,7 @@ def conv_transpose_of_zeros(
 def conv_weight_grad(
     x: Tensor, y: Tensor, geometry: Geometry, layouts: Layouts, out_dtype: str
 ) -> Tensor:
-    """Gradient of a convolution in its weight: w from x and y.
+    """Gradient of a convolution with respect to its weight: w from x and y.
 
     ``w[k,c,r] = sum over n, p of x[n,c,stride*p - pad + dilation*r] * y[n,k,p]``
 
