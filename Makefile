@@ -45,7 +45,7 @@ unexport PYTHONPATH
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo docs env env-aarch64 env-all env-models env-relay env-relay-tf env-rivals models test test-models test-fast test-full test-relay test-relay-tf test-tvm025 test-tvm026 lint types format fuzz bench bench-torch-compile bench-training trained-models compiled-models bench-int8 bench-models bench-relay bench-busy dist growth clean
+.PHONY: help demo docs env env-aarch64 env-all env-models env-relay env-relay-tf env-rivals models test test-models test-fast test-full test-relay test-relay-tf test-tvm025 test-tvm026 lint types format fuzz bench bench-torch-compile bench-training trained-models compiled-models bench-int8 bench-models bench-relay bench-busy dist try-python growth clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## */  \1\t/' | expand -t 16
@@ -175,11 +175,16 @@ dist: env  ## the sdist and the wheel, checked, and tried in fresh environments 
 	  (cd / && $(CURDIR)/.venv-dist/bin/python -W error::DeprecationWarning $(CURDIR)/tools/try_install.py) || exit 1; \
 	done
 
+try-python:  ## the package in a fresh environment of PYTHON, such as PYTHON=python3.13: a layer and its gradient
+	$(PYTHON) -m venv --clear .venv-try
+	.venv-try/bin/python -m pip --disable-pip-version-check install --quiet $(TVM_027) .
+	cd / && $(CURDIR)/.venv-try/bin/python -W error::DeprecationWarning $(CURDIR)/tools/try_install.py
+
 growth: env  ## time the three operators as sizes grow, against torch and the machine's limits, write out/growth.*
 	$(PY) benchmarks/scaling.py
 
 clean:  ## remove environments, caches and what the targets wrote
-	rm -rf .venv .venv-models .venv-rivals .venv-tvm026 .venv-tvm025 .venv-relay .venv-relay-tf .venv-aarch64 .venv-dist build dist out report python/*.egg-info
+	rm -rf .venv .venv-models .venv-rivals .venv-tvm026 .venv-tvm025 .venv-relay .venv-relay-tf .venv-aarch64 .venv-dist .venv-try build dist out report python/*.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
