@@ -69,10 +69,10 @@ TABLES = 16
 """Bytes of shared memory for each row: where it begins in the result, and in an operand of the
 epilogue."""
 
-SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Into how many shares a sum over taps and input channels is divided."""
 
-WGRAD_SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
+WGRAD_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 """Into how many shares a sum over positions is divided."""
 
 STAGES = (3, 4)
