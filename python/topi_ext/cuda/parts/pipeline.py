@@ -109,16 +109,34 @@ def multistage(
             copies.keep(stage)
         if is_async:
             emit.call("topi_commit")
-    for number in emit.loop(count):
+    for number, now, later in _stages(count, plan.stages):
         if is_async:
             emit.call(f"topi_wait{plan.stages - 2}")
         emit.barrier(SHARED)
         more = number + ahead < count
-        later = emit.opaque_value(emit.remainder(number + ahead, plan.stages))
         for _ in emit.only_if(more):
             copies.ask(number + ahead, later)
         if is_async:
             emit.call("topi_commit")
-        yield emit.opaque_value(emit.remainder(number, plan.stages) * plan.stage_bytes)
+        yield emit.opaque_value(now * plan.stage_bytes)
         for _ in emit.only_if(more):
             copies.keep(later)
+
+
+def _stages(count: Expr, stages: int) -> Iterator[tuple[Expr, Expr, Expr]]:
+    """Emit a loop over steps: the number of each, its stage, and that of the step before, which the
+    copies of the last step ahead fill."""
+    if stages & (stages - 1) == 0:
+        for number in emit.loop(count):
+            now, before = (emit.remainder(number + more, stages) for more in (0, stages - 1))
+            yield number, emit.opaque_value(now), emit.opaque_value(before)
+        return
+    # Counted: a remainder by three takes seven instructions.
+    held = emit.local(2, "int32")
+    emit.store(held, 0, 0)
+    emit.store(held, 1, stages - 1)
+    for number in emit.loop(count):
+        yield number, held[0], held[1]
+        emit.store(held, 1, held[0])
+        is_last = held[0] == stages - 1
+        emit.store(held, 0, emit.pick(is_last, lambda: emit.typed(0), held[0] + 1))

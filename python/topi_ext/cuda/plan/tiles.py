@@ -69,10 +69,10 @@ TABLES = 16
 """Bytes of shared memory for each row: where it begins in the result, and in an operand of the
 epilogue."""
 
-SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Into how many shares a sum over taps and input channels is divided."""
 
-WGRAD_SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
+WGRAD_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 """Into how many shares a sum over positions is divided."""
 
 STAGES = (3, 4)
@@ -183,15 +183,15 @@ class WarpTiles(Plan):
     def instructions(self) -> float:
         """Of a warp in a step, where operands are copied without a register.
 
-        Counted in machine code for sm_90, 120 to 220 for five tiles: 5 % off at most but for
-        128 x 64, which takes 15 % more.
+        Counted in machine code for sm_90, 100 to 204 for five tiles: 6 % off at most, of four
+        stages 11 % too many.
         """
         groups = self.tile.depth * self.width // 32
         products = self.row_blocks * self.column_blocks * groups
         loads = (self.row_blocks + self.column_blocks / 2) * groups
         copies = self.stage_bytes / 16 / self.threads
         # Of TF32, three products and four additions, and what splits the operands.
-        return products * (1 if self.width == 2 else 10) + loads + 12 * copies + 48
+        return products * (1 if self.width == 2 else 10) + loads + 12 * copies + 34
 
     @property
     def shared_cycles(self) -> float:
