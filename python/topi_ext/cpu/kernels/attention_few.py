@@ -19,6 +19,7 @@ channels, and tasks share the keys of a head.
         sum of columns and of sums, each times exp(largest - largest of all shares)
         columns / sums, epilogue                                        -> out
 
+Both are matrix products with the queries as M; N and K are keys and head size, then columns and keys.
 A key and its values are read once for all queries, in the order in which they are stored: with one
 query, a kernel can be no faster than memory.  :mod:`.attention`, which has a lane for each query,
 would leave most lanes empty.
@@ -123,11 +124,11 @@ class _Share:
         self.lanes, self.queries = self.plan.lanes, self.size[QUERY]
         most = max(self.lanes, self.plan.inner_lanes)
         self.pitch = -(-self.plan.keys // most) * most
-        self.rows = emit.scratch(self.queries * self.size[INNER], self.dtype)
-        self.scores = emit.scratch(self.queries * self.pitch, self.dtype)
 
     def emit(self) -> None:
         """Emit the whole task."""
+        self.rows = emit.scratch(self.queries * self.size[INNER], self.dtype)
+        self.scores = emit.scratch(self.queries * self.pitch, self.dtype)
         self._begin()
         keys = self.kernel.keys_before(self.queries)
         blocks = emit.ceil_div(keys, self.plan.keys)
