@@ -19,10 +19,10 @@ channels, and tasks share the keys of a head.
         sum of columns and of sums, each times exp(largest - largest of all shares)
         columns / sums, epilogue                                        -> out
 
-Both are matrix products with the queries as M; N and K are keys and head size, then columns and keys.
-A key and its values are read once for all queries, in the order in which they are stored: with one
-query, a kernel can be no faster than memory.  :mod:`.attention`, which has a lane for each query,
-would leave most lanes empty.
+Scores and values are matrix products of the queries: M is queries, N and K are keys and head size,
+then columns and keys.  A key and its values are read once for all queries, in the order in which
+they are stored: with one query, a kernel can be no faster than memory.  :mod:`.attention`, which has
+a lane for each query, would leave most lanes empty.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def emit_body(problem: Attention, plan: AttentionFewPlan, operands: Sequence[Ope
         *digits, split = map(emit.opaque_value, emit.unravel(number, (*extents, plan.splits)))
         where = dict(zip(problem.outer, digits))
         partial = shared.of_task(number) if shared else _Partial.allocated(kernel, 1)
-        _Share(kernel, where, split, partial).emit()
+        counts = (kernel.size[INNER], plan.pitch)
+        scratch = [emit.scratch(kernel.size[QUERY] * n, problem.acc_dtype) for n in counts]
+        _Share(kernel, where, split, partial, scratch).emit()
         if shared is None:
             _write(kernel, where, partial)
     if shared is None:
@@ -111,24 +113,27 @@ class _Share:
         Index along the letters of the batch.
     split : Expr
         Number of the share.
-    pitch : int
-        Room for the scores of a query.
+    rows, scores : Array
+        The scaled queries, and the scores of a block of keys, each row `plan.pitch` elements apart.
     """
 
     def __init__(
-        self, kernel: AttentionOperands, where: dict[str, Expr], split: Expr, partial: _Partial
+        self,
+        kernel: AttentionOperands,
+        where: dict[str, Expr],
+        split: Expr,
+        partial: _Partial,
+        scratch: Sequence[Array],
     ):
         self.kernel, self.problem, self.plan = kernel, kernel.problem, kernel.plan
         self.size, self.dtype = kernel.size, kernel.problem.acc_dtype
         self.where, self.split, self.partial = where, split, partial
         self.lanes, self.queries = self.plan.lanes, self.size[QUERY]
-        most = max(self.lanes, self.plan.inner_lanes)
-        self.pitch = -(-self.plan.keys // most) * most
+        self.pitch = self.plan.pitch
+        self.rows, self.scores = scratch
 
     def emit(self) -> None:
         """Emit the whole task."""
-        self.rows = emit.scratch(self.queries * self.size[INNER], self.dtype)
-        self.scores = emit.scratch(self.queries * self.pitch, self.dtype)
         self._begin()
         keys = self.kernel.keys_before(self.queries)
         blocks = emit.ceil_div(keys, self.plan.keys)

@@ -71,6 +71,12 @@ class AttentionFewPlan(Plan):
     copies_v: bool
     parallel: bool = True
 
+    @property
+    def pitch(self) -> int:
+        """Room for the scores of a query, in elements."""
+        most = max(self.lanes, self.inner_lanes)
+        return -(-self.keys // most) * most
+
 
 def attention_few_candidates(
     problem: Attention, machine: CpuMachine
