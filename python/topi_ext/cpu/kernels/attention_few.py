@@ -21,7 +21,7 @@ channels, and tasks share the keys of a head.
 
 Scores and values are matrix products of the queries: M is queries, N and K are keys and head size,
 then columns and keys.  A key and its values are read once for all queries, in the order in which
-they are stored: with one query, a kernel can be no faster than memory.  :mod:`.attention`, which has
+they are stored: with one query, a kernel is no faster than memory.  :mod:`.attention`, which has
 a lane for each query, would leave most lanes empty.
 """
 
