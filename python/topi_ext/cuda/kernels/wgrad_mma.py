@@ -45,7 +45,8 @@ def emit_body(problem: Convolution, plan: WgradMmaPlan, operands: Sequence[Opera
     x, y, out = operands
     shares = all_shares(problem, plan.tile, out) if plan.needs_workspace(problem) else None
     called = functions(problem.dtypes[0])
-    with emit.launch(wgrad_grid(problem, plan.tile), plan.threads, called) as (number, thread):
+    bounds = plan.threads, called, plan.least_blocks(problem)
+    with emit.launch(wgrad_grid(problem, plan.tile), *bounds) as (number, thread):
         threads = Threads(opaque_value(thread), plan.threads)
         block = WgradBlock.emitted(problem, plan.tile, opaque_value(number))
         arena = emit.shared(plan.stages * plan.stage_bytes // 4, "float32", SHARED)

@@ -28,11 +28,13 @@ from .tiles import (
     HALVES,
     LEAST_STEPS,
     MOST_REGISTERS,
+    MOST_SUMS,
     STAGES,
     WGRAD_SPLITS,
     Footprint,
     Tile,
     WarpTiles,
+    bounded,
 )
 
 
@@ -44,7 +46,15 @@ class WgradMmaPlan(WarpTiles):
         """Return the threads, registers and shared memory of a block."""
         others = 70 if copies_chunks(problem) else 160
         registers = self.registers_beside(others)
+        registers = bounded(registers, self.threads, self.least_blocks(problem))
         return Footprint(self.threads, registers, self.stages * self.stage_bytes)
+
+    def least_blocks(self, problem: Convolution) -> int:
+        """Return how many blocks a multiprocessor is to hold: two of those plans of 256 threads for
+        which 128 registers are enough."""
+        is_large = self.threads == 256 and self.sums == MOST_SUMS
+        is_simple = problem.is_static and copies_chunks(problem) and not self.has_parts(problem)
+        return 2 if is_large and is_simple else 1
 
     @property
     def part_steps(self) -> int:
