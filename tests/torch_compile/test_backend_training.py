@@ -29,7 +29,7 @@ from helpers.torch_backend import (
     compiled,
     gradients,
 )
-from relax_ext.torch import report
+from relax_ext.torch import attention, report
 
 
 def conv(ins: int = 3, outs: int = 8) -> nn.Module:
@@ -120,6 +120,27 @@ def test_unknown_operators_in_between() -> None:
     found = check_training(model, x, options={})
     assert all(graph.unknown for graph in found.graphs)
     assert len(found.graphs[0].parts) == 2
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_large_attention_is_pytorchs(is_large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its gradient stores no scores; inference has our kernel either way."""
+
+    def forward(m: nn.ModuleList, x: torch.Tensor) -> torch.Tensor:
+        rows = m[0](x).flatten(2).mT.contiguous()
+        q, k, v = rows.unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return m[1](y.permute(0, 1, 3, 2).reshape(len(x), -1, *x.shape[2:]))
+
+    monkeypatch.setattr(attention, "_LARGE", 2 * 2 * 96 * 96 if is_large else 1 << 20)
+    model, x = Function(forward, conv(3, 24), conv(8, 3)), image()
+    found = check_training(model, x)
+    assert not any(graph.unknown for graph in found.graphs)
+    assert [bool(graph.attention) for graph in found.graphs] == [is_large] * 2
+    with torch.no_grad():
+        compiled(model)(x)
+    *_, graph = report().graphs
+    assert graph.kind == "inference" and len(graph.parts) == 1 and not graph.in_pytorch
 
 
 def test_a_loss_with_an_index() -> None:

@@ -13,10 +13,30 @@ With scores ``s = scale q k^T + mask``, ``l = log sum exp(s)`` and ``p = exp(s -
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor
+
+_LARGE = 1 << 20
+"""Scores that no cache of a core holds: training stores them, unless PyTorch's operator trains."""
+
+
+def whole_where_large(decomposition: Callable[..., Any], first: int) -> Callable[..., Any]:
+    """Return a decomposition that leaves large attention to PyTorch, whose gradient computes scores
+    anew; also of symbolic sizes.  Its argument `first` is the query, and the next one the key.
+    """
+
+    @wraps(decomposition)
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        query, key = args[first : first + 2]
+        scores = math.prod(query.shape[:-1]) * key.shape[-2]
+        is_large = not isinstance(scores, int) or scores >= _LARGE
+        return NotImplemented if is_large else decomposition(*args, **kwargs)
+
+    return chosen
 
 
 def _scores(q: Tensor, k: Tensor, causal: bool, mask: Tensor | None, scale: float | None) -> Tensor:

@@ -63,11 +63,14 @@ def tvm_conv(
     if mode is not None:
         raise fail(BACKEND, f"mode={mode!r} must be left out: there are options={{...}} instead")
     chosen, unordered = Options.of(options), set[str]()
+    given = (*graph_module.parameters(), *example_inputs)
+    needs = (isinstance(one, torch.Tensor) and one.requires_grad for one in given)
+    trains = torch.is_grad_enabled() and any(needs)
     compiler = aot_autograd(
         fw_compiler=_compiler("forward", chosen, unordered),
         bw_compiler=_compiler("backward", chosen, unordered),
         inference_compiler=_compiler("inference", chosen, unordered),
-        decompositions=decompositions(),
+        decompositions=decompositions(trains=trains and chosen.dtype is None),
         partition_fn=partial(_partitioned, chosen),
     )
     with whole_upsamples():

@@ -30,8 +30,8 @@ _IN_FLOAT32 = ("native_group_norm_backward.default",)
 """Decompositions that compute half precision in half precision."""
 
 
-def decompositions() -> dict[Any, Callable[..., Any]]:
-    """Return the table of decompositions for AOTAutograd."""
+def decompositions(*, trains: bool = False) -> dict[Any, Callable[..., Any]]:
+    """Return the table of decompositions for AOTAutograd; `trains`: for a graph with gradients."""
     aten = torch.ops.aten
     table = dict(core_aten_decompositions())
     table.update(get_decompositions([getattr(aten, name) for name in _EXTRA]))
@@ -44,8 +44,12 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         operator = _operator(name)
         table[operator] = _in_float32(table[operator])
     fused = "_scaled_dot_product_flash_attention_for_cpu"
-    table[_operator(f"{fused}.default")] = attention.forward
-    table[_operator(f"{fused}_backward.default")] = attention.backward
+    forward, backward = attention.forward, attention.backward
+    if trains:
+        forward = attention.whole_where_large(forward, first=0)
+        backward = attention.whole_where_large(backward, first=1)
+    table[_operator(f"{fused}.default")] = forward
+    table[_operator(f"{fused}_backward.default")] = backward
     table.pop(None, None)
     return table
 

@@ -52,10 +52,15 @@ IN_MEMORY_ORDER = _draws_in_memory_order()
 """Whether a mask that is channels last may be drawn first; else such a dropout stays whole."""
 
 
+_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+
+
 def is_random(node: fx.Node) -> bool:
     """Return whether a node draws random numbers."""
     if node.target in (_AGAIN, _SAVED):
         return True
+    if node.target is _ATTENTION:  # only with a dropout, which it does not get on processors
+        return False
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 

@@ -16,7 +16,7 @@ from .aten import AtenImporter, Unsupported
 from .draws import is_place, is_random, state_repeated
 from .options import Options
 from .part import Context, ImportedPart, compile_part, import_part
-from .partition import Cut, Piece, is_size
+from .partition import ATTENTION, Cut, Piece, is_size, packet_of
 from .strides import is_permuted
 
 
@@ -81,6 +81,9 @@ class GraphCompiler:
                 continue
             if is_random(node):
                 self._record.random[str(node.target)] = "draws random numbers"
+                continue
+            if packet_of(node) in ATTENTION:
+                self._record.attention[str(node.target)] = "training stores no scores in it"
                 continue
             why = self._refused.get(node, "belongs to what cannot be compiled")
             self._record.unknown[str(node.target)] = why

@@ -30,6 +30,12 @@ PRODUCTS = {
 }
 """Operators for which a part is compiled."""
 
+ATTENTION = {
+    aten._scaled_dot_product_flash_attention_for_cpu,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward,
+}
+"""Operators that stay in PyTorch where they are not taken apart."""
+
 VIEWS = {
     *(aten.alias, aten.detach, aten.expand, aten.permute, aten.select, aten.slice, aten.squeeze),
     *(aten.t, aten.transpose, aten.unsqueeze, aten.view, aten._unsafe_view),

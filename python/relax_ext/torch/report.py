@@ -47,6 +47,8 @@ class Graph:
         What stays in PyTorch of a graph with convolutions or products, and why.
     random : dict of str to str
         Operators that draw random numbers: those are PyTorch's.
+    attention : dict of str to str
+        Large attention of training, and its gradient: PyTorch's do not store scores.
     """
 
     kind: str
@@ -54,11 +56,12 @@ class Graph:
     parts: list[Part] = field(default_factory=list)
     unknown: dict[str, str] = field(default_factory=dict)
     random: dict[str, str] = field(default_factory=dict)
+    attention: dict[str, str] = field(default_factory=dict)
 
     @property
     def in_pytorch(self) -> dict[str, str]:
         """Return all that stays in PyTorch, and why."""
-        return {**self.random, **self.unknown}
+        return {**self.random, **self.attention, **self.unknown}
 
 
 @dataclass(frozen=True)
