@@ -12,8 +12,8 @@ A table stands between two comments.  The first names files of docs/measured and
     ...
     <!-- end of figures -->
 
-``rows`` is a line for each model, ``summary`` one for each file: geometric mean and minimum of the
-best baseline over ours.  The files are those of the benchmarks of whole models.
+``rows`` is a line for each model or case, ``summary`` one for each file: geometric mean and minimum
+of the best baseline over ours.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from tables import MISSING, digits, ratio, table
 
 ROOT = Path(__file__).parents[1]
 MEASURED = ROOT / "docs" / "measured"
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "developer" / "performance.md")
+DEVELOPER = ROOT / "docs" / "developer"
+DOCUMENTS = (ROOT / "README.md", DEVELOPER / "performance.md", DEVELOPER / "upstream.md")
 BLOCK = re.compile(r"(<!-- figures: (\w+) ([^>]+?) -->\n)(.*?)(<!-- end of figures -->)", re.DOTALL)
 LABELS = {
     "ours": "ours",
@@ -43,6 +44,7 @@ LABELS = {
     "openvino": "OpenVINO",
     "stock": "stock Relay",
     "relax": "`relax_ext.pipeline`",
+    "main": "TVM's definition",
 }
 WHAT = {
     "bench_models.json": "whole models, `relax_ext.pipeline`",
@@ -64,7 +66,10 @@ def provenance(found: dict[str, Any]) -> str:
 
 
 def rows_of(found: dict[str, Any]) -> str:
-    """Return a table with a line for each model: milliseconds, and the best baseline over ours."""
+    """Return a table with a line for each model: milliseconds, and the best baseline over ours.
+
+    Where products are counted, another column is the ratio of those of the baseline and ours.
+    """
     rows = found["rows"]
     engines = [name for name in LABELS if any(name in row["ms"] for row in rows.values())]
     heads = ["model", *(f"{LABELS[name]}, ms" for name in engines), "best baseline / ours"]
@@ -76,6 +81,10 @@ def rows_of(found: dict[str, Any]) -> str:
         ]
         for name, row in rows.items()
     ]
+    if all("products" in row for row in rows.values()):
+        heads.append("products, baseline / ours")
+        for line, row in zip(lines, rows.values()):
+            line.append(digits(row["products"]["main"] / row["products"]["ours"]))
     return table(heads, lines)
 
 

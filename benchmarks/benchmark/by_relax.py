@@ -61,12 +61,12 @@ def warm_up(target: Any) -> None:
 
 def build_ours(case: Case, face: str, dtype: str, target: Any) -> Built:
     """Return the operator in a module of its own, through plain ``tvm.compile``."""
-    return _build(OPERANDS[face], _forward(case, face, dtype), target)
+    return _build(OPERANDS[face], forward(case, face, dtype), target)
 
 
 def build_symbolic(case: Case, face: str, dtype: str, target: Any) -> Built:
     """Ours for any batch and any spatial sizes, through plain ``tvm.compile``."""
-    module = _forward(case, face, dtype, _of_any_size(case, face))
+    module = forward(case, face, dtype, _of_any_size(case, face))
     return _build(OPERANDS[face], module, target)
 
 
@@ -104,7 +104,7 @@ def build_stock(case: Case, face: str, dtype: str, target: Any) -> Built:
     with relax_ext.stock():
         if face == "conv_weight_grad":
             return _build("xwy", _stock_weight_grad(case, dtype), target)
-        return _build(OPERANDS[face], _forward(case, face, dtype), target)
+        return _build(OPERANDS[face], forward(case, face, dtype), target)
 
 
 def _build(roles: str, module: Any, target: Any, **options: Any) -> Built:
@@ -114,7 +114,7 @@ def _build(roles: str, module: Any, target: Any, **options: Any) -> Built:
     return Built(roles, seconds, relax.VirtualMachine(executable, tvm.cpu()))
 
 
-def _forward(case: Case, face: str, dtype: str, sized: Case | None = None) -> Any:
+def forward(case: Case, face: str, dtype: str, sized: Case | None = None) -> Any:
     """One operator, of operands with the sizes of `sized` if they are not those of the case."""
     params = _parameters(sized or case, OPERANDS[face], dtype)
     return _module(params, lambda _: _call(case, face, *params))
