@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processors that this process may use, and the threads that TVM's runtime starts.
 
-TVM reads ``TVM_NUM_THREADS``, then ``OMP_NUM_THREADS``.  Without them it takes half of the logical
-processors of an x86 machine, and all of another.  That is one of two on a virtual machine without
-hyper-threads, and 32 of 64 in a container that may use two.
+TVM reads ``TVM_NUM_THREADS``, then ``OMP_NUM_THREADS``.  Without them it starts threads for half of
+the logical processors of an x86 machine, and for all of another.  That is one of two on a virtual
+machine without hyper-threads, and 32 of 64 in a container that may use two.
 
 TVM also pins each thread to a processor, unless ``TVM_BIND_THREADS`` is 0.  A pinned thread waits
 for its processor while another is idle: a segmentation model beside a program that computes took
@@ -19,10 +19,10 @@ from math import ceil, inf
 from pathlib import Path
 
 VARIABLES = ("TVM_NUM_THREADS", "OMP_NUM_THREADS")
-"""What TVM reads, in this order."""
+"""Variables that TVM reads, in this order."""
 
 BINDING = "TVM_BIND_THREADS"
-"""Whether TVM pins its threads to processors."""
+"""Variable that states whether TVM pins its threads to processors."""
 
 
 def usable(root: Path = Path("/")) -> int:
@@ -35,13 +35,13 @@ def usable(root: Path = Path("/")) -> int:
     Parameters
     ----------
     root : Path
-        What ``/proc`` and ``/sys`` are read from.
+        Folder that contains ``/proc`` and ``/sys``.
     """
     return max(1, ceil(min(len(_cores(root)), _quota(root))))
 
 
 def started() -> int | None:
-    """Return how many threads TVM is told to start; None where nothing tells it."""
+    """Return the number of threads that variables tell TVM to start; None if none is set."""
     for name in VARIABLES:
         if name in os.environ:
             number = re.match(r"\s*[+-]?[0-9]{1,9}", os.environ[name])  # as C's atoi
@@ -50,7 +50,7 @@ def started() -> int | None:
 
 
 def set_default_threads() -> None:
-    """Tell TVM to start a thread for each usable core and to pin none, unless variables tell it.
+    """Make TVM start a thread for each usable core and pin none, unless variables are set.
 
     TVM reads the variables when it first runs, so it may be imported before.
     """
@@ -72,7 +72,7 @@ def _cores(root: Path) -> set[str]:
 
 
 def _quota(root: Path) -> float:
-    """Return the least quota of the control groups of this process, in processors."""
+    """Return the smallest quota of the control groups of this process, in processors."""
     return min((float(quota) / float(period) for quota, period in _quotas(root)), default=inf)
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch norms of inference as one multiplication and one addition, or as an addition alone where
-constant float32 weights take the factor; see :mod:`topi_ext.fusion.affine`."""
+"""Batch norms of inference as one multiplication and one addition, or only as an addition if
+constant float32 weights include the factor; see :mod:`topi_ext.fusion.affine`."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def merge_affine(chain: Chain) -> None:
     values = [_known(step, chain.lookup) for step in steps]
     steps = merged(steps, values, chain.anchor.dtype)
     if _scale_weight(chain, steps):
-        steps[0] = PostOp("multiply", value=1.0), None  # which `simplify` leaves out
+        steps[0] = PostOp("multiply", value=1.0), None  # which `simplify` removes
     chain.steps, chain.operands = [], []
     chain.add(steps)
     chain.simplify()
 
 
 def _known(step_and_operand: Step, lookup: Lookup) -> np.ndarray | None:
-    """Return what a step adds or multiplies by, where it is known."""
+    """Return the operand that a step adds or multiplies by, if it is known."""
     step, operand = step_and_operand
     if step.op not in AFFINE or step.earlier is not None:
         return None
@@ -43,7 +43,7 @@ def _known(step_and_operand: Step, lookup: Lookup) -> np.ndarray | None:
 
 
 def _scale_weight(chain: Chain, steps: list[Step]) -> bool:
-    """Multiply constant weights by the factor of the first step, if it is a known one."""
+    """Multiply constant weights by the factor of the first step, if it is known."""
     data, weight = chain.match.inputs
     constant, base = constant_value(weight), chain.anchor.base
     step, factor = steps[0] if steps else (None, None)

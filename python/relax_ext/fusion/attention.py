@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention of whole models: an operator, or a product, masks, a softmax and a product.
+"""Attention in whole models: an operator, or the chain of product, masks, softmax and product.
 
-The chain is read backwards from the product of weights and values.  It may be spelled as PyTorch
+The chain is read backwards from the product of weights and values.  It may be written as PyTorch
 exports it, decomposed or not, as ONNX exporters write it, or as transformers compute it:
 
     q, k        scaled by a number, transposed, reshaped, broadcast to a group of heads
@@ -47,7 +47,7 @@ def read(call: Any, scope: Scope) -> Match | None:
     Returns
     -------
     Match or None
-        None for other calls, where another call reads a value in between, and where the separate
+        None for other calls, if another call reads an intermediate value, and if the separate
         kernels are estimated to be faster.
     """
     if call.op.name in OPERATORS:
@@ -87,7 +87,7 @@ def read_operator(call: Any, lookup: Lookup) -> Match | None:
 
 
 def _stored(anchor: AttentionAnchor, inputs: list[Any], type_: Any, lookup: Lookup) -> Match:
-    """Return the match whose kernel reads operands as they are stored, before views of them."""
+    """Return the match whose kernel reads operands as stored, before views of them."""
     tensors = []
     for place, operand in enumerate(inputs):
         number = place if place <= V else MASKS + place - V - 1
@@ -99,7 +99,7 @@ def _stored(anchor: AttentionAnchor, inputs: list[Any], type_: Any, lookup: Look
 def _stored_operand(
     anchor: AttentionAnchor, number: int, operand: Any, lookup: Lookup
 ) -> tuple[Any, AttentionAnchor]:
-    """Return the tensor furthest back that an operand is a view of, and its anchor."""
+    """Return the earliest tensor that an operand is a view of, and its anchor."""
     best = operand, anchor
     while True:
         call = lookup(operand)
@@ -112,7 +112,7 @@ def _stored_operand(
 
 
 def _before(call: Any, number: int, anchor: AttentionAnchor) -> AttentionAnchor | None:
-    """Return the anchor whose tensor is what `call` views or scales; None for other calls."""
+    """Return the anchor that reads the operand of a view or scaling; None for other calls."""
     shape = shape_of(call.args[0]) if call.args else None
     if shape is None:
         return None
@@ -143,7 +143,7 @@ class _Chain:
     Attributes
     ----------
     weights, product : relax.Expr
-        The weights, and the call that multiplies query and key, as far as they are read.
+        The weights, and the call that multiplies query and key, once they are read.
     masks : list of relax.Expr
         In the order in which they are applied.
     """
@@ -216,7 +216,7 @@ class _Chain:
         return next(filter(None, self._masks(call, anchor)), None)
 
     def _masks(self, call: Any, anchor: AttentionAnchor) -> Iterator[AttentionAnchor]:
-        """Read scores back behind a mask, once for each operand that may be the mask."""
+        """Read scores to before a mask, once for each operand that may be the mask."""
         if anchor.scale != 1:
             return  # the mask would be multiplied, too
         for scores, mask, stated in _masks(call, self.lookup):
@@ -270,7 +270,7 @@ class _Chain:
 
 
 def _hides_later_keys(mask: Any, stated: Mask, lookup: Lookup) -> bool:
-    """Return whether a mask is known to hide the keys behind a query's own number, and no other."""
+    """Return whether a mask is known to hide exactly the keys after a query's own number."""
     array = _array(mask, lookup) if stated.op in (ADD, KEEP) else None
     if array is None or array.ndim != 2 or stated.fill != -inf:
         return False
@@ -279,7 +279,7 @@ def _hides_later_keys(mask: Any, stated: Mask, lookup: Lookup) -> bool:
 
 
 _MOST_ELEMENTS = 1 << 24
-"""Of arrays that are computed to see whether a mask is a triangle."""
+"""Maximum elements of an array that is computed to test whether a mask is a triangle."""
 
 _ELEMENTWISE = {
     f"relax.{name}": getattr(np, name)
@@ -288,7 +288,7 @@ _ELEMENTWISE = {
 
 
 def _array(expr: Any, lookup: Lookup) -> np.ndarray | None:
-    """Return the array that constants, ranges and comparisons of them are; None of other values."""
+    """Return the array that an expression of constants, ranges and comparisons gives, else None."""
     call = call_of(expr, lookup)
     if call is None:
         known = lookup(expr)
@@ -320,7 +320,7 @@ _BINARY = {"relax.add": ADD, "relax.multiply": MULTIPLY}
 
 
 def _masks(call: Any, lookup: Lookup) -> Iterator[tuple[Any, Any, Mask]]:
-    """Yield each way to read a call as scores with a mask: scores, mask, and what it does."""
+    """Yield each way to read a call as scores with a mask: scores, mask, and its description."""
     if call.op.name in _BINARY:
         for scores, mask in (call.args, reversed(call.args)):
             dtype = dtype_name(tensor_type_of(mask).dtype)
@@ -335,7 +335,7 @@ def _masks(call: Any, lookup: Lookup) -> Iterator[tuple[Any, Any, Mask]]:
 
 
 def _number(expr: Any, lookup: Lookup) -> float | None:
-    """Return the number of which all elements of a tensor are."""
+    """Return the number that all elements of a tensor are equal to."""
     call = call_of(expr, lookup)
     if call is None:
         known = lookup(expr)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Half-precision convolutions for CUDA with channels last: a model is transposed once.
 
-Tensor cores take channels that are neighbours by copies of 16 bytes, which need no register.  Other
-layouts are read element by element.  TVM's ``ConvertLayout`` moves transposes to where a model
-begins and ends, and to operators that have no such layout; an estimate decides whether they pay.
+Kernels for tensor cores copy neighbouring channels by 16 bytes, without a register.  Other layouts
+are read element by element.  TVM's ``ConvertLayout`` moves transposes to where a model begins and
+ends, and to operators that have no such layout; an estimate decides whether the change is made.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ R = relax()
 HALVES = ("float16", "bfloat16")
 
 LAYOUTS = {"relax.nn.conv2d": ["NHWC", "OIHW"], "relax.nn.conv2d_transpose": ["NHWC", "IOHW"]}
-"""Weights stay as they are: kernels pack them."""
+"""Layouts of data and weights; weights keep theirs, because kernels pack them."""
 
 NOMINAL_SIZE = 64
-"""What symbolic sizes of transposed tensors are taken for."""
+"""Value of symbolic sizes of transposed tensors in the estimate."""
 
 
 def channels_last(module: Any) -> Any:
@@ -68,7 +68,7 @@ def _calls(module: Any) -> Iterator[Any]:
 
 
 def _is_tried(call: Any) -> bool:
-    """Return whether a call is a convolution of halves whose channels come before its rows."""
+    """Return whether a call is a half-precision convolution with channels first."""
     if str(call.op.name) not in LAYOUTS:
         return False
     is_half = dtype_name(tensor_type_of(call.args[0]).dtype) in HALVES
@@ -88,7 +88,7 @@ def _work(module: Any) -> tuple[list[Convolution], list[int]]:
 
 
 def _problem(call: Any) -> list[Convolution]:
-    """Return the convolution of a call; none where kernels of ours do not serve it."""
+    """Return the convolution of a call; none if the package has no kernel for it."""
     conv = read(call)
     if conv is None or conv.geometry is None or conv.is_blocked or "" in conv.dtypes.values():
         return []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention by its kernel, which does not store scores."""
+"""Legalization of attention by its kernel, which does not store scores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..fusion.match import lowered
 
 
 def attention_kernel(bb: Any, call: Any, stock: Any) -> Any:
-    """Lower a call by the kernel of attention where there is one."""
+    """Lower a call by the kernel of attention, if there is one for it."""
     match = read_operator(call, lambda _: None)
     if match is None or not match.is_supported:
         return stock(bb, call)

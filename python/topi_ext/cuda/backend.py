@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a problem to a kernel for a GPU."""
+"""Builds kernels for CUDA: selection, PrimFuncs, and packing of weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .select.choose import candidates, rated
 
 @dataclass(frozen=True)
 class CudaBackend:
-    """Kernels for GPUs of one architecture: equal ones make equal kernels.
+    """Kernels for GPUs of one architecture.  Equal backends build equal kernels.
 
     Attributes
     ----------
@@ -40,8 +40,9 @@ class CudaBackend:
 
     @classmethod
     def of(cls, target: Any, selection: Selection = ALL) -> CudaBackend | None:
-        """That of a cuda target, and of what :func:`topi_ext.precision.float32_precision` asks;
-        None where its architecture is none that CUDA names."""
+        """Return the backend of a cuda target with the setting of
+        :func:`topi_ext.precision.float32_precision`; None for an unknown architecture.
+        """
         machine = GpuMachine.of_arch(str(target.attrs.get("arch", "")))
         if machine is None:
             return None
@@ -49,18 +50,20 @@ class CudaBackend:
         return cls(machine, selection)
 
     def choice(self, problem: Convolution) -> Choice:
-        """The plan that is fastest by estimate."""
+        """Return the plan with the lowest estimate."""
         nanoseconds, plan = rated(problem, self.machine, self.selection)
         return Choice(plan, nanoseconds, "estimate" if self.selection.is_all else "selected")
 
     def build(self, problem: Convolution, plan: Plan | None = None) -> Any:
-        """The PrimFunc of the kernel with this `plan`; of the fastest one, by estimate, without.
+        """Return the PrimFunc of the kernel with this `plan`, by default the one with the lowest
+        estimate.
 
         Raises
         ------
         ValueError
-            Where positions or elements cannot be numbered with 32 bits.  Of symbolic sizes the
-            function itself asks.
+            If positions or elements cannot be numbered with 32 bits.  For symbolic sizes the
+            function
+            checks this at run time.
         """
         for holds, line in self.rules(problem):
             if holds is False:
@@ -81,17 +84,17 @@ class CudaBackend:
 
     @staticmethod
     def supports(kind: str) -> bool:
-        """Whether there are kernels for a kind of operator."""
+        """Return whether there are kernels for a kind of operator."""
         return KERNELS.serves(kind)
 
     @staticmethod
     def fuses(zero_points: ZeroPoints) -> bool:
-        """Whether kernels subtract zero points: they have none."""
+        """Return whether kernels support these zero points: only if there are none."""
         return not any(zero_points)
 
     @staticmethod
     def rules(problem: Convolution) -> list[Rule]:
-        """What is asked of sizes, beyond what every kernel asks."""
+        """Return the rules for sizes that hold in addition to those of every target."""
         sizes = problem.y_sizes if problem.kind == "conv_weight_grad" else problem.out_sizes
         channels = 1 if problem.kind == "conv_weight_grad" else problem.out_channels
         numbered = prod(sizes) * channels * problem.geometry.groups
@@ -100,8 +103,9 @@ class CudaBackend:
         return [(numbered <= GRID, rule)]
 
     def build_packing(self, problem: Convolution) -> tuple[Any, Packed] | None:
-        """The PrimFunc that packs the weights of that kernel, and what it writes; None where the
-        kernel reads weights as they are."""
+        """Return the PrimFunc that packs weights for the selected kernel, and the packed form; None
+        if the kernel reads weights as they are stored.
+        """
         plan = self.choice(problem).plan
         packed = kernels.packed_weights(problem, plan)
         return packed and (kernels.build_packing(problem, plan), packed)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan has to know of a GPU, by its architecture: nothing is asked of a device."""
+"""Properties of GPUs that plans use, by architecture; no device is queried."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import re
 from dataclasses import dataclass, replace
 
 WARP = 32
-"""Threads that run in step."""
+"""Threads of a warp, which run in step."""
 
 STATIC_SHARED = 48 * 1024
-"""Bytes of shared memory that a block has without asking the driver for more."""
+"""Bytes of shared memory that a block has by default, without a call of the driver."""
 
 GRID = 2**31 - 1
-"""Most blocks of a launch along its first axis, the only one that kernels use."""
+"""Maximum number of blocks of a launch along its first axis, the only one that kernels use."""
 
 
 @dataclass(frozen=True)
 class GpuMachine:
-    """A GPU, as plans see it.
+    """Properties of a GPU that plans use.
 
     Attributes
     ----------
@@ -27,13 +27,14 @@ class GpuMachine:
     sms : int
         Streaming multiprocessors.
     lanes : int
-        Products of float32 that one of them begins in a cycle.
+        Float32 products that a multiprocessor starts per cycle.
     tensor : int
-        Products of float16 that the tensor cores of one of them begin in a cycle; 0 without.
+        Float16 products that the tensor cores of a multiprocessor start per cycle; 0 without tensor
+        cores.
     bytes_per_cycle : float
-        From and to memory, of the whole device.
+        Bytes of memory that the whole device reads and writes per cycle.
     l2 : int
-        Bytes of the second cache.
+        Bytes of the L2 cache.
     registers : int
         32-bit registers of a multiprocessor.
     shared : int
@@ -57,9 +58,9 @@ class GpuMachine:
 
     @classmethod
     def of_arch(cls, name: str) -> GpuMachine | None:
-        """That of a name such as ``sm_90``, ``sm_90a``; None where it is none.
+        """Return the machine of a name such as ``sm_90``, ``sm_90a``; None for other names.
 
-        An architecture that is not in the table is taken for the largest one below it.
+        An architecture that is not in the table is treated as the largest one below it.
         """
         found = re.fullmatch(r"sm_(\d+)[af]?", name)
         if found is None:
@@ -70,23 +71,25 @@ class GpuMachine:
 
     @property
     def has_mma(self) -> bool:
-        """Whether tensor cores multiply 16 x 8 x 16, and copies to shared memory need no register:
-        Ampere and later."""
+        """Return whether tensor cores multiply 16 x 8 x 16 and copies to shared memory need no
+        register: Ampere and later.
+        """
         return self.arch >= 80
 
     @property
     def has_dp4a(self) -> bool:
-        """Whether four products of bytes are one instruction."""
+        """Return whether four products of bytes are one instruction."""
         return self.arch >= 61
 
     @property
     def has_bfloat16(self) -> bool:
-        """Whether CUDA has arithmetic of bfloat16."""
+        """Return whether CUDA has bfloat16 arithmetic."""
         return self.arch >= 80
 
 
-# The device of each architecture that is sold most: multiprocessors, clocks and bandwidth are of
-# its data sheet; products per cycle of the CUDA C++ Programming Guide, "Arithmetic Instructions".
+# The best-selling device of each architecture.  Multiprocessors, clocks and bandwidth are those of
+# its data sheet; products per cycle are those of the CUDA C++ Programming Guide, "Arithmetic
+# Instructions".
 _DEVICES = {
     52: GpuMachine(52, 24, 128, 0, 190, 3 << 20),  # M60-like
     60: GpuMachine(60, 56, 64, 0, 550, 4 << 20, shared=64 * 1024),  # P100

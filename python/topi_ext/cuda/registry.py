@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CUDA kernels, one row each.
 
-A kernel of name ``N`` is planned in ``plan/N.py`` and emitted in ``kernels/N.py``; nothing else has
-to know it.
+A kernel of name ``N`` has its planner in ``plan/N.py`` and its emitter in ``kernels/N.py``; no
+other module names it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .plan.wgrad_mma import WgradMmaPlan, wgrad_mma_candidates
 
 CONVS = ("conv", "conv_transpose")
 ALWAYS = DynamicShapes(kinds=(*CONVS, "conv_weight_grad"))
-"""Symbolic sizes are planned as if they had their hinted values."""
+"""Symbolic sizes are planned as if they had the values of their hints."""
 
 KERNELS: Registry[GpuMachine] = Registry(
     Kernel(

@@ -28,15 +28,15 @@ def merged(steps: Sequence[Step], values: Sequence[np.ndarray | None], dtype: st
     Parameters
     ----------
     steps : sequence of (PostOp, operand)
-        Of a float result.
+        Post-ops of a floating-point result.
     values : sequence of array or None
-        Of each step, what is on its right, where it is known: it broadcasts against the result.
+        Right operand of each step, if it is known: it broadcasts against the result.
     dtype : str
-        Of the result.
+        Dtype of the result.
     """
     cuts = {step.earlier for step, _ in steps if step.earlier is not None}
     found: list[Step] = []
-    numbers = [0]  # how many post-ops there are behind each step
+    numbers = [0]  # how many post-ops there are after each step
     start = 0
     while start < len(steps):
         end = start
@@ -62,7 +62,7 @@ def _renumbered(step: Step, numbers: Sequence[int]) -> Step:
 def _two(
     steps: Sequence[Step], values: Sequence[np.ndarray | None], dtype: str
 ) -> list[Step] | None:
-    """Return a multiplication and an addition; None where they would lose digits."""
+    """Return a multiplication and an addition; None if they would lose accuracy."""
     scale, shift = np.ones(()), np.zeros(())
     with np.errstate(all="ignore"):
         for (step, _), value in zip(steps, values):
@@ -103,7 +103,7 @@ def scaled_weight(base: Convolution, weight: np.ndarray, scale: np.ndarray) -> n
     Returns
     -------
     array or None
-        None where products are not within the normal range.
+        None if products are outside the normal range.
     """
     g, letters = base.geometry, base.layouts.w
     factor = scale.astype("float64").reshape(-1, 1)

@@ -36,7 +36,7 @@ Q, K, V, SCORES, MASKS = range(5)
 """Numbers of the tensors of :class:`.axes.Letters`; masks come last but for the result."""
 
 _INNER = "D"
-"""The letter of the head size; letters of the product of weights and values are lower case."""
+"""Letter of the head size; letters of the product of weights and values are lower case."""
 
 
 @dataclass(frozen=True)
@@ -168,14 +168,16 @@ class AttentionAnchor(MatrixAnchor):
         return replace(self, causal=TOP_LEFT) if is_plain else None
 
     def scaled(self, factor: float) -> AttentionAnchor | None:
-        """Return the anchor that multiplies its scores by one more factor, which is moderate."""
+        """Return the anchor that multiplies its scores by one more factor; None for extreme
+        factors.
+        """
         factor *= self.scale
         return replace(self, scale=factor) if is_moderate(factor) else None
 
     def of_scores(
         self, q: Sequence[Size], k: Sequence[Size], dtypes: tuple[str, str]
     ) -> AttentionAnchor | None:
-        """Return the anchor of products of q (..., m, d) and k (..., d, n), the scores now read."""
+        """Return the anchor that reads q (..., m, d) and k (..., d, n) instead of their product."""
         *batch, row, term = self.letters.tensors[SCORES]
         if len(q) < 2 or len(k) < 2 or not same_size(q[-1], k[-2]) or _is_empty([q]):
             return None
@@ -192,7 +194,7 @@ class AttentionAnchor(MatrixAnchor):
 
     @property
     def is_attention(self) -> bool:
-        """Whether a kernel can compute it: queries, keys and columns are one axis each."""
+        """Return whether a kernel can compute it: queries, keys and columns are one axis each."""
         head_sizes = (self.letters.extent(self._of_role(a)) for a in (_INNER, COLUMN_LETTER))
         orders = self._orders()
         if orders is None or not all(isinstance(size, int) for size in head_sizes):
@@ -201,7 +203,7 @@ class AttentionAnchor(MatrixAnchor):
         return [q, k, v, y] == list(map(set, OPERAND_ROLES))
 
     def problem(self, epilogue: Sequence[PostOp]) -> Attention:
-        """Return the attention with post-ops; :attr:`is_attention` says whether there is one."""
+        """Return the attention with post-ops, if :attr:`is_attention`."""
         orders = self._orders()
         assert orders is not None
         q, k, v, _, *masks, y = orders

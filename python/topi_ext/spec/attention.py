@@ -35,22 +35,22 @@ from .rowwise import SOFTMAX, RowWise
 QUERY, KEY, INNER, COLUMN = ROLES = "mnde"
 
 OPERAND_ROLES = (QUERY + INNER, KEY + INNER, KEY + COLUMN, QUERY + COLUMN)
-"""Letters that q, k, v and y have beside those of the batch."""
+"""Letters that q, k, v and y have in addition to those of the batch."""
 
 ADD, KEEP, HIDE, MULTIPLY = MASK_OPS = ("add", "keep", "hide", "multiply")
 
 TOP_LEFT, BOTTOM_RIGHT = "top_left", "bottom_right"
-"""Causal attention: query m reads keys up to m, or up to m + n - m where both end together."""
+"""Causal attention: query i reads keys up to i, or up to i + n - m, so that both end together."""
 
 
 @dataclass(frozen=True)
 class Mask:
-    """What is done to the scores before the softmax, element by element.
+    """Change of the scores before the softmax, element by element.
 
     Attributes
     ----------
     op : str
-        ``add``: it is added; ``keep``: where it is false a score becomes `fill`; ``hide``: where it
+        ``add``: it is added; ``keep``: a score becomes `fill` where it is false; ``hide``: where it
         is true; ``multiply``: it is a factor, such as the learned temperature of a head.
     order : str
         Its letters, in memory order.
@@ -67,7 +67,7 @@ class Mask:
 
 @dataclass(frozen=True)
 class Attention(LetteredProblem):
-    """One attention to be built.
+    """Description of an attention.
 
     Attributes
     ----------
@@ -82,9 +82,9 @@ class Attention(LetteredProblem):
     masks : tuple of Mask
         In the order in which they are applied.
     causal : str
-        Empty, ``top_left`` or ``bottom_right``: which keys a query reads.
+        Empty, ``top_left`` or ``bottom_right``: the keys that a query reads.
     zeros_empty : bool
-        Whether a query none of whose scores is above minus infinity gives zeros; else NaN.
+        Whether a query without a score above minus infinity gives zeros; otherwise it gives NaN.
     epilogue : tuple of PostOp
         Post-ops of the result; operands have the letters that they vary along, and no others.
     """
@@ -130,7 +130,7 @@ class Attention(LetteredProblem):
 
     @cached_property
     def acc_dtype(self) -> str:
-        """Dtype in which it is computed."""
+        """Dtype of the arithmetic."""
         q, k, v, y = self.dtypes
         return accumulator(self.kind, q, "float64" if "float64" in (k, v) else k, y)
 

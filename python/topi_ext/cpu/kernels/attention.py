@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel of attention: ``softmax(scale * q k^T + masks) v`` without all scores in memory.
+"""Attention, ``softmax(scale * q k^T + masks) v``, without storing all scores.
 
 Lanes run over queries, values of k and v are broadcast::
 
     parallel (batch, block of `width` queries):
-        turn and scale its rows of q                                    -> queries[d][width]
+        transpose and scale its rows of q                               -> queries[d][width]
         for each block of `keys` keys:
             for each tile of `key_tile` keys:
                 scores[key][width] = k * queries
@@ -13,20 +13,20 @@ Lanes run over queries, values of k and v are broadcast::
             rescale columns and sums, where the largest changes
             for each tile of `column_tile` columns:
                 columns[e][width] += v * scores
-        columns / sums, turned, epilogue                                -> out
+        columns / sums, transposed, epilogue                            -> out
 
 Both are matrix products: M are queries; N keys, K the head size of the first; N columns, K keys of
 the second.
 
-Every query has a lane, so that maxima and sums need no shuffles, and keys and values are read as
-they are stored, whatever the head size.  Blocks of keys are put together by the online softmax
-(Milakov and Gimelshein, 2018; Dao et al., *FlashAttention*, 2022): where a larger score is met,
-columns and sums so far are multiplied by ``exp(before - now)``.  Keys that causal attention hides
-from a whole block of queries are not read.
+Every query has a lane, so that maxima and sums need no shuffles.  Keys and values are read as they
+are stored, for every head size.  The online softmax combines blocks of keys (Milakov and
+Gimelshein, 2018; Dao et al., *FlashAttention*, 2022): if a larger score occurs, earlier columns and
+sums are multiplied by ``exp(before - now)``.  Keys that causal attention hides from a whole block
+of queries are not read.
 
-The result differs from that of exact arithmetic by roundings of float32 alone.  With n keys, head
-size d, and u = 2^-24, a score s has the error ``d u sum |q k|``, its weight ``exp(s - largest)`` in
-addition 2.2 u, and sums of weights n u at most.
+The result differs from that of exact arithmetic only by float32 rounding.  With n keys, head size
+d, and u = 2^-24, a score s has the error ``d u sum |q k|``.  Its weight ``exp(s - largest)`` adds
+2.2 u, and sums of weights add n u at most.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def emit_body(problem: Attention, plan: AttentionPlan, operands: Sequence[Operan
 
 
 def _emit_any_number(kernel: AttentionOperands, where: dict[str, Expr], first: Expr) -> None:
-    """Emit a block of a symbolic number of queries: at once, or vector by vector."""
+    """Emit a block of a symbolic number of queries, as a whole or vector by vector."""
     plan = kernel.plan
     count = emit.clamped_extent(first, kernel.size[QUERY], plan.width)
     for is_full in emit.sides(count > plan.width - plan.lanes):
@@ -81,7 +81,7 @@ def _emit_any_number(kernel: AttentionOperands, where: dict[str, Expr], first: E
 def _emit_block(
     kernel: AttentionOperands, where: dict[str, Expr], queries: tuple[Expr, Expr], vectors: int
 ) -> None:
-    """Emit a block of queries: the first one, and how many, in so many vectors."""
+    """Emit a block of queries, given as the first one and their number, in `vectors` vectors."""
     arrays = _Arrays.allocated(kernel, vectors * kernel.plan.lanes)
     _Block(kernel, where, queries, vectors, arrays).emit()
 
@@ -120,9 +120,9 @@ class _Block:
     where : dict
         Index along the letters of the batch.
     first, count : Expr
-        Its first query, and how many it has.
+        First query and number of queries of the block.
     vectors, width : int
-        Vectors of queries, and queries that these have room for.
+        Number of vectors of queries, and of the queries that they can hold.
     is_one_block : bool
         Whether all keys are one block.
     """
@@ -159,7 +159,7 @@ class _Block:
         self._write()
 
     def _copy_queries(self) -> None:
-        """Copy the rows of q, turned and scaled."""
+        """Copy the rows of q, transposed and scaled."""
         q, inner, queries = self.kernel.q, self.size[INNER], self.queries
         if not (isinstance(self.count, int) and self.count == self.width):
             emit.fill(queries, 0, inner * self.width, emit.constant(0, self.dtype))
@@ -171,11 +171,11 @@ class _Block:
             self._multiply(queries, inner, [scale] * self.vectors)
 
     def _start(self, operand: Operand) -> Expr:
-        """Return where an operand begins that belongs to the batch of this block."""
+        """Return the index at which the batch of this block begins in an operand."""
         return operand.at("".join(self.where), *self.where.values())
 
     def _begin(self) -> None:
-        """Begin with no keys."""
+        """Initialize maxima, sums and columns."""
         if self.is_one_block:
             return
         zero = emit.constant(0, self.dtype)
@@ -194,7 +194,7 @@ class _Block:
         for i in emit.loop(emit.ceil_div(count, tile)):
             first = emit.let(i * tile)
             numbers = [first + o for o in range(tile)]
-            if not is_whole:  # the last key stands in for those behind it
+            if not is_whole:  # the last key is repeated
                 numbers = [emit.least(number, count - 1) for number in numbers]
             starts = [emit.opaque_base(start + number * apart) for number in numbers]
             a = Matrix(rows, lambda o, d, starts=starts: starts[o] + d * step)
@@ -205,8 +205,9 @@ class _Block:
     def _rows(
         self, operand: Operand, letter: str, keys: tuple[Expr, Expr]
     ) -> tuple[Array, Expr, tuple[Expr, Expr]]:
-        """Return some rows of keys or values, as they are or copied: the array, where they begin,
-        and the distances of rows and of elements along `letter`."""
+        """Return rows of keys or values, as stored or copied: the array, their first index, and the
+        distances of rows and of elements along `letter`.
+        """
         (first, count), plan = keys, self.plan
         steps = operand.strides[KEY], operand.strides[letter]
         start = emit.opaque_base(self._start(operand) + first * steps[0])
@@ -254,7 +255,7 @@ class _Block:
         return lambda n, v: copied[emit.lanes_of(n * width + v * lanes, lanes)]
 
     def _hidden(self, value: Expr, key: Expr, v: int) -> Expr:
-        """Return the scores of a key, minus infinity for queries that do not read it."""
+        """Return the scores of a key, minus infinity for queries that it is hidden from."""
         lowest = emit.broadcast(emit.constant(-float("inf"), self.dtype), self.lanes)
         lane = emit.wide(key - self.first - self.kernel.diagonal - v * self.lanes).astype("int32")
         lane = emit.broadcast(emit.let(lane), self.lanes)
@@ -263,7 +264,7 @@ class _Block:
     # ------------------------------------------------------------ softmax
 
     def _softmax(self, count: Expr) -> None:
-        """Replace scores by exponentials, and rescale what there is of earlier keys."""
+        """Replace scores by exponentials, and rescale the sums and columns of earlier keys."""
         lowest, zero = (
             emit.broadcast(emit.constant(number, self.dtype), self.lanes)
             for number in (LOWEST[self.dtype], 0)
@@ -305,8 +306,9 @@ class _Block:
         *,
         stores: bool = False,
     ) -> list[Expr]:
-        """Return for each vector of queries ``value(score, v)`` of all scores, combined; `stores`
-        puts it in their place."""
+        """Return ``value(score, v)`` of all scores, combined, for each vector of queries; with
+        `stores` the values replace the scores.
+        """
         registers = emit.registers(self.vectors, self.lanes, self.dtype)
         for register, index in registers:
             emit.store(register, index, start)
@@ -338,7 +340,7 @@ class _Block:
             add_products((count,), a, b, c, fresh=self.is_one_block)
 
     def _write(self) -> None:
-        """Write columns over sums."""
+        """Write columns divided by sums."""
         columns = self.size[COLUMN]
         sums = [emit.let(self.sums[at]) for at in self._vectors()]
         factors = [inverse(total, self.problem, self.lanes) for total in sums]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel of attention of few queries, such as a step of decoding: lanes run over keys and
-channels, and tasks share the keys of a head.
+"""Attention of few queries, such as a step of decoding: lanes run over keys and channels, and tasks
+share the keys of a head.
 
 ::
 
@@ -20,9 +20,9 @@ channels, and tasks share the keys of a head.
         columns / sums, epilogue                                        -> out
 
 Scores and values are matrix products of the queries: M is queries, N and K are keys and head size,
-then columns and keys.  A key and its values are read once for all queries, in the order in which
-they are stored: with one query, a kernel is no faster than memory.  :mod:`.attention`, which has
-a lane for each query, would leave most lanes empty.
+then columns and keys.  A key and its values are read once for all queries, in memory order: with
+one query, memory limits the speed of a kernel.  :mod:`.attention`, which has a lane for each query,
+would leave most lanes empty.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def emit_body(problem: Attention, plan: AttentionFewPlan, operands: Sequence[Ope
 
 
 class _Partial(NamedTuple):
-    """What a task has summed of its share of the keys.
+    """Sums of a task over its share of the keys.
 
     Attributes
     ----------
@@ -148,7 +148,7 @@ class _Share:
             self._values(key, count)
 
     def _begin(self) -> None:
-        """Copy and scale the queries; begin with no keys."""
+        """Copy and scale the queries; initialize maxima, sums and columns."""
         q, inner, partial = self.kernel.q, self.size[INNER], self.partial
         start = emit.opaque_base(self._start(q))
         step, apart = q.strides[INNER], q.strides[QUERY]
@@ -163,13 +163,13 @@ class _Share:
         emit.fill(partial.largest, first, self.queries, lowest)
 
     def _start(self, operand: Operand) -> Expr:
-        """Return where an operand begins that belongs to the batch of this task."""
+        """Return the index at which the batch of this task begins in an operand."""
         return operand.at("".join(self.where), *self.where.values())
 
     # ------------------------------------------------------------ scores
 
     def _scores(self, key: Expr, count: Expr) -> None:
-        """Write scores[query][key]; behind the last key, those of that one."""
+        """Write scores[query][key]; after the last key, its scores are repeated."""
         inner, lanes, width = self.size[INNER], self.plan.inner_lanes, self.plan.inner_vectors
         rows, start, apart = self._rows(self.kernel.k, INNER, (key, count))
         zero = emit.broadcast(emit.constant(0, self.dtype), lanes)
@@ -199,8 +199,9 @@ class _Share:
     def _rows(
         self, operand: Operand, letter: str, keys: tuple[Expr, Expr]
     ) -> tuple[Array, Expr, Expr]:
-        """Return rows of keys or values whose elements are neighbours, as they are or copied: the
-        array, where they begin, and the distance of rows."""
+        """Return rows of keys or values whose elements are neighbours, as stored or copied: the
+        array, their first index, and the distance of rows.
+        """
         (first, count), plan = keys, self.plan
         steps = operand.strides[KEY], operand.strides[letter]
         start = emit.opaque_base(self._start(operand) + first * steps[0])
@@ -216,7 +217,7 @@ class _Share:
     # ------------------------------------------------------------ masks
 
     def _mask(self, start: Expr, m: Expr, key: Expr, count: Expr) -> None:
-        """Apply masks to the scores of a query; behind the last key they become minus infinity."""
+        """Apply masks to the scores of a query; after the last key they become minus infinity."""
         lanes, dtype = self.lanes, self.dtype
         masks = [self._mask_values(mask, m, key, count) for mask in self.kernel.masks]
         lowest = emit.broadcast(emit.constant(-float("inf"), dtype), lanes)
@@ -256,7 +257,7 @@ class _Share:
     # ------------------------------------------------------------ softmax
 
     def _softmax(self, start: Expr, m: Expr, count: Expr) -> None:
-        """Replace scores by exponentials, and rescale what there is of earlier keys."""
+        """Replace scores by exponentials, and rescale the sums and columns of earlier keys."""
         partial, lanes, dtype = self.partial, self.lanes, self.dtype
         row = emit.opaque_base(partial.first + m)
         before = emit.let(partial.largest[row])
@@ -283,8 +284,9 @@ class _Share:
         *,
         stores: bool = False,
     ) -> Expr:
-        """Return ``value(score)`` of all scores of a query, combined; `stores` puts it in their
-        place."""
+        """Return ``value(score)`` of all scores of a query, combined; with `stores` the values
+        replace the scores.
+        """
         lanes = self.lanes
         ((register, index),) = emit.registers(1, lanes, self.dtype)
         emit.store(register, index, emit.broadcast(emit.constant(neutral, self.dtype), lanes))
@@ -346,7 +348,7 @@ def _merge(kernel: AttentionOperands, partial: _Partial) -> None:
 
 
 def _write(kernel: AttentionOperands, where: dict[str, Expr], partial: _Partial) -> None:
-    """Write columns over sums."""
+    """Write columns divided by sums."""
     lanes = kernel.plan.column_lanes
     for m in emit.loop(partial.queries):
         row = emit.opaque_base(partial.first + m)

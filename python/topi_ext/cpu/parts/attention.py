@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernels of attention share: their operands, masks of scores, and rows of the result."""
+"""Parts that the attention kernels share: operands, masks of scores, and rows of the result."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..emit import Array, Expr, Operand
 from .copies import copy
 
 LOWEST = {"float32": -3.4028234663852886e38, "float64": -1.7976931348623157e308}
-"""The largest score of no keys: a number, so that minus infinity less this is what it was."""
+"""Initial value of the largest score: finite, so that minus infinity minus it is minus infinity."""
 
 
 class AttentionOperands(NamedTuple):
-    """What all tasks of a kernel share: the problem, its plan, sizes by letter, and operands."""
+    """Data that all tasks of a kernel share: problem, plan, sizes by letter, and operands."""
 
     problem: Attention
     plan: Any
@@ -31,7 +31,7 @@ class AttentionOperands(NamedTuple):
 
     @classmethod
     def of(cls, problem: Attention, plan: Any, operands: Sequence[Operand]) -> AttentionOperands:
-        """Return them for ``(q, k, v, *masks, *operands of the epilogue, out)``."""
+        """Return the data for ``(q, k, v, *masks, *operands of the epilogue, out)``."""
         size = {a: emit.opaque_value(size) for a, size in problem.sizes}
         q, k, v, *others, out = (
             _viewed(operand, argument.order, size)
@@ -62,7 +62,7 @@ def _viewed(operand: Operand, letters: str, size: dict[str, Expr]) -> Operand:
 
 
 def masked(value: Expr, stated: Mask, mask: Expr, shape: tuple[int, str]) -> Expr:
-    """Return a vector of scores, of these lanes and dtype, with a vector of a mask applied."""
+    """Return a vector of scores with a vector of a mask applied; `shape`: its lanes and dtype."""
     lanes, dtype = shape
     if stated.op in (ADD, MULTIPLY):
         return value + mask if stated.op == ADD else value * mask
@@ -74,7 +74,7 @@ def masked(value: Expr, stated: Mask, mask: Expr, shape: tuple[int, str]) -> Exp
 
 
 def inverse(total: Expr, problem: Attention, lanes: int) -> Expr:
-    """Return the factor of columns whose weights have the sum `total`; vectors where lanes > 1."""
+    """Return the factor for columns whose weights have the sum `total`; a vector if lanes > 1."""
     zero, one = (
         emit.constant(number, problem.acc_dtype)
         if lanes == 1

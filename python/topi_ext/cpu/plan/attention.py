@@ -14,13 +14,13 @@ from .costs import costs_of
 from .window import Plan
 
 MOST_VECTORS = 6
-"""Most vectors of queries of a task."""
+"""Maximum vectors of queries of a task."""
 
 KEYS = (64, 128, 256, 512)
 """Candidates: keys whose scores are computed at a time."""
 
 NOMINAL = 256
-"""What symbolic sizes are taken for."""
+"""Value of symbolic sizes when plans are compared."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class AttentionPlan(Plan):
     vectors : int
         Vectors of queries of a task.
     keys : int
-        Keys whose scores a task has at a time.
+        Keys whose scores a task holds at a time.
     key_tile, column_tile : int
         Rows of the register tiles of both products: keys, and columns of the values.
     copies_k, copies_v : bool
-        Whether a task copies the rows of keys and of values, or reads them as they are.
+        Whether a task copies the rows of keys and of values, or reads them as stored.
     parallel : bool
         Whether threads share the tasks.
     """
@@ -61,7 +61,7 @@ class AttentionPlan(Plan):
 def attention_candidates(
     problem: Attention, machine: CpuMachine
 ) -> Iterator[tuple[float, AttentionPlan]]:
-    """Yield plans and their cycles; symbolic sizes are taken for 256."""
+    """Yield plans and their cycles; symbolic sizes count as 256."""
     known = of_known_sizes(problem)
     for plan in _candidates(known, machine):
         cycles, of_tasks = _cycles(known, plan, machine)
@@ -92,8 +92,9 @@ def _candidates(problem: Attention, machine: CpuMachine) -> Iterator[AttentionPl
 
 
 def copies(problem: Attention, letter: str) -> bool:
-    """Return whether rows of keys (d) or of values (e) are copied: they are of another dtype, or
-    their elements are apart."""
+    """Return whether rows of keys (d) or of values (e) are copied: if they have another dtype, or
+    their elements are not contiguous.
+    """
     order, dtype = (
         (problem.k, problem.dtypes[1]) if letter == "d" else (problem.v, problem.dtypes[2])
     )
@@ -101,7 +102,7 @@ def copies(problem: Attention, letter: str) -> bool:
 
 
 def _cycles(problem: Attention, plan: AttentionPlan, machine: CpuMachine) -> tuple[float, float]:
-    """Return estimated cycles until the kernel is done, and of all its tasks."""
+    """Return the estimated cycles of the kernel, and of all its tasks together."""
     queries, batch = problem.size["m"], problem.extent(problem.outer)
     full, rest = divmod(queries, plan.width)
     whole = _task_cycles(problem, plan, plan.vectors, machine)
@@ -115,7 +116,7 @@ def _cycles(problem: Attention, plan: AttentionPlan, machine: CpuMachine) -> tup
 def _task_cycles(
     problem: Attention, plan: AttentionPlan, vectors: int, machine: CpuMachine
 ) -> float:
-    """Return the cycles of a task of so many vectors of queries."""
+    """Return the cycles of a task of `vectors` vectors of queries."""
     costs = costs_of(machine).attention
     keys, inner, columns = (problem.size[a] for a in "nde")
     width = vectors * plan.lanes

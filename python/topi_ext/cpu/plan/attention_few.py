@@ -22,17 +22,17 @@ from .costs import costs_of
 from .window import Plan
 
 MOST_QUERIES = 16
-"""Most queries of a head: more have a lane each."""
+"""Maximum queries of a head: for more, each query has a lane (:mod:`.attention`)."""
 
 KEYS = (64, 128)
-"""Candidates: keys whose scores are computed at a time; the values of more would not stay near
-until all queries have read them."""
+"""Candidates: keys whose scores are computed at a time; the values of more would leave the cache
+before all queries have read them."""
 
 FEWEST_LANES = 4
-"""Narrowest vectors of the head size and of columns."""
+"""Minimum lanes of vectors of the head size and of columns."""
 
 MOST_VECTORS = 8
-"""Most vectors of the head size, and of columns, of a register tile."""
+"""Maximum vectors of the head size, and of columns, of a register tile."""
 
 
 @dataclass(frozen=True)
@@ -44,17 +44,17 @@ class AttentionFewPlan(Plan):
     lanes : int
         Elements per vector of scores.
     inner_lanes, column_lanes : int
-        Elements per vector of the head size, and of columns: both divide these.
+        Elements per vector of the head size, and of columns, which they divide.
     inner_vectors : int
         Vectors of the head size that are multiplied key by key, in the order of memory.
     keys : int
-        Keys whose scores a task has at a time.
+        Keys whose scores a task holds at a time.
     query_tile, column_vectors : int
         Register tile of the sums of values.
     splits : int
         Shares of the keys of a head, each a task of its own.
     copies_k, copies_v : bool
-        Whether a task copies the rows of keys and of values, or reads them as they are.
+        Whether a task copies the rows of keys and of values, or reads them as stored.
     parallel : bool
         Whether threads share the tasks.
     """
@@ -73,7 +73,7 @@ class AttentionFewPlan(Plan):
 
     @property
     def pitch(self) -> int:
-        """Room for the scores of a query, in elements."""
+        """Elements of memory for the scores of a query."""
         most = max(self.lanes, self.inner_lanes)
         return -(-self.keys // most) * most
 
@@ -81,7 +81,7 @@ class AttentionFewPlan(Plan):
 def attention_few_candidates(
     problem: Attention, machine: CpuMachine
 ) -> Iterator[tuple[float, AttentionFewPlan]]:
-    """Yield plans and their cycles, of few queries; symbolic sizes are taken for 256."""
+    """Yield plans for few queries and their cycles; symbolic sizes count as 256."""
     queries = problem.size["m"]
     if not (isinstance(queries, int) and queries <= MOST_QUERIES):
         return
@@ -112,13 +112,13 @@ def _candidates(problem: Attention, machine: CpuMachine) -> Iterator[AttentionFe
 
 
 def _vectors(count: int, registers: int) -> int:
-    """Return the most vectors that divide a row of so many, and have room in so many registers."""
+    """Return the largest number of vectors that divides `count` and fits into the registers."""
     most = max(1, min(MOST_VECTORS, registers))
     return max(number for number in range(1, most + 1) if count % number == 0)
 
 
 def _cycles(problem: Attention, plan: AttentionFewPlan, machine: CpuMachine) -> tuple[float, float]:
-    """Return estimated cycles until the kernel is done, and of all its tasks."""
+    """Return the estimated cycles of the kernel, and of all its tasks together."""
     batch, costs = problem.extent(problem.outer), costs_of(machine).attention
     task = _task_cycles(problem, plan, machine)
     rounds = -(-batch * plan.splits // machine.threads)

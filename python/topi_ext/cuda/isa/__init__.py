@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions that TIR cannot say, as device functions in CUDA."""
+"""Instructions that TIR cannot express, as CUDA device functions."""
 
 from __future__ import annotations
 
 
 def once(name: str, text: str) -> str:
-    """`text`, which a module may hold several times: TVM writes it for every kernel that asks."""
+    """Return `text` with a guard, since TVM writes it once for every kernel that uses it."""
     guard = f"TOPI_EXT_{name}"
     return f"#ifndef {guard}\n#define {guard}\n{text.strip()}\n#endif\n"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums over the threads of a block, by halves: the same order in every run.
+"""Sums over the threads of a block, halved in each step, in the same order in every run.
 
-TVM puts barriers of its own between statements on shared memory, and refuses them in a branch.
+TVM inserts its own barriers between statements on shared memory, and rejects them in a branch.
 """
 
 from __future__ import annotations

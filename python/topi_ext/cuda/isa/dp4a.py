@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Four products of bytes at once, added up in 32 bits."""
+"""Four products of bytes by one instruction, summed in 32 bits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..emit import Array, Expr
 from . import once
 
 BYTES = {"int8": "s32", "uint8": "u32"}
-"""How PTX calls four bytes, by their dtype."""
+"""PTX type of four bytes, by their dtype."""
 
 _TEXT = r"""
 // Four bytes, of which those from `count` on are zero.
@@ -36,18 +36,18 @@ static __device__ __forceinline__ int topi_dp4a_A_B(int a, int b, int total) {
 
 
 def functions(first: str, second: str) -> str:
-    """The device functions for these dtypes of data and weights."""
+    """Return the device functions for these dtypes of data and weights."""
     a, b = BYTES[first], BYTES[second]
     product = _PRODUCT.replace("A_B", f"{a}_{b}").replace("A.B", f"{a}.{b}")
     return once("WORDS", _TEXT) + once(f"DP4A_{a}_{b}".upper(), product)
 
 
 def word(source: Array, at: Expr, stride: Expr, count: Expr) -> Expr:
-    """Four elements `stride` apart as one word; of fewer than four the others are zero."""
+    """Return four elements `stride` apart as one word; if there are fewer, the others are zero."""
     return extern_value("int32", "topi_word", source.buffer.data, at, stride, count)
 
 
 def add_four(first: str, second: str) -> Callable[[Expr, Expr, Expr], Expr]:
-    """What adds four products of these dtypes to a sum."""
+    """Return the function that adds four products of these dtypes to a sum."""
     name = f"topi_dp4a_{BYTES[first]}_{BYTES[second]}"
     return lambda total, a, b: extern_value("int32", name, a, b, total)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores of neighbouring elements: by 16 bytes where they begin at such, one by one elsewhere."""
+"""Stores of neighbouring elements: 16 bytes at a time where the address is a multiple of 16, else
+one at a time.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of tensor cores, and copies to shared memory that need no register, from PTX.
+"""Products on tensor cores, and copies to shared memory that need no register, as PTX.
 
-TVM has intrinsics of its own for these, whose names and arguments change from release to release.
-Places in shared memory are bytes behind the start of one array.
+TVM has intrinsics for these, but their names and arguments change from release to release.
+Addresses in shared memory are byte offsets from the start of one array.
 """
 
 from __future__ import annotations
@@ -111,16 +111,16 @@ static __device__ __forceinline__ void topi_multiply_tf32(
 """
 
 _TYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32"}
-"""How PTX calls what is multiplied, by the dtype of operands."""
+"""PTX type of the operands, by their dtype."""
 
 
 def multiply(dtype: str) -> str:
-    """Name of the function that multiplies fragments of this dtype."""
+    """Return the name of the function that multiplies fragments of this dtype."""
     return f"topi_multiply_{_TYPES[dtype]}"
 
 
 def functions(dtype: str) -> str:
-    """The device functions of products of float16, bfloat16 or float32, added up in float32."""
+    """Return the device functions that multiply float16, bfloat16 or float32 and sum in float32."""
     name = _TYPES[dtype]
     product = _PRODUCT_3XTF32 if dtype == "float32" else _PRODUCT.replace("TYPE", name)
     texts = {"COPIES": COPIES, "FRAGMENTS": FRAGMENTS, f"MULTIPLY_{name.upper()}": product}

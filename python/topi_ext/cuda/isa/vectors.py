@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Neighbours by one instruction, where TVM cannot tell that they begin at a multiple of it."""
+"""Loads and stores of neighbours by one instruction, where TVM cannot prove alignment."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels as direct TIR, one page each; every one is tested on an emulator against PyTorch.
+"""CUDA kernels as TIR, one module each; tests compare every one with PyTorch on an emulator.
 
-Each module has ``emit_body(problem, plan, operands)``, what its PrimFunc does, which is as many
-launches as it takes; some can pack weights, see :mod:`topi_ext.emit.functions`.
+Each module has ``emit_body(problem, plan, operands)``, which emits the body of its PrimFunc as one
+or more launches.  Some can pack weights, see :mod:`topi_ext.emit.functions`.
 """
 
 from __future__ import annotations

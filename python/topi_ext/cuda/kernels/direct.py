@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""conv and conv_transpose of few channels in a group: depthwise ones, and the last of decoders.
+"""conv and conv_transpose of few channels in a group: depthwise, and last layers of decoders.
 
-A thread has neighbouring results of a row::
+A thread computes neighbouring results of a row; there is no matrix product::
 
     threads (image, output channels, rows of the result, parts of a row):
         for input channels, taps along depth and height that the row's phases meet:
-            what the thread's results read along the row         -> registers
+            inputs of the thread's results along the row         -> registers
             sums[positions][phases of the row][channels] += inputs x weights, taps written out
         sums -> epilogue -> out
 
-Threads that follow each other have channels that do where these are neighbours in memory, else
-parts of a row.
+Consecutive threads have consecutive channels where these are neighbours in memory, otherwise
+consecutive parts of a row.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..plan.direct import DirectPlan, reads_of
 
 
 def emit_body(problem: Convolution, plan: DirectPlan, operands: Sequence[Operand]) -> None:
-    """Emit the one launch."""
+    """Emit the single launch."""
     data, weight, *extra, out = operands
     per_row = emit.ceil_div(problem.positions[3], plan.vector)
     blocks = -(-problem.out_channels // plan.channels)
@@ -45,14 +45,14 @@ def emit_body(problem: Convolution, plan: DirectPlan, operands: Sequence[Operand
 
 @dataclass(frozen=True)
 class _Axis:
-    """Along depth or height: the taps that a row of the result meets.
+    """The taps that a row of the result meets along depth or height.
 
     Attributes
     ----------
     first_tap, count : Expr
-        The smallest, and how many; `tap_step` apart.
+        The smallest tap, and the number of taps, which are `tap_step` apart.
     start : Expr
-        The input position that the first reads; the next ones are `step` apart.
+        The input position that the first tap reads; those of the next taps are `step` apart.
     """
 
     first_tap: Expr
@@ -77,7 +77,7 @@ class _Axis:
 
 @dataclass(frozen=True)
 class _Work:
-    """What a thread computes: `at` along batch, depth and height, from position `first` on."""
+    """The results of a thread: `at` along batch, depth and height, from position `first` on."""
 
     problem: Convolution
     plan: DirectPlan
@@ -99,7 +99,7 @@ class _Work:
         operands: tuple[Operand, Operand, Operand],
         extra: Sequence[Operand],
     ) -> _Work:
-        """Compute which results thread `number` has."""
+        """Compute which results belong to thread `number`."""
         sizes = tuple(
             tuple(opaque_value(narrow(size)) for size in of)
             for of in (problem.in_sizes, problem.out_sizes)
@@ -123,7 +123,7 @@ class _Work:
 
     @property
     def row(self) -> AxisAccess:
-        """The gather along a row of the result."""
+        """Axis access along a row of the result."""
         return self.problem.accesses[3]
 
     def emit(self) -> None:
@@ -148,7 +148,7 @@ class _Work:
         self._write(sums)
 
     def _read(self, channel: Expr, at: Sequence[Expr], held: Array) -> None:
-        """Read what all results of the thread need of a row of the data."""
+        """Read the inputs of all results of the thread from a row of the data."""
         problem, data, (_, *limits) = self.problem, self.operands[0], self.sizes[0]
         inside: Expr = True
         of_all = flat(self.group) * problem.in_channels + flat(channel)
@@ -192,7 +192,7 @@ class _Work:
                 self._write_channel(sums, number, channel)
 
     def _write_channel(self, sums: Array, number: int, channel: Expr) -> None:
-        """Finish and write the run of one channel, which is `number` of the thread's."""
+        """Finish and write the results of one channel, the thread's channel number `number`."""
         problem, out, run = self.problem, self.operands[2], self.plan.vector * self.row.out_step
         base = out.at("C" + DATA[:3], flat(channel), *(flat(value) for value in self.at))
         finished = local(run, out.dtype)
@@ -211,7 +211,7 @@ class _Work:
         return made._replace(kept=emit.via_register)
 
     def _store_run(self, finished: Array, base: Expr, start: Expr) -> None:
-        """Store neighbours, by vectors where rows are runs."""
+        """Store neighbouring results, by vectors where they are neighbours in memory."""
         out, width = self.operands[2], self.sizes[1][3]
         run = self.plan.vector * self.row.out_step
         stride = emit.along(out, "W")

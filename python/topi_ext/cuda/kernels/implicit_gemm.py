@@ -13,8 +13,8 @@ M = positions of a phase, N = output channels of a group, K = its taps x input c
         sums -> shared -> epilogue -> out, or the share's part of a workspace
     of a split K: blocks of outputs: the shares, in order -> epilogue -> out
 
-A phase has the taps that meet it and no others; one without taps is written as zeros.  Nothing of
-im2col's matrix is ever stored.
+A phase uses only the taps that meet it; a phase without taps is written as zeros.  The matrix of
+im2col is never stored.
 """
 
 from __future__ import annotations
@@ -78,18 +78,17 @@ def emit_body(problem: Convolution, plan: ImplicitGemmPlan, operands: Sequence[O
 
 @dataclass(frozen=True)
 class Step:
-    """What a thread copies in each step.
+    """The copies of a thread in each step.
 
     Attributes
     ----------
     problem, plan, block, threads
-        What is computed, and where.
+        The problem, its plan, and the block and thread that compute it.
     data, weight : Array
     row, first : Expr
-        Of the tile, the first position, and of the step's elements the first, that this thread
-        copies.
+        First position of the tile, and first element of the step, that this thread copies.
     rows : tuple of GatherRow
-        Its positions, the same distance apart.
+        Positions that the thread copies, at equal distances.
     steps : TapSteps
     """
 
@@ -138,7 +137,7 @@ class Step:
 
     @property
     def behind(self) -> list[int]:
-        """How far the elements that a thread copies of a position are behind its first."""
+        """Offsets of the elements that a thread copies of a position from the first of them."""
         run, elements = self.plan.data_run(self.problem), self.plan.elements
         if run > 1:
             return list(range(run))
@@ -152,12 +151,12 @@ class Step:
 
     @property
     def weights_each(self) -> int:
-        """Weights that a thread copies."""
+        """Number of weights that a thread copies."""
         tile = self.plan.tile
         return tile.columns * self.plan.elements // self.threads.count
 
     def fetch(self, data: Array, weights: Array) -> None:
-        """Read what the next step multiplies to registers."""
+        """Read the operands of the next step to registers."""
         self._fetch_data(data)
         if self.plan.packed:
             self._fetch_packed(weights)
@@ -188,7 +187,7 @@ class Step:
     def _element(
         self, source: Operand, place: Expr, stride: Expr, channel: Expr, inside: Expr
     ) -> Expr:
-        """Return one element: of an input channel, or a word of it and of those behind it."""
+        """Return one element of an input channel, or a word of it and of the next channels."""
         problem, dtype = self.problem, self.problem.acc_dtype
         is_whole = problem.in_channels % self.plan.tile.depth == 0
         if self.plan.word > 1:
@@ -208,7 +207,7 @@ class Step:
                 store(arena, place, held[number * len(self.behind) + turn])
 
     def _weight_place(self, turn: int) -> tuple[Expr, Expr]:
-        """Element of the step and column of the tile of the thread's copy number `turn`."""
+        """Return the element of the step and the column of the tile of the thread's copy `turn`."""
         tile, elements = self.plan.tile, self.plan.elements
         if self.plan.packed:
             width = 4 if self.packs_four else 1
@@ -272,13 +271,13 @@ class Step:
 
 @dataclass(frozen=True)
 class _Buffers:
-    """Registers of a thread and shared memory, through which the operands of a step go.
+    """Registers and shared memory that hold the operands of a step.
 
     Attributes
     ----------
     step : Step
     stages : list of Array
-        Of each the data, then at `weights_at` the weights.
+        Shared memory of each stage: the data, then at `weights_at` the weights.
     data, weights : Array
         Registers.
     """
@@ -292,7 +291,8 @@ class _Buffers:
     def emitted(cls, step: Step) -> _Buffers:
         """Allocate registers and shared memory."""
         plan, tile, dtype = step.plan, step.plan.tile, step.problem.acc_dtype
-        # Two arrays, not one: TVM puts a barrier between reads and writes of one that may overlap.
+        # Two arrays, because TVM inserts a barrier between reads and writes of one that may
+        # overlap.
         stages = [emit.shared(plan.stage_elements, dtype) for _ in range(2)]
         data = local(tile.rows * plan.elements // plan.threads, dtype)
         weights = local(step.weights_each, step.weight.dtype if plan.packed else dtype)
@@ -300,7 +300,7 @@ class _Buffers:
 
     @property
     def weights_at(self) -> int:
-        """Where the weights begin in a stage."""
+        """Offset of the weights in a stage."""
         return (self.step.plan.tile.rows + PAD) * self.step.plan.elements
 
     def fetch(self, number: Expr) -> None:

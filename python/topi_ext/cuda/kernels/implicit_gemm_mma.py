@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""conv and conv_transpose as an implicit matrix product on tensor cores: of float16 and bfloat16,
-and of float32 where that was asked for, each product as three of TF32.
+"""conv and conv_transpose as an implicit matrix product on tensor cores: float16 and bfloat16, and
+float32 as three TF32 products where that is enabled.
 
 M = positions of a phase, N = output channels of a group, K = its taps x input channels; sums in
 float32::
 
     blocks (phase, group, share of K, M by tile.rows, N by tile.columns):
-        ask for the first stages - 1 steps                      cp.async -> shared[stage]
+        start the copies of the first stages - 1 steps       cp.async -> shared[stage]
         for steps (tile.depth input channels, one tap of the phase):
             wait for this step; barrier
-            ask for the step stages - 1 ahead
+            start the copies of the step stages - 1 ahead
             for 32 bytes of depth: ldmatrix; sums[warp's rows, its columns] += mma.sync m16n8k16
         sums -> shared -> epilogue -> out, or the share's part of a workspace
     of a split K: blocks of outputs: the shares, in order -> epilogue -> out
 
-Weights are packed.  Data whose channels are not neighbours, or not by eights, goes by way of
-registers: fetched before the products of a step, kept behind them.
+Weights are packed.  Data whose channels are not neighbours, or not a multiple of eight, is copied
+by way of registers: read before the products of a step, and written to shared memory after them.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ def pack_weights(problem: Convolution, plan: WarpTiles, weight: Operand, packed:
 
 
 def _shape(problem: Convolution, plan: WarpTiles) -> PackedShape:
-    """Rows of output channels; of float32, whose squares can't be transposed while they are loaded,
-    16 bytes of input channels each."""
+    """Return the shape of packed weights: rows of output channels; for float32, which ``ldmatrix``
+    cannot transpose, 16 bytes of input channels each.
+    """
     return PackedShape.of(problem, plan.tile, run=1 if plan.width == 2 else plan.chunk)
 
 
@@ -72,11 +73,11 @@ def emit_body(problem: Convolution, plan: WarpTiles, operands: Sequence[Operand]
         sums.clear()
         arena = emit.shared(plan.arena_bytes // 4, "float32", SHARED)
         step = Step.emitted(problem, plan, place, threads, (data, source, arena))
-        # What this function has packed begins at a multiple of 16.
+        # Weights that this function has packed begin at a multiple of 16.
         given = ([data] if step.held is None else []) + ([source] if problem.prepacked else [])
         for copy in copies_of(given):
             copies = replace(step, copy=copy)
-            # Behind the loop, threads may still read the last step in shared memory.
+            # After the loop, threads may still read the last step in shared memory.
             for start in multistage(step.steps.count, plan, copies, is_async=True):
                 sums.add_products(arena, start, start + plan.row_bytes)
         results = OutputTile.of(problem, place, plan.tile, threads, (shares, extra, out))
@@ -87,21 +88,22 @@ def emit_body(problem: Convolution, plan: WarpTiles, operands: Sequence[Operand]
 
 @dataclass(frozen=True)
 class Step:
-    """What a thread copies in each step.
+    """The copies of a thread in each step.
 
     Attributes
     ----------
     problem, plan, block, threads
-        What is computed, and where.
+        The problem, its plan, and the block and thread that compute it.
     data, weight : Array
     arena : Array
         Shared memory: a stage's rows, then its columns.
     row, chunk : Expr
-        Of the tile, the first that this thread copies: eight channels of a position.
+        First row and first chunk of the tile that this thread copies; a chunk is eight channels of
+        a position.
     rows : tuple of GatherRow
-        Positions, the same distance apart.
+        Positions that the thread copies, at equal distances.
     held : Array or None
-        Registers of what can't be copied directly.
+        Registers of elements that cannot be copied directly.
     steps : TapSteps
     copy : str
         Name of the device function that copies 16 bytes.
@@ -157,13 +159,13 @@ class Step:
 
     @property
     def chunks(self) -> list[int]:
-        """How far the chunks that a thread copies of a position are behind its first."""
+        """Offsets of the chunks that a thread copies of a position from the first of them."""
         total = self.plan.tile.depth // self.plan.chunk
         each = max(1, self.plan.tile.rows * total // self.threads.count // len(self.rows))
         return [number * (total // each) for number in range(each)]
 
     def ask(self, number: Expr, stage: Expr) -> None:
-        """Start the copies of the next step; read what goes by way of registers."""
+        """Start the copies of the next step; read to registers the elements that need them."""
         base = opaque_value(stage * self.plan.stage_bytes)
         channel = opaque_value(self.steps.chunk * self.plan.tile.depth)
         for number, row in enumerate(self.rows):
@@ -176,7 +178,7 @@ class Step:
         self.steps.advance()
 
     def _place(self, number: int, behind: int) -> Expr:
-        """Return the byte of a chunk of this thread in a stage."""
+        """Return the byte offset in a stage of a chunk that this thread copies."""
         row = self.row + number * self.rows_apart
         return swizzled(row, self.chunk + behind, self.plan.tile.depth // self.plan.chunk)
 
@@ -201,7 +203,7 @@ class Step:
                 store(held, (number * len(self.chunks) + turn) * size + one, value)
 
     def keep(self, stage: Expr) -> None:
-        """Write what was read to registers to shared memory."""
+        """Write elements from registers to shared memory."""
         if self.held is None:
             return
         base = opaque_value(stage * self.plan.stage_bytes)

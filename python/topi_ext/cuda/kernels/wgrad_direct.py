@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""conv_weight_grad of few channels in a group: depthwise ones.
+"""conv_weight_grad of few channels in a group, such as depthwise convolutions.
 
-A pair is a channel of y and one of x of its group::
+There is no matrix product.  A pair is a channel of y and a channel of x of its group::
 
     blocks (taps by plan.taps, pairs by plan.pairs, share of the positions):
         threads (position, pair):
             for every (threads / pairs)-th position of the share:
-                sums[taps] += y * what each tap reads of x
-        shared[taps][threads] = sums;  halves added up            -> out, or the share's part
+                sums[taps] += y * the input of each tap in x
+        shared[taps][threads] = sums;  added by halves           -> out, or the share's part
     of several shares: blocks of weights: the shares, in order -> out
 
-Threads that follow each other have pairs that do where channels are neighbours in memory
-(plan.pairs = 32), else positions (1).
+Consecutive threads have consecutive pairs where channels are neighbours in memory
+(plan.pairs = 32), otherwise consecutive positions (1).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..plan.wgrad_direct import WgradDirectPlan
 
 
 def emit_body(problem: Convolution, plan: WgradDirectPlan, operands: Sequence[Operand]) -> None:
-    """Emit both launches: the sums, and those of shares."""
+    """Emit both launches: the sums, and the sums of the shares."""
     x, y, out = operands
     shares = shares_of(problem, plan.tile, out)
     pairs = problem.geometry.k * problem.geometry.c_per_group
@@ -47,7 +47,7 @@ def emit_body(problem: Convolution, plan: WgradDirectPlan, operands: Sequence[Op
 
 @dataclass(frozen=True)
 class _Work:
-    """What a thread adds up: `taps` of one pair, at every `apart`-th position of the share."""
+    """The sums of a thread: `taps` of one pair, at every `apart`-th position of the share."""
 
     problem: Convolution
     plan: WgradDirectPlan
@@ -79,7 +79,7 @@ class _Work:
         return cls(problem, plan, thread, opaque_bool(inside), channel, tuple(columns), block)
 
     def added(self, x: Operand, y: Operand) -> Array:
-        """Compute the thread's sums."""
+        """Emit the thread's sums and return them."""
         acc, taps = self.problem.acc_dtype, self.plan.taps
         sums = local(taps, acc)
         for i in emit.unrolled(taps):
@@ -100,7 +100,7 @@ class _Work:
         return sums
 
     def write(self, sums: Array, out: Operand) -> None:
-        """Add up the threads' sums and write them to their weights."""
+        """Add the sums of all threads and write them to their weights."""
         plan, acc = self.plan, self.problem.acc_dtype
         held = emit.shared(plan.taps * plan.threads, acc)
         counts = (self.thread, plan.threads, plan.pairs)

@@ -58,7 +58,7 @@ def emit_body(problem: Convolution, plan: WgradGemmPlan, operands: Sequence[Oper
 
 @dataclass(frozen=True)
 class Step:
-    """What a thread copies in each step.
+    """The copies of a thread in each step.
 
     Attributes
     ----------
@@ -67,11 +67,11 @@ class Step:
         x and y.
     rows, columns : Copies
     taken : tuple of Column
-        Of `columns`, what they are.
+        Tap and channel of each of `columns`.
     stages : list of Array
-        Shared memory of two steps: ``[depth][rows]``, then ``[depth][columns]``.
+        Shared memory of two steps, each ``[depth][rows]``, then ``[depth][columns]``.
     held : tuple of Array
-        Registers of rows and of columns.
+        Registers for rows and for columns.
     """
 
     plan: WgradGemmPlan
@@ -100,7 +100,7 @@ class Step:
         return cls(plan, block, operands, *copies, taken, stages, held)
 
     def fetch(self, number: Expr) -> None:
-        """Read what step `number` multiplies to registers."""
+        """Read the operands of step `number` to registers."""
         first = opaque_value(number * self.plan.tile.depth)
         self._fetch_rows(first, self.held[0])
         self._fetch_columns(first, self.held[1])

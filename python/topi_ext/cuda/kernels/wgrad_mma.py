@@ -5,19 +5,19 @@ M = channels of y of a group, N = taps x channels of x, K = positions of y; sums
 
     blocks (group, share of K, M by tile.rows, N by tile.columns):
         for parts of the share, of at most MOST_TERMS positions:
-            ask for the first stages - 1 steps                  -> shared[stage]
+            start the copies of the first stages - 1 steps   -> shared[stage]
             for steps (tile.depth positions):
                 wait for this step; barrier
-                ask for the step stages - 1 ahead
+                start the copies of the step stages - 1 ahead
                 for 16 of depth: ldmatrix; sums[warp's rows, its columns] += mma.sync m16n8k16
-            sums, and what is there of other parts -> out, or the share's part of a workspace
+            sums + those of earlier parts -> out, or the share's part of a workspace
     of a split K, or of parts and a narrow result: blocks of weights: the shares, in order -> out
 
-Tensor cores cut sums off, which the lanes round: so parts are added by the lanes.
+Tensor cores truncate sums, and the float32 lanes round them, so parts are added by the lanes.
 
-Where eight channels are neighbours, in x and in y, they are copied as they are, ``[depth][rows]``
-and ``[depth][columns]``.  Else elements go by way of registers to ``[rows][depth]`` and
-``[columns][depth]``: fetched before the products of a step, kept behind them.
+Where eight channels are neighbours, in x and in y, they are copied as stored, ``[depth][rows]`` and
+``[depth][columns]``.  Otherwise elements are copied by way of registers to ``[rows][depth]`` and
+``[columns][depth]``: read before the products of a step, and written to shared memory after them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ..parts.wgrad_block import Column, Copies, WgradBlock, wgrad_grid, write_we
 from ..plan.wgrad_mma import WgradMmaPlan, copies_chunks
 
 CHUNK = 8
-"""Halves in 16 bytes."""
+"""Elements of float16 or bfloat16 in 16 bytes."""
 
 
 def emit_body(problem: Convolution, plan: WgradMmaPlan, operands: Sequence[Operand]) -> None:
@@ -53,7 +53,7 @@ def emit_body(problem: Convolution, plan: WgradMmaPlan, operands: Sequence[Opera
         by_chunks = copies_chunks(problem)
         kind = ChunkStep if by_chunks else ElementStep
         step = kind.emitted(plan, block, threads, (x, y, arena))
-        # Chunks lie in shared memory by depth.
+        # Chunks are stored in shared memory by depth.
         sums = MmaTile.emitted(plan, problem.dtypes[0], threads.number, by_chunks, by_chunks)
         for number, part in parts_of(block, plan):
             sums.clear()
@@ -73,9 +73,9 @@ def parts_of(block: WgradBlock, plan: WgradMmaPlan) -> Iterator[tuple[Expr, Wgra
         yield 0, block
         return
     steps = plan.part_steps
-    # One at least: the weights of an empty share are zeros.
+    # At least one part: the weights of an empty share are zeros.
     for number in emit.loop(emit.most(1, emit.ceil_div(block.steps, steps))):
-        # Threads may still read the last step of the part before in shared memory.
+        # Threads may still read the last step of the previous part in shared memory.
         emit.barrier(SHARED)
         done = number * steps
         first = opaque_value(block.first + done * plan.tile.depth)
@@ -85,7 +85,7 @@ def parts_of(block: WgradBlock, plan: WgradMmaPlan) -> Iterator[tuple[Expr, Wgra
 
 @dataclass(frozen=True)
 class ChunkStep:
-    """What a thread copies in each step: chunks of eight channels, at some positions.
+    """The copies of a thread in each step: chunks of eight channels, at some positions.
 
     Attributes
     ----------
@@ -93,9 +93,9 @@ class ChunkStep:
     memory : tuple of Array
         x, y, and shared memory.
     rows, columns : Copies
-        Of chunks.
+        Divisions of the chunks.
     column : Column
-        Of x, the one that the thread's chunk begins with.
+        First column of the thread's chunk, in x.
     copy : str
         Name of the device function that copies 16 bytes.
     """
@@ -143,12 +143,12 @@ class ChunkStep:
             self._copy(there, (arena, place), (x, at), inside)
 
     def keep(self, stage: Expr) -> None:
-        """Do nothing: no element goes by way of registers."""
+        """Do nothing: no element is copied by way of registers."""
 
     def _copy(
         self, there: Expr, to: tuple[Array, Expr], source: tuple[Operand, Expr], inside: Expr
     ) -> None:
-        """Copy a chunk, or zeros where it is not `inside`, by threads that have one."""
+        """Copy a chunk, or zeros where it is not `inside`, in the threads that have one."""
         arena, place = to[0].buffer.data, to[1]
         data, at, here = source[0].buffer.data, emit.wide(source[1]), emit.condition(inside)
         for _ in emit.only_if(there):
@@ -157,7 +157,7 @@ class ChunkStep:
 
 @dataclass(frozen=True)
 class ElementStep:
-    """What a thread copies in each step: elements, by way of registers.
+    """The copies of a thread in each step: elements, by way of registers.
 
     Attributes
     ----------
@@ -166,9 +166,9 @@ class ElementStep:
         x, y, and shared memory.
     rows, columns : Copies
     taken : tuple of Column
-        Of `columns`, what they are.
+        Tap and channel of each of `columns`.
     held : tuple of Array
-        Registers of rows and of columns.
+        Registers for rows and for columns.
     """
 
     plan: WgradMmaPlan

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kernels share: a block's part of the work, how data comes in and how sums leave."""
+"""Parts that kernels share: the work of a block, copies of operands, and writes of sums."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a block of threads computes of a gather: positions of one phase, channels of one group."""
+"""The work of a block of an access: positions of one phase, channels of one group."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class AxisPhase(NamedTuple):
     offset : Expr
         Position j of the phase is output position ``out_step * j + offset``.
     taps : Expr
-        How many it meets; perhaps none.
+        Number of taps that the phase meets, which may be 0.
     first_tap : Expr
-        The smallest, which the others follow at distances of ``tap_step``.
+        The smallest of these taps; the others follow at distances of ``tap_step``.
     start : Expr
-        The input position that position 0 reads for it.
+        The input position that position 0 reads for that tap.
     """
 
     offset: Expr
@@ -37,34 +37,34 @@ class AxisPhase(NamedTuple):
 
     @classmethod
     def emitted(cls, access: AxisAccess, turn: Expr) -> AxisPhase:
-        """Number `turn` of an axis' phases, those of most taps first."""
+        """Emit phase number `turn` of an axis, counted from those with the most taps."""
         if not access.transposed:
             return cls(0, access.kernel, 0, -access.pad_before)
         step = access.tap_step
         rest, first = quotient(turn, step), remainder(turn, step)
         offset = opaque_value((access.phase_of(first) + rest) % access.stride)
         count = emit.most(0, quotient(access.kernel + (step - 1) - first, step))
-        # Only where tap_step < stride there are others: phases that dilation leaves out.
+        # There are others only if tap_step < stride: phases that dilation leaves out.
         taps = opaque_value(emit.pick(rest == 0, lambda: count, emit.constant(0, "int32")))
         return cls(offset, taps, opaque_value(first), opaque_value(access.shift_of(offset, first)))
 
 
 @dataclass(frozen=True)
 class GatherBlock:
-    """Which sums a block of threads computes, and from which products.
+    """Sums that a block of threads computes, and the products that it adds.
 
     Attributes
     ----------
     group, split : Expr
-        Group of channels; share of the sum, of a split one.
+        Group of channels, and share of a split sum.
     first_row, first_column : Expr
-        Of the tile: positions of the phase, and output channels of the group.
+        First position of the phase, and first output channel of the group, of the tile.
     axes : tuple of AxisPhase
-        Depth, height and width.
+        Phases along depth, height and width.
     positions : tuple of Expr
-        Of the phase, along the four axes.
+        Numbers of positions of the phase along the four axes.
     in_sizes, out_sizes : tuple of Expr
-        Of data and result, along the four axes.
+        Sizes of data and result along the four axes.
     """
 
     group: Expr
@@ -78,10 +78,13 @@ class GatherBlock:
 
     @classmethod
     def emitted(cls, problem: Convolution, tile: Tile, block: Expr) -> GatherBlock:
-        """That of block number `block` of :func:`blocks_of`; blocks of one group, phase and share
-        of the sum that read the same positions follow each other."""
+        """Emit the work of block number `block` of :func:`blocks_of`.
+
+        Blocks of one group, phase and share of the sum that read the same positions follow each
+        other.
+        """
         positions = _opaque(map(narrow, problem.positions))
-        # At least one, also of an empty batch: block numbers are divided by it.
+        # At least one, also for an empty batch: block numbers are divided by it.
         rows = opaque_value(emit.most(1, emit.ceil_div(prod(positions), tile.rows)))
         columns = -(-problem.out_channels // tile.columns)
         digits = (*_turns(problem), problem.geometry.groups, tile.splits, rows, columns)
@@ -104,13 +107,13 @@ class GatherBlock:
         return prod(self.positions)
 
     def position(self, row: Expr) -> tuple[Expr, tuple[Expr, ...]]:
-        """Return whether `row` of the tile is a position, and which along the four axes."""
+        """Return whether `row` of the tile is a position, and its indices along the four axes."""
         number = opaque_value(self.first_row + row)
         return number < self.total, _opaque(unravel(number, self.positions))
 
 
 def blocks_of(problem: Convolution, tile: Tile) -> Expr:
-    """Return how many blocks compute `problem`, with this tile each."""
+    """Return the number of blocks that compute `problem`, each with this tile."""
     rows = emit.ceil_div(prod(problem.positions), tile.rows)
     columns = -(-problem.out_channels // tile.columns)
     return rows * (columns * prod(_turns(problem)) * problem.geometry.groups * tile.splits)

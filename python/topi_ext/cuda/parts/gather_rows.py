@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the data of a position lies, tap after tap."""
+"""Addresses of the data of a position, tap by tap."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class GatherRow:
     Attributes
     ----------
     inside : Expr
-        Whether it is one: the last tile may reach behind the last position.
+        Whether it is a position: the last tile may reach past the last one.
     at : tuple of Expr
-        Along depth, height and width, where it reads for the phase's first tap.
+        Input position for the phase's first tap, along depth, height and width.
     start : Expr
-        Index of its image's, and its group's, first element, with 64 bits.
+        Index of the first element of its image and group, with 64 bits.
     """
 
     inside: Expr
@@ -34,7 +34,7 @@ class GatherRow:
     def emitted(
         cls, problem: Convolution, data: Operand, block: GatherBlock, row: Expr
     ) -> GatherRow:
-        """Row number `row` of the block's tile."""
+        """Emit row number `row` of the block's tile."""
         inside, (image, *positions) = block.position(row)
         axes = zip(positions, problem.accesses[1:], block.axes)
         at = tuple(opaque_value(j * access.in_step + axis.start) for j, access, axis in axes)

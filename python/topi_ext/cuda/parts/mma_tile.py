@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The register tile of a matrix product on tensor cores: 16 x 8 sums of 32 bytes of products.
 
-Operands lie in shared memory by rows of 16-byte chunks, swizzled: chunk ``c`` of row ``r`` is at
-``c ^ (r mod 8)``, so that eight rows of a column of chunks, which ``ldmatrix`` reads at once, lie
-in different banks.  Rows of less than 128 bytes share a line, and are counted by lines.
+Shared memory holds operands in rows of 16-byte chunks, swizzled: chunk ``c`` of row ``r`` is stored
+at ``c ^ (r mod 8)``.  ``ldmatrix`` reads eight rows of a column of chunks at once, and these are in
+different banks.  Rows of less than 128 bytes share a line of 128 bytes, and ``r`` counts lines.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ..isa.tensor_core import multiply
 from ..plan.tiles import WarpTiles
 
 _LOADS = {False: "topi_load_matrix", True: "topi_load_matrix_transposed"}
-"""By whether rows in shared memory are what is summed over."""
+"""Load function by whether the rows in shared memory are the axis that is summed over."""
 
 
 def swizzled(row: Expr, chunk: Expr, chunks: int) -> Expr:
-    """Return the byte of a chunk, in rows of `chunks`."""
+    """Return the byte offset of a chunk, in rows of `chunks` chunks."""
     line, period = max(1, 8 // chunks), min(8, chunks)
     mixed = emit.xor(chunk, emit.remainder(emit.quotient(row, line), period))
     return (row * chunks + mixed) * 16
@@ -28,23 +28,23 @@ def swizzled(row: Expr, chunk: Expr, chunks: int) -> Expr:
 
 @dataclass(frozen=True)
 class MmaTile:
-    """Sums of a warp's part of a tile, and how it reads operands.
+    """Sums of a warp's part of a tile, and the layout of its operands.
 
     Attributes
     ----------
     plan : WarpTiles
     dtype : str
-        Of operands.
+        Dtype of the operands.
     sums : Array
-        By blocks of 16 rows, of 8 columns, four each: two of row g, two of row g + 8, g = lane / 4.
+        Four for each block of 16 rows and 8 columns: two of row g, two of row g + 8, g = lane / 4.
     rows_of, columns_of : Array
         Fragments of the operands.
     first_row, first_column : Expr
-        Of the warp's part.
+        First row and column of the warp's part.
     lane : Expr
     rows_by_depth, columns_by_depth : bool
-        How operands lie in shared memory: ``[depth][rows]`` instead of ``[rows][depth]``,
-        ``[depth][columns]`` instead of ``[columns][depth]``; of halves.
+        Layout of the operands in shared memory: ``[depth][rows]`` instead of ``[rows][depth]``,
+        ``[depth][columns]`` instead of ``[columns][depth]``; for float16 and bfloat16.
     """
 
     plan: WarpTiles
@@ -62,7 +62,7 @@ class MmaTile:
     def emitted(
         cls, plan: WarpTiles, dtype: str, thread: Expr, rows_by_depth: bool, columns_by_depth: bool
     ) -> MmaTile:
-        """Allocate the sums: `clear` sets them to zero."""
+        """Allocate the sums, which `clear` sets to zero."""
         blocks, columns = plan.row_blocks, plan.column_blocks
         sums = local(plan.sums, "float32")
         warp_column, warp_row = emit.unravel(emit.quotient(thread, 32), (0, plan.warp_rows))
@@ -89,8 +89,9 @@ class MmaTile:
         plan = self.plan
         matrix, inner = emit.quotient(self.lane, 8), emit.remainder(self.lane, 8)
         odd, high = emit.remainder(matrix, 2), emit.quotient(matrix, 2)
-        # Of the four squares of a block of 16 x 16, the one whose row this lane names; rows of
-        # squares are of the product's, or of what is summed over.
+        # This lane names one row of one of the four 8 x 8 squares of a 16 x 16 block.  Rows of
+        # squares are
+        # rows of the product, or of the axis that is summed over.
         by_odd = opaque_value(odd * 8 + inner), opaque_value(high)
         by_high = opaque_value(high * 8 + inner), opaque_value(odd)
         for part in range(plan.tile.depth // plan.chunk // 2):
@@ -132,12 +133,12 @@ class MmaTile:
 
     @property
     def slices(self) -> int:
-        """Parts of the columns that are kept at once."""
+        """Number of slices of the columns; the sums of one are in shared memory at a time."""
         return self.plan.slices
 
     @property
     def width(self) -> int:
-        """Columns of a part."""
+        """Columns of a slice."""
         return self.plan.tile.columns // self.slices
 
     def column(self, part: int, number: Expr) -> Expr:
@@ -171,13 +172,13 @@ class MmaTile:
 
     @property
     def own_rows(self) -> list[Expr]:
-        """Rows of the tile of which the thread has sums."""
+        """Return the rows of the tile of which the thread has sums."""
         first = self.first_row + emit.quotient(self.lane, 4)
         return [first + number * 8 for number in range(self.plan.row_blocks * 2)]
 
     @property
     def own_columns(self) -> list[Expr]:
-        """Columns of the tile of which the thread has sums."""
+        """Return the columns of the tile of which the thread has sums."""
         first = self.first_column + emit.remainder(self.lane, 4) * 2
         blocks = range(self.plan.column_blocks)
         return [first + number * 8 + one for number in blocks for one in range(2)]

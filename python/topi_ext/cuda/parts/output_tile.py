@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of a tile, by way of shared memory, to the result: neighbouring threads write neighbours.
+"""Writes of a tile's sums by way of shared memory: neighbouring threads write neighbours.
 
 ::
 
     starts[position of the tile] = index of the position's channel 0, or -1 outside of the result
     for slices of the columns:
-        barrier; every thread keeps its sums of the slice; barrier
+        barrier; every thread writes its sums of the slice to shared memory; barrier
         for elements of the slice, in the order of memory: epilogue, store
 """
 
@@ -25,7 +25,7 @@ from .gather_block import GatherBlock
 
 
 class Fragment(Protocol):
-    """Which sums of a tile a thread has."""
+    """The sums of a tile that a thread has."""
 
     slices: int
     width: int
@@ -38,7 +38,7 @@ class Fragment(Protocol):
 
 
 class Threads(NamedTuple):
-    """The threads of a block: which this is, and how many there are."""
+    """Number of this thread in its block, and number of threads of the block."""
 
     number: Expr
     count: int
@@ -51,11 +51,11 @@ class ExtraOperand(NamedTuple):
     ----------
     operand : Operand
     varies : str
-        Axes along which it does, channels aside.
+        Axes along which it varies, without the channels.
     alike : bool
-        Whether it is stored as the result is.
+        Whether it has the layout of the result.
     channel_stride : Expr
-        Zero where it does not vary along channels.
+        Stride of its channels; zero if it does not vary along them.
     """
 
     operand: Operand
@@ -66,19 +66,19 @@ class ExtraOperand(NamedTuple):
 
 @dataclass(frozen=True)
 class OutputTile:
-    """Where sums of a block go.
+    """Destination of the sums of a block.
 
     Attributes
     ----------
     problem : Convolution
-        Without epilogue where shares of split sums are written.
+        The problem; without its epilogue if shares of split sums are written.
     block : GatherBlock
     tile : Tile
     threads : Threads
     result : Operand
-        Of all shares of a split sum, where there are several: each is stored as the result is.
+        The result; for a split sum, all shares, each stored as the result is.
     extra : sequence of Operand
-        Of the epilogue.
+        Operands of the epilogue.
     share : Expr
         Index of the share's first element.
     """
@@ -100,8 +100,9 @@ class OutputTile:
         threads: Threads,
         results: tuple[Operand | None, Sequence[Operand], Operand],
     ) -> OutputTile:
-        """That of the result, or where there are `shares`, of the block's own: of ``(shares,
-        operands of the epilogue, result)``."""
+        """Return the destination for ``(shares, operands of the epilogue, result)``: the share of
+        the block if there are `shares`, otherwise the result.
+        """
         shares, extra, out = results
         if shares is None:
             return cls(problem, block, tile, threads, out, extra)
@@ -109,9 +110,9 @@ class OutputTile:
         return cls(replace(problem, epilogue=()), block, tile, threads, shares, (), share)
 
     def write(self, fragment: Fragment, held: Array, *, is_free: bool) -> None:
-        """Write all sums of the block by way of `held`, with room for what a plan states.
+        """Write all sums of the block by way of `held`, whose size the plan states.
 
-        `is_free`: whether no thread may still read what it held before.
+        `is_free`: whether no thread may still read the earlier contents of `held`.
         """
         starts = self._starts()
         is_channels_last = along(self.result, "C") == 1
@@ -133,7 +134,7 @@ class OutputTile:
 
     @cached_property
     def _operands(self) -> list[ExtraOperand]:
-        """The operands of the epilogue."""
+        """Return the operands of the epilogue."""
         steps = (step for step in self.problem.epilogue if step.order)
         order = list(self.result.strides)
         found = []
@@ -147,8 +148,8 @@ class OutputTile:
     def _starts(self) -> list[Array]:
         """Write tables with the index of channel 0 of each row of the tile.
 
-        The first is of the result, with -1 outside of it; the others are of operands of the
-        epilogue that vary along positions and are not stored as the result is.
+        The first table is of the result, with -1 outside of it.  The others are of operands of the
+        epilogue that vary along positions and have another layout than the result.
         """
         others = [one for one in self._operands if one.varies and not one.alike]
         starts = [shared(self.tile.rows, "int64") for _ in range(1 + len(others))]
@@ -171,7 +172,7 @@ class OutputTile:
         return emit.pick(inside, lambda: start, emit.constant(-1, "int64"))
 
     def _place(self, row: Expr) -> tuple[Expr, list[Expr]]:
-        """Return whether a row of the tile is in the result, and where along the four axes."""
+        """Return whether a row of the tile is in the result, and its indices along four axes."""
         inside, (image, *positions) = self.block.position(row)
         at, sizes = [image], self.block.out_sizes[1:]
         for position, axis, access, size in zip(

@@ -2,8 +2,8 @@
 """Weights in the order in which a tile reads them.
 
 ``packed[group][tap][input channel][output channel]``, the channels of a group filled up with zeros
-to whole tiles: the rows of a step lie one after the other, and no reader has to look for the end.
-Some read `run` input channels of an output channel at once: then these are the innermost axis.
+to whole tiles: the rows of a step are contiguous, and readers need no bounds check.  Some kernels
+read `run` input channels of an output channel at once; then these are the innermost axis.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PackedShape:
     Attributes
     ----------
     groups, taps, rows, columns : int
-        The last two with what they are filled up by.
+        Sizes of the axes; rows and columns include the zeros.
     word : int
         Input channels of an element: one, or the four bytes of a 32-bit integer.
     run : int
@@ -96,7 +96,7 @@ def pack_weights(
 def _element_at(
     problem: Convolution, shape: PackedShape, weight: Operand, at: Sequence[Expr]
 ) -> Expr:
-    """Return what is packed there: a weight, or four as one word."""
+    """Return the element that is packed at an index: a weight, or four as one word."""
     group, tap, row, column, behind = at
     if shape.word == 1:
         place = (group, tap, row * shape.run + behind, column)
@@ -112,7 +112,7 @@ def _element_at(
 def _weight_at(
     problem: Convolution, shape: PackedShape, weight: Operand, at: Sequence[Expr]
 ) -> Expr:
-    """Return a weight, or zero where there is none."""
+    """Return a weight, or zero outside of the weights."""
     group, tap, row, column = at
     inside = emit.both(
         shape.rows * shape.word == problem.in_channels or row < problem.in_channels,

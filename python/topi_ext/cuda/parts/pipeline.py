@@ -35,7 +35,7 @@ class BufferedCopies(Protocol):
     """How a thread copies the operands of a step by way of registers."""
 
     def fetch(self, number: Expr) -> None:
-        """Read the operands of step `number` to registers; steps are asked for in order."""
+        """Read the operands of step `number` to registers; steps are read in order."""
 
     def keep(self, stage: int) -> None:
         """Write registers to a stage of shared memory."""
@@ -71,17 +71,17 @@ class StagedCopies(Protocol):
     """How a thread copies the operands of a step to one of several stages."""
 
     def ask(self, number: Expr, stage: Expr) -> None:
-        """Start the copies of step `number`; read to registers what goes by way of them."""
+        """Start the copies of step `number`; read to registers the elements that need them."""
 
     def keep(self, stage: Expr) -> None:
         """Write registers, if there are any, to a stage of shared memory."""
 
 
 def copies_of(tensors: Sequence[Array]) -> Iterator[str]:
-    """Emit ``for copy in copies_of(tensors)``: a branch of two sides, by where tensors begin.
+    """Emit ``for copy in copies_of(tensors)``: a branch by the alignment of the tensors.
 
-    Yields the name of the device function that copies 16 bytes: of tensors that begin at multiples
-    of 16, then of others.  The copies of the first side need no register.
+    Yields the name of the device function that copies 16 bytes: first for tensors that begin at
+    multiples of 16, then for others.  The copies of the first side need no register.
     """
     are_aligned: Expr = True
     if tensors:
@@ -124,14 +124,15 @@ def multistage(
 
 
 def _stages(count: Expr, stages: int) -> Iterator[tuple[Expr, Expr, Expr]]:
-    """Emit a loop over steps: the number of each, its stage, and that of the step before, which the
-    copies of the last step ahead fill."""
+    """Emit a loop over steps: the number of each, its stage, and the stage of the previous step,
+    which the copies of the last step ahead fill.
+    """
     if stages & (stages - 1) == 0:
         for number in emit.loop(count):
             now, before = (emit.remainder(number + more, stages) for more in (0, stages - 1))
             yield number, emit.opaque_value(now), emit.opaque_value(before)
         return
-    # Counted: a remainder by three takes seven instructions.
+    # Stages are counted, because a remainder by three takes seven instructions.
     held = emit.local(2, "int32")
     emit.store(held, 0, 0)
     emit.store(held, 1, stages - 1)

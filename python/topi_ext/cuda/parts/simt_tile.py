@@ -2,8 +2,8 @@
 """The register tile of a matrix product on the lanes of a multiprocessor.
 
 Warps are 8 x 4 threads.  A thread has groups of four neighbouring rows and of four neighbouring
-columns, so that it reads shared memory by 16 bytes, and a warp reads neighbours (CUTLASS' SIMT
-tiles are arranged alike)::
+columns, so that it reads 16 bytes of shared memory at a time and a warp reads neighbours, as in the
+SIMT tiles of CUTLASS::
 
     for k of the step:
         rows[thread_rows]       = A[k, :]       columns[thread_columns] = B[k, :]
@@ -29,19 +29,19 @@ def multiply_add(total: Expr, a: Expr, b: Expr) -> Expr:
 
 @dataclass(frozen=True)
 class SimtTile:
-    """Sums of a thread, and where in the tile they are.
+    """Sums of a thread, and their places in the tile.
 
     Attributes
     ----------
     rows, columns : int
-        Of the tile.
+        Size of the tile.
     thread_rows, thread_columns : int
-        Of a thread.
+        Size of a thread's part.
     dtype : str
-        Of sums.
+        Dtype of the sums.
     sums : Array
     first_row, first_column : Expr
-        Of the thread's first group.
+        First row and column of the thread's first group.
     """
 
     rows: int
@@ -84,17 +84,17 @@ class SimtTile:
 
     @property
     def slice_columns(self) -> int:
-        """Columns of a thread that are kept at once."""
+        """Columns of a thread whose sums are in shared memory at a time."""
         return slice_columns(self.columns, self.thread_columns)
 
     @property
     def slices(self) -> int:
-        """Parts of the columns that are kept at once."""
+        """Number of slices of the columns; the sums of one are in shared memory at a time."""
         return self.thread_columns // self.slice_columns
 
     @property
     def width(self) -> int:
-        """Columns of a part."""
+        """Columns of a slice."""
         return self.columns // self.slices
 
     def row(self, i: int) -> Expr:
@@ -104,12 +104,12 @@ class SimtTile:
 
     @property
     def own_rows(self) -> list[Expr]:
-        """Rows of the tile of which the thread has sums."""
+        """Return the rows of the tile of which the thread has sums."""
         return [self.row(i) for i in range(self.thread_rows)]
 
     @property
     def own_columns(self) -> list[Expr]:
-        """Columns of the tile of which the thread has sums."""
+        """Return the columns of the tile of which the thread has sums."""
         run, group = WARP_COLUMNS * self.column_group, self.column_group
         numbers = range(self.thread_columns)
         return [self.first_column + j // group * run + j % group for j in numbers]
@@ -125,7 +125,7 @@ class SimtTile:
         return first + self._behind(part) + rest
 
     def _behind(self, part: int) -> int:
-        """Return how far the columns of a slice are behind the thread's first."""
+        """Return the offset of the columns of a slice from the thread's first column."""
         group, rest = divmod(part * self.slice_columns, self.column_group)
         return group * WARP_COLUMNS * self.column_group + rest
 

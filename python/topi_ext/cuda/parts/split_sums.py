@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Split sums: every share is kept, and a second kernel adds them in order.
+"""Split sums: every share is stored, and a second kernel adds them in order.
 
-So the result is the same in every run, which atomic additions do not give.
+So the result is the same in every run; with atomic additions it would not be.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def shares_of(problem: Convolution, tile: Tile, out: Operand) -> Operand | None:
 
 
 def all_shares(problem: Convolution, tile: Tile, out: Operand) -> Operand:
-    """Allocate all shares, each stored as `out` is; also of one."""
+    """Allocate all shares, each stored as `out` is; also if there is only one."""
     order = "S" + "".join(out.sizes)
     sizes = [tile.splits, *out.sizes.values()]
     held = emit.workspace_of(tile.splits * _elements(out), problem.acc_dtype)

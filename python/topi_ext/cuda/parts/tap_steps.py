@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop over what is summed: chunks of input channels, and for each the taps of a phase."""
+"""The loop over the terms of a sum: chunks of input channels, and for each the taps of a phase."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ AXES = 3
 
 @dataclass(frozen=True)
 class TapSteps:
-    """A counter: which taps, and which chunk of channels, the next step multiplies.
+    """A counter of the taps and the chunk of channels that the next step multiplies.
 
     Attributes
     ----------
     count : Expr
-        Of the block's steps.
+        Number of the block's steps.
     limits : tuple of Expr
         Taps along depth, height and width.
     at : Array
-        Number of the tap along each, then of the chunk.
+        Number of the tap along each axis, then of the chunk.
     """
 
     count: Expr
@@ -54,7 +54,7 @@ class TapSteps:
 
     @property
     def taps(self) -> list[Expr]:
-        """Numbers of the current tap, of those that the phase meets."""
+        """Return the numbers of the current tap along the axes, among those of the phase."""
         return [0 if _is_one(limit) else self.at[axis] for axis, limit in enumerate(self.limits)]
 
     @property
@@ -63,7 +63,7 @@ class TapSteps:
         return self.at[AXES]
 
     def advance(self) -> None:
-        """Go on to the next step: width runs fastest, chunks slowest."""
+        """Advance to the next step: width varies fastest, chunks slowest."""
         self._carry([axis for axis in (2, 1, 0) if not _is_one(self.limits[axis])])
 
     def _carry(self, axes: Sequence[int]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a block of threads computes of a weight gradient, and where operands of a position lie."""
+"""The work of a block of a weight gradient, and addresses of the operands of a position."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class WgradBlock:
-    """Which weights, of all their products or of a share.
+    """The weights of a block, and the share of the positions that it sums.
 
     Attributes
     ----------
@@ -35,11 +35,11 @@ class WgradBlock:
     split : Expr
         Share of the positions.
     first_row, first_column : Expr
-        Of the tile: channels of y, and taps x channels of x, of a group.
+        First channel of y, and first of taps x channels of x, of the tile in a group.
     first, steps : Expr
-        The share's first position, and how many steps it takes.
+        First position and number of steps of the share.
     x_sizes, y_sizes : tuple of Expr
-        Along the four axes.
+        Sizes along the four axes.
     """
 
     problem: Convolution
@@ -111,7 +111,7 @@ class WgradBlock:
         return opaque_value(index)
 
     def x_read(self, x: Operand, position: Position, column: Column) -> tuple[Expr, Expr]:
-        """Return whether a column's tap meets data at a position, and where it lies in x."""
+        """Return whether a column's tap meets data at a position, and its index in x."""
         g = self.problem.geometry
         image, *at = position.at
         inside = both(position.inside, column.inside)
@@ -134,20 +134,21 @@ class WgradBlock:
 
 
 class Position(NamedTuple):
-    """A position of y: whether it is one, and where along the four axes."""
+    """A position of y: whether it exists, and its indices along the four axes."""
 
     inside: Expr
     at: tuple[Expr, ...]
 
 
 def taps_inner(problem: Convolution) -> bool:
-    """Whether taps run fastest among columns, as they do in memory: so neighbours are written by
-    neighbours.  Where channels of x are neighbours, it is these that should be read so."""
+    """Return whether taps vary fastest among columns, as they do in memory, so that neighbouring
+    threads write neighbours; if channels of x are neighbours, these are read so instead.
+    """
     return not problem.layouts.x.endswith("C") and problem.layouts.w[-1] in TAPS
 
 
 def wgrad_grid(problem: Convolution, tile: Tile) -> int:
-    """Return how many blocks compute `problem`, with this tile each."""
+    """Return the number of blocks that compute `problem`, each with this tile."""
     return prod(_digits(problem, tile)) * tile.splits
 
 
@@ -163,7 +164,7 @@ def _opaque(values: Iterable[Expr]) -> tuple[Expr, ...]:
 
 @dataclass(frozen=True)
 class Copies:
-    """Which elements of ``[depth][size]`` a thread copies: some places, each at some positions.
+    """The elements of ``[depth][size]`` that a thread copies: some places, each at some positions.
 
     Neighbouring threads copy neighbours in memory: places, which are channels, or positions.
     """
@@ -174,8 +175,9 @@ class Copies:
 
     @classmethod
     def of(cls, threads: Threads, size: int, depth: int, places_first: bool) -> Copies:
-        """Divide copies: one place at several positions where places are neighbours, else
-        several places at one position."""
+        """Divide the copies: one place at several positions if places are neighbours, otherwise
+        several places at one position.
+        """
         count = max(1, size * depth // threads.count)
         fast, slow = (size, depth) if places_first else (depth, size)
         first, second = emit.unravel(threads.number, (0, fast))
@@ -195,7 +197,7 @@ class Copies:
 
 
 class Weights(Protocol):
-    """Which sums of a tile a thread has."""
+    """The sums of a tile that a thread has."""
 
     own_rows: list[Expr]
     own_columns: list[Expr]
@@ -209,7 +211,7 @@ def write_weights(
 ) -> None:
     """Write a thread's sums to their weights: of the result, or of the share in a workspace.
 
-    `adds`: whether they are added to what is there.
+    `adds`: whether they are added to the present values.
     """
     problem, limit = block.problem, block.problem.geometry.k_per_group
     share = flat(block.split) * out.strides["S"] if "S" in out.strides else 0

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kernels of GPUs are estimated to take, in nanoseconds.
+"""Estimated time of GPU kernels, in nanoseconds.
 
-A block's step takes as long as its products, or as a load from memory where too few threads hide
-it; blocks run side by side as far as registers, threads and shared memory of a multiprocessor go;
-the whole takes no less than memory gives.  The numbers are of data sheets, not fitted to a device.
+A step of a block takes as long as its products, or as a load from memory if too few threads hide
+it.  Blocks run side by side within the registers, threads and shared memory of a multiprocessor.
+The total is at least the time of memory.  Constants come from data sheets, not from measurements.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..machine import WARP, GpuMachine
 from .tiles import Footprint, Tile, WarpTiles
 
 CLOCK = 1.6
-"""Cycles in a nanosecond."""
+"""Cycles per nanosecond."""
 
 LAUNCH = 2500.0
 """Nanoseconds from the launch of a kernel to its first step, and from its last to its end."""
@@ -27,7 +27,7 @@ LATENCY = 700
 """Cycles until a load from memory arrives."""
 
 BUSY_WARPS = 8
-"""Warps on a multiprocessor that keep its lanes busy."""
+"""Number of warps that keep the lanes of a multiprocessor busy."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class Blocks:
     ----------
     count : float
     footprint : Footprint
-        Of a block.
+        Resources of a block.
     steps : float
-        Of a block, in the mean.
+        Mean number of steps of a block.
     cycles : float
-        That a step takes where nothing else runs on its multiprocessor and nothing is waited for.
+        Cycles of a step that runs alone on its multiprocessor and waits for nothing.
     stages : int
-        Steps whose loads are on their way together.
+        Steps whose loads are in flight together.
     """
 
     count: float
@@ -55,7 +55,7 @@ class Blocks:
 
 
 def resident(footprint: Footprint, machine: GpuMachine) -> int:
-    """Return how many blocks a multiprocessor holds at once; 0 where it does not hold one."""
+    """Return the number of blocks that a multiprocessor holds at once, which may be 0."""
     granted = -(-footprint.registers // 8) * 8
     return min(
         machine.threads // footprint.threads,
@@ -66,7 +66,7 @@ def resident(footprint: Footprint, machine: GpuMachine) -> int:
 
 
 def mma_cycles(plan: WarpTiles, products: float, loads: float, by_registers: float) -> float:
-    """Return the cycles of a step on tensor cores: the longest of what runs side by side.
+    """Return the cycles of a step on tensor cores: those of the slowest of the parallel resources.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def mma_cycles(plan: WarpTiles, products: float, loads: float, by_registers: flo
 
 
 def launch_time(blocks: Blocks, machine: GpuMachine) -> float:
-    """Nanoseconds of a launch, memory aside."""
+    """Return the nanoseconds of a launch, without the time of memory."""
     together = resident(blocks.footprint, machine)
     per_sm = ceil(blocks.count / machine.sms)
     side_by_side = max(1, min(together, per_sm))
@@ -93,13 +93,13 @@ def launch_time(blocks: Blocks, machine: GpuMachine) -> float:
 
 
 def positions(problem: Convolution) -> int:
-    """Positions of a phase; unknown sizes are taken for nominal ones."""
+    """Return the positions of a phase; symbolic sizes count as their nominal values."""
     sizes = zip(nominal(problem.out_sizes), problem.accesses)
     return prod(-(-size // access.out_step) for size, access in sizes)
 
 
 def memory_time(problem: Convolution, machine: GpuMachine) -> float:
-    """Nanoseconds in which memory gives the operands and takes the result, each once."""
+    """Return the nanoseconds in which memory moves the operands and the result, each once."""
     g, (first, second, result) = problem.geometry, map(byte_width, problem.dtypes)
     x, y = prod(nominal(problem.x_sizes)) * g.c, prod(nominal(problem.y_sizes)) * g.k
     if problem.kind == "conv_weight_grad":
@@ -109,38 +109,38 @@ def memory_time(problem: Convolution, machine: GpuMachine) -> float:
 
 
 def bytes_time(moved: float, machine: GpuMachine) -> float:
-    """Nanoseconds in which memory moves so many bytes."""
+    """Return the nanoseconds in which memory moves this number of bytes."""
     return moved / (0.8 * machine.bytes_per_cycle * CLOCK)
 
 
 DOUBLE_RATE = {60: 2, 70: 2, 80: 2, 90: 2, 100: 2}
-"""Cycles of float64's products, in those of float32's, where they are not 32 or more."""
+"""Cycles of a float64 product in cycles of a float32 product; 32 for other architectures."""
 
 ISSUED = 128
-"""Lanes to which a multiprocessor issues an instruction in a cycle."""
+"""Lanes to which a multiprocessor issues instructions per cycle."""
 
 L2_BYTES = 24.0
-"""Bytes that the second cache gives a multiprocessor in a cycle."""
+"""Bytes per cycle that the L2 cache delivers to a multiprocessor."""
 
 
 @dataclass(frozen=True)
 class SimtStep:
-    """What a step costs on the lanes of a multiprocessor.
+    """Costs of a step on the lanes of a multiprocessor.
 
     Attributes
     ----------
     threads : int
-        Of a block.
+        Threads of a block.
     elements : int
-        Along what is summed over.
+        Elements of the step along the axis that is summed over.
     thread_tile : tuple of int
         Sums of a thread.
     loads : float
-        Instructions of a thread that bring the next step.
+        Instructions of a thread that load the next step.
     lines : float
         Cache lines, or parts of one, that the block's loads touch.
     moved : float
-        Bytes that come from the second cache.
+        Bytes that come from the L2 cache.
     """
 
     threads: int
@@ -151,7 +151,9 @@ class SimtStep:
     moved: float
 
     def cycles(self, width: int, machine: GpuMachine) -> float:
-        """Of sums of so many bytes; the longest of what a multiprocessor does side by side."""
+        """Return the cycles for sums of `width` bytes: those of the slowest of the parallel
+        resources.
+        """
         rows, columns = self.thread_tile
         rate = 1 if width == 4 else DOUBLE_RATE.get(machine.arch, 32)
         products = rows * columns * self.elements
@@ -162,7 +164,7 @@ class SimtStep:
 
 
 LOAD = 5
-"""Instructions that compute the index of an element, load it and keep it."""
+"""Instructions that compute the index of an element, load it and store it to shared memory."""
 
 PACKING = 4.0
 """Factor on the time of moving the weights once: they are read and written in two orders."""
@@ -193,13 +195,13 @@ def split_time(problem: Convolution, tile: Tile, machine: GpuMachine) -> float:
         channels = problem.geometry.groups * problem.out_channels
         elements = prod(nominal(problem.out_sizes)) * channels
     shares = elements * byte_width(problem.acc_dtype) * tile.splits
-    # What fits into the second cache stays there.
+    # Shares that fit into the L2 cache stay there.
     speed = 3.0 if shares < machine.l2 // 2 else 1.0
     return LAUNCH + bytes_time(2 * shares, machine) / speed
 
 
 def packing_time(problem: Convolution, machine: GpuMachine) -> float:
-    """Return the nanoseconds of the kernel that packs weights; 0 where they come packed."""
+    """Return the nanoseconds of the kernel that packs weights; 0 if they are packed ahead."""
     if problem.prepacked:
         return 0.0
     moved = problem.weights * byte_width(problem.dtypes[1])

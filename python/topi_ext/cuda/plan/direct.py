@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of the direct kernel: which results a thread has."""
+"""Plans of the direct kernel: the results of a thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .tiles import Plan
 
 @dataclass(frozen=True)
 class DirectPlan(Plan):
-    """A thread has neighbouring results of a row, of some channels of a group.
+    """A plan in which a thread has neighbouring results of a row, of some channels of a group.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class DirectPlan(Plan):
         Positions of each of the row's phases.
     channels : int
     threads : int
-        Of a block.
+        Threads of a block.
     """
 
     vector: int
@@ -39,15 +39,16 @@ VECTORS = (1, 2, 4, 8)
 CHANNELS = (1, 2, 3, 4, 8)
 
 MOST_VALUES = 64
-"""Registers of a thread's sums, and of what it reads at once."""
+"""Maximum registers of a thread's sums, and of the inputs that it reads at once."""
 
 MOST_PRODUCTS = 512
-"""Products that are written out: more take long to compile."""
+"""Maximum number of unrolled products; more take long to compile."""
 
 
 def reads_of(access: AxisAccess, vector: int) -> tuple[int, ...]:
-    """What so many neighbouring positions of all phases of a row read, counted from the input
-    position of the first."""
+    """Return the input positions that `vector` neighbouring positions of all phases of a row read,
+    counted from the first one of the first position.
+    """
     return tuple(
         sorted(
             {
@@ -63,7 +64,7 @@ def reads_of(access: AxisAccess, vector: int) -> tuple[int, ...]:
 def direct_candidates(
     problem: Convolution, machine: GpuMachine
 ) -> Iterator[tuple[float, DirectPlan]]:
-    """All that fit into registers, each with its estimated nanoseconds."""
+    """Yield the plans that fit into registers, each with its estimated nanoseconds."""
     row = problem.accesses[3]
     if row.out_step > MOST_VALUES or row.kernel > MOST_VALUES:
         return
@@ -92,7 +93,7 @@ def _time(problem: Convolution, plan: DirectPlan, machine: GpuMachine) -> float:
     each = 4 * len(reads_of(row, plan.vector)) + products
     ends = 40 + 8 * plan.vector * row.out_step * plan.channels
     issue = threads * (steps * each + ends) / (128 * machine.sms * CLOCK * 0.7)
-    # Few threads wait for every step.
+    # A launch of few threads waits for the loads of every step.
     registers = 40 + plan.vector * row.out_step * plan.channels + len(reads_of(row, plan.vector))
     held = min(machine.threads, machine.registers // registers) * machine.sms
     waits = ceil(threads / held) * (steps + 2) * LATENCY / 4 / CLOCK

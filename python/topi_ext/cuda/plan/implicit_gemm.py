@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiles of the implicit matrix product that an access is, on the lanes of float32."""
+"""Tiles of the implicit matrix product of a convolution, on the float32 lanes."""
 
 from __future__ import annotations
 
@@ -46,11 +46,12 @@ class ImplicitGemmPlan(Plan):
     ----------
     tile : Tile
     thread_rows, thread_columns : int
-        Of a thread.
+        Size of a thread's part of the tile.
     packed : bool
-        Whether weights are packed first: by the function's first kernel, where they do not come so.
+        Whether weights are packed first: by the function's first kernel, unless they are packed
+        ahead.
     word : int
-        Input channels of one element of what is multiplied: 4 of bytes, by ``dp4a``.
+        Input channels of one element of the product: 4 for bytes, by ``dp4a``.
     """
 
     tile: Tile
@@ -61,37 +62,37 @@ class ImplicitGemmPlan(Plan):
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         tile = self.tile
         return tile.rows // self.thread_rows * (tile.columns // self.thread_columns)
 
     @property
     def stage_elements(self) -> int:
-        """Shared memory of a step's operands."""
+        """Elements of shared memory for the operands of a step."""
         return (self.tile.rows + self.tile.columns + 2 * PAD) * self.elements
 
     @property
     def kept_elements(self) -> int:
-        """Shared memory beside both stages, through which sums go: none where they fit into one."""
+        """Elements of shared memory for sums in addition to both stages; 0 if they fit into one."""
         groups = self.thread_columns // slice_columns(self.tile.columns, self.thread_columns)
         room = held_elements(self.tile.rows, self.tile.columns // groups)
         return room if room > self.stage_elements else 0
 
     def data_run(self, problem: Convolution) -> int:
-        """Elements of data that a thread reads at once: four, of channels that are neighbours."""
+        """Return the elements that a thread reads at once: four if channels are neighbours."""
         fits = self.tile.rows * self.elements % (4 * self.threads) == 0
         fours = reads_channels(problem) and problem.in_channels % 4 == 0
         return 4 if fits and fours and self.word == 1 and self.elements % 4 == 0 else 1
 
     @property
     def elements(self) -> int:
-        """Of a step, along what is summed over."""
+        """Elements of a step along the axis that is summed over."""
         return self.tile.depth // self.word
 
     def footprint(self, problem: Convolution) -> Footprint:
         """Return the threads, registers and shared memory of a block."""
         width, sums = byte_width(problem.acc_dtype), self.thread_rows * self.thread_columns
-        # Positions that are not neighbours in memory take registers each.
+        # Each position that is not a neighbour of the last one in memory takes registers.
         each = self.tile.rows * self.elements // self.threads // self.data_run(problem)
         others = 84 + 6 * ((each if reads_channels(problem) else 1) - 1)
         held = (2 * self.stage_elements + self.kept_elements) * width
@@ -104,8 +105,8 @@ TILES = (
     (128, 32, 8, 4), (64, 32, 4, 4), (32, 64, 4, 4), (32, 128, 4, 8), (32, 32, 4, 2),
     (128, 16, 4, 4), (64, 16, 4, 2),
 )  # fmt: skip
-"""Rows, columns, and those of a thread: CUTLASS' SIMT tiles, and smaller ones for few positions or
-few channels."""
+"""Rows and columns of a tile, then of a thread: the SIMT tiles of CUTLASS, and smaller ones for few
+positions or few channels."""
 
 DEPTHS = (8, 16)
 """Elements of a step."""
@@ -114,7 +115,7 @@ DEPTHS = (8, 16)
 def implicit_gemm_candidates(
     problem: Convolution, machine: GpuMachine
 ) -> Iterator[tuple[float, ImplicitGemmPlan]]:
-    """All tiles, splits and ways to read the weights, each with its estimated nanoseconds."""
+    """Yield all tiles, splits and ways to read weights, each with its estimated nanoseconds."""
     width, word = byte_width(problem.acc_dtype), 4 if multiplies_words(problem, machine) else 1
     for (rows, columns, over, across), elements, splits in product(TILES, DEPTHS, SPLITS):
         tile = Tile(rows, columns, elements * word, splits)
@@ -132,7 +133,7 @@ def implicit_gemm_candidates(
 
 
 def multiplies_words(problem: Convolution, machine: GpuMachine) -> bool:
-    """Whether four products of bytes are one instruction."""
+    """Return whether four products of bytes are one instruction."""
     return (
         machine.has_dp4a
         and problem.acc_dtype == "int32"
@@ -145,7 +146,8 @@ def _time(problem: Convolution, plan: ImplicitGemmPlan, machine: GpuMachine) -> 
     tile, width, depth = plan.tile, byte_width(problem.acc_dtype), plan.elements
     data, weights = tile.rows * depth, tile.columns * depth
     read = byte_width(problem.dtypes[0]) * plan.word
-    # Neighbouring taps find data in the first cache; loose weights take a line of it each.
+    # Neighbouring taps find data in the L1 cache; each weight that is not packed takes a line of
+    # it.
     taps_near = min(2, problem.geometry.taps)
     step = SimtStep(
         plan.threads, depth, (plan.thread_rows, plan.thread_columns),

@@ -40,12 +40,12 @@ from .tiles import (
 
 @dataclass(frozen=True)
 class ImplicitGemmMmaPlan(WarpTiles):
-    """Positions by output channels.
+    """A tile of positions by output channels.
 
     Raises
     ------
     ValueError
-        Of a tile with less data than 16 bytes for every thread.
+        If the tile has less than 16 bytes of data for every thread.
     """
 
     def __post_init__(self) -> None:
@@ -55,8 +55,10 @@ class ImplicitGemmMmaPlan(WarpTiles):
             )
 
     def least_blocks(self, problem: Convolution) -> int:
-        """Return how many blocks a multiprocessor is to hold: two of those plans of 256 threads for
-        which 128 registers are enough, where the compiler may take a few more."""
+        """Return the number of blocks that a multiprocessor is to hold: two for plans of 256
+        threads
+        for which 128 registers are enough, although the compiler might take a few more.
+        """
         is_large = self.threads == 256 and self.sums == MOST_SUMS and self.width == 2
         is_simple = problem.is_static and reads_chunks(problem, self.chunk)
         return 2 if is_large and (is_simple or problem.kind == "conv_transpose") else 1
@@ -74,20 +76,20 @@ TILES = (
     (128, 128, 2, 4), (128, 64, 2, 2), (64, 128, 2, 2), (64, 64, 2, 2), (128, 32, 4, 1),
     (64, 32, 2, 1), (32, 64, 1, 2), (32, 128, 1, 4), (64, 16, 2, 1), (128, 16, 4, 1),
 )  # fmt: skip
-"""Rows, columns, and the warps that share them."""
+"""Rows and columns of a tile, and the numbers of warps that share them."""
 
 DEPTHS = (16, 32)
 
 COPY, COPY_ANY_SIZE = 2.0, 8.5
-"""Instructions of an element that is copied by way of a register, beyond those of
+"""Instructions of an element that is copied by way of a register, in addition to
 :attr:`~topi_ext.cuda.plan.tiles.WarpTiles.instructions`: 0.5 to 3.6 in machine code for sm_90, 7.6
-to 9 where the distance between channels is not known."""
+to 9 if the distance between channels is not known."""
 
 
 def implicit_gemm_mma_candidates(
     problem: Convolution, machine: GpuMachine
 ) -> Iterator[tuple[float, ImplicitGemmMmaPlan]]:
-    """All tiles and splits, each with its estimated nanoseconds."""
+    """Yield all tiles and splits, each with its estimated nanoseconds."""
     width = element_width(problem, machine)
     if width is None:
         return
@@ -107,7 +109,7 @@ def implicit_gemm_mma_candidates(
 
 
 def element_width(problem: Convolution, machine: GpuMachine) -> int | None:
-    """Bytes of an element that tensor cores multiply; None where they do not."""
+    """Return the bytes of an element that tensor cores multiply; None if they cannot be used."""
     first, second, _ = problem.dtypes
     if not machine.has_mma or first != second or problem.acc_dtype != "float32":
         return None
@@ -117,13 +119,13 @@ def element_width(problem: Convolution, machine: GpuMachine) -> int | None:
 
 
 def reads_chunks(problem: Convolution, chunk: int) -> bool:
-    """Whether so many channels of a position are neighbours that begin at a multiple of them."""
+    """Return whether `chunk` channels are neighbours that begin at a multiple of their number."""
     return reads_channels(problem) and problem.in_channels % chunk == 0
 
 
 def _time(problem: Convolution, plan: ImplicitGemmMmaPlan, machine: GpuMachine) -> float | None:
     tile = plan.tile
-    # Of float32, three products of TF32, which take twice as long as those of halves.
+    # For float32, three TF32 products, each of which takes twice as long as one of float16.
     speed = machine.tensor * MMA_SHARE / (1 if plan.width == 2 else 6)
     products = tile.rows * tile.columns * tile.depth / speed
     chunks = reads_chunks(problem, plan.chunk)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiles, and the limits of registers and shared memory, that planners and emitters share."""
+"""Tiles, and limits of registers and shared memory, for planners and emitters."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ...spec.conv import Convolution
 
 
 class Footprint(NamedTuple):
-    """Resources of a block, which bound how many blocks a multiprocessor holds.
+    """Resources of a block, which bound the number of blocks that a multiprocessor holds.
 
     Attributes
     ----------
     threads : int
     registers : int
-        Of a thread, estimated.
+        Estimated registers of a thread.
     shared : int
         Bytes of shared memory.
     """
@@ -28,13 +28,13 @@ class Footprint(NamedTuple):
 
 
 class Plan(BasePlan):
-    """Base of the plans of all kernels: tiles, and how sums are divided.
+    """Base class of the plans of all kernels: tiles, and divisions of sums.
 
-    Any plan gives a correct kernel; :mod:`topi_ext.cuda.select.choose` estimates which is fast.
+    Any plan gives a correct kernel; :mod:`topi_ext.cuda.select.choose` selects by estimated time.
     """
 
     def footprint(self, problem: Convolution) -> Footprint | None:
-        """Return what a block takes; None for kernels whose blocks are not limited by it."""
+        """Return the resources of a block; None for kernels that they do not limit."""
         return None
 
 
@@ -49,7 +49,7 @@ class Tile:
     depth : int
         Input channels of a step.
     splits : int
-        Into how many shares a sum is divided, which other blocks compute.
+        Number of shares of a sum; different blocks compute them.
     """
 
     rows: int
@@ -59,42 +59,42 @@ class Tile:
 
 
 PAD = 4
-"""Elements between rows of shared memory, so that columns do not share banks; 16 bytes or more, so
-that reads by so many stay aligned."""
+"""Padding of rows in shared memory, in elements, so that columns do not share banks; at least 16
+bytes, so that reads of 16 bytes stay aligned."""
 
 LAST_PAD = 8
-"""Elements between rows of sums: pairs of columns of eight rows lie in different banks."""
+"""Padding of rows of sums, in elements: pairs of columns of eight rows are in different banks."""
 
 TABLES = 16
-"""Bytes of shared memory for each row: where it begins in the result, and in an operand of the
+"""Bytes of shared memory for each row: its index in the result, and in an operand of the
 epilogue."""
 
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-"""Into how many shares a sum over taps and input channels is divided."""
+"""Candidates: numbers of shares of a sum over taps and input channels."""
 
 WGRAD_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-"""Into how many shares a sum over positions is divided."""
+"""Candidates: numbers of shares of a sum over positions."""
 
 STAGES = (3, 4)
-"""Steps of tensor cores whose operands are in shared memory or on their way."""
+"""Candidates: steps on tensor cores whose operands are in shared memory or in flight."""
 
 LEAST_STEPS = 4
-"""Of a share of a split sum."""
+"""Minimum steps of a share of a split sum."""
 
 MOST_REGISTERS = 255
-"""Of a thread."""
+"""Maximum registers of a thread."""
 
 REGISTERS = 65536
-"""Of a multiprocessor of any architecture."""
+"""Registers of a multiprocessor of any architecture."""
 
 FRAGMENTS = 28
-"""Registers that operands of more than 64 sums of a thread take beyond those of fewer."""
+"""Additional registers for the operands of a thread with more than 64 sums."""
 
 MOST_SUMS = 64
-"""32-bit registers of a thread's sums."""
+"""Maximum 32-bit registers of a thread's sums."""
 
 HALVES = ("float16", "bfloat16")
-"""Dtypes that tensor cores multiply as they are."""
+"""Dtypes that tensor cores multiply without conversion."""
 
 
 def reads_channels(problem: Convolution) -> bool:
@@ -104,32 +104,33 @@ def reads_channels(problem: Convolution) -> bool:
 
 
 def slice_columns(columns: int, thread_columns: int) -> int:
-    """Return how many columns of a thread keep their sums at once: fewer of large tiles, for less
-    memory."""
+    """Return the number of columns of a thread whose sums are in shared memory at a time: fewer for
+    large tiles, to need less memory.
+    """
     return min(4, thread_columns) if columns < 128 else min(2, thread_columns)
 
 
 def held_elements(rows: int, columns: int) -> int:
-    """Return the shared memory of sums of so many rows and columns, in either order."""
+    """Return the elements of shared memory for sums of these rows and columns, in either order."""
     return max(rows * (columns + LAST_PAD), (rows + PAD) * columns)
 
 
 def bounded(registers: int, threads: int, least_blocks: int) -> int:
-    """Return the registers of a thread where a multiprocessor is to hold so many blocks."""
+    """Return the registers of a thread if a multiprocessor is to hold `least_blocks` blocks."""
     return registers if least_blocks == 1 else min(registers, REGISTERS // threads // least_blocks)
 
 
 @dataclass(frozen=True)
 class WarpTiles(Plan):
-    """A tile that warps of tensor cores compute, by 16 x 8 sums.
+    """A tile that warps compute on tensor cores, by 16 x 8 sums.
 
     Attributes
     ----------
     tile : Tile
     warp_rows, warp_columns : int
-        How many warps share the tile's rows, and its columns.
+        Numbers of warps that share the tile's rows, and its columns.
     stages : int
-        Steps whose operands are in shared memory or on their way.
+        Steps whose operands are in shared memory or in flight.
     width : int
         Bytes of an element.
     """
@@ -147,27 +148,27 @@ class WarpTiles(Plan):
 
     @property
     def row_bytes(self) -> int:
-        """Shared memory of a step's rows, behind which are its columns."""
+        """Bytes of shared memory for the rows of a step, which its columns follow."""
         return self.width * self.tile.rows * self.tile.depth
 
     @property
     def column_bytes(self) -> int:
-        """Shared memory of a step's columns."""
+        """Bytes of shared memory for the columns of a step."""
         return self.width * self.tile.columns * self.tile.depth
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return 32 * self.warp_rows * self.warp_columns
 
     @property
     def row_blocks(self) -> int:
-        """Of 16 rows, of a warp."""
+        """Blocks of 16 rows of a warp."""
         return self.tile.rows // self.warp_rows // 16
 
     @property
     def column_blocks(self) -> int:
-        """Of 8 columns, of a warp."""
+        """Blocks of 8 columns of a warp."""
         return self.tile.columns // self.warp_columns // 8
 
     @property
@@ -176,26 +177,27 @@ class WarpTiles(Plan):
         return 4 * self.row_blocks * self.column_blocks
 
     def registers_beside(self, others: int) -> int:
-        """Return the registers of a thread that takes `others` beside its sums."""
+        """Return the registers of a thread that needs `others` in addition to its sums."""
         return self.sums + others + (FRAGMENTS if self.sums > MOST_SUMS else 0)
 
     @property
     def instructions(self) -> float:
-        """Of a warp in a step, where operands are copied without a register.
+        """Instructions of a warp in a step whose operands are copied without a register.
 
-        Counted in machine code for sm_90, 100 to 204 for five tiles: 6 % off at most, of four
-        stages 11 % too many.
+        Counted in machine code for sm_90, 100 to 204 for five tiles.  The formula is off by 6 % at
+        most,
+        and 11 % too high for four stages.
         """
         groups = self.tile.depth * self.width // 32
         products = self.row_blocks * self.column_blocks * groups
         loads = (self.row_blocks + self.column_blocks / 2) * groups
         copies = self.stage_bytes / 16 / self.threads
-        # Of TF32, three products and four additions, and what splits the operands.
+        # TF32 takes three products, four additions, and the instructions that split the operands.
         return products * (1 if self.width == 2 else 10) + loads + 12 * copies + 34
 
     @property
     def shared_cycles(self) -> float:
-        """Of a step, in which shared memory moves 128 bytes each.
+        """Cycles of a step in which shared memory moves 128 bytes each.
 
         Every warp reads its rows and its columns; copies write both once.
         """
@@ -204,21 +206,21 @@ class WarpTiles(Plan):
 
     @property
     def slice_blocks(self) -> int:
-        """Blocks of 8 columns of a warp whose sums are kept at once."""
+        """Blocks of 8 columns of a warp whose sums are in shared memory at a time."""
         return 1 if self.tile.columns >= 128 or self.column_blocks % 2 else 2
 
     @property
     def slices(self) -> int:
-        """Parts of the columns that are kept at once."""
+        """Number of slices of the columns; the sums of one are in shared memory at a time."""
         return self.column_blocks // self.slice_blocks
 
     @property
     def arena_bytes(self) -> int:
-        """Shared memory: of all stages, and later of a part of the sums."""
+        """Bytes of shared memory: for all stages, and later for a slice of the sums."""
         kept = held_elements(self.tile.rows, self.tile.columns // self.slices)
         return max(self.stages * self.stage_bytes, 4 * kept)
 
     @property
     def stage_bytes(self) -> int:
-        """Shared memory of a step's operands."""
+        """Bytes of shared memory for the operands of a step."""
         return self.row_bytes + self.column_bytes

@@ -18,7 +18,7 @@ from .tiles import Plan, Tile
 
 @dataclass(frozen=True)
 class WgradDirectPlan(Plan):
-    """A block has all positions, or a share of them, of some weights.
+    """A plan in which a block sums all positions, or a share of them, for some weights.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class WgradDirectPlan(Plan):
     pairs : int
         Neighbouring pairs of channels of a block, which its threads divide among them.
     splits : int
-        Into how many shares positions are divided, which other blocks add up.
+        Number of shares of the positions; different blocks sum them.
     threads : int
         Of a block.
     """
@@ -39,7 +39,7 @@ class WgradDirectPlan(Plan):
 
     @property
     def tile(self) -> Tile:
-        """For what adds the shares."""
+        """Tile for the kernel that adds the shares."""
         return Tile(self.pairs, self.taps, self.threads // self.pairs, self.splits)
 
 
@@ -48,13 +48,13 @@ PAIRS = (1, 32)
 SPLITS = (1, 2, 4, 8, 16, 32, 64)
 
 MOST_CHANNELS = 4
-"""Channels of x in a group: of more, a matrix product reads each less often."""
+"""Maximum channels of x in a group; for more, a matrix product reads each of them less often."""
 
 
 def wgrad_direct_candidates(
     problem: Convolution, machine: GpuMachine
 ) -> Iterator[tuple[float, WgradDirectPlan]]:
-    """Of few channels in a group, each with its estimated nanoseconds."""
+    """Yield plans for few channels in a group, each with its estimated nanoseconds."""
     g = problem.geometry
     if g.c_per_group > MOST_CHANNELS:
         return
@@ -73,7 +73,7 @@ def _time(problem: Convolution, plan: WgradDirectPlan, machine: GpuMachine) -> f
     blocks = pairs * -(-g.taps // plan.taps) * plan.splits
     steps = -(-positions // (plan.tile.depth * plan.splits))
     is_channels_last = problem.layouts.y.endswith("C")
-    # Threads that follow each other read neighbours, or a cache line each.
+    # Consecutive threads read neighbours, or a cache line each.
     reads = 1 if (plan.pairs > 1) == is_channels_last else 8
     each = 30 + plan.taps * (10 + byte_width(problem.acc_dtype) // 4) + 4 * reads * plan.taps
     issue = blocks * plan.threads * steps * each / (128 * machine.sms * CLOCK * 0.7)

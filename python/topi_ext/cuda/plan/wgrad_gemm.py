@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiles of the matrix product over positions that a weight gradient is, on the lanes of float32."""
+"""Tiles of the matrix product over positions of a weight gradient, on the float32 lanes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class WgradGemmPlan(Plan):
     ----------
     tile : Tile
     thread_rows, thread_columns : int
-        Of a thread.
+        Size of a thread's part of the tile.
     """
 
     tile: Tile
@@ -43,18 +43,18 @@ class WgradGemmPlan(Plan):
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         tile = self.tile
         return tile.rows // self.thread_rows * (tile.columns // self.thread_columns)
 
     @property
     def columns_at(self) -> int:
-        """Elements of a stage's rows in shared memory, behind which are its columns."""
+        """Elements of shared memory for the rows of a stage, which its columns follow."""
         return (self.tile.rows + PAD) * self.tile.depth
 
     @property
     def stage_elements(self) -> int:
-        """Elements of a stage in shared memory."""
+        """Elements of shared memory for a stage."""
         return self.columns_at + (self.tile.columns + PAD) * self.tile.depth
 
     def footprint(self, problem: Convolution) -> Footprint:
@@ -75,7 +75,7 @@ DEPTHS = (8, 16)
 def wgrad_gemm_candidates(
     problem: Convolution, machine: GpuMachine
 ) -> Iterator[tuple[float, WgradGemmPlan]]:
-    """All tiles and splits, each with its estimated nanoseconds."""
+    """Yield all tiles and splits, each with its estimated nanoseconds."""
     width = byte_width(problem.acc_dtype)
     for (rows, columns, *of_thread), depth, splits in product(TILES, DEPTHS, WGRAD_SPLITS):
         plan = WgradGemmPlan(Tile(rows, columns, depth, splits), *of_thread)

@@ -40,7 +40,7 @@ from .tiles import (
 
 @dataclass(frozen=True)
 class WgradMmaPlan(WarpTiles):
-    """Channels of y by taps and channels of x, `depth` positions a step."""
+    """A tile of channels of y by taps and channels of x, `depth` positions a step."""
 
     def footprint(self, problem: Convolution) -> Footprint:
         """Return the threads, registers and shared memory of a block."""
@@ -50,24 +50,25 @@ class WgradMmaPlan(WarpTiles):
         return Footprint(self.threads, registers, self.stages * self.stage_bytes)
 
     def least_blocks(self, problem: Convolution) -> int:
-        """Return how many blocks a multiprocessor is to hold: two of those plans of 256 threads for
-        which 128 registers are enough."""
+        """Return the number of blocks that a multiprocessor is to hold: two for plans of 256
+        threads that need 128 registers at most.
+        """
         is_large = self.threads == 256 and self.sums == MOST_SUMS
         is_simple = problem.is_static and copies_chunks(problem) and not self.has_parts(problem)
         return 2 if is_large and is_simple else 1
 
     @property
     def part_steps(self) -> int:
-        """Steps whose products tensor cores add up, before the lanes add the sum to the others."""
+        """Steps whose products tensor cores sum before the lanes add that sum to the others."""
         return MOST_TERMS // self.tile.depth
 
     def has_parts(self, problem: Convolution) -> bool:
-        """Return whether a share of the positions may be more than one part."""
+        """Return whether a share of the positions may have more than one part."""
         most = self.tile.splits * MOST_TERMS
         return not problem.is_static or prod(problem.y_sizes) > most
 
     def needs_workspace(self, problem: Convolution) -> bool:
-        """Return whether sums go to a workspace: shares, or parts that the result can't hold."""
+        """Return whether sums go to a workspace: shares, or parts that the result cannot store."""
         is_narrow = problem.dtypes[2] != problem.acc_dtype
         return self.tile.splits > 1 or (is_narrow and self.has_parts(problem))
 
@@ -81,20 +82,20 @@ TILES = (
 DEPTHS = (16, 32)
 
 COPY = 9.5
-"""Instructions of an element that is copied by way of a register, with the numbers of its position:
-8.6 to 16 in machine code for sm_90."""
+"""Instructions of an element that is copied by way of a register, including those that compute its
+position: 8.6 to 16 in machine code for sm_90."""
 
 MOST_TERMS = 8192
-"""Products that tensor cores add up without rounding.
+"""Maximum number of products that tensor cores sum without a rounded addition.
 
-They cut sums off, so that errors of one sign add up: half of ``4 sqrt(terms) eps`` after 32,768
-terms of one sign, more than all of it after 131,072.  After 8,192 it is 0.28 of it."""
+They truncate sums, so that errors of one sign accumulate: half of ``4 sqrt(terms) eps`` after
+32,768 terms of one sign, more than all of it after 131,072.  After 8,192 it is 0.28 of it."""
 
 
 def wgrad_mma_candidates(
     problem: Convolution, machine: GpuMachine
 ) -> Iterator[tuple[float, WgradMmaPlan]]:
-    """All tiles and splits, each with its estimated nanoseconds."""
+    """Yield all tiles and splits, each with its estimated nanoseconds."""
     if not (machine.has_mma and problem.dtypes[0] in HALVES):
         return
     if problem.dtypes[0] != problem.dtypes[1] or problem.acc_dtype != "float32":
@@ -110,7 +111,7 @@ def wgrad_mma_candidates(
 
 
 def copies_chunks(problem: Convolution) -> bool:
-    """Whether 8 channels of a position are neighbours that begin at a multiple of 8, in x and y."""
+    """Return whether 8 channels are neighbours that begin at a multiple of 8, in x and in y."""
     g, layouts = problem.geometry, problem.layouts
     last = layouts.x.endswith("C") and layouts.y.endswith("C")
     return last and g.c_per_group % 8 == 0 and g.k_per_group % 8 == 0
@@ -135,7 +136,7 @@ def _time(problem: Convolution, plan: WgradMmaPlan, machine: GpuMachine) -> floa
 
 
 def _parts_time(problem: Convolution, plan: WgradMmaPlan, machine: GpuMachine) -> float:
-    """Return the nanoseconds in which parts are added to those before, and rounded at the end."""
+    """Return the nanoseconds in which parts are added to earlier ones and the sum is rounded."""
     splits = plan.tile.splits
     parts = -(-wgrad_steps(problem, plan.tile) // splits // plan.part_steps)
     moved = 2 * (parts - 1) * splits * problem.weights * byte_width(problem.acc_dtype)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kernel, by which plan: the one that takes the least time by the planners' estimates."""
+"""Selection of the kernel and plan with the lowest estimated time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..registry import KERNELS
 
 
 def choose(problem: Problem, machine: GpuMachine, selection: Selection = ALL) -> Plan:
-    """The plan that takes the least time, by estimate; of symbolic sizes, of nominal ones."""
+    """Return the plan with the lowest estimate; symbolic sizes count as their nominal values."""
     return rated(problem, machine, selection)[1]
 
 
@@ -23,20 +23,20 @@ def choose(problem: Problem, machine: GpuMachine, selection: Selection = ALL) ->
 def rated(problem: Problem, machine: GpuMachine, selection: Selection = ALL) -> tuple[float, Plan]:
     """Return the plan of :func:`choose` and its estimated nanoseconds.
 
-    Where no kernel of the `selection` serves the problem, any may be chosen.
+    If no kernel of the `selection` supports the problem, any kernel may be chosen.
     """
     proposals = KERNELS.proposals(problem, machine, selection)
     return min(proposals or KERNELS.proposals(problem, machine), key=cost_of)
 
 
 def candidates(problem: Problem, machine: GpuMachine) -> Iterator[tuple[float, Plan]]:
-    """Every plan that is compared for `problem`, of every kernel that serves it.
+    """Yield every plan that is compared for `problem`, of every kernel that supports it.
 
     Yields
     ------
     nanoseconds : float
-        Estimated.
+        Estimated time.
     plan : Plan
-        Any of them makes a kernel that is right, by ``CudaBackend.build(problem, plan)``.
+        Each gives a correct kernel by ``CudaBackend.build(problem, plan)``.
     """
     yield from KERNELS.candidates(problem, machine)
