@@ -1,25 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks and times the kernels of GPUs on one, against PyTorch with cuDNN and stock TVM.
+"""Checks and times CUDA kernels on a GPU, against PyTorch with cuDNN and stock TVM.
 
 ::
 
     python benchmarks/bench_gpu.py --seconds 480 --json out/gpu.json --plot out/gpu.png
 
-It compiles as it goes, by as many processes as there are cores: that takes TVM 0.27 and nvcc.
-Where these are missing, or minutes of a GPU are few, another machine compiles before::
+It compiles while it measures, with as many processes as there are cores, which needs TVM 0.27 and
+nvcc.  Without these, or to save time on the GPU, compile on another machine first::
 
     python benchmarks/bench_gpu.py --prepare out/sm_90.zip --arch sm_90     # no GPU
     python benchmarks/bench_gpu.py --bundle out/sm_90.zip --json out/gpu.json --plot out/gpu.png
 
-First come the ceilings of the device, and a check of each kernel and dtype against PyTorch in
-float64.  Then telling cases are timed in all dtypes, then the other checks and cases follow, in
-turns: ours, ours with packed weights, stock TVM, cuDNN with ``benchmark`` and without TF32 and, for
-float32, with it.  Kernels are launched by CUDA's driver on PyTorch's stream and memory, in a
-process of their own that is replaced when one breaks it; ``--through-tvm`` checks some by way of
-``tvm.compile`` too, as users call them.  Each result is a line of ``OUT.jsonl`` at once.
+It measures the ceilings of the device, and checks each kernel and dtype against PyTorch in float64.
+Then it times informative cases in all dtypes, and after that the other checks and cases,
+interleaved: this package, this package with packed weights, stock TVM, cuDNN with ``benchmark`` and
+without TF32 and, for float32, with it.  CUDA's driver launches the kernels on PyTorch's stream and
+memory, in a separate process that is replaced when a kernel breaks it.  ``--through-tvm`` also
+checks some by way of ``tvm.compile``, as users call them.  Each result is written at once as a line
+of ``OUT.jsonl``.
 
-Exit status: 0 when all results are right, 1 when one is wrong, 2 when the command is, or the GPU or
-PyTorch with CUDA is missing.
+Exit status: 0 if all results are correct, 1 if one is incorrect, 2 if the command line is, or if
+the GPU or PyTorch with CUDA is missing.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from datetime import datetime, timezone
 from itertools import chain
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "python"))  # a checkout that nobody installed
+sys.path.insert(0, str(Path(__file__).parents[1] / "python"))  # a checkout that is not installed
 
 from benchmark.arguments import count
 from benchmark.cases import Case, read_cases
@@ -45,13 +46,13 @@ FIRST = ("bench.json", "bench_conv.json")
 """Files that are timed before the others."""
 
 JOBS = max(1, (os.cpu_count() or 1) - 2)
-"""Not all cores: one launches, and one is for whatever else runs."""
+"""Compiling processes; two cores are left for the launches and for other processes."""
 
 DTYPES = tuple(dict.fromkeys(dtype for dtype, _ in KINDS))
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
+    """Return the parser of the command line."""
     made = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = made.add_argument
     add("--seconds", type=float, default=480, help="begin no row after so many (default: 480)")
@@ -97,13 +98,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def case_list(files: Iterable[Path] | None, only: Iterable[str] | None) -> list[Case]:
-    """Return the cases of all files, the telling ones first; a name that two files share is one
-    case.
+    """Return the cases of all files, informative ones first; a name in two files is one case.
 
     Raises
     ------
     ValueError, OSError
-        In one line.
+        If a file or a case cannot be used.
     """
     if files is None:
         names = sorted(path.name for path in CASES.glob("*.json"))
@@ -118,7 +118,7 @@ def case_list(files: Iterable[Path] | None, only: Iterable[str] | None) -> list[
 
 
 def requests(given: argparse.Namespace, arch: str) -> tuple[list[Request], list[Request]]:
-    """What is checked, and what is timed."""
+    """Return the requests that are checked, and those that are timed."""
     from gpu.bundle import Bundle, machine_of
 
     cases = case_list(given.cases, given.only)
@@ -132,7 +132,7 @@ def requests(given: argparse.Namespace, arch: str) -> tuple[list[Request], list[
 
 
 def prepare(given: argparse.Namespace) -> int:
-    """Compile all that a run on a GPU would ask for; what an earlier call compiled stays."""
+    """Compile all requests of a run on a GPU; those that an earlier call compiled are kept."""
     from gpu.bundle import Parts, prepare_all, write
 
     arch = given.arch or "sm_90"
@@ -159,7 +159,7 @@ def _today() -> str:
 
 
 def main() -> int:
-    """Run what the command line asks for."""
+    """Run the command line."""
     made = parser()
     given = made.parse_args()
     try:

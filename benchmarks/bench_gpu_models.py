@@ -6,12 +6,12 @@
     python benchmarks/bench_gpu_models.py --batch 1 16 --json out/gpu_models.json
 
 Each model, with random weights, is exported, imported, compiled, and compared with PyTorch in
-float64.  Then ours and PyTorch, each also in a CUDA graph, which spares it launches, run in turns;
-PyTorch with ``cudnn.benchmark`` and without TF32.  Medians of milliseconds, launches and Python
-included, with the result waited for after a block of calls.  A model that fails is named, and the
-next one follows.
+float64.  Then this package and PyTorch run interleaved, each also in a CUDA graph, which removes
+most launches; PyTorch runs with ``cudnn.benchmark`` and without TF32.  Times are medians of
+milliseconds, with launches and Python, and with a wait for the result after each block of calls.  A
+model that fails is named, and the next one follows.
 
-It takes TVM 0.27, nvcc and a PyTorch with CUDA.
+It needs TVM 0.27, nvcc and a PyTorch with CUDA.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from typing import Any
 
 BLOCKS = 9
 CALLS = 20
-"""In a block."""
+"""Calls in a block."""
 
 
 @dataclass
 class Row:
-    """What was measured of a model; milliseconds of a call."""
+    """Results of a model; milliseconds of a call."""
 
     model: str
     batch: int
@@ -47,7 +47,7 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """Return how many times as fast as PyTorch's best our best is."""
+        """Return the fastest time of PyTorch divided by our fastest time."""
         return min(self.torch, self.torch_graph) / min(self.ours, self.ours_graph)
 
 
@@ -88,7 +88,7 @@ def main() -> int:
 
 
 def measured(name: str, batch: int) -> Row:
-    """One model."""
+    """Measure one model."""
     import models
     import torch
     import tvm
@@ -124,7 +124,7 @@ def measured(name: str, batch: int) -> Row:
 
 
 def executable(module: Any, target: Any, *, uses_graph: bool) -> Any:
-    """Compile a model; its launches go into a CUDA graph where that is asked for."""
+    """Compile a model; with `uses_graph` its launches are in a CUDA graph."""
     import tvm
 
     import relax_ext
@@ -135,7 +135,7 @@ def executable(module: Any, target: Any, *, uses_graph: bool) -> Any:
 
 
 def flat(result: Any) -> Any:
-    """Return the tensor, or the first of a tuple."""
+    """Return a tensor, or the first of a tuple."""
     return result if hasattr(result, "numpy") else result[0]
 
 
@@ -143,7 +143,7 @@ def captured(model: Any, x: Any) -> Callable[[], Any]:
     """Return a call of the model as a CUDA graph."""
     import torch
 
-    for _ in range(3):  # searches for algorithms, which a graph must not
+    for _ in range(3):  # searches for algorithms, which a graph must not do
         model(x)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -153,7 +153,7 @@ def captured(model: Any, x: Any) -> Callable[[], Any]:
 
 
 def in_turns(runs: dict[str, tuple[Callable[[], Any], Callable[[], Any]]]) -> dict[str, float]:
-    """Return the median over blocks of each, in milliseconds of a call."""
+    """Return the median over blocks of each function, in milliseconds of a call."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(BLOCKS + 1):
         for name, (run, wait) in runs.items():

@@ -34,7 +34,7 @@ from benchmark.steps import Row, measure_all, names_of, parser, show_means, use_
 
 CASES = Path(__file__).parent / "cases" / "bench.json"
 SECONDS, REPEATS = 2.0, 5
-"""A definition runs so many times, but is not begun again after so many seconds."""
+"""Maximum seconds and runs of a definition: no run starts after these seconds."""
 RULES = ("Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback")
 """Rules of dlight, in the order in which TVM's pipeline for CUDA tries them."""
 

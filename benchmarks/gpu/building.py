@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A request's kernels in CUDA, ours or stock TVM's.  Needs TVM."""
+"""CUDA source of a request's kernels, of this package or of stock TVM.  It needs TVM."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .requests import Request
 
 @dataclass(frozen=True)
 class Built:
-    """CUDA, what a call does, how it was planned, and elements of packed weights if there are."""
+    """CUDA source, launches and plan of a request, and the number of elements of packed weights."""
 
     source: str
     call: Plan
@@ -37,7 +37,7 @@ def build(request: Request, arch: str) -> Built:
     Raises
     ------
     ValueError
-        In one line: nothing serves it.
+        If there is no kernel for it.
     """
     shapes: list[Any] = [request.stored(role) for role in request.roles]
     if request.maker == "stock":
@@ -54,9 +54,7 @@ def build(request: Request, arch: str) -> Built:
 
 
 def sized(request: Request, problem: Convolution) -> Convolution:
-    """Return the problem, with a variable for the batch and for every size where any is asked
-    for.
-    """
+    """Return the problem, for a symbolic request with variables for the batch and every size."""
     if request.maker != "symbolic":
         return problem
     g = request.geometry
@@ -66,9 +64,9 @@ def sized(request: Request, problem: Convolution) -> Convolution:
 
 
 def _stock(request: Request, arch: str) -> Lowered:
-    """Stock TVM's operator, as dlight schedules it.
+    """Lower stock TVM's operator with the schedules of dlight.
 
-    It is the one kernel of its module: what takes several, as its gradients do, is not compared.
+    Its module has one kernel; operators that take several, as gradients do, are not compared.
     """
     if request.channels != "first":
         raise ValueError("stock is compared in its own layouts")
@@ -86,7 +84,7 @@ def _stock(request: Request, arch: str) -> Lowered:
 
 
 def _scheduled(module: Any) -> Any:
-    """By the rules that Relax's pipeline for CUDA applies."""
+    """Apply the rules of Relax's pipeline for CUDA."""
     from tvm.s_tir import dlight
 
     rules = (dlight.gpu.Matmul(), dlight.gpu.Reduction(), dlight.gpu.GeneralReduction())

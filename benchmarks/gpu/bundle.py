@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that are compiled already: machine code and launches, in one file.
+"""Files of compiled kernels: machine code and launches.
 
-Who times them needs neither TVM nor a compiler, and loses no time of a GPU to them.
+The machine with the GPU needs neither TVM nor a compiler, and spends no time on compilation.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class Prepared:
     Attributes
     ----------
     key : str
-        Of the request.
+        Key of the request.
     plan, error : str
-        What was built, or why nothing was.
+        The plan that was built, or the reason why none was.
     binary : bytes
         Machine code of all kernels.
     call : Plan
-        What a call launches, with the memory that it takes.
+        The launches of a call, and their memory.
     packed : int
-        Elements of packed weights, where the kernel is given such.
+        Number of elements of packed weights, if the kernel takes them.
     source : str
-        CUDA of all kernels: for another compiler, or other flags, on the machine with the GPU.
+        CUDA source of all kernels, for another compiler or other flags on the machine with the GPU.
     """
 
     key: str
@@ -55,8 +55,8 @@ class Prepared:
 
 
 def prepare(request: Request, arch: str) -> Prepared:
-    """Compile one; what fails says so in the result."""
-    from . import building, toolchain  # TVM is needed here alone
+    """Compile a request; a failure is reported in the result."""
+    from . import building, toolchain  # only these need TVM
 
     try:
         made = building.build(request, arch)
@@ -72,11 +72,11 @@ def prepare(request: Request, arch: str) -> Prepared:
 
 
 def prepare_all(requests: Iterable[Request], arch: str, jobs: int) -> Iterator[Prepared]:
-    """Compile many, in order, by `jobs` processes."""
+    """Compile requests in order, with `jobs` processes."""
     if jobs == 1:
         yield from (prepare(request, arch) for request in requests)
         return
-    # Not by a fork: this process may have threads, and a GPU.
+    # The processes are not forked, because this one may have threads and a GPU.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         waiting = [pool.submit(prepare, request, arch) for request in requests]
         try:
@@ -93,7 +93,7 @@ def machine_of(arch: str) -> GpuMachine:
     Raises
     ------
     ValueError
-        For a name that is none.
+        For an unknown architecture.
     """
     found = GpuMachine.of_arch(arch)
     if found is None:
@@ -102,15 +102,15 @@ def machine_of(arch: str) -> GpuMachine:
 
 
 class Bundle:
-    """A file of prepared requests: it is written once, and read by key."""
+    """A file of prepared requests, which is written once and read by key."""
 
     def __init__(self, path: Path) -> None:
-        """Open one that exists.
+        """Open an existing bundle.
 
         Raises
         ------
         ValueError
-            In one line: there is none, or it is no bundle.
+            If the file does not exist or is not a bundle.
         """
         try:
             self._file = zipfile.ZipFile(path)
@@ -126,7 +126,7 @@ class Bundle:
         return key in self._index
 
     def get(self, key: str) -> Prepared | None:
-        """What is prepared for a request; None where nothing is."""
+        """Return the prepared kernels of a request; None if there are none."""
         found = self._index.get(key)
         if found is None:
             return None
@@ -136,22 +136,22 @@ class Bundle:
 
 
 class Parts:
-    """A folder of prepared requests, a few files each, which another call goes on with.
+    """A folder of prepared requests, a few files each, with which a later call continues.
 
     Parameters
     ----------
     folder : Path
     header : dict
-        Of the bundle.
+        Header of the bundle.
     """
 
     def __init__(self, folder: Path, header: dict[str, Any]) -> None:
-        """Make the folder, or open one of the same architecture and commit.
+        """Create the folder, or open one of the same architecture and commit.
 
         Raises
         ------
         ValueError
-            In one line, for another one.
+            If the folder is of another architecture or commit.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, about = folder, folder / "header.json"
@@ -171,7 +171,9 @@ class Parts:
         return self._file(key, "request").exists()
 
     def add(self, one: Prepared) -> None:
-        """Write a request; its list of launches last, so that a file of it means all of it."""
+        """Write a request.  Its launches are written last, so that their file implies the
+        others.
+        """
         self._file(one.key, "cubin").write_bytes(one.binary)
         self._file(one.key, "cu").write_text(one.source)
         listed = asdict(replace(one, binary=b"", source=""))
@@ -187,7 +189,7 @@ class Parts:
 
 
 def write(path: Path, header: dict[str, Any], prepared: Iterable[Prepared]) -> int:
-    """Write a bundle; returns of how many."""
+    """Write a bundle and return its number of requests."""
     index: dict[str, Any] = {}
     path.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
@@ -205,7 +207,7 @@ def write(path: Path, header: dict[str, Any], prepared: Iterable[Prepared]) -> i
 
 
 def _call(memory: list[Any], launches: list[Any]) -> Plan:
-    """From what JSON makes of tuples."""
+    """Return a plan from the lists in JSON."""
     return Plan(
         tuple(Memory(*one) for one in memory),
         tuple(

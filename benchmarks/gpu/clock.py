@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times of calls on a GPU, by its own events, in turns.
+"""Interleaved times of calls on a GPU, by CUDA events.
 
-``cold``: before each call a memset wipes the second cache, and gives the processor time to launch
-what follows, so that no launch is waited for.  ``graph``: many calls in one CUDA graph, with what
-they leave in the cache: what kernels take by themselves.
+``cold``: a memset before each call flushes the L2 cache, and takes long enough for the CPU to
+launch the call in the meantime, so that the time includes no wait for a launch.  ``graph``: many
+calls in one CUDA graph, with a warm cache; this is the time of the kernels alone.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ ROUNDS = 5
 IN_GRAPH = 20
 
 LONGEST = 100.0
-"""Milliseconds of a call beyond which it is its own measurement."""
+"""Milliseconds from which on a single call is the measurement."""
 
 
 class Clock:
-    """Times on the current device.
+    """Timer for the current device.
 
     Parameters
     ----------
     flush : int
-        Bytes that are written before each call; 0 leaves the second cache as it is.
+        Bytes that are written before each call; with 0 the L2 cache is not flushed.
     """
 
     def __init__(self, flush: int) -> None:
@@ -37,8 +37,8 @@ class Clock:
         self._wipes = flush > 0
 
     def cold(self, runs: Mapping[str, Run], budget: float) -> dict[str, float]:
-        """Return the milliseconds of a call: medians of rounds in turns, `budget` seconds for each
-        at most.
+        """Return the milliseconds of a call: medians of interleaved rounds, which take at most
+        `budget` seconds for each.
         """
         first = {name: self._once(run) for name, run in runs.items()}
         times: dict[str, list[float]] = {name: [] for name in runs}
@@ -65,12 +65,12 @@ class Clock:
         return median(begin.elapsed_time(end) for begin, end in pairs)
 
     def _once(self, run: Run) -> float:
-        """Of the second call: the first may load code, or search for an algorithm."""
+        """Time the second call: the first may load code, or search for an algorithm."""
         run()
         return self._round(run, 1)
 
     def graph(self, run: Run) -> float | None:
-        """Return the milliseconds of a call within a graph; None where it cannot be captured."""
+        """Return the milliseconds of a call within a graph; None if it cannot be captured."""
         try:
             made = torch.cuda.CUDAGraph()
             with torch.cuda.graph(made):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA's driver, through ctypes: machine code, launched on the streams and memory of PyTorch.
+"""The CUDA driver through ctypes: it launches machine code on the streams and memory of PyTorch.
 
-So a kernel is timed by itself, and where TVM is not installed.
+A kernel is thus timed alone, also where TVM is not installed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
 class DriverError(Exception):
-    """The driver refused; the message is its own."""
+    """An error of the driver, with its message."""
 
 
 class Driver:
-    """The driver of NVIDIA GPUs, with the context that PyTorch has made current."""
+    """The CUDA driver, in the context that PyTorch has made current."""
 
     def __init__(self, library: Any = None) -> None:
-        """Load it; raises OSError where there is none."""
+        """Load the driver; raise OSError if there is none."""
         self._library = library or ctypes.CDLL("libcuda.so.1")
 
     def _call(self, name: str, *arguments: Any) -> None:
@@ -41,7 +41,7 @@ class Driver:
             raise DriverError(f"{name}: {(said.value or b'error').decode()} ({code})")
 
     def synchronize(self) -> None:
-        """Wait for the device; raises what went wrong on it, which then stays so."""
+        """Wait for the device; raise its error, from which the context does not recover."""
         self._call("cuCtxSynchronize")
 
     def load(self, binary: bytes) -> ctypes.c_void_p:
@@ -51,33 +51,33 @@ class Driver:
         return module
 
     def unload(self, module: ctypes.c_void_p) -> None:
-        """Forget it."""
+        """Unload machine code."""
         self._call("cuModuleUnload", module)
 
     def function(self, module: ctypes.c_void_p, launch: Launch) -> ctypes.c_void_p:
-        """Return a kernel, with as much shared memory as its launch asks for."""
+        """Return a kernel that may use the shared memory of its launch."""
         found = ctypes.c_void_p()
         name = launch.kernel.encode()
         self._call("cuModuleGetFunction", ctypes.byref(found), module, name)
         if launch.dynamic_shared:
-            # Beside the static memory of a block, so that any of it may take more than 48 KiB.
+            # Static memory counts too, so any dynamic amount may exceed the default of 48 KiB.
             self._call("cuFuncSetAttribute", found, _DYNAMIC_SHARED, launch.dynamic_shared)
         return found
 
     def launch(self, function: Any, launch: Launch, arguments: Any, stream: int) -> None:
-        """Launch it; `arguments` are what :func:`packed` gives."""
+        """Launch a kernel with `arguments` from :func:`packed`."""
         at = ctypes.c_void_p(stream)
         sizes = (*launch.grid, *launch.block, launch.dynamic_shared)
         self._call("cuLaunchKernel", function, *sizes, at, arguments, None)
 
 
 def packed(launch: Launch, memory: Sequence[int]) -> tuple[Any, list[Any]]:
-    """Return the arguments as the driver takes them: pointers to each; the second keeps them alive.
+    """Return the arguments for the driver, as pointers to each, and the objects that own them.
 
     Parameters
     ----------
     memory : sequence of int
-        Where each memory of the launch's plan lies.
+        Address of each memory of the launch's plan.
     """
     values = (
         memory[value.number] + value.offset if isinstance(value, Address) else value
@@ -91,15 +91,15 @@ def packed(launch: Launch, memory: Sequence[int]) -> tuple[Any, list[Any]]:
 
 
 class Kernel:
-    """A prepared request on the device, bound to its memory."""
+    """A prepared request that is loaded on the device and bound to its memory."""
 
     def __init__(self, driver: Driver, prepared: Prepared, memory: Sequence[int]) -> None:
-        """Load it.
+        """Load the request.
 
         Parameters
         ----------
         memory : sequence of int
-            Where each memory of the call lies, which its owner keeps.
+            Address of each memory of the call; the caller owns it.
         """
         self._driver = driver
         self._module = driver.load(prepared.binary)

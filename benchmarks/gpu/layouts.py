@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How operands lie in memory: channels first or last."""
+"""Layouts of operands in memory: channels first or last."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LAST = {1: ("NWC", "OWI", "NWC"), 2: ("NHWC", "OHWI", "NHWC"), 3: ("NDHWC", "ODH
 
 
 def layouts_of(rank: int, *, channels_last: bool) -> Layouts:
-    """In which x, w and y are stored."""
+    """Return the layouts in which x, w and y are stored."""
     return Layouts(*LAST[rank]) if channels_last else Layouts.canonical(rank)
 
 

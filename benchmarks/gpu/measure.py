@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One request on the device: right or wrong, and how long it takes."""
+"""Correctness and time of one request on the device."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ Row = dict[str, Any]
 Get = Callable[[Request], Prepared]
 
 BUDGET = 0.03
-"""Seconds of timed calls, of each implementation."""
+"""Seconds of timed calls for each implementation."""
 
 LONG = 20.0
-"""Milliseconds of a call beyond which it is not captured into a graph."""
+"""Milliseconds from which on a call is not captured into a graph."""
 
 
 @dataclass
 class Device:
-    """What rows share.
+    """The device, and settings that all rows share.
 
     Attributes
     ----------
@@ -43,11 +43,11 @@ class Device:
     machine : GpuMachine
     arch : str
     get : callable
-        What is compiled for a request.
+        Returns the compiled kernels of a request.
     ready : dict or None
-        Where kernels are put that are compiled ahead; None where they come from a bundle.
+        Kernels that are compiled ahead, by key; None if they come from a bundle.
     name : str
-        As PyTorch names it.
+        Name of the device in PyTorch.
     """
 
     driver: Driver
@@ -59,16 +59,16 @@ class Device:
     name: str = "cuda"
 
     def stream(self) -> int:
-        """PyTorch's."""
+        """Return PyTorch's current stream."""
         return torch.cuda.current_stream().cuda_stream if self.name == "cuda" else 0
 
     def wait(self) -> None:
-        """Until all is done."""
+        """Wait until all work on the device is done."""
         if self.name == "cuda":
             torch.cuda.synchronize()
 
     def is_broken(self) -> bool:
-        """Whether an earlier fault has left the GPU's context unusable."""
+        """Return whether an earlier fault has left the GPU's context unusable."""
         try:
             self.driver.synchronize()
         except DriverError:
@@ -77,7 +77,9 @@ class Device:
 
 
 def ceilings(device: Device) -> Row:
-    """What the device reaches in large products and copies, by PyTorch: TFLOP/s and GB/s."""
+    """Measure the ceilings of the device, large products and copies by PyTorch, in TFLOP/s and
+    GB/s.
+    """
     if device.name != "cuda":
         return {}
     size, found = 8192, {}
@@ -96,16 +98,16 @@ def ceilings(device: Device) -> Row:
 
 
 class Bound:
-    """A prepared request with memory: its operands, its result, its workspaces."""
+    """A prepared request with memory for its operands, result and workspaces."""
 
     def __init__(self, device: Device, request: Request, placed: dict[str, Tensor]) -> None:
-        """Load it; raises ValueError, in one line, where nothing was prepared."""
+        """Load the request; raise ValueError if nothing was prepared for it."""
         self.prepared = device.get(request)
         if self.prepared.error:
             raise ValueError(self.prepared.error)
         data = [tensors.stored(request, role, placed[role]) for role in request.roles[:2]]
         if self.prepared.packed:
-            # Only timed: its result is checked with weights that the kernel packs itself.
+            # It is only timed: the result is checked with weights that the kernel packs.
             numbers = torch.randn(self.prepared.packed, device=device.name)
             data[1] = numbers.to(data[1].dtype)
         self.out = tensors.result(request, device.name)
@@ -115,17 +117,17 @@ class Bound:
         self._kernel = Kernel(device.driver, self.prepared, places)
 
     def __call__(self) -> None:
-        """Launch it on PyTorch's stream."""
+        """Launch the request on PyTorch's stream."""
         self._kernel(self._device.stream())
 
     def close(self) -> None:
-        """Unload it, when the device is done."""
+        """Unload the request once the device is done."""
         self._device.wait()
         self._kernel.close()
 
 
 def check(request: Request, device: Device) -> Row:
-    """Return whether ours computes what PyTorch does in float64."""
+    """Return whether the kernel of this package equals PyTorch in float64."""
     row: Row = {"key": request.key, "error": None, "tolerance": None, "note": ""}
     try:
         placed = tensors.operands(request, device.name)
@@ -134,7 +136,7 @@ def check(request: Request, device: Device) -> Row:
         device.wait()
         error, tolerance = _error(request, tensors.reference(request, placed), bound)
         bound.close()
-    except Exception as failure:  # what fails is a result
+    except Exception as failure:  # a failure is a result
         return {**row, "ok": False, "note": one_line(failure)}
     ok = error is not None and error <= tolerance
     return {**row, "ok": ok, "error": finite(error), "tolerance": tolerance}
@@ -146,7 +148,9 @@ def _error(request: Request, want: Tensor, bound: Bound) -> tuple[float | None, 
 
 
 def row_of(request: Request, device: Device, plans: int = 0) -> Row:
-    """Times of ours and of the baselines, in milliseconds; None for what there is none of."""
+    """Return the times of this package and of the baselines in milliseconds; None for missing
+    ones.
+    """
     case = request.case
     row: Row = {
         "key": request.key,
@@ -185,7 +189,7 @@ def row_of(request: Request, device: Device, plans: int = 0) -> Row:
 
 
 def _other_plan(request: Request, device: Device, placed: dict[str, Tensor], want: Tensor) -> Row:
-    """How long another plan takes, in a graph, and whether it is right."""
+    """Return the time of another plan in a graph, and whether its result is correct."""
     try:
         estimate, plan = request.rated(device.machine)
     except ValueError:  # there are fewer plans
@@ -197,7 +201,7 @@ def _other_plan(request: Request, device: Device, placed: dict[str, Tensor], wan
         error, tolerance = _error(request, want, bound)
         row["graph_ms"] = device.clock.graph(bound)
         bound.close()
-    except Exception as failure:  # what fails is a result
+    except Exception as failure:  # a failure is a result
         return {**row, "ok": False, "note": one_line(failure)}
     return {**row, "ok": error is not None and error <= tolerance}
 
@@ -209,7 +213,7 @@ def _times(
     runs: dict[str, Callable[[], Any]],
     notes: list[str],
 ) -> Row:
-    """Cold times in turns, then each by itself in a graph."""
+    """Return interleaved cold times, and the time of each in a graph."""
     for name, (call, with_tf32) in tensors.baselines(request, placed).items():
 
         def run(call: Callable[[], Tensor] = call, with_tf32: bool = with_tf32) -> Tensor:
@@ -231,7 +235,7 @@ def _times(
 
 
 def _shares(request: Request, row: Row, machine: GpuMachine) -> Row:
-    """What of the machine's peaks ours reaches, and how far the planner was off."""
+    """Return the shares of the machine's peaks that are reached, and the error of the estimate."""
     ours = row["ours_graph_ms"] or row["ours_ms"]
     ratios = {
         f"ratio_{name}": _ratio(row[f"{name}_ms"], row["ours_ms"])
@@ -252,8 +256,8 @@ def _shares(request: Request, row: Row, machine: GpuMachine) -> Row:
 
 
 def limits(request: Request, machine: GpuMachine) -> tuple[float, float]:
-    """Return the milliseconds in which the machine, as plans know it, multiplies, and moves the
-    operands.
+    """Return the milliseconds of the products, and of moving the operands, at the peaks that
+    plans assume.
     """
     halves = request.dtype in ("float16", "bfloat16")
     width = byte_width(request.dtype)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The picture of a run: ours against cuDNN for every row, and the share of the machine's limit."""
+"""Plot of a run: speed relative to cuDNN for every row, and the share of the machine's limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _COLOURS = {"conv_transpose": "#2a6f97", "conv": "#c06c2b", "conv_weight_grad": 
 
 
 def draw(rows: Sequence[dict[str, Any]], header: dict[str, Any], path: Path) -> None:
-    """One panel for each dtype and layout: rows from the slowest to the fastest against cuDNN."""
+    """Draw a panel for each dtype and layout, with rows from the slowest to the fastest against
+    cuDNN.
+    """
     kinds = list(dict.fromkeys((row["dtype"], row["channels"]) for row in rows))
     figure = Figure(figsize=(11, 2.6 * max(1, len(kinds)) + 0.8), layout="constrained")
     panels = figure.subplots(max(1, len(kinds)), 2, squeeze=False)

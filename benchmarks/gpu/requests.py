@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run on a GPU computes: faces of cases, in dtypes and layouts, most telling ones first."""
+"""Requests of a run on a GPU: operators of cases, in dtypes and layouts, most informative first."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from .layouts import layouts_of, stored_shape
 FACES = ("conv_transpose", "conv", "conv_weight_grad")
 
 PLACES = (1, 2, 3, 5, 8, 13, 21, 34)
-"""Plans that are timed beside the backend's, by their place in the order of estimates: near ones
-tell what an estimate loses, far ones where it is wrong."""
+"""Ranks, by estimate, of the plans that are timed in addition to the chosen one: the first ones
+show
+the loss by inexact estimates, later ones show incorrect estimates."""
 
 KINDS = (
     ("float32", "first"),
@@ -32,12 +33,12 @@ KINDS = (
     ("float32", "last"),
     ("bfloat16", "first"),
 )
-"""Dtypes, and where channels lie, in the order in which a run of limited time gets to them."""
+"""Dtypes and places of the channels, in the order in which a run of limited time measures them."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A face of a case in a dtype and a layout.
+    """An operator of a case in a dtype and a layout.
 
     Attributes
     ----------
@@ -46,12 +47,12 @@ class Request:
     channels : str
         ``"first"`` or ``"last"``.
     kernel : str
-        By name; the one that the backend chooses if empty.
+        Name of the kernel; if empty, the kernel that the backend chooses.
     maker : str
-        ``"ours"``, ``"prepacked"`` (ours, of weights that are packed), ``"symbolic"`` (ours, of any
+        ``"ours"``, ``"prepacked"`` (ours with packed weights), ``"symbolic"`` (ours with symbolic
         sizes) or ``"stock"``.
     place : int
-        Of the plan among all, by estimate; the backend takes the first, 0.
+        Rank of the plan by estimate; the backend chooses rank 0.
     """
 
     case: Case
@@ -64,29 +65,29 @@ class Request:
 
     @property
     def key(self) -> str:
-        """A name that no other request has."""
+        """Unique name of the request."""
         maker = f"{self.maker} {self.place}" if self.place else self.maker
         parts = (self.case.name, self.face, self.dtype, self.channels, self.kernel, maker)
         return "/".join(part or "-" for part in parts)
 
     @property
     def geometry(self) -> Geometry:
-        """By which the face is asked for."""
+        """Geometry of the operator."""
         return self.case.geometry_of(self.face)
 
     @property
     def layouts(self) -> Layouts:
-        """In which x, w and y are stored."""
+        """Layouts in which x, w and y are stored."""
         return layouts_of(self.geometry.rank, channels_last=self.channels == "last")
 
     @property
     def roles(self) -> str:
-        """Of the operands, and of the result."""
+        """Roles of the operands, and of the result."""
         return OPERANDS[self.face] + RESULT[self.face]
 
     @property
     def problem(self) -> Convolution:
-        """What is built, of known sizes."""
+        """Problem that is built, with known sizes."""
         return Convolution(
             self.face,
             self.geometry.as_rank3(),
@@ -97,19 +98,19 @@ class Request:
         )
 
     def plan(self, machine: GpuMachine) -> Plan:
-        """Return that of the backend, or the best one of the kernel that is named.
+        """Return the plan of the backend, or the plan of rank `place` of the named kernel.
 
         Raises
         ------
         ValueError
-            Where that kernel does not serve, or there are not so many plans.
+            If that kernel does not support the problem, or there are fewer plans.
         """
         if not self.kernel and not self.place:
             return choose(self.problem, machine)
         return self.rated(machine)[1]
 
     def rated(self, machine: GpuMachine) -> tuple[float, Plan]:
-        """Its plan with the nanoseconds that it is estimated to take.
+        """Return the plan with its estimated nanoseconds.
 
         Raises
         ------
@@ -134,14 +135,12 @@ class Request:
 
     @property
     def moved(self) -> int:
-        """Elements of the operands and of the result."""
+        """Number of elements of the operands and of the result."""
         return sum(prod(self.case.shape(role)) for role in "xwy")
 
 
 def makers(request: Request, plans: int = 0) -> list[Request]:
-    """Return a timed request, as each that is compiled for it makes it, so many other plans
-    included.
-    """
+    """Return the requests that are compiled for a timed one, including `plans` other plans."""
     made = [replace(request, maker=maker) for maker in ("ours", "prepacked", "stock")]
     return made + [replace(request, place=place) for place in PLACES[:plans]]
 
@@ -151,11 +150,11 @@ TELLING = (
     "fsrcnn_x2", "cyclegan_up1", "hifigan_up1", "depthwise_up", "unet3d_up", "b8_3x3_28",
     "stem_7x7",
 )  # fmt: skip
-"""Cases that between them have every kernel, few and many channels, one image and many."""
+"""Cases that together use every kernel, few and many channels, one image and many."""
 
 
 def timed(cases: Sequence[Case], dtypes: Sequence[str], faces: Sequence[str]) -> Iterator[Request]:
-    """Yield all requests that are timed, telling cases in all dtypes first."""
+    """Yield all requests that are timed, first the cases of `TELLING` in all dtypes."""
     first = [case for case in cases if case.name in TELLING]
     for some in (first, [case for case in cases if case.name not in TELLING]):
         for dtype, channels in KINDS:
@@ -173,14 +172,15 @@ def smoke(requests: Sequence[Request]) -> list[Request]:
 
 
 def checked(machine: GpuMachine, dtypes: Iterable[str]) -> Iterator[Request]:
-    """Small requests that together meet every kernel, face, rank and dtype."""
+    """Yield small requests that together use every kernel, operator, rank and dtype."""
     for case in _grid():
         for face in FACES:
             for dtype in dtypes:
                 for channels in ("first", "last"):
                     if dtype == "bfloat16" and not machine.has_bfloat16:
                         continue
-                    # What differs from float32 or float16 in few lines only is met less often.
+                    # Variants that differ from float32 or float16 in few lines are tested less
+                    # often.
                     if dtype in ("bfloat16", "float64") and case.geometry.rank != 2:
                         continue
                     if channels == "last" and case.geometry.rank == 1:
@@ -189,7 +189,9 @@ def checked(machine: GpuMachine, dtypes: Iterable[str]) -> Iterator[Request]:
 
 
 def spread(requests: Iterable[Request]) -> list[Request]:
-    """In turns by what is not the geometry: the first of a long list have met all kernels."""
+    """Return requests interleaved by all but the geometry: the first of a long list use all
+    kernels.
+    """
     turns: dict[tuple[str, ...], int] = {}
     placed = []
     for request in requests:
@@ -209,7 +211,9 @@ def _of_all_kernels(request: Request, machine: GpuMachine) -> Iterator[Request]:
 
 
 def _grid() -> Iterator[Case]:
-    """Geometries of all ranks: strides, dilation, groups, uneven padding, phases without taps."""
+    """Yield geometries of all ranks: strides, dilation, groups, uneven padding, phases without
+    taps.
+    """
     sizes = {1: (37,), 2: (13, 18), 3: (5, 6, 9)}
     for rank, size in sizes.items():
         for name, c, k, options in (

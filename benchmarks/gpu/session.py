@@ -26,20 +26,20 @@ from .workers import InProcess, Runner, TaskError, Workers
 MISSING = "not in the bundle"
 
 SMOKE_SHARE, TELLING_SHARE, CHECK_SHARE = 0.1, 0.5, 0.2
-"""Of the seconds: at which first checks end, at which telling rows end, and those of the other
-checks."""
+"""Shares of the seconds: the ends of the first checks and of the rows of `TELLING`, and the length
+of the other checks."""
 
 
 def torch_of_cuda() -> Any:
-    """PyTorch, with a GPU.
+    """Return PyTorch with a GPU.
 
     Raises
     ------
     ValueError
-        In one line: what is missing.
+        With what is missing.
     """
     try:
-        # Before TVM: its runtime for CUDA finds the CUDA runtime that PyTorch has loaded.
+        # It is imported before TVM, whose CUDA runtime finds the one that PyTorch has loaded.
         import torch
     except ImportError as error:
         raise ValueError(f"PyTorch is missing ({error}); a build with CUDA is needed") from error
@@ -51,7 +51,7 @@ def torch_of_cuda() -> Any:
 
 
 def header(torch: Any, given: argparse.Namespace, arch: str) -> dict[str, Any]:
-    """When, on what, by which versions."""
+    """Return the date, device and versions."""
     driver = ""
     with suppress(OSError):
         query = ["nvidia-smi", "--query-gpu=driver_version,clocks.max.sm", "--format=csv,noheader"]
@@ -80,12 +80,12 @@ def header(torch: Any, given: argparse.Namespace, arch: str) -> dict[str, Any]:
 
 
 def opened(given: argparse.Namespace) -> tuple[str, Runner]:
-    """Return the architecture, and what runs tasks on the GPU.
+    """Return the architecture, and the runner of tasks on the GPU.
 
     Raises
     ------
     ValueError
-        In one line: what is missing.
+        With what is missing.
     """
     torch = torch_of_cuda()
     major, minor = torch.cuda.get_device_capability()
@@ -107,14 +107,14 @@ def device_of(path: Path | None, arch: str, flush: int) -> Any:
     from .driver import Driver
     from .measure import Device
 
-    torch.zeros(1, device="cuda")  # makes the context that the driver is to use
+    torch.zeros(1, device="cuda")  # makes the context for the driver
     get, ready = _source(path, arch)
     clock = Clock(flush * 2**20)
     return Device(Driver(), clock, bundle.machine_of(arch), arch, get, ready)
 
 
 def _source(path: Path | None, arch: str) -> tuple[Any, dict[str, Any] | None]:
-    """What gives the kernels of a request, and where those are put that are compiled ahead."""
+    """Return the getter of a request's kernels, and the table of those that are compiled ahead."""
     from . import bundle
 
     if path is None:
@@ -144,7 +144,9 @@ def run(
     to_check: list[Request],
     to_time: list[Request],
 ) -> int:
-    """Check a little, time what tells most, check the rest, time the rest; the exit status."""
+    """Run first checks, informative rows, the other checks, the other rows; return the exit
+    status.
+    """
     import torch
 
     begun = time.monotonic()
@@ -168,13 +170,13 @@ def run(
 
 
 class Record:
-    """What there is so far, with a line of a file for each piece: a run that is ended has not run
-    for nothing.
+    """The results so far, each written at once as a line of a file, so that an interrupted run
+    keeps them.
 
     Parameters
     ----------
     path : Path or None
-        Of the result; the lines go beside it.
+        File of the result; the lines are in a file beside it.
     header : dict
     """
 
@@ -203,7 +205,7 @@ class Record:
 
     @classmethod
     def read(cls, path: Path) -> dict[str, Any]:
-        """Return what the lines of a file say, of a run that ended or did not."""
+        """Return the results in the lines of a file, of a complete or an interrupted run."""
         found: dict[str, Any] = {"header": {}, "checks": [], "rows": [], "through_tvm": []}
         for line in path.read_text().splitlines():
             kind, row = json.loads(line)
@@ -216,7 +218,7 @@ class Record:
 
 @dataclass
 class Tasks:
-    """Lists of tasks, one after the other, each until a time.
+    """Lists of tasks, which run one after the other, each until a deadline.
 
     Attributes
     ----------
@@ -232,7 +234,7 @@ class Tasks:
     given: argparse.Namespace
 
     def measure_ceilings(self) -> None:
-        """Write what the device reaches into the header."""
+        """Write the ceilings of the device into the header."""
         try:
             self.record.describe({"ceilings": self.runner.result("ceilings")})
         except TaskError as failure:
@@ -274,7 +276,7 @@ class Tasks:
                 print(f"{count} rows, {request.key}", file=sys.stderr, flush=True)
 
     def _failed(self, key: str, failure: TaskError) -> None:
-        """Record a task without a result as one that is wrong."""
+        """Record a task without a result as incorrect."""
         print(f"{key}: {failure}", file=sys.stderr, flush=True)
         row = {"key": key, "ok": False, "error": None, "tolerance": None, "note": str(failure)}
         self.record.add("checks", row)
@@ -283,7 +285,7 @@ class Tasks:
 def compiled_ahead(
     groups: Sequence[tuple[Request, list[Request]]], arch: str, given: argparse.Namespace
 ) -> Iterator[tuple[Request, list[Any]]]:
-    """Requests, each with all that is compiled for it; others compile meanwhile."""
+    """Yield requests, each with its compiled kernels, while later ones are compiled."""
     from .bundle import prepare_all
 
     if given.bundle is not None:
@@ -295,7 +297,7 @@ def compiled_ahead(
 
 
 def _through_tvm(requests: list[Request], arch: str) -> list[dict[str, Any]]:
-    """Return the same kernels as users call them; where TVM is missing, a row that says so."""
+    """Return rows of the same kernels as users call them; without TVM, one row that says so."""
     try:
         from .through_tvm import check
     except ImportError as error:
@@ -304,14 +306,14 @@ def _through_tvm(requests: list[Request], arch: str) -> list[dict[str, Any]]:
 
 
 def write(path: Path | None, found: dict[str, Any]) -> None:
-    """Write all of a run."""
+    """Write the results of a run."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
 
 
 def finish(found: dict[str, Any], json_path: Path | None, plot: Path | None) -> None:
-    """Summary, files, and what is printed."""
+    """Summarize a run, write its files and print the summary."""
     from .summary import summarize, text
 
     checks = [*found["checks"], *found.get("through_tvm", [])]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rows from a GPU say together, and what to look at first."""
+"""Summary of the rows of a GPU, and the rows to look at first."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ WORST = 12
 
 
 def geomean(values: Iterable[float]) -> float | None:
-    """Geometric mean; None of nothing."""
+    """Return the geometric mean; None of no values."""
     found = [math.log(value) for value in values]
     return math.exp(sum(found) / len(found)) if found else None
 
 
 def summarize(rows: Sequence[Row], checks: Sequence[Row]) -> dict[str, Any]:
-    """Groups by dtype, layout and face, the worst rows, and what is wrong."""
+    """Return groups by dtype, layout and operator, the slowest rows, and the incorrect ones."""
     groups = sorted({(row["dtype"], row["channels"], row["face"]) for row in rows})
     return {
         "groups": [_group(key, rows) for key in groups],
@@ -66,13 +66,13 @@ def _group(key: tuple[str, str, str], rows: Sequence[Row]) -> Row:
 
 
 def worst(rows: Sequence[Row]) -> list[Row]:
-    """Those that lose most time to cuDNN: slower by the largest factor first."""
+    """Return the rows that are slower than cuDNN, the largest factor first."""
     found = [row for row in rows if row["ratio_torch"] and row["ratio_torch"] < 1]
     return sorted(found, key=lambda row: row["ratio_torch"])
 
 
 def advice(rows: Sequence[Row], checks: Sequence[Row]) -> list[str]:
-    """Return the lines of what a reader should look at, the most urgent first."""
+    """Return lines about the rows to look at, the most urgent first."""
     lines = []
     wrong = [row["key"] for row in (*checks, *rows) if not row["ok"]]
     if wrong:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operands on the device in ours and PyTorch's eyes, the baseline, and the exact result."""
+"""Operands on the device for this package and for PyTorch, the baselines, and the exact result."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
 
 
 def operands(request: Request, device: str) -> dict[str, Tensor]:
-    """x, w and y, canonical and normally distributed; where channels lie last in memory, they do so
-    for both."""
+    """Return x, w and y, canonical and normally distributed; channels that are last in memory
+    are so for both.
+    """
     rank, dtype = request.geometry.rank, getattr(torch, request.dtype)
-    # On the device: a processor would take longer than all else.
+    # Drawn on the device, because a CPU would take longer than the rest of the run.
     source = torch.Generator(device).manual_seed(zlib.crc32(request.case.name.encode()))
     placed = {
         role: torch.randn(request.case.shape(role), generator=source, device=device).to(dtype)
@@ -34,29 +35,27 @@ def operands(request: Request, device: str) -> dict[str, Tensor]:
 
 
 def stored(request: Request, role: str, tensor: Tensor) -> Tensor:
-    """Return the same memory, with the axes in the order in which ours is told that they are
-    stored.
-    """
+    """Return the same memory, with axes in the order in which this package stores them."""
     letters, order = _axes(request, role)
     view = tensor.permute(permuted(order, letters, range(tensor.ndim)))
-    # Where a size is 1, PyTorch may call any order of axes contiguous.
+    # If a size is 1, PyTorch may call any order of axes contiguous.
     return view if view.is_contiguous() else view.contiguous()
 
 
 def result(request: Request, device: str) -> Tensor:
-    """Room for ours, filled with what no right result has."""
+    """Allocate the result, filled with values that no correct result has."""
     shape, dtype = request.stored(request.roles[2]), getattr(torch, request.dtype)
     return torch.full(shape, float("nan"), dtype=dtype, device=device)
 
 
 def canonical(request: Request, out: Tensor) -> Tensor:
-    """What ours has written, with the axes as PyTorch orders them."""
+    """Return the result with axes in the order of PyTorch."""
     letters, order = _axes(request, request.roles[2])
     return out.permute(permuted(letters, order, range(out.ndim)))
 
 
 def _axes(request: Request, role: str) -> tuple[str, str]:
-    """Those of x, w or y as PyTorch orders them, and as they are stored."""
+    """Return the axes of x, w or y in the order of PyTorch, and as they are stored."""
     canonical = Layouts.canonical(request.geometry.rank)
     return getattr(canonical, role), getattr(request.layouts, role)
 
@@ -64,7 +63,7 @@ def _axes(request: Request, role: str) -> tuple[str, str]:
 def baselines(
     request: Request, placed: Mapping[str, Tensor]
 ) -> dict[str, tuple[Callable[[], Tensor], bool]]:
-    """PyTorch's calls by name, each with whether it may use TF32."""
+    """Return PyTorch's calls by name, each with whether it may use TF32."""
     if not by_torch.states(request.case, request.face):
         return {}
     call = by_torch.baseline(request.case, request.face, placed)
@@ -74,22 +73,22 @@ def baselines(
 
 
 def allow_tf32(allowed: bool) -> None:
-    """For all that PyTorch does from here on."""
+    """Allow or forbid TF32 for all later calls of PyTorch."""
     torch.backends.cudnn.allow_tf32 = allowed
     torch.backends.cuda.matmul.allow_tf32 = allowed
 
 
 def reference(request: Request, placed: Mapping[str, Tensor]) -> Tensor:
-    """Return the exact result, in float64 where that takes seconds at most."""
+    """Return the exact result, in float64 if that takes seconds at most."""
     plain = {role: one.contiguous() for role, one in placed.items()}
     allow_tf32(False)
-    # Its algorithms are not searched for: each is called once.
+    # There is no search for algorithms, because each is called once.
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, allow_tf32=False):
         return by_torch.reference(request.case, request.face, plain)
 
 
 def memory_of(memory: Iterable[Memory], arguments: Sequence[Tensor], device: str) -> list[Tensor]:
-    """Return the memory of a call: its arguments, and new room for its workspaces."""
+    """Return the memory of a call: its arguments, and new workspaces."""
     return [
         torch.empty(max(1, one.bytes), dtype=torch.uint8, device=device)
         if one.argument is None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels as users call them: compiled by ``tvm.compile``, on PyTorch's tensors and its stream.
+"""Kernels as users call them: compiled by ``tvm.compile``, on PyTorch's tensors and stream.
 
-TVM's wheel has its runtime for CUDA in a library of its own, which ``import tvm`` loads where it
-finds the CUDA runtime of the same major version: that of a PyTorch that is imported before.
+TVM's wheel has its CUDA runtime in a separate library.  ``import tvm`` loads it if it finds the
+CUDA runtime of the same major version, which a PyTorch that is imported before provides.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .requests import Request
 
 
 def available() -> str:
-    """Why TVM cannot run kernels here; empty where it can."""
+    """Return why TVM cannot run kernels here; empty if it can."""
     if tvm.get_global_func("device_api.cuda", allow_missing=True) is None:
         return (
             "TVM's runtime for CUDA is not loaded: it wants libcudart.so.13 and libcuda.so.1, "
@@ -35,12 +35,12 @@ def available() -> str:
 
 
 def check(request: Request, arch: str) -> dict[str, Any]:
-    """Return whether the result is right, called through TVM."""
+    """Return whether the result of a call through TVM is correct."""
     row: dict[str, Any] = {"key": f"tvm:{request.key}", "ok": True, "note": available()}
     if row["note"]:
         return row
     if shutil.which("nvcc"):
-        # TVM's own way, NVRTC, takes a further package.
+        # TVM's default, NVRTC, needs a further package.
         os.environ.setdefault("TVM_CUDA_COMPILE_MODE", "nvcc")
     try:
         func = kernels.build(request.problem, request.plan(machine_of(arch)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA's tools, from PATH or the wheels of ``cuda-check``, and what its compiler makes."""
+"""Tools of CUDA, from PATH or the wheels of ``cuda-check``, and results of its compiler."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from pathlib import Path
 
 
 class MissingError(Exception):
-    """A tool is nowhere; the message says which, and how it comes."""
+    """A tool is missing; the message names it and how to install it."""
 
 
 @cache
 def find(name: str) -> Path:
-    """Where a tool is.
+    """Return the path of a tool.
 
     Raises
     ------
     MissingError
-        In one line.
+        If it is neither in PATH nor in a wheel.
     """
     found = shutil.which(name) or next(
         (str(folder / name) for folder in _folders() if (folder / name).is_file()), None
@@ -37,7 +37,7 @@ def find(name: str) -> Path:
 
 
 def _folders() -> Iterator[Path]:
-    """Where wheels of CUDA put programs."""
+    """Yield the folders in which wheels of CUDA install programs."""
     roots = [sysconfig.get_path("purelib"), *site.getsitepackages(), site.getusersitepackages()]
     for root in dict.fromkeys(roots):
         yield from sorted(Path(root).glob("nvidia/cu*/bin"))
@@ -46,7 +46,7 @@ def _folders() -> Iterator[Path]:
 
 
 def release() -> str:
-    """Return that of the compiler."""
+    """Return the release of the compiler."""
     done = subprocess.run([find("nvcc"), "--version"], capture_output=True, text=True, check=True)
     found = re.search(r"V(\d[\d.]*)", done.stdout)
     return found[1] if found else "unknown"
@@ -54,18 +54,18 @@ def release() -> str:
 
 @dataclass(frozen=True)
 class Usage:
-    """What the assembler says of a kernel.
+    """Resources of a kernel, as the assembler reports them.
 
     Attributes
     ----------
     registers : int
-        Of a thread.
+        Registers of a thread.
     spills : int
-        Bytes that a thread stores and loads for want of registers.
+        Bytes that a thread stores and loads because registers are missing.
     stack : int
-        Bytes of a thread's stack: arrays with an index that is not known when it is compiled.
+        Bytes of a thread's stack: arrays with an index that is not known at compile time.
     shared : int
-        Static bytes of a block.
+        Bytes of static shared memory of a block.
     """
 
     registers: int
@@ -81,16 +81,16 @@ _KERNEL = re.compile(
 
 
 FLAGS = ("-O3", "-std=c++17", "--use_fast_math", "-Xptxas", "-v,--register-usage-level=10")
-"""Those that TVM gives the compiler, by its own compiler or NVRTC."""
+"""Flags that TVM passes to nvcc or NVRTC."""
 
 
 def compile_source(source: str, arch: str, folder: Path) -> tuple[Path, dict[str, Usage]]:
-    """Machine code, and what each kernel takes.
+    """Return machine code, and the resources of each kernel.
 
     Raises
     ------
     ValueError
-        What the compiler says.
+        With the message of the compiler.
     """
     text, binary = folder / "kernels.cu", folder / f"kernels_{arch}.cubin"
     text.write_text(source)
@@ -103,7 +103,7 @@ def compile_source(source: str, arch: str, folder: Path) -> tuple[Path, dict[str
 
 
 def usage_of(said: str) -> dict[str, Usage]:
-    """What ``ptxas -v`` says, by kernel."""
+    """Return the resources that ``ptxas -v`` reports, by kernel."""
     found = {}
     for name, stack, stored, loaded, registers, rest in _KERNEL.findall(said):
         shared = re.search(r"(\d+) bytes smem", rest)

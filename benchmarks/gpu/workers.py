@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks on a GPU in a process of their own.
+"""Tasks on a GPU in a separate process.
 
-An illegal address breaks the context of its process for good, and a kernel may never end: either
-costs one task.  The process is then replaced, and the next task goes on.
+An illegal address breaks the context of its process permanently, and a kernel may never end: either
+costs one task.  The process is then replaced, and the next task runs.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from .bundle import Prepared
 Row = dict[str, Any]
 
 MOST_TASKS = 40
-"""Of one process: what a fault left behind without a word does not last."""
+"""Maximum tasks of one process, which limits the effect of a fault that was not reported."""
 
 START_SECONDS = 180.0
-"""Until a process has imported PyTorch and opened the GPU."""
+"""Maximum seconds until a process has imported PyTorch and opened the GPU."""
 
 TASK_SECONDS = 60.0
-"""Of a task: a row takes a second or two, with cuDNN's search for algorithms."""
+"""Maximum seconds of a task: a row takes a second or two, with cuDNN's search for algorithms."""
 
 
 class TaskError(Exception):
-    """A task gave no result; the message says why, in one line."""
+    """A task gave no result; the message states the reason in one line."""
 
 
 class Runner(Protocol):
-    """What runs tasks."""
+    """Interface of runners of tasks."""
 
     def result(self, task: str, *arguments: Any, ready: Sequence[Prepared] = ()) -> Row:
-        """Return what ``check``, ``row`` or ``ceilings`` gives; `ready` are compiled kernels."""
+        """Return the result of ``check``, ``row`` or ``ceilings``; `ready` are compiled kernels."""
 
 
 def run_task(device: Any, task: str, arguments: Sequence[Any], ready: Sequence[Prepared]) -> Row:
@@ -72,7 +72,7 @@ class Workers:
     open_device : callable
         Opens the device; it is called in the process, so it must be picklable.
     seconds : float
-        Of a task.
+        Maximum seconds of a task.
     """
 
     def __init__(self, open_device: Callable[[], Any], seconds: float = TASK_SECONDS) -> None:
@@ -121,7 +121,7 @@ class Workers:
             raise TaskError(failure)
 
     def _answer(self, seconds: float) -> tuple[Row, str, bool]:
-        """Return the result of a task, why there is none, and whether the GPU is lost."""
+        """Return the result of a task, the reason if there is none, and whether the GPU is lost."""
         try:
             if self._connection.poll(seconds):
                 return self._connection.recv()
@@ -136,7 +136,7 @@ class Workers:
             return
         if kill:
             self._process.kill()
-        self._connection.close()  # at which it ends
+        self._connection.close()  # at which the process ends
         self._process.join(10)
         if self._process.is_alive():
             self._process.kill()
