@@ -2,8 +2,8 @@
 """Operators of two elements, in the dtype to which PyTorch promotes its operands.
 
 A Python number next to half precision is not rounded to it: PyTorch computes such operators in
-float32.  Divisions and remainders of integers are imported only where the divisor is a known
-number other than 0, because compiled code would end the process where PyTorch raises.
+float32.  Divisions and remainders of integers are imported only if the divisor is a known number
+other than 0, because compiled code would end the process where PyTorch raises an error.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _BITS = {
     "bitwise_or": (R.op.bitwise_or, R.op.logical_or),
     "bitwise_xor": (R.op.bitwise_xor, R.op.logical_xor),
 }
-"""Operators of bits, of integers and of truth values."""
+"""Bitwise operators, for integers and for Booleans."""
 
 
 def converters() -> dict[str, Converter]:
@@ -147,7 +147,7 @@ def _compared(op: Callable[[Any, Any], Any], call: Call) -> Any:
 
 
 def as_truth(call: Call, x: Any, dtype: str) -> Any:
-    """Return which elements of a tensor of `dtype` are not zero; NaN is not."""
+    """Return which elements of a tensor of `dtype` are not zero; NaN counts as not zero."""
     return x if dtype == "bool" else call.emit(R.op.not_equal(x, R.const(0, dtype)))
 
 
@@ -185,7 +185,7 @@ def _rounded_quotient(call: Call) -> Any:
         (x, y), _ = operands(call, dtype, "self", "other")
         return call.cast(call.emit(R.op.trunc(call.emit(R.op.divide(x, y)))), dtype)
     x, y = call.tensor(call["self"], dtype), R.const(_divisor(call), dtype)
-    # TVM's division of integers rounds towards zero.
+    # TVM's integer division rounds towards zero.
     return call.emit((R.op.floor_divide if mode == "floor" else R.op.divide)(x, y))
 
 

@@ -61,7 +61,7 @@ class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
         return corrected(self, super().create_convert_map())
 
     def supports(self, node: fx.Node) -> str | None:
-        """Return why a node stays in PyTorch, None where it can be imported.
+        """Return why a node stays in PyTorch, None if it can be imported.
 
         A node that passes may still raise :class:`Unsupported` when it is imported.
         """
@@ -93,7 +93,7 @@ class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
         nodes : sequence of torch.fx.Node
             The calls, in an order in which they can be computed.
         inputs : sequence of torch.fx.Node
-            What they read: tensors, and floats that are computed from sizes.
+            Values that they read: tensors, and floats that are computed from sizes.
         statics : sequence of torch.fx.Node
             Inputs that stay equal over many calls, such as weights.
         outputs : sequence of torch.fx.Node
@@ -103,13 +103,13 @@ class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
         -------
         tvm.IRModule
             Function ``main(sizes, *inputs, *statics)``, whose result is a tuple of `outputs`.  The
-            argument ``sizes``, a shape of all symbols, is left out where there are none.  The
-            attribute ``num_input`` counts the arguments before the statics.
+            argument ``sizes``, a shape of all symbols, is omitted if there are none.  The attribute
+            ``num_input`` counts the arguments before the statics.
 
         Raises
         ------
         Unsupported
-            With the first node that cannot be imported.
+            For the first node that cannot be imported.
         """
         places = self._places = [*inputs, *statics]
         self.env.clear()
@@ -183,7 +183,7 @@ class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
             return self._results(call, convert(call))
         except Unsupported:
             raise
-        except Exception as error:  # whatever a converter of TVM raises
+        except Exception as error:  # any error of a converter of TVM
             raise Unsupported(node, one_line(error, 200)) from error
 
     def _item(self, node: fx.Node) -> Any:

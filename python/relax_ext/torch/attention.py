@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decompositions of PyTorch's fused attention on processors, forward and backward.
+"""Decompositions of PyTorch's fused attention on CPUs, forward and backward.
 
-PyTorch's own decomposition of the forward operator gives the weights in the place of the
-logarithms of their sums, which the backward operator reads: gradients would be wrong.
+PyTorch's own decomposition of the forward operator returns the weights instead of the logarithms of
+their sums, which the backward operator reads, so gradients would be incorrect.
 
 With scores ``s = scale q k^T + mask``, ``l = log sum exp(s)`` and ``p = exp(s - l)``, the result is
 ``o = p v``.  Its gradients are (Dao et al., *FlashAttention*, 2022, appendix B.2)
@@ -21,12 +21,16 @@ import torch
 from torch import Tensor
 
 _LARGE = 1 << 20
-"""Scores that no cache of a core holds: training stores them, unless PyTorch's operator trains."""
+"""Number of scores from which on training uses PyTorch's operator: the cache of a core cannot hold
+them, and a decomposition would store them."""
 
 
 def whole_where_large(decomposition: Callable[..., Any], first: int) -> Callable[..., Any]:
-    """Return a decomposition that leaves large attention to PyTorch, whose gradient computes scores
-    anew; also of symbolic sizes.  Its argument `first` is the query, and the next one the key.
+    """Return a decomposition that leaves large attention to PyTorch, whose gradient recomputes
+    scores.
+
+    Attention of symbolic sizes stays there too.  Argument number `first` is the query, the next one
+    the key.
     """
 
     @wraps(decomposition)
@@ -54,7 +58,7 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def _layout(x: Tensor) -> Tensor:
-    """Return a tensor with the strides of PyTorch's results: heads inside of positions."""
+    """Return a tensor with the strides of PyTorch's results: positions outside of heads."""
     return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
@@ -68,13 +72,13 @@ def forward(
     attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> Any:
-    """Return the result and the logarithms of the sums; dropout stays whole."""
+    """Return the result and the logarithms of the sums; with dropout the operator is kept."""
     if dropout_p:
         return NotImplemented
     scores = _scores(query, key, is_causal, attn_mask, scale)
     sums = scores.logsumexp(-1)
     weights = scores.softmax(-1)
-    if attn_mask is not None:  # in PyTorch's own words, which are read as one kernel
+    if attn_mask is not None:  # by PyTorch's operators, which are fused to one kernel
         is_shown = torch.logical_not(scores == -math.inf).any(-1, keepdim=True)
         weights = torch.where(torch.logical_not(is_shown), torch.zeros_like(weights), weights)
     return _layout(weights.to(value.dtype) @ value), sums
@@ -93,7 +97,7 @@ def backward(
     attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> Any:
-    """Return the gradients of query, key and value; dropout stays whole."""
+    """Return the gradients of query, key and value; with dropout the operator is kept."""
     if dropout_p:
         return NotImplemented
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale

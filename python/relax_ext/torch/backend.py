@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The backend of ``torch.compile``: graphs of AOTAutograd, compiled in parts.
 
-Whatever fails to compile stays in PyTorch, with one warning, unless ``unknown="raise"``.
+Parts that do not compile stay in PyTorch, with one warning, unless ``unknown="raise"``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .precision import lower
 from .setup import BACKEND
 
 SHOWN = 8
-"""Operators that a warning names."""
+"""Maximum number of operators that a warning names."""
 
 
 def tvm_conv(
@@ -49,7 +49,7 @@ def tvm_conv(
     options : mapping, optional
         See :class:`.options.Options`.
     mode : str, optional
-        Must be left out: its values are those of inductor.
+        Must be omitted: its values are those of inductor.
 
     Returns
     -------
@@ -58,7 +58,7 @@ def tvm_conv(
     Raises
     ------
     ValueError
-        One line, where an option is not known.
+        For an unknown option.
     """
     if mode is not None:
         raise fail(BACKEND, f"mode={mode!r} must be left out: there are options={{...}} instead")
@@ -84,7 +84,7 @@ def _partitioned(options: Options, joint: fx.GraphModule, *args: Any, **kwargs: 
 
 
 def _prepare(graph_module: fx.GraphModule, options: Options) -> None:
-    """Change a graph before it is cut in parts: its random numbers, and its dtype."""
+    """Change random numbers and dtypes in a graph before it is partitioned."""
     if any(map(is_product, graph_module.graph.nodes)):
         detach_draws(graph_module.graph)
         if options.dtype is not None:
@@ -95,7 +95,7 @@ def _prepare(graph_module: fx.GraphModule, options: Options) -> None:
 def _compiler(kind: str, options: Options, unordered: set[str]) -> Callable[..., Any]:
     """Return a compiler of AOTAutograd.
 
-    `unordered` names the values that a forward graph keeps for its backward graph, and whose
+    `unordered` names the values that a forward graph saves for its backward graph, and whose
     strides PyTorch does not see.
     """
 
@@ -121,7 +121,7 @@ def _boxed(forward: Callable[..., Any]) -> Callable[[list[Any]], Any]:
 def _compiled(
     graph_module: fx.GraphModule, kind: str, options: Options, unordered: set[str]
 ) -> fx.GraphModule:
-    """Return the graph with compiled parts; the graph itself where there is nothing to compile."""
+    """Return the graph with compiled parts; the graph itself if there is nothing to compile."""
     calls = [node for node in graph_module.graph.nodes if node.op == "call_function"]
     record = report.Graph(kind, operators(calls))
     report.add(record)
@@ -143,7 +143,7 @@ def _compiled(
 
 
 def _refuse(calls: Sequence[fx.Node]) -> None:
-    """Raise for graphs that must not be cut."""
+    """Raise for graphs that must not be partitioned."""
     if not all(registered().values()):
         raise RuntimeError("relax_ext is unregistered, relax_ext.register() is needed")
     for node in calls:
@@ -152,7 +152,7 @@ def _refuse(calls: Sequence[fx.Node]) -> None:
 
 
 def _tell(record: report.Graph, options: Options) -> None:
-    """Warn of what stays in PyTorch, or raise."""
+    """Warn of operators that stay in PyTorch, or raise."""
     named = [f"{name} ({why})" for name, why in record.unknown.items()]
     more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
     text = f"{BACKEND}: {record.kind}: in PyTorch stay {', '.join(named[:SHOWN])}{more}"

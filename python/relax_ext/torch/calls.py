@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call of an aten operator, as its converter sees it.
+"""A call of an aten operator, as its converter receives it.
 
 A converter is a function ``convert(call)``.  It returns the result as a Relax expression, or a
-tuple of them with None for a result that nobody reads.
+tuple of them with None for unused results.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Call:
     importer : AtenImporter
     node : torch.fx.Node
     value : object
-        What PyTorch's fake execution gave: a fake tensor, or a tuple of them.
+        Result of PyTorch's fake execution: a fake tensor, or a tuple of them.
     """
 
     def __init__(self, importer: Any, node: fx.Node) -> None:
@@ -71,7 +71,7 @@ class Call:
         return hasattr(self._given, name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return an argument, or `default` where the schema has none of this name."""
+        """Return an argument, or `default` if the schema has none of this name."""
         return getattr(self._given, name, default)
 
     def fake(self, name: str) -> Any:
@@ -99,7 +99,7 @@ class Call:
     # ------------------------------------------------------------ shapes and dtypes
 
     def sizes(self, sizes: Sequence[Any]) -> list[Any]:
-        """Return sizes of a fake tensor as TVM has them."""
+        """Return sizes of a fake tensor as expressions of TVM."""
         return [size_in(size, self.importer.symbols) for size in sizes]
 
     def shape(self, name: str | None = None) -> list[Any]:
@@ -112,7 +112,7 @@ class Call:
         return torch_dtype_name((self.value if name is None else self.fake(name)).dtype)
 
     def numbers(self, sizes: Sequence[Any]) -> list[int]:
-        """Return sizes that have to be known numbers; refuse symbolic ones."""
+        """Return sizes that must be known numbers; raise for symbolic ones."""
         if not all(isinstance(size, int) for size in sizes):
             raise self.refusal(f"sizes {list(sizes)} must be known")
         return list(sizes)
@@ -136,7 +136,7 @@ class Call:
         return self.cast(operand, dtype)
 
     def reshape(self, x: Any, sizes: Sequence[Any]) -> Any:
-        """Return a tensor in another shape; one without elements is made anew.
+        """Return a tensor in another shape; one without elements is created anew.
 
         ``relax.reshape`` reads a 0 as "the size of the operand".
         """

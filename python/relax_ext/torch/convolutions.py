@@ -23,7 +23,7 @@ def converters() -> dict[str, Converter]:
 
 
 def _backward(call: Call) -> Any:
-    """Return the gradients of data, weight and bias that `output_mask` asks for.
+    """Return the gradients of data, weight and bias that `output_mask` selects.
 
     Data and weight are differentiated by the rules of the package, for every stride, dilation,
     group and output padding.

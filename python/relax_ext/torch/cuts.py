@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Neighbours along an axis, whose bounds may be symbolic."""
+"""Slices along an axis, whose bounds may be symbolic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def sliced(call: Call, x: Any, axis: int, begin: Any, length: Any, step: int = 1
     if isinstance(begin, int) and isinstance(end, int):
         return call.emit(R.op.strided_slice(x, [axis], [begin], [end], [step]))
 
-    # TVM has no type for a slice of symbolic bounds.
+    # TVM has no type for a slice with symbolic bounds.
     define = partial(_cut, axis, step)
     return call.importer.block_builder.emit_te(define, x, begin, length, primfunc_name_hint="slice")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which operators PyTorch takes apart before a graph is imported, and which stay whole."""
+"""Selection of the operators that PyTorch decomposes before a graph is imported."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ _WHOLE = (
     *(f"replication_pad{rank}d{form}.default" for rank in (1, 2, 3) for form in ("", "_backward")),
     *(f"{name}{form}.default" for name in RESIZES for form in ("", "_backward")),
 )
-"""Operators for which a converter is better than what PyTorch makes of them."""
+"""Operators for which a converter is better than PyTorch's decomposition."""
 
 _EXTRA = ("_softmax_backward_data", "_log_softmax_backward_data")
-"""Operators that are no part of PyTorch's own table, but have a decomposition."""
+"""Operators that are not in PyTorch's own table, but have a decomposition."""
 
 _IN_FLOAT32 = ("native_group_norm_backward.default",)
 """Decompositions that compute half precision in half precision."""
 
 
 def decompositions(*, trains: bool = False) -> dict[Any, Callable[..., Any]]:
-    """Return the table of decompositions for AOTAutograd; `trains`: for a graph with gradients."""
+    """Return the table of decompositions for AOTAutograd; with `trains` for a graph with
+    gradients.
+    """
     aten = torch.ops.aten
     table = dict(core_aten_decompositions())
     table.update(get_decompositions([getattr(aten, name) for name in _EXTRA]))
@@ -60,7 +62,9 @@ def _operator(name: str) -> Any:
 
 
 def _overloads(name: str) -> list[Any]:
-    """Return the overloads of an operator and of its gradient that have no result as argument."""
+    """Return the overloads of an operator and of its gradient that do not take a result as
+    argument.
+    """
     found = (
         _operator(f"{name}{form}.{kind}")
         for form in ("", "_backward")
@@ -90,8 +94,8 @@ def _in_float32(decomposition: Callable[..., Any]) -> Callable[..., Any]:
 def _whole(overload: Any, apart: Any, image: Any, output_size: Any, *rest: Any) -> Any:
     """Compute a resize by sizes or by factors as one operator.
 
-    PyTorch knows symbolic sizes of the gradient of a nearest resize only: another one of symbolic
-    sizes is taken apart.
+    PyTorch supports symbolic sizes only for the gradient of a nearest resize; other resizes with
+    symbolic sizes are decomposed.
     """
     *corners, factors = rest
     sizes = (*image.shape, *(output_size or ()))
@@ -113,9 +117,9 @@ def _times(size: Any, factor: float) -> Any:
 def whole_upsamples() -> Iterator[None]:
     """Keep resizes whole while a graph is traced.
 
-    PyTorch takes them apart before autograd, whatever table of decompositions is given, into
-    reads and writes at indices.  The kernels in Python that do so are replaced inside the block.
-    They belong to the process: another thread that traces meanwhile finds them replaced as well.
+    PyTorch decomposes them before autograd, whatever table of decompositions is given, into reads
+    and writes at indices.  The kernels in Python that do so are replaced inside the block.  They
+    belong to the process, so they are replaced for other threads that trace at the same time.
     """
     replaced = []
     keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)

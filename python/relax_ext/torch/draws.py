@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random numbers, which PyTorch draws from its generator.
+"""Random operators, whose numbers PyTorch draws from its generator.
 
-Most random operators take the shape of their operand and none of its values.  Here they get an
+Most random operators read the shape of their operand and none of its values.  Here they get an
 empty tensor of that shape, and a dropout becomes a random mask and a product.  So all numbers of a
-graph can be drawn before its first part, in PyTorch's order, and cut it nowhere.
+graph are drawn before its first part, in PyTorch's order, and do not partition it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ _OF_A_SHAPE = frozenset(
         *("random.default", "random.from", "random.to", "uniform.default"),
     )
 )
-"""Operators that take the shape of their operand, and none of its values."""
+"""Operators that read the shape of their operand, and none of its values."""
 
 
 def _draws_in_memory_order() -> bool:
-    """Return whether elements of a mask are drawn as they lie in memory: not in PyTorch 2.5."""
+    """Return whether elements of a mask are drawn in memory order, which PyTorch 2.5 does not
+    do.
+    """
     generator = torch.Generator()
     plain, turned = (
         torch.empty((1, 2, 8, 8), memory_format=layout).bernoulli_(
@@ -49,7 +51,7 @@ def _draws_in_memory_order() -> bool:
 
 
 IN_MEMORY_ORDER = _draws_in_memory_order()
-"""Whether a mask that is channels last may be drawn first; else such a dropout stays whole."""
+"""Whether a channels-last mask may be drawn first; otherwise such a dropout is kept."""
 
 
 _ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
@@ -59,20 +61,20 @@ def is_random(node: fx.Node) -> bool:
     """Return whether a node draws random numbers."""
     if node.target in (_AGAIN, _SAVED):
         return True
-    if node.target is _ATTENTION:  # only with a dropout, which it does not get on processors
+    if node.target is _ATTENTION:  # only with a dropout, which it does not get on CPUs
         return False
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def is_place(node: fx.Node) -> bool:
-    """Return whether a node is an empty tensor of whose shape random numbers are drawn."""
+    """Return whether a node is an empty tensor that gives random numbers their shape."""
     return node.target is _EMPTY and any(map(is_random, node.users))
 
 
 def state_repeated(graph: fx.Graph) -> None:
-    """State what random operators give that are repeated from a saved state of the generator.
+    """Set the fake results of random operators that are repeated from a saved generator state.
 
-    They belong to checkpoints of activations, and PyTorch does not state it, or not all of it.
+    They belong to activation checkpoints, and PyTorch does not set all of their fake results.
     """
     for node in graph.nodes:
         if node.target in (_AGAIN, _SAVED):
@@ -85,7 +87,7 @@ def state_repeated(graph: fx.Graph) -> None:
 
 
 def detach_draws(graph: fx.Graph) -> None:
-    """Let random operators read nothing that the graph computes.
+    """Remove operands that the graph computes from random operators.
 
     Parameters
     ----------
@@ -107,9 +109,9 @@ def detach_draws(graph: fx.Graph) -> None:
 
 
 def _replace_dropout(graph: fx.Graph, node: fx.Node) -> None:
-    """Replace a dropout by the product of its operand and of a mask, which is 0 or ``1 / (1 - p)``.
+    """Replace a dropout by the product of its operand and a mask of 0 or ``1 / (1 - p)``.
 
-    That is how PyTorch computes it outside of graphs, to the last bit.
+    The result is bitwise that of PyTorch outside of graphs.
     """
     x, p, trains = (*node.args, True)[:3]
     if trains is False or p == 0:
@@ -132,10 +134,9 @@ def _replace_dropout(graph: fx.Graph, node: fx.Node) -> None:
 
 
 def _mask(graph: fx.Graph, node: fx.Node, kept: float) -> fx.Node | None:
-    """Add the mask of a dropout that keeps this share, or return None where that is not possible.
+    """Add the mask of a dropout that keeps this share, or return None if that is not possible.
 
-    Its elements are drawn in the order in which they lie in memory; where none is kept, none is
-    drawn.
+    Its elements are drawn in memory order; if none is kept, none is drawn.
     """
     value = node.meta["val"][1]
     order, call = order_of(value), _caller(graph, node)
@@ -153,7 +154,7 @@ def _mask(graph: fx.Graph, node: fx.Node, kept: float) -> fx.Node | None:
 
 
 def _caller(graph: fx.Graph, node: fx.Node) -> Callable[..., fx.Node]:
-    """Return what adds calls that belong where `node` does."""
+    """Return a function that adds calls with the metadata of `node`."""
 
     def call(target: Any, args: tuple[Any, ...], value: Any, **kwargs: Any) -> fx.Node:
         added = graph.call_function(target, args, kwargs)
@@ -165,7 +166,7 @@ def _caller(graph: fx.Graph, node: fx.Node) -> Callable[..., fx.Node]:
 
 
 def _empty(graph: fx.Graph, node: fx.Node, value: torch.Tensor) -> fx.Node | None:
-    """Add an empty tensor like `value`, or return None where its sizes are not known before."""
+    """Add an empty tensor like `value`, or return None if its sizes are not known before."""
     order = order_of(value)
     sizes = [_size(graph, size) for size in value.shape]
     if order is None or None in sizes:
@@ -175,7 +176,7 @@ def _empty(graph: fx.Graph, node: fx.Node, value: torch.Tensor) -> fx.Node | Non
 
 
 def _size(graph: fx.Graph, size: Any) -> int | fx.Node | None:
-    """Return a size as a number or as an input of a graph; None where it is neither."""
+    """Return a size as a number or as an input of a graph; None for other sizes."""
     if isinstance(size, int):
         return size
     inputs = (node for node in graph.nodes if node.op == "placeholder")

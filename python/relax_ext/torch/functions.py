@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions of one element, activations and their limits.
 
-What the kernels of convolutions can absorb (ReLU, SiLU, GELU, sigmoid, tanh, clips) stays one
+Functions that kernels of convolutions can absorb (ReLU, SiLU, GELU, sigmoid, tanh, clips) stay one
 operator.  Other functions of half precision are computed in float32, as PyTorch computes them.
-Backward operators of activations are decomposed by PyTorch.
+PyTorch decomposes the backward operators of activations.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compile a graph of AOTAutograd: cut it, import and compile its parts, join them again."""
+"""Compilation of a graph of AOTAutograd: partition, import and compile parts, join them again."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from .strides import is_permuted
 
 
 class GraphCompiler:
-    """A graph while it is compiled.
+    """Compiler of one graph.
 
     Parameters
     ----------
     graph_module : fx.GraphModule
     options : Options
     record : report.Graph
-        Gets the parts, and what stays in PyTorch.
+        Record of the parts, and of the operators that stay in PyTorch.
     unordered : set of str
-        Names of values that a forward graph keeps for its backward graph and whose strides are not
-        seen by PyTorch.  A forward graph adds them, a backward graph reads them.
+        Names of values that a forward graph saves for its backward graph and whose strides PyTorch
+        does not see.  A forward graph adds them, a backward graph reads them.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class GraphCompiler:
                 node.meta["val"] = getattr(graph_module, node.target)
 
     def run(self) -> fx.GraphModule:
-        """Compile what can be, and return the graph that runs it.
+        """Compile the parts that can be compiled, and return the graph that runs them.
 
         Raises
         ------
         Exception
-            Where nothing can be; with ``unknown="raise"`` where something cannot.
+            If no part can be compiled; with ``unknown="raise"`` if an operator cannot.
         """
         context = Context(self._inputs, self._frozen(), self._kept())
         cut, imported = self._imported(context)
@@ -92,7 +92,9 @@ class GraphCompiler:
         return cut.joined(self._module, functions, context.unordered)
 
     def _imported(self, context: Context) -> tuple[Cut, dict[int, ImportedPart]]:
-        """Import the pieces of the graph; a node that cannot be imported cuts it anew."""
+        """Import the pieces of the graph; partition it again after a node that cannot be
+        imported.
+        """
         while True:
             cut = Cut(self._module.graph, self._supports)
             parts: dict[int, ImportedPart] = {}
@@ -138,7 +140,7 @@ class GraphCompiler:
 def refused_nodes(node: Any, piece: Piece) -> list[fx.Node]:
     """Return the nodes of a piece that stay in PyTorch: `node`, or those that read an input.
 
-    All of them where it is not known which, so that the next try has fewer nodes.
+    If the node is not known, all nodes of the piece, so that the next try has fewer.
     """
     if node in piece.nodes:
         return [node]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scatters that write one element of each row, by comparing indices.
+"""Scatters that write one element of each row, computed by comparing indices.
 
 An index out of range writes nothing.  Gathers and general scatters stay in PyTorch, which checks
-their indices; TVM reads and writes beside the tensor.
+their indices; TVM would access memory outside of the tensor.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results in memory of their own.
+"""Results that do not share memory with arguments or other results.
 
-Clones of PyTorch are no operators of a module, and TVM makes views of reshapes and of whatever
-else leaves all elements in their order.  But a caller may write into a result, and expects that
-neither an argument nor another result changes.
+Clones of PyTorch are not operators of a module, and TVM makes views of reshapes and of other
+operators that keep the order of all elements.  But a caller may write into a result, and expects
+that neither an argument nor another result changes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def apart(builder: Any, results: Sequence[Any], inputs: Sequence[Any]) -> list[A
 
 
 def _owner(builder: Any, value: Any) -> Any:
-    """Return the variable in whose memory a value may be."""
+    """Return the variable whose memory a value may share."""
     while isinstance(value, R.Var):
         bound = builder.lookup_binding(value)
         if isinstance(bound, R.Call) and _keeps_order(bound):
@@ -63,7 +63,7 @@ def _keeps_order(call: Any) -> bool:
 
 
 def _copied(x: Any) -> Any:
-    """Return the same elements, computed so that TVM takes the function for no reshape."""
+    """Return the same elements, computed by a function that TVM does not recognize as a reshape."""
     from tvm import te
 
     dtype = dtype_name(x.dtype)

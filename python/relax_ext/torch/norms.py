@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batch, group and layer normalization, with the statistics that their gradients read.
 
-Statistics are computed in two passes, the mean first, and in float32 for half precision.  Where
-nobody reads the statistics of a group or layer normalization, its kernel for whole rows is used.
-Backward operators are decomposed by PyTorch.
+Statistics are computed in two passes, the mean first, and in float32 for half precision.  If the
+statistics of a group or layer normalization are not used, its kernel for whole rows is used.
+PyTorch decomposes the backward operators.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def converters() -> dict[str, Converter]:
 
 
 def _wide(call: Call, name: str, dtype: str) -> Any:
-    """Return an argument in the dtype of the arithmetic, None where the call leaves it out."""
+    """Return an argument in the dtype of the arithmetic, None if the call omits it."""
     return None if call[name] is None else call.cast(call[name], dtype)
 
 
@@ -118,7 +118,9 @@ def _updated(call: Call, name: str, statistic: Any) -> Any:
 
 
 def _by_running_statistics(call: Call, results: int) -> Any:
-    """Normalize by running statistics, which stay; nobody may read the empty saved ones."""
+    """Normalize by running statistics, which stay unchanged; the saved ones are empty and
+    unused.
+    """
     x = call["input"]
     dtype = _arithmetic_dtype(call, "input", "running_var")
     shape = _channels(x)

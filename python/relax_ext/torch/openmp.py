@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run parallel regions of TVM's modules on the OpenMP threads of PyTorch.
+"""Parallel regions of TVM's modules on the OpenMP threads of PyTorch.
 
-Threads of OpenMP spin for some milliseconds after each region of PyTorch, and would hold the
+OpenMP threads spin for some milliseconds after each region of PyTorch, and would occupy the
 processors that TVM's own threads need.  So one team of threads runs both: the launch of
-``openmp.ll`` takes the place of ``TVMBackendParallelLaunch`` in all modules that are loaded after
+``openmp.ll`` replaces ``TVMBackendParallelLaunch`` in all modules that are loaded after
 :func:`install`.  It acts only in a thread that is inside :func:`team`.
 """
 
@@ -37,9 +37,9 @@ _configure = tvm.get_global_func("runtime.config_threadpool")
 
 
 def install() -> None:
-    """Give TVM the launch, once in a process.
+    """Install the launch in TVM, once in a process.
 
-    Nothing changes where PyTorch has no OpenMP runtime with ``GOMP_parallel`` (GNU's, LLVM's and
+    Nothing changes if PyTorch has no OpenMP runtime with ``GOMP_parallel`` (GNU's, LLVM's and
     Intel's on Linux have it): compiled graphs then run on TVM's threads.
     """
     with _installing:
@@ -48,7 +48,7 @@ def install() -> None:
 
 @contextmanager
 def team(threads: int | None) -> Iterator[None]:
-    """Run what is inside on `threads` threads, as many as PyTorch has if None."""
+    """Run the block on `threads` threads, as many as PyTorch has if None."""
     count = threads or torch.get_num_threads()
     set_team = _set_team()
     if set_team is None:
@@ -64,8 +64,8 @@ def team(threads: int | None) -> Iterator[None]:
 
 @cache
 def _set_team() -> Callable[[int], None] | None:
-    """Load and install the launch; return what sets the team of a thread, None without OpenMP."""
-    openmp = ctypes.CDLL(torch._C.__file__)  # symbols of what it depends on are found too
+    """Load and install the launch; return the setter of a thread's team, None without OpenMP."""
+    openmp = ctypes.CDLL(torch._C.__file__)  # symbols of its dependencies are found too
     if not hasattr(openmp, _PARALLEL):
         return None
     ffi = ctypes.CDLL(tvm_ffi.core.__file__)

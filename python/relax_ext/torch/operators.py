@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators that are imported: an allow-list, each of them compared with PyTorch by value.
+"""The allow-list of imported operators, each of which tests compare with PyTorch by value.
 
 ===================  =====================================================================
 :mod:`.arithmetic`   operators of two elements, comparisons
@@ -14,9 +14,9 @@
 :mod:`.indexing`     scatters of one element of each row
 ===================  =====================================================================
 
-What is missing stays in PyTorch.  So do random operators; operators that read where a tensor
-says (``embedding``, ``gather``, ``index``), for PyTorch checks the indices; and operators of TVM
-whose order of NaN is another one (``sort``, ``topk``).
+Other operators stay in PyTorch.  So do random operators; operators that read at indices
+(``embedding``, ``gather``, ``index``), because PyTorch checks the indices; and operators for which
+TVM orders NaN differently (``sort``, ``topk``).
 """
 
 from __future__ import annotations
@@ -57,4 +57,4 @@ CONVERTERS: dict[str, Converter] = {
 """The converter of each operator by name and overload."""
 
 HEAVY = frozenset((*_PRODUCTS, "convolution.default", "convolution_backward.default"))
-"""Operators for which it pays to compile a graph."""
+"""Operators that make a graph worth compiling."""

@@ -26,15 +26,16 @@ class Options:
     Attributes
     ----------
     target : tvm.target.Target or None
-        An llvm target for this machine; None stands for :func:`relax_ext.host_target`.
+        An llvm target for this machine; None means :func:`relax_ext.host_target`.
     threads : int or None
         Threads that kernels are planned for and run on; None follows ``torch.get_num_threads()``.
     database : str, path or None
         Measured plans, as for :func:`relax_ext.pipeline`.
     unknown : str
-        ``"eager"`` leaves what cannot be compiled to PyTorch, with a warning; ``"raise"`` raises.
+        ``"eager"`` leaves operators that cannot be compiled in PyTorch, with a warning; ``"raise"``
+        raises.
     freeze : bool
-        Pack the weights of inference graphs once, and again when a weight is seen to change.
+        Pack the weights of inference graphs once, and again when a change of a weight is detected.
     dtype : torch.dtype or None
         The dtype in which products and convolutions of float32 operands are computed, bfloat16 or
         float16, with its name or as a ``torch.dtype``; None stands for that of the operands.
@@ -54,7 +55,7 @@ class Options:
         Raises
         ------
         ValueError
-            One line, where a name or a value is not one of those above.
+            For an unknown name or value.
         """
         given = dict(given or {})
         known = [field.name for field in fields(cls)]
@@ -71,7 +72,7 @@ class Options:
 
     @property
     def raises(self) -> bool:
-        """Return whether what cannot be compiled is an error."""
+        """Return whether an operator that cannot be compiled is an error."""
         return self.unknown == "raise"
 
     def compile_target(self) -> Any:

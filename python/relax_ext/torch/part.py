@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A piece of a graph as a compiled function.
 
-Tensors that are channels last, or whose axes have another order in memory, go in and out as they
-are: the function takes and gives them transposed, and transposes them itself.
+Tensors that are channels last, or whose axes have another order in memory, are passed without
+copies: the function takes and returns them transposed, and transposes them itself.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ _SIZE_FUNCTIONS = {
 
 @dataclass(frozen=True)
 class Context:
-    """What a piece has to know of its graph.
+    """Data of the graph that its pieces need.
 
     Attributes
     ----------
     inputs : sequence of fx.Node
         Inputs of the graph, from which sizes may be read.
     frozen : set of fx.Node
-        Those whose packed form is kept between calls.
+        Inputs whose packed form is kept between calls.
     unordered : set of fx.Node
-        Values whose strides are not seen by PyTorch: what a forward graph keeps for its backward
+        Values whose strides PyTorch does not see: those that a forward graph saves for its backward
         graph.
     """
 
@@ -65,7 +65,7 @@ class Context:
 
 @dataclass
 class ImportedPart:
-    """A piece of a graph, imported: a module of Relax, what will run it, and its record."""
+    """An imported piece of a graph: a module of Relax, its runner, and its record."""
 
     module: Any
     runner: Runner
@@ -80,7 +80,7 @@ def import_part(piece: Piece, context: Context, name: str) -> ImportedPart:
     Raises
     ------
     Unsupported
-        With the node that has to stay in PyTorch.
+        For the node that has to stay in PyTorch.
     """
     begin = time.perf_counter()
     tensors = [node for node in piece.inputs if _is_operand(node)]
@@ -114,7 +114,7 @@ def import_part(piece: Piece, context: Context, name: str) -> ImportedPart:
 
 
 def compile_part(part: ImportedPart, options: Options) -> Runner:
-    """Compile an imported part and return what runs it."""
+    """Compile an imported part and return its runner."""
     begin = time.perf_counter()
     target = options.compile_target()
     module = part.module
@@ -127,7 +127,7 @@ def compile_part(part: ImportedPart, options: Options) -> Runner:
 
 
 class _Copy:
-    """The nodes of a piece in a graph of their own, with transposes at its borders."""
+    """Copy of a piece as a separate graph, with transposes at its inputs and outputs."""
 
     def __init__(self, piece: Piece, unordered: set[fx.Node]) -> None:
         self._piece = piece
@@ -141,7 +141,7 @@ class _Copy:
                 self._values[node] = self.nodes[-1]
 
     def operand(self, node: fx.Node) -> fx.Node:
-        """Return the argument for an input, as it lies in memory."""
+        """Return the argument for an input, in memory order."""
         order, value = self.order(node), node.meta["val"]
         permutation = _permutation(order)
         argument = self._placeholder(node, value.permute(order) if permutation else value)
@@ -157,14 +157,14 @@ class _Copy:
             self.nodes.append(self._values[node])
 
     def result(self, node: fx.Node) -> fx.Node:
-        """Return the value that is given for an output, as it will lie in memory."""
+        """Return the value that is returned for an output, in memory order."""
         order = self.order(node)
         if not _permutation(order):
             return self._values[node]
         return self._transposed(self._values[node], order, node.meta["val"].permute(order))
 
     def order(self, node: fx.Node) -> Order | None:
-        """Return the order of a value in memory, None where it is not dense."""
+        """Return the order of a value in memory, None if it is not dense."""
         value = node.meta["val"]
         is_free = node in self._unordered or not isinstance(value, torch.Tensor)
         return None if is_free else order_of(value)
@@ -200,7 +200,7 @@ def _is_operand(node: fx.Node) -> bool:
 
 
 def _source(symbol: str, piece: Piece, inputs: Sequence[fx.Node]) -> SizeSource:
-    """Return where the value of a symbol is read, which becomes an input of the piece."""
+    """Return the source of the value of a symbol, which becomes an input of the piece."""
     for node in (*piece.inputs, *inputs):
         value = node.meta.get("val")
         axis = None

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cut a graph into parts that are compiled and nodes that stay in PyTorch.
+"""Partition of a graph into compiled parts and nodes that stay in PyTorch.
 
 Nodes are grouped by stages.  A node that stays in PyTorch has the stage of the values that it
-reads; what reads its results has the next one.  The nodes of one stage that can be compiled form
-one part, which runs before the nodes of that stage that stay in PyTorch.  What stays in PyTorch and
-reads only inputs of the graph has a stage before the first part.  Nodes that draw random numbers
-keep their order.
+reads; nodes that read its results have the next one.  The nodes of one stage that can be compiled
+form one part, which runs before the nodes of that stage that stay in PyTorch.  Nodes that stay in
+PyTorch and read only inputs of the graph have a stage before the first part.  Nodes that draw
+random numbers keep their order.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ ATTENTION = {
     aten._scaled_dot_product_flash_attention_for_cpu,
     aten._scaled_dot_product_flash_attention_for_cpu_backward,
 }
-"""Operators that stay in PyTorch where they are not taken apart."""
+"""Operators that stay in PyTorch if they are not decomposed."""
 
 VIEWS = {
     *(aten.alias, aten.detach, aten.expand, aten.permute, aten.select, aten.slice, aten.squeeze),
     *(aten.t, aten.transpose, aten.unsqueeze, aten.view, aten._unsafe_view),
 }
-"""Operators whose result is their argument's memory."""
+"""Operators whose result shares the memory of their argument."""
 
 
 _FIRST = -1
@@ -68,7 +68,7 @@ def is_size(node: fx.Node) -> bool:
 
 
 def operators(nodes: Iterable[fx.Node]) -> int:
-    """Return how many of these nodes compute something: no views, fields and sizes."""
+    """Return how many of these nodes compute something, without views, fields and sizes."""
     calls = (node for node in nodes if node.op == "call_function")
     return sum(
         not is_view(node) and not is_size(node) and node.target is not operator.getitem
@@ -85,11 +85,11 @@ class Piece:
     nodes : list of fx.Node
         In the order of the graph.
     inputs : list of fx.Node
-        Values from outside that they read.
+        Values from outside that the nodes read.
     outputs : list of fx.Node
-        Values of theirs that other nodes read, or `views`.
+        Values of the nodes that other nodes or `views` read.
     views : list of fx.Node
-        Views that other nodes read: PyTorch makes them of outputs and inputs.
+        Views that other nodes read: PyTorch creates them from outputs and inputs.
     """
 
     nodes: list[fx.Node]
@@ -99,7 +99,7 @@ class Piece:
 
 
 class Cut:
-    """A graph, cut.
+    """A partitioned graph.
 
     Attributes
     ----------
@@ -135,18 +135,18 @@ class Cut:
         functions: Mapping[int, Callable[..., Sequence[Any]]],
         unordered: set[fx.Node],
     ) -> fx.GraphModule:
-        """Return the graph in which functions stand for pieces.
+        """Return the graph in which functions replace pieces.
 
         Parameters
         ----------
         root : torch.nn.Module
-            Its attributes are those that the graph reads.
+            Module with the attributes that the graph reads.
         functions : mapping of int to callable
             By stage; each takes the inputs of a piece and returns its outputs.  Nodes of other
             pieces stay in PyTorch.
         unordered : set of fx.Node
-            Values that functions take and give with another order of axes in memory than stated.
-            What stays in PyTorch gets them as stated.
+            Values that functions take and return with another order of axes in memory than stated.
+            Nodes that stay in PyTorch get them as stated.
         """
         new, values, ordered = fx.Graph(), dict[fx.Node, fx.Node](), dict[fx.Node, fx.Node]()
 
@@ -187,7 +187,7 @@ def _call(graph: fx.Graph, function: Any, piece: Piece, values: dict[fx.Node, fx
 
 
 def _piece(nodes: list[fx.Node]) -> Piece:
-    """Return the piece of these nodes, with what goes in and out."""
+    """Return the piece of these nodes, with its inputs and outputs."""
     group = set(nodes)
     views: set[fx.Node] = set()
     inside: set[fx.Node] = set()
@@ -214,14 +214,14 @@ def has_effects(node: fx.Node) -> bool:
 
 
 def _is_ordered(node: fx.Node) -> bool:
-    """Return whether a node has to keep its place: it draws random numbers, or is not known."""
+    """Return whether a node has to keep its place: it draws random numbers, or is unknown."""
     if getattr(node.target, "_schema", None) is None:
         return node.target is not operator.getitem and not is_size(node)
     return is_random(node)
 
 
 def _compilable(calls: list[fx.Node], supports: Callable[[fx.Node], bool]) -> set[fx.Node]:
-    """Return the nodes that can be compiled; a tuple only together with all that is read of it."""
+    """Return the nodes that can be compiled; a tuple only together with all its read fields."""
     can = {node for node in calls if supports(node)}
     for node in calls:
         if isinstance(node.meta.get("val"), (tuple, list)):
@@ -233,7 +233,7 @@ def _compilable(calls: list[fx.Node], supports: Callable[[fx.Node], bool]) -> se
 
 
 def _stages(calls: list[fx.Node], can: set[fx.Node]) -> dict[fx.Node, int]:
-    """Return the stage of each node; nodes that have to keep their order do not go back."""
+    """Return the stage of each node; nodes that keep their order get no earlier stage."""
     stages: dict[fx.Node, int] = {}
     ordered = _FIRST
     for node in calls:

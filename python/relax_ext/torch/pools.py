@@ -87,7 +87,7 @@ def _as(call: Call, x: Any, value: Any) -> Any:
 
 
 def _averages(call: Call, rank: int, x: Any) -> tuple[Any, float]:
-    """Return an average pooling, and a factor by which its result is multiplied."""
+    """Return an average pooling, and the factor of its result."""
     windows = Windows.of(call, rank)
     counts, divisor = bool(call["count_include_pad"]), call["divisor_override"]
     factor = 1.0
@@ -134,7 +134,7 @@ def _adaptive_average(rank: int, call: Call) -> Any:
 
 
 def _cell_averages(cells: list[int], x: Any) -> Any:
-    """Return averages of cells of unequal sizes, which TVM 0.25 computes otherwise.
+    """Return averages of cells of unequal sizes, which TVM 0.25 computes differently.
 
     Cell j of m covers the elements from ``floor(j n / m)`` to ``ceil((j + 1) n / m)``.
     """
@@ -184,7 +184,7 @@ def _maximum(rank: int, call: Call) -> Any:
 
 
 def _maxima(call: Call, rank: int, windows: Windows) -> Any:
-    """Return maxima, and where in its image each of them is, if somebody reads that."""
+    """Return maxima, and the index of each in its image, if it is used."""
     x = _batched(call, call["self"], rank)
     y = call.emit(getattr(R.op.nn, f"max_pool{rank}d")(x, **windows.attributes))
     values = [_as(call, y, call.value[0]), None]
@@ -200,8 +200,8 @@ def _maxima(call: Call, rank: int, windows: Windows) -> Any:
 def _places(windows: Windows, x: Any, y: Any) -> Any:
     """Return the first place of a window that has its maximum; the last NaN, if there is one.
 
-    A window is searched for the largest score: a positive one for NaN, one from 0 to -2^40 for the
-    maximum, one below for other elements, and the smallest integer for padding.
+    The largest score of a window is found: NaN has a positive score, the maximum one from 0 to
+    -2^40, other elements a lower one, and padding the smallest integer.
     """
     from tvm import te
 
@@ -235,12 +235,12 @@ def _places(windows: Windows, x: Any, y: Any) -> Any:
 
 
 def _inside(at: Any, sizes: Any) -> Any:
-    """Return whether a place is not padding."""
+    """Return whether a position is not padding."""
     return tir.all(*(index >= 0 for index in at), *(i < size for i, size in zip(at, sizes)))
 
 
 def _flat(at: Any, sizes: Any) -> Any:
-    """Return a place in an image as one number."""
+    """Return a position in an image as one number."""
     flat: Any = tir.const(0, "int64")
     for index, size in zip(at, sizes):
         flat = flat * tir.Cast("int64", size) + tir.Cast("int64", index)
@@ -273,7 +273,7 @@ def _maxima_backward(call: Call, rank: int, windows: Windows) -> Any:
 
 
 def _gathered(windows: Windows, dy: Any, places: Any, x: Any) -> Any:
-    """Return for each element the sum over the windows that have their maximum there."""
+    """Return, for each element, the sum over the windows whose maximum it is."""
     from tvm import te
 
     sizes, counts, rank = x.shape[2:], dy.shape[2:], len(windows.kernel)

@@ -63,7 +63,7 @@ def _lowered(graph: fx.Graph, operand: fx.Node, dtype: torch.dtype) -> fx.Node:
 
 
 def _widened(graph: fx.Graph, result: fx.Node, dtype: torch.dtype) -> fx.Node:
-    """Let a result be of `dtype`, and return it in float32, which all its users read."""
+    """Change a result to `dtype`, and return it in float32, which all its users read."""
     value = result.meta["val"]
     with graph.inserting_after(result):
         wide = _cast(graph, result, value)
@@ -79,5 +79,5 @@ def _cast(graph: fx.Graph, node: fx.Node, value: torch.Tensor) -> fx.Node:
 
 
 def _without_stale(meta: dict[str, Any]) -> dict[str, Any]:
-    """Return what is known of a node but for its old dtype."""
+    """Return the metadata of a node without its old dtype."""
     return {key: value for key, value in meta.items() if key != "tensor_meta"}

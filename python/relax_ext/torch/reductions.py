@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sums, means, variances, norms, extremes and softmax.
 
-Half precision is reduced in float32 and rounded once.  Where an extreme is found, NaN counts as
-the largest and as the smallest number, and the first of equal ones is taken, as in PyTorch.
+Half precision is reduced in float32 and rounded once.  As in PyTorch, an extreme is the first of
+equal ones, and NaN counts as the largest and as the smallest number.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _EXTREMES = {"max": R.op.max, "min": R.op.min}
 
 
 def axes_of(call: Call, x: Any) -> list[int]:
-    """Return the axes that a call reduces, all where it states none."""
+    """Return the axes that a call reduces; all axes if it states none."""
     rank = len(shape_of(x))
     dim = call.get("dim", None)
     if dim is None or dim == []:
@@ -179,7 +179,7 @@ def _place(op: Callable[..., Any], call: Call) -> Any:
 
 
 def first_place(call: Call, x: Any, value: Any, axis: int) -> Any:
-    """Return the first index along an axis where `x` has a value; NaN has the value NaN."""
+    """Return the first index along an axis where `x` has a value; NaN equals NaN."""
     (size,) = call.numbers([shape_of(x)[axis]])
     is_there = call.emit(R.op.equal(x, value))
     if "float" in dtype_of(x):

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was compiled, what stayed in PyTorch and why: :func:`relax_ext.torch.report`."""
+"""Report of compiled parts and of operators that stayed in PyTorch:
+:func:`relax_ext.torch.report`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 KEPT = 1000
-"""Graphs that a report remembers; older ones are forgotten."""
+"""Maximum graphs of a report; older ones are removed."""
 
 
 @dataclass
@@ -18,11 +20,11 @@ class Part:
     Attributes
     ----------
     operators : int
-        Operators of PyTorch in it; views are none.
+        Number of its operators of PyTorch; views do not count.
     packed : int
         Weights that are packed once.
     import_s, compile_s : float
-        Seconds until it was a module of Relax, and until that was compiled.
+        Seconds of the import into Relax, and of the compilation.
     """
 
     operators: int
@@ -33,7 +35,7 @@ class Part:
 
 @dataclass
 class Graph:
-    """A graph that ``torch.compile`` handed over.
+    """A graph from ``torch.compile``.
 
     Attributes
     ----------
@@ -42,13 +44,13 @@ class Graph:
     operators : int
         Operators of PyTorch in it.
     parts : list of Part
-        What was compiled of it.
+        Parts that were compiled.
     unknown : dict of str to str
-        What stays in PyTorch of a graph with convolutions or products, and why.
+        Operators that stay in PyTorch in a graph with convolutions or products, and the reasons.
     random : dict of str to str
-        Operators that draw random numbers: those are PyTorch's.
+        Operators that draw random numbers, which stay in PyTorch.
     attention : dict of str to str
-        Large attention of training, and its gradient: PyTorch's do not store scores.
+        Large attention of training, and its gradient: PyTorch's operators do not store scores.
     """
 
     kind: str
@@ -60,7 +62,7 @@ class Graph:
 
     @property
     def in_pytorch(self) -> dict[str, str]:
-        """Return all that stays in PyTorch, and why."""
+        """Return all operators that stay in PyTorch, and the reasons."""
         return {**self.random, **self.attention, **self.unknown}
 
 
@@ -72,7 +74,7 @@ class Report:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds that importing and compiling took."""
+        """Return the seconds of imports and compilations."""
         return sum(part.import_s + part.compile_s for one in self.graphs for part in one.parts)
 
     def __str__(self) -> str:
@@ -92,18 +94,18 @@ _lock = Lock()
 
 
 def add(graph: Graph) -> None:
-    """Remember a graph."""
+    """Add a graph to the report."""
     with _lock:
         _graphs.append(graph)
 
 
 def report(*, clear: bool = False) -> Report:
-    """Return what was compiled in this process, and what stayed in PyTorch and why.
+    """Return the graphs of this process: compiled parts, and operators in PyTorch with the reasons.
 
     Parameters
     ----------
     clear : bool
-        Forget it afterwards.
+        Clear the report afterwards.
 
     Returns
     -------

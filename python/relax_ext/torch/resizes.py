@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resizes of one to three axes by nearest elements, linearly or cubically, and their gradients.
 
-Resizes of float32 and half precision are the operators of Relax, for which there is a kernel.
-Those compute in float32.  So float64 is computed axis by axis from what each element reads, and so
-is what TVM would round to other elements than PyTorch.
+Resizes of float32 and half precision are the operators of Relax, for which there is a kernel.  They
+compute in float32.  So float64 is computed axis by axis as sums of elements, and so are resizes for
+which TVM would round to other elements than PyTorch.
 
 Source: ``aten/src/ATen/native/UpSample.h`` of PyTorch.
 """
@@ -41,7 +41,7 @@ OPERATORS = tuple(_METHODS)
 """Names of the operators, without overload."""
 
 Taps = list[tuple[np.ndarray, np.ndarray]]
-"""What the elements of a result are sums of: indices and weights, several times."""
+"""Terms of the elements of a result: pairs of indices and weights."""
 
 
 def converters() -> dict[str, Converter]:
@@ -66,7 +66,7 @@ class Axis:
     size, target : int or expression
         Number of elements before and after.
     corners : bool
-        Whether the first and last elements stay where they are.
+        Whether the first and last elements keep their positions.
     scale : float or None
         The factor that the call states.
     """
@@ -103,14 +103,14 @@ class Axis:
 
     @property
     def factor(self) -> int | None:
-        """Return how often a nearest resize repeats each element, None if not all equally."""
+        """Return how often a nearest resize repeats each element, None if the numbers differ."""
         if self.method == "nearest_neighbor" and self.is_as_in_relax:
             factors = (n for n in range(1, 17) if same_size(self.size * n, self.target))
             return next(factors, None)
         return None
 
     def taps(self) -> Taps:
-        """Return what each element is a sum of."""
+        """Return the terms of each element."""
         if self.method == "nearest_neighbor":
             return [(self._nearest(), np.ones(self.target))]
         if self.method == "linear" and self.size == self.target:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a compiled part on PyTorch's memory.
+"""Execution of a compiled part on PyTorch's memory.
 
-Arguments are read where they are, if they are dense and begin at a multiple of 64 bytes; results
-have the strides that PyTorch's own would have.  A virtual machine belongs to one thread, so each
-thread has its own.
+Arguments are read in place if they are dense and begin at a multiple of 64 bytes.  Results have the
+strides that PyTorch's own would have.  A virtual machine belongs to one thread, so each thread has
+its own.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from .strides import Order, restrided
 R = relax()
 
 ALIGNMENT = 64
-"""Bytes at whose multiples code of TVM expects tensors to begin."""
+"""Alignment of tensors in bytes that TVM's code expects."""
 
 SIZES_KEPT = 16
-"""Tuples of sizes after which memory that is not in use is given back."""
+"""Number of tuples of sizes after which unused memory is freed."""
 
 
 class SizeSource(NamedTuple):
-    """Where the value of a symbol is read: an argument, or an axis of it."""
+    """Source of the value of a symbol: an argument, or an axis of it."""
 
     argument: int
     axis: int | None
 
 
 class Operand(NamedTuple):
-    """An operand: which argument, and the order in which it is transposed."""
+    """An operand: the number of its argument, and the order in which it is transposed."""
 
     argument: int
     order: Order | None
@@ -54,7 +54,7 @@ class Output(NamedTuple):
 
 
 class Result(NamedTuple):
-    """A result: the order in which it is transposed, and its strides where it is not dense."""
+    """A result: the order in which it is transposed, and its strides if it is not dense."""
 
     order: Order | None
     strides: tuple[Callable[..., int], ...] | None
@@ -68,11 +68,11 @@ class Runner:
     ----------
     name : str
     operands : list of Operand
-        Those whose packed form is kept come last.
+        Operands; those whose packed form is kept come last.
     static : int
-        Their number.
+        Number of operands whose packed form is kept.
     sizes : list of SizeSource
-        Of each symbol.
+        Source of each symbol.
     outputs : list of Output
     results : list of Result
     """
@@ -92,7 +92,7 @@ class Runner:
         self._seen: set[tuple[int, ...]] = set()
 
     def load(self, executable: Any, threads: int | None) -> None:
-        """Take the compiled function, and the number of threads to run on."""
+        """Set the compiled function, and the number of threads to run on."""
         openmp.install()
         self._executable = executable
         self._threads = threads
@@ -132,7 +132,7 @@ class Runner:
     def _shape(self, sizes: Sequence[int]) -> Any:
         """Return all sizes as one argument.
 
-        TVM keeps memory for each size of tensor: where sizes vary much, it is given back.
+        TVM keeps memory for each size of tensor, so it is freed if there are many sizes.
         """
         key = tuple(map(int, sizes))
         if key not in self._seen:
@@ -145,7 +145,7 @@ class Runner:
     def _owned(
         self, found: Sequence[Any], operands: Sequence[torch.Tensor], sizes: Sequence[int]
     ) -> list[torch.Tensor]:
-        """Return results as PyTorch has them: with its strides, and in memory of their own."""
+        """Return results with PyTorch's strides, in memory that they do not share."""
         taken = {operand.data_ptr() for operand in operands if operand.numel()}
         results = []
         for one, result in zip(found, self.results):
@@ -162,7 +162,7 @@ class Runner:
         return results
 
     def _weights(self, machine: Any, weights: list[torch.Tensor]) -> list[Any]:
-        """Return the packed weights, which are kept until a weight is seen to change.
+        """Return the packed weights, which are kept until a change of a weight is detected.
 
         A tensor of inference mode has no version, so it is packed at every call.
         """
@@ -171,7 +171,7 @@ class Runner:
         seen, packed, _ = self._packed
         if now is None or now != seen:
             packed = self._pack(machine, weights)
-            # The weights are kept too: the address of one that is freed could be another's.
+            # The weights are kept too, because the address of a freed one could be reused.
             self._packed = (now, packed, weights)
         return packed
 
@@ -185,13 +185,13 @@ _release = tvm.get_global_func("vm.builtin.memory_manager.clear")
 
 
 def ready(value: Any, order: Order | None = None) -> torch.Tensor:
-    """Return a tensor as compiled code reads it: dense, aligned, without a gradient.
+    """Return a tensor that compiled code can read: dense, aligned, without a gradient.
 
     Parameters
     ----------
     value : torch.Tensor or float
     order : tuple of int, optional
-        The order of axes in which it is expected to lie in memory.
+        Expected order of its axes in memory.
     """
     if not isinstance(value, torch.Tensor):
         return torch.tensor(value, dtype=torch.float64)
@@ -200,7 +200,7 @@ def ready(value: Any, order: Order | None = None) -> torch.Tensor:
         tensor = tensor.resolve_neg()
     if order is not None:
         tensor = tensor.permute(order)
-    if not tensor.numel():  # PyTorch's own strides of it are not compact to TVM
+    if not tensor.numel():  # its strides in PyTorch are not compact for TVM
         strides = [prod(tensor.shape[axis + 1 :]) for axis in range(tensor.ndim)]
         return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype)
     if not tensor.is_contiguous():

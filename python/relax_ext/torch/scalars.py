@@ -37,7 +37,7 @@ def float_scalar(builder: Any, number: Any, symbols: Mapping[str, Any]) -> Any:
     Raises
     ------
     ValueError
-        One line, for a function that has no counterpart.
+        For a function that has no counterpart.
     """
     expr = expr_of(number)
     if isinstance(expr, (int, float, sympy.Float, sympy.Rational)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``import relax_ext.torch`` does once: ask for PyTorch, register the backend."""
+"""Initialization by ``import relax_ext.torch``: check PyTorch's version, register the backend."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ OLDEST_TORCH = (2, 5)
 
 
 def require_torch() -> None:
-    """Raise where PyTorch is missing or too old.
+    """Raise if PyTorch is missing or too old.
 
     Raises
     ------
     ImportError
-        One line.
+        If PyTorch is missing or too old.
     """
     oldest = ".".join(map(str, OLDEST_TORCH))
     try:
@@ -34,7 +34,7 @@ def require_torch() -> None:
 
 
 def register_backend(compiler: Callable[..., Any]) -> None:
-    """Register the backend, unless an entry point has done so or will do it."""
+    """Register the backend, unless an entry point registers it."""
     from torch._dynamo import list_backends
     from torch._dynamo.backends.registry import register_backend as register
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views, concatenation, and tensors of one value.
+"""Views, concatenation, and constant tensors.
 
 Shapes of results are read from PyTorch's fake tensors, so symbolic sizes need no arithmetic here.
 """
@@ -58,18 +58,20 @@ def _view(call: Call) -> Any:
 
 
 def _as_strided(call: Call) -> Any:
-    """Return all elements of a tensor, as they lie in memory, in another shape."""
+    """Return all elements of a tensor, in memory order, in another shape."""
     return _in_memory_order(call, call["self"], call.fake("self"), call.value)
 
 
 def _as_strided_scatter(call: Call) -> Any:
-    """Return a tensor all of whose elements are replaced, as they lie in memory."""
+    """Return a tensor with all elements replaced, in memory order."""
     given = (call.raw(name) for name in ("size", "stride"))
     return _in_memory_order(call, call["src"], call.fake("self").as_strided(*given), call.value)
 
 
 def _in_memory_order(call: Call, x: Any, lies: Any, stated: Any) -> Any:
-    """Return the elements of `x`, which lies in memory as `lies` does, as `stated` has them."""
+    """Return the elements of `x`, whose memory order is that of `lies`, in the order of
+    `stated`.
+    """
     before, after = order_of(lies), order_of(stated)
     is_whole = same_size(prod(call.sizes(lies.shape)), prod(call.sizes(stated.shape)))
     if before is None or after is None or not is_whole or call["storage_offset"]:
@@ -80,7 +82,9 @@ def _in_memory_order(call: Call, x: Any, lies: Any, stated: Any) -> Any:
 
 
 def converted(call: Call, x: Any) -> Any:
-    """Return a tensor in the dtype of the result; a truth value is whether an element is not 0."""
+    """Return a tensor in the dtype of the result; as a Boolean, an element is true if it is not
+    0.
+    """
     dtype = call.dtype()
     if dtype == "bool" and dtype_of(x) != "bool":
         return call.emit(R.op.not_equal(x, R.const(0, dtype_of(x))))
@@ -164,7 +168,7 @@ def filled(call: Call, value: Any) -> Any:
     shape, dtype = call.shape(), call.dtype()
     number = call.tensor(value, dtype)
     if isinstance(value, float) and not abs(value) <= _LARGEST:
-        return broadcast(call, number, shape)  # which relax.full cannot be lowered with
+        return broadcast(call, number, shape)  # relax.full cannot be lowered with these
     return call.emit(R.op.full(R.ShapeExpr(shape), number, dtype))
 
 

@@ -64,7 +64,7 @@ def is_unbacked(value: Any) -> bool:
 
 
 def size_in(size: Any, symbols: Mapping[str, Any]) -> Any:
-    """Return a size as TVM has it: an ``int``, or an expression of variables.
+    """Return a size for TVM: an ``int``, or an expression of variables.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def size_in(size: Any, symbols: Mapping[str, Any]) -> Any:
     Raises
     ------
     ValueError
-        One line, for a function of sizes that has no counterpart.
+        For a function of sizes that has no counterpart.
     """
     return simplify(_converted(expr_of(size), symbols))
 

@@ -44,9 +44,9 @@ def converters() -> dict[str, Converter]:
 
 
 def _between(call: Call, size: Any, length: Any) -> tuple[Any, int]:
-    """Return where a slice begins, and its step.
+    """Return the begin of a slice, and its step.
 
-    The length is that of PyTorch, which has limited the bounds already.  So of a symbolic axis one
+    The length is that of PyTorch, which has limited the bounds already.  So for a symbolic axis one
     bound is enough: a begin that counts from the front, or an end at the end of the axis.
     """
     start, end, step = call["start"], call["end"], call["step"]
@@ -61,7 +61,7 @@ def _between(call: Call, size: Any, length: Any) -> tuple[Any, int]:
 
 
 def _is_from_front(start: Any) -> bool:
-    """Return whether the begin of a slice is known to be no negative number."""
+    """Return whether the begin of a slice is known not to be negative."""
     start = expr_of(getattr(start, "meta", {}).get("val", start))
     return start is None or bool(start >= 0 if isinstance(start, int) else start.is_nonnegative)
 
@@ -120,7 +120,7 @@ def _slice_backward(call: Call) -> Any:
 
 
 def _slice_scatter(call: Call) -> Any:
-    """Return a tensor with a slice of neighbours replaced."""
+    """Return a tensor with a contiguous slice replaced."""
     x, source = call["self"], converted(call, call["src"])
     axis = call["dim"] % len(call.shape())
     size, length = call.shape()[axis], call.shape("src")[axis]
@@ -163,7 +163,7 @@ def _select_backward(call: Call) -> Any:
 
 
 def _unfold(call: Call) -> Any:
-    """Return windows along an axis, whose elements lie along a new last axis."""
+    """Return windows along an axis, with their elements along a new last axis."""
     if 0 in call.shape() or not call.shape("self"):
         raise call.refusal("no axes or no elements")
     axis, step = call["dimension"] % len(call.shape("self")), call["step"]
@@ -186,7 +186,7 @@ def _windows(axis: int, step: int, x: Any, sizes: Any) -> Any:
 
 
 def _widths(call: Call, rank: int) -> list[int]:
-    """Return the widths before and after each axis, which have to be known numbers."""
+    """Return the widths before and after each axis, which must be known numbers."""
     return call.numbers(_pads(call, rank))
 
 
@@ -199,7 +199,7 @@ def _pads(call: Call, rank: int) -> list[Any]:
 
 
 def _constant_pad(call: Call) -> Any:
-    """Return a tensor with a number around it; negative widths cut off."""
+    """Return a tensor padded with a number; negative widths crop it."""
     x, sizes = call["self"], call.shape("self")
     widths, value = _widths(call, len(sizes)), call["value"]
     cut = [axis for axis in range(len(sizes)) if min(widths[2 * axis : 2 * axis + 2]) < 0]
@@ -230,7 +230,7 @@ def _padded(mode: str, call: Call) -> Any:
 
 
 def _around(mode: str, x: Any, before: Any, sizes: Any) -> Any:
-    """Return a tensor with copies of its elements around it; widths below 0 cut off."""
+    """Return a tensor padded with copies of its elements; negative widths crop it."""
     from tvm import te
 
     def source(index: Any, width: Any, size: Any) -> Any:

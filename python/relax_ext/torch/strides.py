@@ -12,11 +12,11 @@ from torch import fx
 from .sizes import expr_of
 
 Order = tuple[int, ...]
-"""Axes of a tensor in the order in which they lie in memory, the outermost first."""
+"""Axes of a tensor in memory order, the outermost first."""
 
 
 def order_of(value: torch.Tensor) -> Order | None:
-    """Return the order in which a tensor lies in memory without gaps, or None where it does not.
+    """Return the memory order of a tensor without gaps, or None for other tensors.
 
     Symbolic strides are compared as expressions, so that no guard is added.
     """
@@ -36,7 +36,7 @@ def order_of(value: torch.Tensor) -> Order | None:
 
 
 def _natural(axes: Sequence[int], shape: Sequence[Any]) -> Order:
-    """Return an order in which axes of one element stand where the tensor's own order has them."""
+    """Return an order in which axes of one element have the places of the tensor's own order."""
     wide = [axis for axis in axes if shape[axis] != 1]
     if wide == sorted(wide):
         return tuple(range(len(shape)))
@@ -55,12 +55,12 @@ def is_permuted(node: fx.Node) -> bool:
 
 
 def in_order(tensor: torch.Tensor, order: Order) -> torch.Tensor:
-    """Return a tensor whose axes lie in memory in this order: the same, where they do."""
+    """Return a tensor with this memory order: the same tensor, if it has it."""
     return tensor.permute(order).contiguous().permute(inverse(order))
 
 
 def inverse(order: Sequence[int]) -> Order:
-    """Return the order that undoes an order."""
+    """Return the inverse of an order."""
     return tuple(order.index(axis) for axis in range(len(order)))
 
 

@@ -62,8 +62,7 @@ class CudaBackend:
         ------
         ValueError
             If positions or elements cannot be numbered with 32 bits.  For symbolic sizes the
-            function
-            checks this at run time.
+            function checks this at run time.
         """
         for holds, line in self.rules(problem):
             if holds is False:

@@ -56,8 +56,7 @@ class ImplicitGemmMmaPlan(WarpTiles):
 
     def least_blocks(self, problem: Convolution) -> int:
         """Return the number of blocks that a multiprocessor is to hold: two for plans of 256
-        threads
-        for which 128 registers are enough, although the compiler might take a few more.
+        threads for which 128 registers are enough, although the compiler might take a few more.
         """
         is_large = self.threads == 256 and self.sums == MOST_SUMS and self.width == 2
         is_simple = problem.is_static and reads_chunks(problem, self.chunk)
