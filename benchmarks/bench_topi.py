@@ -82,7 +82,7 @@ def measured(case: Case) -> Row:
 
 
 def reductions(module: Any) -> tuple[int, str]:
-    """Return how many products the reductions of a module make, and the rule for the last one."""
+    """Return the number of products of a module's reductions, and the rule for the last one."""
     count, name = 0, ""
     for function in module.functions.values():
         if isinstance(function, relax.Function):

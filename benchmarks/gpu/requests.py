@@ -22,8 +22,7 @@ FACES = ("conv_transpose", "conv", "conv_weight_grad")
 
 PLACES = (1, 2, 3, 5, 8, 13, 21, 34)
 """Ranks, by estimate, of the plans that are timed in addition to the chosen one: the first ones
-show
-the loss by inexact estimates, later ones show incorrect estimates."""
+show the loss by inexact estimates, later ones show incorrect estimates."""
 
 KINDS = (
     ("float32", "first"),

@@ -36,7 +36,7 @@ def torch_of_cuda() -> Any:
     Raises
     ------
     ValueError
-        With what is missing.
+        If a requirement is missing, with its name.
     """
     try:
         # It is imported before TVM, whose CUDA runtime finds the one that PyTorch has loaded.
@@ -85,7 +85,7 @@ def opened(given: argparse.Namespace) -> tuple[str, Runner]:
     Raises
     ------
     ValueError
-        With what is missing.
+        If a requirement is missing, with its name.
     """
     torch = torch_of_cuda()
     major, minor = torch.cuda.get_device_capability()

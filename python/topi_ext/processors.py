@@ -6,8 +6,8 @@ the logical processors of an x86 machine, and for all of another.  That is one o
 machine without hyper-threads, and 32 of 64 in a container that may use two.
 
 TVM also pins each thread to a processor, unless ``TVM_BIND_THREADS`` is 0.  A pinned thread waits
-for its processor while another is idle: a segmentation model beside a program that computes took
-118 ms with pinned threads and 71 ms with free ones; alone it took the same (bench_busy.py).
+for its processor while another is idle.  A segmentation model beside another busy program took
+118 ms with pinned threads and 71 ms with free ones; alone, both took the same time (bench_busy.py).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _quotas(root: Path) -> Iterator[tuple[str, str]]:
         if controllers and "cpu" not in controllers.split(","):
             continue
         groups = root / "sys/fs/cgroup" / controllers
-        # A container sees its own group as the root, whatever the path says.
+        # A container sees its own group as the root, for every path.
         for group in (groups, *_below(groups, path)):
             if controllers:
                 quota = _text(group / "cpu.cfs_quota_us")

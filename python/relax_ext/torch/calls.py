@@ -27,7 +27,7 @@ HALF = ("float16", "bfloat16")
 Converter = Callable[["Call"], Any]
 
 
-class Unsupported(Exception):  # noqa: N818  (a name that both halves of the backend use)
+class Unsupported(Exception):  # noqa: N818  (a name that importer and graph compiler use)
     """A node that stays in PyTorch.
 
     Attributes

@@ -117,7 +117,7 @@ def _times(size: Any, factor: float) -> Any:
 def whole_upsamples() -> Iterator[None]:
     """Keep resizes whole while a graph is traced.
 
-    PyTorch decomposes them before autograd, whatever table of decompositions is given, into reads
+    PyTorch decomposes them before autograd, with every table of decompositions, into reads
     and writes at indices.  The kernels in Python that do so are replaced inside the block.  They
     belong to the process, so they are replaced for other threads that trace at the same time.
     """

@@ -67,7 +67,7 @@ def is_random(node: fx.Node) -> bool:
 
 
 def is_place(node: fx.Node) -> bool:
-    """Return whether a node is an empty tensor that gives random numbers their shape."""
+    """Return whether a node is an empty tensor that states the shape of random numbers."""
     return node.target is _EMPTY and any(map(is_random, node.users))
 
 

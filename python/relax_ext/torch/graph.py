@@ -149,5 +149,5 @@ def refused_nodes(node: Any, piece: Piece) -> list[fx.Node]:
 
 
 def _metadata() -> Any:
-    """Return what AOTAutograd knows of the graph that it compiles."""
+    """Return AOTAutograd's metadata of the graph that it compiles."""
     return getattr(TracingContext.try_get(), "fw_metadata", None)

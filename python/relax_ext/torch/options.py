@@ -38,7 +38,7 @@ class Options:
         Pack the weights of inference graphs once, and again when a change of a weight is detected.
     dtype : torch.dtype or None
         The dtype in which products and convolutions of float32 operands are computed, bfloat16 or
-        float16, with its name or as a ``torch.dtype``; None stands for that of the operands.
+        float16, with its name or as a ``torch.dtype``; None means that of the operands.
     """
 
     target: Any = None

@@ -203,7 +203,7 @@ def _backward(method: str, call: Call) -> Any:
 
 
 def _images(call: Call, x: Any) -> Any:
-    """Return a tensor of at least two spatial axes."""
+    """Return a tensor with at least two spatial axes."""
     sizes = list(shape_of(x))
     return call.reshape(x, [*sizes[:2], 1, *sizes[2:]]) if len(sizes) == 3 else x
 

@@ -72,7 +72,7 @@ class CudaBackend:
         return with_info(func, info(problem, KERNELS.label(choice.plan), choice, unit="ns"))
 
     def estimated_time(self, problems: Iterable[Convolution], transposed: Iterable[int]) -> float:
-        """Return the nanoseconds of kernels, and of transposes of so many bytes each."""
+        """Return the nanoseconds of kernels and of transposes, given by their bytes."""
         kernels_of = (rated(one, self.machine, self.selection)[0] for one in problems)
         moves = (LAUNCH + bytes_time(2 * moved, self.machine) for moved in transposed)
         return sum(kernels_of) + sum(moves)

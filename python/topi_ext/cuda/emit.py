@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 
 from .. import compat, emit
 from ..compat import script, statements, tir
-from ..emit import *  # noqa: F403  what every target has
+from ..emit import *  # noqa: F403  the primitives of every target
 from ..emit import Array, Expr, Operand, store, wide, workspace
 
 __all__ = [

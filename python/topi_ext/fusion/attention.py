@@ -33,7 +33,7 @@ from .products import (
 )
 
 Q, K, V, SCORES, MASKS = range(5)
-"""Numbers of the tensors of :class:`.axes.Letters`; masks come last but for the result."""
+"""Numbers of the tensors of :class:`.axes.Letters`; masks follow, and the result is last."""
 
 _INNER = "D"
 """Letter of the head size; letters of the product of weights and values are lower case."""
@@ -76,8 +76,8 @@ class AttentionAnchor(MatrixAnchor):
         Returns
         -------
         AttentionAnchor or None
-            None for dtypes that are not floating point, and where batch sizes are not known to be
-            equal.
+            None for dtypes that are not floating point, and for batch sizes that are not known to
+            be equal.
         """
         if any(dtype not in FLOATS for dtype in dtypes) or _is_empty(shapes):
             return None
@@ -144,9 +144,9 @@ class AttentionAnchor(MatrixAnchor):
 
     def masked(self, mask: Mask, shape: Sequence[Size]) -> AttentionAnchor | None:
         """Return the anchor with a mask of this shape, which is broadcast to that of the scores
-        and comes before the masks that there are.
+        and is applied before the present masks.
 
-        None where `shape` is not broadcast.
+        None if `shape` does not broadcast.
         """
         axes = self.letters.tensors[SCORES]
         if len(shape) > len(axes):

@@ -42,7 +42,7 @@ from ..plan.tiles import PAD
 
 
 def packed_weights(problem: Convolution, plan: ImplicitGemmPlan) -> Packed | None:
-    """Return the form of packed weights; None for a plan that reads them as they are."""
+    """Return the form of packed weights; None for a plan that reads them as stored."""
     return packed_of(problem, _shape(problem, plan)) if plan.packed else None
 
 

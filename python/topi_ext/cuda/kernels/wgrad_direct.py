@@ -7,7 +7,7 @@ There is no matrix product.  A pair is a channel of y and a channel of x of its 
         threads (position, pair):
             for every (threads / pairs)-th position of the share:
                 sums[taps] += y * the input of each tap in x
-        shared[taps][threads] = sums;  added by halves           -> out, or the share's part
+        shared[taps][threads] = sums;  added by halving          -> out, or the share's part
     of several shares: blocks of weights: the shares, in order -> out
 
 Consecutive threads have consecutive pairs where channels are neighbours in memory

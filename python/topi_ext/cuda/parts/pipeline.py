@@ -32,7 +32,7 @@ SHARED = "shared.dyn"
 
 
 class BufferedCopies(Protocol):
-    """How a thread copies the operands of a step by way of registers."""
+    """Copies of the operands of a step by a thread, by way of registers."""
 
     def fetch(self, number: Expr) -> None:
         """Read the operands of step `number` to registers; steps are read in order."""
@@ -68,7 +68,7 @@ def _buffered_step(number: Expr, count: Expr, stage: int, copies: BufferedCopies
 
 
 class StagedCopies(Protocol):
-    """How a thread copies the operands of a step to one of several stages."""
+    """Copies of the operands of a step by a thread, to one of several stages."""
 
     def ask(self, number: Expr, stage: Expr) -> None:
         """Start the copies of step `number`; read to registers the elements that need them."""

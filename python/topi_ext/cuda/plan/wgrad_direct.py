@@ -23,13 +23,13 @@ class WgradDirectPlan(Plan):
     Attributes
     ----------
     taps : int
-        Of a thread.
+        Taps of a thread.
     pairs : int
         Neighbouring pairs of channels of a block, which its threads divide among them.
     splits : int
         Number of shares of the positions; different blocks sum them.
     threads : int
-        Of a block.
+        Threads of a block.
     """
 
     taps: int
