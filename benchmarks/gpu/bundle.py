@@ -171,9 +171,7 @@ class Parts:
         return self._file(key, "request").exists()
 
     def add(self, one: Prepared) -> None:
-        """Write a request.  Its launches are written last, so that their file implies the
-        others.
-        """
+        """Write a request.  Its launches are written last, so their file implies the others."""
         self._file(one.key, "cubin").write_bytes(one.binary)
         self._file(one.key, "cu").write_text(one.source)
         listed = asdict(replace(one, binary=b"", source=""))

@@ -77,9 +77,7 @@ class Device:
 
 
 def ceilings(device: Device) -> Row:
-    """Measure the ceilings of the device, large products and copies by PyTorch, in TFLOP/s and
-    GB/s.
-    """
+    """Measure the ceilings of the device by PyTorch: products in TFLOP/s and copies in GB/s."""
     if device.name != "cuda":
         return {}
     size, found = 8192, {}
@@ -148,9 +146,7 @@ def _error(request: Request, want: Tensor, bound: Bound) -> tuple[float | None, 
 
 
 def row_of(request: Request, device: Device, plans: int = 0) -> Row:
-    """Return the times of this package and of the baselines in milliseconds; None for missing
-    ones.
-    """
+    """Return milliseconds of this package and of the baselines; None for missing ones."""
     case = request.case
     row: Row = {
         "key": request.key,

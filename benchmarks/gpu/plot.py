@@ -17,9 +17,7 @@ _COLOURS = {"conv_transpose": "#2a6f97", "conv": "#c06c2b", "conv_weight_grad": 
 
 
 def draw(rows: Sequence[dict[str, Any]], header: dict[str, Any], path: Path) -> None:
-    """Draw a panel for each dtype and layout, with rows from the slowest to the fastest against
-    cuDNN.
-    """
+    """Draw a panel for each dtype and layout, rows from slowest to fastest against cuDNN."""
     kinds = list(dict.fromkeys((row["dtype"], row["channels"]) for row in rows))
     figure = Figure(figsize=(11, 2.6 * max(1, len(kinds)) + 0.8), layout="constrained")
     panels = figure.subplots(max(1, len(kinds)), 2, squeeze=False)

@@ -188,9 +188,7 @@ def checked(machine: GpuMachine, dtypes: Iterable[str]) -> Iterator[Request]:
 
 
 def spread(requests: Iterable[Request]) -> list[Request]:
-    """Return requests interleaved by all but the geometry: the first of a long list use all
-    kernels.
-    """
+    """Return requests interleaved by kind, so that the first of them use all kernels."""
     turns: dict[tuple[str, ...], int] = {}
     placed = []
     for request in requests:
@@ -210,9 +208,7 @@ def _of_all_kernels(request: Request, machine: GpuMachine) -> Iterator[Request]:
 
 
 def _grid() -> Iterator[Case]:
-    """Yield geometries of all ranks: strides, dilation, groups, uneven padding, phases without
-    taps.
-    """
+    """Yield geometries of all ranks: strides, dilation, groups, padding, empty phases."""
     sizes = {1: (37,), 2: (13, 18), 3: (5, 6, 9)}
     for rank, size in sizes.items():
         for name, c, k, options in (

@@ -144,9 +144,7 @@ def run(
     to_check: list[Request],
     to_time: list[Request],
 ) -> int:
-    """Run first checks, informative rows, the other checks, the other rows; return the exit
-    status.
-    """
+    """Run first checks, first rows, other checks and other rows; return the exit status."""
     import torch
 
     begun = time.monotonic()

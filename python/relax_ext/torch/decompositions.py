@@ -31,9 +31,7 @@ _IN_FLOAT32 = ("native_group_norm_backward.default",)
 
 
 def decompositions(*, trains: bool = False) -> dict[Any, Callable[..., Any]]:
-    """Return the table of decompositions for AOTAutograd; with `trains` for a graph with
-    gradients.
-    """
+    """Return AOTAutograd's table of decompositions; with `trains` for a graph with gradients."""
     aten = torch.ops.aten
     table = dict(core_aten_decompositions())
     table.update(get_decompositions([getattr(aten, name) for name in _EXTRA]))
@@ -62,9 +60,7 @@ def _operator(name: str) -> Any:
 
 
 def _overloads(name: str) -> list[Any]:
-    """Return the overloads of an operator and of its gradient that do not take a result as
-    argument.
-    """
+    """Return the overloads of an operator and its gradient that take no result as argument."""
     found = (
         _operator(f"{name}{form}.{kind}")
         for form in ("", "_backward")

@@ -3,7 +3,7 @@
 
 Most random operators read the shape of their operand and none of its values.  Here they get an
 empty tensor of that shape, and a dropout becomes a random mask and a product.  So all numbers of a
-graph are drawn before its first part, in PyTorch's order, and do not partition it.
+graph can be drawn before its first part, in PyTorch's order, and do not partition it.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ _OF_A_SHAPE = frozenset(
 
 
 def _draws_in_memory_order() -> bool:
-    """Return whether elements of a mask are drawn in memory order, which PyTorch 2.5 does not
-    do.
-    """
+    """Return whether elements of a mask are drawn in memory order; PyTorch 2.5 does not."""
     generator = torch.Generator()
     plain, turned = (
         torch.empty((1, 2, 8, 8), memory_format=layout).bernoulli_(

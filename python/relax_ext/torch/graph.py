@@ -92,9 +92,7 @@ class GraphCompiler:
         return cut.joined(self._module, functions, context.unordered)
 
     def _imported(self, context: Context) -> tuple[Cut, dict[int, ImportedPart]]:
-        """Import the pieces of the graph; partition it again after a node that cannot be
-        imported.
-        """
+        """Import the pieces of the graph; partition it again after a node that fails."""
         while True:
             cut = Cut(self._module.graph, self._supports)
             parts: dict[int, ImportedPart] = {}

@@ -118,9 +118,7 @@ def _updated(call: Call, name: str, statistic: Any) -> Any:
 
 
 def _by_running_statistics(call: Call, results: int) -> Any:
-    """Normalize by running statistics, which stay unchanged; the saved ones are empty and
-    unused.
-    """
+    """Normalize by running statistics, which stay unchanged; the saved ones are empty."""
     x = call["input"]
     dtype = _arithmetic_dtype(call, "input", "running_var")
     shape = _channels(x)

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Report of compiled parts and of operators that stayed in PyTorch:
-:func:`relax_ext.torch.report`.
-"""
+"""Report of compiled parts and operators in PyTorch: :func:`relax_ext.torch.report`."""
 
 from __future__ import annotations
 

@@ -69,9 +69,7 @@ def _as_strided_scatter(call: Call) -> Any:
 
 
 def _in_memory_order(call: Call, x: Any, lies: Any, stated: Any) -> Any:
-    """Return the elements of `x`, whose memory order is that of `lies`, in the order of
-    `stated`.
-    """
+    """Return the elements of `x` in the memory order of `stated`; `lies` has that of `x`."""
     before, after = order_of(lies), order_of(stated)
     is_whole = same_size(prod(call.sizes(lies.shape)), prod(call.sizes(stated.shape)))
     if before is None or after is None or not is_whole or call["storage_offset"]:
@@ -82,9 +80,7 @@ def _in_memory_order(call: Call, x: Any, lies: Any, stated: Any) -> Any:
 
 
 def converted(call: Call, x: Any) -> Any:
-    """Return a tensor in the dtype of the result; as a Boolean, an element is true if it is not
-    0.
-    """
+    """Return a tensor in the dtype of the result; Booleans are true for elements other than 0."""
     dtype = call.dtype()
     if dtype == "bool" and dtype_of(x) != "bool":
         return call.emit(R.op.not_equal(x, R.const(0, dtype_of(x))))

@@ -168,9 +168,7 @@ class AttentionAnchor(MatrixAnchor):
         return replace(self, causal=TOP_LEFT) if is_plain else None
 
     def scaled(self, factor: float) -> AttentionAnchor | None:
-        """Return the anchor that multiplies its scores by one more factor; None for extreme
-        factors.
-        """
+        """Return the anchor whose scores have one more factor; None for extreme factors."""
         factor *= self.scale
         return replace(self, scale=factor) if is_moderate(factor) else None
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts that kernels share: the work of a block, copies of operands, and writes of sums."""
+"""Parts that kernels share: the work of a block, copies of operands, writes of sums."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The work of a block of an access: positions of one phase, channels of one group."""
+"""A block's part of a convolution: positions of one phase, channels of one group."""
 
 from __future__ import annotations
 

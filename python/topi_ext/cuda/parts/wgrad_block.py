@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The work of a block of a weight gradient, and addresses of the operands of a position."""
+"""A block's part of a weight gradient, and addresses of the operands of a position."""
 
 from __future__ import annotations
 

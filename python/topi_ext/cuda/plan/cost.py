@@ -66,7 +66,7 @@ def resident(footprint: Footprint, machine: GpuMachine) -> int:
 
 
 def mma_cycles(plan: WarpTiles, products: float, loads: float, by_registers: float) -> float:
-    """Return the cycles of a step on tensor cores: those of the slowest of the parallel resources.
+    """Return the cycles of a step on tensor cores, by the slowest of the parallel resources.
 
     Parameters
     ----------
@@ -151,9 +151,7 @@ class SimtStep:
     moved: float
 
     def cycles(self, width: int, machine: GpuMachine) -> float:
-        """Return the cycles for sums of `width` bytes: those of the slowest of the parallel
-        resources.
-        """
+        """Return the cycles for sums of `width` bytes, by the slowest of the parallel resources."""
         rows, columns = self.thread_tile
         rate = 1 if width == 4 else DOUBLE_RATE.get(machine.arch, 32)
         products = rows * columns * self.elements
