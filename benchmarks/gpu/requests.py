@@ -208,7 +208,7 @@ def _of_all_kernels(request: Request, machine: GpuMachine) -> Iterator[Request]:
 
 
 def _grid() -> Iterator[Case]:
-    """Yield geometries of all ranks: strides, dilation, groups, padding, empty phases."""
+    """Yield geometries of all ranks: strides, dilation, groups, uneven padding, no taps."""
     sizes = {1: (37,), 2: (13, 18), 3: (5, 6, 9)}
     for rank, size in sizes.items():
         for name, c, k, options in (

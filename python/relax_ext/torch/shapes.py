@@ -69,7 +69,7 @@ def _as_strided_scatter(call: Call) -> Any:
 
 
 def _in_memory_order(call: Call, x: Any, lies: Any, stated: Any) -> Any:
-    """Return the elements of `x` in the memory order of `stated`; `lies` has that of `x`."""
+    """Return the elements of `x`, stored like `lies`, in memory order as a tensor like `stated`."""
     before, after = order_of(lies), order_of(stated)
     is_whole = same_size(prod(call.sizes(lies.shape)), prod(call.sizes(stated.shape)))
     if before is None or after is None or not is_whole or call["storage_offset"]:
