@@ -90,8 +90,7 @@ class MmaTile:
         matrix, inner = emit.quotient(self.lane, 8), emit.remainder(self.lane, 8)
         odd, high = emit.remainder(matrix, 2), emit.quotient(matrix, 2)
         # This lane names one row of one of the four 8 x 8 squares of a 16 x 16 block.  Rows of
-        # squares are
-        # rows of the product, or of the axis that is summed over.
+        # squares are rows of the product, or of the axis that is summed over.
         by_odd = opaque_value(odd * 8 + inner), opaque_value(high)
         by_high = opaque_value(high * 8 + inner), opaque_value(odd)
         for part in range(plan.tile.depth // plan.chunk // 2):
