@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -259,6 +260,22 @@ def test_fingerprints_tell_variables_apart() -> None:
     )
     texts = [function_text(tvm.tir.PrimFunc([x, y], body)) for body in bodies]
     assert len({fingerprint(text) for text in texts}) == 2
+
+
+def test_fingerprints_do_not_depend_on_the_order_of_attributes() -> None:
+    """Names that meet in TVM's hash table are written in the order in which they were added."""
+    body = tvm.tir.Evaluate(tvm.tir.const(0))
+    function = tvm.tir.PrimFunc([], body).with_attr({"a": 1, "b": 2, "c": 3})
+    graph = json.loads(function_text(function))
+    (attributes,) = (node for node in graph["nodes"] if set(node.get("keys", ())) >= {"a", "b"})
+    texts = [json.dumps(graph)]
+    for name in ("keys", "data"):
+        attributes[name].reverse()
+    texts.append(json.dumps(graph))
+    attributes["data"].reverse()
+    texts.append(json.dumps(graph))
+    one, same, other = map(fingerprint, texts)
+    assert one == same != other
 
 
 def test_answers_are_bounded_and_compared() -> None:

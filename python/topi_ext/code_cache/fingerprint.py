@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fingerprint of a lowered function that does not depend on how TVM 0.17 names common terms.
+"""A fingerprint of a lowered function that does not depend on names and orders of TVM 0.17.
 
 ``CommonSubexprElimTIR`` of TVM 0.17 binds common terms to variables ``cse_var_N`` in an order that
 follows from addresses in memory: the same function differs from build to build.  The fingerprint
 is that of the function with these variables replaced by their values.  They have no side effects,
 so functions of one fingerprint compute the same.
+
+The order of the attributes of a function differs too, where two of them meet in TVM's hash table.
+They are sorted here.
 """
 
 from __future__ import annotations
@@ -45,8 +48,6 @@ _VARIABLES = ("tir.Var", "tir.SizeVar")
 
 def fingerprint(text: str) -> str:
     """Return what tells one lowered function from another, from its text in TVM's JSON."""
-    if _COMMON not in text:
-        return sha256(text.encode()).hexdigest()
     graph = json.loads(text)
     nodes = graph["nodes"]
     is_known = all(node.get("type_key", "") in ("", *_KNOWN) for node in nodes)
@@ -108,7 +109,8 @@ class _Digests:
             digest.update(b"%d" % self.variables)
         plain = {name: value for name, value in attrs.items() if self._is_plain(kind, name)}
         names = [name for name, _ in self._references(node)]
-        values = [plain, names, node.get("keys"), node.get("repr_str"), node.get("repr_bytes")]
+        keys = sorted(node.get("keys", ()))
+        values = [plain, names, keys, node.get("repr_str"), node.get("repr_bytes")]
         digest.update(json.dumps(values).encode())
         for child in below:
             digest.update(self.done[child])
@@ -119,7 +121,10 @@ class _Digests:
         for name, value in (node.get("attrs") or {}).items():
             if not self._is_plain(kind, name):
                 yield name, value
-        for value in node.get("data", ()):
+        values = node.get("data", ())
+        if "keys" in node:
+            values = [value for _, value in sorted(zip(node["keys"], values))]
+        for value in values:
             yield "", value
 
     @staticmethod
