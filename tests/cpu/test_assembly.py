@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -14,6 +15,7 @@ from helpers.cases import Case, geometry_of
 from helpers.faces import FaceCase
 from topi_ext import backend
 from topi_ext.spec.conv import Convolution
+from topi_ext.spec.matmul import MatMul
 
 # Name: target, a multiply-add of full vectors, a vector stored on the stack, and what of those is
 # allowed for each multiply-add of the innermost loop. Arm's multiply-adds take no operand from
@@ -93,3 +95,33 @@ def test_far_weights_are_asked_for_while_products_are_summed(processor: str) -> 
     multiply_add, ask = PROCESSORS[processor][1], r"prefetch|prfm"
     blocks = ["\n".join(block) for block in basic_blocks(text)]
     assert any(re.search(multiply_add, block) and re.search(ask, block) for block in blocks)
+
+
+def conv_of(case: Case) -> Convolution:
+    """The convolution of a case, whose weights come packed."""
+    face = FaceCase(case.op, geometry_of(case), 1)
+    found = Convolution.of(face.face, face.geometry, face.orders, face.n, face.dtypes)
+    return replace(found, prepacked=True)
+
+
+TWICE = Case("conv_transpose", (14, 14), (2, 2), n=1, ins=256, outs=256, stride=(2, 2))
+PACKED = {
+    "gemm": MatMul(
+        (("a", 192), ("b", 768), ("c", 768)), "ab", "bc", "ac", ("float32",) * 3, (), True
+    ),
+    "direct": conv_of(TWICE),
+    "valid_taps": conv_of(SMALL),
+    "winograd": conv_of(Case("conv", (16, 16), (3, 3), n=1, ins=256, outs=256, padding=(1,) * 4)),
+    "direct, few": conv_of(TWICE.with_(ins=64, outs=64)),
+}
+"""By kernel: weights that a model reads from memory, and some that are too few to prefetch."""
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_packed_weights_are_prefetched_while_products_are_summed(name: str) -> None:
+    target = tvm.target.Target({"kind": "llvm", "num-cores": 2, **PROCESSORS["AVX-512"][0]})
+    func = backend.build(PACKED[name], target).with_attr("global_symbol", "main")
+    text = assembly(tvm.compile(tvm.IRModule({"main": func}), target))
+    blocks = ["\n".join(block) for block in basic_blocks(text)]
+    asks = [block for block in blocks if "prefetcht1" in block]
+    assert any(re.search(PROCESSORS["AVX-512"][1], block) for block in asks) == ("few" not in name)

@@ -209,12 +209,15 @@ def llvm_value(dtype: str, name: str, *arguments: Any) -> Any:
     return tir.call_llvm_pure_intrin(dtype, name, *arguments)
 
 
-def prefetch(buffer: Any, index: Any) -> None:
-    """Ask for the cache line of an element of an argument; nothing is read."""
+def prefetch(buffer: Any, index: Any, cache: int) -> None:
+    """Ask for the cache line of an element of an argument, into the first cache or the second;
+    nothing is read.
+    """
     if str(buffer.dtype) == "bfloat16" and not ADDRESSES_HAVE_TYPES:
         return  # Rewriting bfloat16, these releases lose the element whose address is taken.
     place = tir.address_of(buffer[index])
-    to_read, near, data = (tir.IntImm("int32", number) for number in (0, 3, 1))
+    locality = 4 - cache
+    to_read, near, data = (tir.IntImm("int32", number) for number in (0, locality, 1))
     operation = tvm.ir.Op.get(_PREFETCH)
     script.evaluate(tir.call_intrin("void", operation, place, to_read, near, data))
 

@@ -41,6 +41,7 @@ from ...emit.arguments import Packed
 from ...spec.conv import TAPS, Convolution
 from .. import emit
 from ..emit import Array, Expr, Operand
+from ..parts import prefetch
 from ..parts.direct_weights import DirectWeights
 from ..parts.output_rows import Result, Rows
 from ..parts.pack_panel import Source, pack
@@ -53,6 +54,12 @@ from ..plan.direct import DirectPlan
 
 DataAt = Callable[[Expr, Sequence[Expr]], Expr]
 """Index in the panel that the first position of a phase reads, by step and tap."""
+
+PackedAt = Callable[[Expr, Sequence[Expr]], Expr]
+"""Index of the packed weights of a tile, by step and tap."""
+
+PrefetchAt = Callable[[Expr, Sequence[Expr]], None]
+"""Emits the prefetch that belongs to a step and tap."""
 
 FEWEST_SUMS = 4
 """The fewest vectors of sums of a register tile: while one waits for its addition, the others go
@@ -341,12 +348,8 @@ class Direct:
         plan, geometry, weights = self.plan, self.problem.geometry, reduction.task.weights
         group, layout = reduction.task.group, self.weights
         if plan.packed:
-            block = group * layout.blocks + reduction.block
-            base = emit.let(
-                layout.offset_of(block, phase)
-                + layout.step_offset(phase, reduction.k_block.first, [0] * len(SPATIAL))
-            )
-            return lambda o, step, taps: weights[base + layout.step_offset(phase, step, taps) + o]
+            packed_at = self._packed_at(reduction, phase)
+            return lambda o, step, taps: weights[packed_at(step, taps) + o]
         weight = layout.weight
         rows = []
         for o in range(plan.channels):
@@ -356,6 +359,31 @@ class Direct:
             k = group * geometry.k_per_group + k
             rows.append(emit.let(weight.at("OI", k, reduction.k_block.first)))
         return lambda o, channel, taps: weight[rows[o] + weight.at("I" + TAPS, channel, *taps)]
+
+    def _packed_at(self, reduction: Reduction, phase: PhaseIndex) -> PackedAt:
+        """Return where the packed weights of a tile are, by step of the K-block and tap."""
+        layout, first = self.weights, reduction.k_block.first
+        block = reduction.task.group * layout.blocks + reduction.block
+        start = layout.offset_of(block, phase)
+        base = emit.let(start + layout.step_offset(phase, first, [0] * len(SPATIAL)))
+        return lambda step, taps: base + layout.step_offset(phase, step, taps)
+
+    def _prefetch(self, reduction: Reduction, phase: PhaseIndex) -> PrefetchAt | None:
+        """Return how to prefetch the weights that are read after those of a step and tap, where it
+        pays: of the next phase or block of output channels."""
+        layout, k_block = self.weights, reduction.k_block
+        if not (self.plan.packed and self.problem.prepacked):
+            return None
+        positions, tile = prod(self.problem.positions), self.plan.vectors * self.plan.lanes
+        if not prefetch.pays(layout.packed, positions, tile):
+            return None
+        packed_at = self._packed_at(reduction, phase)
+        ahead: Expr = layout.block_elements
+        if k_block.fresh:
+            ahead = layout.step_offset(phase, k_block.steps, [0] * len(SPATIAL))
+        return lambda step, taps: emit.prefetch(
+            layout.weight, packed_at(step, taps) + ahead, cache=2
+        )
 
     # ------------------------------------------------------------ arithmetic
 
@@ -382,7 +410,10 @@ class Direct:
             )
             emit.store(register, index, value)
         weight_at = self._weight_at(reduction, phase)
+        prefetch_at = self._prefetch(reduction, phase)
         for step, taps, data, p in self._reads(k_block, phase, data_at, position, vectors):
+            if prefetch_at:
+                prefetch_at(step, taps)
             for o in range(plan.channels):
                 weight = emit.let(weight_at(o, step, taps))
                 for v, vector in enumerate(data):

@@ -11,6 +11,7 @@ Lanes run over columns, values of x are broadcast::
                 for each tile of `m_tile` rows:
                     for each term:
                         accumulators[m_tile][vectors] += rows * panel           -> acc
+                        prefetch a line of the next K-block of packed w
             for each row: epilogue                                              -> out
 
 Sums over one K-block, of whole panels without an epilogue, go to `out` at once.
@@ -27,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import NamedTuple
 
@@ -36,6 +38,7 @@ from ...spec.conv import Convolution
 from ...spec.matmul import MatMul
 from .. import emit
 from ..emit import Array, Expr, Operand
+from ..parts import prefetch
 from ..parts.copies import copy
 from ..parts.outer_product import Matrix, RegisterTile, add_products
 from ..parts.splits import Splits
@@ -133,6 +136,10 @@ class Gemm:
         self.is_whole = isinstance(self.columns, int) and self.columns % plan.width == 0
         # TVM moves an allocation of symbolic size to where that size is not defined yet.
         self.copies_by_depth = plan.copies_x and not known
+        rows = product.extent(product.row)
+        self.prefetches = product.prepacked and prefetch.pays(
+            packed_weights(product, plan), rows, plan.m_tile
+        )
         self.is_fresh = known and 0 < self.terms <= plan.depth
 
     def viewed(self, operand: Operand, letters: str) -> Operand:
@@ -316,7 +323,11 @@ class Gemm:
             offsets = [into + o * sums.pitch for o in range(size)]
             c = RegisterTile(sums.array, offsets, plan.vectors, plan.lanes)
             a = Matrix(rows.array, element, steps[0])
-            add_products((count,), a, b, c, fresh=self.is_fresh)
+            ahead = None
+            if known and self.prefetches:
+                following, tile = offset + count * width, emit.quotient(m, plan.m_tile)
+                ahead = partial(prefetch.prefetch_block, array, following, (count, width), tile)
+            add_products((count,), a, b, c, fresh=self.is_fresh, prefetch=ahead)
 
     def _m_tiles(self, count: Expr) -> Iterator[tuple[Expr, int]]:
         """Emit ``for first, size in self._m_tiles(count)``: a loop over M-tiles of the rows of a

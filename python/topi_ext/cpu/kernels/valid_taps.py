@@ -38,6 +38,7 @@ from ...emit.arguments import Packed, tap_number
 from ...spec.conv import DATA, Convolution
 from .. import emit
 from ..emit import Array, Expr, Operand
+from ..parts import prefetch
 from ..parts.block_weights import BlockWeights
 from ..parts.copies import copy
 from ..parts.outer_product import Matrix, RegisterTile, add_products
@@ -148,6 +149,9 @@ class ValidTaps:
         # Whether a task keeps all sums of its split, or those of one block of output channels.
         self.holds_all = self.k_blocks > 1
         self.kernel = problem.geometry.kernel
+        self.prefetches = problem.prepacked and prefetch.pays(
+            packed_weights(problem, plan), prod(problem.positions), plan.m_tile
+        )
         self.number_of = emit.let if problem.is_static else emit.opaque_value
 
     def fits(self) -> Expr:
@@ -325,7 +329,12 @@ class ValidTaps:
                     a = Matrix(workspace.inputs, partial(input_at, read, p), steps[0])
                     offsets = [into + (p + o) * self.channels for o in range(size)]
                     c = RegisterTile(workspace.acc, offsets, plan.vectors, plan.lanes)
-                    add_products((count,), a, b, c, fresh=False)
+                    ahead = None
+                    if self.prefetches and steps[1] is None and size > 1:
+                        row = numbers[0] * axes[1][1] + numbers[1]
+                        block = (tap_start + pitch, (count, self.channels))
+                        ahead = partial(prefetch.prefetch_block, self.weight, *block, row)
+                    add_products((count,), a, b, c, fresh=False, prefetch=ahead)
 
     # ------------------------------------------------------------ output
 

@@ -55,6 +55,7 @@ from ...spec.conv import Convolution
 from ...spec.minimal_filtering import Filter
 from .. import emit
 from ..emit import Array, Expr, Operand
+from ..parts import prefetch
 from ..parts.outer_product import Matrix, RegisterTile, add_products
 from ..parts.output_rows import Result, Rows
 from ..parts.panel import fitted_block, fitted_splits
@@ -232,6 +233,9 @@ class _Winograd:
         extra: Sequence[Operand],
     ):
         self.problem, self.plan, self.weight, self.data = problem, plan, weight, data
+        self.prefetches = problem.prepacked and prefetch.pays(
+            packed_weights(problem, plan), prod(plan.tiles(problem)), plan.vectors * plan.lanes
+        )
         self.dtype = problem.acc_dtype
         self.result = Result(problem, out, extra, plan.lanes if plan.streamed else 0)
         self.taps = WinogradWeights(problem, plan, weight)
@@ -487,9 +491,15 @@ class _Winograd:
         plan, (round_, block, start) = self.plan, numbers
         weights = emit.let(pass_.taps + block * self.taps.block_elements + start * plan.channels)
         into = emit.let(point)
+        combined, count = task.part.combined, terms * self.depth
+
+        def ahead(i: Expr) -> None:
+            """Prefetch what the next point reads at this term."""
+            emit.prefetch(combined, weights + (count + i) * plan.channels, cache=2)
+
         add_products(
-            (terms * self.depth,),
-            Matrix(task.part.combined, lambda o, i: weights + i * plan.channels + o),
+            (count,),
+            Matrix(combined, lambda o, i: weights + i * plan.channels + o),
             Matrix(
                 task.part.inputs,
                 lambda i: (pass_.row + start + i) * self.pitch + round_ * self.width,
@@ -501,6 +511,7 @@ class _Winograd:
                 plan.lanes,
             ),
             fresh=True,
+            prefetch=ahead if self.prefetches else None,
         )
 
     def _offset_of(self, phase: TilePhase) -> Expr:

@@ -60,8 +60,8 @@ class DirectWeights:
     groups : PhaseGroups
     blocks : int
         Blocks of output channels of a group.
-    elements : int
-        Number of packed weights.
+    elements, block_elements : int
+        Number of packed weights, and of those of a block.
     """
 
     def __init__(self, problem: Convolution, plan: DirectPlan, weight: Operand | None = None):
@@ -70,8 +70,8 @@ class DirectWeights:
         self.steps = self._steps()
         self.groups = PhaseGroups(problem, plan)
         self.blocks = -(-problem.out_channels // plan.channels)
-        self._block_elements = self.steps.number * problem.geometry.taps * self.steps.weights
-        self.elements = problem.geometry.groups * self.blocks * self._block_elements
+        self.block_elements = self.steps.number * problem.geometry.taps * self.steps.weights
+        self.elements = problem.geometry.groups * self.blocks * self.block_elements
 
     def _steps(self) -> Steps:
         """Return the steps: one input channel each."""
@@ -98,7 +98,7 @@ class DirectWeights:
         for group, index in zip(*phase):
             number = number * group.phases + index
         unit = self.steps.number * self.steps.weights
-        return block * self._block_elements + before * unit + number * (prod(phase.taps) * unit)
+        return block * self.block_elements + before * unit + number * (prod(phase.taps) * unit)
 
     def _offset_of_either(self, block: Expr, phase: PhaseIndex, axis: int) -> Expr:
         """Return the same offset for a phase that is in one of two groups along this axis."""
