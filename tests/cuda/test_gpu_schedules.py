@@ -49,13 +49,19 @@ def summed(*axes: int) -> tuple[Callable, Callable]:
     )
 
 
-def max_pool_grad(dy: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    x = x.clone().requires_grad_()
-    F.max_pool2d(x, 2).backward(dy)
-    return x.grad
-
-
 POOL = {"pool_size": (3, 3), "strides": (2, 2), "padding": (1, 1, 1, 1)}
+
+
+def max_pool_grad(dilation: int) -> tuple[Callable, Callable]:
+    def gradient(dy: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        x = x.clone().requires_grad_()
+        F.max_pool2d(x, 3, 2, 1, dilation).backward(dy)
+        return x.grad
+
+    taps = {"dilation": (dilation, dilation), **POOL}
+    return (lambda dy, x: OP.grad.max_pool2d_backward(dy, x, **taps)), gradient
+
+
 OPERATORS = {
     "concatenation in vectors": Operator(*cat(1), [(2, 3, 8), (2, 5, 8)]),
     "concatenation along rows": Operator(*cat(2), [(2, 3, 5), (2, 3, 6)]),
@@ -67,9 +73,8 @@ OPERATORS = {
     "windows of sums": Operator(
         lambda x: OP.nn.avg_pool2d(x, (2, 2), (2, 2)), lambda x: F.avg_pool2d(x, 2),
         [(2, 3, 8, 6)], 4),
-    "gradients of windows": Operator(
-        lambda dy, x: OP.grad.max_pool2d_backward(dy, x, (2, 2), (2, 2)), max_pool_grad,
-        [(2, 3, 4, 5), (2, 3, 8, 10)], 4),
+    "gradients of windows": Operator(*max_pool_grad(1), [(2, 3, 5, 4), (2, 3, 9, 8)], 4),
+    "gradients of dilated windows": Operator(*max_pool_grad(2), [(2, 3, 4, 3), (2, 3, 9, 8)], 4),
     "short rows, by warps": Operator(*summed(2), [(3, 4, 70)], 70),
     "long rows, by blocks": Operator(*summed(1), [(5, 1500)], 1500),
     "few rows, in parts": Operator(*summed(0, 2, 3), [(4, 3, 32, 33)], 4224),
@@ -173,3 +178,15 @@ def test_values(name: str, kernels: tuple, rng: np.random.Generator) -> None:
             run(*values, out, name=call, order=order)
             values = [out]
         assert np.abs(values[0] - want).max() <= bound
+
+
+def test_gradients_of_ties_and_nan(kernels: tuple, rng: np.random.Generator) -> None:
+    """The gradient of a window belongs to its first maximum, or to its last NaN."""
+    _, calls, run = kernels
+    operator = OPERATORS["gradients of windows"]
+    dy, x = (rng.integers(-2, 3, shape).astype("float32") for shape in operator.shapes)
+    x[0, 0, 2:5, 3] = x[0, 1, :2, :2] = np.nan
+    x[1] = -np.inf
+    out = np.full(x.shape, 77, "float32")
+    run(dy, x, out, name=calls["gradients of windows"][0])
+    np.testing.assert_array_equal(out, operator.torch(*map(torch.from_numpy, (dy, x))))
