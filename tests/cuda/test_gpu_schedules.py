@@ -83,6 +83,11 @@ OPERATORS = {
     "columns without a common divisor": Operator(*summed(0), [(50, 37)], 50),
     "softmax of columns": Operator(
         lambda x: OP.nn.softmax(x, 1), lambda x: torch.softmax(x, 1), [(2, 40, 16)], 40),
+    "softmax of rows": Operator(
+        lambda x: OP.nn.softmax(x, -1), lambda x: torch.softmax(x, -1), [(3, 5, 300)], 300),
+    "layer norm": Operator(
+        lambda *xs: OP.nn.layer_norm(*xs, axes=[-1]),
+        lambda x, *affine: F.layer_norm(x, (70,), *affine), [(6, 70), (70,), (70,)], 70),
     "variances": Operator(
         lambda x: OP.variance(x, [0, 2, 3]), lambda x: x.var((0, 2, 3), correction=0),
         [(3, 4, 8, 9)], 216),

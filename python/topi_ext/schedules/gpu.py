@@ -7,6 +7,7 @@ windows (poolings)          a thread reduces a window in a register
 reductions along memory     a warp or a block shares a row, by shuffles
 reductions across memory    neighbouring threads have neighbouring columns, rows of threads share
                             the elements of a column in shared memory
+normalized rows             a block reduces its row, then computes its elements: one launch
 reductions to one number    blocks share the elements
 ==========================  ===================================================================
 
@@ -54,6 +55,9 @@ _WARP_ROW = 1024
 _TURNS = 8
 """Elements of a thread in a part of a reduction, at least."""
 
+_LONG_ROW, _FEW_ROWS = 4096, 128
+"""Fewer and longer rows are normalized by several launches, which fill a GPU."""
+
 _MANY_RESULTS = 1 << 16
 """So many results fill a GPU with one thread each."""
 
@@ -95,6 +99,9 @@ def _bind(schedule: Any, blocks: list[Any]) -> bool:
             schedule.compute_inline(block)
         else:
             kept.append(block)
+    if _are_normalized_rows(schedule, kept):
+        _normalize_rows(schedule, kept)
+        return True
     finished = {_name(schedule, end) for block in kept for end in _ends(schedule, block)}
     for block in kept:
         if _name(schedule, block) not in finished:
@@ -344,6 +351,58 @@ def _share(
         schedule.reverse_compute_at(end, result, preserve_unit_loops=True)
         _, one = schedule.split(_fused(schedule, schedule.get_loops(end)[2:]), [None, tile[1]])
         schedule.bind(one, shared)
+
+
+# ---------------------------------------------------------------------- normalized rows
+
+
+def _are_normalized_rows(schedule: Any, blocks: Sequence[Any]) -> bool:
+    """Return whether the last block is element-wise on rows that all others reduce, such as softmax
+    of the last axis: one launch computes it, unless rows are few and long."""
+    *reductions, end = blocks
+    if not reductions or not is_spatial(schedule, end):
+        return False
+    variables = [axis.var for axis in schedule.get(end).iter_vars]
+    extents = [known_extent(schedule, loop) for loop in schedule.get_loops(end)]
+    for block in reductions:
+        results, reduced = _loops(schedule, block)
+        rows = [known_extent(schedule, loop) for loop in results]
+        is_row = 0 < len(rows) < len(extents) and rows == extents[: len(rows)]
+        if not reduced or not is_row or has_columns(schedule, block):
+            return False
+        written = [buffer_of_region(write) for write in schedule.get(block).writes]
+        for read in schedule.get(end).reads:
+            if any(buffer_of_region(read).same_as(buffer) for buffer in written):
+                indices = [index.min for index in read.region]
+                if len(indices) != len(rows) or not all(map(_is_same, indices, variables)):
+                    return False
+        if None in extents or len(rows) != len(_loops(schedule, reductions[0])[0]):
+            return False
+        count, length = prod(rows), prod(extents[len(rows) :])
+        if length > _LONG_ROW and count < _FEW_ROWS:
+            return False
+    return all(_is_shared(schedule, one, _loops(schedule, one)[1]) for one in reductions)
+
+
+def _normalize_rows(schedule: Any, blocks: Sequence[Any]) -> None:
+    """Have a block reduce a row as often as it takes, and compute its elements."""
+    *reductions, end = blocks
+    loops = schedule.get_loops(end)
+    rows = len(_loops(schedule, reductions[0])[0])
+    row, column = _fused(schedule, loops[:rows]), _fused(schedule, loops[rows:])
+    extent = known_extent(schedule, column)
+    threads = _WARP if extent is not None and extent <= _WARP * _TURNS else _THREADS
+    _, thread = schedule.split(column, [None, threads])
+    schedule.bind(row, "blockIdx.x")
+    schedule.bind(thread, "threadIdx.x")
+    for block in reversed(reductions):
+        count = len(_loops(schedule, block)[1])
+        for number in range(len(schedule.get(block).writes)):
+            schedule.set_scope(block, number, "shared")
+        schedule.compute_at(block, row, preserve_unit_loops=True)
+        reduced = _fused(schedule, schedule.get_loops(block)[-count:])
+        _, lane = schedule.split(reduced, [None, threads])
+        schedule.bind(lane, "threadIdx.x")
 
 
 # ---------------------------------------------------------------------- one number
