@@ -376,10 +376,10 @@ def _are_normalized_rows(schedule: Any, blocks: Sequence[Any]) -> bool:
                 indices = [index.min for index in read.region]
                 if len(indices) != len(rows) or not all(map(_is_same, indices, variables)):
                     return False
-        if None in extents or len(rows) != len(_loops(schedule, reductions[0])[0]):
+        count, elements = _count(schedule, results), _count(schedule, schedule.get_loops(end))
+        if not count or not elements or len(rows) != len(_loops(schedule, reductions[0])[0]):
             return False
-        count, length = prod(rows), prod(extents[len(rows) :])
-        if length > _LONG_ROW and count < _FEW_ROWS:
+        if elements // count > _LONG_ROW and count < _FEW_ROWS:
             return False
     return all(_is_shared(schedule, one, _loops(schedule, one)[1]) for one in reductions)
 
