@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pipeline for whole models: constant weights packed, what follows a convolution fused.
 
-Operators around the convolutions are scheduled by :mod:`topi_ext.schedules` on CPUs, and on GPUs by
-TVM's own rules, or by ours where those fail.
+Operators around the convolutions are scheduled by :mod:`topi_ext.schedules`, matrix products on
+GPUs by TVM's rules.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from topi_ext.code_cache.build import keeping, marked
 from topi_ext.compat import call_attr, relax, tir
 from topi_ext.emit import is_kernel
 from topi_ext.schedules.float_semantics import ieee_floats, infinite_identities
-from topi_ext.schedules.loops import parallelized, scalars_on_gpu
+from topi_ext.schedules.gpu import on_gpu
+from topi_ext.schedules.loops import parallelized
 from topi_ext.schedules.reductions import staged
 from topi_ext.schedules.selections import without_branches
 from topi_ext.schedules.vector_math import vectorized_math
@@ -44,11 +45,10 @@ def pipeline(target: Any, database: AnyPath | None = None) -> Any:
     inference, bias, scale, residual and activation (relu, clip, tanh, sigmoid, silu, gelu, ...),
     and constant weights are packed at compile time.  The other operators run on all threads of a
     CPU with vector instructions, including exp, log, erf, tanh and sigmoid of float32, with an
-    error of at most 5 units in the last place.  On CUDA TVM schedules them, except for means and
-    variances over all axes, at which it fails; half-precision convolutions get channels last if the
-    estimate is lower.  ``PassContext(config={"relax.backend.use_cuda_graph": True})`` around
-    ``tvm.compile`` captures launches in a CUDA graph.  For a target without kernels of ours it is
-    TVM's default pipeline.
+    error of at most 5 units in the last place.  On CUDA TVM's rules schedule matrix products only;
+    half-precision convolutions get channels last if the estimate is lower, and
+    ``PassContext(config={"relax.backend.use_cuda_graph": True})`` around ``tvm.compile`` captures
+    launches in a CUDA graph.  For a target without kernels of ours it is TVM's default pipeline.
 
     Parameters
     ----------
@@ -150,8 +150,8 @@ def _pass(function: Any, name: str | None = None) -> Any:
 def _legalize_passes(passes: list[Any], kind: str) -> list[Any]:
     """Return TVM's passes with ours for a kind of target.
 
-    On processors sums stay whole: their stages are :mod:`topi_ext.schedules.reductions`.  TVM's
-    rules for GPUs fail at scalars, or leave them, so ours run before.
+    On processors sums stay whole: their stages are :mod:`topi_ext.schedules.reductions`.  On GPUs
+    our schedules run before TVM's rules, which leave them as they are.
     """
     names = [one.info.name for one in passes]
     if kind == "llvm" and "LegalizeOps" in names:
@@ -160,7 +160,7 @@ def _legalize_passes(passes: list[Any], kind: str) -> list[Any]:
     if "ApplyDefaultSchedule" not in names:
         return passes
     first = names.index("ApplyDefaultSchedule")
-    return [*passes[:first], _pass(_scheduled(scalars_on_gpu)), *passes[first:]]
+    return [*passes[:first], _pass(_scheduled(on_gpu)), *passes[first:]]
 
 
 def _scheduled(schedule: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -24,7 +24,7 @@ from helpers.cuda import DEPTHWISE, GEMM, RANKS, UP, WIDE
 from relax_ext.fusion.channels_last import channels_last
 from topi_ext import backend
 from topi_ext.compat import tir
-from topi_ext.schedules.loops import scalars_on_gpu
+from topi_ext.schedules.gpu import on_gpu
 
 T, C = "conv_transpose", "conv"
 
@@ -299,7 +299,7 @@ def test_pipeline_binds_scalars_to_threads(
     with on:
         mod = relax.transform.LegalizeOps()(mod)
     (func,) = (f for gv, f in mod.functions_items() if op in gv.name_hint)
-    bound = scalars_on_gpu(func)
+    bound = on_gpu(func)
     assert unbound(bound.body) == []
     run = cuda_emulator.build(bound, "sm_90", mode="watch")
     for batch in batches[-3:]:

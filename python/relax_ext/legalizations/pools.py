@@ -1,16 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of maximum poolings on processors, of any stride, padding and dilation.
+"""Gradients of maximum poolings on processors and GPUs, of any stride, padding and dilation.
 
-TVM's lowering searches the maximum of a window anew for each element of the data, and has no
-dilation.
+TVM's lowering searches the maximum of a window anew for each element of the data, reads behind its
+last window, and has no dilation.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any
 
-from topi_ext.compat import call_attr, dtype_name, is_cpu, known_shape, relax, tensor_type_of, tir
+from topi_ext.compat import (
+    call_attr,
+    dtype_name,
+    is_cpu,
+    is_gpu,
+    known_shape,
+    relax,
+    tensor_type_of,
+    tir,
+)
 
 from ..target import target_of
 
@@ -37,7 +47,7 @@ def max_pool2d_backward(bb: Any, call: Any, stock: Any) -> Any:
         if any(int(step) != 1 for step in call_attr(call, "dilation")):
             raise ValueError(
                 f"max_pool2d_backward: dilation {_ints(call, 'dilation')} of {dtype} in layout "
-                f"{layout} needs a processor, floats, NCHW or NHWC, and images of known sizes"
+                f"{layout} needs a processor or GPU, floats, NCHW or NHWC, images of known sizes"
             )
         return stock(bb, call)
     dy, x = call.args
@@ -45,7 +55,8 @@ def max_pool2d_backward(bb: Any, call: Any, stock: Any) -> Any:
         dy, x = (bb.emit(R.op.astype(operand, "float32")) for operand in (dy, x))
     if layout == "NHWC":
         dy, x = (bb.emit(R.op.permute_dims(operand, [0, 3, 1, 2])) for operand in (dy, x))
-    result = _call(bb, call, dy, x)
+    on = _of_processors if is_cpu(target) else _of_gpus
+    result = on(bb, call, dy, x)
     if layout == "NHWC":
         result = R.op.permute_dims(bb.emit(result), [0, 2, 3, 1])
     return R.op.astype(bb.emit(result), dtype) if dtype in _HALF else result
@@ -58,10 +69,10 @@ def _is_ours(sizes: Any, dtype: str, layout: str, target: Any) -> bool:
         return False
     known = [size for size, axis in zip(sizes, layout) if axis != "N" and isinstance(size, int)]
     is_indexed = len(known) == len(sizes) - 1 and prod(known) < 2**31
-    return is_indexed and target is not None and is_cpu(target)
+    return is_indexed and target is not None and (is_cpu(target) or is_gpu(target))
 
 
-def _call(bb: Any, call: Any, dy: Any, x: Any) -> Any:
+def _of_processors(bb: Any, call: Any, dy: Any, x: Any) -> Any:
     from topi_ext.cpu.max_pool_grad import MaxPoolGrad, max_pool_grad
 
     found = tensor_type_of(x)
@@ -79,6 +90,15 @@ def _call(bb: Any, call: Any, dy: Any, x: Any) -> Any:
     )
     func = bb.add_func(max_pool_grad(pool), "max_pool2d_backward")
     return R.call_tir(func, [dy, x], found)
+
+
+def _of_gpus(bb: Any, call: Any, dy: Any, x: Any) -> Any:
+    from topi_ext.te.max_pool_grad import Pool, max_pool_grad
+
+    names = ("pool_size", "strides", "padding", "dilation")
+    pool = Pool(*(_ints(call, name)[:2] for name in names))
+    gradient = partial(max_pool_grad, pool=pool)
+    return bb.call_te(gradient, dy, x, primfunc_name_hint="max_pool2d_backward")
 
 
 def _ints(call: Any, name: str) -> Any:

@@ -37,6 +37,10 @@ from .tiles import (
     reads_channels,
 )
 
+CHUNKS, MANY_ROWS, ELEMENTS = 80, 104, 95
+"""Registers of a thread besides its sums: if data are copied by 16 bytes, also with 64 sums for a
+row or more of a thread, and if data are copied by elements.  Counted for sm_80 and sm_90."""
+
 
 @dataclass(frozen=True)
 class ImplicitGemmMmaPlan(WarpTiles):
@@ -64,7 +68,10 @@ class ImplicitGemmMmaPlan(WarpTiles):
 
     def footprint(self, problem: Convolution) -> Footprint:
         """Return the threads, registers and shared memory of a block."""
-        others = 80 if reads_chunks(problem, self.chunk) else 95
+        others = ELEMENTS
+        if reads_chunks(problem, self.chunk):
+            has_rows = self.sums == MOST_SUMS and self.tile.rows >= self.threads
+            others = MANY_ROWS if has_rows else CHUNKS
         registers = self.registers_beside(others)
         registers = bounded(registers, self.threads, self.least_blocks(problem))
         return Footprint(self.threads, registers, self.arena_bytes + TABLES * self.tile.rows)
