@@ -189,7 +189,8 @@ def test_turned_channels(guard: Path, tmp_path: Path) -> None:
 
 
 def test_tiles_of_positions(guard: Path, tmp_path: Path, rng: np.random.Generator) -> None:
-    """Of small images: neighbours in memory or not, of one image or two, and beyond the last."""
+    """Tiles of small images: neighbours in memory or not, of one image or two, and beyond the
+    last."""
     geometry = geometry_of(Case(T, (3, 5), (2, 3), ins=16, outs=4, stride=(2, 2)))
     kernels, operands, values = {}, {}, {}
     for layouts, images, m_tile in product((None, CHANNELS_LAST), (1, 3), (4, 5, 7)):

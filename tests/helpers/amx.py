@@ -25,7 +25,7 @@ REASON = "AMX is of x86-64, and asked for by a call of Linux"
 FEATURES = "amx-tile", "amx-bf16", "amx-int8"
 FOUND = dict(tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")())
 HAS_AMX = all(bool(FOUND.get(name)) for name in FEATURES)
-"""Whether this processor needs no emulator, whatever LLVM calls it."""
+"""True if this processor needs no emulator, whatever LLVM calls it."""
 
 
 def amx_target() -> tvm.target.Target:
@@ -42,7 +42,7 @@ def compiled(where: Path) -> tuple[Path, Path]:
 
 
 def products(done: subprocess.CompletedProcess) -> int:
-    """How often the emulator multiplied tiles."""
+    """Return the number of tile products that the emulator counted."""
     found = re.search(r"AMX emulator: (\d+) products", done.stderr)
     assert found, done.stderr[-2000:]
     return int(found.group(1))

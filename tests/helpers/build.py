@@ -132,7 +132,7 @@ def second_order_module(cases: Sequence[Case]) -> tvm.IRModule:
 
 
 def compiled(mod: tvm.IRModule, on: tvm.target.Target | None = None) -> relax.VirtualMachine:
-    """What ``tvm.compile`` makes of it."""
+    """Compile a module by ``tvm.compile``."""
     return relax.VirtualMachine(tvm.compile(mod, on or target()), tvm.cpu())
 
 

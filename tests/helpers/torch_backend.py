@@ -13,8 +13,8 @@ from torch import nn
 from relax_ext.torch import Report, report
 
 CLOSE = 1e-11
-"""Of a tensor's largest value, or of 1: float64, with sums of at most a few thousand terms in
-another order."""
+"""Maximum error, relative to a tensor's largest value or to 1: float64, with sums of at most a few
+thousand terms in another order."""
 
 
 class Function(nn.Module):

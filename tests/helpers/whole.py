@@ -20,7 +20,8 @@ from topi_ext.emit import is_kernel
 
 TARGET = relax_ext.host_target(num_cores=2)
 TOLERANCE = 2e-6
-"""Of the largest value: sums of at most 48 products of float32, and softmax."""
+"""Maximum error, relative to the largest value: sums of at most 48 products of float32, and
+softmax."""
 
 
 class Function(nn.Module):

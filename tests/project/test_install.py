@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an installed package needs: numpy, for the adapter TVM; all else waits until it is used."""
+"""Dependencies of an installed package: numpy, and TVM for the adapter; everything else is imported
+on first use."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def assert_close(got: Sequence[np.ndarray], want: Sequence[np.ndarray], limit: f
 
 
 def compiled(mod: Any) -> Any:
-    """What plain ``tvm.compile`` makes of it."""
+    """Compile by plain ``tvm.compile``."""
     return relax.VirtualMachine(tvm.compile(mod, relax_ext.host_target(num_cores=2)), tvm.cpu())
 
 
@@ -361,7 +361,8 @@ def test_an_exported_model() -> None:
 
 
 def test_zeros_of_unused_fields_are_left_out() -> None:
-    """As the importer of PyTorch has it: a tuple is made of the results of a batch norm."""
+    """The importer of PyTorch makes a tuple of the results of a batch norm, of which some are
+    unused."""
     shapes = [(4, 3, 5), *[(3,)] * 4]
     params = [relax.Var(f"p{i}", R.Tensor(shape, "float32")) for i, shape in enumerate(shapes)]
     bb = relax.BlockBuilder()
