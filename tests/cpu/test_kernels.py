@@ -377,6 +377,8 @@ def test_phases_that_lack_taps_of_others(kernel: tuple, stride: tuple) -> None:
         )
         chunks = replace(of_tiles, chunks=5)
         plan += [of_tiles, shares, first, replace(first, per_task=2), chunks]
+    # LLVM takes a second for each plan of 140 taps: every other one, since 27 taps have all.
+    plan = thinned(plan, 2) if kernel == (7, 4, 5) else plan
     run_all([kernel_of(problem, each) for each in plan], [one] * len(plan), tiled=True)
 
 

@@ -23,6 +23,7 @@ from helpers.faces import OPERANDS, FaceCase
 from helpers.guarded import compiled, run, symbolic
 from helpers.kernels import STREAMS, kernel_of, problem_of
 from helpers.profile import thinned
+from helpers.targets import quickly_compiled
 from topi_ext import backend
 from topi_ext.cpu import emit
 from topi_ext.cpu.emit import ATTRIBUTES
@@ -35,7 +36,7 @@ from topi_ext.spec.conv import Convolution
 from topi_ext.spec.layout import Layouts
 from topi_ext.target import host_target
 
-HOST = host_target()
+HOST = quickly_compiled(host_target())
 T, C = "conv_transpose", "conv"
 CHANNELS_LAST = Layouts("NHWC", "HWIO", "NHWC")
 

@@ -12,11 +12,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tvm
 
 from helpers import guarded
+from helpers.targets import quickly_compiled
 from topi_ext import compat
 
 IS_ELSEWHERE = sys.platform != "linux" or platform.machine() != "x86_64"
@@ -32,8 +34,9 @@ def amx_target() -> tvm.target.Target:
     """This machine's, with AMX."""
     host = compat.host_target(2)
     features = [str(one) for one in host.attrs.get("mattr", []) if "amx" not in str(one)]
-    options = {"kind": "llvm", "mcpu": str(host.attrs["mcpu"]), "num-cores": 2}
-    return tvm.target.Target({**options, "mattr": [*features, *(f"+{name}" for name in FEATURES)]})
+    options: dict[str, Any] = {"kind": "llvm", "mcpu": str(host.attrs["mcpu"]), "num-cores": 2}
+    options |= {"mattr": [*features, *(f"+{name}" for name in FEATURES)]}
+    return quickly_compiled(tvm.target.Target(options))
 
 
 def compiled(where: Path) -> tuple[Path, Path]:

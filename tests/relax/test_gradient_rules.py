@@ -26,6 +26,7 @@ from tvm.script import relax as R
 import relax_ext
 from helpers.gradient_cases import FAMILIES, GradientCase, constant
 from helpers.torch_draws import Draw
+from helpers.whole import TARGET
 from relax_ext.gradients import GRADIENTS, constants
 from topi_ext.compat import known_shape, op_attr, tensor_type_of, tir
 
@@ -92,7 +93,7 @@ def assert_close(got: Sequence[np.ndarray], want: Sequence[np.ndarray], limit: f
 
 def compiled(mod: Any) -> Any:
     """Compile by plain ``tvm.compile``."""
-    return relax.VirtualMachine(tvm.compile(mod, relax_ext.host_target(num_cores=2)), tvm.cpu())
+    return relax.VirtualMachine(tvm.compile(mod, TARGET), tvm.cpu())
 
 
 @pytest.mark.parametrize(

@@ -97,8 +97,8 @@ def _dequantize(
     if values[0] is None or values[1] is None or (zero is not None and values[2] is None):
         kind = f"block_size={block}" if block else "float8"
         raise fail("DequantizeLinear", f"{kind} needs constant operands")
-    arrays = [None if value is None else value.numpy() for value in values]
-    return R.const(_real(*arrays, int(attr.get("axis", 1)), block))
+    numbers = [None if value is None else value.numpy() for value in values]
+    return R.const(_real(*numbers, axis=int(attr.get("axis", 1)), block=block))
 
 
 def _real(

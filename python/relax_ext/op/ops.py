@@ -156,7 +156,7 @@ def conv_call(
     fitted = replace(fitted, pad_after=tuple(map(simplify, fitted.pad_after)))
     constant = all(isinstance(value, int) for value in fitted.pad_after)
     stated = fitted if constant else geometry
-    attrs = {
+    attrs: dict[str, Any] = {
         "strides": list(stated.stride),
         "padding": list(stated.padding),
         "dilation": list(stated.dilation),
